@@ -1,0 +1,45 @@
+// How does Lockstep say that something is wrong?
+// One exception type for everything a user can put right (exit code 2): it carries all problems of
+// an input at once, each with the value, the constraint it broke and a hint.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+// A wrong input: bad usage, bad file, unknown name. `what()` is the text for stderr.
+class InputError : public std::runtime_error {
+ public:
+  // One problem, e.g. "format 'fp61': unknown", hint "did you mean 'fp16'?".
+  explicit InputError(std::string problem, std::string hint = "");
+  // Several problems of one input; throws std::logic_error when `problems` is empty.
+  InputError(std::string_view subject, std::vector<std::string> problems);
+
+  const std::vector<std::string>& problems() const { return problems_; }
+
+ private:
+  std::vector<std::string> problems_;
+};
+
+// Collects the problems of one input, so that all of them are reported together.
+class ProblemList {
+ public:
+  explicit ProblemList(std::string subject) : subject_(std::move(subject)) {}
+  void add(std::string problem, std::string hint = "");
+  bool empty() const { return problems_.empty(); }
+  // Throws: InputError with every problem added so far, if there is one.
+  void throw_if_any() const;
+
+ private:
+  std::string subject_;
+  std::vector<std::string> problems_;
+};
+
+// The candidate nearest to `name` by edit distance, as "did you mean 'x'?", or the list of all
+// candidates when none is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace lockstep

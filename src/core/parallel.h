@@ -1,0 +1,19 @@
+// How is work spread over threads?
+// One pool in the process. Work is cut at fixed places that do not depend on the number of threads,
+// so results never do. Not re-entrant: a body must not call parallel_for.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace lockstep {
+
+// Default: the hardware's thread count. Requires: 1 <= count <= 256 (InputError otherwise).
+void set_thread_count(int count);
+int thread_count();
+
+// Calls body(i) once for every i in [0, count), on any thread, in any order; returns when all are
+// done. The first exception thrown by a body is rethrown here.
+void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+// How is a graph written down in C++?
+// A model is a function that calls these methods in forward order; names follow torch.nn, so that a
+// built-in model's parameters have the names its PyTorch twin would give them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/graph/ir.h"
+
+namespace lockstep {
+
+using Value = std::string;   // a value id
+
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(std::string name);
+
+  Value input(std::string path, TensorType type);
+  Value parameter(std::string name, Shape shape);
+  Value buffer(std::string name, Shape shape);
+  // Any op: infers the output types. Throws: InputError.
+  Value op(std::string_view op, std::vector<Value> inputs, Attributes attributes,
+           std::string layer, std::string source_line = "");
+
+  // torch.nn modules: create their parameters under `layer` and apply the op.
+  Value linear(const std::string& layer, Value x, int64_t out_features, bool bias = true);
+  Value conv2d(const std::string& layer, Value x, int64_t out_channels, int64_t kernel,
+               int64_t stride = 1, int64_t padding = 0, bool bias = true);
+  Value batch_norm(const std::string& layer, Value x, double momentum = 0.1, double eps = 1e-5);
+  Value relu(const std::string& layer, Value x);
+  Value max_pool2d(const std::string& layer, Value x, int64_t kernel, int64_t stride);
+  Value flatten(const std::string& layer, Value x);   // (N, ...) -> (N, product)
+
+  void set_loss(Value loss);
+  void name_output(std::string name, Value value);
+  // Validates and hands the graph over.
+  Graph finish();
+
+  const Graph& graph() const { return graph_; }
+
+ private:
+  Graph graph_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,109 @@
+// What is a training step made of?
+// Ops on named values with static shapes. The same IR, and the same JSON, serve built-in models and
+// captures. It knows nothing of formats: which precision a value has is decided by lowering.
+//
+//   value ids   in0, in1: inputs   p:NAME parameter   b:NAME buffer   c:ID constant
+//               n12: node 12's first output, n12.1 its second
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "src/core/tensor.h"
+
+namespace lockstep {
+
+// Element types a graph speaks of: floating values (whose format the policy decides) and integers.
+enum class ElementType : uint8_t { kFloat, kInt };
+
+struct TensorType {
+  Shape shape;
+  ElementType element = ElementType::kFloat;
+  bool operator==(const TensorType&) const = default;
+};
+
+using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+using Attributes = std::map<std::string, Attribute>;
+
+// The kind of thing a tensor is, as reports and policies speak of it (DESIGN §1).
+enum class Role : uint8_t {
+  kInput, kWeight, kActivation, kGradActivation, kGradWeight, kAccumulator, kMasterWeight,
+  kOptimizerState, kUpdate, kBuffer, kLoss,
+};
+std::string_view to_string(Role role);          // "grad_weight"
+Role find_role(std::string_view name);          // Throws: InputError with a did-you-mean
+
+struct Node {
+  std::string id;                       // "n12"
+  std::string op;
+  std::vector<std::string> inputs;      // value ids
+  Attributes attributes;
+  std::vector<TensorType> outputs;
+  std::string layer;                    // module path, e.g. "layer3.0.conv2"
+  std::string source_line;              // "model.py:33", "" when unknown
+  // Backward nodes only:
+  std::string forward_node;             // id of the forward partner, "" on forward nodes
+  // For every output: the forward value it is the gradient of ("" where it is none). Several nodes
+  // may give parts of one gradient; an `add` node with the same gradient_of joins them.
+  std::vector<std::string> gradient_of;
+
+  bool is_backward() const { return !forward_node.empty(); }
+};
+
+struct Parameter {
+  std::string name;      // "conv1.weight"; the value id is "p:conv1.weight"
+  TensorType type;
+  bool requires_grad = true;
+  std::string layer;     // "conv1"
+};
+struct Buffer {
+  std::string name;
+  TensorType type;
+  std::string layer;
+};
+struct GraphInput {
+  std::string id;        // "in0"
+  std::string path;      // "images", "labels": what the data set calls it
+  TensorType type;
+};
+// A buffer that takes a node's output when the forward pass is done (running statistics).
+struct Mutation {
+  std::string buffer;    // name
+  std::string value;     // value id
+};
+
+struct Graph {
+  std::string name;                      // "lenet"
+  std::vector<GraphInput> inputs;
+  std::vector<Parameter> parameters;
+  std::vector<Buffer> buffers;
+  std::vector<Node> nodes;               // in execution order
+  std::string loss;                      // value id of a scalar
+  std::map<std::string, std::string> outputs;   // named results, e.g. "logits" -> "n14"
+  std::vector<Mutation> mutations;
+  // Step graphs only (after autodiff): parameter name -> value id of its gradient.
+  std::map<std::string, std::string> gradients;
+
+  const TensorType& type_of(std::string_view value_id) const;  // Throws: std::out_of_range
+  const Node* producer_of(std::string_view value_id) const;    // null for inputs, parameters, ...
+  const Node& node(std::string_view id) const;                 // Throws: std::out_of_range
+  const Parameter* parameter_of(std::string_view value_id) const;
+};
+
+// "n12.1" -> {"n12", 1}; any other id -> {id, 0}.
+std::pair<std::string, int> split_value_id(std::string_view value_id);
+std::string output_id(const Node& node, size_t index);   // "n12" for 0, "n12.1" for 1
+
+// The extra input of every step graph: the gradient the backward pass starts from (the loss scale).
+inline constexpr std::string_view kLossSeedId = "seed";
+
+// Checks ids, order, ops, arity, attribute names, and every output shape against the op's rule.
+// Throws: InputError with all problems at once.
+void validate(const Graph& graph);
+
+}  // namespace lockstep

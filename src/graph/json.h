@@ -1,0 +1,16 @@
+// The IR as JSON: the layout captures carry (docs/graph-json.md), 17 significant digits, "inf",
+// "-inf" and "nan" as strings.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "src/graph/ir.h"
+
+namespace lockstep {
+
+std::string to_json(const Graph& graph);
+// Throws: InputError with all problems; the graph it returns is validated.
+Graph graph_from_json(std::string_view json);
+
+}  // namespace lockstep

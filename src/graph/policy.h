@@ -1,0 +1,85 @@
+// Which numbers does a lane use where?
+// A policy is a TOML file; a preset is one that ships inside the program (presets/*.toml, versioned).
+// This header is the file's meaning as plain data; docs/policy.md describes the file. It decides
+// nothing about a particular graph: that is lower.h.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulation/accumulator.h"
+#include "emulation/rounding.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+
+// [loss_scale]. `kind` names a row of the scaler table (src/train/loss_scale.h).
+struct LossScaleSpec {
+  std::string kind = "none";       // none | static | torch-dynamic
+  double init_scale = 1;
+  double growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+};
+
+// [[rule]]: an exception for matching places. Globs; later rules win over earlier ones.
+//   compute      the matching ops run with operands and output in this format, forward and backward
+//                (an autocast-disabled region when it is fp32); matched by layer and op
+//   format, rounding     what the value is rounded to at matching sites (layer, op, role, point)
+//   accumulator          of matching ops' sums of products
+struct PolicyRule {
+  std::string layer = "*", op = "*", role = "*", point = "*";
+  const Format* compute = nullptr;
+  const Format* format = nullptr;
+  std::optional<Rounding> rounding;
+  const Accumulator* accumulator = nullptr;
+  int line = 0;                    // in the policy file, for messages
+};
+
+struct Policy {
+  std::string name, version, help, source;
+  std::vector<std::string> aliases;
+  std::string text;                // the TOML it was read from
+
+  // [storage]: formats of what stays between steps, and of the graph's inputs.
+  const Format* weight;
+  const Format* buffer;
+  const Format* input;
+  Rounding rounding = Rounding::kNearestEven;   // of every cast and output, unless a rule says so
+  uint32_t stream = 0;                          // stochastic rounding stream number
+
+  // [autocast]: absent (low == nullptr) means that every op follows its operands.
+  const Format* low = nullptr;
+  std::map<std::string, CastClass> op_class;    // where the policy differs from the op's own row
+
+  // [gemm]: operands of sums of products are rounded to this (TF32), results stay as they are.
+  const Format* gemm_operand = nullptr;
+  Rounding gemm_operand_rounding = Rounding::kNearestEven;
+  const Accumulator* gemm_accumulator;
+  const Accumulator* reduce_accumulator;
+
+  // [optimizer]
+  bool master_weights = false;     // FP32 masters beside lower-precision weights
+  const Format* optimizer_arithmetic;
+  const Format* optimizer_state;
+
+  LossScaleSpec loss_scale;
+  std::vector<PolicyRule> rules;
+
+  std::string label() const;       // "torch-autocast-fp16:2.12"; the bare name without a version
+  uint64_t hash() const;           // of the text
+};
+
+// Reads a policy file's text. Throws: InputError with every problem (unknown key, format, op, ...).
+Policy parse_policy(std::string_view toml, std::string_view file_name);
+
+// All presets, oldest version first within a name.
+std::span<const Policy> presets();
+// NAME or NAME:VERSION (without a version: the newest), an alias, or a path ending in ".toml".
+// Throws: InputError with a did-you-mean.
+Policy find_policy(std::string_view name_or_path);
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// Where is a number looked at?
+// The table of sites of a step: layer, op, role and point. Made from the step graph before lowering, so
+// it is the same in every lane; lanes only differ in which sites they have something to say about.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/graph/ir.h"
+
+namespace lockstep {
+
+enum class Point : uint8_t { kOperand, kOutput, kAccumulator };
+std::string_view to_string(Point point);
+Point find_point(std::string_view name);
+
+struct Site {
+  int32_t id;                  // index into the table = execution order
+  std::string layer, op;
+  Role role;
+  Point point;
+  Shape shape;
+  std::string node;            // id of the node looked at; "optimizer:PARAM" for update sites
+  int index;                   // operand or output index
+  std::string value;           // value id looked at
+  std::vector<int32_t> feeds;  // ids of the sites feeding this one
+  std::string source_line;
+  // True where the loss scale multiplies the value (backward pass, before unscaling).
+  bool scaled;
+
+  // "conv1 conv2d_backward_weight grad_weight output"
+  std::string label() const;
+};
+
+struct SiteTable {
+  std::vector<Site> sites;
+  // The site of a node's operand/output/accumulator, or -1.
+  int32_t find(std::string_view node, Point point, int index) const;
+  // Per parameter: sites with node "optimizer:PARAM": role kUpdate (operand 0, the update dw),
+  // kOptimizerState (one per state tensor), kMasterWeight and kWeight (outputs after the update).
+  int32_t find_update(std::string_view parameter, Role role, int index = 0) const;
+};
+
+// Integer values have no sites. `optimizer_states` is the number of state tensors per parameter.
+SiteTable make_sites(const Graph& step, int optimizer_states);
+
+}  // namespace lockstep

@@ -1,0 +1,100 @@
+// What does a run file hold, and how is it written so that a kill at any moment loses nothing?
+// The only HDF5 code lives in this folder. Layout: docs/run-file.md (DESIGN §5). All objects exist
+// before step 0; each step is written, flushed, then `steps_complete` is raised and flushed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/train/lockstep.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+inline constexpr int kRunFormatVersion = 1;
+
+// An Observer that writes the run file and, beside it, the checkpoints `PATH.state` (newest) and
+// `PATH.state.1` (the one before).
+class RunFileWriter : public Observer {
+ public:
+  // Creates `path`. Throws: InputError when it exists and `overwrite` is false, or cannot be made.
+  RunFileWriter(std::string path, std::string command_line, bool overwrite);
+  // Opens an existing run file to go on after `resume_from` steps: steps already recorded are checked
+  // (their bits_hash must equal what is recomputed: InputError naming step, lane and site), later
+  // ones are written.
+  static std::unique_ptr<RunFileWriter> resume(std::string path, int64_t resume_from);
+  ~RunFileWriter() override;
+
+  void on_start(const RunDescription&) override;
+  void on_step(const StepRecord&) override;
+  void on_evaluation(const EvaluationRecord&) override;
+  void on_checkpoint(const RunState&) override;
+  void on_finish() override;
+
+ private:
+  struct Impl;
+  RunFileWriter();
+  std::unique_ptr<Impl> impl_;
+};
+
+// A failed write (disk full). The file is left as it was last flushed and stays readable.
+class WriteError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct LaneInfo {
+  std::string name, engine, target, policy_text;
+  bool is_reference = false;
+  int64_t died_at = -1;
+};
+struct Evaluation {
+  int64_t steps_done = 0;
+  double loss = 0, accuracy = 0;
+};
+
+// Reads up to steps_complete. Datasets are read when asked for, whole steps at a time.
+class RunFile {
+ public:
+  // Throws: InputError: not a run file, newer version, damaged, no step.
+  explicit RunFile(const std::string& path);
+  ~RunFile();
+  RunFile(RunFile&&) noexcept;
+
+  const std::string& path() const;
+  int64_t steps() const;                       // steps_complete
+  const RunOptions& options() const;           // as the run was started
+  const std::string& command_line() const;
+  const std::map<std::string, std::string>& environment() const;
+  const std::string& graph_json() const;
+  const SiteTable& sites() const;
+  const std::vector<LaneInfo>& lanes() const;  // the reference first
+  int lane_index(std::string_view name) const; // Throws: InputError with a did-you-mean
+
+  std::vector<double> loss(int lane) const;                         // [step]
+  std::vector<Evaluation> evaluations(int lane) const;
+  std::vector<ScalerRecord> scalers(int lane) const;                // [step], scaler 0
+  std::vector<double> scale(int lane, int64_t step) const;          // [site]
+  std::vector<uint64_t> count(int lane, std::string_view statistic, int64_t step) const;  // [site]
+  std::vector<double> moment(int lane, std::string_view statistic, int64_t step) const;   // [site]
+  std::vector<uint64_t> bits_hash(int lane, int64_t step) const;    // [site]
+  std::vector<int64_t> histogram_steps(int lane) const;             // steps with a full histogram
+  std::vector<uint32_t> histogram(int lane, int64_t record) const;  // [site * 256]
+  // Sum over all steps (the 50-step sums joined), [site * 256].
+  std::vector<uint64_t> total_histogram(int lane) const;
+  std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The newest checkpoint of `run_path` that is not past `steps_complete`; nothing when there is none.
+// Throws: InputError when a checkpoint is damaged.
+std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete);
+
+}  // namespace lockstep

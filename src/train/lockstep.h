@@ -1,0 +1,72 @@
+// How do several lanes take the same steps?
+// Runs the reference and every other lane node by node on the same batch, compares each lane's tensors
+// with the reference's while both are hot, and hands plain records to observers. It knows nothing of
+// files.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/train/data/dataset.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+enum class LaneMode : uint8_t {
+  kFree,    // every lane keeps its own weights: what training would do
+  kSynced,  // every step each lane restarts from the reference's state, rounded to its storage
+};
+
+struct OptimizerSpec {
+  std::string name = "sgd";      // sgd | adam | adamw
+  double lr = 0.05;
+  double momentum = 0.9;         // sgd
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;   // adam, adamw
+  double weight_decay = 0;
+};
+
+struct RunOptions {
+  std::string model = "lenet";
+  std::string data;              // "" = the model's default
+  std::vector<std::string> lanes = {"fp32"};   // POLICY[:VERSION][@TARGET], "fp64", "twin"
+  int64_t steps = 200, batch = 64;
+  OptimizerSpec optimizer;
+  LaneMode mode = LaneMode::kFree;
+  int64_t eval_every = 0;        // 0: only at the end
+  int64_t histogram_every = 10, checkpoint_every = 50;
+  uint64_t seed = 1;
+};
+
+// A lane's name taken apart. "tf32@hopper" -> {"tf32", "hopper"}.
+struct LaneName {
+  std::string policy, target;
+};
+LaneName parse_lane_name(std::string_view text);
+
+class LockstepRun {
+ public:
+  // Builds graph, sites and lanes. The reference lane "fp32" is always first, also when not listed.
+  // Throws: InputError with all problems: model, data, lanes, policies, options.
+  explicit LockstepRun(RunOptions options);
+  ~LockstepRun();
+
+  const RunDescription& description() const;
+  void add_observer(Observer* observer);        // not owned; called in the order added
+
+  // Continues after state.steps_done steps instead of starting fresh. Observers still see every step
+  // from there on.
+  void restore(const RunState& state);
+  RunState state() const;
+
+  // Runs the remaining steps. Returns false when `stop` was set (Ctrl-C): the step in progress is
+  // finished first and a checkpoint is handed out.
+  bool run(const std::atomic<bool>& stop);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep
