@@ -15,6 +15,9 @@ struct QuantizeSpec {
   const Format* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;
   StochasticKey key;   // used by Rounding::kStochastic
+  // Nothing is rounded or stored (`after` is not touched): the statistics are those of after ==
+  // before, `format` tells subnormals apart. This is what observe() asks for.
+  bool measure_only = false;
 };
 
 // after[i] = round(before[i]). `after` may be `before`. `stats` may be null (round only); it is

@@ -27,6 +27,8 @@ class GradientBuilder {
   // `gradient_operands` (-1: an output that is no gradient). Returns its id.
   std::string add_node(const Node& node, std::string_view op, std::vector<std::string> inputs,
                        Attributes attributes, std::vector<int> gradient_operands);
+  // An existing value is (a part of) the gradient of an operand, without a node: the `add` op's dy.
+  void pass_gradient(const Node& node, size_t operand, const std::string& gradient);
 
  private:
   friend Graph differentiate(const Graph& forward);
@@ -37,8 +39,14 @@ class GradientBuilder {
   int next_id_ = 0;
 };
 
-// The step graph: forward nodes, then backward nodes starting from the input `seed` (a scalar), and
-// `gradients` for every parameter that requires one. Requires: a scalar loss (InputError).
+// The step graph: forward nodes, then backward nodes starting from the input `seed` (a scalar, the
+// last of Graph::inputs, path "seed"), and `gradients` for every parameter that requires one and that
+// the loss depends on (PyTorch leaves the others at None, and its optimizers skip them).
+//   ids      backward nodes continue the numbering of the forward ones
+//   joins    an `add` node; its gradient_of, layer and source line are those of the value that is
+//            used several times; its forward_node is the value's producer, for a parameter its first
+//            consumer
+// Requires: a scalar loss (InputError).
 Graph differentiate(const Graph& forward);
 
 }  // namespace lockstep

@@ -1,13 +1,15 @@
 // How does a policy turn a step graph into something to execute?
-// Lowering makes every cast explicit. A program is a straight list of instructions; executing it needs
-// no further decision. `to_text` is what `lockstep explain` prints.
+// Lowering makes every cast explicit. A program is a straight list of instructions; executing it
+// needs no further decision. `to_text` is what `lockstep explain` prints.
 //
 //   forward op      operands cast by the op's class (autocast), or left as they are; result rounded
 //                   once to the output format
 //   backward op     runs in the formats its forward partner ran in: gradients of an output in the
-//                   output's format, saved operands as the forward op saw them (the same cast), each
-//                   result rounded to the format of the operand it is the gradient of
-//   gradient add    in the format of the value it is the gradient of
+//                   output's format, saved operands as the forward op saw them (the same cast),
+//                   each result rounded to the format of the operand it is the gradient of
+//   gradient add    in the format of the value it is the gradient of (a parameter used in one
+//   format
+//                   only: in that format, as torch sums on the cached cast)
 // A value is cast to a format once per step; later consumers reuse the cast.
 #pragma once
 
@@ -23,46 +25,52 @@ namespace lockstep {
 
 // A value of the program: a graph value in one format.
 struct ProgramValue {
-  std::string graph_value;     // id in the step graph
+  std::string graph_value;  // id in the step graph
   TensorType type;
-  const Format* format;        // null for integers
+  const Format* format;  // null for integers
 };
 
 // What happens to one output of an op, or to a cast's result.
 struct ValueRounding {
-  const Format* format = nullptr;    // null: integer, nothing to do
+  const Format* format = nullptr;  // null: integer, nothing to do
   Rounding rounding = Rounding::kNearestEven;
-  std::vector<int32_t> sites;        // where its statistics stand; the first keys stochastic rounding
+  std::vector<int32_t> sites;  // where its statistics stand; the first keys stochastic rounding
 };
 
 enum class InstructionKind : uint8_t {
-  kCast,      // inputs[0] rounded into outputs[0]
-  kOp,        // runs the node, then rounds each output in place
-  kObserve,   // statistics of inputs[0] as it is, for operand sites that no cast feeds
+  kCast,     // inputs[0] rounded into outputs[0]
+  kOp,       // runs the node, then rounds each output in place
+  kObserve,  // statistics of inputs[0] as it is, for operand sites that no cast feeds
 };
 
 struct Instruction {
   InstructionKind kind;
-  int node = 0;                              // index into Graph::nodes it belongs to
-  std::vector<int> inputs, outputs;          // program values
-  std::vector<ValueRounding> roundings;      // one per output; kObserve: one, format of the value
-  const Accumulator* gemm_accumulator = nullptr;     // kOp
+  int node = 0;                          // index into Graph::nodes it belongs to
+  std::vector<int> inputs, outputs;      // program values
+  std::vector<ValueRounding> roundings;  // one per output; kObserve: one, format of the value
+  const Accumulator* gemm_accumulator = nullptr;  // kOp: both set on every op
   const Accumulator* reduce_accumulator = nullptr;
-  int32_t accumulator_site = -1;   // measured only where the accumulator is not the container's own
+  int32_t accumulator_site = -1;  // measured only where the accumulator is not the container's own
 };
 
 struct Program {
   std::vector<ProgramValue> values;
-  std::vector<Instruction> instructions;     // grouped by node, in node order
-  std::map<std::string, int> external;       // inputs, parameters, buffers, seed -> program value
-  std::map<std::string, int> results;        // loss, named outputs, gradients, mutations' values
+  std::vector<Instruction> instructions;  // grouped by node, in node order
+  std::map<std::string, int> external;    // inputs, parameters, buffers, seed -> program value
+  // "loss", "output:NAME", "grad:PARAMETER", "mutation:BUFFER" -> program value
+  std::map<std::string, int> results;
 };
 
+// `step` is a step graph, or a forward graph (evaluation); `sites` is its own table, as make_sites
+// gives it. Rules that match nothing are an error only on a step graph: an evaluation graph lacks
+// the backward half of the places.
 // `container_is_fp64`: the truth lane; every format becomes fp64 and no cast remains.
-// Throws: InputError listing every rule that matches nothing and every cast it cannot make.
+// Throws: InputError listing every rule that matches nothing and every value that a buffer cannot
+// take.
 Program lower(const Graph& step, const SiteTable& sites, const Policy& policy,
               bool container_is_fp64 = false);
 
+// One line per op, its operands below each other with the casts that feed them.
 std::string to_text(const Program& program, const Graph& step, const SiteTable& sites);
 
 }  // namespace lockstep

@@ -57,6 +57,9 @@ struct OpDef {
   // Adds the backward nodes of `node`; null where no gradient flows (backward ops).
   void (*vjp)(GradientBuilder& builder, const Node& node) = nullptr;
   void (*run)(const OpCall& call);
+  // Of ops with a gemm accumulator: the operands that are factors of the products, which a policy
+  // with [gemm] operand (TF32) rounds. A bias is added, not multiplied.
+  std::vector<int> product_operands = {0, 1};
 };
 
 std::span<const OpDef> ops();

@@ -1,7 +1,7 @@
 // Which numbers does a lane use where?
-// A policy is a TOML file; a preset is one that ships inside the program (presets/*.toml, versioned).
-// This header is the file's meaning as plain data; docs/policy.md describes the file. It decides
-// nothing about a particular graph: that is lower.h.
+// A policy is a TOML file; a preset is one that ships inside the program (presets/*.toml,
+// versioned). This header is the file's meaning as plain data; docs/policy.md describes the file.
+// It decides nothing about a particular graph: that is lower.h.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ namespace lockstep {
 
 // [loss_scale]. `kind` names a row of the scaler table (src/train/loss_scale.h).
 struct LossScaleSpec {
-  std::string kind = "none";       // none | static | torch-dynamic
+  std::string kind = "none";  // none | static | torch-dynamic
   double init_scale = 1;
   double growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
@@ -36,24 +36,27 @@ struct PolicyRule {
   const Format* format = nullptr;
   std::optional<Rounding> rounding;
   const Accumulator* accumulator = nullptr;
-  int line = 0;                    // in the policy file, for messages
+  int line = 0;  // in the policy file, for messages
 };
 
 struct Policy {
   std::string name, version, help, source;
   std::vector<std::string> aliases;
-  std::string text;                // the TOML it was read from
+  std::string text;           // the TOML it was read from
+  std::string extends;        // label of the preset it starts from, or ""
+  uint64_t extends_hash = 0;  // that preset's hash()
 
   // [storage]: formats of what stays between steps, and of the graph's inputs.
   const Format* weight;
   const Format* buffer;
   const Format* input;
-  Rounding rounding = Rounding::kNearestEven;   // of every cast and output, unless a rule says so
-  uint32_t stream = 0;                          // stochastic rounding stream number
+  Rounding rounding = Rounding::kNearestEven;  // of every cast and output, unless a rule says so
+  uint32_t stream = 0;                         // stochastic rounding stream number
 
   // [autocast]: absent (low == nullptr) means that every op follows its operands.
   const Format* low = nullptr;
-  std::map<std::string, CastClass> op_class;    // where the policy differs from the op's own row
+  std::map<std::string, CastClass> op_class;  // the policy's own lists
+  std::optional<CastClass> unlisted;          // class of ops on no list; absent: the op's own row
 
   // [gemm]: operands of sums of products are rounded to this (TF32), results stay as they are.
   const Format* gemm_operand = nullptr;
@@ -62,15 +65,15 @@ struct Policy {
   const Accumulator* reduce_accumulator;
 
   // [optimizer]
-  bool master_weights = false;     // FP32 masters beside lower-precision weights
+  bool master_weights = false;  // FP32 masters beside lower-precision weights
   const Format* optimizer_arithmetic;
   const Format* optimizer_state;
 
   LossScaleSpec loss_scale;
   std::vector<PolicyRule> rules;
 
-  std::string label() const;       // "torch-autocast-fp16:2.12"; the bare name without a version
-  uint64_t hash() const;           // of the text
+  std::string label() const;  // "torch-autocast-fp16:2.12"; the bare name without a version
+  uint64_t hash() const;      // of the text and of what it extends
 };
 
 // Reads a policy file's text. Throws: InputError with every problem (unknown key, format, op, ...).

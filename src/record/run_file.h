@@ -76,6 +76,7 @@ class RunFile {
   int lane_index(std::string_view name) const; // Throws: InputError with a did-you-mean
 
   std::vector<double> loss(int lane) const;                         // [step]
+  std::vector<double> seconds(int lane) const;                      // [step], of the lane's work
   std::vector<Evaluation> evaluations(int lane) const;
   std::vector<ScalerRecord> scalers(int lane) const;                // [step], scaler 0
   std::vector<double> scale(int lane, int64_t step) const;          // [site]

@@ -1,7 +1,7 @@
 // How do several lanes take the same steps?
-// Runs the reference and every other lane node by node on the same batch, compares each lane's tensors
-// with the reference's while both are hot, and hands plain records to observers. It knows nothing of
-// files.
+// Runs the reference and every other lane node by node on the same batch, compares each lane's
+// tensors with the reference's while both are hot, and hands plain records to observers. It knows
+// nothing of files.
 #pragma once
 
 #include <atomic>
@@ -20,21 +20,21 @@ enum class LaneMode : uint8_t {
 };
 
 struct OptimizerSpec {
-  std::string name = "sgd";      // sgd | adam | adamw
+  std::string name = "sgd";  // sgd | adam | adamw
   double lr = 0.05;
-  double momentum = 0.9;         // sgd
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;   // adam, adamw
+  double momentum = 0.9;                          // sgd
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // adam, adamw
   double weight_decay = 0;
 };
 
 struct RunOptions {
   std::string model = "lenet";
-  std::string data;              // "" = the model's default
-  std::vector<std::string> lanes = {"fp32"};   // POLICY[:VERSION][@TARGET], "fp64", "twin"
+  std::string data;                           // "" = the model's default
+  std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", "twin"
   int64_t steps = 200, batch = 64;
   OptimizerSpec optimizer;
   LaneMode mode = LaneMode::kFree;
-  int64_t eval_every = 0;        // 0: only at the end
+  int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;
   uint64_t seed = 1;
 };
@@ -53,10 +53,10 @@ class LockstepRun {
   ~LockstepRun();
 
   const RunDescription& description() const;
-  void add_observer(Observer* observer);        // not owned; called in the order added
+  void add_observer(Observer* observer);  // not owned; called in the order added
 
-  // Continues after state.steps_done steps instead of starting fresh. Observers still see every step
-  // from there on.
+  // Continues after state.steps_done steps instead of starting fresh. Observers still see every
+  // step from there on.
   void restore(const RunState& state);
   RunState state() const;
 

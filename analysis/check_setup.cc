@@ -1,0 +1,101 @@
+// Compares models, data, options, policies and environments of two run files.
+#include "analysis/check_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+// The options that decide the numbers, in words. Steps, evaluation and histogram intervals only
+// decide how much of them is recorded.
+std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
+  const OptimizerSpec& opt = o.optimizer;
+  return {
+      {"model", o.model},
+      {"data", o.data.substr(0, o.data.find(':'))},
+      {"batch", fmt::format("{}", o.batch)},
+      {"seed", fmt::format("{}", o.seed)},
+      {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
+      {"optimizer",
+       fmt::format("{} lr={} momentum={} betas={},{} eps={} weight_decay={}", opt.name, opt.lr,
+                   opt.momentum, opt.beta1, opt.beta2, opt.eps, opt.weight_decay)},
+  };
+}
+
+void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& result) {
+  const auto ours = setup_of(run.options());
+  const auto theirs = setup_of(baseline.options());
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (ours[i].second == theirs[i].second) continue;
+    result.not_comparable.push_back(fmt::format("{}: '{}' here, '{}' in the baseline",
+                                                ours[i].first, ours[i].second, theirs[i].second));
+  }
+  if (run.graph_json() != baseline.graph_json()) {
+    result.not_comparable.push_back("step graph: differs from the baseline's");
+  } else if (run.sites().sites.size() != baseline.sites().sites.size()) {
+    result.not_comparable.push_back(fmt::format("site table: {} sites here, {} in the baseline",
+                                                run.sites().sites.size(),
+                                                baseline.sites().sites.size()));
+  }
+  if (run.options().data != baseline.options().data) {
+    result.remarks.push_back(fmt::format("data: '{}' here, '{}' in the baseline",
+                                         run.options().data, baseline.options().data));
+  }
+  for (const auto& [key, value] : baseline.environment()) {
+    const auto it = run.environment().find(key);
+    if (it != run.environment().end() && it->second == value) continue;
+    result.remarks.push_back(fmt::format("environment {}: '{}' here, '{}' in the baseline", key,
+                                         it == run.environment().end() ? "nothing" : it->second,
+                                         value));
+  }
+}
+
+const LaneInfo* find_lane(const RunFile& run, const std::string& name) {
+  for (const LaneInfo& lane : run.lanes()) {
+    if (lane.name == name) return &lane;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, CheckResult& result) {
+  compare_setup(run, baseline, result);
+  if (!result.not_comparable.empty()) return {};
+  std::vector<LanePair> pairs;
+  for (const LaneInfo& theirs : baseline.lanes()) {
+    const LaneInfo* ours = find_lane(run, theirs.name);
+    if (ours == nullptr) {
+      result.missing.push_back(
+          fmt::format("lane {}: in the baseline, not in this run", theirs.name));
+    } else if (ours->policy_text != theirs.policy_text) {
+      result.not_comparable.push_back(fmt::format("lane {}: its policy differs", theirs.name));
+    } else if (ours->engine != theirs.engine || ours->target != theirs.target) {
+      result.not_comparable.push_back(
+          fmt::format("lane {}: engine {}@{} here, {}@{} in the baseline", theirs.name,
+                      ours->engine, ours->target, theirs.engine, theirs.target));
+    } else {
+      pairs.push_back({.name = theirs.name,
+                       .run = run.lane_index(theirs.name),
+                       .baseline = baseline.lane_index(theirs.name)});
+    }
+  }
+  for (const LaneInfo& ours : run.lanes()) {
+    if (find_lane(baseline, ours.name) == nullptr) {
+      result.not_comparable.push_back(
+          fmt::format("lane {}: in this run, not in the baseline", ours.name));
+    }
+  }
+  if (run.steps() < baseline.steps()) {
+    result.missing.push_back(
+        fmt::format("steps: {} here, {} in the baseline", run.steps(), baseline.steps()));
+  } else if (run.steps() > baseline.steps()) {
+    result.not_comparable.push_back(
+        fmt::format("steps {}..{}: not in the baseline", baseline.steps(), run.steps() - 1));
+  }
+  return pairs;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// The arithmetic of a lane's verdict.
+#include "analysis/outcome.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace lockstep {
+
+std::string_view to_string(Verdict verdict) {
+  constexpr std::array<std::string_view, 5> kNames = {"reference", "fine", "worse", "broke",
+                                                      "not judged"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
+double tail_mean(std::span<const double> loss) {
+  if (loss.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailSteps);
+  const std::span<const double> tail = loss.last(std::min(wanted, loss.size()));
+  double sum = 0;
+  for (const double x : tail) sum += x;
+  return sum / static_cast<double>(tail.size());
+}
+
+double loss_margin(std::span<const double> reference, std::span<const double> twin) {
+  if (reference.empty()) return 0;
+  const double end = tail_mean(reference);
+  const double margin = kLossMarginShare * (reference.front() - end);
+  if (!(margin > 0) || twin.empty()) return margin;
+  const double chaos = std::fabs(tail_mean(twin) - end);
+  return std::isfinite(chaos) ? std::max(margin, chaos) : margin;
+}
+
+LaneJudgement judge(const JudgeInput& in) {
+  LaneJudgement out;
+  out.tail_loss = tail_mean(in.lane);
+  out.gap = out.tail_loss - tail_mean(in.reference);
+  out.margin = loss_margin(in.reference, in.twin);
+  out.accuracy_drop = in.reference_accuracy - in.accuracy;
+  if (in.died_at >= 0 || !std::isfinite(out.tail_loss)) {
+    out.verdict = Verdict::kBroke;
+  } else if (!in.keeps_own_weights || !(out.margin > 0)) {
+    out.verdict = Verdict::kUnjudged;
+  } else {
+    const double chaos = std::fabs(in.reference_accuracy - in.twin_accuracy);
+    const double allowed =
+        std::isfinite(chaos) ? std::max(kAccuracyMargin, chaos) : kAccuracyMargin;
+    const bool worse = out.gap > out.margin || out.accuracy_drop > allowed;
+    out.verdict = worse ? Verdict::kWorse : Verdict::kFine;
+  }
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+// For which loss scales do a layer's numbers fit a narrow format?
+// One FP32 trace answers for every power-of-two scale 2^k: the backward pass is linear in the loss,
+// so a scale only shifts each gradient's exponent histogram by k bins. A value with exponent e (2^e
+// <= |x| < 2^(e+1)), scaled by 2^k, in a format with precision p and exponents emin..emax:
+//
+//    lost to zero          may overflow, with headroom
+//   <------------|--------------------------|----------->   e + k
+//          emin - p + 1              emax - kHeadroomOctaves
+//
+// Feasible: no value of the run has e + k above the upper mark, and at most kLostShareLimit of the
+// nonzero values lie below the lower one. (Values in [min_subnormal / 2, min_subnormal) would round
+// up; they count as lost, for nothing of them but the exponent is left.)
+// Not modelled: what the format's own rounding errors do to later values, and gradients larger than
+// any of the trace (that is what the headroom is for).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulation/format.h"
+#include "emulation/tensor_stats.h"
+#include "src/graph/ir.h"
+
+namespace lockstep {
+
+inline constexpr int kHeadroomOctaves = 1;
+inline constexpr double kLostShareLimit = 1e-3;  // of the nonzero values, by count, per site
+// Scales outside 2^kMinScaleExponent .. 2^kMaxScaleExponent are not considered.
+inline constexpr int kMinScaleExponent = -24, kMaxScaleExponent = 48;
+// A static scale stays this far below the largest feasible one where the interval allows it.
+inline constexpr int kGuardOctaves = 2;
+
+// The magnitudes one site held in the reference lane, over all steps, unscaled.
+struct RangeSample {
+  std::string layer, label;  // label: the site's, for messages
+  Role role;
+  bool scaled;                                       // a loss scale would multiply it
+  std::array<uint64_t, kHistogramBins> histogram{};  // by FP32 exponent field
+  uint64_t zeros = 0;  // of bin 0; the rest of that bin are FP32 subnormals
+
+  uint64_t nonzero() const;                 // finite and not zero
+  std::optional<int> max_exponent() const;  // of finite nonzero values
+  // Share of the nonzero values that 2^k times the value loses to zero in `format`.
+  double lost_share(int k, const Format& format) const;
+};
+
+struct ScaleInterval {
+  int lo = kMinScaleExponent, hi = kMaxScaleExponent;
+  bool empty() const { return lo > hi; }
+  bool contains(int k) const { return lo <= k && k <= hi; }
+};
+// Empty also when the trace holds infinities or NaN.
+ScaleInterval feasible_scales(const RangeSample& sample, const Format& format);
+
+struct LayerRange {
+  std::string layer;
+  // Gradients: the intersection over the layer's sites, and which site gives either end.
+  bool has_gradients = false;
+  ScaleInterval scales;
+  std::string lo_site, hi_site;
+  // Values without scale (inputs, weights, activations): octaves between the largest value and
+  // the format's emax (negative: it overflows), and the largest share lost to zero.
+  std::optional<int> unscaled_margin;
+  std::string unscaled_site;
+  double unscaled_lost_share = 0;
+  // Not empty: why the layer must not use the format.
+  std::string reason;
+};
+
+struct RangeTable {
+  const Format* format = nullptr;
+  std::vector<LayerRange> layers;  // in the order of the samples
+  ScaleInterval scales;            // common to all layers without a reason
+  std::string lo_layer, hi_layer;  // the binding ones
+  int scale_exponent = 0;          // chosen: see choose_scale
+};
+
+// Intersects layer by layer. Where no scale suits all layers, the scale that suits most of them is
+// kept and the others get a reason.
+RangeTable make_range_table(const std::vector<RangeSample>& samples, const Format& format);
+
+// hi - kGuardOctaves where that is feasible, else the middle (rounded down). Underflow costs
+// values, an overflow costs a step, so the upper part is used but not its edge. Requires: not
+// empty.
+int choose_scale(const ScaleInterval& interval);
+
+}  // namespace lockstep

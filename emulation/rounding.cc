@@ -1,0 +1,166 @@
+// The definition of rounding, on the bits of a double:
+//   1. NaN: the quiet NaN of the container with x's sign. Infinity: itself, or the overflow policy
+//      where the format has none. Zero: itself.
+//   2. x = significand * 2^(e-52) with a 53-bit integer significand.
+//   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1); a format without subnormals has
+//      the single step from 0 to 2^emin there.
+//   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped whether to add 1.
+//   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from zero
+//      on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd gives
+//      max_finite, whose last bit is odd. OverflowPolicy::kSaturate always gives max_finite.
+#include "emulation/rounding.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "src/core/error.h"
+#include "src/core/random.h"
+
+namespace lockstep {
+namespace {
+
+constexpr RoundingInfo kRoundings[] = {
+    {Rounding::kNearestEven, "nearest_even", "to nearest, ties to the even last bit (RNE)"},
+    {Rounding::kNearestAway, "nearest_away", "to nearest, ties away from zero (RNA)"},
+    {Rounding::kTowardZero, "toward_zero", "the neighbour nearer to zero: truncation (RZ)"},
+    {Rounding::kUp, "up", "toward +infinity (RU)"},
+    {Rounding::kDown, "down", "toward -infinity (RD)"},
+    {Rounding::kOdd, "odd", "exact, or the neighbour whose last bit is odd: safe to round again"},
+    {Rounding::kStochastic, "stochastic",
+     "up with probability (distance below) / ulp, random bits keyed by seed, stream, step, site and "
+     "element"},
+};
+
+constexpr int kFractionBits = 52;
+constexpr int kBias = 1023;
+constexpr uint64_t kImplicitBit = uint64_t{1} << kFractionBits;
+constexpr uint64_t kFractionMask = kImplicitBit - 1;
+
+double signed_nan(bool negative) {
+  return std::copysign(std::numeric_limits<double>::quiet_NaN(), negative ? -1.0 : 1.0);
+}
+
+// A number beyond the finite ones, seen from the direction of rounding.
+double overflow(bool negative, const Format& format, Rounding rounding) {
+  const double largest = negative ? -format.max_finite : format.max_finite;
+  const bool stays_finite = rounding == Rounding::kTowardZero || rounding == Rounding::kOdd ||
+                            (rounding == Rounding::kUp && negative) ||
+                            (rounding == Rounding::kDown && !negative);
+  if (format.overflow == OverflowPolicy::kSaturate || stays_finite) return largest;
+  if (format.overflow == OverflowPolicy::kNan) return signed_nan(negative);
+  const double infinity = std::numeric_limits<double>::infinity();
+  return negative ? -infinity : infinity;
+}
+
+double from_infinity(bool negative, double x, const Format& format) {
+  if (format.has_infinity) return x;
+  if (format.overflow == OverflowPolicy::kNan) return signed_nan(negative);
+  return negative ? -format.max_finite : format.max_finite;
+}
+
+// Right shifts by any count >= 0.
+uint64_t shift_right(uint64_t value, int count) { return count >= 64 ? 0 : value >> count; }
+uint64_t low_part(uint64_t value, int count) {
+  return count >= 64 ? value : value & ((uint64_t{1} << count) - 1);
+}
+
+// The dropped part as a fraction of the quantum, cut to 32 bits.
+uint32_t dropped_fraction(uint64_t dropped, int shift) {
+  constexpr int kRandomBits = 32;
+  if (shift <= kRandomBits) return static_cast<uint32_t>(dropped << (kRandomBits - shift));
+  return static_cast<uint32_t>(shift_right(dropped, shift - kRandomBits));
+}
+
+bool rounds_up(uint64_t kept, uint64_t dropped, int shift, bool negative, Rounding rounding,
+               uint32_t random) {
+  if (dropped == 0) return false;
+  const bool half = (shift_right(dropped, shift - 1) & 1) != 0;  // R
+  const bool rest = low_part(dropped, shift - 1) != 0;           // any T
+  switch (rounding) {
+    case Rounding::kNearestEven:
+      return half && (rest || (kept & 1) != 0);
+    case Rounding::kNearestAway:
+      return half;
+    case Rounding::kTowardZero:
+      return false;
+    case Rounding::kUp:
+      return !negative;
+    case Rounding::kDown:
+      return negative;
+    case Rounding::kOdd:
+      return (kept & 1) == 0;
+    case Rounding::kStochastic:
+      return random < dropped_fraction(dropped, shift);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::span<const RoundingInfo> roundings() { return kRoundings; }
+
+Rounding find_rounding(std::string_view name) {
+  std::vector<std::string> known;
+  for (const RoundingInfo& row : kRoundings) {
+    if (row.name == name) return row.rounding;
+    known.emplace_back(row.name);
+  }
+  throw InputError("rounding '" + std::string(name) + "': unknown",
+                   did_you_mean(name, known));
+}
+
+std::string_view to_string(Rounding rounding) {
+  for (const RoundingInfo& row : kRoundings) {
+    if (row.rounding == rounding) return row.name;
+  }
+  return "?";
+}
+
+double round_to_format(double x, const Format& format, Rounding rounding, uint32_t random) {
+  const uint64_t bits = std::bit_cast<uint64_t>(x);
+  const bool negative = (bits >> 63) != 0;
+  if (std::isnan(x)) return signed_nan(negative);
+  if (std::isinf(x)) return from_infinity(negative, x, format);
+  if (x == 0) return x;
+
+  uint64_t significand = bits & kFractionMask;
+  int e = static_cast<int>(bits >> kFractionBits & 0x7ff) - kBias;
+  if (e == -kBias) {  // a subnormal double: bring its leading bit to the place of the implicit one
+    const int up = std::countl_zero(significand) - (63 - kFractionBits);
+    significand <<= up;
+    e = 1 - kBias - up;
+  } else {
+    significand |= kImplicitBit;
+  }
+
+  const bool normal = e >= format.emin;
+  const int q = normal                  ? e - (format.precision - 1)
+                : format.has_subnormals ? format.emin - (format.precision - 1)
+                                        : format.emin;
+  const int shift = q - (e - kFractionBits);
+  if (shift < 0) {  // more precision than a double: only the range is left to check
+    return std::abs(x) > format.max_finite ? overflow(negative, format, rounding) : x;
+  }
+  uint64_t kept = shift_right(significand, shift);
+  const uint64_t dropped = low_part(significand, shift);
+  if (rounds_up(kept, dropped, shift, negative, rounding, random)) ++kept;
+
+  const double magnitude = std::ldexp(static_cast<double>(kept), q);  // exact: kept <= 2^53
+  if (magnitude > format.max_finite) return overflow(negative, format, rounding);
+  return negative ? -magnitude : magnitude;
+}
+
+double add_round_to_odd(double x, double y) {
+  // Knuth's two-sum: sum + error is the exact x + y.
+  const double sum = x + y;
+  const double x_part = sum - y, y_part = sum - x_part;
+  const double error = (x - x_part) + (y - y_part);
+  uint64_t bits = std::bit_cast<uint64_t>(sum);
+  if (error == 0 || !std::isfinite(sum) || std::isnan(error) || (bits & 1) != 0) return sum;
+  // The exact sum lies between `sum`, even, and its neighbour on the error's side, which is odd.
+  const bool outward = (error > 0) == (sum > 0);
+  return std::bit_cast<double>(outward ? bits + 1 : bits - 1);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+// What is a report made of, before it is decided how it looks?
+// Sections return blocks of plain data; a writer turns them into text (HTML and Markdown writers
+// will take the same blocks). Nothing here knows what the numbers mean.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace lockstep {
+
+struct Paragraph {
+  std::string text;  // one line; the writer wraps it
+};
+
+enum class Align { kLeft, kRight };
+
+struct TableColumn {
+  std::string title;
+  Align align = Align::kRight;
+};
+struct TableBlock {
+  std::vector<TableColumn> columns;
+  std::vector<std::vector<std::string>> rows;  // as many cells as columns
+  std::vector<std::string> notes;              // printed below, one each
+};
+
+// Text kept as it is, e.g. a command to copy.
+struct Verbatim {
+  std::string text;
+};
+
+using Block = std::variant<Paragraph, TableBlock, Verbatim>;
+using Blocks = std::vector<Block>;
+
+}  // namespace lockstep

@@ -1,0 +1,118 @@
+// Fills the report model from a run file.
+#include "reports/report.h"
+
+#include <cmath>
+#include <limits>
+
+namespace lockstep {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+bool is_weight_after_update(const Site& site) {
+  return site.role == Role::kWeight && site.node.starts_with("optimizer:");
+}
+
+double weight_distance(const RunFile& run, int lane) {
+  const int64_t died_at = run.lanes()[static_cast<size_t>(lane)].died_at;
+  const int64_t last = died_at >= 0 ? std::min(died_at, run.steps() - 1) : run.steps() - 1;
+  const std::vector<double> err_sq = run.moment(lane, "err_sq", last);
+  const std::vector<double> ref_sq = run.moment(0, "sum_sq", last);
+  double err = 0, ref = 0;
+  for (const Site& site : run.sites().sites) {
+    if (!is_weight_after_update(site)) continue;
+    err += err_sq[static_cast<size_t>(site.id)];
+    ref += ref_sq[static_cast<size_t>(site.id)];
+  }
+  return ref > 0 ? std::sqrt(err / ref) : kNan;
+}
+
+void read_scaler(const RunFile& run, int lane, LaneReport& out) {
+  const std::vector<ScalerRecord> scalers = run.scalers(lane);
+  for (size_t i = 0; i < scalers.size(); ++i) {
+    const ScalerRecord& now = scalers[i];
+    const double next = i + 1 < scalers.size() ? scalers[i + 1].scale : kNan;
+    if (now.scale != 1) out.has_scaler = true;
+    if (now.skipped) {
+      out.skips.push_back({.step = static_cast<int64_t>(i),
+                           .scale = now.scale,
+                           .scale_after = next,
+                           .culprit_site = now.culprit_site});
+    } else if (next > now.scale) {
+      out.growths.emplace_back(static_cast<int64_t>(i) + 1, next);
+    }
+  }
+  if (!scalers.empty()) out.final_scale = scalers.back().scale;
+  if (!out.skips.empty() || !out.growths.empty()) out.has_scaler = true;
+}
+
+void read_health(const RunFile& run, int lane, LaneReport& out) {
+  const std::vector<ScalerRecord> scalers = run.scalers(lane);
+  HealthTally tally(run.sites().sites.size());
+  for (int64_t step = 0; step < run.steps(); ++step) {
+    const StepCounts counts = read_counts(run, lane, step);
+    tally.add(step, counts);
+    const bool skipped = scalers[static_cast<size_t>(step)].skipped;
+    if (!out.nonfinite && !skipped) out.nonfinite = find_nonfinite(run.sites(), counts, step);
+  }
+  out.health = layer_health(run.sites(), tally.sites());
+  out.underflow = worst_gradient_underflow(run.sites(), tally.sites());
+}
+
+LaneReport read_lane(const RunFile& run, int lane) {
+  LaneReport out;
+  out.info = run.lanes()[static_cast<size_t>(lane)];
+  out.loss = run.loss(lane);
+  out.evaluations = run.evaluations(lane);
+  out.accuracy = out.evaluations.empty() ? kNan : out.evaluations.back().accuracy;
+  for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
+  out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
+  read_scaler(run, lane, out);
+  read_health(run, lane, out);
+  return out;
+}
+
+void judge_lanes(Report& report) {
+  const LaneReport& reference = report.reference();
+  const LaneReport* twin =
+      report.twin >= 0 ? &report.lanes[static_cast<size_t>(report.twin)] : nullptr;
+  for (LaneReport& lane : report.lanes) {
+    JudgeInput input{.lane = lane.loss,
+                     .reference = reference.loss,
+                     .twin = {},
+                     .accuracy = lane.accuracy,
+                     .reference_accuracy = reference.accuracy,
+                     .twin_accuracy = kNan,
+                     .died_at = lane.info.died_at,
+                     .keeps_own_weights = report.options.mode == LaneMode::kFree};
+    if (twin != nullptr) {
+      input.twin = twin->loss;
+      input.twin_accuracy = twin->accuracy;
+    }
+    lane.judgement = judge(input);
+    if (lane.info.is_reference && lane.judgement.verdict != Verdict::kBroke) {
+      lane.judgement.verdict = Verdict::kReference;
+    }
+  }
+}
+
+}  // namespace
+
+Report read_report(const RunFile& run) {
+  Report report{.path = run.path(),
+                .command_line = run.command_line(),
+                .options = run.options(),
+                .environment = run.environment(),
+                .steps = run.steps(),
+                .sites = run.sites(),
+                .lanes = {}};
+  for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
+    report.lanes.push_back(read_lane(run, lane));
+    if (report.lanes.back().info.name == "twin") report.twin = lane;
+    if (report.lanes.back().info.name == "fp64") report.truth = lane;
+  }
+  judge_lanes(report);
+  return report;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+// Everything a report speaks of, read from a run file once, as plain data.
+// Sections only arrange what stands here; they read no files and compute nothing but texts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/first_cause.h"
+#include "analysis/health.h"
+#include "analysis/outcome.h"
+#include "src/record/run_file.h"
+
+namespace lockstep {
+
+struct SkipEvent {
+  int64_t step = -1;
+  double scale = 1, scale_after = 1;
+  int32_t culprit_site = -1;
+};
+
+struct LaneReport {
+  LaneInfo info;
+  LaneJudgement judgement;
+  std::vector<double> loss;             // by step
+  std::vector<Evaluation> evaluations;
+  double accuracy = 0;                  // the last evaluation's; NaN: none
+  double seconds = 0;                   // of the lane's own work, all steps
+  // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
+  double weight_distance = 0;
+  std::vector<SkipEvent> skips;
+  std::vector<std::pair<int64_t, double>> growths;  // step, scale from then on
+  double final_scale = 1;
+  bool has_scaler = false;              // the scale moved or is not 1
+  std::vector<LayerHealth> health;
+  std::optional<UnderflowCause> underflow;   // worst gradient site
+  std::optional<NonfiniteCause> nonfinite;   // first one in a step that was not skipped
+};
+
+struct Report {
+  std::string path, command_line;
+  RunOptions options;
+  std::map<std::string, std::string> environment;
+  int64_t steps = 0;
+  SiteTable sites;
+  std::vector<LaneReport> lanes;        // the reference first
+  int twin = -1, truth = -1;            // lane indices, -1 when not run
+
+  const LaneReport& reference() const { return lanes.front(); }
+  const Site& site(int32_t id) const { return sites.sites[static_cast<size_t>(id)]; }
+};
+
+// Cost: reads every step's counts of every lane.
+Report read_report(const RunFile& run);
+
+}  // namespace lockstep

@@ -1,0 +1,99 @@
+// Wrapping, column widths and padding.
+#include "reports/text_writer.h"
+
+#include <algorithm>
+
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kIndent = "  ";
+constexpr std::string_view kGap = "  ";
+
+std::string padded(const std::string& cell, int width, Align align) {
+  const auto missing = static_cast<size_t>(std::max(0, width - display_width(cell)));
+  const std::string space(missing, ' ');
+  return align == Align::kLeft ? cell + space : space + cell;
+}
+
+std::string trimmed_line(std::string line) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+struct TextWriter {
+  std::string out;
+
+  void operator()(const Paragraph& p) { out += wrap(p.text, kTextWidth); }
+  void operator()(const Verbatim& v) {
+    for (const std::string& line : split(v.text, '\n')) {
+      out += trimmed_line(std::string(kIndent) + line);
+    }
+  }
+  void operator()(const TableBlock& t) {
+    std::vector<int> width;
+    for (const TableColumn& c : t.columns) width.push_back(display_width(c.title));
+    for (const auto& row : t.rows) {
+      for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], display_width(row[i]));
+    }
+    std::string line(kIndent), rule(kIndent);
+    for (size_t i = 0; i < t.columns.size(); ++i) {
+      if (i > 0) line += kGap;
+      if (i > 0) rule += kGap;
+      line += padded(t.columns[i].title, width[i], t.columns[i].align);
+      rule += std::string(static_cast<size_t>(width[i]), '-');
+    }
+    out += trimmed_line(line) + trimmed_line(rule);
+    for (const auto& row : t.rows) {
+      line = kIndent;
+      for (size_t i = 0; i < row.size(); ++i) {
+        if (i > 0) line += kGap;
+        line += padded(row[i], width[i], t.columns[i].align);
+      }
+      out += trimmed_line(line);
+    }
+    for (const std::string& note : t.notes) out += wrap(note, kTextWidth, kIndent);
+  }
+};
+
+}  // namespace
+
+int display_width(std::string_view text) {
+  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a UTF-8 continuation byte
+  }));
+}
+
+std::string wrap(std::string_view text, int width, std::string_view indent) {
+  std::string out, line(indent);
+  bool line_is_empty = true;
+  for (const std::string& word : split(text, ' ')) {
+    if (word.empty()) continue;
+    if (!line_is_empty && display_width(line) + 1 + display_width(word) > width) {
+      out += trimmed_line(line);
+      line = indent;
+      line_is_empty = true;
+    }
+    if (!line_is_empty) line += ' ';
+    line += word;
+    line_is_empty = false;
+  }
+  return out + trimmed_line(line);
+}
+
+std::string heading_text(std::string_view title) {
+  return std::string(title) + "\n" + std::string(static_cast<size_t>(display_width(title)), '=') +
+         "\n";
+}
+
+std::string to_text(const Blocks& blocks) {
+  TextWriter writer;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i > 0) writer.out += "\n";
+    std::visit(writer, blocks[i]);
+  }
+  return writer.out;
+}
+
+}  // namespace lockstep

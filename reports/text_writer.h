@@ -1,0 +1,21 @@
+// Blocks as plain text, kTextWidth columns wide, without colour.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "reports/block.h"
+
+namespace lockstep {
+
+inline constexpr int kTextWidth = 100;
+
+// Columns a terminal needs for UTF-8 text: code points, none of which Lockstep prints is wide.
+int display_width(std::string_view text);
+// The text cut into lines of at most `width` columns at spaces; longer words stand alone.
+std::string wrap(std::string_view text, int width, std::string_view indent = "");
+
+std::string heading_text(std::string_view title);
+std::string to_text(const Blocks& blocks);
+
+}  // namespace lockstep

@@ -1,0 +1,92 @@
+// How messages are put together: one problem stands on one line, several are listed under the
+// subject, and a misspelt name is answered with the nearest known one.
+#include "src/core/error.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+std::string with_hint(std::string problem, const std::string& hint) {
+  if (!hint.empty()) problem += "; " + hint;
+  return problem;
+}
+
+std::string describe(std::string_view subject, const std::vector<std::string>& problems) {
+  if (problems.empty()) throw std::logic_error("InputError without a problem");
+  if (problems.size() == 1) return std::string(subject) + ": " + problems[0];
+  std::string text = std::string(subject) + ": " + std::to_string(problems.size()) + " problems";
+  for (const std::string& problem : problems) text += "\n  - " + problem;
+  return text;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// The number of insertions, deletions, substitutions and swaps of neighbours that turn a into b
+// (Damerau-Levenshtein, no substring edited twice). Three rows of the usual table suffice.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::array<std::vector<size_t>, 3> rows;
+  for (auto& row : rows) row.resize(b.size() + 1);
+  auto& [before_last, last, current] = rows;
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    current[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitution = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      current[j] = std::min({last[j] + 1, current[j - 1] + 1, substitution});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        current[j] = std::min(current[j], before_last[j - 2] + 1);
+      }
+    }
+    std::swap(before_last, last);
+    std::swap(last, current);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+InputError::InputError(std::string problem, std::string hint)
+    : std::runtime_error(with_hint(problem, hint)),
+      problems_{with_hint(std::move(problem), hint)} {}
+
+InputError::InputError(std::string_view subject, std::vector<std::string> problems)
+    : std::runtime_error(describe(subject, problems)), problems_(std::move(problems)) {}
+
+void ProblemList::add(std::string problem, std::string hint) {
+  problems_.push_back(with_hint(std::move(problem), hint));
+}
+
+void ProblemList::throw_if_any() const {
+  if (!problems_.empty()) throw InputError(subject_, problems_);
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string wanted = lower_case(name);
+  const std::string* nearest = nullptr;
+  // A third of the letters may be wrong; beyond that a suggestion would be a guess.
+  constexpr size_t kLettersPerMistake = 3;
+  size_t nearest_distance = 0;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edit_distance(wanted, lower_case(candidate));
+    const size_t longest = std::max(wanted.size(), candidate.size());
+    if (distance > (longest + kLettersPerMistake - 1) / kLettersPerMistake) continue;
+    if (nearest != nullptr && distance >= nearest_distance) continue;
+    nearest = &candidate;
+    nearest_distance = distance;
+  }
+  if (nearest != nullptr) return "did you mean '" + *nearest + "'?";
+  if (candidates.empty()) return "there is none to choose from";
+  return "known: " + join(candidates, ", ");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// See broadcast.h.
+#include "src/graph/ops/broadcast.h"
+
+#include <algorithm>
+
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+// The extent of `shape` at dimension `dim` of a shape of `rank` dimensions it is aligned with.
+int64_t aligned_extent(const Shape& shape, size_t rank, size_t dim) {
+  const size_t missing = rank - shape.size();
+  return dim < missing ? 1 : shape[dim - missing];
+}
+
+}  // namespace
+
+Shape broadcast_shape(const Node& node, const Shape& a, const Shape& b) {
+  const size_t rank = std::max(a.size(), b.size());
+  Shape shape(rank);
+  for (size_t dim = 0; dim < rank; ++dim) {
+    const int64_t x = aligned_extent(a, rank, dim), y = aligned_extent(b, rank, dim);
+    require(x == y || x == 1 || y == 1, node,
+            "operands " + to_string(a) + " and " + to_string(b) +
+                " do not broadcast: extents aligned at the last dimension must be equal or 1");
+    shape[dim] = std::max(x, y);
+  }
+  return shape;
+}
+
+template <typename T>
+const T* expand(const T* x, const Shape& from, const Shape& to, std::vector<T>& storage) {
+  if (element_count(from) == element_count(to)) return x;
+  const size_t rank = to.size();
+  std::vector<int64_t> stride(rank);  // of x along each dimension of `to`, 0 where it is repeated
+  int64_t step = 1;
+  for (size_t dim = rank; dim-- > 0;) {
+    const int64_t extent = aligned_extent(from, rank, dim);
+    stride[dim] = extent == 1 ? 0 : step;
+    step *= extent;
+  }
+  storage.resize(static_cast<size_t>(element_count(to)));
+  Shape index(rank, 0);
+  int64_t offset = 0;
+  for (T& value : storage) {
+    value = x[offset];
+    for (size_t dim = rank; dim-- > 0;) {  // counts up like an odometer
+      offset += stride[dim];
+      if (++index[dim] < to[dim]) break;
+      offset -= stride[dim] * to[dim];
+      index[dim] = 0;
+    }
+  }
+  return storage.data();
+}
+template const float* expand(const float*, const Shape&, const Shape&, std::vector<float>&);
+template const double* expand(const double*, const Shape&, const Shape&, std::vector<double>&);
+
+void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
+                     const std::string& gradient) {
+  const Graph& graph = builder.graph();
+  const Shape& shape = graph.type_of(node.inputs[operand]).shape;
+  builder.add_node(node, "sum_to", {gradient}, {{"shape", shape}}, {static_cast<int>(operand)});
+}
+
+}  // namespace lockstep

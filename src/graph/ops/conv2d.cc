@@ -1,0 +1,189 @@
+// conv2d: 2-d convolution (cross-correlation, as in the field), with its three gradients.
+// As in linear, the bias joins the sum of products in the container's precision before the
+// rounding.
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+// floor((in + 2 pad - dilation (kernel - 1) - 1) / stride) + 1; at most 0 when the kernel does not
+// fit.
+int64_t out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation) {
+  const int64_t room = in + 2 * pad - dilation * (kernel - 1) - 1;
+  return room < 0 ? 0 : room / stride + 1;
+}
+
+// Everything but the batch of dy is known from x, w and the attributes; checks them against each
+// other.
+ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
+  const std::vector<int64_t> stride = pair_attribute(node, "stride", {1, 1});
+  const std::vector<int64_t> pad = pair_attribute(node, "padding", {0, 0});
+  const std::vector<int64_t> dilation = pair_attribute(node, "dilation", {1, 1});
+  const int64_t groups = int_attribute(node, "groups", 1);
+  require(groups == 1, node, "attribute 'groups' is " + std::to_string(groups) + ", must be 1",
+          "grouped convolution is not supported yet");
+  require(stride[0] >= 1 && stride[1] >= 1, node,
+          "attribute 'stride' is " + to_string(stride) + ", must be at least 1");
+  require(pad[0] >= 0 && pad[1] >= 0, node,
+          "attribute 'padding' is " + to_string(pad) + ", must not be negative");
+  require(dilation[0] >= 1 && dilation[1] >= 1, node,
+          "attribute 'dilation' is " + to_string(dilation) + ", must be at least 1");
+  require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
+  require(w.size() == 4, node, "the weight is " + to_string(w) + ", must be (O,C,R,S)");
+  require(x[1] == w[1], node,
+          "the image has " + std::to_string(x[1]) + " channels, the weight " + to_string(w) +
+              " expects " + std::to_string(w[1]));
+  ConvShape s{};
+  s.batch = x[0], s.in_channels = x[1], s.in_height = x[2], s.in_width = x[3];
+  s.out_channels = w[0], s.kernel_height = w[2], s.kernel_width = w[3];
+  s.stride_h = stride[0], s.stride_w = stride[1], s.pad_h = pad[0], s.pad_w = pad[1];
+  s.dilation_h = dilation[0], s.dilation_w = dilation[1];
+  s.out_height = out_extent(x[2], w[2], stride[0], pad[0], dilation[0]);
+  s.out_width = out_extent(x[3], w[3], stride[1], pad[1], dilation[1]);
+  require(s.out_height >= 1 && s.out_width >= 1, node,
+          "the kernel of " + to_string(w) + " with dilation " + to_string(dilation) +
+              " does not fit into the image " + to_string(x) + " padded by " + to_string(pad));
+  return s;
+}
+
+Shape output_extents(const ConvShape& s) {
+  return {s.batch, s.out_channels, s.out_height, s.out_width};
+}
+
+std::vector<TensorType> infer_conv2d(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  const ConvShape s = conv_shape(node, inputs[0].shape, inputs[1].shape);
+  if (inputs.size() == 3) require_shape(node, inputs, 2, {s.out_channels}, "(out_channels)");
+  return {{output_extents(s)}};
+}
+
+void conv2d_vjp(GradientBuilder& builder, const Node& node) {
+  const std::string dy = builder.output_gradient(node);
+  const Graph& graph = builder.graph();
+  if (builder.needs_gradient(node, 0)) {
+    Attributes attributes = node.attributes;
+    attributes["input_shape"] = graph.type_of(node.inputs[0]).shape;
+    builder.add_node(node, "conv2d_backward_input", {node.inputs[1], dy}, attributes, {0});
+  }
+  if (builder.needs_gradient(node, 1)) {
+    Attributes attributes = node.attributes;
+    attributes["weight_shape"] = graph.type_of(node.inputs[1]).shape;
+    builder.add_node(node, "conv2d_backward_weight", {node.inputs[0], dy}, attributes, {1});
+  }
+  if (node.inputs.size() == 3 && builder.needs_gradient(node, 2)) {
+    builder.add_node(node, "conv2d_backward_bias", {dy}, {}, {2});
+  }
+}
+
+void run_conv2d(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const Kernels<T>& kernels = call.kernels.of<T>();
+    ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), input_shape(call, 1))};
+    conv.x = input<T>(call, 0), conv.w = input<T>(call, 1), conv.out = output<T>(call, 0);
+    conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    kernels.conv2d_forward(conv);
+    if (call.inputs.size() < 3) return;
+    const ConvShape& s = conv.shape;
+    const T* b = input<T>(call, 2);
+    const int64_t plane = s.out_height * s.out_width;
+    for (int64_t row = 0; row < s.batch * s.out_channels; ++row) {
+      const T bias = b[row % s.out_channels];
+      T* y = conv.out + row * plane;
+      for (int64_t i = 0; i < plane; ++i) y[i] += bias;
+    }
+  });
+}
+
+std::vector<TensorType> infer_backward_input(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  const Shape x = ints_attribute(node, "input_shape", {});
+  require_shape(node, inputs, 1, output_extents(conv_shape(node, x, inputs[0].shape)), "(N,O,P,Q)");
+  return {{x}};
+}
+
+void run_backward_input(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    ConvArgs<T> conv{.shape = conv_shape(call.node, output_shape(call, 0), input_shape(call, 0))};
+    conv.w = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
+    conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    call.kernels.of<T>().conv2d_backward_input(conv);
+  });
+}
+
+std::vector<TensorType> infer_backward_weight(const Node& node,
+                                              std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  const Shape w = ints_attribute(node, "weight_shape", {});
+  require_shape(node, inputs, 1, output_extents(conv_shape(node, inputs[0].shape, w)), "(N,O,P,Q)");
+  return {{w}};
+}
+
+void run_backward_weight(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), output_shape(call, 0))};
+    conv.x = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
+    conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    call.kernels.of<T>().conv2d_backward_weight(conv);
+  });
+}
+
+std::vector<TensorType> infer_backward_bias(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require_rank(node, inputs, 0, 4, "(N,O,P,Q)");
+  return {{{inputs[0].shape[1]}}};
+}
+
+void run_backward_bias(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const Shape& dy = input_shape(call, 0);
+    call.kernels.of<T>().channel_sum(input<T>(call, 0), output<T>(call, 0), dy[0], dy[1],
+                                     dy[2] * dy[3], call.reduce_accumulator);
+  });
+}
+
+}  // namespace
+
+std::vector<OpDef> conv2d_ops() {
+  return {
+      {.name = "conv2d",
+       .help =
+           "y = x * w + b; x (N,C,H,W), w (O,C,R,S), b (O) or absent, y (N,O,P,Q); zero padding",
+       .source = "torch.nn.functional.conv2d; CUDA autocast: lower_precision_fp",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 3,
+       .has_gemm_accumulator = true,
+       .attributes = {"stride", "padding", "dilation", "groups"},
+       .infer = infer_conv2d,
+       .vjp = conv2d_vjp,
+       .run = run_conv2d},
+      {.name = "conv2d_backward_input",
+       .help = "dx of conv2d; operands w, dy; sums over (o, r, s)",
+       .source = "chain rule of conv2d",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .has_gemm_accumulator = true,
+       .attributes = {"stride", "padding", "dilation", "groups", "input_shape"},
+       .infer = infer_backward_input,
+       .run = run_backward_input},
+      {.name = "conv2d_backward_weight",
+       .help = "dw of conv2d; operands x, dy; sums over (n, p, q)",
+       .source = "chain rule of conv2d",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .has_gemm_accumulator = true,
+       .attributes = {"stride", "padding", "dilation", "groups", "weight_shape"},
+       .infer = infer_backward_weight,
+       .run = run_backward_weight},
+      {.name = "conv2d_backward_bias",
+       .help = "db[o] = sum over (n, p, q) of dy; dy (N,O,P,Q), db (O)",
+       .source = "chain rule of conv2d",
+       .cast_class = CastClass::kLowPrecision,
+       .infer = infer_backward_bias,
+       .run = run_backward_bias},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+// linear: y = x w^T + b, a fully connected layer, with its three gradients.
+// The sum of products goes through the GEMM accumulator; the bias joins it in the container's
+// precision before the result is rounded once, as a GEMM's epilogue does it.
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+// The rows of x: all extents but the last multiplied.
+int64_t rows_of(const Shape& shape) {
+  return element_count(shape) / shape.back();
+}
+
+Shape with_last(Shape shape, int64_t last) {
+  shape.back() = last;
+  return shape;
+}
+
+std::vector<TensorType> infer_linear(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require(!inputs[0].shape.empty(), node, "operand 0 is a scalar, must be (..., in_features)");
+  require_rank(node, inputs, 1, 2, "(out_features, in_features)");
+  const int64_t in_features = inputs[0].shape.back(), out_features = inputs[1].shape[0];
+  require_shape(node, inputs, 1, {out_features, in_features}, "(out_features, in_features)");
+  if (inputs.size() == 3) require_shape(node, inputs, 2, {out_features}, "(out_features)");
+  return {{with_last(inputs[0].shape, out_features)}};
+}
+
+void linear_vjp(GradientBuilder& builder, const Node& node) {
+  const std::string dy = builder.output_gradient(node);
+  if (builder.needs_gradient(node, 0)) {
+    builder.add_node(node, "linear_backward_input", {node.inputs[1], dy}, {}, {0});
+  }
+  if (builder.needs_gradient(node, 1)) {
+    builder.add_node(node, "linear_backward_weight", {node.inputs[0], dy}, {}, {1});
+  }
+  if (node.inputs.size() == 3 && builder.needs_gradient(node, 2)) {
+    builder.add_node(node, "linear_backward_bias", {dy}, {}, {2});
+  }
+}
+
+void run_linear(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const Kernels<T>& kernels = call.kernels.of<T>();
+    const int64_t m = rows_of(input_shape(call, 0));
+    const int64_t n = input_shape(call, 1)[0], k = input_shape(call, 1)[1];
+    T* y = output<T>(call, 0);  // (M,N)
+    GemmArgs<T> gemm{.transpose_b = true, .m = m, .n = n, .k = k};
+    gemm.a = input<T>(call, 0), gemm.lda = k;  // x (M,K)
+    gemm.b = input<T>(call, 1), gemm.ldb = k;  // w (N,K)
+    gemm.c = y, gemm.ldc = n;
+    gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
+    kernels.gemm(gemm);
+    if (call.inputs.size() < 3) return;
+    const T* b = input<T>(call, 2);
+    for (int64_t row = 0; row < m; ++row) kernels.add(y + row * n, b, y + row * n, n);
+  });
+}
+
+std::vector<TensorType> infer_backward_input(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require_rank(node, inputs, 0, 2, "(out_features, in_features)");
+  const Shape& w = inputs[0].shape;
+  require(!inputs[1].shape.empty() && inputs[1].shape.back() == w[0], node,
+          "operand 1 is " + to_string(inputs[1].shape) + ", its last extent must be out_features " +
+              std::to_string(w[0]));
+  return {{with_last(inputs[1].shape, w[1])}};
+}
+
+void run_backward_input(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const int64_t n = input_shape(call, 0)[0], k = input_shape(call, 0)[1];
+    GemmArgs<T> gemm{.m = rows_of(input_shape(call, 1)), .n = k, .k = n};
+    gemm.a = input<T>(call, 1), gemm.lda = n;   // dy (M,N)
+    gemm.b = input<T>(call, 0), gemm.ldb = k;   // w (N,K)
+    gemm.c = output<T>(call, 0), gemm.ldc = k;  // dx (M,K)
+    gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
+    call.kernels.of<T>().gemm(gemm);
+  });
+}
+
+std::vector<TensorType> infer_backward_weight(const Node& node,
+                                              std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  const Shape &x = inputs[0].shape, &dy = inputs[1].shape;
+  require(!x.empty() && !dy.empty() && with_last(x, dy.back()) == dy, node,
+          "operands are " + to_string(x) + " and " + to_string(dy) +
+              ", all extents but the last must agree");
+  return {{{dy.back(), x.back()}}};
+}
+
+void run_backward_weight(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const int64_t k = input_shape(call, 0).back(), n = input_shape(call, 1).back();
+    GemmArgs<T> gemm{.transpose_a = true, .m = n, .n = k, .k = rows_of(input_shape(call, 0))};
+    gemm.a = input<T>(call, 1), gemm.lda = n;   // dy (M,N), read as (N,M)
+    gemm.b = input<T>(call, 0), gemm.ldb = k;   // x (M,K)
+    gemm.c = output<T>(call, 0), gemm.ldc = k;  // dw (N,K)
+    gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
+    call.kernels.of<T>().gemm(gemm);
+  });
+}
+
+std::vector<TensorType> infer_backward_bias(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require(!inputs[0].shape.empty(), node, "operand 0 is a scalar, must be (..., out_features)");
+  return {{{inputs[0].shape.back()}}};
+}
+
+void run_backward_bias(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const Shape& dy = input_shape(call, 0);
+    call.kernels.of<T>().channel_sum(input<T>(call, 0), output<T>(call, 0), rows_of(dy), dy.back(),
+                                     1, call.reduce_accumulator);
+  });
+}
+
+}  // namespace
+
+std::vector<OpDef> linear_ops() {
+  return {
+      {.name = "linear",
+       .help = "y = x w^T + b; x (...,K), w (N,K), b (N) or absent, y (...,N)",
+       .source = "torch.nn.functional.linear; CUDA autocast: lower_precision_fp",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 3,
+       .has_gemm_accumulator = true,
+       .infer = infer_linear,
+       .vjp = linear_vjp,
+       .run = run_linear},
+      {.name = "linear_backward_input",
+       .help = "dx = dy w; w (N,K), dy (...,N), dx (...,K); sums over N",
+       .source = "chain rule of linear",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .has_gemm_accumulator = true,
+       .infer = infer_backward_input,
+       .run = run_backward_input},
+      {.name = "linear_backward_weight",
+       .help = "dw = dy^T x; x (...,K), dy (...,N), dw (N,K); sums over the rows",
+       .source = "chain rule of linear",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .has_gemm_accumulator = true,
+       .infer = infer_backward_weight,
+       .run = run_backward_weight},
+      {.name = "linear_backward_bias",
+       .help = "db = sum over the rows of dy; dy (...,N), db (N)",
+       .source = "chain rule of linear",
+       .cast_class = CastClass::kLowPrecision,
+       .infer = infer_backward_bias,
+       .run = run_backward_bias},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+// What the op files share: shape-rule checks that name the node, and access to an op call's arrays.
+// For ops/*.cc alone; nothing outside includes it.
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/graph/autodiff.h"
+#include "src/graph/infer.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+
+// Throws: InputError "node 'n3' (conv2d): PROBLEM (HINT)" unless `ok`.
+inline void require(bool ok, const Node& node, const std::string& problem,
+                    const std::string& hint = "") {
+  if (!ok) throw InputError("node '" + node.id + "' (" + node.op + "): " + problem, hint);
+}
+
+// Throws: InputError unless operand `index` is floating, respectively integer.
+inline void require_float(const Node& node, std::span<const TensorType> inputs, size_t index) {
+  require(inputs[index].element == ElementType::kFloat, node,
+          "operand " + std::to_string(index) + " is " + to_string(inputs[index]) +
+              ", must be floating");
+}
+inline void require_int(const Node& node, std::span<const TensorType> inputs, size_t index) {
+  require(inputs[index].element == ElementType::kInt, node,
+          "operand " + std::to_string(index) + " is " + to_string(inputs[index]) +
+              ", must be an integer tensor");
+}
+// Throws: InputError unless every operand is floating.
+inline void require_floats(const Node& node, std::span<const TensorType> inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) require_float(node, inputs, i);
+}
+// Throws: InputError unless operand `index` has exactly this shape; `meaning`: "(out_features)".
+inline void require_shape(const Node& node, std::span<const TensorType> inputs, size_t index,
+                          const Shape& shape, const std::string& meaning) {
+  require(inputs[index].shape == shape, node,
+          "operand " + std::to_string(index) + " is " + to_string(inputs[index].shape) +
+              ", must be " + to_string(shape) + " = " + meaning);
+}
+inline void require_rank(const Node& node, std::span<const TensorType> inputs, size_t index,
+                         size_t rank, const std::string& meaning) {
+  require(inputs[index].shape.size() == rank, node,
+          "operand " + std::to_string(index) + " is " + to_string(inputs[index].shape) +
+              ", must have " + std::to_string(rank) + " dimensions " + meaning);
+}
+
+// A pair attribute, (height, width): two integers, or one that counts for both.
+inline std::vector<int64_t> pair_attribute(const Node& node, std::string_view name,
+                                           std::vector<int64_t> fallback) {
+  std::vector<int64_t> pair = ints_attribute(node, name, std::move(fallback));
+  if (pair.size() == 1) pair.push_back(pair[0]);
+  require(pair.size() == 2, node,
+          "attribute '" + std::string(name) + "' has " + std::to_string(pair.size()) +
+              " numbers, must have 2 (height, width)");
+  return pair;
+}
+
+// Calls `body` with a null pointer of the container's element type: float or double.
+template <typename Body>
+void dispatch(const OpCall& call, Body body) {
+  if (call.outputs[0]->container() == Container::kF64) {
+    body(static_cast<double*>(nullptr));
+  } else {
+    body(static_cast<float*>(nullptr));
+  }
+}
+template <typename T>
+const T* input(const OpCall& call, size_t index) {
+  return call.inputs[index]->as<T>().data();
+}
+template <typename T>
+T* output(const OpCall& call, size_t index) {
+  return call.outputs[index]->as<T>().data();
+}
+inline const Shape& input_shape(const OpCall& call, size_t index) {
+  return call.inputs[index]->shape();
+}
+inline const Shape& output_shape(const OpCall& call, size_t index) {
+  return call.outputs[index]->shape();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+// Which ops are there?
+// The list of op files, in the order `lockstep list ops` prints; each file NAME.cc gives its rows
+// (the forward op and its backward ops) as NAME_ops().
+#include <array>
+
+#include "src/core/error.h"
+#include "src/graph/op.h"
+
+#define LOCKSTEP_OP_FILES(file)                                                                 \
+  file(linear) file(matmul) file(conv2d) file(batch_norm) file(relu) file(max_pool2d) file(add) \
+      file(mul) file(sum_to) file(reshape) file(softmax) file(cross_entropy) file(mse_loss)
+
+namespace lockstep {
+
+#define LOCKSTEP_DECLARE(name) std::vector<OpDef> name##_ops();
+LOCKSTEP_OP_FILES(LOCKSTEP_DECLARE)
+#undef LOCKSTEP_DECLARE
+
+std::span<const OpDef> ops() {
+  static const std::vector<OpDef> all = [] {
+    std::vector<OpDef> rows;
+#define LOCKSTEP_APPEND(name) \
+  for (OpDef & row : name##_ops()) rows.push_back(std::move(row));
+    LOCKSTEP_OP_FILES(LOCKSTEP_APPEND)
+#undef LOCKSTEP_APPEND
+    return rows;
+  }();
+  return all;
+}
+
+const OpDef& find_op(std::string_view name) {
+  std::vector<std::string> names;
+  for (const OpDef& op : ops()) {
+    if (op.name == name) return op;
+    names.emplace_back(op.name);
+  }
+  throw InputError("op '" + std::string(name) + "': unknown", did_you_mean(name, names));
+}
+
+std::string_view to_string(CastClass cast_class) {
+  constexpr std::array<std::string_view, 4> kNames = {"low_precision", "fp32", "promote", "follow"};
+  return kNames.at(static_cast<size_t>(cast_class));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// relu: y = max(x, 0), gradient 0 at x == 0 as in PyTorch; NaN stays NaN.
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<TensorType> infer_relu(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  return {inputs[0]};
+}
+
+void relu_vjp(GradientBuilder& builder, const Node& node) {
+  builder.add_node(node, "relu_backward", {node.inputs[0], builder.output_gradient(node)}, {}, {0});
+}
+
+void run_relu(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    call.kernels.of<T>().relu(input<T>(call, 0), output<T>(call, 0), call.inputs[0]->size());
+  });
+}
+
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require_shape(node, inputs, 1, inputs[0].shape, "the shape of x");
+  return {inputs[0]};
+}
+
+void run_backward(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    call.kernels.of<T>().relu_backward(input<T>(call, 0), input<T>(call, 1), output<T>(call, 0),
+                                       call.inputs[0]->size());
+  });
+}
+
+}  // namespace
+
+std::vector<OpDef> relu_ops() {
+  return {
+      {.name = "relu",
+       .help = "y = max(x, 0); any shape",
+       .source = "torch.nn.functional.relu; CUDA autocast: not listed, runs in its input's type",
+       .infer = infer_relu,
+       .vjp = relu_vjp,
+       .run = run_relu},
+      {.name = "relu_backward",
+       .help = "dx = dy where x > 0, else 0; operands x, dy",
+       .source = "chain rule of relu",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .infer = infer_backward,
+       .run = run_backward},
+  };
+}
+
+}  // namespace lockstep

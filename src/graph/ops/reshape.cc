@@ -1,0 +1,44 @@
+// reshape: the same elements in the same order under another shape.
+#include <cstring>
+
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<TensorType> infer_reshape(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  const Shape shape = ints_attribute(node, "shape", {});
+  for (const int64_t extent : shape) {
+    require(extent >= 1, node,
+            "attribute 'shape' is " + to_string(shape) + ", every extent must be at least 1");
+  }
+  require(element_count(shape) == element_count(inputs[0].shape), node,
+          "attribute 'shape' " + to_string(shape) + " has " + std::to_string(element_count(shape)) +
+              " elements, operand 0 " + to_string(inputs[0].shape) + " has " +
+              std::to_string(element_count(inputs[0].shape)));
+  return {{shape}};
+}
+
+void reshape_vjp(GradientBuilder& builder, const Node& node) {
+  builder.add_node(node, "reshape", {builder.output_gradient(node)},
+                   {{"shape", builder.graph().type_of(node.inputs[0]).shape}}, {0});
+}
+
+void run_reshape(const OpCall& call) {
+  std::memcpy(call.outputs[0]->raw(), call.inputs[0]->raw(), call.inputs[0]->bytes());
+}
+
+}  // namespace
+
+std::vector<OpDef> reshape_ops() {
+  return {{.name = "reshape",
+           .help = "y = x under another shape with as many elements; its gradient is a reshape too",
+           .source = "torch.reshape; CUDA autocast: not listed, runs in its input's type",
+           .attributes = {"shape"},
+           .infer = infer_reshape,
+           .vjp = reshape_vjp,
+           .run = run_reshape}};
+}
+
+}  // namespace lockstep

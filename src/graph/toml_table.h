@@ -1,0 +1,55 @@
+// How is a TOML table read so that nothing in it is overlooked?
+// Typed getters that report what is wrong with its line number, and finish(), which reports every
+// key nobody asked for. Knows nothing of policies.
+#pragma once
+
+#include <toml++/toml.h>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/core/error.h"
+
+namespace lockstep {
+
+class TomlTable {
+ public:
+  // `where` is how messages call the table: "[storage]", "" for the top level.
+  TomlTable(const toml::table& table, std::string where, ProblemList& problems)
+      : table_(&table), where_(std::move(where)), problems_(&problems) {}
+
+  // nullopt when the key is absent, or present with another type (then a problem is added).
+  std::optional<std::string> text(std::string_view key);
+  std::optional<double> number(std::string_view key);  // an integer is a number, too
+  std::optional<int64_t> integer(std::string_view key);
+  std::optional<bool> boolean(std::string_view key);
+  struct Item {
+    std::string text;
+    int line;
+  };
+  std::vector<Item> texts(std::string_view key);         // an array of strings
+  std::optional<TomlTable> table(std::string_view key);  // [key]
+  std::vector<TomlTable> tables(std::string_view key);   // [[key]]
+
+  bool has(std::string_view key) const { return table_->contains(key); }
+  int line() const { return static_cast<int>(table_->source().begin.line); }
+  // Adds "line 3: [storage] weight: WHAT; HINT".
+  void problem(std::string_view key, const std::string& what, const std::string& hint = "");
+  void problem_at(int line, std::string_view key, const std::string& what,
+                  const std::string& hint = "");
+  // Call last: every key that no getter asked for is a problem.
+  void finish();
+
+ private:
+  const toml::node* find(std::string_view key);
+  void wrong_type(std::string_view key, const toml::node& node, std::string_view wanted);
+
+  const toml::table* table_;
+  std::string where_;
+  ProblemList* problems_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace lockstep

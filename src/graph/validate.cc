@@ -1,0 +1,166 @@
+// Is a graph well formed?
+// One walk in execution order that knows the values defined so far; every problem is collected.
+#include <map>
+#include <set>
+#include <string>
+
+#include "src/core/error.h"
+#include "src/graph/infer.h"
+#include "src/graph/ir.h"
+
+namespace lockstep {
+namespace {
+
+class Validator {
+ public:
+  explicit Validator(const Graph& graph) : graph_(graph), problems_("graph '" + graph.name + "'") {}
+
+  void run() {
+    for (const GraphInput& input : graph_.inputs) define_input(input);
+    for (const Parameter& p : graph_.parameters) {
+      define("p:" + p.name, p.type);
+      if (p.type.element != ElementType::kFloat) {
+        problems_.add("parameter '" + p.name + "': must be floating, is " + to_string(p.type));
+      }
+    }
+    for (const Buffer& b : graph_.buffers) define("b:" + b.name, b.type);
+    for (const Node& node : graph_.nodes) check_node(node);
+    check_results();
+    problems_.throw_if_any();
+  }
+
+ private:
+  void define(const std::string& id, const TensorType& type) {
+    for (const int64_t extent : type.shape) {
+      if (extent < 1) {
+        problems_.add("value '" + id + "': every extent must be at least 1, is " +
+                      to_string(type.shape));
+        break;
+      }
+    }
+    if (!defined_.emplace(id, type).second) {
+      problems_.add("value '" + id + "': defined twice", "ids must be unique");
+    }
+  }
+
+  void define_input(const GraphInput& input) {
+    const bool numbered = input.id.starts_with("in") && input.id.size() > 2 &&
+                          input.id.find_first_not_of("0123456789", 2) == std::string::npos;
+    if (!numbered && input.id != kLossSeedId) {
+      problems_.add("input '" + input.id + "': must be named in<NUMBER> or " +
+                    std::string(kLossSeedId));
+    }
+    define(input.id, input.type);
+  }
+
+  // Null, after saying so, when nothing of that name is defined yet.
+  const TensorType* use(const std::string& user, const std::string& value) {
+    const auto found = defined_.find(value);
+    if (found != defined_.end()) return &found->second;
+    problems_.add(user + ": value '" + value + "' is not defined before its use",
+                  "nodes stand in execution order");
+    return nullptr;
+  }
+
+  void check_node(const Node& node) {
+    const std::string who = "node '" + node.id + "' (" + node.op + ")";
+    if (node.id.size() < 2 || node.id[0] != 'n' ||
+        node.id.find_first_not_of("0123456789", 1) != std::string::npos) {
+      problems_.add("node '" + node.id + "': must be named n<NUMBER>");
+    }
+    std::vector<TensorType> inputs;
+    for (const std::string& value : node.inputs) {
+      if (const TensorType* type = use(who, value)) inputs.push_back(*type);
+    }
+    if (inputs.size() == node.inputs.size()) check_outputs(node, who, inputs);
+    check_backward(node, who);
+    for (size_t i = 0; i < node.outputs.size(); ++i) define(output_id(node, i), node.outputs[i]);
+    if (!node.is_backward()) forward_nodes_.insert(node.id);
+  }
+
+  void check_outputs(const Node& node, const std::string& who,
+                     const std::vector<TensorType>& inputs) {
+    try {
+      const std::vector<TensorType> expected = infer_outputs(node, inputs);
+      if (expected.size() != node.outputs.size()) {
+        problems_.add(who + ": has " + std::to_string(node.outputs.size()) +
+                      " outputs, its op gives " + std::to_string(expected.size()));
+        return;
+      }
+      for (size_t i = 0; i < expected.size(); ++i) {
+        if (expected[i] == node.outputs[i]) continue;
+        problems_.add(who + ": output " + std::to_string(i) + " is " + to_string(node.outputs[i]) +
+                      ", its op gives " + to_string(expected[i]));
+      }
+    } catch (const InputError& error) {
+      for (const std::string& problem : error.problems()) problems_.add(problem);
+    }
+  }
+
+  void check_backward(const Node& node, const std::string& who) {
+    if (!node.is_backward()) {
+      if (!node.gradient_of.empty()) {
+        problems_.add(who + ": has gradient_of but no forward_node");
+      }
+      return;
+    }
+    if (!forward_nodes_.contains(node.forward_node)) {
+      problems_.add(who + ": forward_node '" + node.forward_node + "' is no earlier forward node");
+    }
+    if (node.gradient_of.size() != node.outputs.size()) {
+      problems_.add(who + ": gradient_of has " + std::to_string(node.gradient_of.size()) +
+                    " entries, must have one per output (" + std::to_string(node.outputs.size()) +
+                    ")");
+      return;
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.gradient_of[i].empty()) continue;
+      const TensorType* type = use(who, node.gradient_of[i]);
+      if (type && *type != node.outputs[i]) {
+        problems_.add(who + ": output " + std::to_string(i) + " is " + to_string(node.outputs[i]) +
+                      ", but the gradient of '" + node.gradient_of[i] + "' must be " +
+                      to_string(*type));
+      }
+    }
+  }
+
+  void check_results() {
+    if (!graph_.loss.empty()) {
+      const TensorType* type = use("loss", graph_.loss);
+      if (type && *type != TensorType{}) {
+        problems_.add("loss '" + graph_.loss + "': must be a floating scalar, is " +
+                      to_string(*type));
+      }
+    }
+    for (const auto& [name, value] : graph_.outputs) use("output '" + name + "'", value);
+    for (const Mutation& mutation : graph_.mutations) {
+      check_pair("mutation of buffer '" + mutation.buffer + "'", "b:" + mutation.buffer,
+                 mutation.value);
+    }
+    for (const auto& [parameter, value] : graph_.gradients) {
+      check_pair("gradient of parameter '" + parameter + "'", "p:" + parameter, value);
+    }
+  }
+
+  void check_pair(const std::string& who, const std::string& target, const std::string& value) {
+    const TensorType* to = use(who, target);
+    const TensorType* from = use(who, value);
+    if (to && from && *to != *from) {
+      problems_.add(who + ": value '" + value + "' is " + to_string(*from) + ", must be " +
+                    to_string(*to));
+    }
+  }
+
+  const Graph& graph_;
+  ProblemList problems_;
+  std::map<std::string, TensorType> defined_;
+  std::set<std::string> forward_nodes_;
+};
+
+}  // namespace
+
+void validate(const Graph& graph) {
+  Validator(graph).run();
+}
+
+}  // namespace lockstep

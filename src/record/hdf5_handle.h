@@ -1,0 +1,94 @@
+// A thin layer over HDF5's C functions: handles that close themselves, failures as exceptions, and the
+// few shapes of attributes and datasets that Lockstep's files are made of. Knows nothing of runs.
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace lockstep::hdf5 {
+
+// Something HDF5 refused; the callers turn it into InputError (reading) or WriteError (writing).
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Owns one HDF5 identifier of any kind.
+class Handle {
+ public:
+  Handle() = default;
+  // Throws: Error saying `what` could not be done, when `id` is negative.
+  Handle(hid_t id, const std::string& what);
+  Handle(Handle&& other) noexcept : id_(other.id_) { other.id_ = -1; }
+  Handle& operator=(Handle&& other) noexcept;
+  ~Handle() { close(); }
+  void close();
+  hid_t id() const { return id_; }
+  explicit operator bool() const { return id_ >= 0; }
+
+ private:
+  hid_t id_ = -1;
+};
+
+// Throws: Error with `what` and HDF5's innermost message when `status` is negative.
+void check(herr_t status, const std::string& what);
+
+// Switches off HDF5's own printing of its error stack.
+void be_quiet();
+
+// The memory type of T; files hold the same type.
+template <typename T>
+hid_t type_of() {
+  if constexpr (std::is_same_v<T, double>) return H5T_NATIVE_DOUBLE;
+  if constexpr (std::is_same_v<T, float>) return H5T_NATIVE_FLOAT;
+  if constexpr (std::is_same_v<T, uint64_t>) return H5T_NATIVE_UINT64;
+  if constexpr (std::is_same_v<T, int64_t>) return H5T_NATIVE_INT64;
+  if constexpr (std::is_same_v<T, uint32_t>) return H5T_NATIVE_UINT32;
+  if constexpr (std::is_same_v<T, int32_t>) return H5T_NATIVE_INT32;
+  if constexpr (std::is_same_v<T, uint8_t>) return H5T_NATIVE_UINT8;
+}
+
+// Groups and datasets are made without time stamps: equal runs give equal bytes.
+Handle create_group(hid_t parent, const std::string& name);
+Handle open_group(hid_t parent, const std::string& name);
+bool has_link(hid_t parent, const std::string& name);
+std::vector<std::string> link_names(hid_t group);   // sorted
+
+// Attributes: overwritten in place when they exist. Text is stored at a fixed length in UTF-8.
+void write_attribute(hid_t object, const std::string& name, const std::string& text);
+void write_attribute(hid_t object, const std::string& name, int64_t value);
+void write_attribute(hid_t object, const std::string& name, double value);
+bool has_attribute(hid_t object, const std::string& name);
+std::string text_attribute(hid_t object, const std::string& name);
+int64_t int_attribute(hid_t object, const std::string& name);
+double double_attribute(hid_t object, const std::string& name);
+
+// Datasets written once: one text, a column of texts, a column of numbers, an array of any shape.
+void write_text(hid_t parent, const std::string& name, const std::string& text);
+std::string read_text(hid_t parent, const std::string& name);
+void write_texts(hid_t parent, const std::string& name, const std::vector<std::string>& texts);
+std::vector<std::string> read_texts(hid_t parent, const std::string& name);
+void write_array(hid_t parent, const std::string& name, hid_t type,
+                 const std::vector<int64_t>& shape, const void* data);
+std::vector<int64_t> array_shape(hid_t dataset);
+void read_array(hid_t parent, const std::string& name, hid_t type, void* data);
+
+template <typename T>
+void write_column(hid_t parent, const std::string& name, const std::vector<T>& values) {
+  write_array(parent, name, type_of<T>(), {static_cast<int64_t>(values.size())}, values.data());
+}
+template <typename T>
+std::vector<T> read_column(hid_t parent, const std::string& name) {
+  const Handle dataset(H5Dopen2(parent, name.c_str(), H5P_DEFAULT), "open dataset " + name);
+  const std::vector<int64_t> shape = array_shape(dataset.id());
+  std::vector<T> values(shape.size() == 1 ? static_cast<size_t>(shape[0]) : 0);
+  read_array(parent, name, type_of<T>(), values.data());
+  return values;
+}
+
+}  // namespace lockstep::hdf5

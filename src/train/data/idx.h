@@ -1,0 +1,30 @@
+// How is an IDX file read?
+//   00 00 08 D | D big-endian 32-bit extents, outermost first | one byte per element
+// 08 is the type "unsigned byte", the only one the digit sets use; D is 3 for images, 1 for labels.
+// Knows nothing of file names or splits. Source: Y. LeCun's MNIST page, "File formats".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/core/tensor.h"
+
+namespace lockstep {
+
+struct IdxArray {
+  Shape shape;
+  std::vector<uint8_t> values;
+};
+
+// Reads a plain or gzip file with `rank` extents. Problems (cannot open, wrong magic, truncated,
+// too long, damaged gzip) go to `problems`, with the bytes expected and found; then values are
+// empty.
+IdxArray read_idx(const std::string& path, size_t rank, ProblemList& problems);
+
+// The whole file, unpacked when it is gzip; nothing when it could not be read (see `problems`).
+std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path, ProblemList& problems);
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+// Evaluation: the same step graph with batch_norm in evaluation mode; only its forward nodes run.
+// It is lowered whole, so that policy rules about backward sites still find what they match.
+#include "src/train/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "src/graph/autodiff.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+int64_t count_correct(std::span<const T> logits, std::span<const int32_t> labels) {
+  const size_t classes = logits.size() / labels.size();
+  int64_t correct = 0;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const auto row = logits.subspan(i * classes, classes);
+    if (std::any_of(row.begin(), row.end(), [](T x) { return std::isnan(x); })) continue;
+    correct += std::max_element(row.begin(), row.end()) - row.begin() == labels[i];
+  }
+  return correct;
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Model& model, const DataSet& data, const OptimizerSpec& spec,
+                     int64_t batch, uint64_t seed)
+    : model_(model), data_(data), spec_(spec), batch_(batch), seed_(seed) {}
+
+Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
+  std::unique_ptr<Plan>& plan = plans_[batch];
+  if (plan == nullptr) {
+    plan = std::make_unique<Plan>();
+    plan->graph = differentiate(
+        model_.build({batch, data_.image_shape(), data_.class_count()}, /*training=*/false));
+    const auto states = find_optimizer(spec_.name).state_names(spec_).size();
+    plan->sites = make_sites(plan->graph, static_cast<int>(states));
+    plan->executors.resize(lane_count);
+  }
+  return *plan;
+}
+
+EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
+                                     const std::vector<bool>& alive, int64_t steps_done) {
+  EvaluationRecord record;
+  record.steps_done = steps_done;
+  record.example_count = data_.held_out_count();
+  std::vector<double> loss_sum(lanes.size(), 0);
+  std::vector<int64_t> correct(lanes.size(), 0);
+  int64_t batch_index = 0;
+  for (int64_t begin = 0; begin < record.example_count; begin += batch_, ++batch_index) {
+    const int64_t size = std::min(batch_, record.example_count - begin);
+    std::vector<int64_t> indices(static_cast<size_t>(size));
+    std::iota(indices.begin(), indices.end(), data_.train_count() + begin);
+    const Batch batch = data_.gather(indices);
+    Plan& plan = plan_for(size, lanes.size());
+    for (size_t l = 0; l < lanes.size(); ++l) {
+      if (!alive[l]) continue;
+      const LaneDescription& lane = lanes[l]->description();
+      const Container container = container_of(lane);
+      auto& executor = plan.executors[l];
+      if (executor == nullptr) {
+        executor = std::make_unique<Executor>(
+            plan.graph, plan.sites,
+            lower(plan.graph, plan.sites, lane.policy, container == Container::kF64), container);
+        lanes[l]->bind_state(*executor);
+      }
+      // Every batch of every evaluation has its own key, and none is a training step's.
+      constexpr int kBatchShift = 32;
+      const ExecutionKey key{seed_, lane.policy.stream,
+                             static_cast<uint64_t>(steps_done) |
+                                 static_cast<uint64_t>(batch_index + 1) << kBatchShift};
+      std::map<std::string, Tensor> copies;
+      bind_inputs(
+          *executor, plan.graph, batch,
+          {nullptr,
+           lane.policy.rounding,
+           {key.seed, key.stream, static_cast<uint32_t>(plan.sites.sites.size()), key.step}},
+          copies);
+      executor->begin_step(key, 1);
+      for (int node = 0; node < executor->node_count(); ++node) {
+        if (!plan.graph.nodes[static_cast<size_t>(node)].is_backward()) {
+          executor->run_node(node, nullptr, {});
+        }
+      }
+      const Tensor& logits = executor->value(plan.graph.outputs.at("logits"));
+      const Tensor& loss = executor->value(plan.graph.loss);
+      const auto labels = batch.at("labels").as<int32_t>();
+      if (container == Container::kF64) {
+        loss_sum[l] += loss.as<double>()[0] * static_cast<double>(size);
+        correct[l] += count_correct(logits.as<double>(), labels);
+      } else {
+        loss_sum[l] += static_cast<double>(loss.as<float>()[0]) * static_cast<double>(size);
+        correct[l] += count_correct(logits.as<float>(), labels);
+      }
+    }
+  }
+  const double count = static_cast<double>(record.example_count);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (size_t l = 0; l < lanes.size(); ++l) {
+    record.loss.push_back(alive[l] ? loss_sum[l] / count : nan);
+    record.accuracy.push_back(alive[l] ? static_cast<double>(correct[l]) / count : nan);
+  }
+  return record;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,46 @@
+// How good is each lane on examples it has not seen?
+// Forward passes over the held-out examples in evaluation mode, under each lane's policy, without
+// statistics. Knows nothing of training.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/train/data/dataset.h"
+#include "src/train/lane.h"
+#include "src/train/models/model.h"
+
+namespace lockstep {
+
+class Evaluator {
+ public:
+  // All must outlive the evaluator. `batch`: examples per forward pass.
+  Evaluator(const Model& model, const DataSet& data, const OptimizerSpec& spec, int64_t batch,
+            uint64_t seed);
+
+  // Mean loss and accuracy over all held-out examples, per lane; NaN where `alive` is false. The
+  // class of an example is the first largest logit; one with a NaN logit is counted as wrong.
+  EvaluationRecord evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
+                            const std::vector<bool>& alive, int64_t steps_done);
+
+ private:
+  // One batch size: the graph and, per lane, its program.
+  struct Plan {
+    Graph graph;
+    SiteTable sites;
+    std::vector<std::unique_ptr<Executor>> executors;
+  };
+  Plan& plan_for(int64_t batch, size_t lane_count);
+
+  const Model& model_;
+  const DataSet& data_;
+  OptimizerSpec spec_;
+  int64_t batch_;
+  uint64_t seed_;
+  std::map<int64_t, std::unique_ptr<Plan>> plans_;  // by batch size
+};
+
+}  // namespace lockstep

@@ -1,0 +1,290 @@
+// Runs programs: one function per kind of instruction, and the sharing of tensors by liveness.
+#include "src/train/execute.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "emulation/kernel_set.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+const T* data(const Tensor& tensor) {
+  return tensor.as<T>().data();
+}
+
+// The reference's values are their own yardstick: e = 0, and dot_ref = ref_sq = sum of squares. A
+// value that is finite before its rounding stays so, as the reference's formats are FP32.
+ErrorStats error_of_reference(const TensorStats& stats) {
+  ErrorStats error;
+  error.compared = stats.count - stats.exponent_histogram[kHistogramBins - 1] - stats.to_infinity;
+  error.dot_ref = error.ref_sq = stats.sum_sq;
+  return error;
+}
+
+}  // namespace
+
+Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, Container container)
+    : graph_(graph), sites_(sites), program_(std::move(program)), container_(container) {
+  for (const Node& node : graph_.nodes) ops_.push_back(&find_op(node.op));
+  node_range_.assign(graph_.nodes.size(), {0, 0});
+  const auto& instructions = program_.instructions;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    auto& [begin, end] = node_range_.at(static_cast<size_t>(instructions[i].node));
+    if (begin == end) begin = i;
+    if (end != begin && end != i) {
+      throw std::logic_error("program: the instructions of a node are not in one piece");
+    }
+    end = i + 1;
+  }
+  for (size_t v = 0; v < program_.values.size(); ++v) {
+    value_of_.emplace(program_.values[v].graph_value, static_cast<int>(v));
+  }
+  external_.assign(program_.values.size(), nullptr);
+  measured_.assign(program_.values.size(), {});
+  plan_slots();
+}
+
+// Two values share a slot when they agree in shape and container and the first is dead before the
+// node that makes the second: not at the same node, because other lanes still look at this lane's
+// values when that node is done.
+void Executor::plan_slots() {
+  constexpr int kForever = 1 << 30;
+  std::vector<int> last_use(program_.values.size(), -1);
+  for (const Instruction& instruction : program_.instructions) {
+    for (int v : instruction.inputs) last_use[v] = std::max(last_use[v], instruction.node);
+    for (int v : instruction.outputs) last_use[v] = std::max(last_use[v], instruction.node);
+  }
+  for (const auto& [id, v] : program_.results) last_use[v] = kForever;
+  for (const auto& [id, v] : program_.external) last_use[v] = kForever;
+
+  slot_of_.assign(program_.values.size(), -1);
+  using Key = std::pair<Shape, bool>;                      // bool: integer
+  std::map<Key, std::vector<std::pair<int, int>>> in_use;  // slot, last use of its value
+  int slot_count = 0;
+  for (const Instruction& instruction : program_.instructions) {
+    for (int v : instruction.outputs) {
+      const ProgramValue& value = program_.values[v];
+      auto& candidates = in_use[{value.type.shape, value.type.element == ElementType::kInt}];
+      const auto free = std::find_if(candidates.begin(), candidates.end(),
+                                     [&](auto& c) { return c.second < instruction.node; });
+      if (free != candidates.end()) {
+        slot_of_[v] = free->first;
+        free->second = last_use[v];
+      } else {
+        slot_of_[v] = slot_count++;
+        candidates.emplace_back(slot_of_[v], last_use[v]);
+      }
+    }
+  }
+  slots_.resize(static_cast<size_t>(slot_count));
+}
+
+void Executor::bind(std::string_view value_id, const Tensor& tensor) {
+  const auto it = program_.external.find(std::string(value_id));
+  if (it == program_.external.end()) {
+    throw std::logic_error("bind: no external value '" + std::string(value_id) + "'");
+  }
+  const ProgramValue& value = program_.values[it->second];
+  const Container wanted = value.type.element == ElementType::kInt ? Container::kI32 : container_;
+  if (tensor.container() != wanted || tensor.size() != element_count(value.type.shape)) {
+    throw std::logic_error("bind: '" + std::string(value_id) + "' has shape " +
+                           to_string(tensor.shape()) + ", wanted " + to_string(value.type.shape) +
+                           " in the lane's container");
+  }
+  external_[it->second] = &tensor;
+}
+
+const Format* Executor::external_format(std::string_view value_id) const {
+  return program_.values[program_.external.at(std::string(value_id))].format;
+}
+
+void Executor::begin_step(const ExecutionKey& key, double loss_scale) {
+  key_ = key;
+  loss_scale_ = loss_scale;
+  std::fill(measured_.begin(), measured_.end(), Measured{});
+}
+
+double Executor::site_scale(int32_t site) const {
+  return sites_.sites[static_cast<size_t>(site)].scaled ? loss_scale_ : 1.0;
+}
+
+const Tensor& Executor::tensor(int value) const {
+  if (external_[value] != nullptr) return *external_[value];
+  const int slot = slot_of_[value];
+  if (slot < 0 || slots_[slot].empty()) {
+    throw std::logic_error("value '" + program_.values[value].graph_value +
+                           "' is neither bound nor computed");
+  }
+  return slots_[slot];
+}
+
+Tensor& Executor::writable(int value) {
+  Tensor& slot = slots_[slot_of_[value]];
+  const TensorType& type = program_.values[value].type;
+  if (slot.empty()) {
+    slot = Tensor(type.shape, type.element == ElementType::kInt ? Container::kI32 : container_);
+  }
+  return slot;
+}
+
+const Tensor& Executor::value(std::string_view value_id) const {
+  const auto it = value_of_.find(value_id);
+  if (it == value_of_.end()) {
+    throw std::logic_error("program without value '" + std::string(value_id) + "'");
+  }
+  return tensor(it->second);
+}
+
+void Executor::run_node(int node, const Executor* reference, std::span<SiteRecord> records) {
+  const auto [begin, end] = node_range_[static_cast<size_t>(node)];
+  for (size_t i = begin; i < end; ++i) {
+    if (container_ == Container::kF64) {
+      run_instruction<double>(program_.instructions[i], reference, records);
+    } else {
+      run_instruction<float>(program_.instructions[i], reference, records);
+    }
+  }
+}
+
+template <typename T>
+void Executor::run_instruction(const Instruction& instruction, const Executor* reference,
+                               std::span<SiteRecord> records) {
+  switch (instruction.kind) {
+    case InstructionKind::kCast:
+      return run_cast<T>(instruction, reference, records);
+    case InstructionKind::kOp:
+      return run_op<T>(instruction, reference, records);
+    case InstructionKind::kObserve:
+      return run_observe<T>(instruction, reference, records);
+  }
+}
+
+template <typename T>
+ErrorStats Executor::error_of(int value, const TensorStats& stats, const Format& format,
+                              double scale, const Executor* reference) const {
+  if (reference == nullptr) return error_of_reference(stats);
+  if (!(scale > 0 && std::isfinite(scale))) return {};  // a loss scale that has collapsed to zero
+  const Tensor& lane = tensor(value);
+  const Tensor& ref = reference->value(program_.values[value].graph_value);
+  ErrorStats error;
+  active_kernels().of<T>().compare(data<T>(lane), data<float>(ref), lane.size(), scale, format,
+                                   &error);
+  return error;
+}
+
+template <typename T>
+void Executor::finish_record(int value, const ValueRounding& rounding, const Executor* reference,
+                             std::span<SiteRecord> records) {
+  const int32_t first = rounding.sites.front();
+  SiteRecord& record = records[first];
+  record.measured = true;
+  record.scale = site_scale(first);
+  const int32_t known = measured_[value].error_site;
+  record.error = known >= 0 && records[known].scale == record.scale && reference != nullptr
+                     ? records[known].error
+                     : error_of<T>(value, record.stats, *rounding.format, record.scale, reference);
+  measured_[value].error_site = first;
+  for (size_t i = 1; i < rounding.sites.size(); ++i) records[rounding.sites[i]] = record;
+}
+
+// 1. y = round(x)   2. statistics of that rounding and the error of y stand at every consumer's
+// site
+template <typename T>
+void Executor::run_cast(const Instruction& instruction, const Executor* reference,
+                        std::span<SiteRecord> records) {
+  const ValueRounding& rounding = instruction.roundings.at(0);
+  const bool measure = !records.empty() && !rounding.sites.empty();
+  const Tensor& x = tensor(instruction.inputs.at(0));
+  Tensor& y = writable(instruction.outputs.at(0));
+  const uint32_t site = rounding.sites.empty() ? 0 : static_cast<uint32_t>(rounding.sites[0]);
+  const QuantizeSpec spec{
+      rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
+  active_kernels().of<T>().quantize(data<T>(x), y.as<T>().data(), x.size(), spec,
+                                    measure ? &records[site].stats : nullptr);
+  if (!measure) return;
+  const int value = instruction.outputs[0];
+  if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
+  finish_record<T>(value, rounding, reference, records);
+}
+
+// 1. the op's kernels   2. the accumulator's statistics   3. each output rounded in place, measured
+template <typename T>
+void Executor::run_op(const Instruction& instruction, const Executor* reference,
+                      std::span<SiteRecord> records) {
+  std::vector<const Tensor*> inputs;
+  std::vector<Tensor*> outputs;
+  for (int v : instruction.inputs) inputs.push_back(&tensor(v));
+  for (int v : instruction.outputs) outputs.push_back(&writable(v));
+  const bool measure = !records.empty();
+  std::vector<uint8_t> events;
+  if (measure && instruction.accumulator_site >= 0) {
+    events.assign(static_cast<size_t>(outputs[0]->size()), 0);
+  }
+  const KernelSet& kernels = active_kernels();
+  const size_t node = static_cast<size_t>(instruction.node);
+  ops_[node]->run({graph_.nodes[node], inputs, outputs, kernels, *instruction.gemm_accumulator,
+                   *instruction.reduce_accumulator, events.empty() ? nullptr : events.data()});
+  if (!events.empty()) measure_accumulator<T>(instruction, events, reference, records);
+
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const ValueRounding& rounding = instruction.roundings.at(o);
+    if (rounding.format == nullptr) continue;
+    const bool measured = measure && !rounding.sites.empty();
+    // A container's own format changes nothing: without statistics there is nothing to do.
+    if (!measured && (rounding.format->is_fp64() || (rounding.format->is_fp32() && sizeof(T) == 4)))
+      continue;
+    const uint32_t site = rounding.sites.empty() ? 0 : static_cast<uint32_t>(rounding.sites[0]);
+    const QuantizeSpec spec{
+        rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
+    T* y = outputs[o]->as<T>().data();
+    kernels.of<T>().quantize(y, y, outputs[o]->size(), spec,
+                             measured ? &records[site].stats : nullptr);
+    if (!measured) continue;
+    const int value = instruction.outputs[o];
+    if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
+    finish_record<T>(value, rounding, reference, records);
+  }
+}
+
+// The histogram, moments and hash are those of the final sums; the counts of what went wrong are
+// over outputs whose chain of steps did it anywhere.
+template <typename T>
+void Executor::measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
+                                   const Executor* reference, std::span<SiteRecord> records) {
+  const int value = instruction.outputs.at(0);
+  const Format& format = *instruction.gemm_accumulator->format;
+  SiteRecord& record = records[instruction.accumulator_site];
+  record.measured = true;
+  record.scale = site_scale(instruction.accumulator_site);
+  record.stats = observe<T>(tensor(value).as<T>(), format);
+  record.error = error_of<T>(value, record.stats, format, record.scale, reference);
+  TensorStats& stats = record.stats;
+  stats.to_zero = stats.to_infinity = stats.inexact = stats.nan = 0;
+  for (const uint8_t event : events) {
+    stats.to_zero += (event & kStepToZero) != 0;
+    stats.to_infinity += (event & kStepToInfinity) != 0;
+    stats.inexact += (event & kStepInexact) != 0;
+    stats.nan += (event & kStepNan) != 0;
+  }
+}
+
+// A value whose statistics already stand somewhere as an observer would see them is not read again:
+// one produced by an exact rounding (before == after), or one observed at an earlier site.
+template <typename T>
+void Executor::run_observe(const Instruction& instruction, const Executor* reference,
+                           std::span<SiteRecord> records) {
+  const ValueRounding& rounding = instruction.roundings.at(0);
+  if (records.empty() || rounding.sites.empty()) return;
+  const int value = instruction.inputs.at(0);
+  const int32_t site = rounding.sites[0];
+  const int32_t known = measured_[value].stats_site;
+  records[site].stats =
+      known >= 0 ? records[known].stats : observe<T>(tensor(value).as<T>(), *rounding.format);
+  measured_[value].stats_site = site;
+  finish_record<T>(value, rounding, reference, records);
+}
+
+}  // namespace lockstep

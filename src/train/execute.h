@@ -1,0 +1,103 @@
+// How is a program executed?
+// An executor holds the values of one lane's program and runs it node by node, so that several
+// lanes can take the same node in turn and be compared while their tensors are hot. It knows one
+// step; what stays between steps (weights, scalers, optimizers) belongs to the lane.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/graph/lower.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+// What stochastic rounding is keyed by, the site and the element aside.
+struct ExecutionKey {
+  uint64_t seed = 0;
+  uint32_t stream = 0;  // the policy's
+  uint64_t step = 0;
+};
+
+class Executor {
+ public:
+  // `graph` and `sites` must outlive the executor. `container`: kF32, or kF64 for the truth lane.
+  Executor(const Graph& graph, const SiteTable& sites, Program program, Container container);
+
+  // Binds an input, parameter, buffer or the loss seed; not owned. The tensor must hold values of
+  // external_format() in the executor's container (kI32 for integers).
+  // Throws: std::logic_error on a wrong id, size or container.
+  void bind(std::string_view value_id, const Tensor& tensor);
+  const Format* external_format(std::string_view value_id) const;
+
+  // `loss_scale` is the factor by which the values of scaled sites are multiplied.
+  void begin_step(const ExecutionKey& key, double loss_scale);
+
+  // Runs every instruction of graph.nodes[node]. `records` (by site id, the same array throughout a
+  // step) receives what was measured; empty: nothing is measured. `reference` is the executor that
+  // errors are measured against and must have run the same node; null when this is the reference:
+  // its error is zero by definition.
+  void run_node(int node, const Executor* reference, std::span<SiteRecord> records);
+  int node_count() const { return static_cast<int>(graph_.nodes.size()); }
+
+  // A value of the graph as its producer left it. Results (loss, outputs, gradients, mutations)
+  // live until the next step, others until the node after their last use.
+  const Tensor& value(std::string_view value_id) const;
+
+  const Program& program() const { return program_; }
+  Container container() const { return container_; }
+
+ private:
+  struct Measured {  // sites whose record already holds what an observer would see
+    int32_t stats_site = -1, error_site = -1;
+  };
+
+  template <typename T>
+  void run_instruction(const Instruction& instruction, const Executor* reference,
+                       std::span<SiteRecord> records);
+  template <typename T>
+  void run_cast(const Instruction& instruction, const Executor* reference,
+                std::span<SiteRecord> records);
+  template <typename T>
+  void run_op(const Instruction& instruction, const Executor* reference,
+              std::span<SiteRecord> records);
+  template <typename T>
+  void run_observe(const Instruction& instruction, const Executor* reference,
+                   std::span<SiteRecord> records);
+  template <typename T>
+  void measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
+                           const Executor* reference, std::span<SiteRecord> records);
+  // Completes records[sites[0]], whose stats are set, with scale and error; copies it to the
+  // others.
+  template <typename T>
+  void finish_record(int value, const ValueRounding& rounding, const Executor* reference,
+                     std::span<SiteRecord> records);
+  template <typename T>
+  ErrorStats error_of(int value, const TensorStats& stats, const Format& format, double scale,
+                      const Executor* reference) const;
+
+  double site_scale(int32_t site) const;
+  const Tensor& tensor(int value) const;
+  Tensor& writable(int value);
+  void plan_slots();
+
+  const Graph& graph_;
+  const SiteTable& sites_;
+  Program program_;
+  Container container_;
+  std::vector<const OpDef*> ops_;                      // by node
+  std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
+  std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value
+  std::vector<const Tensor*> external_;                // by program value, null: in a slot
+  std::vector<int> slot_of_;                           // by program value
+  std::vector<Tensor> slots_;                          // allocated when first written
+  std::vector<Measured> measured_;                     // by program value, of this step
+  ExecutionKey key_;
+  double loss_scale_ = 1;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,234 @@
+// A lane's storage and the parts of its step; the optimizer part is in lane_update.cc.
+#include "src/train/lane.h"
+
+#include <bit>
+#include <cmath>
+#include <stdexcept>
+
+#include "src/core/error.h"
+#include "src/core/random.h"
+
+namespace lockstep {
+namespace {
+
+// to = round(from), through a change of container where they differ.
+void store(const Tensor& from, Tensor& to, const QuantizeSpec& spec) {
+  const Tensor converted = from.container() == to.container() ? Tensor() : from.to(to.container());
+  const Tensor& source = converted.empty() ? from : converted;
+  if (to.container() == Container::kF64) {
+    quantize<double>(source.as<double>(), to.as<double>(), spec, nullptr);
+  } else {
+    quantize<float>(source.as<float>(), to.as<float>(), spec, nullptr);
+  }
+}
+
+}  // namespace
+
+LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
+                              const OptimizerSpec& spec, uint64_t seed) {
+  LaneContext context{&step_graph, &sites, &find_optimizer(spec.name), spec, seed, {}};
+  const size_t states = context.optimizer->state_names(spec).size();
+  for (const Parameter& parameter : step_graph.parameters) {
+    LaneContext::UpdateSites& found = context.update_sites[parameter.name];
+    found.update = sites.find_update(parameter.name, Role::kUpdate);
+    found.master = sites.find_update(parameter.name, Role::kMasterWeight);
+    found.weight = sites.find_update(parameter.name, Role::kWeight);
+    for (size_t i = 0; i < states; ++i) {
+      found.states.push_back(
+          sites.find_update(parameter.name, Role::kOptimizerState, static_cast<int>(i)));
+    }
+  }
+  return context;
+}
+
+void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, QuantizeSpec rounding,
+                 std::map<std::string, Tensor>& copies) {
+  for (const GraphInput& input : graph.inputs) {
+    if (input.id == kLossSeedId) continue;
+    const auto it = batch.find(input.path);
+    if (it == batch.end()) {
+      throw InputError("model '" + graph.name + "' wants an input '" + input.path +
+                       "' that the data does not have");
+    }
+    rounding.format = executor.external_format(input.id);
+    const bool as_it_is =
+        rounding.format == nullptr ||
+        (rounding.format->is_fp32() && executor.container() == it->second.container());
+    if (as_it_is) {
+      executor.bind(input.id, it->second);
+      continue;
+    }
+    Tensor& copy = copies[input.id];
+    if (copy.empty()) copy = Tensor(it->second.shape(), executor.container());
+    store(it->second, copy, rounding);
+    executor.bind(input.id, copy);
+    ++rounding.key.site;  // inputs draw from different streams
+  }
+}
+
+Lane::Lane(const LaneContext& context, const LaneDescription& description,
+           const std::map<std::string, Tensor>& initial)
+    : context_(context),
+      description_(description),
+      executor_(*context.step_graph, *context.sites,
+                lower(*context.step_graph, *context.sites, description.policy,
+                      container_of(description) == Container::kF64),
+                container_of(description)),
+      scaler_(find_loss_scaler(description.policy.loss_scale.kind)),
+      scale_(scaler_.initial(description.policy.loss_scale)) {
+  const Graph& graph = *context.step_graph;
+  const Container container = executor_.container();
+  const size_t state_count = context.optimizer->state_names(context.spec).size();
+  parameters_.resize(graph.parameters.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = graph.parameters[i];
+    const Shape& shape = parameter.type.shape;
+    ParameterState& p = parameters_[i];
+    p.name = parameter.name;
+    p.format = executor_.external_format("p:" + p.name);
+    p.weight = Tensor(shape, container);
+    if (const auto it = graph.gradients.find(p.name); it != graph.gradients.end()) {
+      p.gradient = it->second;
+      p.update = Tensor(shape, container);
+      for (size_t k = 0; k < state_count; ++k) p.states.emplace_back(shape, container);
+      if (description.policy.master_weights) p.master = Tensor(shape, container);
+    }
+    store_weight(p, initial.at(p.name));
+  }
+  for (const Buffer& buffer : graph.buffers) {
+    Tensor& mine = buffers_[buffer.name] = Tensor(buffer.type.shape, container);
+    store(initial.at(buffer.name), mine,
+          rounding_to(executor_.external_format("b:" + buffer.name), 0));
+  }
+  seed_ = Tensor({}, container);
+  executor_.bind(kLossSeedId, seed_);
+  bind_state(executor_);
+}
+
+QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {
+  return {format,
+          description_.policy.rounding,
+          {context_.seed, description_.policy.stream, static_cast<uint32_t>(site),
+           static_cast<uint64_t>(step_)}};
+}
+
+// Masters take the exact value and the weights are rounded from them; without masters directly.
+void Lane::store_weight(ParameterState& p, const Tensor& exact) {
+  const int32_t site = context_.update_sites.at(p.name).weight;
+  if (!p.master.empty()) p.master = exact.to(p.master.container());
+  store(exact, p.weight, rounding_to(p.format, site));
+}
+
+void Lane::bind_state(Executor& executor) const {
+  for (const ParameterState& p : parameters_) executor.bind("p:" + p.name, p.weight);
+  for (const auto& [name, tensor] : buffers_) executor.bind("b:" + name, tensor);
+}
+
+const Tensor& Lane::weight(std::string_view parameter) const {
+  for (const ParameterState& p : parameters_) {
+    if (p.name == parameter) return p.weight;
+  }
+  throw std::logic_error("no parameter '" + std::string(parameter) + "'");
+}
+
+const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState& p) const {
+  return lane == nullptr ? nullptr : &lane->parameters_[static_cast<size_t>(&p - &parameters_[0])];
+}
+
+// Rounds with the key of the step before, whose end state this is.
+void Lane::restart_from(const Lane& reference, int64_t step) {
+  step_ = step - 1;
+  for (ParameterState& p : parameters_) {
+    const ParameterState& ref = *partner(&reference, p);
+    store_weight(p, ref.updated());
+    for (size_t k = 0; k < p.states.size(); ++k) {
+      store(ref.states[k], p.states[k],
+            rounding_to(description_.policy.optimizer_state,
+                        context_.update_sites.at(p.name).states[k]));
+    }
+  }
+  for (auto& [name, tensor] : buffers_) {
+    store(reference.buffers_.at(name), tensor,
+          rounding_to(executor_.external_format("b:" + name), 0));
+  }
+  optimizer_step_ = reference.optimizer_step_;
+}
+
+void Lane::move_weights_by_one_ulp(int64_t step) {
+  constexpr int kStepShift = 40;  // no tensor has 2^40 elements
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const RandomStream signs(context_.seed, RandomPurpose::kTwin, static_cast<uint32_t>(i));
+    const uint64_t first = static_cast<uint64_t>(step) << kStepShift;
+    const auto weights = parameters_[i].updated().as<float>();
+    for (size_t n = 0; n < weights.size(); ++n) {
+      if (weights[n] == 0 || !std::isfinite(weights[n])) continue;
+      // One up or down in the bits is one ulp away from or towards zero.
+      const uint32_t bits = std::bit_cast<uint32_t>(weights[n]);
+      const uint32_t moved = (signs.bits(first + n) & 1) != 0 ? bits + 1 : bits - 1;
+      weights[n] = std::bit_cast<float>(moved);
+    }
+  }
+}
+
+void Lane::begin_step(int64_t step, const Batch& batch) {
+  step_ = step;
+  Tensor scale({}, Container::kF32);
+  scale.as<float>()[0] = scale_.scale;
+  store(scale, seed_, {executor_.external_format(kLossSeedId), Rounding::kNearestEven, {}});
+  bind_inputs(executor_, *context_.step_graph, batch,
+              rounding_to(nullptr, static_cast<int32_t>(context_.sites->sites.size())),
+              input_copies_);
+  executor_.begin_step({context_.seed, description_.policy.stream, static_cast<uint64_t>(step)},
+                       scale_.scale);
+}
+
+void Lane::run_node(int node, const Lane* reference, LaneStep& record) {
+  executor_.run_node(node, reference == nullptr ? nullptr : &reference->executor_, record.sites);
+}
+
+// Everything a checkpoint holds of a lane, by the names it has there.
+template <typename Self, typename Visit>
+void Lane::visit_tensors(Self& self, Visit visit) {
+  for (auto& p : self.parameters_) {
+    visit("weight/" + p.name, p.weight);
+    if (!p.master.empty()) visit("master/" + p.name, p.master);
+    for (size_t k = 0; k < p.states.size(); ++k) {
+      visit("state/" + p.name + "/" + std::to_string(k), p.states[k]);
+    }
+  }
+  for (auto& [name, tensor] : self.buffers_) visit("buffer/" + name, tensor);
+}
+
+LaneState Lane::state() const {
+  LaneState state;
+  visit_tensors(*this, [&](const std::string& name, const Tensor& t) { state.tensors[name] = t; });
+  state.scale = scale_.scale;
+  state.growth_tracker = scale_.growth_tracker;
+  state.optimizer_step = optimizer_step_;
+  state.died_at = died_at_;
+  state.nonfinite_since = nonfinite_since_;
+  return state;
+}
+
+void Lane::restore(const LaneState& state) {
+  ProblemList problems("checkpoint, lane '" + description_.name + "'");
+  visit_tensors(*this, [&](const std::string& name, const Tensor& tensor) {
+    const auto it = state.tensors.find(name);
+    if (it == state.tensors.end()) {
+      problems.add("tensor '" + name + "' is missing");
+    } else if (it->second.shape() != tensor.shape() ||
+               it->second.container() != tensor.container()) {
+      problems.add("tensor '" + name + "': shape " + to_string(it->second.shape()) +
+                   ", this run has " + to_string(tensor.shape()));
+    }
+  });
+  problems.throw_if_any();
+  visit_tensors(*this,
+                [&](const std::string& name, Tensor& tensor) { tensor = state.tensors.at(name); });
+  scale_ = {state.scale, state.growth_tracker};
+  optimizer_step_ = state.optimizer_step;
+  died_at_ = state.died_at;
+  nonfinite_since_ = state.nonfinite_since;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,124 @@
+// What does one lane keep, and what does it do in a step?
+// A lane is one policy on one target: its program, and everything that stays between steps
+// (weights, masters, optimizer states, buffers, loss scale). It knows the reference lane only as
+// something to be compared with, or to restart from (synced mode).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/train/execute.h"
+#include "src/train/lockstep.h"
+#include "src/train/loss_scale.h"
+#include "src/train/optimizers.h"
+
+namespace lockstep {
+
+// Lanes with fixed names, beside the policies.
+inline constexpr std::string_view kReferenceLane = "fp32", kTruthLane = "fp64", kTwinLane = "twin";
+
+// A lane whose weights became non-finite takes this many more steps before it stops.
+inline constexpr int64_t kStepsAfterNonfinite = 5;
+
+// The description of a lane by name: its policy, engine and target.
+// Throws: InputError: unknown policy, target not served.
+LaneDescription describe_lane(std::string_view name);
+inline Container container_of(const LaneDescription& lane) {
+  return lane.policy.name == kTruthLane ? Container::kF64 : Container::kF32;
+}
+
+// What all lanes of a run share; must outlive them.
+struct LaneContext {
+  struct UpdateSites {  // of one parameter; -1 where there is none
+    int32_t update = -1, master = -1, weight = -1;
+    std::vector<int32_t> states;
+  };
+  const Graph* step_graph = nullptr;
+  const SiteTable* sites = nullptr;
+  const Optimizer* optimizer = nullptr;
+  OptimizerSpec spec;
+  uint64_t seed = 0;
+  std::map<std::string, UpdateSites> update_sites;  // by parameter name
+};
+LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
+                              const OptimizerSpec& spec, uint64_t seed);
+
+// Binds a batch to a program's inputs. Tensors whose format or container differs from the data's
+// are converted into `copies`. Both must stay until the program has run.
+void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, QuantizeSpec rounding,
+                 std::map<std::string, Tensor>& copies);
+
+class Lane {
+ public:
+  // `initial`: FP32 values by parameter and buffer name, rounded here to the lane's storage.
+  // Throws: InputError from lowering.
+  Lane(const LaneContext& context, const LaneDescription& description,
+       const std::map<std::string, Tensor>& initial);
+  Lane(const Lane&) = delete;  // programs hold the addresses of its tensors
+  Lane& operator=(const Lane&) = delete;
+
+  const LaneDescription& description() const { return description_; }
+  Executor& executor() { return executor_; }
+  bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
+
+  // The parts of a step, in this order. `reference` is null for the reference itself.
+  void restart_from(const Lane& reference, int64_t step);  // synced mode: see DESIGN §3.5
+  void move_weights_by_one_ulp(int64_t step);              // the twin
+  void begin_step(int64_t step, const Batch& batch);
+  void run_node(int node, const Lane* reference, LaneStep& record);
+  void finish_step(const Lane* reference, LaneStep& record);
+
+  LaneState state() const;
+  // Throws: InputError when a tensor is missing or has another shape.
+  void restore(const LaneState& state);
+
+  // Binds weights and buffers to another program of the same policy (evaluation).
+  void bind_state(Executor& executor) const;
+  const Tensor& weight(std::string_view parameter) const;
+
+ private:
+  struct ParameterState {
+    std::string name, gradient;  // gradient: value id, "" where none is required
+    const Format* format;        // of the weight
+    Tensor weight, master;       // master: empty without master weights
+    std::vector<Tensor> states;
+    Tensor update;  // dw of the last step
+    Tensor& updated() { return master.empty() ? weight : master; }
+    const Tensor& updated() const { return master.empty() ? weight : master; }
+  };
+
+  QuantizeSpec rounding_to(const Format* format, int32_t site) const;
+  void store_weight(ParameterState& parameter, const Tensor& exact);
+  template <typename Self, typename Visit>
+  static void visit_tensors(Self& self, Visit visit);
+  const ParameterState* partner(const Lane* lane, const ParameterState& parameter) const;
+  void take_mutations();
+  bool found_inf() const;
+  bool weights_finite() const;
+  void follow_death();
+  template <typename T>
+  void update_parameter(ParameterState& parameter, bool skip, const ParameterState* reference,
+                        LaneStep& record);
+  template <typename T>
+  void record_site(int32_t site, const Tensor& values, const TensorStats& stats,
+                   const Format& format, const Tensor* reference, LaneStep& record) const;
+
+  const LaneContext& context_;
+  LaneDescription description_;
+  Executor executor_;
+  const LossScaler& scaler_;
+  std::vector<ParameterState> parameters_;  // as in the graph
+  std::map<std::string, Tensor> buffers_;
+  std::map<std::string, Tensor> input_copies_;
+  Tensor seed_;      // the loss scale, in the seed's format
+  Tensor unscaled_;  // scratch: one gradient after unscaling
+  LossScaleState scale_;
+  int64_t step_ = -1;           // the step in progress
+  int64_t optimizer_step_ = 0;  // steps taken, skipped ones not counted
+  int64_t died_at_ = -1, nonfinite_since_ = -1;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+// From a lane's name on the command line to its description: policy, engine, target.
+#include "src/core/error.h"
+#include "src/train/engines.h"
+#include "src/train/lane.h"
+
+namespace lockstep {
+namespace {
+
+// The truth lane is no policy file: every value, sum and state is FP64.
+Policy truth_policy() {
+  Policy policy = find_policy(kReferenceLane);
+  const Format* fp64 = &find_format("fp64");
+  policy.name = kTruthLane;
+  policy.help = "the truth lane: FP64 everywhere";
+  policy.aliases.clear();
+  policy.weight = policy.buffer = policy.input = fp64;
+  policy.optimizer_arithmetic = policy.optimizer_state = fp64;
+  policy.gemm_accumulator = policy.reduce_accumulator = &find_accumulator("fp64_fused");
+  policy.text =
+      "# built in, not a policy file: every value, sum and state is fp64\nname = \"fp64\"\n";
+  return policy;
+}
+
+Policy twin_policy() {
+  Policy policy = find_policy(kReferenceLane);
+  policy.name = kTwinLane;
+  policy.help = "the one-ulp twin: FP32 from weights moved by one ulp";
+  policy.aliases.clear();
+  return policy;
+}
+
+}  // namespace
+
+// The target stands behind the last '@', unless that is part of a file name.
+LaneName parse_lane_name(std::string_view text) {
+  const size_t at = text.rfind('@');
+  const bool has_target =
+      at != std::string_view::npos && text.find_first_of("/.", at) == std::string_view::npos;
+  LaneName name;
+  name.policy = std::string(has_target ? text.substr(0, at) : text);
+  if (has_target) name.target = std::string(text.substr(at + 1));
+  if (name.policy.empty() || (has_target && name.target.empty())) {
+    throw InputError("lane '" + std::string(text) + "': POLICY[:VERSION][@TARGET] required",
+                     "e.g. 'tf32' or 'torch-autocast-fp16:2.12'");
+  }
+  return name;
+}
+
+LaneDescription describe_lane(std::string_view text) {
+  const LaneName name = parse_lane_name(text);
+  LaneDescription lane;
+  lane.name = std::string(text);
+  lane.target = name.target;
+  lane.is_reference = text == kReferenceLane;
+  ProblemList problems("lane '" + lane.name + "'");
+  try {
+    lane.engine = find_engine(name.target).name;
+  } catch (const InputError& error) {
+    for (const std::string& problem : error.problems()) problems.add(problem);
+  }
+  try {
+    if (name.policy == kTruthLane) {
+      lane.policy = truth_policy();
+    } else if (name.policy == kTwinLane) {
+      lane.policy = twin_policy();
+    } else {
+      lane.policy = find_policy(name.policy);
+    }
+  } catch (const InputError& error) {
+    for (const std::string& problem : error.problems()) problems.add(problem);
+  }
+  problems.throw_if_any();
+  return lane;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,240 @@
+// The step loop over all lanes, and what stands around it: options, resume, evaluation,
+// checkpoints.
+#include "src/train/lockstep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "src/core/error.h"
+#include "src/graph/autodiff.h"
+#include "src/train/evaluate.h"
+#include "src/train/lane.h"
+#include "src/train/models/model.h"
+
+namespace lockstep {
+namespace {
+
+// Collects what `make` throws instead of ending at the first problem.
+template <typename Make>
+void collect(ProblemList& problems, Make make) {
+  try {
+    make();
+  } catch (const InputError& error) {
+    for (const std::string& problem : error.problems()) problems.add(problem);
+  }
+}
+
+void check_numbers(const RunOptions& options, ProblemList& problems) {
+  const auto at_least = [&](std::string_view name, int64_t value, int64_t least) {
+    if (value < least) problems.add(fmt::format("{} {}: at least {} required", name, value, least));
+  };
+  at_least("steps", options.steps, 1);
+  at_least("batch", options.batch, 1);
+  at_least("eval-every", options.eval_every, 0);
+  at_least("histogram-every", options.histogram_every, 1);
+  at_least("checkpoint-every", options.checkpoint_every, 1);
+}
+
+// The reference first, in the order given otherwise.
+std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
+  std::vector<std::string> ordered = {std::string(kReferenceLane)};
+  std::set<std::string> seen;
+  for (const std::string& lane : lanes) {
+    if (!seen.insert(lane).second) problems.add("lane '" + lane + "': listed twice");
+    if (lane != kReferenceLane) ordered.push_back(lane);
+  }
+  return ordered;
+}
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& seconds_;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+struct LockstepRun::Impl {
+  explicit Impl(RunOptions wanted);
+
+  void clear(LaneStep& lane, bool alive) const;
+  void run_step(int64_t step);
+  void evaluate();
+  void hand_out_checkpoint();
+  RunState state() const;
+
+  RunOptions options;
+  const Model* model = nullptr;
+  std::unique_ptr<DataSet> data;
+  Graph graph;
+  SiteTable sites;
+  LaneContext context;
+  std::vector<std::unique_ptr<Lane>> lanes;  // the reference first
+  std::unique_ptr<Evaluator> evaluator;
+  RunDescription description;
+  std::vector<Observer*> observers;
+  StepRecord record;  // reused: its histograms are large
+  int64_t steps_done = 0;
+};
+
+LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
+  ProblemList problems("replay");
+  check_numbers(options, problems);
+  collect(problems, [&] { find_optimizer(options.optimizer.name); });
+  collect(problems, [&] { check_optimizer_spec(options.optimizer); });
+  collect(problems, [&] { model = &find_model(options.model); });
+  if (model != nullptr && options.data.empty()) options.data = model->default_data;
+  if (!options.data.empty()) {
+    collect(problems, [&] { data = open_data_set(options.data, options.seed); });
+  }
+  if (data != nullptr && options.batch > data->train_count()) {
+    problems.add(fmt::format("batch {}: at most the {} training examples of '{}'", options.batch,
+                             data->train_count(), options.data));
+  }
+  options.lanes = order_lanes(options.lanes, problems);
+  for (const std::string& lane : options.lanes) {
+    collect(problems, [&] { description.lanes.push_back(describe_lane(lane)); });
+  }
+  problems.throw_if_any();
+
+  graph = differentiate(
+      model->build({options.batch, data->image_shape(), data->class_count()}, /*training=*/true));
+  const auto states = find_optimizer(options.optimizer.name).state_names(options.optimizer);
+  sites = make_sites(graph, static_cast<int>(states.size()));
+  context = make_lane_context(graph, sites, options.optimizer, options.seed);
+  const auto initial = initial_state(graph, options.seed);
+  for (const LaneDescription& lane : description.lanes) {
+    collect(problems, [&] { lanes.push_back(std::make_unique<Lane>(context, lane, initial)); });
+  }
+  problems.throw_if_any();
+  evaluator =
+      std::make_unique<Evaluator>(*model, *data, options.optimizer, options.batch, options.seed);
+  description.step_graph = &graph;
+  description.sites = &sites;
+  description.options = &options;
+  description.data = data->describe();
+  record.lanes.resize(lanes.size());
+}
+
+void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
+  lane.alive = alive;
+  lane.loss = lane.seconds = 0;
+  lane.attempts = 1;
+  lane.scalers.assign(1, {});
+  lane.updates.assign(sites.sites.size(), {});
+  lane.sites.resize(sites.sites.size());
+  for (SiteRecord& site : lane.sites) {
+    if (site.measured) site = {};
+  }
+}
+
+void LockstepRun::Impl::run_step(int64_t step) {
+  const Batch batch = data->gather(batch_indices(*data, step, options.batch, options.seed));
+  record.step = step;
+  const Lane& reference = *lanes[0];
+  const auto each_alive = [&](auto work) {
+    for (size_t l = 0; l < lanes.size(); ++l) {
+      if (!record.lanes[l].alive) continue;
+      const Stopwatch watch(record.lanes[l].seconds);
+      work(*lanes[l], l == 0 ? nullptr : &reference, record.lanes[l]);
+    }
+  };
+  for (size_t l = 0; l < lanes.size(); ++l) clear(record.lanes[l], lanes[l]->alive_at(step));
+  each_alive([&](Lane& lane, const Lane* ref, LaneStep&) {
+    const bool synced = options.mode == LaneMode::kSynced;
+    if (synced && ref != nullptr) lane.restart_from(*ref, step);
+    const bool is_twin = lane.description().policy.name == kTwinLane;
+    if (is_twin && (synced || step == 0)) lane.move_weights_by_one_ulp(step);
+    lane.begin_step(step, batch);
+  });
+  for (int node = 0; node < static_cast<int>(graph.nodes.size()); ++node) {
+    each_alive([&](Lane& lane, const Lane* ref, LaneStep& out) { lane.run_node(node, ref, out); });
+  }
+  each_alive([&](Lane& lane, const Lane* ref, LaneStep& out) { lane.finish_step(ref, out); });
+}
+
+void LockstepRun::Impl::evaluate() {
+  std::vector<bool> alive;
+  for (const auto& lane : lanes) alive.push_back(lane->alive_at(steps_done));
+  const EvaluationRecord evaluation = evaluator->evaluate(lanes, alive, steps_done);
+  for (Observer* observer : observers) observer->on_evaluation(evaluation);
+}
+
+RunState LockstepRun::Impl::state() const {
+  RunState state;
+  state.steps_done = steps_done;
+  for (const auto& lane : lanes) state.lanes.push_back(lane->state());
+  return state;
+}
+
+void LockstepRun::Impl::hand_out_checkpoint() {
+  if (observers.empty()) return;
+  const RunState now = state();
+  for (Observer* observer : observers) observer->on_checkpoint(now);
+}
+
+LockstepRun::LockstepRun(RunOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+LockstepRun::~LockstepRun() = default;
+
+const RunDescription& LockstepRun::description() const {
+  return impl_->description;
+}
+void LockstepRun::add_observer(Observer* observer) {
+  impl_->observers.push_back(observer);
+}
+RunState LockstepRun::state() const {
+  return impl_->state();
+}
+
+void LockstepRun::restore(const RunState& state) {
+  ProblemList problems("checkpoint");
+  if (state.lanes.size() != impl_->lanes.size()) {
+    problems.add(fmt::format("{} lanes, this run has {}", state.lanes.size(), impl_->lanes.size()));
+  }
+  if (state.steps_done < 0 || state.steps_done > impl_->options.steps) {
+    problems.add(
+        fmt::format("{} steps done, this run has {}", state.steps_done, impl_->options.steps));
+  }
+  problems.throw_if_any();
+  for (size_t l = 0; l < state.lanes.size(); ++l) {
+    collect(problems, [&] { impl_->lanes[l]->restore(state.lanes[l]); });
+  }
+  problems.throw_if_any();
+  impl_->steps_done = state.steps_done;
+}
+
+// After each step: its record, then an evaluation if one is due, then a checkpoint, so that a
+// checkpoint means that everything before it has been handed out.
+bool LockstepRun::run(const std::atomic<bool>& stop) {
+  Impl& run = *impl_;
+  const RunOptions& options = run.options;
+  for (Observer* observer : run.observers) observer->on_start(run.description);
+  bool stopped = false;
+  while (run.steps_done < options.steps && !stopped) {
+    run.run_step(run.steps_done);
+    ++run.steps_done;
+    for (Observer* observer : run.observers) observer->on_step(run.record);
+    const bool last = run.steps_done == options.steps;
+    stopped = !last && stop.load();
+    const bool evaluation_due =
+        last || (options.eval_every > 0 && run.steps_done % options.eval_every == 0);
+    if (evaluation_due) run.evaluate();
+    if (last || stopped || run.steps_done % options.checkpoint_every == 0) {
+      run.hand_out_checkpoint();
+    }
+  }
+  for (Observer* observer : run.observers) observer->on_finish();
+  return !stopped;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+"""The run file as others read it: h5py and h5dump, and the invariants of its numbers."""
+
+import shutil
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+
+LANES = ["fp32", "torch-autocast-fp16", "torch-autocast-bf16", "tf32", "pure-fp16"]
+STEPS = 25
+
+
+@pytest.fixture(scope="module")
+def run_file(lockstep, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "run.h5"
+    lockstep("replay", "lenet", "--data", "synthetic:500", "--steps", STEPS, "--batch", 8,
+             "--lanes", ",".join(LANES), "-o", path)
+    return path
+
+
+def test_h5dump_opens_it(run_file):
+    if shutil.which("h5dump") is None:
+        pytest.skip("h5dump is not installed")
+    done = subprocess.run(["h5dump", "-H", str(run_file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "exponent_histogram" in done.stdout
+
+
+def test_attributes(run_file):
+    with h5py.File(run_file, "r") as file:
+        assert file.attrs["format"] in ("lockstep-run", b"lockstep-run")
+        assert int(file.attrs["format_version"]) == 1
+        assert int(file.attrs["steps_complete"]) == STEPS
+        assert sorted(file["lanes"]) == sorted(LANES)
+
+
+def test_histograms_sum_to_counts(run_file):
+    checked = 0
+    with h5py.File(run_file, "r") as file:
+        for lane in LANES:
+            group = file["lanes"][lane]
+            count = group["counts/count"][()]
+            steps = group["exponent_histogram_step"][()]
+            histograms = group["exponent_histogram"][()]
+            assert histograms.shape[0] == len(steps) >= 20
+            for record, step in enumerate(steps):
+                sums = histograms[record].sum(axis=1, dtype=np.uint64)
+                assert np.array_equal(sums, count[step]), (lane, int(step))
+                checked += len(sums)
+            total = group["exponent_histogram_50"][()].sum(axis=(0, 2), dtype=np.uint64)
+            assert np.array_equal(total, count[:STEPS].sum(axis=0, dtype=np.uint64)), lane
+    assert checked > 1000
+
+
+def test_counts_are_consistent(run_file):
+    with h5py.File(run_file, "r") as file:
+        for lane in LANES:
+            counts = {k: v[()] for k, v in file["lanes"][lane]["counts"].items()}
+            for name in ("source_zero", "to_zero", "to_subnormal", "to_infinity", "saturated",
+                         "nan", "inexact", "compared"):
+                assert (counts[name] <= counts["count"]).all(), (lane, name)
+            lost = counts["source_zero"] + counts["to_zero"]
+            assert (lost <= counts["count"]).all(), lane
+            moments = file["lanes"][lane]["moments/err_sq"][()]
+            measured = counts["count"] > 0
+            assert measured.any()
+            assert np.isnan(moments[~measured]).all(), lane
+        reference = file["lanes/fp32/counts"]
+        assert reference["inexact"][()].sum() == 0, "the FP32 reference rounds nothing"
+        assert file["lanes/pure-fp16/counts/to_zero"][()].sum() > 0
