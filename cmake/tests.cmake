@@ -22,3 +22,6 @@ lockstep_tests(train lockstep_train)
 lockstep_tests(record lockstep_record)
 lockstep_tests(analysis lockstep_analysis)
 lockstep_tests(reports lockstep_reports)
+# One FP64 step on raw files: what the PyTorch comparison of tests/integration runs.
+add_executable(lockstep_step_tool ${CMAKE_SOURCE_DIR}/tests/train/step_tool/step_tool.cc)
+target_link_libraries(lockstep_step_tool PRIVATE lockstep_train)

@@ -21,10 +21,12 @@ std::vector<Accumulator> make_table() {
       row("fp32_fused", "fp32", "acc = fp32(acc + a[k] * b[k]), k ascending, one rounding per step",
           "IEEE 754-2019 section 5.4.1, fusedMultiplyAdd"),
       row("bf16", "bf16",
-          "acc = bf16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per step",
+          "acc = bf16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per "
+          "step",
           "the FP32 step in BF16; no hardware is claimed"),
       row("fp16", "fp16",
-          "acc = fp16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per step",
+          "acc = fp16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per "
+          "step",
           "Arm ARM, FMLA (half precision); Intel SDM, VFMADD231PH"),
   };
 }
@@ -48,7 +50,9 @@ uint8_t events_of_step(double result, double exact, bool inexact, bool finite_op
 }
 
 // The quiet NaN of every kernel, so that no payload depends on operand order.
-double canonical(double x) { return x == x ? x : std::numeric_limits<double>::quiet_NaN(); }
+double canonical(double x) {
+  return x == x ? x : std::numeric_limits<double>::quiet_NaN();
+}
 
 }  // namespace
 

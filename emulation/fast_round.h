@@ -29,8 +29,8 @@ inline double fast_add_to_odd(double x, double y) {
   const double sum = x + y;
   const double from_y = sum - x;
   const double error = (x - (sum - from_y)) + (y - from_y);
-  if (!(std::fabs(error) > 0)) return sum;   // exact; also infinite or NaN sums
-  const bool away = std::signbit(error) != std::signbit(sum);   // |sum| is beyond the exact sum
+  if (!(std::fabs(error) > 0)) return sum;                     // exact; also infinite or NaN sums
+  const bool away = std::signbit(error) != std::signbit(sum);  // |sum| is beyond the exact sum
   return std::bit_cast<double>((std::bit_cast<uint64_t>(sum) - (away ? 1 : 0)) | 1);
 }
 
@@ -51,8 +51,7 @@ class FastRound {
 
   double operator()(double x) const {
     if (is_fp64_) return canonical_nan(x);
-    const double binade =
-        std::bit_cast<double>(std::bit_cast<uint64_t>(x) & kDoubleExponentMask);
+    const double binade = std::bit_cast<double>(std::bit_cast<uint64_t>(x) & kDoubleExponentMask);
     const double magic = (binade > min_normal_ ? binade : min_normal_) * magic_factor_;
     const double rounded = (x + magic) - magic;
     if (std::fabs(rounded) <= max_finite_) return std::copysign(rounded, x);
@@ -60,8 +59,8 @@ class FastRound {
     return x == x ? std::copysign(std::numeric_limits<double>::infinity(), x) : canonical_nan(x);
   }
 
-  // acc + x, acc a value of the format, x of at most 24 bits: the double sum is exact, or x is below
-  // 2^-28 |acc| and far from any midpoint; so rounding it equals rounding the exact sum.
+  // acc + x, acc a value of the format, x of at most 24 bits: the double sum is exact, or x is
+  // below 2^-28 |acc| and far from any midpoint; so rounding it equals rounding the exact sum.
   double add(double acc, double x) const { return (*this)(acc + x); }
 
   // accumulate_step. Requires: the product is exact in double.

@@ -179,9 +179,15 @@ int ulp_exponent(double x, const Format& f) {
   return std::clamp(e, f.emin, f.emax) - f.precision + 1;
 }
 
-int bias(const Format& f) { return 1 - f.emin; }
-int fraction_bits(const Format& f) { return f.precision - 1; }
-uint64_t low_bits(int count) { return (uint64_t{1} << count) - 1; }
+int bias(const Format& f) {
+  return 1 - f.emin;
+}
+int fraction_bits(const Format& f) {
+  return f.precision - 1;
+}
+uint64_t low_bits(int count) {
+  return (uint64_t{1} << count) - 1;
+}
 // With infinities the whole top exponent is special, and NaN is quiet: its first fraction bit set.
 // Without, only the code of all ones is NaN.
 uint64_t nan_code(const Format& f) {
@@ -191,14 +197,22 @@ uint64_t nan_code(const Format& f) {
 
 }  // namespace
 
-double Format::min_normal() const { return std::ldexp(1.0, emin); }
+double Format::min_normal() const {
+  return std::ldexp(1.0, emin);
+}
 double Format::min_subnormal() const {
   return std::ldexp(1.0, has_subnormals ? emin - precision + 1 : emin);
 }
-double Format::unit_roundoff() const { return std::ldexp(1.0, -precision); }
-double Format::machine_epsilon() const { return std::ldexp(1.0, 1 - precision); }
+double Format::unit_roundoff() const {
+  return std::ldexp(1.0, -precision);
+}
+double Format::machine_epsilon() const {
+  return std::ldexp(1.0, 1 - precision);
+}
 
-std::span<const Format> formats() { return table(); }
+std::span<const Format> formats() {
+  return table();
+}
 
 const Format& find_format(std::string_view name) {
   const std::string wanted = canonical_spelling(name);
@@ -249,7 +263,9 @@ std::string format_hint(std::string_view name) {
   return "";
 }
 
-double ulp(double x, const Format& format) { return std::ldexp(1.0, ulp_exponent(x, format)); }
+double ulp(double x, const Format& format) {
+  return std::ldexp(1.0, ulp_exponent(x, format));
+}
 
 bool is_representable(double x, const Format& format) {
   if (std::isnan(x)) return format.has_nan;
@@ -303,8 +319,8 @@ double decode(uint64_t bits, const Format& format) {
                     : 0.0;
   } else {
     const uint64_t full = significand | uint64_t{1} << fraction;
-    magnitude = std::ldexp(static_cast<double>(full),
-                           static_cast<int>(field) - bias(format) - fraction);
+    magnitude =
+        std::ldexp(static_cast<double>(full), static_cast<int>(field) - bias(format) - fraction);
   }
   return negative ? -magnitude : magnitude;
 }

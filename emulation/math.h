@@ -1,7 +1,7 @@
 // exp, log and tanh with the same bits on every machine.
 // Built from additions, multiplications, divisions and std::fma alone, each correctly rounded, in a
-// written order; emulation/simd/math-inl.h repeats the order in vectors. Polynomial coefficients are
-// Taylor's (1/i!, 2/(2i+1)), so every number here has a derivation.
+// written order; emulation/simd/math-inl.h repeats the order in vectors. Polynomial coefficients
+// are Taylor's (1/i!, 2/(2i+1)), so every number here has a derivation.
 //
 // Error (tested): exp and log within 1 ulp, tanh within 2 ulps, in float and in double.
 #pragma once
@@ -66,7 +66,8 @@ T power_of_two(typename MathConstants<T>::Int n) {
   return std::bit_cast<T>(static_cast<typename C::Bits>(n + C::kBias) << C::kFractionBits);
 }
 
-// x = n ln2 + r, |r| <= ln2 / 2, and exp(r) - 1 = r + tail, with r's own rounding error in the tail.
+// x = n ln2 + r, |r| <= ln2 / 2, and exp(r) - 1 = r + tail, with r's own rounding error in the
+// tail.
 template <typename T>
 struct ReducedExp {
   T n, r, tail;
@@ -75,7 +76,7 @@ template <typename T>
 ReducedExp<T> reduce_exp(T x) {
   using C = MathConstants<T>;
   const T n = std::fma(x, C::kLog2E, C::kRoundToInteger) - C::kRoundToInteger;
-  const T high = std::fma(-n, C::kLn2High, x);   // exact
+  const T high = std::fma(-n, C::kLn2High, x);  // exact
   const T low = n * C::kLn2Low;
   const T r = high - low;
   const T r_error = (high - r) - low;

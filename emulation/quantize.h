@@ -20,7 +20,7 @@ struct QuantizeSpec {
   bool measure_only = false;
 };
 
-// after[i] = round(before[i]). `after` may be `before`. `stats` may be null (round only); it is
+// after[i] = round(before[i]); every NaN becomes the one positive quiet NaN. `after` may be `before`. `stats` may be null (round only); it is
 // overwritten. T is float or double; a float container must contain the format.
 template <typename T>
 void quantize(std::span<const T> before, std::span<T> after, const QuantizeSpec& spec,

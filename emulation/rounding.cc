@@ -1,10 +1,12 @@
 // The definition of rounding, on the bits of a double:
-//   1. NaN: the quiet NaN of the container with x's sign. Infinity: itself, or the overflow policy
-//      where the format has none. Zero: itself.
+//   1. NaN: the one positive quiet NaN, so that no bit of it depends on where it came from. Infinity:
+//      itself, or the overflow policy where the format has none. Zero: itself, with its sign.
 //   2. x = significand * 2^(e-52) with a 53-bit integer significand.
-//   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1); a format without subnormals has
+//   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1); a format without subnormals
+//   has
 //      the single step from 0 to 2^emin there.
-//   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped whether to add 1.
+//   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped whether to
+//   add 1.
 //   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from zero
 //      on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd gives
 //      max_finite, whose last bit is odd. OverflowPolicy::kSaturate always gives max_finite.
@@ -28,7 +30,8 @@ constexpr RoundingInfo kRoundings[] = {
     {Rounding::kDown, "down", "toward -infinity (RD)"},
     {Rounding::kOdd, "odd", "exact, or the neighbour whose last bit is odd: safe to round again"},
     {Rounding::kStochastic, "stochastic",
-     "up with probability (distance below) / ulp, random bits keyed by seed, stream, step, site and "
+     "up with probability (distance below) / ulp, random bits keyed by seed, stream, step, site "
+     "and "
      "element"},
 };
 
@@ -37,9 +40,7 @@ constexpr int kBias = 1023;
 constexpr uint64_t kImplicitBit = uint64_t{1} << kFractionBits;
 constexpr uint64_t kFractionMask = kImplicitBit - 1;
 
-double signed_nan(bool negative) {
-  return std::copysign(std::numeric_limits<double>::quiet_NaN(), negative ? -1.0 : 1.0);
-}
+constexpr double kQuietNan = std::numeric_limits<double>::quiet_NaN();
 
 // A number beyond the finite ones, seen from the direction of rounding.
 double overflow(bool negative, const Format& format, Rounding rounding) {
@@ -48,19 +49,21 @@ double overflow(bool negative, const Format& format, Rounding rounding) {
                             (rounding == Rounding::kUp && negative) ||
                             (rounding == Rounding::kDown && !negative);
   if (format.overflow == OverflowPolicy::kSaturate || stays_finite) return largest;
-  if (format.overflow == OverflowPolicy::kNan) return signed_nan(negative);
+  if (format.overflow == OverflowPolicy::kNan) return kQuietNan;
   const double infinity = std::numeric_limits<double>::infinity();
   return negative ? -infinity : infinity;
 }
 
 double from_infinity(bool negative, double x, const Format& format) {
   if (format.has_infinity) return x;
-  if (format.overflow == OverflowPolicy::kNan) return signed_nan(negative);
+  if (format.overflow == OverflowPolicy::kNan) return kQuietNan;
   return negative ? -format.max_finite : format.max_finite;
 }
 
 // Right shifts by any count >= 0.
-uint64_t shift_right(uint64_t value, int count) { return count >= 64 ? 0 : value >> count; }
+uint64_t shift_right(uint64_t value, int count) {
+  return count >= 64 ? 0 : value >> count;
+}
 uint64_t low_part(uint64_t value, int count) {
   return count >= 64 ? value : value & ((uint64_t{1} << count) - 1);
 }
@@ -98,7 +101,9 @@ bool rounds_up(uint64_t kept, uint64_t dropped, int shift, bool negative, Roundi
 
 }  // namespace
 
-std::span<const RoundingInfo> roundings() { return kRoundings; }
+std::span<const RoundingInfo> roundings() {
+  return kRoundings;
+}
 
 Rounding find_rounding(std::string_view name) {
   std::vector<std::string> known;
@@ -106,8 +111,7 @@ Rounding find_rounding(std::string_view name) {
     if (row.name == name) return row.rounding;
     known.emplace_back(row.name);
   }
-  throw InputError("rounding '" + std::string(name) + "': unknown",
-                   did_you_mean(name, known));
+  throw InputError("rounding '" + std::string(name) + "': unknown", did_you_mean(name, known));
 }
 
 std::string_view to_string(Rounding rounding) {
@@ -120,7 +124,7 @@ std::string_view to_string(Rounding rounding) {
 double round_to_format(double x, const Format& format, Rounding rounding, uint32_t random) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   const bool negative = (bits >> 63) != 0;
-  if (std::isnan(x)) return signed_nan(negative);
+  if (std::isnan(x)) return kQuietNan;
   if (std::isinf(x)) return from_infinity(negative, x, format);
   if (x == 0) return x;
 

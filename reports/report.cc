@@ -39,7 +39,8 @@ void read_scaler(const RunFile& run, int lane, LaneReport& out) {
                            .scale_after = next,
                            .culprit_site = now.culprit_site});
     } else if (next > now.scale) {
-      out.growths.emplace_back(static_cast<int64_t>(i) + 1, next);
+      out.growths.push_back(
+          {.step = static_cast<int64_t>(i), .scale = now.scale, .scale_after = next});
     }
   }
   if (!scalers.empty()) out.final_scale = scalers.back().scale;

@@ -19,22 +19,27 @@ struct SkipEvent {
   int32_t culprit_site = -1;
 };
 
+struct GrowthEvent {
+  int64_t step = -1;  // the last one with the old scale
+  double scale = 1, scale_after = 1;
+};
+
 struct LaneReport {
   LaneInfo info;
   LaneJudgement judgement;
-  std::vector<double> loss;             // by step
+  std::vector<double> loss;  // by step
   std::vector<Evaluation> evaluations;
-  double accuracy = 0;                  // the last evaluation's; NaN: none
-  double seconds = 0;                   // of the lane's own work, all steps
+  double accuracy = 0;  // the last evaluation's; NaN: none
+  double seconds = 0;   // of the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;
   std::vector<SkipEvent> skips;
-  std::vector<std::pair<int64_t, double>> growths;  // step, scale from then on
+  std::vector<GrowthEvent> growths;
   double final_scale = 1;
-  bool has_scaler = false;              // the scale moved or is not 1
+  bool has_scaler = false;  // the scale moved or is not 1
   std::vector<LayerHealth> health;
-  std::optional<UnderflowCause> underflow;   // worst gradient site
-  std::optional<NonfiniteCause> nonfinite;   // first one in a step that was not skipped
+  std::optional<UnderflowCause> underflow;  // worst gradient site
+  std::optional<NonfiniteCause> nonfinite;  // first one in a step that was not skipped
 };
 
 struct Report {
@@ -43,8 +48,8 @@ struct Report {
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
   SiteTable sites;
-  std::vector<LaneReport> lanes;        // the reference first
-  int twin = -1, truth = -1;            // lane indices, -1 when not run
+  std::vector<LaneReport> lanes;  // the reference first
+  int twin = -1, truth = -1;      // lane indices, -1 when not run
 
   const LaneReport& reference() const { return lanes.front(); }
   const Site& site(int32_t id) const { return sites.sites[static_cast<size_t>(id)]; }

@@ -19,7 +19,9 @@ constexpr std::array kSections = {
 
 }  // namespace
 
-std::span<const Section> sections() { return kSections; }
+std::span<const Section> sections() {
+  return kSections;
+}
 
 std::string report_text(const Report& report, bool summary_only) {
   std::string out;

@@ -22,6 +22,34 @@ std::string trimmed_line(std::string line) {
   return line + "\n";
 }
 
+// The text cut to `width` columns, an ellipsis for its end.
+std::string shortened(const std::string& text, int width) {
+  if (display_width(text) <= width) return text;
+  std::string out;
+  int columns = 0;
+  for (const char c : text) {
+    const bool starts_character = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    if (starts_character && ++columns == width) break;
+    out += c;
+  }
+  return out + "…";
+}
+
+// Takes what is too much for the page from the widest left-aligned column.
+void shrink_to_page(const TableBlock& table, std::vector<int>& width) {
+  int total = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1));
+  int widest = -1;
+  for (size_t i = 0; i < width.size(); ++i) {
+    total += width[i];
+    if (table.columns[i].align != Align::kLeft) continue;
+    if (widest < 0 || width[i] > width[static_cast<size_t>(widest)]) widest = static_cast<int>(i);
+  }
+  if (total <= kTextWidth || widest < 0) return;
+  int& w = width[static_cast<size_t>(widest)];
+  w = std::max(w - (total - kTextWidth),
+               display_width(table.columns[static_cast<size_t>(widest)].title));
+}
+
 struct TextWriter {
   std::string out;
 
@@ -37,6 +65,7 @@ struct TextWriter {
     for (const auto& row : t.rows) {
       for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], display_width(row[i]));
     }
+    shrink_to_page(t, width);
     std::string line(kIndent), rule(kIndent);
     for (size_t i = 0; i < t.columns.size(); ++i) {
       if (i > 0) line += kGap;
@@ -49,7 +78,7 @@ struct TextWriter {
       line = kIndent;
       for (size_t i = 0; i < row.size(); ++i) {
         if (i > 0) line += kGap;
-        line += padded(row[i], width[i], t.columns[i].align);
+        line += padded(shortened(row[i], width[i]), width[i], t.columns[i].align);
       }
       out += trimmed_line(line);
     }

@@ -12,13 +12,14 @@ namespace {
 // Sum over channel c of term(offset), offset into an (N,C,S) array.
 template <typename T, typename Args, typename Term>
 T sum_channel(const Args& a, BlockSum<T> block_sum, int64_t channel, Term term) {
-  return static_cast<T>(sum_terms<T>(
-      a.batch * a.spatial, *a.accumulator, block_sum, [&](int64_t begin, int64_t n, T* buffer) {
-        for_channel_runs(a.channels, a.spatial, channel, begin, n,
-                         [&](int64_t offset, int64_t length) {
-                           for (int64_t i = 0; i < length; ++i) *buffer++ = term(offset + i);
-                         });
-      }));
+  return static_cast<T>(sum_terms<T>(a.batch * a.spatial, *a.accumulator, block_sum,
+                                     [&](int64_t begin, int64_t n, T* buffer) {
+                                       for_channel_runs(a.channels, a.spatial, channel, begin, n,
+                                                        [&](int64_t offset, int64_t length) {
+                                                          for (int64_t i = 0; i < length; ++i)
+                                                            *buffer++ = term(offset + i);
+                                                        });
+                                     }));
 }
 
 // Calls body(offset) for every element of channel c.
@@ -46,10 +47,12 @@ void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& a) {
     T mean, var;
     if (a.training) {
       mean = sum_channel<T>(a, block_sum, c, [&](int64_t i) { return a.x[i]; }) / n;
-      var = sum_channel<T>(a, block_sum, c, [&](int64_t i) {
-              const T centred = a.x[i] - mean;
-              return centred * centred;
-            }) / n;
+      var = sum_channel<T>(a, block_sum, c,
+                           [&](int64_t i) {
+                             const T centred = a.x[i] - mean;
+                             return centred * centred;
+                           }) /
+            n;
       const T unbiased = var * (n / (n - 1));
       if (a.running_mean != nullptr) {
         store(a.new_running_mean, c, keep * a.running_mean[c] + take * mean);
@@ -106,10 +109,10 @@ void scalar_batch_norm_backward(const BatchNormBackwardArgs<T>& args) {
   batch_norm_backward_with<T>(&scalar_block_sum<T>, args);
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                             \
-  template void batch_norm_with(BlockSum<T>, const BatchNormArgs<T>&);                      \
-  template void batch_norm_backward_with(BlockSum<T>, const BatchNormBackwardArgs<T>&);     \
-  template void scalar_batch_norm(const BatchNormArgs<T>&);                                 \
+#define LOCKSTEP_INSTANTIATE(T)                                                         \
+  template void batch_norm_with(BlockSum<T>, const BatchNormArgs<T>&);                  \
+  template void batch_norm_backward_with(BlockSum<T>, const BatchNormBackwardArgs<T>&); \
+  template void scalar_batch_norm(const BatchNormArgs<T>&);                             \
   template void scalar_batch_norm_backward(const BatchNormBackwardArgs<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -20,9 +20,8 @@ void parallel_chunks(int64_t count, int64_t grain, Body body) {
     if (count > 0) body(int64_t{0}, count);
     return;
   }
-  parallel_for((count + grain - 1) / grain, [&](int64_t chunk) {
-    body(chunk * grain, std::min(count, (chunk + 1) * grain));
-  });
+  parallel_for((count + grain - 1) / grain,
+               [&](int64_t chunk) { body(chunk * grain, std::min(count, (chunk + 1) * grain)); });
 }
 
 // Rows per range, so that a range holds about kElementGrain elements.

@@ -42,11 +42,11 @@ void scalar_relu_backward(const T* x, const T* dy, T* dx, int64_t count) {
   for_each_element(count, dx, [=](int64_t i) { return x[i] <= 0 ? T(0) : dy[i]; });
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                               \
-  template void scalar_add(const T*, const T*, T*, int64_t);  \
-  template void scalar_mul(const T*, const T*, T*, int64_t);  \
-  template void scalar_scale(const T*, T, T*, int64_t);       \
-  template void scalar_relu(const T*, T*, int64_t);           \
+#define LOCKSTEP_INSTANTIATE(T)                              \
+  template void scalar_add(const T*, const T*, T*, int64_t); \
+  template void scalar_mul(const T*, const T*, T*, int64_t); \
+  template void scalar_scale(const T*, T, T*, int64_t);      \
+  template void scalar_relu(const T*, T*, int64_t);          \
   template void scalar_relu_backward(const T*, const T*, T*, int64_t);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -58,8 +58,8 @@ void scalar_max_pool2d_backward(const PoolShape& s, const T* dy, const int32_t* 
   });
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                 \
-  template void scalar_max_pool2d(const PoolShape&, const T*, T*, int32_t*);    \
+#define LOCKSTEP_INSTANTIATE(T)                                              \
+  template void scalar_max_pool2d(const PoolShape&, const T*, T*, int32_t*); \
   template void scalar_max_pool2d_backward(const PoolShape&, const T*, const int32_t*, T*);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

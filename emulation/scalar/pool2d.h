@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// y (N,C,P,Q), argmax (N,C,P,Q): h * W + w of the element taken. Requires: every window holds at least
-// one element that is not padding.
+// y (N,C,P,Q), argmax (N,C,P,Q): h * W + w of the element taken. Requires: every window holds at
+// least one element that is not padding.
 template <typename T>
 void scalar_max_pool2d(const PoolShape& shape, const T* x, T* y, int32_t* argmax);
 // dx (N,C,H,W): sums of dy in the order of the windows, in T.

@@ -19,8 +19,8 @@ double scalar_block_sum(const T* terms, int64_t count, const Accumulator& accumu
           reduce_fixed<float>(count, term, [](float x, float y) { return x + y; }));
     }
     const FastRound round(format);
-    return canonical_nan(reduce_fixed<double>(
-        count, term, [&](double acc, double x) { return round.add(acc, x); }));
+    return canonical_nan(
+        reduce_fixed<double>(count, term, [&](double acc, double x) { return round.add(acc, x); }));
   } else {
     return canonical_nan(reduce_fixed<double>(count, term, [&](double acc, double x) {
       return format.is_fp64() ? acc + x : accumulate_add(accumulator, acc, x);
@@ -29,9 +29,8 @@ double scalar_block_sum(const T* terms, int64_t count, const Accumulator& accumu
 }
 
 double join_block_sums(std::vector<double> sums, const Accumulator& accumulator) {
-  return canonical_nan(join_blocks(std::move(sums), [&](double x, double y) {
-    return accumulate_add(accumulator, x, y);
-  }));
+  return canonical_nan(join_blocks(
+      std::move(sums), [&](double x, double y) { return accumulate_add(accumulator, x, y); }));
 }
 
 template <typename T>
@@ -54,10 +53,10 @@ void scalar_channel_sum(const T* x, T* y, int64_t outer, int64_t channels, int64
   channel_sum_with<T>(&scalar_block_sum<T>, x, y, outer, channels, inner, accumulator);
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                              \
-  template double scalar_block_sum(const T*, int64_t, const Accumulator&);                   \
-  template void channel_sum_with(BlockSum<T>, const T*, T*, int64_t, int64_t, int64_t,       \
-                                 const Accumulator&);                                        \
+#define LOCKSTEP_INSTANTIATE(T)                                                        \
+  template double scalar_block_sum(const T*, int64_t, const Accumulator&);             \
+  template void channel_sum_with(BlockSum<T>, const T*, T*, int64_t, int64_t, int64_t, \
+                                 const Accumulator&);                                  \
   template void scalar_channel_sum(const T*, T*, int64_t, int64_t, int64_t, const Accumulator&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

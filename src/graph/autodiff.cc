@@ -61,12 +61,12 @@ std::string GradientBuilder::add_node(const Node& node, std::string_view op,
     added.gradient_of.push_back(operand < 0 ? "" : node.inputs.at(static_cast<size_t>(operand)));
   }
   const std::string id = added.id;
+  std::vector<std::string> gradients;
+  for (size_t i = 0; i < added.outputs.size(); ++i) gradients.push_back(output_id(added, i));
   graph_.nodes.push_back(std::move(added));
   for (size_t i = 0; i < gradient_operands.size(); ++i) {
     if (gradient_operands[i] < 0) continue;
-    pass_gradient(
-        node, static_cast<size_t>(gradient_operands[i]),
-        output_id(graph_.nodes.back().id == id ? graph_.nodes.back() : graph_.node(id), i));
+    pass_gradient(node, static_cast<size_t>(gradient_operands[i]), gradients[i]);
   }
   return id;
 }

@@ -2,12 +2,15 @@
 // "-inf" and "nan" as strings.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "src/graph/ir.h"
 
 namespace lockstep {
+
+inline constexpr int64_t kIrVersion = 1;   // the "ir" field
 
 std::string to_json(const Graph& graph);
 // Throws: InputError with all problems; the graph it returns is validated.

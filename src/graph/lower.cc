@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <tuple>
 
 #include "src/core/error.h"
 #include "src/graph/lower_rules.h"
+#include "src/graph/program_builder.h"
 
 namespace lockstep {
 namespace {
@@ -48,8 +48,8 @@ class Lowering {
   Program run() {
     add_externals();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      index_ = static_cast<int>(i);
       const Node& node = graph_.nodes[i];
+      builder_.start_node(i);
       if (!node.is_backward()) {
         lower_forward(node);
       } else if (is_join(node)) {
@@ -57,95 +57,48 @@ class Lowering {
       } else {
         lower_backward(node);
       }
-      if (loss_is_output_of(node)) set_seed_format();
+      if (split_value_id(graph_.loss).first == node.id) set_seed_format();
     }
     add_results();
     check();
-    return std::move(program_);
+    return std::move(builder_.program());
   }
 
  private:
-  // --- values ---
-  int add_value(const std::string& id, const TensorType& type, const Format* format) {
-    program_.values.push_back({id, type, type.element == ElementType::kInt ? nullptr : format});
-    return static_cast<int>(program_.values.size()) - 1;
-  }
-  const Format* format_of(int value) const { return program_.values[value].format; }
-  const Format* stored_format(const std::string& id) const { return format_of(stored_.at(id)); }
+  const Format* stored_format(const std::string& id) const { return builder_.stored_format(id); }
 
-  void add_external(const std::string& id, const TensorType& type, const Format* format) {
-    stored_[id] = program_.external[id] = add_value(id, type, format);
-  }
   void add_externals() {
-    for (const GraphInput& input : graph_.inputs) add_external(input.id, input.type, policy_.input);
+    for (const GraphInput& input : graph_.inputs) {
+      builder_.add_external(input.id, input.type, policy_.input);
+    }
     for (const Parameter& p : graph_.parameters) {
-      add_external("p:" + p.name, p.type, policy_.weight);
+      builder_.add_external("p:" + p.name, p.type, policy_.weight);
     }
-    for (const Buffer& b : graph_.buffers) add_external("b:" + b.name, b.type, policy_.buffer);
-    // The seed is an input of the step graph or only a name in it.
+    for (const Buffer& b : graph_.buffers) {
+      builder_.add_external("b:" + b.name, b.type, policy_.buffer);
+    }
     const std::string seed(kLossSeedId);
-    if (!graph_.gradients.empty() && !stored_.contains(seed)) {
-      add_external(seed, TensorType{}, policy_.input);
+    if (!graph_.gradients.empty() && !builder_.has(seed)) {
+      builder_.add_external(seed, TensorType{}, policy_.input);
     }
-  }
-  bool loss_is_output_of(const Node& node) const {
-    return split_value_id(graph_.loss).first == node.id;
   }
   // The gradient of the loss is in the loss's format.
   void set_seed_format() {
-    const auto seed = stored_.find(std::string(kLossSeedId));
-    if (seed != stored_.end()) program_.values[seed->second].format = stored_format(graph_.loss);
+    const std::string seed(kLossSeedId);
+    if (builder_.has(seed)) builder_.set_format(builder_.stored(seed), stored_format(graph_.loss));
   }
-
-  // --- casts and observations ---
-  // Program value that holds `value` rounded to `target`; null: as it is. `site` is the operand's.
-  int read(int value, const Format* target, Rounding rounding, int32_t site) {
-    if (target == nullptr || contains(*target, *format_of(value))) {
-      observe(value, site);
-      return value;
-    }
-    const auto [found, is_new] =
-        casts_.try_emplace({value, target, rounding}, static_cast<int>(next_instruction()));
-    if (is_new) {
-      const ProgramValue from = program_.values[value];
-      const int result = add_value(from.graph_value, from.type, target);
-      Instruction cast{.kind = InstructionKind::kCast, .node = index_};
-      cast.inputs = {value};
-      cast.outputs = {result};
-      cast.roundings = {{target, rounding, {}}};
-      program_.instructions.push_back(std::move(cast));
-      measured_by_[result] = found->second;
-    }
-    Instruction& cast = program_.instructions[found->second];
-    if (site >= 0) cast.roundings[0].sites.push_back(site);
-    return cast.outputs[0];
-  }
-
-  // Statistics of a value no further cast feeds: those of the cast that made it, or its own.
-  void observe(int value, int32_t site) {
-    if (site < 0) return;
-    const auto [found, is_new] =
-        measured_by_.try_emplace(value, static_cast<int>(next_instruction()));
-    if (is_new) {
-      Instruction observe{.kind = InstructionKind::kObserve, .node = index_};
-      observe.inputs = {value};
-      observe.roundings = {{format_of(value), policy_.rounding, {}}};
-      program_.instructions.push_back(std::move(observe));
-    }
-    program_.instructions[found->second].roundings[0].sites.push_back(site);
-  }
-  size_t next_instruction() const { return program_.instructions.size(); }
 
   // One operand of the node being lowered. `value`: as it would be read; `original`: before any
   // cast its forward partner made, which a rule starts from. `is_factor`: [gemm] operand applies.
   int read_operand(const Node& node, size_t operand, int value, int original, const Format* target,
                    bool is_factor) {
-    if (format_of(value) == nullptr) return value;  // integers
+    if (builder_.format_of(value) == nullptr) return value;  // integers
     const int32_t site = sites_.find(node.id, Point::kOperand, static_cast<int>(operand));
     Rounding rounding = policy_.rounding;
     const Format* factor = is_factor ? policy_.gemm_operand : nullptr;
-    const bool is_narrowed = target != nullptr && !contains(*target, *format_of(value));
-    if (factor != nullptr && !contains(*factor, is_narrowed ? *target : *format_of(value))) {
+    const bool is_narrowed = target != nullptr && !contains(*target, *builder_.format_of(value));
+    if (factor != nullptr &&
+        !contains(*factor, is_narrowed ? *target : *builder_.format_of(value))) {
       target = factor;
       rounding = policy_.gemm_operand_rounding;
     }
@@ -155,7 +108,7 @@ class Lowering {
       target = rule.format;
       value = original;
     }
-    return read(value, target, rounding, site);
+    return builder_.read(value, target, rounding, site);
   }
   static bool is_factor(const OpDef& op, size_t operand) {
     return op.has_gemm_accumulator &&
@@ -168,8 +121,7 @@ class Lowering {
   void add_op(const Node& node, const OpDef& op, std::vector<int> inputs,
               const std::vector<const Format*>& formats, const Format* compute,
               const std::string& forward_op) {
-    Instruction run{.kind = InstructionKind::kOp, .node = index_};
-    run.inputs = std::move(inputs);
+    std::vector<ValueRounding> roundings;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const bool is_float = node.outputs[k].element == ElementType::kFloat;
       ValueRounding rounding{is_float ? formats[k] : nullptr, policy_.rounding, {}};
@@ -180,21 +132,18 @@ class Lowering {
         if (rule.rounding) rounding.rounding = *rule.rounding;
         if (site >= 0) rounding.sites.push_back(site);
       }
-      const std::string id = output_id(node, k);
-      run.outputs.push_back(stored_[id] = add_value(id, node.outputs[k], rounding.format));
-      run.roundings.push_back(std::move(rounding));
+      roundings.push_back(std::move(rounding));
     }
+    Instruction& run = builder_.add_op(node, std::move(inputs), std::move(roundings));
     run.gemm_accumulator = wide_enough(policy_.gemm_accumulator, compute);
     run.reduce_accumulator = wide_enough(policy_.reduce_accumulator, compute);
-    if (op.has_gemm_accumulator) {
-      if (const Accumulator* chosen = rules_.accumulator(node, forward_op)) {
-        run.gemm_accumulator = chosen;
-      }
-      if (!contains(*run.gemm_accumulator->format, *container_)) {
-        run.accumulator_site = sites_.find(node.id, Point::kAccumulator, 0);
-      }
+    if (!op.has_gemm_accumulator) return;
+    if (const Accumulator* chosen = rules_.accumulator(node, forward_op)) {
+      run.gemm_accumulator = chosen;
     }
-    program_.instructions.push_back(std::move(run));
+    if (!contains(*run.gemm_accumulator->format, *container_)) {
+      run.accumulator_site = sites_.find(node.id, Point::kAccumulator, 0);
+    }
   }
   // An op that a rule makes compute in FP32 does not sum in FP16.
   const Accumulator* wide_enough(const Accumulator* accumulator, const Format* compute) const {
@@ -237,10 +186,11 @@ class Lowering {
     const Format* target = class_format(node, op, compute);
     Operands& used = operands_[node.id];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const int value = stored_.at(node.inputs[i]);
+      const int value = builder_.stored(node.inputs[i]);
       const Format* cast_to = is_state(op, i) ? nullptr : target;
-      used.format.push_back(cast_to != nullptr && format_of(value) != nullptr ? cast_to
-                                                                              : format_of(value));
+      used.format.push_back(cast_to != nullptr && builder_.format_of(value) != nullptr
+                                ? cast_to
+                                : builder_.format_of(value));
       used.value.push_back(
           read_operand(node, i, value, value, cast_to, is_factor(op, i) && compute == nullptr));
     }
@@ -284,6 +234,7 @@ class Lowering {
   // --- backward ---
   bool is_join(const Node& node) const {
     return node.is_backward() && node.op == "add" && !node.gradient_of.empty() &&
+           !node.gradient_of.front().empty() &&
            std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](const std::string& id) { return is_gradient(id); });
   }
@@ -308,7 +259,7 @@ class Lowering {
     std::vector<const Format*> input_formats;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const std::string& id = node.inputs[i];
-      const int original = stored_.at(id);
+      const int original = builder_.stored(id);
       int value = original;
       const Format* target = nullptr;
       const auto saved = std::find(forward.inputs.begin(), forward.inputs.end(), id);
@@ -319,7 +270,7 @@ class Lowering {
       }
       inputs.push_back(
           read_operand(node, i, value, original, target, is_factor(op, i) && compute == nullptr));
-      input_formats.push_back(target != nullptr ? target : format_of(value));
+      input_formats.push_back(target != nullptr ? target : builder_.format_of(value));
     }
     std::vector<const Format*> formats;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
@@ -365,7 +316,7 @@ class Lowering {
     }
     std::vector<int> inputs;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const int value = stored_.at(node.inputs[i]);
+      const int value = builder_.stored(node.inputs[i]);
       inputs.push_back(read_operand(node, i, value, value, target, /*is_factor=*/false));
     }
     add_op(node, find_op(node.op), std::move(inputs), {target}, nullptr, node.op);
@@ -373,15 +324,16 @@ class Lowering {
 
   // --- results ---
   void add_results() {
-    program_.results["loss"] = stored_.at(graph_.loss);
+    Program& program = builder_.program();
+    program.results["loss"] = builder_.stored(graph_.loss);
     for (const auto& [name, id] : graph_.outputs) {
-      program_.results["output:" + name] = stored_.at(id);
+      program.results["output:" + name] = builder_.stored(id);
     }
     for (const auto& [name, id] : graph_.gradients) {
-      program_.results["grad:" + name] = stored_.at(id);
+      program.results["grad:" + name] = builder_.stored(id);
     }
     for (const Mutation& m : graph_.mutations) {
-      program_.results["mutation:" + m.buffer] = stored_.at(m.value);
+      program.results["mutation:" + m.buffer] = builder_.stored(m.value);
     }
   }
 
@@ -403,11 +355,7 @@ class Lowering {
   const Policy& policy_;
   RuleBook rules_;
   const Format* container_;
-  Program program_;
-  int index_ = 0;                      // node being lowered
-  std::map<std::string, int> stored_;  // graph value -> program value, uncast
-  std::map<std::tuple<int, const Format*, Rounding>, int> casts_;  // -> instruction
-  std::map<int, int> measured_by_;                // program value -> cast or observe instruction
+  ProgramBuilder builder_;
   std::map<std::string, Operands> operands_;      // forward node id ->
   std::map<std::string, const Format*> compute_;  // forward node id -> compute rule or null
 };

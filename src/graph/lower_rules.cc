@@ -6,6 +6,7 @@
 #include <set>
 
 #include "src/core/text.h"
+#include "src/graph/infer.h"
 
 namespace lockstep {
 namespace {
@@ -31,10 +32,6 @@ std::string quoted(const PolicyRule& rule) {
 
 }  // namespace
 
-const std::string& layer_of(const Node& node) {
-  return node.layer.empty() ? node.op : node.layer;
-}
-
 RuleBook::RuleBook(const Policy& policy, const Graph& graph, const SiteTable& sites)
     : policy_(policy), graph_(graph), sites_(sites), used_(policy.rules.size()) {}
 
@@ -42,7 +39,7 @@ const Format* RuleBook::compute(const Node& forward) {
   const Format* format = nullptr;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
-    if (rule.compute == nullptr || !glob_match(rule.layer, layer_of(forward)) ||
+    if (rule.compute == nullptr || !glob_match(rule.layer, layer_of(graph_, forward)) ||
         !glob_match(rule.op, forward.op)) {
       continue;
     }
@@ -56,7 +53,7 @@ const Accumulator* RuleBook::accumulator(const Node& node, const std::string& fo
   const Accumulator* accumulator = nullptr;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
-    if (rule.accumulator == nullptr || !glob_match(rule.layer, layer_of(node)) ||
+    if (rule.accumulator == nullptr || !glob_match(rule.layer, layer_of(graph_, node)) ||
         !(glob_match(rule.op, node.op) || glob_match(rule.op, forward_op))) {
       continue;
     }
@@ -87,9 +84,9 @@ RuleBook::SiteRule RuleBook::at_site(int32_t site) {
 std::string RuleBook::hint(const PolicyRule& rule) const {
   std::set<std::string> layers, ops_there, roles_there;
   for (const Node& node : graph_.nodes) {
-    layers.insert(layer_of(node));
+    layers.insert(layer_of(graph_, node));
     const bool forward_only = rule.compute != nullptr;
-    if (glob_match(rule.layer, layer_of(node)) && !(forward_only && node.is_backward())) {
+    if (glob_match(rule.layer, layer_of(graph_, node)) && !(forward_only && node.is_backward())) {
       ops_there.insert(node.op);
     }
   }

@@ -14,9 +14,6 @@
 
 namespace lockstep {
 
-// The layer rules see: a node outside every module goes by its op's name.
-const std::string& layer_of(const Node& node);
-
 class RuleBook {
  public:
   RuleBook(const Policy& policy, const Graph& graph, const SiteTable& sites);

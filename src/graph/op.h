@@ -47,11 +47,11 @@ struct OpDef {
   bool has_gemm_accumulator = false;     // output 0 is a sum of products: it has an accumulator site
   // kFollow: operands whose formats decide the output's (empty: all floating operands). E.g.
   // batch_norm follows operand 0 alone.
-  std::vector<int> follow_operands;
+  std::vector<int> follow_operands = {};
   // Outputs beyond the first that keep the reduce accumulator's format (saved statistics) or the
   // format of the operand given here (running statistics follow their buffer); -1: as output 0.
-  std::vector<int> output_follows;       // per output: operand index, -1 as output 0, -2 accumulator
-  std::vector<std::string_view> attributes;   // names it understands
+  std::vector<int> output_follows = {};  // per output: operand index, -1 as output 0, -2 accumulator
+  std::vector<std::string_view> attributes = {};   // names it understands
   // Output types from operand types; throws InputError naming node, value and constraint.
   std::vector<TensorType> (*infer)(const Node& node, std::span<const TensorType> inputs);
   // Adds the backward nodes of `node`; null where no gradient flows (backward ops).

@@ -60,8 +60,8 @@ struct Evaluation {
 // Reads up to steps_complete. Datasets are read when asked for, whole steps at a time.
 class RunFile {
  public:
-  // Throws: InputError: not a run file, newer version, damaged, no step.
-  explicit RunFile(const std::string& path);
+  // Throws: InputError: not a run file, newer version, damaged, no step (unless `allow_empty`).
+  explicit RunFile(const std::string& path, bool allow_empty = false);
   ~RunFile();
   RunFile(RunFile&&) noexcept;
 
@@ -87,6 +87,8 @@ class RunFile {
   std::vector<uint32_t> histogram(int lane, int64_t record) const;  // [site * 256]
   // Sum over all steps (the 50-step sums joined), [site * 256].
   std::vector<uint64_t> total_histogram(int lane) const;
+  // The steps that total_histogram covers: all of them, unless the run was killed inside a block of 50.
+  int64_t total_histogram_steps(int lane) const;
   std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
 
  private:

@@ -1,0 +1,128 @@
+// How is one pass over an array cut into pieces and its statistics joined again?
+// Shared by the scalar and the vector kernels: chunks of whole 4096-element blocks run on any thread;
+// counts are integers and join in any order, sums stay per block and join in the fixed tree of
+// emulation/reduction.h. Also what one element contributes to every statistic: the definition.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "emulation/format.h"
+#include "emulation/quantize.h"
+#include "emulation/reduction.h"
+#include "emulation/tensor_stats.h"
+#include "src/core/parallel.h"
+
+namespace lockstep {
+
+// One task of the pool: 16 blocks, 256 KiB of floats, some ten microseconds of work. Smaller arrays
+// run on the calling thread.
+inline constexpr int64_t kChunkBlocks = 16;
+inline constexpr int64_t kChunk = kChunkBlocks * kReductionBlock;
+
+// The 16 virtual lanes of one block's sum.
+struct VirtualLanes {
+  double lane[kReductionLanes] = {};
+  double join() const {
+    double sums[kReductionLanes];
+    for (int64_t l = 0; l < kReductionLanes; ++l) sums[l] = lane[l];
+    for (int64_t half = kReductionLanes / 2; half > 0; half /= 2) {
+      for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
+    }
+    return sums[0];
+  }
+};
+
+// The sums of one block. Which field means what is the kernel's business.
+template <int kCount>
+struct BlockSums {
+  double sum[kCount] = {};
+};
+
+// Calls chunk(begin, end, part, sums) for every chunk of [0, count), `part` a fresh Part for integer
+// statistics, `sums` pointing at the BlockSums of the chunk's first block. Merges the parts into
+// `*whole` and returns the totals of the sums.
+template <int kSums, typename Part, typename Chunk>
+BlockSums<kSums> for_each_chunk(int64_t count, Part* whole, Chunk chunk) {
+  const int64_t blocks = (count + kReductionBlock - 1) / kReductionBlock;
+  const int64_t chunks = (count + kChunk - 1) / kChunk;
+  std::vector<BlockSums<kSums>> sums(static_cast<size_t>(blocks));
+  std::vector<Part> parts(static_cast<size_t>(chunks > 1 ? chunks : 0));
+  parallel_for(chunks, [&](int64_t i) {
+    const int64_t begin = i * kChunk;
+    const int64_t end = begin + kChunk < count ? begin + kChunk : count;
+    Part* part = chunks > 1 ? &parts[static_cast<size_t>(i)] : whole;
+    chunk(begin, end, *part, sums.data() + i * kChunkBlocks);
+  });
+  for (const Part& part : parts) whole->merge(part);
+  BlockSums<kSums> total;
+  for (int s = 0; s < kSums; ++s) {
+    std::vector<double> column(sums.size());
+    for (size_t b = 0; b < sums.size(); ++b) column[b] = sums[b].sum[s];
+    total.sum[s] = join_blocks(std::move(column), [](double x, double y) { return x + y; });
+  }
+  return total;
+}
+
+// The limits of a format that the statistics ask for.
+struct StatsLimits {
+  double max_finite, min_normal;
+  explicit StatsLimits(const Format& format)
+      : max_finite(format.max_finite), min_normal(format.min_normal()) {}
+};
+
+// The FP32 exponent field of x; a double takes the bin of its exponent clamped to 0..255.
+inline int exponent_bin(float x) { return std::bit_cast<uint32_t>(x) >> 23 & 0xff; }
+inline int exponent_bin(double x) {
+  constexpr int kBiasDifference = 1023 - 127;
+  const int field = static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff);
+  const int bin = field - kBiasDifference;
+  return bin < 0 ? 0 : bin > 255 ? 255 : bin;
+}
+
+// Adds one element to the statistics. `square` and `error` are its virtual lanes of the two sums.
+template <typename T>
+void measure_element(T before, T after, uint64_t index, const StatsLimits& limits,
+                     TensorStats& stats, double& square, double& error) {
+  const double x = before, y = after;
+  const double magnitude = std::abs(x), result = std::abs(y);
+  ++stats.count;
+  ++stats.exponent_histogram[static_cast<size_t>(exponent_bin(before))];
+  stats.bits_hash += hash_element(after, index);
+  if (std::isnan(x)) {
+    ++stats.nan;
+    return;
+  }
+  const bool finite = std::isfinite(x), stays_finite = std::isfinite(y);
+  stats.source_zero += x == 0;
+  stats.to_zero += x != 0 && y == 0;
+  stats.to_subnormal += y != 0 && result < limits.min_normal;
+  stats.to_infinity += finite && !stays_finite;
+  stats.saturated += magnitude > limits.max_finite && result == limits.max_finite;
+  stats.inexact += !(y == x);
+  stats.abs_max = magnitude > stats.abs_max ? magnitude : stats.abs_max;
+  if (finite && x != 0 && magnitude < stats.abs_min_nonzero) stats.abs_min_nonzero = magnitude;
+  if (finite) square += x * x;
+  if (finite && stays_finite) error += (y - x) * (y - x);
+}
+
+// Order of the sums of a quantize pass.
+enum QuantizeSum { kSquares, kRoundErrors, kQuantizeSums };
+
+// One compared pair. `error` and the rest are its virtual lanes. Requires: both finite.
+struct ComparedTerms {
+  double err_sq, dot_ref, ref_sq, ulps;
+};
+inline ComparedTerms compare_element(double lane, double reference, double scale,
+                                     const Format& format) {
+  const double unscaled = lane / scale;
+  const double e = unscaled - reference;
+  const double ulps = std::abs(e * scale) / ulp(reference * scale, format);
+  return {e * e, unscaled * reference, reference * reference, ulps};
+}
+enum CompareSum { kErrors, kDots, kReferences, kCompareSums };
+
+}  // namespace lockstep

@@ -1,0 +1,124 @@
+// The kernel sets of the software engine: scalar, and one per instruction set with what it speeds
+// up.
+#include "emulation/kernel_set.h"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "emulation/scalar/batch_norm.h"
+#include "emulation/scalar/conv2d.h"
+#include "emulation/scalar/elementwise.h"
+#include "emulation/scalar/gemm.h"
+#include "emulation/scalar/loss.h"
+#include "emulation/scalar/optimizer.h"
+#include "emulation/scalar/pool2d.h"
+#include "emulation/scalar/quantize.h"
+#include "emulation/scalar/reduce.h"
+#include "emulation/scalar/softmax.h"
+#include "emulation/simd/quantize.h"
+#include "emulation/simd/targets.h"
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+constexpr Kernels<T> make_scalar() {
+  return {
+      .quantize = scalar_quantize<T>,
+      .compare = scalar_compare<T, float>,
+      .gemm = scalar_gemm<T>,
+      .conv2d_forward = scalar_conv2d_forward<T>,
+      .conv2d_backward_input = scalar_conv2d_backward_input<T>,
+      .conv2d_backward_weight = scalar_conv2d_backward_weight<T>,
+      .channel_sum = scalar_channel_sum<T>,
+      .add = scalar_add<T>,
+      .mul = scalar_mul<T>,
+      .scale = scalar_scale<T>,
+      .relu = scalar_relu<T>,
+      .relu_backward = scalar_relu_backward<T>,
+      .max_pool2d = scalar_max_pool2d<T>,
+      .max_pool2d_backward = scalar_max_pool2d_backward<T>,
+      .batch_norm = scalar_batch_norm<T>,
+      .batch_norm_backward = scalar_batch_norm_backward<T>,
+      .softmax = scalar_softmax<T>,
+      .softmax_backward = scalar_softmax_backward<T>,
+      .cross_entropy = scalar_cross_entropy<T>,
+      .cross_entropy_backward = scalar_cross_entropy_backward<T>,
+      .mse_loss = scalar_mse_loss<T>,
+      .mse_loss_backward = scalar_mse_loss_backward<T>,
+      .sgd = scalar_sgd<T>,
+      .adam = scalar_adam<T>,
+  };
+}
+
+constexpr KernelSet kScalar = {"scalar", "plain loops: the definition of every result",
+                           make_scalar<float>(), make_scalar<double>()};
+
+KernelSet make_avx2() {
+  KernelSet set = kScalar;
+  set.name = "avx2";
+  set.help = "AVX2 and FMA, 8 floats wide";
+  return set;
+}
+
+KernelSet make_avx512() {
+  KernelSet set = kScalar;
+  set.name = "avx512";
+  set.help = "AVX-512 F, BW, CD, DQ and VL, 16 floats wide";
+  return set;
+}
+
+// Every set by name, also those this CPU cannot run, so that an error can tell the two apart.
+struct NamedSet {
+  const KernelSet* set;
+  bool (*runs_here)();
+};
+std::span<const NamedSet> all_sets() {
+  static const KernelSet avx2 = make_avx2(), avx512 = make_avx512();
+  static const NamedSet sets[] = {
+      {&kScalar, [] { return true; }}, {&avx2, cpu_has_avx2}, {&avx512, cpu_has_avx512}};
+  return sets;
+}
+
+std::atomic<const KernelSet*> chosen{nullptr};
+
+}  // namespace
+
+const KernelSet& scalar_kernels() {
+  return kScalar;
+}
+
+std::span<const KernelSet* const> available_kernel_sets() {
+  static const std::vector<const KernelSet*> sets = [] {
+    std::vector<const KernelSet*> found;
+    for (const NamedSet& named : all_sets()) {
+      if (named.runs_here()) found.push_back(named.set);
+    }
+    return found;
+  }();
+  return sets;
+}
+
+const KernelSet& active_kernels() {
+  const KernelSet* set = chosen.load(std::memory_order_relaxed);
+  return set != nullptr ? *set : *available_kernel_sets().back();
+}
+
+void select_kernels(std::string_view name) {
+  std::vector<std::string> names;
+  for (const NamedSet& named : all_sets()) {
+    names.emplace_back(named.set->name);
+    if (named.set->name != name) continue;
+    if (!named.runs_here()) {
+      throw InputError("kernel set '" + std::string(name) + "': this CPU lacks its instructions",
+                       "use '" + std::string(available_kernel_sets().back()->name) + "'");
+    }
+    chosen.store(named.set, std::memory_order_relaxed);
+    return;
+  }
+  throw InputError("kernel set '" + std::string(name) + "': unknown", did_you_mean(name, names));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,16 @@
+// Matrix products in vectors: the bits and events of emulation/scalar/gemm.h.
+// Vectors run across columns of C, never across k. May be called inside a parallel_for body: it then
+// runs on that thread alone.
+// Requires: cpu_has_avx2() or cpu_has_avx512() (emulation/simd/targets.h).
+#pragma once
+
+#include "emulation/kernel_set.h"
+
+namespace lockstep {
+
+void avx2_gemm(const GemmArgs<float>& args);
+void avx2_gemm(const GemmArgs<double>& args);
+void avx512_gemm(const GemmArgs<float>& args);
+void avx512_gemm(const GemmArgs<double>& args);
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// Section 2: one row per lane: outcome, distance, loss scale, time.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "reports/number_text.h"
+#include "reports/section.h"
+
+namespace lockstep {
+namespace {
+
+std::string accuracy_text(double accuracy) {
+  return std::isnan(accuracy) ? "-" : fmt::format("{:.2f} %", 100 * accuracy);
+}
+
+std::vector<std::string> row_of(const LaneReport& lane) {
+  const LaneJudgement& j = lane.judgement;
+  return {lane.info.name,
+          std::string(to_string(j.verdict)),
+          loss_text(j.tail_loss),
+          lane.info.is_reference ? "" : (std::isnan(j.gap) ? "-" : fmt::format("{:+.4f}", j.gap)),
+          accuracy_text(lane.accuracy),
+          lane.info.is_reference ? "" : short_number(lane.weight_distance),
+          lane.has_scaler ? fmt::format("{}", lane.skips.size()) : "",
+          lane.has_scaler ? scale_text(lane.final_scale) : "",
+          lane.info.died_at >= 0 ? fmt::format("{}", lane.info.died_at) : "",
+          seconds_text(lane.seconds)};
+}
+
+std::string distance_note(const Report& report) {
+  std::string text =
+      "gap: loss minus the reference's (fp32). distance: |w - w_ref| / |w_ref| over all weights "
+      "after "
+      "the last step, against the same reference.";
+  if (report.truth >= 0) {
+    text += " The fp64 row's distance is the reference's own error against the truth.";
+  }
+  if (report.twin >= 0) text += " The twin row's distance is chaos: what one ulp grows to.";
+  return text;
+}
+
+}  // namespace
+
+Blocks lanes_section(const Report& report) {
+  TableBlock table;
+  table.columns = {{"lane", Align::kLeft},
+                   {"verdict", Align::kLeft},
+                   {"loss"},
+                   {"gap"},
+                   {"held-out"},
+                   {"distance"},
+                   {"skips"},
+                   {"scale"},
+                   {"died"},
+                   {"time"}};
+  for (const LaneReport& lane : report.lanes) table.rows.push_back(row_of(lane));
+  table.notes = {
+      fmt::format(
+          "{}: {} steps of batch {}. loss: mean over the last {} steps. held-out: accuracy at "
+          "the last evaluation. skips: steps skipped by the loss scaler. died: step. time: of "
+          "the lane's own work.",
+          report.options.model, report.steps, report.options.batch,
+          std::min(report.steps, std::max(kTailSteps, report.steps / kTailSteps))),
+      distance_note(report)};
+  return {table};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,103 @@
+// Section 4: where values were lost, by layer and role, one table per lane.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "reports/number_text.h"
+#include "reports/section.h"
+
+namespace lockstep {
+namespace {
+
+// Rows below these rates are only counted: every format rounds a few values to zero, and subnormal
+// values have merely fewer bits.
+constexpr double kShownLostRate = 1e-4;
+constexpr double kShownSubnormalRate = 1e-2;
+
+bool has_something_to_say(const LayerHealth& row) {
+  const SiteHealth& h = row.worst;
+  return h.to_infinity + h.nan + h.saturated > 0 || h.first_nonfinite_step >= 0 ||
+         h.to_zero_rate() >= kShownLostRate || h.to_subnormal_rate() >= kShownSubnormalRate;
+}
+
+struct RateColumn {
+  std::string title;
+  std::function<double(const SiteHealth&)> rate;
+  bool always;  // shown even when all its cells are empty
+};
+
+const std::vector<RateColumn>& rate_columns() {
+  static const std::vector<RateColumn> columns = {
+      {"to zero", [](const SiteHealth& h) { return h.to_zero_rate(); }, true},
+      {"subnormal", [](const SiteHealth& h) { return h.to_subnormal_rate(); }, true},
+      {"to inf", [](const SiteHealth& h) { return SiteHealth::rate(h.to_infinity, h.count); },
+       true},
+      {"NaN", [](const SiteHealth& h) { return SiteHealth::rate(h.nan, h.count); }, false},
+      {"saturated", [](const SiteHealth& h) { return h.saturated_rate(); }, false},
+  };
+  return columns;
+}
+
+TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>& rows) {
+  TableBlock table;
+  table.columns = {{"layer", Align::kLeft}, {"role", Align::kLeft}};
+  std::vector<const RateColumn*> shown;
+  for (const RateColumn& column : rate_columns()) {
+    const bool used = std::any_of(rows.begin(), rows.end(), [&](const LayerHealth* row) {
+      return column.rate(row->worst) > 0;
+    });
+    if (!used && !column.always) continue;
+    shown.push_back(&column);
+    table.columns.push_back({column.title});
+  }
+  table.columns.push_back({"worst step"});
+  table.columns.push_back({"worst site", Align::kLeft});
+  for (const LayerHealth* row : rows) {
+    const Site& site = report.site(row->site);
+    std::vector<std::string> cells = {site.layer.empty() ? "-" : site.layer,
+                                      std::string(to_string(site.role))};
+    for (const RateColumn* column : shown) cells.push_back(percent(column->rate(row->worst)));
+    cells.push_back(row->worst.worst_step < 0 ? ""
+                                              : fmt::format("{} ({})", row->worst.worst_step,
+                                                            percent(row->worst.worst_step_rate)));
+    cells.push_back(fmt::format("{} {}", site.op, to_string(site.point)));
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+}  // namespace
+
+Blocks layers_section(const Report& report) {
+  Blocks out;
+  out.push_back(
+      Paragraph{fmt::format("Each row is the worst site of a layer and role, over all steps. to "
+                            "zero, subnormal, saturated: "
+                            "share of the values that were not zero before rounding; to inf, NaN: "
+                            "share of all values; worst "
+                            "step: the step that lost the largest share there. A point stands for "
+                            "none. Rows with less than "
+                            "{} to zero and less than {} subnormal are only counted.",
+                            percent(kShownLostRate), percent(kShownSubnormalRate))});
+  for (const LaneReport& lane : report.lanes) {
+    std::vector<const LayerHealth*> rows;
+    for (const LayerHealth& row : lane.health) {
+      if (has_something_to_say(row)) rows.push_back(&row);
+    }
+    const size_t clean = lane.health.size() - rows.size();
+    if (rows.empty()) {
+      out.push_back(Paragraph{fmt::format("{}: nothing lost in any of {} (layer, role) pairs.",
+                                          lane.info.name, clean)});
+      continue;
+    }
+    out.push_back(
+        Paragraph{fmt::format("{}: {} (layer, role) pairs lost values or precision, {} "
+                              "did not.",
+                              lane.info.name, rows.size(), clean)});
+    out.push_back(table_of(report, rows));
+  }
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+// Section 6: what produced the run file, and how to produce it again.
+#include <fmt/format.h>
+
+#include "reports/section.h"
+
+namespace lockstep {
+
+Blocks provenance_section(const Report& report) {
+  TableBlock table;
+  table.columns = {{"what", Align::kLeft}, {"value", Align::kLeft}};
+  table.rows.push_back({"run file", report.path});
+  table.rows.push_back(
+      {"steps recorded", fmt::format("{} of {} asked for", report.steps, report.options.steps)});
+  table.rows.push_back(
+      {"data", report.options.data.empty() ? "the model's default" : report.options.data});
+  table.rows.push_back({"seed", fmt::format("{}", report.options.seed)});
+  table.rows.push_back({"mode", report.options.mode == LaneMode::kFree
+                                    ? "free: every lane keeps its own weights"
+                                    : "synced: every step starts from the reference's weights"});
+  for (const LaneReport& lane : report.lanes) {
+    const std::string target = lane.info.target.empty() ? "" : "@" + lane.info.target;
+    table.rows.push_back({"lane " + lane.info.name, lane.info.engine + target});
+  }
+  for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
+  return {table, Paragraph{"To repeat it:"}, Verbatim{report.command_line}};
+}
+
+}  // namespace lockstep

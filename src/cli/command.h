@@ -1,0 +1,41 @@
+// What is a command?
+// One file (command_<name>.cc) and one line in the table in command_table.cc. A command declares its
+// options on a CLI11 app and hands back what to run; main.cc turns exceptions into exit codes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <span>
+#include <string_view>
+
+namespace lockstep {
+
+// Exit codes, the same for every command.
+enum ExitCode : int {
+  kExitFine = 0,
+  kExitRegression = 1,     // `check` found one
+  kExitUsage = 2,          // usage, input or file error
+  kExitInconclusive = 3,   // nothing comparable to compare with
+  kExitSignalBase = 128,   // ended by signal n: 128 + n, as shells have it (130: Ctrl-C)
+};
+
+struct Command {
+  std::string_view name, help;
+  // Declares options on `app`; the function it returns runs after parsing and gives the exit code.
+  std::function<int()> (*declare)(CLI::App& app);
+};
+std::span<const Command> commands();
+
+std::function<int()> declare_replay(CLI::App& app);
+std::function<int()> declare_report(CLI::App& app);
+std::function<int()> declare_recommend(CLI::App& app);
+std::function<int()> declare_check(CLI::App& app);
+std::function<int()> declare_explain(CLI::App& app);
+std::function<int()> declare_round(CLI::App& app);
+std::function<int()> declare_list(CLI::App& app);
+
+// The command line this process was started with, quoted for a shell; set by main.
+const std::string& command_line();
+void set_command_line(int argc, char** argv);
+
+}  // namespace lockstep

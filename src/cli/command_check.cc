@@ -1,0 +1,45 @@
+// lockstep check: compares a run with a baseline; the exit code is the verdict.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "analysis/check.h"
+#include "reports/check_text.h"
+#include "src/cli/command.h"
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+struct CheckArgs {
+  std::string run, baseline;
+  CheckOptions options;
+};
+
+int run_check(const CheckArgs& args) {
+  if (!(args.options.rel_tol >= 0 && args.options.rel_tol < 1)) {
+    throw InputError(fmt::format("--rel-tol {}: 0 <= X < 1 required", args.options.rel_tol));
+  }
+  const RunFile run(args.run), baseline(args.baseline);
+  const CheckResult result = check_runs(run, baseline, args.options);
+  fmt::print("{}", check_text(result, run.path(), baseline.path(), args.options));
+  return static_cast<int>(result.verdict);
+}
+
+}  // namespace
+
+std::function<int()> declare_check(CLI::App& app) {
+  auto args = std::make_shared<CheckArgs>();
+  app.add_option("RUN", args->run, "the run file to check")->required();
+  app.add_option("--baseline", args->baseline, "a run file accepted as good")->required();
+  app.add_flag("--strict", args->options.strict, "sums and losses, too, must have equal bits");
+  app.add_option("--rel-tol", args->options.rel_tol,
+                 "of sums and losses, relative [2 gamma_n: another order of summation]");
+  app.footer(
+      "Bit hashes, counts, histograms and scaler states must be equal; sums and losses within\n"
+      "--rel-tol. Exit codes: 0 equal; 1 a regression, or something of the baseline is missing;\n"
+      "2 usage or file error; 3 not comparable (other model, data, policy, seed, or no baseline).");
+  return [args] { return run_check(*args); };
+}
+
+}  // namespace lockstep

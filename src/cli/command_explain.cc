@@ -1,0 +1,49 @@
+// lockstep explain: a model lowered by a policy, as text.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "src/cli/command.h"
+#include "src/core/error.h"
+#include "src/graph/autodiff.h"
+#include "src/graph/lower.h"
+#include "src/train/data/dataset.h"
+#include "src/train/models/model.h"
+
+namespace lockstep {
+namespace {
+
+struct ExplainArgs {
+  std::string model, policy, data;
+  int64_t batch = 64;
+};
+
+constexpr int kOptimizerStates = 1;   // momentum; their number changes no op of the program
+
+int explain(const ExplainArgs& args) {
+  const Model& model = find_model(args.model);
+  const Policy policy = find_policy(args.policy);
+  if (args.batch < 1) throw InputError(fmt::format("--batch {}: at least 1 required", args.batch));
+  const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
+  const auto data = open_data_set(spec, /*seed=*/1);
+  const Graph step = differentiate(
+      model.build({args.batch, data->image_shape(), data->class_count()}, /*training=*/true));
+  const SiteTable sites = make_sites(step, kOptimizerStates);
+  fmt::print("{} under {}: {}\n\n{}", args.model, policy.label(), policy.help,
+             to_text(lower(step, sites, policy), step, sites));
+  return kExitFine;
+}
+
+}  // namespace
+
+std::function<int()> declare_explain(CLI::App& app) {
+  auto args = std::make_shared<ExplainArgs>();
+  app.add_option("MODEL", args->model, "a built-in model")->required();
+  app.add_option("--policy", args->policy, "a preset (see `lockstep list presets`) or my.toml")
+      ->required();
+  app.add_option("--data", args->data, "whose image shape is used [the model's default]");
+  app.add_option("--batch", args->batch, "examples per step")->capture_default_str();
+  return [args] { return explain(*args); };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// The commands of this version, in the order in which a user meets them.
+#include <array>
+
+#include "src/cli/command.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array kCommands = {
+    Command{"replay", "train a model in several number formats at once and record what they did",
+            declare_replay},
+    Command{"report", "what a run file says: which lanes trained, which layer broke first",
+            declare_report},
+    Command{"recommend", "which layers may go low, with which loss scale; writes a policy",
+            declare_recommend},
+    Command{"check", "compare a run with one accepted as good, for CI", declare_check},
+    Command{"explain", "what a policy makes of a model: every op, format, cast and accumulator",
+            declare_explain},
+    Command{"round", "one number in one format: bits, value, error, neighbours", declare_round},
+    Command{"list", "formats, presets, models and everything else that has a name", declare_list},
+};
+
+std::string& stored_command_line() {
+  static std::string text;
+  return text;
+}
+
+// Quotes what a POSIX shell would take apart.
+std::string quoted(const std::string& argument) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%^";
+  if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
+  std::string out = "'";
+  for (const char c : argument) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+const std::string& command_line() { return stored_command_line(); }
+
+void set_command_line(int argc, char** argv) {
+  // The program's own path says nothing about the run.
+  std::string text = "lockstep";
+  for (int i = 1; i < argc; ++i) text += " " + quoted(argv[i]);
+  stored_command_line() = std::move(text);
+}
+
+}  // namespace lockstep

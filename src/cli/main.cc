@@ -1,0 +1,92 @@
+// The program: finds the command, runs it, and maps what goes wrong to exit codes.
+//   0 fine   1 regression   2 usage, input or file error   3 nothing comparable   130 Ctrl-C
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "src/cli/command.h"
+#include "src/core/error.h"
+#include "src/record/run_file.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kExitCodes =
+    "Exit codes: 0 fine; 1 the check found a regression; 2 usage, input or file error;\n"
+    "3 nothing comparable to compare with; 130 stopped by Ctrl-C (the run file is whole).\n";
+
+std::string overview() {
+  std::string text = fmt::format(
+      "Lockstep {}: the same training steps in several number formats, side by side.\n\n"
+      "Trains one network in FP16, BF16, TF32 and others at once, in lockstep with an FP32\n"
+      "reference, and says what the formats did to every layer.\n\nCommands:\n",
+      LOCKSTEP_VERSION);
+  for (const Command& command : commands()) {
+    text += fmt::format("  {:<10} {}\n", command.name, command.help);
+  }
+  text +=
+      "\nTo see it work (half a minute, no data needed):\n"
+      "  lockstep replay lenet --lanes fp32,torch-autocast-fp16,pure-fp16 --steps 50 -o first.h5\n"
+      "  lockstep report first.h5\n\n"
+      "`lockstep COMMAND --help` explains a command.\n\n";
+  return text + std::string(kExitCodes);
+}
+
+void require_known_command(int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    if (command.name == argv[1]) return;
+    names.emplace_back(command.name);
+  }
+  throw InputError(fmt::format("command '{}': unknown", argv[1]), did_you_mean(argv[1], names));
+}
+
+int run(int argc, char** argv) {
+  require_known_command(argc, argv);
+  set_command_line(argc, argv);
+  CLI::App app("Lockstep: the same training steps in several number formats, side by side.",
+               "lockstep");
+  app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
+  app.footer(std::string(kExitCodes));
+  app.require_subcommand(0, 1);
+  std::vector<std::pair<CLI::App*, std::function<int()>>> declared;
+  for (const Command& command : commands()) {
+    CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.help));
+    declared.emplace_back(sub, command.declare(*sub));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitFine : kExitUsage;
+  }
+  for (const auto& [sub, work] : declared) {
+    if (sub->parsed()) return work();
+  }
+  fmt::print("{}", overview());
+  return kExitFine;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::run(argc, argv);
+  } catch (const lockstep::InputError& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.what());
+  } catch (const lockstep::WriteError& error) {
+    fmt::print(stderr,
+               "lockstep: {}\nWhat was recorded before stays readable; `--resume` goes on from the "
+               "last checkpoint.\n",
+               error.what());
+    // The file must not be touched again, so no destructor may run after this point.
+    std::fflush(nullptr);
+    std::_Exit(lockstep::kExitUsage);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: internal error: {}\n", error.what());
+  }
+  return lockstep::kExitUsage;
+}

@@ -1,0 +1,105 @@
+// Draws the progress line from step records.
+#include "src/cli/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "reports/number_text.h"
+#include "reports/text_writer.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kBarWidth = 20;
+constexpr int kPlainLines = 10;             // over the whole run
+constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
+
+int terminal_width() {
+  winsize size = {};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kTextWidth;
+  return size.ws_col;
+}
+
+std::string bar(double share) {
+  const int full = static_cast<int>(share * kBarWidth);
+  std::string out;
+  for (int i = 0; i < kBarWidth; ++i) out += i < full ? "█" : "░";
+  return out;
+}
+
+std::string cut(const std::string& text, int width) {
+  if (display_width(text) <= width) return text;
+  std::string out;
+  for (const char c : text) {
+    const bool starts = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    if (starts && display_width(out) >= width) break;
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+Progress::Progress(int64_t first_step, int64_t step_count)
+    : first_step_(first_step), step_count_(step_count), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void Progress::on_start(const RunDescription& run) {
+  for (const LaneDescription& lane : run.lanes) lane_names_.push_back(lane.name);
+  start_ = std::chrono::steady_clock::now();
+  last_drawn_ = start_ - kRedrawEvery;
+  next_line_ = first_step_ + 1;
+  fmt::print(stderr, "{}, {} lanes, steps {}..{}\n", run.data, lane_names_.size(), first_step_,
+             step_count_ - 1);
+}
+
+void Progress::on_step(const StepRecord& step) {
+  const int64_t done = step.step + 1;
+  const auto now = std::chrono::steady_clock::now();
+  if (terminal_) {
+    if (now - last_drawn_ < kRedrawEvery && done < step_count_) return;
+    last_drawn_ = now;
+    const std::string line =
+        fmt::format("{} {}/{}  {}", bar(static_cast<double>(done) / static_cast<double>(step_count_)),
+                    done, step_count_, status(step));
+    fmt::print(stderr, "\r\x1b[K{}", cut(line, terminal_width() - 1));
+    line_open_ = true;
+  } else if (done >= next_line_ || done == step_count_) {
+    fmt::print(stderr, "step {}/{}  {}\n", done, step_count_, status(step));
+    while (next_line_ <= done) next_line_ += std::max<int64_t>(1, step_count_ / kPlainLines);
+  }
+  std::fflush(stderr);
+}
+
+void Progress::on_finish() {
+  if (line_open_) fmt::print(stderr, "\n");
+  line_open_ = false;
+}
+
+std::string Progress::time_left(int64_t steps_done) const {
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  const auto taken = static_cast<double>(steps_done - first_step_);
+  return seconds_text(elapsed.count() / taken * static_cast<double>(step_count_ - steps_done));
+}
+
+// "12 s left  loss: fp32 0.123  pure-fp16 dead  scale: torch-autocast-fp16 2^15"
+std::string Progress::status(const StepRecord& step) const {
+  const int64_t done = step.step + 1;
+  std::string text = done < step_count_ ? time_left(done) + " left" : "done";
+  text += "  loss:";
+  std::string scales;
+  for (size_t i = 0; i < step.lanes.size() && i < lane_names_.size(); ++i) {
+    const LaneStep& lane = step.lanes[i];
+    text += fmt::format(" {} {}", lane_names_[i], lane.alive ? loss_text(lane.loss) : "stopped");
+    if (lane.alive && !lane.scalers.empty() && lane.scalers[0].scale != 1) {
+      scales += fmt::format(" {} {}", lane_names_[i], scale_text(lane.scalers[0].scale));
+    }
+  }
+  return scales.empty() ? text : text + "  scale:" + scales;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// How far is the run? One line, redrawn, on a terminal; a plain line every tenth of the way otherwise.
+// Goes to stderr, so that stdout holds results only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+class Progress : public Observer {
+ public:
+  // `first_step`: where a resumed run starts.
+  Progress(int64_t first_step, int64_t step_count);
+  void on_start(const RunDescription& run) override;
+  void on_step(const StepRecord& step) override;
+  void on_finish() override;
+
+ private:
+  std::string status(const StepRecord& step) const;
+  std::string time_left(int64_t steps_done) const;
+
+  int64_t first_step_, step_count_;
+  bool terminal_;
+  int64_t next_line_ = 0;        // steps done at which the next plain line is due
+  bool line_open_ = false;
+  std::vector<std::string> lane_names_;
+  std::chrono::steady_clock::time_point start_, last_drawn_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,13 @@
+// Ctrl-C as a flag: the step in progress ends, the file is whole, then the program leaves.
+#pragma once
+
+#include <atomic>
+
+namespace lockstep {
+
+// From now on SIGINT and SIGTERM set the flag this returns; a second one ends the program at once.
+const std::atomic<bool>& catch_stop_signals();
+// The signal that set the flag, 0 when none did.
+int stop_signal();
+
+}  // namespace lockstep

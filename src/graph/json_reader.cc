@@ -1,0 +1,245 @@
+// Reads the IR from JSON: nlohmann's parser, then a check of every field that names its place, e.g.
+// "nodes[3].out[0].shape", then validate().
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "src/core/error.h"
+#include "src/graph/json.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+
+// Reads fields, collecting what is wrong with them; `path` says where, e.g. "nodes[3].out[0]".
+class Reader {
+ public:
+  Graph read(std::string_view text) {
+    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (json.is_discarded()) throw InputError("graph JSON: is not valid JSON");
+    if (!json.is_object()) throw InputError("graph JSON: must be an object");
+    const int64_t version = integer(json, "graph", "ir");
+    if (version != kIrVersion) {
+      throw InputError(fmt::format("graph JSON: ir is {}, must be {}", version, kIrVersion),
+                       version > kIrVersion ? "a newer Lockstep wrote it" : "");
+    }
+    Graph graph;
+    graph.name = string(json, "graph", "name", /*required=*/false);
+    for_each(json, "inputs", [&](const Json& item, const std::string& path) {
+      graph.inputs.push_back(
+          {string(item, path, "id"), string(item, path, "path", false), type(item, path)});
+    });
+    for_each(json, "params", [&](const Json& item, const std::string& path) {
+      graph.parameters.push_back({string(item, path, "name"), type(item, path),
+                                  boolean(item, path, "requires_grad", true),
+                                  string(item, path, "module", false)});
+    });
+    for_each(json, "buffers", [&](const Json& item, const std::string& path) {
+      graph.buffers.push_back(
+          {string(item, path, "name"), type(item, path), string(item, path, "module", false)});
+    });
+    for_each(json, "nodes", [&](const Json& item, const std::string& path) {
+      graph.nodes.push_back(node(item, path));
+    });
+    graph.loss = string(json, "graph", "loss", false);
+    graph.outputs = strings_by_name(json, "outputs");
+    for_each(json, "mutations", [&](const Json& item, const std::string& path) {
+      const std::string value = string(item, path, "value");
+      const int64_t slot = item.contains("slot") ? integer(item, path, "slot") : 0;
+      graph.mutations.push_back(
+          {string(item, path, "buffer"), slot == 0 ? value : value + "." + std::to_string(slot)});
+    });
+    graph.gradients = strings_by_name(json, "gradients");
+    problems_.throw_if_any();
+    return graph;
+  }
+
+ private:
+  void wrong(const std::string& path, std::string_view key, const std::string& constraint,
+             const Json* found = nullptr) {
+    problems_.add(path + "." + std::string(key) +
+                  (found ? ": is " + found->dump() + ", must be " : ": is missing, must be ") +
+                  constraint);
+  }
+
+  // Null, after saying so if it is required, when the field is absent or JSON's null.
+  const Json* field(const Json& item, const std::string& path, const char* key, bool required,
+                    const char* constraint) {
+    if (!item.is_object()) {
+      problems_.add(path + ": must be an object");
+      return nullptr;
+    }
+    const auto found = item.find(key);
+    if (found != item.end() && !found->is_null()) return &*found;
+    if (required) wrong(path, key, constraint);
+    return nullptr;
+  }
+
+  std::string string(const Json& item, const std::string& path, const char* key,
+                     bool required = true) {
+    const Json* found = field(item, path, key, required, "a string");
+    if (!found) return "";
+    if (found->is_string()) return found->get<std::string>();
+    wrong(path, key, "a string", found);
+    return "";
+  }
+
+  bool boolean(const Json& item, const std::string& path, const char* key, bool fallback) {
+    const Json* found = field(item, path, key, false, "");
+    if (!found) return fallback;
+    if (found->is_boolean()) return found->get<bool>();
+    wrong(path, key, "true or false", found);
+    return fallback;
+  }
+
+  static bool is_int64(const Json& value) {
+    constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+    return value.is_number_integer() &&
+           (!value.is_number_unsigned() || value.get<uint64_t>() <= kMax);
+  }
+
+  int64_t integer(const Json& item, const std::string& path, const char* key) {
+    const Json* found = field(item, path, key, true, "an integer");
+    if (!found) return 0;
+    if (is_int64(*found)) return found->get<int64_t>();
+    wrong(path, key, "an integer", found);
+    return 0;
+  }
+
+  template <typename Body>
+  void for_each(const Json& item, const char* key, Body body, const std::string& path = "graph",
+                bool required = false) {
+    const Json* found = field(item, path, key, required, "a list");
+    if (!found) return;
+    if (!found->is_array()) return wrong(path, key, "a list", found);
+    for (size_t i = 0; i < found->size(); ++i) {
+      const std::string place = path == "graph" ? key : path + "." + key;
+      body((*found)[i], fmt::format("{}[{}]", place, i));
+    }
+  }
+
+  std::vector<std::string> strings(const Json& item, const std::string& path, const char* key,
+                                   bool required) {
+    std::vector<std::string> values;
+    for_each(
+        item, key,
+        [&](const Json& value, const std::string& place) {
+          if (value.is_string()) {
+            values.push_back(value.get<std::string>());
+          } else {
+            problems_.add(place + ": is " + value.dump() + ", must be a string");
+          }
+        },
+        path, required);
+    return values;
+  }
+
+  std::map<std::string, std::string> strings_by_name(const Json& json, const char* key) {
+    std::map<std::string, std::string> values;
+    const Json* found = field(json, "graph", key, false, "");
+    if (!found) return values;
+    if (!found->is_object()) {
+      wrong("graph", key, "an object", found);
+      return values;
+    }
+    for (const auto& [name, value] : found->items()) {
+      values[name] = string(*found, key, name.c_str());
+    }
+    return values;
+  }
+
+  TensorType type(const Json& item, const std::string& path) {
+    TensorType type;
+    for_each(
+        item, "shape",
+        [&](const Json& extent, const std::string& place) {
+          if (is_int64(extent)) {
+            type.shape.push_back(extent.get<int64_t>());
+          } else {
+            problems_.add(place + ": is " + extent.dump() + ", must be an integer");
+          }
+        },
+        path, /*required=*/true);
+    const std::string dtype = string(item, path, "dtype");
+    if (dtype == "i32" || dtype == "i64") {
+      type.element = ElementType::kInt;
+    } else if (dtype != "f32" && !dtype.empty()) {
+      problems_.add(path + ".dtype: is '" + dtype + "', must be f32, i32 or i64");
+    }
+    return type;
+  }
+
+  Attributes attributes(const Json& item, const std::string& path) {
+    Attributes attributes;
+    const Json* found = field(item, path, "attrs", false, "");
+    if (!found) return attributes;
+    if (!found->is_object()) {
+      wrong(path, "attrs", "an object", found);
+      return attributes;
+    }
+    for (const auto& [key, value] : found->items()) {
+      if (value.is_boolean()) {
+        attributes[key] = value.get<bool>();
+      } else if (is_int64(value)) {
+        attributes[key] = value.get<int64_t>();
+      } else if (value.is_number_float()) {
+        attributes[key] = value.get<double>();
+      } else if (value.is_string()) {
+        attributes[key] = text_attribute(value.get<std::string>());
+      } else if (value.is_array() && std::all_of(value.begin(), value.end(), is_int64)) {
+        attributes[key] = value.get<std::vector<int64_t>>();
+      } else {
+        wrong(path + ".attrs", key, "a bool, a number, a string or a list of integers", &value);
+      }
+    }
+    return attributes;
+  }
+
+  static Attribute text_attribute(const std::string& text) {
+    if (text == "inf") return std::numeric_limits<double>::infinity();
+    if (text == "-inf") return -std::numeric_limits<double>::infinity();
+    if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+    return text;
+  }
+
+  Node node(const Json& item, const std::string& path) {
+    Node node;
+    node.id = string(item, path, "id");
+    node.op = string(item, path, "op");
+    node.inputs = strings(item, path, "in", /*required=*/true);
+    node.attributes = attributes(item, path);
+    for_each(
+        item, "out",
+        [&](const Json& output, const std::string& place) {
+          node.outputs.push_back(type(output, place));
+        },
+        path, /*required=*/true);
+    node.layer = string(item, path, "module", false);
+    node.source_line = string(item, path, "src", false);
+    node.forward_node = string(item, path, "forward_node", false);
+    node.gradient_of = strings(item, path, "gradient_of", /*required=*/false);
+    // What a capture may say and this version does not model must not be dropped silently.
+    if (item.is_object() && item.contains("autocast") && !item["autocast"].is_null()) {
+      problems_.add(path + ".autocast: autocast regions are not supported yet");
+    }
+    if (boolean(item, path, "nograd", false)) {
+      problems_.add(path + ".nograd: regions without gradients are not supported yet");
+    }
+    return node;
+  }
+
+  ProblemList problems_{"graph JSON"};
+};
+
+}  // namespace
+
+Graph graph_from_json(std::string_view json) {
+  Graph graph = Reader().read(json);
+  validate(graph);
+  return graph;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,170 @@
+// See site.h. Roles follow from where a value comes from; nothing here depends on a policy.
+#include "src/graph/site.h"
+
+#include <array>
+#include <map>
+
+#include "src/core/error.h"
+#include "src/graph/infer.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array<std::string_view, 3> kPoints = {"operand", "output", "accumulator"};
+
+class SiteMaker {
+ public:
+  explicit SiteMaker(const Graph& step) : step_(step) {}
+
+  std::vector<Site> make(int optimizer_states) {
+    for (const Node& node : step_.nodes) add_node(node);
+    for (const Parameter& parameter : step_.parameters) {
+      if (step_.gradients.contains(parameter.name)) add_updates(parameter, optimizer_states);
+    }
+    return std::move(sites_);
+  }
+
+ private:
+  Role role_of(const std::string& value) const {
+    if (value == kLossSeedId || value == step_.loss) return Role::kLoss;
+    if (value.starts_with("p:")) return Role::kWeight;
+    if (value.starts_with("b:")) return Role::kBuffer;
+    const Node* node = step_.producer_of(value);
+    if (!node) return Role::kInput;
+    const size_t index = static_cast<size_t>(split_value_id(value).second);
+    if (node->is_backward()) {
+      return step_.parameter_of(node->gradient_of[index]) ? Role::kGradWeight
+                                                          : Role::kGradActivation;
+    }
+    // Statistics beside the result: running ones, and those saved for the backward pass.
+    const std::vector<int>& follows = find_op(node->op).output_follows;
+    return index < follows.size() && follows[index] != -1 ? Role::kBuffer : Role::kActivation;
+  }
+
+  bool is_scaled(const std::string& value) const {
+    if (value == kLossSeedId) return true;
+    const Node* node = step_.producer_of(value);
+    return node && node->is_backward();
+  }
+
+  Site& add(const std::string& layer, const std::string& op, Role role, Point point, Shape shape,
+            const std::string& node, int index, const std::string& value) {
+    Site site{};
+    site.id = static_cast<int32_t>(sites_.size());
+    site.layer = layer, site.op = op, site.role = role, site.point = point;
+    site.shape = std::move(shape);
+    site.node = node, site.index = index, site.value = value;
+    sites_.push_back(std::move(site));
+    return sites_.back();
+  }
+
+  void add_node(const Node& node) {
+    const std::string layer = layer_of(step_, node);
+    std::vector<int32_t> operands;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const std::string& value = node.inputs[i];
+      const TensorType& type = step_.type_of(value);
+      if (type.element != ElementType::kFloat) continue;
+      Site& site = add(layer, node.op, role_of(value), Point::kOperand, type.shape, node.id,
+                       static_cast<int>(i), value);
+      const auto producer = output_site_.find(value);
+      if (producer != output_site_.end()) site.feeds = {producer->second};
+      finish(site, node, is_scaled(value));
+      operands.push_back(site.id);
+    }
+    std::vector<int32_t> sources = operands;
+    if (find_op(node.op).has_gemm_accumulator) {
+      Site& site = add(layer, node.op, Role::kAccumulator, Point::kAccumulator,
+                       node.outputs[0].shape, node.id, 0, output_id(node, 0));
+      site.feeds = operands;
+      finish(site, node, node.is_backward());
+      sources.push_back(site.id);
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i].element != ElementType::kFloat) continue;
+      const std::string value = output_id(node, i);
+      Site& site = add(layer, node.op, role_of(value), Point::kOutput, node.outputs[i].shape,
+                       node.id, static_cast<int>(i), value);
+      // The accumulator forms output 0 alone.
+      site.feeds = i == 0 ? sources : operands;
+      finish(site, node, node.is_backward());
+      output_site_[value] = site.id;
+    }
+  }
+
+  static void finish(Site& site, const Node& node, bool scaled) {
+    site.source_line = node.source_line;
+    site.scaled = scaled;
+  }
+
+  void add_updates(const Parameter& parameter, int optimizer_states) {
+    const std::string& gradient = step_.gradients.at(parameter.name);
+    const std::string node = "optimizer:" + parameter.name, value = "p:" + parameter.name;
+    const std::string layer = parameter.layer.empty() ? parameter.name : parameter.layer;
+    const auto add_one = [&](Role role, Point point, int index, std::vector<int32_t> feeds) {
+      Site& site = add(layer, "optimizer", role, point, parameter.type.shape, node, index, value);
+      site.feeds = std::move(feeds);
+      return site.id;
+    };
+    std::vector<int32_t> from_gradient;
+    const auto producer = output_site_.find(gradient);
+    if (producer != output_site_.end()) from_gradient = {producer->second};
+    const int32_t update = add_one(Role::kUpdate, Point::kOperand, 0, from_gradient);
+    for (int k = 0; k < optimizer_states; ++k) {
+      add_one(Role::kOptimizerState, Point::kOperand, k, from_gradient);
+    }
+    const int32_t master = add_one(Role::kMasterWeight, Point::kOutput, 0, {update});
+    add_one(Role::kWeight, Point::kOutput, 1, {update, master});
+  }
+
+  const Graph& step_;
+  std::vector<Site> sites_;
+  std::map<std::string, int32_t> output_site_;  // value id -> site of the output it is
+};
+
+}  // namespace
+
+std::string_view to_string(Point point) {
+  return kPoints.at(static_cast<size_t>(point));
+}
+
+Point find_point(std::string_view name) {
+  for (size_t i = 0; i < kPoints.size(); ++i) {
+    if (kPoints[i] == name) return static_cast<Point>(i);
+  }
+  throw InputError("point '" + std::string(name) + "': unknown",
+                   did_you_mean(name, {kPoints.begin(), kPoints.end()}));
+}
+
+std::string Site::label() const {
+  std::string text = layer;
+  for (const std::string_view part : {std::string_view(op), to_string(role), to_string(point)}) {
+    text += ' ';
+    text += part;
+  }
+  return text;
+}
+
+int32_t SiteTable::find(std::string_view node, Point point, int index) const {
+  for (const Site& site : sites) {
+    if (site.index == index && site.point == point && site.node == node) return site.id;
+  }
+  return -1;
+}
+
+int32_t SiteTable::find_update(std::string_view parameter, Role role, int index) const {
+  constexpr std::string_view kPrefix = "optimizer:";
+  for (const Site& site : sites) {
+    if (site.role != role || !site.node.starts_with(kPrefix)) continue;
+    if (std::string_view(site.node).substr(kPrefix.size()) != parameter) continue;
+    if (role != Role::kOptimizerState || site.index == index) return site.id;
+  }
+  return -1;
+}
+
+SiteTable make_sites(const Graph& step, int optimizer_states) {
+  return {SiteMaker(step).make(optimizer_states)};
+}
+
+}  // namespace lockstep

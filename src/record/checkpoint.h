@@ -1,0 +1,33 @@
+// The full state of a run beside its file: PATH.state (newest) and PATH.state.1 (the one before), each
+// complete or absent. Reading is `read_checkpoint` in run_file.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+// What belongs to the record, not to the run, but must survive with it.
+struct RecordState {
+  std::string run_hash;
+  std::vector<std::string> lane_names;
+  std::vector<std::vector<uint64_t>> unfinished_sums;   // per lane, [site * 256]
+};
+struct Checkpoint {
+  RunState run;
+  RecordState record;
+};
+
+// Writes PATH.state.tmp, syncs it, and renames. Throws: WriteError; the older files stay.
+void write_checkpoint(const std::string& run_path, const RunState& run, const RecordState& record);
+
+// The newest one with steps_done <= limit. Throws: InputError when one is damaged.
+std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit);
+
+void remove_checkpoints(const std::string& run_path);
+
+}  // namespace lockstep

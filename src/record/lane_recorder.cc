@@ -1,0 +1,290 @@
+#include "src/record/lane_recorder.h"
+
+#include <limits>
+
+#include "src/record/layout.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// A dead lane's record may leave its sites out.
+const SiteRecord* measured_site(const LaneStep& lane, int64_t site) {
+  const size_t i = static_cast<size_t>(site);
+  if (!lane.alive || i >= lane.sites.size() || !lane.sites[i].measured) return nullptr;
+  return &lane.sites[i];
+}
+
+}  // namespace
+
+std::vector<uint64_t> bits_hash_row(const LaneStep& lane, int64_t site_count) {
+  std::vector<uint64_t> row(static_cast<size_t>(site_count), 0);
+  for (int64_t s = 0; s < site_count; ++s) {
+    const SiteRecord* site = measured_site(lane, s);
+    if (site != nullptr) row[static_cast<size_t>(s)] = site->stats.bits_hash;
+  }
+  return row;
+}
+
+LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int64_t index,
+                                  int64_t site_count, int64_t histogram_every) {
+  LaneRecorder r;
+  r.group_ = hdf5::create_group(lanes, layout::escape(lane.name));
+  const hid_t group = r.group_.id();
+  hdf5::write_attribute(group, layout::kIndex, index);
+  hdf5::write_attribute(group, layout::kEngine, lane.engine);
+  hdf5::write_attribute(group, layout::kTarget, lane.target);
+  hdf5::write_attribute(group, layout::kIsReference, int64_t{lane.is_reference});
+  std::string fallbacks;
+  for (const std::string& kernel : lane.fallbacks) {
+    fallbacks += (fallbacks.empty() ? "" : ",") + kernel;
+  }
+  hdf5::write_attribute(group, layout::kFallbacks, fallbacks);
+  hdf5::write_attribute(group, layout::kDiedAt, int64_t{-1});
+  hdf5::write_attribute(group, layout::kPolicyHash, layout::hex(lane.policy.hash()));
+  hdf5::write_text(group, layout::kPolicy, lane.policy.text);
+  r.site_count_ = site_count;
+  r.histogram_every_ = histogram_every;
+  r.sums_.assign(static_cast<size_t>(site_count * kHistogramBins), 0);
+  r.make(group, true);
+  return r;
+}
+
+LaneRecorder LaneRecorder::open(hid_t lanes, const LaneDescription& lane, int64_t site_count,
+                                int64_t histogram_every, int64_t steps_complete,
+                                std::vector<uint64_t> unfinished_sums) {
+  LaneRecorder r;
+  r.group_ = hdf5::open_group(lanes, layout::escape(lane.name));
+  r.site_count_ = site_count;
+  r.histogram_every_ = histogram_every;
+  r.sums_ = std::move(unfinished_sums);
+  r.make(r.group_.id(), false);
+  // Records and sums of steps that were never completed are written again.
+  while (r.histogram_records_ < r.histogram_step_.rows()) {
+    int64_t step = 0;
+    r.histogram_step_.read(r.histogram_records_, &step);
+    if (step >= steps_complete) break;
+    ++r.histogram_records_;
+  }
+  const int64_t died_at = hdf5::int_attribute(r.group_.id(), layout::kDiedAt);
+  r.died_ = died_at >= 0 && died_at < steps_complete;
+  if (!r.died_) hdf5::write_attribute(r.group_.id(), layout::kDiedAt, int64_t{-1});
+  // A short last row is about to be overwritten: from now on it holds nothing.
+  const int64_t last_block = steps_complete / layout::kHistogramBlock;
+  const int64_t nothing = 0;
+  if (last_block < r.histogram_50_steps_.rows()) r.histogram_50_steps_.write(last_block, &nothing);
+  return r;
+}
+
+void LaneRecorder::make(hid_t group, bool create) {
+  const auto subgroup = [&](const char* name) {
+    return create ? hdf5::create_group(group, name) : hdf5::open_group(group, name);
+  };
+  const auto dataset = [&](GrowingDataset& out, hid_t parent, const std::string& name, hid_t type,
+                           const std::vector<int64_t>& shape, bool wide) {
+    out = create ? GrowingDataset::create(parent, name, type, shape, wide)
+                 : GrowingDataset::open(parent, name);
+  };
+  const auto series = [&](GrowingDataset& out, hid_t parent, const char* name, hid_t type) {
+    dataset(out, parent, name, type, {}, false);
+  };
+  const auto per_scaler = [&](GrowingDataset& out, hid_t parent, const char* name, hid_t type) {
+    dataset(out, parent, name, type, {layout::kScalers}, false);
+  };
+  const auto per_site = [&](GrowingDataset& out, hid_t parent, std::string_view name, hid_t type) {
+    dataset(out, parent, std::string(name), type, {site_count_}, true);
+  };
+
+  series(loss_, group, "loss", H5T_NATIVE_DOUBLE);
+  series(seconds_, group, "seconds", H5T_NATIVE_DOUBLE);
+  series(attempts_, group, "attempts", H5T_NATIVE_INT32);
+
+  const hdf5::Handle eval = subgroup("eval");
+  series(eval_steps_done_, eval.id(), "steps_done", H5T_NATIVE_INT64);
+  series(eval_loss_, eval.id(), "loss", H5T_NATIVE_DOUBLE);
+  series(eval_accuracy_, eval.id(), "accuracy", H5T_NATIVE_DOUBLE);
+  series(eval_count_, eval.id(), "example_count", H5T_NATIVE_INT64);
+
+  const hdf5::Handle scaler = subgroup("loss_scale");
+  per_scaler(scaler_scale_, scaler.id(), "scale", H5T_NATIVE_DOUBLE);
+  per_scaler(found_inf_, scaler.id(), "found_inf", H5T_NATIVE_UINT8);
+  per_scaler(skipped_, scaler.id(), "skipped", H5T_NATIVE_UINT8);
+  per_scaler(growth_tracker_, scaler.id(), "growth_tracker", H5T_NATIVE_INT32);
+  per_scaler(culprit_site_, scaler.id(), "culprit_site", H5T_NATIVE_INT32);
+
+  per_site(scale_, group, "scale", H5T_NATIVE_DOUBLE);
+  per_site(bits_hash_, group, "bits_hash", H5T_NATIVE_UINT64);
+  const hdf5::Handle counts = subgroup("counts"), moments = subgroup("moments");
+  for (const Statistic& statistic : statistics()) {
+    const bool is_count = statistic.kind == StatisticKind::kCount;
+    per_site(statistics_.emplace_back(), is_count ? counts.id() : moments.id(), statistic.name,
+             is_count ? H5T_NATIVE_UINT64 : H5T_NATIVE_DOUBLE);
+  }
+
+  const hdf5::Handle updates = subgroup("updates");
+  per_site(stagnant_, updates.id(), "stagnant", H5T_NATIVE_UINT64);
+  per_site(update_count_, updates.id(), "count", H5T_NATIVE_UINT64);
+  per_site(update_sq_, updates.id(), "update_sq", H5T_NATIVE_DOUBLE);
+  per_site(weight_sq_, updates.id(), "weight_sq", H5T_NATIVE_DOUBLE);
+
+  const std::vector<int64_t> bins = {site_count_, kHistogramBins};
+  dataset(histogram_, group, layout::kHistogram, H5T_NATIVE_UINT32, bins, true);
+  series(histogram_step_, group, layout::kHistogramStep, H5T_NATIVE_INT64);
+  dataset(histogram_50_, group, layout::kHistogram50, H5T_NATIVE_UINT64, bins, true);
+  series(histogram_50_steps_, group, layout::kHistogram50Steps, H5T_NATIVE_INT64);
+}
+
+void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
+  if (!lane.alive && !died_) {
+    died_ = true;
+    hdf5::write_attribute(group_.id(), layout::kDiedAt, step);
+  }
+  const double loss = lane.alive ? lane.loss : kNaN;
+  const double seconds = lane.alive ? lane.seconds : 0;
+  const int32_t attempts = lane.alive ? lane.attempts : 0;
+  loss_.write(step, &loss);
+  seconds_.write(step, &seconds);
+  attempts_.write(step, &attempts);
+  write_scalers(step, lane);
+  write_sites(step, lane);
+  write_updates(step, lane);
+  if (keeps_histogram(step, lane)) write_histogram(step, lane);
+  add_to_sums(lane);
+  if ((step + 1) % layout::kHistogramBlock == 0) {
+    write_sums(step + 1);
+    sums_.assign(sums_.size(), 0);
+  }
+}
+
+void LaneRecorder::pass_step(int64_t step, const LaneStep& lane) {
+  add_to_sums(lane);
+  if ((step + 1) % layout::kHistogramBlock == 0) sums_.assign(sums_.size(), 0);
+}
+
+std::vector<uint64_t> LaneRecorder::recorded_bits_hash(int64_t step) const {
+  std::vector<uint64_t> row(static_cast<size_t>(site_count_));
+  bits_hash_.read(step, row.data());
+  return row;
+}
+
+void LaneRecorder::write_scalers(int64_t step, const LaneStep& lane) {
+  ScalerRecord scaler;
+  scaler.scale = kNaN;
+  if (lane.alive && !lane.scalers.empty()) scaler = lane.scalers[0];
+  const uint8_t found_inf = scaler.found_inf, skipped = scaler.skipped;
+  scaler_scale_.write(step, &scaler.scale);
+  found_inf_.write(step, &found_inf);
+  skipped_.write(step, &skipped);
+  growth_tracker_.write(step, &scaler.growth_tracker);
+  culprit_site_.write(step, &scaler.culprit_site);
+}
+
+void LaneRecorder::write_sites(int64_t step, const LaneStep& lane) {
+  // One pass over the sites: a record is over 2 KB, so walking them once per statistic is slow.
+  const size_t n = static_cast<size_t>(site_count_);
+  const auto table = statistics();
+  std::vector<std::vector<uint64_t>> counts(table.size());
+  std::vector<std::vector<double>> moments(table.size());
+  for (size_t t = 0; t < table.size(); ++t) {
+    if (table[t].kind == StatisticKind::kCount) counts[t].assign(n, 0);
+    if (table[t].kind == StatisticKind::kMoment) moments[t].assign(n, kNaN);
+  }
+  std::vector<double> scale(n, kNaN);
+  for (size_t s = 0; s < n; ++s) {
+    const SiteRecord* site = measured_site(lane, static_cast<int64_t>(s));
+    if (site == nullptr) continue;
+    scale[s] = site->scale;
+    for (size_t t = 0; t < table.size(); ++t) {
+      if (table[t].kind == StatisticKind::kCount) {
+        counts[t][s] = table[t].count(site->stats, site->error);
+      } else {
+        moments[t][s] = table[t].moment(site->stats, site->error);
+      }
+    }
+  }
+  scale_.write(step, scale.data());
+  bits_hash_.write(step, bits_hash_row(lane, site_count_).data());
+  for (size_t t = 0; t < table.size(); ++t) {
+    const bool is_count = table[t].kind == StatisticKind::kCount;
+    statistics_[t].write(step, is_count ? static_cast<const void*>(counts[t].data())
+                                        : static_cast<const void*>(moments[t].data()));
+  }
+}
+
+void LaneRecorder::write_updates(int64_t step, const LaneStep& lane) {
+  const size_t n = static_cast<size_t>(site_count_);
+  std::vector<uint64_t> stagnant(n, 0), count(n, 0);
+  std::vector<double> update_sq(n, kNaN), weight_sq(n, kNaN);
+  for (size_t s = 0; lane.alive && s < n && s < lane.updates.size(); ++s) {
+    if (!lane.updates[s].measured) continue;
+    const UpdateStats& stats = lane.updates[s].stats;
+    stagnant[s] = stats.stagnant;
+    count[s] = stats.count;
+    update_sq[s] = stats.update_sq;
+    weight_sq[s] = stats.weight_sq;
+  }
+  stagnant_.write(step, stagnant.data());
+  update_count_.write(step, count.data());
+  update_sq_.write(step, update_sq.data());
+  weight_sq_.write(step, weight_sq.data());
+}
+
+bool LaneRecorder::keeps_histogram(int64_t step, const LaneStep& lane) const {
+  if (!lane.alive) return false;
+  if (step < layout::kHistogramFirstSteps || step % histogram_every_ == 0) return true;
+  for (const ScalerRecord& scaler : lane.scalers) {
+    if (scaler.skipped) return true;
+  }
+  for (int64_t s = 0; s < site_count_; ++s) {
+    const SiteRecord* site = measured_site(lane, s);
+    if (site != nullptr && site->stats.nonfinite_seen()) return true;
+  }
+  return false;
+}
+
+void LaneRecorder::write_histogram(int64_t step, const LaneStep& lane) {
+  std::vector<uint32_t> bins(static_cast<size_t>(site_count_ * kHistogramBins), 0);
+  for (int64_t s = 0; s < site_count_; ++s) {
+    const SiteRecord* site = measured_site(lane, s);
+    if (site == nullptr) continue;
+    uint32_t* out = bins.data() + s * kHistogramBins;
+    for (int b = 0; b < kHistogramBins; ++b) {
+      out[b] = static_cast<uint32_t>(site->stats.exponent_histogram[static_cast<size_t>(b)]);
+    }
+  }
+  histogram_.write(histogram_records_, bins.data());
+  histogram_step_.write(histogram_records_, &step);
+  ++histogram_records_;
+}
+
+void LaneRecorder::add_to_sums(const LaneStep& lane) {
+  for (int64_t s = 0; s < site_count_; ++s) {
+    const SiteRecord* site = measured_site(lane, s);
+    if (site == nullptr) continue;
+    uint64_t* out = sums_.data() + s * kHistogramBins;
+    const uint64_t* bins = site->stats.exponent_histogram.data();
+    for (int b = 0; b < kHistogramBins; ++b) out[b] += bins[b];
+  }
+}
+
+void LaneRecorder::write_sums(int64_t steps_done) {
+  const int64_t block = (steps_done - 1) / layout::kHistogramBlock;
+  const int64_t covered = steps_done - block * layout::kHistogramBlock;
+  histogram_50_.write(block, sums_.data());
+  histogram_50_steps_.write(block, &covered);
+}
+
+void LaneRecorder::write_unfinished_sums(int64_t steps_done) {
+  if (steps_done % layout::kHistogramBlock != 0) write_sums(steps_done);
+}
+
+void LaneRecorder::write_evaluation(int64_t row, int64_t steps_done, double loss, double accuracy,
+                                    int64_t example_count) {
+  eval_steps_done_.write(row, &steps_done);
+  eval_loss_.write(row, &loss);
+  eval_accuracy_.write(row, &accuracy);
+  eval_count_.write(row, &example_count);
+}
+
+}  // namespace lockstep

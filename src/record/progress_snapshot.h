@@ -1,0 +1,30 @@
+// The live view of a run: PATH.progress.json, renamed into place at most twice a second, so that nobody
+// needs to read the open run file. A snapshot that cannot be written is skipped.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+class ProgressSnapshot {
+ public:
+  ProgressSnapshot(std::string run_path, std::vector<std::string> lane_names, int64_t steps);
+  void step(const StepRecord& record);
+  // "running" becomes "finished" (all steps done) or "stopped".
+  void finish();
+
+ private:
+  void write();
+  std::string path_;
+  std::vector<std::string> lane_names_;
+  int64_t steps_;
+  std::string state_ = "running";
+  StepRecord last_;   // losses and scalers only
+  std::chrono::steady_clock::time_point written_{};
+};
+
+}  // namespace lockstep

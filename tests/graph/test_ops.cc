@@ -1,0 +1,274 @@
+// Shape rules (good and bad), and every op's gradient against central differences in FP64.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "src/core/error.h"
+#include "src/graph/builder.h"
+#include "src/graph/infer.h"
+#include "tests/graph/run_graph.h"
+
+namespace lockstep {
+namespace {
+
+using testing::gradient_error;
+using testing::kGradientTolerance;
+
+TensorType floats(Shape shape) {
+  return {std::move(shape)};
+}
+TensorType ints(Shape shape) {
+  return {std::move(shape), ElementType::kInt};
+}
+
+std::vector<TensorType> infer(std::string_view op, std::vector<TensorType> inputs,
+                              Attributes attributes = {}) {
+  Node node;
+  node.id = "n0";
+  node.op = op;
+  node.attributes = std::move(attributes);
+  return infer_outputs(node, inputs);
+}
+
+// The text of the error an op's shape rule gives, "" when it accepts.
+std::string refusal(std::string_view op, std::vector<TensorType> inputs,
+                    Attributes attributes = {}) {
+  try {
+    infer(op, std::move(inputs), std::move(attributes));
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("op table: names are unique, resolve to their row, and every row is whole") {
+  std::set<std::string_view> names;
+  for (const OpDef& op : ops()) {
+    CAPTURE(op.name);
+    CHECK(names.insert(op.name).second);
+    CHECK(&find_op(op.name) == &op);
+    CHECK_FALSE(op.help.empty());
+    CHECK_FALSE(op.source.empty());
+    CHECK(op.min_inputs >= 1);
+    CHECK(op.max_inputs >= op.min_inputs);
+    CHECK(op.infer != nullptr);
+    CHECK(op.run != nullptr);
+  }
+  CHECK_THROWS_WITH_AS(find_op("conv2"), doctest::Contains("did you mean 'conv2d'?"), InputError);
+}
+
+TEST_CASE("op table: autocast classes are those of torch's CUDA lists") {
+  for (const char* op : {"linear", "matmul", "conv2d"}) {
+    CHECK(find_op(op).cast_class == CastClass::kLowPrecision);
+    CHECK(find_op(op).has_gemm_accumulator);
+  }
+  for (const char* op : {"softmax", "cross_entropy", "mse_loss"}) {
+    CHECK(find_op(op).cast_class == CastClass::kFp32);
+  }
+  for (const char* op : {"batch_norm", "relu", "max_pool2d", "add", "mul", "reshape"}) {
+    CHECK(find_op(op).cast_class == CastClass::kFollow);
+  }
+  // Bias gradients are plain sums, weight and input gradients are sums of products.
+  CHECK_FALSE(find_op("linear_backward_bias").has_gemm_accumulator);
+  CHECK_FALSE(find_op("conv2d_backward_bias").has_gemm_accumulator);
+  CHECK(find_op("linear_backward_weight").has_gemm_accumulator);
+  CHECK(find_op("conv2d_backward_input").has_gemm_accumulator);
+}
+
+TEST_CASE("shape rules: what the ops accept") {
+  CHECK(infer("linear", {floats({5, 4, 7}), floats({3, 7}), floats({3})})[0] == floats({5, 4, 3}));
+  CHECK(infer("linear", {floats({7}), floats({3, 7})})[0] == floats({3}));
+  CHECK(infer("matmul", {floats({2, 3, 4}), floats({2, 4, 5})})[0] == floats({2, 3, 5}));
+  CHECK(infer("matmul", {floats({4, 3}), floats({5, 4})},
+              {{"transpose_a", true}, {"transpose_b", true}})[0] == floats({3, 5}));
+  // floor((7 + 2 * 1 - 2 * (3 - 1) - 1) / 2) + 1 = 3, floor((8 + 0 - (2 - 1) - 1) / 3) + 1 = 3
+  CHECK(infer("conv2d", {floats({2, 3, 7, 8}), floats({4, 3, 3, 2}), floats({4})},
+              {{"stride", Shape{2, 3}}, {"padding", Shape{1, 0}}, {"dilation", Shape{2, 1}}})[0] ==
+        floats({2, 4, 3, 3}));
+  const auto pooled =
+      infer("max_pool2d", {floats({2, 3, 7, 7})},
+            {{"kernel", Shape{3, 3}}, {"stride", Shape{2, 2}}, {"padding", Shape{1, 1}}});
+  CHECK(pooled == std::vector<TensorType>{floats({2, 3, 4, 4}), ints({2, 3, 4, 4})});
+  const auto normalised = infer(
+      "batch_norm", {floats({2, 3, 4, 4}), floats({3}), floats({3}), floats({3}), floats({3})});
+  CHECK(normalised.size() == 5);
+  CHECK(normalised[0] == floats({2, 3, 4, 4}));
+  CHECK(normalised[4] == floats({3}));
+  CHECK(infer("add", {floats({4, 1, 3}), floats({5, 1})})[0] == floats({4, 5, 3}));
+  CHECK(infer("mul", {floats({}), floats({2})})[0] == floats({2}));
+  CHECK(infer("sum_to", {floats({4, 5, 3})}, {{"shape", Shape{5, 1}}})[0] == floats({5, 1}));
+  CHECK(infer("reshape", {floats({4, 6})}, {{"shape", Shape{2, 12}}})[0] == floats({2, 12}));
+  CHECK(infer("cross_entropy", {floats({8, 10}), ints({8})})[0] == floats({}));
+  CHECK(infer("mse_loss", {floats({8, 10}), floats({8, 10})})[0] == floats({}));
+  CHECK(infer("softmax", {floats({8, 10})}, {{"dim", int64_t{1}}})[0] == floats({8, 10}));
+}
+
+TEST_CASE("shape rules: what they refuse, and that they say why") {
+  CHECK(contains(refusal("linear", {floats({5, 7}), floats({3, 8})}), "must be [3, 7]"));
+  CHECK(contains(refusal("linear", {floats({5, 7}), floats({3, 7}), floats({4})}), "must be [3]"));
+  CHECK(contains(refusal("linear", {floats({5, 7})}), "has 1 operands, must have 2 to 3"));
+  CHECK(contains(refusal("linear", {ints({5, 7}), floats({3, 7})}), "must be floating"));
+  CHECK(contains(refusal("matmul", {floats({2, 3, 4}), floats({3, 4, 5})}), "not broadcast"));
+  CHECK(contains(refusal("matmul", {floats({3, 4}), floats({5, 6})}), "inner extents are 4 and 5"));
+  const TensorType image = floats({2, 4, 7, 7}), weight = floats({6, 4, 3, 3});
+  CHECK(contains(refusal("conv2d", {image, floats({6, 2, 3, 3})}), "expects 2"));
+  CHECK(
+      contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{2}}}), "not supported yet"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"stride", Shape{0, 1}}}), "at least 1"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"padding", Shape{1, 1, 1}}}), "must have 2"));
+  CHECK(contains(refusal("conv2d", {image, floats({6, 4, 9, 9})}), "does not fit"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"strides", Shape{1, 1}}}),
+                 "did you mean 'stride'?"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"stride", std::string("same")}}),
+                 "'stride' must be a list of integers"));
+  CHECK(
+      contains(refusal("max_pool2d", {image}, {{"kernel", Shape{2, 2}}, {"padding", Shape{2, 2}}}),
+               "half the kernel"));
+  CHECK(contains(
+      refusal("batch_norm", {floats({2, 3}), floats({3}), floats({3}), floats({3}), floats({2})}),
+      "operand 4 is [2], must be [3]"));
+  CHECK(contains(
+      refusal("batch_norm", {floats({1, 3}), floats({3}), floats({3}), floats({3}), floats({3})}),
+      "more than one value per channel"));
+  CHECK(contains(refusal("add", {floats({4, 2}), floats({3})}), "do not broadcast"));
+  CHECK(contains(refusal("sum_to", {floats({4, 2})}, {{"shape", Shape{3}}}), "do not broadcast"));
+  CHECK(contains(refusal("sum_to", {floats({4, 1})}, {{"shape", Shape{4, 2}}}), "must broadcast"));
+  CHECK(contains(refusal("reshape", {floats({4, 6})}, {{"shape", Shape{5, 5}}}), "25 elements"));
+  CHECK(contains(refusal("softmax", {floats({4, 6})}, {{"dim", int64_t{0}}}), "must be -1 or 1"));
+  CHECK(contains(refusal("cross_entropy", {floats({8, 10}), ints({7})}), "must be [8]"));
+  CHECK(contains(refusal("cross_entropy", {floats({8, 10}), floats({8})}), "integer"));
+  CHECK(contains(refusal("mse_loss", {floats({8, 10}), floats({8})}), "the shape of x"));
+}
+
+// loss = mse(op(parameters...), an input), so that the gradient reaching the op is a general one.
+double op_gradient_error(std::string_view op, const std::vector<Shape>& shapes,
+                         const Attributes& attributes = {}) {
+  GraphBuilder b("op");
+  std::vector<Value> operands;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    operands.push_back(b.parameter("w" + std::to_string(i), shapes[i]));
+  }
+  const Value y = b.op(op, operands, attributes, "");
+  const Value target = b.input("target", b.graph().type_of(y));
+  b.set_loss(b.op("mse_loss", {y, target}, {}, ""));
+  return gradient_error(b.finish());
+}
+
+TEST_CASE("gradients: sums of products against central differences") {
+  CHECK(op_gradient_error("linear", {{4, 5}, {3, 5}, {3}}) <= kGradientTolerance);
+  CHECK(op_gradient_error("linear", {{2, 3, 5}, {4, 5}}) <= kGradientTolerance);
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      CAPTURE(ta);
+      CAPTURE(tb);
+      const Shape a = ta ? Shape{2, 4, 3} : Shape{2, 3, 4};
+      const Shape b = tb ? Shape{2, 5, 4} : Shape{2, 4, 5};
+      CHECK(op_gradient_error("matmul", {a, b}, {{"transpose_a", ta}, {"transpose_b", tb}}) <=
+            kGradientTolerance);
+    }
+  }
+  CHECK(op_gradient_error("conv2d", {{2, 3, 5, 6}, {4, 3, 3, 2}, {4}}) <= kGradientTolerance);
+  CHECK(op_gradient_error(
+            "conv2d", {{2, 2, 7, 6}, {3, 2, 3, 2}, {3}},
+            {{"stride", Shape{2, 3}}, {"padding", Shape{1, 2}}, {"dilation", Shape{2, 1}}}) <=
+        kGradientTolerance);
+}
+
+TEST_CASE("gradients: elementwise, with and without broadcasting") {
+  for (const char* op : {"add", "mul"}) {
+    CAPTURE(op);
+    CHECK(op_gradient_error(op, {{3, 4}, {3, 4}}) <= kGradientTolerance);
+    CHECK(op_gradient_error(op, {{3, 4}, {4}}) <= kGradientTolerance);
+    CHECK(op_gradient_error(op, {{}, {3, 4}}) <= kGradientTolerance);
+    // Two reduced groups around a kept one, and two kept groups around reduced ones.
+    CHECK(op_gradient_error(op, {{2, 3, 4, 2}, {3, 1, 1}}) <= kGradientTolerance);
+    CHECK(op_gradient_error(op, {{3, 2, 4, 2}, {3, 1, 4, 1}}) <= kGradientTolerance);
+    CHECK(op_gradient_error(op, {{3, 1, 4, 1}, {1, 2, 1, 5}}) <= kGradientTolerance);
+  }
+  CHECK(op_gradient_error("relu", {{3, 4}}) <= kGradientTolerance);
+  CHECK(op_gradient_error("reshape", {{3, 4}}, {{"shape", Shape{2, 6}}}) <= kGradientTolerance);
+  CHECK(op_gradient_error("softmax", {{3, 5}}) <= kGradientTolerance);
+}
+
+TEST_CASE("gradients: pooling, overlapping windows and padding included") {
+  CHECK(op_gradient_error("max_pool2d", {{2, 2, 4, 6}}, {{"kernel", Shape{2, 3}}}) <=
+        kGradientTolerance);
+  CHECK(op_gradient_error(
+            "max_pool2d", {{2, 2, 5, 5}},
+            {{"kernel", Shape{3, 3}}, {"stride", Shape{2, 2}}, {"padding", Shape{1, 1}}}) <=
+        kGradientTolerance);
+}
+
+TEST_CASE("gradients: batch_norm with batch statistics and with running ones") {
+  for (const bool training : {true, false}) {
+    CAPTURE(training);
+    GraphBuilder b("bn");
+    const Value x = b.parameter("x", {3, 2, 4});
+    const Value w = b.parameter("w", {2}), bias = b.parameter("bias", {2});
+    const Value mean = b.buffer("mean", {2}), var = b.buffer("var", {2});
+    const Value y = b.op("batch_norm", {x, w, bias, mean, var}, {{"training", training}}, "bn");
+    b.set_loss(b.op("mse_loss", {y, b.input("target", {{3, 2, 4}})}, {}, ""));
+    CHECK(gradient_error(b.finish()) <= kGradientTolerance);
+  }
+}
+
+TEST_CASE("gradients: losses") {
+  CHECK(op_gradient_error("mse_loss", {{3, 4}, {3, 4}}) <= kGradientTolerance);
+  GraphBuilder b("ce");
+  const Value x = b.parameter("x", {5, 3});
+  b.set_loss(b.op("cross_entropy", {x, b.input("labels", {{5}, ElementType::kInt})}, {}, ""));
+  CHECK(gradient_error(b.finish()) <= kGradientTolerance);
+}
+
+TEST_CASE("cross_entropy: a target outside [0, C) is an input error that names it") {
+  GraphBuilder b("ce");
+  const Value x = b.parameter("x", {3, 4});
+  b.set_loss(b.op("cross_entropy", {x, b.input("labels", {{3}, ElementType::kInt})}, {}, ""));
+  const Graph graph = b.finish();
+  for (const int32_t bad : {-1, 4}) {
+    testing::Values values = testing::make_values(graph, /*classes=*/4);
+    values.at("in0").as<int32_t>()[2] = bad;
+    CHECK_THROWS_WITH_AS(
+        testing::run_graph(graph, values),
+        doctest::Contains(("target 2 is " + std::to_string(bad) + ", must be in [0, 4)").c_str()),
+        InputError);
+  }
+}
+
+TEST_CASE("hand-checked: linear, matmul and conv2d add their bias; sum_to sums what was repeated") {
+  const auto run_one = [](std::string_view op, std::vector<Tensor> inputs,
+                          const Attributes& attributes) {
+    GraphBuilder b("one");
+    testing::Values values;
+    std::vector<Value> operands;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      operands.push_back(b.input("x", {inputs[i].shape()}));
+      values[operands.back()] = inputs[i];
+    }
+    const Value y = b.op(op, operands, attributes, "");
+    const auto out = testing::run_graph(b.finish(), values).at(y).as<double>();
+    return std::vector<double>(out.begin(), out.end());
+  };
+  using D = std::vector<double>;
+  const Tensor x = Tensor::from<double>({2, 2}, {1, 2, 3, 4});
+  CHECK(run_one("linear",
+                {x, Tensor::from<double>({1, 2}, {10, 1}), Tensor::from<double>({1}, {0.5})},
+                {}) == D{12.5, 34.5});
+  CHECK(run_one("matmul", {x, Tensor::from<double>({2, 1}, {10, 1})}, {{"transpose_a", true}}) ==
+        D{13, 24});
+  CHECK(run_one("conv2d",
+                {Tensor::from<double>({1, 1, 1, 3}, {1, 2, 3}),
+                 Tensor::from<double>({2, 1, 1, 2}, {1, 10, 2, 0}),
+                 Tensor::from<double>({2}, {0.5, -1})},
+                {}) == D{21.5, 32.5, 1, 3});
+  CHECK(run_one("sum_to", {x}, {{"shape", Shape{2, 1}}}) == D{3, 7});
+  CHECK(run_one("sum_to", {x}, {{"shape", Shape{}}}) == D{10});
+  CHECK(run_one("mul", {x, Tensor::from<double>({2, 1}, {10, 1})}, {}) == D{10, 20, 3, 4});
+}
+
+}  // namespace
+}  // namespace lockstep

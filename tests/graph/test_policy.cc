@@ -1,0 +1,300 @@
+// Policies: the embedded presets, what their lists say, and everything a policy file can get wrong.
+#include <doctest/doctest.h>
+
+#include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/graph/policy.h"
+#include "src/graph/torch_op_names.h"
+
+namespace lockstep {
+namespace {
+
+// All problems of a policy text, one per line; "" when there is none.
+std::string problems_of(const std::string& toml) {
+  try {
+    parse_policy(toml, "mine.toml");
+  } catch (const InputError& error) {
+    return join(error.problems(), "\n");
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+CastClass class_under(const Policy& policy, const OpDef& op) {
+  const auto listed = policy.op_class.find(std::string(op.name));
+  if (listed != policy.op_class.end()) return listed->second;
+  return policy.unlisted.value_or(op.cast_class);
+}
+
+TEST_CASE("presets: the rows, and each is found by its label") {
+  std::vector<std::string> labels;
+  for (const Policy& preset : presets()) {
+    CAPTURE(preset.label());
+    labels.push_back(preset.label());
+    CHECK_FALSE(preset.help.empty());
+    CHECK_FALSE(preset.source.empty());
+    CHECK(find_policy(preset.label()).hash() == preset.hash());
+  }
+  CHECK(join(labels, " ") ==
+        "fp32:1 pure-fp16:1 tf32:1 torch-autocast-bf16:2.11 torch-autocast-bf16:2.12 "
+        "torch-autocast-fp16:2.11 torch-autocast-fp16:2.12");
+}
+
+TEST_CASE("presets: without a version the newest, by alias too") {
+  CHECK(find_policy("torch-autocast-fp16").version == "2.12");
+  CHECK(find_policy("autocast").label() == "torch-autocast-fp16:2.12");
+  CHECK(find_policy("autocast:2.11").label() == "torch-autocast-fp16:2.11");
+}
+
+TEST_CASE("presets: unknown names and versions") {
+  const auto message = [](const std::string& name) -> std::string {
+    try {
+      find_policy(name);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(has(message("torch-autocast-f16"), "did you mean 'torch-autocast-fp16'?"));
+  CHECK(has(message("torch-autocast-fp16:2.13"), "versions: 2.11, 2.12"));
+  CHECK(has(message("policies/mine"), "ends in .toml"));
+  CHECK(has(message("no/such/file.toml"), "no/such/file.toml"));
+}
+
+// The ops' own rows and the preset's lists are two definitions of one fact.
+TEST_CASE("torch presets: their lists agree with the ops' cast classes") {
+  for (const char* name : {"torch-autocast-fp16:2.11", "torch-autocast-fp16:2.12",
+                           "torch-autocast-bf16:2.11", "torch-autocast-bf16:2.12"}) {
+    const Policy policy = find_policy(name);
+    for (const OpDef& op : ops()) {
+      if (op.vjp == nullptr) continue;
+      CAPTURE(name);
+      CAPTURE(op.name);
+      CHECK(to_string(class_under(policy, op)) == to_string(op.cast_class));
+    }
+  }
+}
+
+TEST_CASE("torch presets: what 2.12 changed, and what BF16 shares with FP16") {
+  const Policy fp16_old = find_policy("torch-autocast-fp16:2.11");
+  const Policy fp16 = find_policy("torch-autocast-fp16:2.12");
+  const Policy bf16 = find_policy("torch-autocast-bf16:2.12");
+  CHECK_FALSE(fp16_old.op_class.contains("rms_norm"));
+  CHECK(fp16.op_class.at("rms_norm") == CastClass::kFp32);
+  CHECK(fp16.op_class.size() == fp16_old.op_class.size() + 1);
+  CHECK(bf16.op_class == fp16.op_class);
+  CHECK(fp16.low->name == "fp16");
+  CHECK(bf16.low->name == "bf16");
+  CHECK(fp16.extends == "torch-autocast-fp16:2.11");
+
+  CHECK(fp16.loss_scale.kind == "torch-dynamic");
+  CHECK(fp16.loss_scale.init_scale == 65536);
+  CHECK(fp16.loss_scale.growth_factor == 2);
+  CHECK(fp16.loss_scale.backoff_factor == 0.5);
+  CHECK(fp16.loss_scale.growth_interval == 2000);
+  CHECK(bf16.loss_scale.kind == "none");
+  CHECK(fp16.weight->is_fp32());
+  CHECK_FALSE(fp16.master_weights);
+}
+
+// Entries of the source's lists, counted there: 35 low precision (overload and CUDA extras
+// included), 58 fp32, 17 fp32_set_opt_dtype, 3 fp32_append_dtype, 11 promote.
+TEST_CASE("torch presets: no entry of the lists is lost") {
+  const std::string text = find_policy("torch-autocast-fp16:2.11").text;
+  const auto count = [&](const std::string& key) {
+    const size_t begin = text.find("\n" + key + " = [");
+    size_t quotes = 0;
+    for (size_t i = begin; text[i] != ']'; ++i) quotes += text[i] == '"';
+    return quotes / 2;
+  };
+  CHECK(count("low_precision") == 35);
+  CHECK(count("fp32") == 59 + 17 + 3);
+  CHECK(count("promote") == 11);
+}
+
+TEST_CASE("torch op names: overloads are cut, rows are real ops") {
+  CHECK(lockstep_op_name("softmax.int") == "softmax");
+  CHECK(lockstep_op_name("nll_loss") == "cross_entropy");
+  CHECK(lockstep_op_name("relu") == "relu");
+  for (const TorchOpName& row : torch_op_names()) {
+    CAPTURE(row.torch);
+    CHECK((find_op(row.lockstep).vjp != nullptr));
+  }
+}
+
+TEST_CASE("tf32 and pure-fp16 presets") {
+  const Policy tf32 = find_policy("tf32");
+  CHECK(tf32.gemm_operand->name == "tf32");
+  CHECK(tf32.gemm_operand_rounding == Rounding::kNearestAway);
+  CHECK(tf32.gemm_accumulator->name == "fp32_fused");
+  CHECK(tf32.low == nullptr);
+  CHECK(tf32.loss_scale.kind == "none");
+
+  const Policy pure = find_policy("pure-fp16");
+  for (const Format* format :
+       {pure.weight, pure.buffer, pure.input, pure.optimizer_arithmetic, pure.optimizer_state,
+        pure.gemm_accumulator->format, pure.reduce_accumulator->format}) {
+    CHECK(format->name == "fp16");
+  }
+  CHECK_FALSE(pure.master_weights);
+  CHECK(pure.loss_scale.kind == "none");
+}
+
+TEST_CASE("policy files: an empty one is FP32 and takes its file's name") {
+  const Policy policy = parse_policy("", "somewhere/plain.toml");
+  CHECK(policy.label() == "plain");
+  for (const Format* format : {policy.weight, policy.buffer, policy.input,
+                               policy.optimizer_arithmetic, policy.optimizer_state}) {
+    CHECK(format->is_fp32());
+  }
+  CHECK(policy.low == nullptr);
+  CHECK(policy.gemm_operand == nullptr);
+  CHECK(policy.gemm_accumulator->name == "fp32_fused");
+  CHECK(policy.reduce_accumulator->name == "fp32_fused");
+  CHECK(policy.loss_scale.kind == "none");
+  CHECK(policy.rules.empty());
+}
+
+TEST_CASE("policy files: extends keeps what is not said") {
+  const Policy base = find_policy("torch-autocast-fp16:2.12");
+  const Policy policy = parse_policy(R"(
+extends = "torch-autocast-fp16:2.12"
+[loss_scale]
+kind = "static"
+init_scale = 1024
+[[rule]]
+layer = "fc3"
+compute = "fp32"
+)",
+                                     "recommended.toml");
+  CHECK(policy.label() == "recommended");
+  CHECK(policy.extends == "torch-autocast-fp16:2.12");
+  CHECK(policy.extends_hash == base.hash());
+  CHECK(policy.low->name == "fp16");
+  CHECK(policy.op_class == base.op_class);
+  CHECK(policy.unlisted == CastClass::kFollow);
+  CHECK(policy.loss_scale.kind == "static");
+  CHECK(policy.loss_scale.init_scale == 1024);
+  REQUIRE(policy.rules.size() == 1);
+  CHECK(policy.rules[0].layer == "fc3");
+  CHECK(policy.rules[0].compute->is_fp32());
+  CHECK(policy.rules[0].line == 6);
+  CHECK(policy.hash() != base.hash());
+}
+
+TEST_CASE("policy files: a listed op moves, torch's names are understood, none switches off") {
+  const Policy policy = parse_policy(R"(
+extends = "torch-autocast-fp16"
+[autocast]
+low_precision = ["softmax"]
+promote = ["nll_loss"]
+)",
+                                     "moved.toml");
+  CHECK(policy.op_class.at("softmax") == CastClass::kLowPrecision);
+  CHECK(policy.op_class.at("cross_entropy") == CastClass::kPromote);
+  CHECK(policy.op_class.at("linear") == CastClass::kLowPrecision);
+  const Policy off = parse_policy("extends = 'tf32'\n[gemm]\noperand = 'none'", "off.toml");
+  CHECK(off.gemm_operand == nullptr);
+}
+
+TEST_CASE("policy files: the hash is of the text and of what it extends") {
+  const std::string text = "[storage]\nweight = 'bf16'\n";
+  CHECK(parse_policy(text, "a.toml").hash() == parse_policy(text, "b.toml").hash());
+  CHECK(parse_policy(text, "a.toml").hash() != parse_policy(text + "\n", "a.toml").hash());
+  Policy changed_base = parse_policy("extends = 'tf32'", "a.toml");
+  const uint64_t before = changed_base.hash();
+  changed_base.extends_hash ^= 1;
+  CHECK(changed_base.hash() != before);
+}
+
+// One row per mistake: the text, and what the message must contain.
+TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
+  struct Mistake {
+    std::string toml;
+    std::vector<std::string> parts;
+  };
+  const std::vector<Mistake> mistakes = {
+      {"[storage]\nwieght = 'fp16'", {"line 2: [storage] wieght", "did you mean 'weight'?"}},
+      {"[storge]\nweight = 'fp16'", {"line 1: storge", "did you mean 'storage'?"}},
+      {"[storage]\nweight = 'fp61'", {"line 2: [storage] weight = 'fp61'", "did you mean 'fp16'?"}},
+      {"[storage]\nweight = 'fp64'", {"must fit in fp32", "lane named fp64"}},
+      {"[storage]\nweight = 16", {"line 2: [storage] weight", "integer", "must be a string"}},
+      {"[storage]\nrounding = 'nearest'", {"line 2: [storage] rounding = 'nearest'"}},
+      {"[storage]\nstream = -1", {"= -1", "0..2^32-1"}},
+      {"[gemm]\naccumulator = 'fp32'", {"line 2: [gemm] accumulator = 'fp32'", "fp32_fused"}},
+      {"[autocast]\nformat = 'fp16'\nfp32 = ['linaer']",
+       {"line 3: [autocast] fp32 has 'linaer'", "did you mean 'linear'?"}},
+      {"[autocast]\nformat = 'fp16'\nfp32 = ['linear']\npromote = ['linear']",
+       {"line 4: [autocast] promote has 'linear'", "fp32 has, too"}},
+      {"[autocast]\nformat = 'fp16'\nfp32 = ['relu_backward']", {"no such forward op"}},
+      {"[autocast]\nformat = 'fp16'\nfp32 = ['cosh']", {"'cosh': no such forward op"}},
+      {"[autocast]\nfp32 = ['linear']", {"no format", "add format"}},
+      {"[autocast]\nformat = 'fp16'\nunlisted = 'folow'", {"did you mean 'follow'?"}},
+      {"[optimizer]\nmaster_weights = 1", {"must be true or false"}},
+      {"[optimizer]\nmaster_weights = true", {"no FP32 masters", "[storage] weight"}},
+      {"[loss_scale]\nkind = 'static'\ninit_scale = -8", {"= -8: must be above 0"}},
+      {"[loss_scale]\nkind = 'static'\ninit_scale = 1e39", {"= 1e+39: must be above 0 and below"}},
+      {"[loss_scale]\nkind = 'torch-dynamic'\ngrowth_factor = 0.5",
+       {"line 3: [loss_scale] growth_factor = 0.5: must be above 1"}},
+      {"[loss_scale]\nkind = 'torch-dynamic'\nbackoff_factor = 1",
+       {"= 1: must be above 0 and below 1"}},
+      {"[loss_scale]\nkind = 'torch-dynamic'\ngrowth_interval = 0", {"must be at least 1"}},
+      {"[loss_scale]\ninit_scale = 8", {"has no effect: kind is none"}},
+      {"[[rule]]\nlayer = 'fc1'", {"line 1: [[rule]] sets nothing", "give compute"}},
+      {"[[rule]]\nop = 'conv2'\ncompute = 'fp32'", {"line 2: [[rule]] op = 'conv2'", "conv2d"}},
+      {"[[rule]]\nrole = 'grad_wieght'\nformat = 'fp32'", {"did you mean 'grad_weight'?"}},
+      {"[[rule]]\npoint = 'ouput'\nformat = 'fp32'", {"did you mean 'output'?"}},
+      {"[[rule]]\nrole = 'weight'\ncompute = 'fp32'", {"look at layer and op only"}},
+      {"[[rule]]\nformat = 'bf16'\ncompute = 'fp32'", {"write two rules"}},
+      {"[[rule]]\npoint = 'accumulator'\nformat = 'bf16'", {"use accumulator"}},
+      {"[rule]\ncompute = 'fp32'", {"array of tables", "[[rule]]"}},
+      {"name = 'a@b'", {"must not be empty or contain"}},
+      {"extends = 'torch-autocast-fp61'", {"line 1: extends", "did you mean"}},
+      {"extends = 'other.toml'", {"a policy extends a preset"}},
+      {"[storage\nweight = 'fp16'", {"line 1: not TOML"}},
+  };
+  for (const Mistake& mistake : mistakes) {
+    const std::string problems = problems_of(mistake.toml);
+    CAPTURE(mistake.toml);
+    CAPTURE(problems);
+    for (const std::string& part : mistake.parts) {
+      CAPTURE(part);
+      CHECK(has(problems, part));
+    }
+  }
+}
+
+TEST_CASE("policy files: all mistakes are reported at once") {
+  const std::string problems = problems_of(R"(nmae = "x"
+[storage]
+weight = "fp61"
+[loss_scale]
+kind = "torch-dynamic"
+growth_factor = -2.0
+[[rule]]
+layer = "fc1"
+)");
+  CHECK(has(problems, "line 1: nmae"));
+  CHECK(has(problems, "line 3: [storage] weight"));
+  CHECK(has(problems, "line 6: [loss_scale] growth_factor"));
+  CHECK(has(problems, "line 7: [[rule]]"));
+  CHECK(split(problems, '\n').size() == 4);
+}
+
+// The example in the documentation names every key: it must stay one that is accepted.
+TEST_CASE("docs/policy.md: the example is a valid policy") {
+  const std::string page = read_text_file(LOCKSTEP_SOURCE_DIR "/docs/policy.md");
+  const std::string fence = "```toml\n";
+  const size_t begin = page.find(fence) + fence.size();
+  const std::string example = page.substr(begin, page.find("```", begin) - begin);
+  CHECK(problems_of(example) == "");
+  const Policy policy = parse_policy(example, "example.toml");
+  CHECK(policy.rules.size() >= 3);
+  CHECK(policy.master_weights);
+}
+
+}  // namespace
+}  // namespace lockstep
