@@ -26,6 +26,7 @@ LayerRange& row_of(std::vector<LayerRange>& rows, const std::string& layer) {
 void add_gradient(LayerRange& row, const RangeSample& sample, const Format& format) {
   const ScaleInterval here = feasible_scales(sample, format);
   row.has_gradients = true;
+  row.unscaled_gradient_lost = std::max(row.unscaled_gradient_lost, sample.lost_share(0, format));
   if (here.lo > row.scales.lo) {
     row.scales.lo = here.lo;
     row.lo_site = sample.label;

@@ -61,6 +61,7 @@ struct LayerRange {
   bool has_gradients = false;
   ScaleInterval scales;
   std::string lo_site, hi_site;
+  double unscaled_gradient_lost = 0;  // largest share of a gradient lost to zero at scale 1
   // Values without scale (inputs, weights, activations): octaves between the largest value and
   // the format's emax (negative: it overflows), and the largest share lost to zero.
   std::optional<int> unscaled_margin;

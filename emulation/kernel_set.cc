@@ -16,6 +16,7 @@
 #include "emulation/scalar/quantize.h"
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
+#include "emulation/simd/gemm.h"
 #include "emulation/simd/quantize.h"
 #include "emulation/simd/targets.h"
 #include "src/core/error.h"
@@ -54,12 +55,16 @@ constexpr Kernels<T> make_scalar() {
 }
 
 constexpr KernelSet kScalar = {"scalar", "plain loops: the definition of every result",
-                           make_scalar<float>(), make_scalar<double>()};
+                               make_scalar<float>(), make_scalar<double>()};
 
 KernelSet make_avx2() {
   KernelSet set = kScalar;
   set.name = "avx2";
   set.help = "AVX2 and FMA, 8 floats wide";
+  set.f32.quantize = avx2_quantize;
+  set.f32.compare = avx2_compare;
+  set.f32.gemm = avx2_gemm;
+  set.f64.gemm = avx2_gemm;
   return set;
 }
 
@@ -67,6 +72,10 @@ KernelSet make_avx512() {
   KernelSet set = kScalar;
   set.name = "avx512";
   set.help = "AVX-512 F, BW, CD, DQ and VL, 16 floats wide";
+  set.f32.quantize = avx512_quantize;
+  set.f32.compare = avx512_compare;
+  set.f32.gemm = avx512_gemm;
+  set.f64.gemm = avx512_gemm;
   return set;
 }
 

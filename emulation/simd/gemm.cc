@@ -3,9 +3,10 @@
 #include "emulation/simd/gemm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
+#include <vector>
 
+#include "emulation/fast_round.h"
 #include "emulation/scalar/gemm.h"
 #include "emulation/simd/gemm_plan.h"
 #include "emulation/simd/targets.h"
@@ -15,9 +16,9 @@
 #define HWY_TARGET_INCLUDE "emulation/simd/gemm.cc"
 #include <hwy/foreach_target.h>
 
+#include <hwy/highway.h>
 #include "emulation/simd/gemm_narrow-inl.h"
 #include "emulation/simd/gemm_tile-inl.h"
-#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
@@ -25,7 +26,8 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 
 // Copies `width` lines of `length` elements into a panel: line i, element k to out[k * stride + i];
-// lines beyond `width` are zero. Line i starts at in + i * line_step, its elements are k_step apart.
+// lines beyond `width` are zero. Line i starts at in + i * line_step, its elements are k_step
+// apart.
 template <typename T>
 void pack_panel(const T* in, int64_t line_step, int64_t k_step, int width, int64_t length,
                 int stride, T* HWY_RESTRICT out) {
@@ -45,19 +47,23 @@ void pack_panel(const T* in, int64_t line_step, int64_t k_step, int width, int64
   }
 }
 
+// What the values of a panel are like. NaNs become the canonical one on the way, since roundings by
+// integer arithmetic would carry a full payload into the sign.
 template <typename T>
-PanelFacts facts_of(const T* panel, int64_t count) {
+PanelFacts facts_of(T* panel, int64_t count) {
   PanelFacts facts;
   if constexpr (std::is_same_v<T, float>) {
-    const hn::ScalableTag<uint32_t> d;   // panels are whole vectors: see kRows, kCols
+    const hn::ScalableTag<uint32_t> d;
+    const auto lanes_count = static_cast<int64_t>(hn::Lanes(d));
     auto low = hn::Zero(d), largest = hn::Zero(d), smallest = hn::Set(d, ~0u);
     const auto magnitude = hn::Set(d, 0x7fffffffu), one = hn::Set(d, 1u);
     const auto* bits = reinterpret_cast<const uint32_t*>(panel);
-    for (int64_t i = 0; i < count; i += static_cast<int64_t>(hn::Lanes(d))) {
-      const auto x = hn::And(hn::LoadU(d, bits + i), magnitude);
+    for (int64_t i = 0; i < count; i += lanes_count) {
+      const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(lanes_count, count - i)));
+      const auto x = hn::And(hn::MaskedLoad(mask, d, bits + i), magnitude);
       low = hn::Or(low, x);
       largest = hn::Max(largest, x);
-      smallest = hn::Min(smallest, hn::Sub(x, one));   // zero wraps to the largest number
+      smallest = hn::Min(smallest, hn::Sub(x, one));  // zero wraps to the largest number
     }
     alignas(64) uint32_t lanes[3][hn::MaxLanes(d)];
     hn::Store(low, d, lanes[0]);
@@ -69,6 +75,9 @@ PanelFacts facts_of(const T* panel, int64_t count) {
       facts.smallest = std::min(facts.smallest, lanes[2][i]);
     }
     if (facts.smallest != ~0u) ++facts.smallest;
+    if (facts.largest > kFloatInfinityBits) {
+      for (int64_t i = 0; i < count; ++i) panel[i] = canonical_nan(panel[i]);
+    }
   }
   return facts;
 }
@@ -121,7 +130,8 @@ class BlockGemm {
       const bool is_a = p < panels;
       const int64_t index = is_a ? p : p - panels;
       const int stride = static_cast<int>(is_a ? kRows : kCols);
-      const int width = static_cast<int>(std::min<int64_t>(stride, (is_a ? m : n) - index * stride));
+      const int width =
+          static_cast<int>(std::min<int64_t>(stride, (is_a ? m : n) - index * stride));
       T* out = (is_a ? a : b) + index * stride * depth;
       const int64_t line = (is_a ? i0 : j0) + index * stride;
       if (is_a) {
@@ -234,10 +244,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep {
 
-void avx2_gemm(const GemmArgs<float>& args) { N_AVX2::gemm(args); }
-void avx2_gemm(const GemmArgs<double>& args) { N_AVX2::gemm(args); }
-void avx512_gemm(const GemmArgs<float>& args) { N_AVX3::gemm(args); }
-void avx512_gemm(const GemmArgs<double>& args) { N_AVX3::gemm(args); }
+void avx2_gemm(const GemmArgs<float>& args) {
+  N_AVX2::gemm(args);
+}
+void avx2_gemm(const GemmArgs<double>& args) {
+  N_AVX2::gemm(args);
+}
+void avx512_gemm(const GemmArgs<float>& args) {
+  N_AVX3::gemm(args);
+}
+void avx512_gemm(const GemmArgs<double>& args) {
+  N_AVX3::gemm(args);
+}
 
 }  // namespace lockstep
 #endif  // HWY_ONCE

@@ -1,7 +1,7 @@
 // Matrix products in vectors: the bits and events of emulation/scalar/gemm.h.
-// Vectors run across columns of C, never across k. May be called inside a parallel_for body: it then
-// runs on that thread alone.
-// Requires: cpu_has_avx2() or cpu_has_avx512() (emulation/simd/targets.h).
+// Vectors run across columns of C, never across k. May be called inside a parallel_for body: it
+// then runs on that thread alone. Requires: cpu_has_avx2() or cpu_has_avx512()
+// (emulation/simd/targets.h).
 #pragma once
 
 #include "emulation/kernel_set.h"

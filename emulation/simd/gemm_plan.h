@@ -1,8 +1,10 @@
 // How is a matrix product cut into pieces that fit the caches?
-// Plain data shared by all instruction sets: blocks, packed panels and what is known of their values.
+// Plain data shared by all instruction sets: blocks, packed panels and what is known of their
+// values.
 //
 //   for every NC columns, KC of k, MC rows:   pack A and B into panels, then
-//     for every task of panels x strips:        C tile (rows x columns in registers) += A * B over KC
+//     for every task of panels x strips:        C tile (rows x columns in registers) += A * B over
+//     KC
 // C holds the running sums between k blocks: exact, since they are values of C's container.
 #pragma once
 
@@ -15,10 +17,10 @@
 
 namespace lockstep {
 
-// Sizes for 48 KB of L1 and 1 MB of L2: a strip of B (KC x 32 floats = 32 KB) stays in L1 while panels of
-// A pass by; a block of A and one of B together stay in L2 or a core's share of L3.
+// Sizes for 48 KB of L1 and 1 MB of L2: a strip of B (KC x 32 floats = 32 KB) stays in L1 while
+// panels of A pass by; a block of A and one of B together stay in L2 or a core's share of L3.
 inline constexpr int64_t kBlockK = 256;
-inline constexpr int64_t kBlockM = 2016;   // a multiple of every kernel's rows
+inline constexpr int64_t kBlockM = 2016;  // a multiple of every kernel's rows
 inline constexpr int64_t kBlockN = 2048;
 inline constexpr int64_t kTaskPanels = 9, kTaskStrips = 16;
 // Multiply-adds below which waking another thread does not pay.
@@ -27,13 +29,15 @@ inline constexpr int64_t kSerialWork = 1 << 16;
 // The values in one packed panel, as far as a kernel's short cuts depend on them. Bits are those of
 // floats with the sign cleared.
 struct PanelFacts {
-  uint32_t low_bits = 0;                                    // all bits OR-ed
-  uint32_t largest = 0;                                     // largest magnitude
-  uint32_t smallest = std::numeric_limits<uint32_t>::max(); // smallest nonzero magnitude
+  uint32_t low_bits = 0;                                     // all bits OR-ed
+  uint32_t largest = 0;                                      // largest magnitude
+  uint32_t smallest = std::numeric_limits<uint32_t>::max();  // smallest nonzero magnitude
 };
 
 inline constexpr uint32_t kFloatInfinityBits = 0x7f800000;
-inline bool is_finite(const PanelFacts& facts) { return facts.largest < kFloatInfinityBits; }
+inline bool is_finite(const PanelFacts& facts) {
+  return facts.largest < kFloatInfinityBits;
+}
 
 // Grow-only scratch memory, 64-byte aligned; one per thread and purpose.
 template <typename T>

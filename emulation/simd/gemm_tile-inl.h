@@ -1,5 +1,5 @@
-// Register tiles of the vector gemm whose running sums live in the container's own format: one fused
-// multiply-add per k and element. Included once per instruction set.
+// Register tiles of the vector gemm whose running sums live in the container's own format: one
+// fused multiply-add per k and element. Included once per instruction set.
 #if defined(LOCKSTEP_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_GEMM_TILE_INL_H_
 #undef LOCKSTEP_GEMM_TILE_INL_H_
@@ -22,8 +22,8 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One tile of C: `rows` x `cols` at c, with k ascending over a packed panel of A (k-major, kRows per
-// k) and a strip of B whose row k starts at b + k * ldb. Both may be read up to kRows, kCols.
+// One tile of C: `rows` x `cols` at c, with k ascending over a packed panel of A (k-major, kRows
+// per k) and a strip of B whose row k starts at b + k * ldb. Both may be read up to kRows, kCols.
 template <typename T>
 struct TileArgs {
   int64_t k;
@@ -34,9 +34,9 @@ struct TileArgs {
   T* c;
   int64_t ldc;
   bool load_c;
-  uint8_t* events;   // of c[0, 0], or null
+  uint8_t* events;  // of c[0, 0], or null
   int64_t lde;
-  const PanelFacts* a_facts;   // null where the kernel wants none
+  const PanelFacts* a_facts;  // null where the kernel wants none
   const PanelFacts* b_facts;
 };
 
@@ -62,7 +62,7 @@ struct FusedTile {
   template <int kM, int kN>
   static HWY_NOINLINE void run(const TileArgs<T>& t) {
     const D d;
-    const int last = t.cols - (kN - 1) * kLanes;   // columns in the last vector, 1 to kLanes
+    const int last = t.cols - (kN - 1) * kLanes;  // columns in the last vector, 1 to kLanes
     const auto mask = hn::FirstN(d, static_cast<size_t>(last));
     V acc[kM][kN];
     HWY_UNROLL(16)
@@ -70,7 +70,7 @@ struct FusedTile {
       HWY_UNROLL(2)
       for (int j = 0; j < kN; ++j) {
         const T* c = t.c + i * t.ldc + j * kLanes;
-        acc[i][j] = !t.load_c          ? hn::Zero(d)
+        acc[i][j] = !t.load_c     ? hn::Zero(d)
                     : j + 1 == kN ? hn::MaskedLoad(mask, d, c)
                                   : hn::LoadU(d, c);
       }

@@ -1,6 +1,6 @@
 // What is a command?
-// One file (command_<name>.cc) and one line in the table in command_table.cc. A command declares its
-// options on a CLI11 app and hands back what to run; main.cc turns exceptions into exit codes.
+// One file (command_<name>.cc) and one line in the table in command_table.cc. A command declares
+// its options on a CLI11 app and hands back what to run; main.cc turns exceptions into exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,10 +13,10 @@ namespace lockstep {
 // Exit codes, the same for every command.
 enum ExitCode : int {
   kExitFine = 0,
-  kExitRegression = 1,     // `check` found one
-  kExitUsage = 2,          // usage, input or file error
-  kExitInconclusive = 3,   // nothing comparable to compare with
-  kExitSignalBase = 128,   // ended by signal n: 128 + n, as shells have it (130: Ctrl-C)
+  kExitRegression = 1,    // `check` found one
+  kExitUsage = 2,         // usage, input or file error
+  kExitInconclusive = 3,  // nothing comparable to compare with
+  kExitSignalBase = 128,  // ended by signal n: 128 + n, as shells have it (130: Ctrl-C)
 };
 
 struct Command {

@@ -18,7 +18,7 @@ struct ExplainArgs {
   int64_t batch = 64;
 };
 
-constexpr int kOptimizerStates = 1;   // momentum; their number changes no op of the program
+constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of the program
 
 int explain(const ExplainArgs& args) {
   const Model& model = find_model(args.model);

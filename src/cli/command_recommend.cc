@@ -44,8 +44,9 @@ int run_recommend(const RecommendArgs& args) {
     return kExitFine;
   }
   write_text_file_atomically(args.output, found.policy);
-  fmt::print("\nWrote {}. To see what it does:\n  lockstep replay {} --lanes fp32,{} -o verify.h5\n",
-             args.output, run.options().model, args.output);
+  fmt::print(
+      "\nWrote {}. To see what it does:\n  lockstep replay {} --lanes fp32,{} -o verify.h5\n",
+      args.output, run.options().model, args.output);
   return kExitFine;
 }
 

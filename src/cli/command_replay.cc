@@ -1,6 +1,8 @@
 // lockstep replay: trains the lanes, records them, prints the summary.
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -18,30 +20,47 @@
 namespace lockstep {
 namespace {
 
+constexpr char kDefaultOutput[] = "run.h5";
+
 struct ReplayArgs {
   RunOptions options;
-  std::string mode = "free", output = "run.h5", simd;
+  std::string mode = "free", output, resume_from, simd;
   int threads = 0;
-  bool overwrite = false, resume = false, quiet = false;
+  bool overwrite = false, quiet = false;
 };
 
 void print_end(const std::string& path, bool finished, bool quiet) {
   const RunFile run(path);
   if (!finished) {
-    fmt::print("Stopped after step {} of {}; {} is whole. To go on:\n  lockstep replay --resume -o {}\n",
-               run.steps(), run.options().steps, path, path);
+    fmt::print(
+        "Stopped after step {} of {}; {} is whole. To go on:\n  lockstep replay --resume {}\n",
+        run.steps(), run.options().steps, path, path);
     return;
   }
   if (!quiet) fmt::print("\n{}\n", report_text(read_report(run), /*summary_only=*/true));
   fmt::print("Recorded {} steps in {}. Next:\n  lockstep report {}\n", run.steps(), path, path);
 }
 
-int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path,
-            bool quiet) {
+// After a failed write the file must not even be closed: no destructor may run.
+[[noreturn]] void leave(const WriteError& error, const std::string& path) {
+  fmt::print(stderr,
+             "lockstep: {}\nThe steps recorded before are whole. With room on the disk:\n"
+             "  lockstep replay --resume {}\n",
+             error.what(), path);
+  std::fflush(nullptr);
+  std::_Exit(kExitUsage);
+}
+
+int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path) {
   run.add_observer(&writer);
   if (progress != nullptr) run.add_observer(progress);
-  const bool finished = run.run(catch_stop_signals());
-  return finished ? kExitFine : kExitSignalBase + stop_signal();
+  try {
+    const bool finished = run.run(catch_stop_signals());
+    return finished ? kExitFine : kExitSignalBase + stop_signal();
+  } catch (const WriteError& error) {
+    if (progress != nullptr) progress->on_finish();
+    leave(error, path);
+  }
 }
 
 std::unique_ptr<Progress> make_progress(const ReplayArgs& args, int64_t first, int64_t steps) {
@@ -52,47 +71,55 @@ int start(ReplayArgs& args) {
   if (args.options.model.empty()) {
     throw InputError("replay: MODEL is missing", "`lockstep list models` names them");
   }
-  if (std::filesystem::exists(args.output) && !args.overwrite) {
-    throw InputError(fmt::format("{}: exists, and nothing is overwritten unasked", args.output),
-                     "-o OTHER, --overwrite, or --resume to go on with it");
+  const std::string path = args.output.empty() ? kDefaultOutput : args.output;
+  if (std::filesystem::exists(path) && !args.overwrite) {
+    throw InputError(
+        fmt::format("{}: exists, and nothing is overwritten unasked", path),
+        fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to go on with it", path));
   }
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
-  LockstepRun run(args.options);   // finds every mistake before a file is touched
+  LockstepRun run(args.options);  // finds every mistake before a file is touched
   int code = kExitFine;
   {
-    RunFileWriter writer(args.output, command_line(), args.overwrite);
+    RunFileWriter writer(path, command_line(), args.overwrite);
     const auto progress = make_progress(args, 0, args.options.steps);
-    code = execute(run, writer, progress.get(), args.output, args.quiet);
+    code = execute(run, writer, progress.get(), path);
   }
-  print_end(args.output, code == kExitFine, args.quiet);
+  print_end(path, code == kExitFine, args.quiet);
   return code;
 }
 
 // What a resumed run does is what its file says; options given beside --resume would be ignored, so
 // they are refused (see declare_replay).
 int resume(const ReplayArgs& args) {
+  if (!args.resume_from.empty() && !args.output.empty() && args.resume_from != args.output) {
+    throw InputError(fmt::format("--resume {} and -o {}: a run goes on in its own file",
+                                 args.resume_from, args.output),
+                     "give one of them");
+  }
+  std::string path = args.resume_from.empty() ? args.output : args.resume_from;
+  if (path.empty()) path = kDefaultOutput;
   RunOptions options;
-  int64_t recorded = 0;
+  std::optional<RunState> state;
   {
-    const RunFile run(args.output);
+    const RunFile run(path);
     options = run.options();
-    recorded = run.steps();
+    state = read_checkpoint(path, run.steps());
   }
-  if (recorded >= options.steps) {
-    fmt::print("{} is complete: {} of {} steps.\n", args.output, recorded, options.steps);
-    return kExitFine;
+  if (!args.options.model.empty() && args.options.model != options.model) {
+    throw InputError(
+        fmt::format("model '{}': {} is a run of '{}'", args.options.model, path, options.model));
   }
-  const std::optional<RunState> state = read_checkpoint(args.output, recorded);
   const int64_t from = state ? state->steps_done : 0;
   LockstepRun run(options);
   if (state) run.restore(*state);
   int code = kExitFine;
   {
-    const auto writer = RunFileWriter::resume(args.output, from);
+    const auto writer = RunFileWriter::resume(path, from);
     const auto progress = make_progress(args, from, options.steps);
-    code = execute(run, *writer, progress.get(), args.output, args.quiet);
+    code = execute(run, *writer, progress.get(), path);
   }
-  print_end(args.output, code == kExitFine, args.quiet);
+  print_end(path, code == kExitFine, args.quiet);
   return code;
 }
 
@@ -109,9 +136,10 @@ std::function<int()> declare_replay(CLI::App& app) {
       app.add_option("--data", o.data,
                      "synthetic[:COUNT], mnist:DIR, fashion-mnist:DIR, cifar10:DIR "
                      "[the model's default]"),
-      app.add_option("--lanes", o.lanes,
-                     "comma-separated POLICY[:VERSION][@TARGET]: presets or my.toml, and fp64 (truth), "
-                     "twin (one-ulp noise); fp32 always runs")
+      app.add_option(
+             "--lanes", o.lanes,
+             "comma-separated POLICY[:VERSION][@TARGET]: presets or my.toml, and fp64 (truth), "
+             "twin (one-ulp noise); fp32 always runs")
           ->delimiter(',')
           ->capture_default_str(),
       app.add_option("--steps", o.steps, "training steps")->capture_default_str(),
@@ -133,41 +161,48 @@ std::function<int()> declare_replay(CLI::App& app) {
       app.add_option("--weight-decay", o.optimizer.weight_decay, "")->capture_default_str()};
   for (CLI::Option* option : optimizer) option->group(kOptimizer);
   const std::vector<CLI::Option*> record = {
-      app.add_option("--eval-every", o.eval_every, "held-out evaluation every N steps; 0: at the end")
+      app.add_option("--eval-every", o.eval_every,
+                     "held-out evaluation every N steps; 0: at the end")
           ->capture_default_str(),
-      app.add_option("--histogram-every", o.histogram_every, "full exponent histograms every N steps")
+      app.add_option("--histogram-every", o.histogram_every,
+                     "full exponent histograms every N steps")
           ->capture_default_str(),
       app.add_option("--checkpoint-every", o.checkpoint_every, "checkpoints every N steps")
           ->capture_default_str()};
   for (CLI::Option* option : record) option->group(kRecord);
   decided_by_file.insert(decided_by_file.end(), optimizer.begin(), optimizer.end());
   decided_by_file.insert(decided_by_file.end(), record.begin(), record.end());
-  app.add_option("-o,--output", args->output, "the run file")
-      ->group(kRecord)
-      ->capture_default_str();
+  app.add_option("-o,--output", args->output, fmt::format("the run file [{}]", kDefaultOutput))
+      ->group(kRecord);
   CLI::Option* overwrite =
       app.add_flag("--overwrite", args->overwrite, "replace the run file if it exists")
           ->group(kRecord);
   CLI::Option* resume_flag =
-      app.add_flag("--resume", args->resume,
-                   "go on with the run file named by -o, from its last checkpoint; everything else "
-                   "is as the file says")
+      app.add_option("--resume", args->resume_from,
+                     "go on with this run file (or the one named by -o) from its last checkpoint; "
+                     "everything else is as the file says")
+          ->type_name("RUN")
+          ->expected(0, 1)
           ->group(kRecord)
           ->excludes(overwrite);
-  for (CLI::Option* option : decided_by_file) resume_flag->excludes(option);
+  // MODEL may be repeated: it is compared with the file's.
+  for (CLI::Option* option : decided_by_file) {
+    if (!option->get_positional()) resume_flag->excludes(option);
+  }
   app.add_option("--threads", args->threads, "threads [all]")
       ->check(CLI::Range(1, 256))
       ->group(kMachine);
-  app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")->group(kMachine);
+  app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")
+      ->group(kMachine);
   app.add_flag("--quiet", args->quiet, "no progress, no summary")->group(kMachine);
   app.footer(
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5\n"
       "Ctrl-C ends after the step in progress with a whole run file (exit code 130).");
-  return [args] {
+  return [args, resume_flag] {
     if (args->threads > 0) set_thread_count(args->threads);
     if (!args->simd.empty()) select_kernels(args->simd);
-    return args->resume ? resume(*args) : start(*args);
+    return resume_flag->count() > 0 ? resume(*args) : start(*args);
   };
 }
 

@@ -29,7 +29,8 @@ int report(const ReportArgs& args) {
     return kExitFine;
   }
   if (std::filesystem::exists(args.output) && std::filesystem::equivalent(args.output, args.run)) {
-    throw InputError(fmt::format("-o {}: is the run file itself", args.output), "name another file");
+    throw InputError(fmt::format("-o {}: is the run file itself", args.output),
+                     "name another file");
   }
   write_text_file_atomically(args.output, text);
   fmt::print("Wrote {}\n", args.output);

@@ -43,9 +43,13 @@ std::string quoted(const std::string& argument) {
 
 }  // namespace
 
-std::span<const Command> commands() { return kCommands; }
+std::span<const Command> commands() {
+  return kCommands;
+}
 
-const std::string& command_line() { return stored_command_line(); }
+const std::string& command_line() {
+  return stored_command_line();
+}
 
 void set_command_line(int argc, char** argv) {
   // The program's own path says nothing about the run.

@@ -78,13 +78,7 @@ int main(int argc, char** argv) {
   } catch (const lockstep::InputError& error) {
     fmt::print(stderr, "lockstep: {}\n", error.what());
   } catch (const lockstep::WriteError& error) {
-    fmt::print(stderr,
-               "lockstep: {}\nWhat was recorded before stays readable; `--resume` goes on from the "
-               "last checkpoint.\n",
-               error.what());
-    // The file must not be touched again, so no destructor may run after this point.
-    std::fflush(nullptr);
-    std::_Exit(lockstep::kExitUsage);
+    fmt::print(stderr, "lockstep: {}\n", error.what());
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep: internal error: {}\n", error.what());
   }

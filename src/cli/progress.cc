@@ -16,7 +16,7 @@ namespace lockstep {
 namespace {
 
 constexpr int kBarWidth = 20;
-constexpr int kPlainLines = 10;             // over the whole run
+constexpr int kPlainLines = 10;  // over the whole run
 constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
 
 int terminal_width() {
@@ -63,9 +63,9 @@ void Progress::on_step(const StepRecord& step) {
   if (terminal_) {
     if (now - last_drawn_ < kRedrawEvery && done < step_count_) return;
     last_drawn_ = now;
-    const std::string line =
-        fmt::format("{} {}/{}  {}", bar(static_cast<double>(done) / static_cast<double>(step_count_)),
-                    done, step_count_, status(step));
+    const std::string line = fmt::format(
+        "{} {}/{}  {}", bar(static_cast<double>(done) / static_cast<double>(step_count_)), done,
+        step_count_, status(step));
     fmt::print(stderr, "\r\x1b[K{}", cut(line, terminal_width() - 1));
     line_open_ = true;
   } else if (done >= next_line_ || done == step_count_) {

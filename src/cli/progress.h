@@ -1,5 +1,5 @@
-// How far is the run? One line, redrawn, on a terminal; a plain line every tenth of the way otherwise.
-// Goes to stderr, so that stdout holds results only.
+// How far is the run? One line, redrawn, on a terminal; a plain line every tenth of the way
+// otherwise. Goes to stderr, so that stdout holds results only.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ class Progress : public Observer {
 
   int64_t first_step_, step_count_;
   bool terminal_;
-  int64_t next_line_ = 0;        // steps done at which the next plain line is due
+  int64_t next_line_ = 0;  // steps done at which the next plain line is due
   bool line_open_ = false;
   std::vector<std::string> lane_names_;
   std::chrono::steady_clock::time_point start_, last_drawn_;

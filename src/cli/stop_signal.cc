@@ -26,6 +26,8 @@ const std::atomic<bool>& catch_stop_signals() {
   return stop_requested;
 }
 
-int stop_signal() { return received; }
+int stop_signal() {
+  return received;
+}
 
 }  // namespace lockstep

@@ -58,7 +58,7 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 
 std::string with_thousands(unsigned long long value) {
   std::string text = std::to_string(value);
-  for (size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, " ");
+  for (size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, 1, ' ');
   return text;
 }
 

@@ -22,6 +22,7 @@ class Reader {
     if (json.is_discarded()) throw InputError("graph JSON: is not valid JSON");
     if (!json.is_object()) throw InputError("graph JSON: must be an object");
     const int64_t version = integer(json, "graph", "ir");
+    problems_.throw_if_any();
     if (version != kIrVersion) {
       throw InputError(fmt::format("graph JSON: ir is {}, must be {}", version, kIrVersion),
                        version > kIrVersion ? "a newer Lockstep wrote it" : "");

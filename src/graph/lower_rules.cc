@@ -104,8 +104,8 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
   }
   if (rule.accumulator != nullptr) return "no op there has a sum of products";
   for (const Site& site : sites_.sites) {
-    if (site.point != Point::kAccumulator && glob_match(rule.layer, site.layer) &&
-        glob_match(rule.op, site.op)) {
+    if (site.point != Point::kAccumulator && !site.node.starts_with("optimizer:") &&
+        glob_match(rule.layer, site.layer) && glob_match(rule.op, site.op)) {
       roles_there.insert(std::string(to_string(site.role)) + " " +
                          std::string(to_string(site.point)));
     }

@@ -93,7 +93,7 @@ class PolicyReader {
       policy_.version = policy_.help = policy_.source = "";
       policy_.aliases.clear();
     } catch (const InputError& error) {
-      root.problem("extends", "= '" + *base + "': " + error.problems().front());
+      root.problem("extends", error);
     }
   }
 
@@ -111,6 +111,9 @@ class PolicyReader {
     policy_.help = root.text("help").value_or("");
     policy_.source = root.text("source").value_or("");
     for (const auto& item : root.texts("aliases")) policy_.aliases.push_back(item.text);
+    if (!source_.is_preset && root.has("aliases")) {
+      root.problem("aliases", "has no effect: a policy file is found by its path", "remove it");
+    }
   }
 
   // Lanes hold their values in FP32 containers: a wider format would not be held exactly.
@@ -131,7 +134,7 @@ class PolicyReader {
                       "for FP64 run the lane named fp64");
       }
     } catch (const InputError& error) {
-      table.problem(key, "= '" + *name + "': " + error.problems().front(), format_hint(*name));
+      table.problem(key, error, format_hint(*name));
     }
   }
 
@@ -143,7 +146,7 @@ class PolicyReader {
     try {
       set(find(*name));
     } catch (const InputError& error) {
-      table.problem(key, "= '" + *name + "': " + error.problems().front());
+      table.problem(key, error);
     }
   }
 
@@ -306,7 +309,7 @@ class PolicyReader {
     try {
       find(text);
     } catch (const InputError& error) {
-      table.problem(key, "= '" + text + "': " + error.problems().front());
+      table.problem(key, error);
     }
   }
 

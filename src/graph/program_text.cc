@@ -119,7 +119,7 @@ class ProgramText {
     for (const auto& [kind, count] : casts) cast_text.push_back(fmt::format("{} {}", count, kind));
     return fmt::format(
         "{}: {} ops, casts: {}, {} values observed as they are, {} sites\n"
-        "sums that are no products: {}\n",
+        "sums other than of products: {}\n",
         graph_.name, op_count, cast_text.empty() ? "none" : join(cast_text, ", "), observe_count,
         sites_.sites.size(), join({sums.begin(), sums.end()}, ", "));
   }

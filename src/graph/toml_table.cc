@@ -106,10 +106,17 @@ std::vector<TomlTable> TomlTable::tables(std::string_view key) {
   return all;
 }
 
-void TomlTable::problem(std::string_view key, const std::string& what, const std::string& hint) {
+int TomlTable::line_of(std::string_view key) const {
   const toml::node* node = table_->get(key);
-  problem_at(node != nullptr ? static_cast<int>(node->source().begin.line) : line(), key, what,
-             hint);
+  return node != nullptr ? static_cast<int>(node->source().begin.line) : line();
+}
+
+void TomlTable::problem(std::string_view key, const std::string& what, const std::string& hint) {
+  problem_at(line_of(key), key, what, hint);
+}
+
+void TomlTable::problem(std::string_view key, const InputError& error, const std::string& hint) {
+  problem_at(line_of(key), std::string(key) + ":", error.problems().front(), hint);
 }
 
 void TomlTable::problem_at(int line, std::string_view key, const std::string& what,

@@ -35,14 +35,17 @@ class TomlTable {
 
   bool has(std::string_view key) const { return table_->contains(key); }
   int line() const { return static_cast<int>(table_->source().begin.line); }
-  // Adds "line 3: [storage] weight: WHAT; HINT".
+  // Adds "line 3: [storage] weight WHAT; HINT".
   void problem(std::string_view key, const std::string& what, const std::string& hint = "");
   void problem_at(int line, std::string_view key, const std::string& what,
                   const std::string& hint = "");
+  // Adds "line 3: [storage] weight: " and what a look-up of the key's value complained of.
+  void problem(std::string_view key, const InputError& error, const std::string& hint = "");
   // Call last: every key that no getter asked for is a problem.
   void finish();
 
  private:
+  int line_of(std::string_view key) const;
   const toml::node* find(std::string_view key);
   void wrong_type(std::string_view key, const toml::node& node, std::string_view wanted);
 

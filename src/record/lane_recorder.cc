@@ -70,10 +70,6 @@ LaneRecorder LaneRecorder::open(hid_t lanes, const LaneDescription& lane, int64_
   const int64_t died_at = hdf5::int_attribute(r.group_.id(), layout::kDiedAt);
   r.died_ = died_at >= 0 && died_at < steps_complete;
   if (!r.died_) hdf5::write_attribute(r.group_.id(), layout::kDiedAt, int64_t{-1});
-  // A short last row is about to be overwritten: from now on it holds nothing.
-  const int64_t last_block = steps_complete / layout::kHistogramBlock;
-  const int64_t nothing = 0;
-  if (last_block < r.histogram_50_steps_.rows()) r.histogram_50_steps_.write(last_block, &nothing);
   return r;
 }
 
@@ -140,6 +136,12 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
     died_ = true;
     hdf5::write_attribute(group_.id(), layout::kDiedAt, step);
   }
+  const int64_t block = step / layout::kHistogramBlock;
+  if (!short_row_dropped_ && block < histogram_50_steps_.rows()) {
+    const int64_t nothing = 0;   // a short row of an earlier stop is outdated from here on
+    histogram_50_steps_.write(block, &nothing);
+  }
+  short_row_dropped_ = true;
   const double loss = lane.alive ? lane.loss : kNaN;
   const double seconds = lane.alive ? lane.seconds : 0;
   const int32_t attempts = lane.alive ? lane.attempts : 0;

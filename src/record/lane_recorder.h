@@ -45,7 +45,7 @@ class LaneRecorder {
 
   hdf5::Handle group_;
   int64_t site_count_ = 0, histogram_every_ = 1, histogram_records_ = 0;
-  bool died_ = false;
+  bool died_ = false, short_row_dropped_ = false;
   std::vector<uint64_t> sums_;
 
   GrowingDataset loss_, seconds_, attempts_;

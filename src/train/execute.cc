@@ -33,8 +33,9 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   const auto& instructions = program_.instructions;
   for (size_t i = 0; i < instructions.size(); ++i) {
     auto& [begin, end] = node_range_.at(static_cast<size_t>(instructions[i].node));
-    if (begin == end) begin = i;
-    if (end != begin && end != i) {
+    if (begin == end) {
+      begin = i;
+    } else if (end != i) {
       throw std::logic_error("program: the instructions of a node are not in one piece");
     }
     end = i + 1;

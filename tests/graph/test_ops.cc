@@ -55,8 +55,8 @@ TEST_CASE("op table: names are unique, resolve to their row, and every row is wh
     CHECK_FALSE(op.source.empty());
     CHECK(op.min_inputs >= 1);
     CHECK(op.max_inputs >= op.min_inputs);
-    CHECK(op.infer != nullptr);
-    CHECK(op.run != nullptr);
+    CHECK((op.infer != nullptr));
+    CHECK((op.run != nullptr));
   }
   CHECK_THROWS_WITH_AS(find_op("conv2"), doctest::Contains("did you mean 'conv2d'?"), InputError);
 }
@@ -250,7 +250,8 @@ TEST_CASE("hand-checked: linear, matmul and conv2d add their bias; sum_to sums w
       values[operands.back()] = inputs[i];
     }
     const Value y = b.op(op, operands, attributes, "");
-    const auto out = testing::run_graph(b.finish(), values).at(y).as<double>();
+    values = testing::run_graph(b.finish(), values);
+    const auto out = values.at(y).as<double>();
     return std::vector<double>(out.begin(), out.end());
   };
   using D = std::vector<double>;

@@ -1,0 +1,13 @@
+// What `check` found, as text: the verdict first, then the first difference, then the worst ones.
+#pragma once
+
+#include <string>
+
+#include "analysis/check.h"
+
+namespace lockstep {
+
+std::string check_text(const CheckResult& result, const std::string& run_path,
+                       const std::string& baseline_path, const CheckOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+// One row per layer: feasible loss scales, margin of unscaled values, and what follows.
+#include "reports/range_text.h"
+
+#include <fmt/format.h>
+
+#include "reports/number_text.h"
+#include "reports/text_writer.h"
+
+namespace lockstep {
+namespace {
+
+std::string scales_text(const LayerRange& layer) {
+  if (!layer.has_gradients) return "-";
+  if (layer.scales.empty()) return "none";
+  const std::string lo =
+      layer.scales.lo <= kMinScaleExponent ? "" : fmt::format("2^{} ", layer.scales.lo);
+  const std::string hi =
+      layer.scales.hi >= kMaxScaleExponent ? "" : fmt::format(" 2^{}", layer.scales.hi);
+  return lo + ".." + hi;
+}
+
+Paragraph conclusion(const RangeTable& table) {
+  size_t kept_high = 0;
+  for (const LayerRange& layer : table.layers) kept_high += layer.reason.empty() ? 0 : 1;
+  std::string text =
+      kept_high == 0
+          ? fmt::format("Every layer may use {}. ", table.format->name)
+          : fmt::format("{} of {} layers must stay in fp32: the policy says which and why. ",
+                        kept_high, table.layers.size());
+  text += fmt::format("Common loss scales: {}{}; chosen: 2^{}.",
+                      table.scales.lo <= kMinScaleExponent
+                          ? ""
+                          : fmt::format("from 2^{} ({}) ", table.scales.lo, table.lo_layer),
+                      table.scales.hi >= kMaxScaleExponent
+                          ? "without upper end"
+                          : fmt::format("to 2^{} ({})", table.scales.hi, table.hi_layer),
+                      table.scale_exponent);
+  return {text};
+}
+
+}  // namespace
+
+std::string range_text(const Recommendation& found) {
+  const RangeTable& ranges = found.ranges;
+  TableBlock table;
+  table.columns = {{"layer", Align::kLeft},
+                   {"loss scales"},
+                   {"lost at 1"},
+                   {"margin"},
+                   {"verdict", Align::kLeft}};
+  std::vector<std::string> reasons;
+  for (const LayerRange& layer : ranges.layers) {
+    table.rows.push_back(
+        {layer.layer.empty() ? "-" : layer.layer, scales_text(layer),
+         layer.has_gradients ? percent(layer.unscaled_gradient_lost) : "-",
+         layer.unscaled_margin ? fmt::format("{} octaves", *layer.unscaled_margin) : "-",
+         layer.reason.empty() ? ranges.format->name : "fp32"});
+    if (!layer.reason.empty()) {
+      reasons.push_back(fmt::format("{} stays in fp32: {}.", layer.layer, layer.reason));
+    }
+  }
+  table.notes = {fmt::format(
+      "loss scales: those at which every gradient of the layer fits {} with {} octave of headroom "
+      "and at most {} of the nonzero ones become zero. lost at 1: largest share of nonzero "
+      "gradient "
+      "values, of any one tensor, that become zero without a loss scale. margin: octaves between "
+      "the largest input, weight or activation and the format's largest binade.",
+      ranges.format->name, kHeadroomOctaves, percent(kLostShareLimit))};
+  Blocks blocks = {table, conclusion(ranges)};
+  for (const std::string& reason : reasons) blocks.push_back(Paragraph{reason});
+  return heading_text(fmt::format("Ranges for {}, from the fp32 lane", ranges.format->name)) +
+         to_text(blocks);
+}
+
+}  // namespace lockstep

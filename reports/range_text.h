@@ -1,0 +1,12 @@
+// The range table of `recommend` as text.
+#pragma once
+
+#include <string>
+
+#include "analysis/recommend.h"
+
+namespace lockstep {
+
+std::string range_text(const Recommendation& found);
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+// lockstep list: everything that has a name.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "src/cli/command.h"
+#include "src/cli/listing.h"
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+struct ListArgs {
+  std::string topic;
+  bool markdown = false, json = false;
+};
+
+int list(const ListArgs& args) {
+  if (args.topic.empty()) {
+    for (const ListTopic& topic : list_topics()) fmt::print("{:<14}{}\n", topic.name, topic.help);
+    return kExitFine;
+  }
+  std::vector<std::string> names;
+  for (const ListTopic& topic : list_topics()) {
+    names.emplace_back(topic.name);
+    if (topic.name != args.topic) continue;
+    const Listing listing = topic.make();
+    fmt::print("{}", args.markdown ? listing_markdown(listing)
+                     : args.json   ? listing_json(listing)
+                                   : listing_text(listing));
+    return kExitFine;
+  }
+  throw InputError(fmt::format("list '{}': unknown", args.topic), did_you_mean(args.topic, names));
+}
+
+}  // namespace
+
+std::function<int()> declare_list(CLI::App& app) {
+  auto args = std::make_shared<ListArgs>();
+  std::string topics;
+  for (const ListTopic& topic : list_topics()) {
+    if (!topics.empty()) topics += ", ";
+    topics += topic.name;
+  }
+  app.add_option("TOPIC", args->topic, topics);
+  CLI::Option* markdown = app.add_flag("--markdown", args->markdown, "as a Markdown table");
+  app.add_flag("--json", args->json, "as JSON")->excludes(markdown);
+  return [args] { return list(*args); };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,176 @@
+// The topics of `lockstep list`: from table rows to cells.
+#include "src/cli/listing.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "analysis/check.h"
+#include "emulation/accumulator.h"
+#include "emulation/format.h"
+#include "emulation/kernel_set.h"
+#include "emulation/rounding.h"
+#include "emulation/tensor_stats.h"
+#include "src/core/text.h"
+#include "src/graph/op.h"
+#include "src/graph/policy.h"
+#include "src/train/data/sources.h"
+#include "src/train/engines.h"
+#include "src/train/loss_scale.h"
+#include "src/train/models/model.h"
+#include "src/train/optimizers.h"
+
+namespace lockstep {
+namespace {
+
+std::string str(std::string_view text) {
+  return std::string(text);
+}
+
+std::string overflow_text(const Format& f) {
+  switch (f.overflow) {
+    case OverflowPolicy::kInfinity:
+      return "infinity";
+    case OverflowPolicy::kSaturate:
+      return "largest finite";
+    case OverflowPolicy::kNan:
+      return "NaN";
+  }
+  return "";
+}
+
+Listing list_formats() {
+  Listing out{{"format", "bits", "p", "emin", "emax", "overflow", "aliases", "limits", "source"},
+              {}};
+  for (const Format& f : formats()) {
+    out.rows.push_back({f.name, fmt::format("{}", f.storage_bits()), fmt::format("{}", f.precision),
+                        fmt::format("{}", f.emin), fmt::format("{}", f.emax), overflow_text(f),
+                        join(f.aliases, ", "), f.help, f.source});
+  }
+  return out;
+}
+
+Listing list_roundings() {
+  Listing out{{"rounding", "meaning"}, {}};
+  for (const RoundingInfo& r : roundings()) out.rows.push_back({str(r.name), str(r.help)});
+  return out;
+}
+
+Listing list_presets() {
+  Listing out{{"preset", "aliases", "meaning", "source"}, {}};
+  for (const Policy& p : presets()) {
+    out.rows.push_back({p.label(), join(p.aliases, ", "), p.help, p.source});
+  }
+  return out;
+}
+
+Listing list_scalers() {
+  Listing out{{"scaler", "skips steps", "meaning", "source"}, {}};
+  for (const LossScaler& s : loss_scalers()) {
+    out.rows.push_back({str(s.name), s.checks_finite ? "yes" : "no", str(s.help), str(s.source)});
+  }
+  return out;
+}
+
+Listing list_optimizers() {
+  Listing out{{"optimizer", "meaning", "source"}, {}};
+  for (const Optimizer& o : optimizers()) {
+    out.rows.push_back({str(o.name), str(o.help), str(o.source)});
+  }
+  return out;
+}
+
+Listing list_models() {
+  Listing out{{"model", "default data", "meaning"}, {}};
+  for (const Model& m : models()) {
+    out.rows.push_back({str(m.name), str(m.default_data), str(m.help)});
+  }
+  return out;
+}
+
+Listing list_data() {
+  Listing out{{"data", "argument", "meaning"}, {}};
+  for (const DataSource& d : data_sources()) {
+    out.rows.push_back({str(d.kind), str(d.argument), str(d.help)});
+  }
+  return out;
+}
+
+Listing list_ops() {
+  Listing out{{"op", "class", "sum of products", "meaning", "source"}, {}};
+  for (const OpDef& op : ops()) {
+    out.rows.push_back({str(op.name), str(to_string(op.cast_class)),
+                        op.has_gemm_accumulator ? "yes" : "no", str(op.help), str(op.source)});
+  }
+  return out;
+}
+
+Listing list_engines() {
+  Listing out{{"target", "kind", "in this build", "meaning"}, {}};
+  for (const Engine& e : engines()) {
+    out.rows.push_back({str(e.name), "engine", e.in_this_build ? "yes" : "no", str(e.help)});
+  }
+  for (const HardwareTarget& h : hardware_targets()) {
+    out.rows.push_back({str(h.name), "hardware", "no", str(h.help)});
+  }
+  return out;
+}
+
+Listing list_kernels() {
+  Listing out{{"kernels", "meaning"}, {}};
+  for (const KernelSet* set : available_kernel_sets()) {
+    out.rows.push_back({str(set->name), str(set->help)});
+  }
+  return out;
+}
+
+Listing list_accumulators() {
+  Listing out{{"accumulator", "format", "meaning", "source"}, {}};
+  for (const Accumulator& a : accumulators()) {
+    out.rows.push_back({a.name, a.format->name, a.help, a.source});
+  }
+  return out;
+}
+
+Listing list_statistics() {
+  Listing out{{"statistic", "dataset", "meaning"}, {}};
+  for (const Statistic& s : statistics()) {
+    const std::string_view group = s.kind == StatisticKind::kCount ? "counts/" : "moments/";
+    out.rows.push_back({str(s.name), str(group) + str(s.name), str(s.help)});
+  }
+  return out;
+}
+
+Listing list_checks() {
+  Listing out{{"compared", "how", "meaning"}, {}};
+  for (const CheckRule& r : check_rules()) {
+    out.rows.push_back(
+        {r.name, r.comparison == Comparison::kExact ? "exactly" : "within --rel-tol", r.help});
+  }
+  return out;
+}
+
+constexpr std::array kTopics = {
+    ListTopic{"formats", "number formats; any e<E>m<M> (E 2..8, M 1..23) works as well",
+              list_formats},
+    ListTopic{"roundings", "rounding modes", list_roundings},
+    ListTopic{"presets", "policies that ship with Lockstep", list_presets},
+    ListTopic{"scalers", "loss scalers", list_scalers},
+    ListTopic{"optimizers", "optimizers", list_optimizers},
+    ListTopic{"models", "built-in models", list_models},
+    ListTopic{"data", "where batches come from", list_data},
+    ListTopic{"ops", "operations a graph may hold", list_ops},
+    ListTopic{"engines", "what may stand behind '@' in a lane's name", list_engines},
+    ListTopic{"kernels", "kernel sets this machine can run; all give equal bits", list_kernels},
+    ListTopic{"accumulators", "how sums of products are formed", list_accumulators},
+    ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
+    ListTopic{"checks", "what `lockstep check` compares", list_checks},
+};
+
+}  // namespace
+
+std::span<const ListTopic> list_topics() {
+  return kTopics;
+}
+
+}  // namespace lockstep

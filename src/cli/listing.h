@@ -1,0 +1,28 @@
+// What can be listed, and how a listing looks as text, Markdown and JSON.
+// Every listing is made from the rows of the table it shows; a topic is one line in listing.cc.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+struct Listing {
+  std::vector<std::string> columns;  // the first is the name
+  std::vector<std::vector<std::string>>
+      rows;  // as many cells as columns; "" where nothing is known
+};
+
+struct ListTopic {
+  std::string_view name, help;
+  Listing (*make)();
+};
+std::span<const ListTopic> list_topics();
+
+std::string listing_text(const Listing& listing);
+std::string listing_markdown(const Listing& listing);
+std::string listing_json(const Listing& listing);
+
+}  // namespace lockstep

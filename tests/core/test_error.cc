@@ -1,0 +1,42 @@
+// Messages: one problem, several problems, and the nearest known name.
+#include <doctest/doctest.h>
+
+#include "src/core/error.h"
+
+using namespace lockstep;
+
+TEST_CASE("one problem carries its hint") {
+  const InputError error("format 'fp61': unknown", "did you mean 'fp16'?");
+  CHECK(std::string(error.what()) == "format 'fp61': unknown; did you mean 'fp16'?");
+  REQUIRE(error.problems().size() == 1);
+  CHECK(error.problems()[0] == error.what());
+}
+
+TEST_CASE("all problems of an input are reported together") {
+  ProblemList problems("policy 'a.toml'");
+  CHECK(problems.empty());
+  problems.throw_if_any();
+  problems.add("line 3: no op 'conv3d'", "did you mean 'conv2d'?");
+  problems.add("line 9: lr = -1, must be > 0");
+  try {
+    problems.throw_if_any();
+    FAIL("nothing thrown");
+  } catch (const InputError& error) {
+    CHECK(std::string(error.what()) ==
+          "policy 'a.toml': 2 problems\n"
+          "  - line 3: no op 'conv3d'; did you mean 'conv2d'?\n"
+          "  - line 9: lr = -1, must be > 0");
+    CHECK(error.problems().size() == 2);
+  }
+  CHECK_THROWS_AS(InputError("nothing", std::vector<std::string>()), std::logic_error);
+}
+
+TEST_CASE("the nearest name is suggested") {
+  const std::vector<std::string> formats = {"fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3"};
+  CHECK(did_you_mean("fp61", formats) == "did you mean 'fp64'?");    // one letter off, first of two
+  CHECK(did_you_mean("pf16", formats) == "did you mean 'fp16'?");    // two neighbours swapped
+  CHECK(did_you_mean("BF16", formats) == "did you mean 'bf16'?");
+  CHECK(did_you_mean("fp8e4m3", formats) == "did you mean 'fp8_e4m3'?");
+  CHECK(did_you_mean("int", formats) == "known: fp64, fp32, tf32, bf16, fp16, fp8_e4m3");
+  CHECK(did_you_mean("x", {}) == "there is none to choose from");
+}

@@ -1,0 +1,37 @@
+// Small graphs the graph tests share.
+#pragma once
+
+#include "src/graph/builder.h"
+
+namespace lockstep::testing {
+
+// conv, batch_norm, relu, pool, flatten, linear, cross_entropy: every kind of value that sites
+// know.
+inline Graph tiny_cnn() {
+  GraphBuilder b("tiny_cnn");
+  const Value images = b.input("images", {{2, 1, 4, 4}});
+  const Value labels = b.input("labels", {{2}, ElementType::kInt});
+  Value x = b.conv2d("conv1", images, /*out_channels=*/2, /*kernel=*/3, /*stride=*/1,
+                     /*padding=*/1);
+  x = b.relu("relu1", b.batch_norm("bn1", x));
+  x = b.max_pool2d("pool1", x, /*kernel=*/2, /*stride=*/2);
+  x = b.linear("fc1", b.flatten("flatten", x), 3);
+  b.name_output("logits", x);
+  b.set_loss(b.op("cross_entropy", {x, labels}, {}, ""));
+  return b.finish();
+}
+
+// h = linear(x) is used twice (h + relu(h)), the weight matrix of the second layer twice as well.
+inline Graph two_consumers() {
+  GraphBuilder b("two_consumers");
+  const Value x = b.input("x", {{3, 4}});
+  const Value h = b.linear("fc1", x, 4);
+  const Value sum = b.op("add", {h, b.relu("relu", h)}, {}, "residual");
+  const Value w = b.parameter("tied.weight", {4, 4});
+  const Value once = b.op("linear", {sum, w}, {}, "tied");
+  const Value twice = b.op("linear", {once, w}, {}, "tied_again");
+  b.set_loss(b.op("mse_loss", {twice, b.input("target", {{3, 4}})}, {}, ""));
+  return b.finish();
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,157 @@
+// The step graph: values used several times, joins, what is skipped, numbering, partners; and whole
+// networks against central differences.
+#include "src/graph/autodiff.h"
+
+#include <doctest/doctest.h>
+
+#include "src/core/error.h"
+#include "src/graph/infer.h"
+#include "tests/graph/example_graphs.h"
+#include "tests/graph/run_graph.h"
+
+namespace lockstep {
+namespace {
+
+using testing::gradient_error;
+using testing::kGradientTolerance;
+
+TEST_CASE("whole networks: gradients against central differences") {
+  CHECK(gradient_error(testing::tiny_cnn()) <= kGradientTolerance);
+  CHECK(gradient_error(testing::two_consumers()) <= kGradientTolerance);
+}
+
+TEST_CASE("hand-checked: loss = mean((w w - t)^2), both operands the same value") {
+  GraphBuilder b("square");
+  const Value w = b.parameter("w", {2});
+  b.set_loss(b.op("mse_loss", {b.op("mul", {w, w}, {}, ""), b.input("t", {{2}})}, {}, ""));
+  const Graph step = differentiate(b.finish());
+  testing::Values values = testing::make_values(step, 1);
+  values["p:w"] = Tensor::from<double>({2}, {2, 3});
+  values["in0"] = Tensor::from<double>({2}, {3, 10});
+  values = testing::run_graph(step, values);
+  // d/dw = (w^2 - t) 2/2 2w:  (4 - 3) 4 = 4,  (9 - 10) 6 = -6
+  const auto gradient = values.at(step.gradients.at("w")).as<double>();
+  CHECK(gradient[0] == 4);
+  CHECK(gradient[1] == -6);
+  CHECK(values.at(step.loss).as<double>()[0] == 1);
+}
+
+TEST_CASE("the seed scales every gradient: a power of two changes no other bit") {
+  const Graph step = differentiate(testing::tiny_cnn());
+  testing::Values given = testing::make_values(step, 3);
+  const testing::Values one = testing::run_graph(step, given);
+  constexpr double kScale = 0x1p16;
+  given[std::string(kLossSeedId)] = Tensor::from<double>({}, {kScale});
+  const testing::Values scaled = testing::run_graph(step, given);
+  for (const auto& [parameter, value] : step.gradients) {
+    CAPTURE(parameter);
+    const auto g = one.at(value).as<double>(), s = scaled.at(value).as<double>();
+    double largest = 0;
+    for (size_t i = 0; i < g.size(); ++i) {
+      CHECK(s[i] == kScale * g[i]);
+      largest = std::max(largest, std::fabs(g[i]));
+    }
+    CHECK(largest > 0);
+  }
+}
+
+TEST_CASE("joins: one add per further use, in the place and layer of the value's producer") {
+  const Graph step = differentiate(testing::two_consumers());
+  validate(step);
+  std::vector<const Node*> joins;
+  for (const Node& node : step.nodes) {
+    if (node.is_backward() && node.op == "add") joins.push_back(&node);
+  }
+  REQUIRE(joins.size() == 2);
+  // The weight first: the backward pass reaches it from the last layer on.
+  const Node& weight = *joins[0];
+  CHECK(weight.gradient_of == std::vector<std::string>{"p:tied.weight"});
+  CHECK(weight.layer == "tied");
+  CHECK(weight.forward_node == "n3");                                // its first consumer
+  CHECK(step.producer_of(weight.inputs[0])->layer == "tied_again");  // last use first
+  CHECK(step.producer_of(weight.inputs[1])->layer == "tied");
+  CHECK(step.gradients.at("tied.weight") == weight.id);
+  const Node& hidden = *joins[1];
+  CHECK(hidden.gradient_of == std::vector<std::string>{"n0"});
+  CHECK(hidden.layer == "fc1");
+  CHECK(hidden.forward_node == "n0");
+  // dy of the residual add goes straight to h; relu's part joins it.
+  CHECK(step.producer_of(hidden.inputs[0])->gradient_of[0] == "n2");
+  CHECK(step.producer_of(hidden.inputs[1])->op == "relu_backward");
+}
+
+TEST_CASE("numbering, partners, layers: forward first, every backward node knows its partner") {
+  const Graph forward = testing::tiny_cnn();
+  const Graph step = differentiate(forward);
+  REQUIRE(step.nodes.size() > forward.nodes.size());
+  for (size_t i = 0; i < step.nodes.size(); ++i) {
+    const Node& node = step.nodes[i];
+    CHECK(node.id == "n" + std::to_string(i));
+    CHECK(node.is_backward() == (i >= forward.nodes.size()));
+    if (!node.is_backward()) continue;
+    CHECK(node.layer == layer_of(step, step.node(node.forward_node)));
+    CHECK(node.gradient_of.size() == node.outputs.size());
+  }
+  CHECK(step.inputs.back().id == kLossSeedId);
+  CHECK(step.inputs.back().type == TensorType{});
+  CHECK(step.nodes[forward.nodes.size()].op == "cross_entropy_backward");
+  CHECK(step.nodes[forward.nodes.size()].layer == "cross_entropy");
+}
+
+TEST_CASE("skipped: gradients of inputs, frozen parameters and what the loss does not depend on") {
+  const Graph step = differentiate(testing::tiny_cnn());
+  for (const Node& node : step.nodes) {
+    CHECK(node.op != "conv2d_backward_input");  // only the images are behind it
+  }
+  Graph frozen = testing::tiny_cnn();
+  for (Parameter& p : frozen.parameters) p.requires_grad = p.layer == "fc1";
+  const Graph head = differentiate(frozen);
+  CHECK(head.gradients.size() == 2);
+  for (const Node& node : head.nodes) {
+    if (node.is_backward()) CHECK((node.layer == "fc1" || node.layer == "cross_entropy"));
+  }
+  GraphBuilder b("unused");
+  const Value w = b.parameter("w", {2});
+  b.parameter("unused", {2});
+  b.relu("aside", w);
+  b.set_loss(b.op("mse_loss", {w, b.input("t", {{2}})}, {}, ""));
+  const Graph partial = differentiate(b.finish());
+  CHECK(partial.gradients.size() == 1);
+  CHECK(partial.gradients.contains("w"));
+  CHECK(partial.nodes.size() == 3);  // relu, mse_loss, mse_loss_backward
+}
+
+TEST_CASE("a parameter added to a value has a gradient node of its own") {
+  GraphBuilder b("bias");
+  const Value h = b.relu("relu", b.parameter("w", {2, 3}));
+  const Value y = b.op("add", {h, b.parameter("b", {2, 3})}, {}, "bias");
+  b.set_loss(b.op("mse_loss", {y, b.input("t", {{2, 3}})}, {}, ""));
+  const Graph step = differentiate(b.finish());
+  const Node* node = step.producer_of(step.gradients.at("b"));
+  REQUIRE(node != nullptr);
+  CHECK(node->op == "sum_to");
+  CHECK(node->gradient_of[0] == "p:b");
+}
+
+TEST_CASE("refused: no loss, a vector loss, a second differentiation, an op without a gradient") {
+  Graph graph = testing::tiny_cnn();
+  graph.loss = "";
+  CHECK_THROWS_WITH_AS(differentiate(graph), doctest::Contains("loss must be"), InputError);
+  graph.loss = "n5";
+  CHECK_THROWS_WITH_AS(differentiate(graph), doctest::Contains("scalar"), InputError);
+  CHECK_THROWS_WITH_AS(differentiate(differentiate(testing::tiny_cnn())),
+                       doctest::Contains("backward nodes already"), InputError);
+  GraphBuilder b("no_gradient");
+  const Value x = b.op("sum_to", {b.parameter("w", {2})}, {{"shape", Shape{}}}, "");
+  b.set_loss(x);
+  CHECK_THROWS_WITH_AS(differentiate(b.finish()), doctest::Contains("has no gradient"), InputError);
+  GraphBuilder saved("saved");
+  const Value y = saved.batch_norm("bn", saved.linear("fc", saved.input("x", {{4, 2}}), 3));
+  const Value mean = output_id(saved.graph().node(y), 3);
+  saved.set_loss(saved.op("mse_loss", {mean, saved.input("t", {{3}})}, {}, ""));
+  CHECK_THROWS_WITH_AS(differentiate(saved.finish()),
+                       doctest::Contains("no gradient flows through output 3"), InputError);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,152 @@
+// Round trips are exact; what is wrong is named with its place; captures' own layout reads.
+#include "src/graph/json.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "src/core/error.h"
+#include "src/graph/autodiff.h"
+#include "tests/graph/example_graphs.h"
+
+namespace lockstep {
+namespace {
+
+void check_equal(const Graph& a, const Graph& b) {
+  CHECK(a.name == b.name);
+  CHECK(a.loss == b.loss);
+  CHECK(a.outputs == b.outputs);
+  CHECK(a.gradients == b.gradients);
+  REQUIRE(a.inputs.size() == b.inputs.size());
+  for (size_t i = 0; i < a.inputs.size(); ++i) {
+    CHECK(a.inputs[i].id == b.inputs[i].id);
+    CHECK(a.inputs[i].path == b.inputs[i].path);
+    CHECK(a.inputs[i].type == b.inputs[i].type);
+  }
+  REQUIRE(a.parameters.size() == b.parameters.size());
+  for (size_t i = 0; i < a.parameters.size(); ++i) {
+    CHECK(a.parameters[i].name == b.parameters[i].name);
+    CHECK(a.parameters[i].type == b.parameters[i].type);
+    CHECK(a.parameters[i].layer == b.parameters[i].layer);
+    CHECK(a.parameters[i].requires_grad == b.parameters[i].requires_grad);
+  }
+  REQUIRE(a.buffers.size() == b.buffers.size());
+  for (size_t i = 0; i < a.buffers.size(); ++i) {
+    CHECK(a.buffers[i].name == b.buffers[i].name);
+    CHECK(a.buffers[i].type == b.buffers[i].type);
+    CHECK(a.buffers[i].layer == b.buffers[i].layer);
+  }
+  REQUIRE(a.mutations.size() == b.mutations.size());
+  for (size_t i = 0; i < a.mutations.size(); ++i) {
+    CHECK(a.mutations[i].buffer == b.mutations[i].buffer);
+    CHECK(a.mutations[i].value == b.mutations[i].value);
+  }
+  REQUIRE(a.nodes.size() == b.nodes.size());
+  for (size_t i = 0; i < a.nodes.size(); ++i) {
+    const Node &m = a.nodes[i], &n = b.nodes[i];
+    CHECK(m.id == n.id);
+    CHECK(m.op == n.op);
+    CHECK(m.inputs == n.inputs);
+    CHECK((m.attributes == n.attributes));
+    CHECK(m.outputs == n.outputs);
+    CHECK(m.layer == n.layer);
+    CHECK(m.source_line == n.source_line);
+    CHECK(m.forward_node == n.forward_node);
+    CHECK(m.gradient_of == n.gradient_of);
+  }
+}
+
+TEST_CASE("round trip: forward and step graphs come back equal, text included") {
+  Graph forward = testing::tiny_cnn();
+  forward.parameters[1].requires_grad = false;
+  forward.nodes[0].source_line = "model.py:33";
+  forward.nodes[0].layer = "a \"quoted\"\\path/\u00e9";
+  for (const Graph& graph : {forward, differentiate(forward), testing::two_consumers()}) {
+    const std::string text = to_json(graph);
+    const Graph back = graph_from_json(text);
+    check_equal(graph, back);
+    CHECK(to_json(back) == text);
+  }
+}
+
+TEST_CASE("round trip: every double keeps its bits and stays a double") {
+  Graph graph = testing::tiny_cnn();
+  for (const double eps : {1e-5, 0.1, 1.0, 4.0, 1.0 / 3, 0x1p-1074, 1.7976931348623157e308, 1e22}) {
+    graph.nodes[1].attributes["eps"] = eps;
+    const Graph back = graph_from_json(to_json(graph));
+    const Attribute& attribute = back.nodes[1].attributes.at("eps");
+    REQUIRE(std::holds_alternative<double>(attribute));
+    CHECK(std::get<double>(attribute) == eps);
+  }
+  // Special values are strings; the op then refuses or accepts them as numbers.
+  graph.nodes[1].attributes["eps"] = std::numeric_limits<double>::infinity();
+  CHECK(to_json(graph).find("\"eps\":\"inf\"") != std::string::npos);
+  const Graph back = graph_from_json(to_json(graph));
+  CHECK(std::isinf(std::get<double>(back.nodes[1].attributes.at("eps"))));
+}
+
+TEST_CASE("a capture's own layout reads: missing parts, unknown fields, slots, i64") {
+  const Graph graph = graph_from_json(R"({
+    "ir":1, "inputs":[{"id":"in0","path":"batch[0]","shape":[4,2,3],"dtype":"f32"},
+                      {"id":"in1","path":"batch[1]","shape":[4],"dtype":"i64"}],
+    "params":[{"name":"bn.weight","shape":[2],"dtype":"f32"},
+              {"name":"bn.bias","shape":[2],"dtype":"f32"}],
+    "buffers":[{"name":"bn.running_mean","shape":[2],"dtype":"f32"},
+               {"name":"bn.running_var","shape":[2],"dtype":"f32"}],
+    "nodes":[{"id":"n0","op":"batch_norm",
+              "in":["in0","p:bn.weight","p:bn.bias","b:bn.running_mean","b:bn.running_var"],
+              "attrs":{"training":true,"momentum":0.1,"eps":1e-05},
+              "out":[{"shape":[4,2,3],"dtype":"f32"},{"shape":[2],"dtype":"f32"},
+                     {"shape":[2],"dtype":"f32"},{"shape":[2],"dtype":"f32"},
+                     {"shape":[2],"dtype":"f32"}],
+              "module":"bn","class":"torch.nn.BatchNorm1d","call":0,"src":"model.py:33",
+              "aten":"aten.batch_norm.default","autocast":null,"nograd":false}],
+    "mutations":[{"buffer":"bn.running_mean","value":"n0","slot":1}], "rng":[]})");
+  CHECK(graph.mutations[0].value == "n0.1");
+  CHECK(graph.inputs[1].type.element == ElementType::kInt);
+  CHECK(graph.parameters[0].requires_grad);
+  CHECK(graph.nodes[0].source_line == "model.py:33");
+}
+
+std::string refusal(const std::string& json) {
+  try {
+    graph_from_json(json);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+TEST_CASE("refused: what is wrong is named with its place") {
+  const std::string good = to_json(testing::tiny_cnn());
+  CHECK(refusal(good) == "");
+  const auto check = [&](const std::string& from, const std::string& to, const char* expected) {
+    CAPTURE(expected);
+    const std::string problems = refusal(replaced(good, from, to));
+    CAPTURE(problems);
+    CHECK(problems.find(expected) != std::string::npos);
+  };
+  check("\"ir\":1", "\"ir\":2", "ir is 2, must be 1; a newer Lockstep wrote it");
+  check("\"ir\":1", "\"ri\":1", "graph.ir: is missing, must be an integer");
+  check("\"op\":\"conv2d\"", "\"op\":7", "nodes[0].op: is 7, must be a string");
+  check("[2,1,4,4]", "[2,1,4.5,4]", "inputs[0].shape[2]: is 4.5, must be an integer");
+  check("\"dtype\":\"i32\"", "\"dtype\":\"f16\"", "inputs[1].dtype: is 'f16', must be f32, i32");
+  check("\"attrs\":{", "\"attrs\":{\"x\":[1,\"a\"],", "nodes[0].attrs.x: is [1,\"a\"], must be");
+  check("\"src\":\"\"", "\"src\":\"\",\"autocast\":{\"enabled\":false}",
+        "nodes[0].autocast: autocast regions are not supported yet");
+  check("\"src\":\"\"", "\"src\":\"\",\"nograd\":true", "nodes[0].nograd");
+  check("\"requires_grad\":true", "\"requires_grad\":1", "params[0].requires_grad: is 1, must be");
+  check("\"loss\":\"n6\"", "\"loss\":\"n60\"", "value 'n60' is not defined");  // by validate()
+  CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON");
+  CHECK(refusal("[]") == "graph JSON: must be an object");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,163 @@
+// The site table: properties that hold for every site of a step, and the roles of a small network.
+#include "src/graph/site.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "src/core/error.h"
+#include "src/graph/autodiff.h"
+#include "src/graph/op.h"
+#include "tests/graph/example_graphs.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kStates = 2;
+
+TEST_CASE("points: names find their point again") {
+  for (const Point point : {Point::kOperand, Point::kOutput, Point::kAccumulator}) {
+    CHECK(find_point(to_string(point)) == point);
+  }
+  CHECK_THROWS_WITH_AS(find_point("ouput"), doctest::Contains("did you mean 'output'?"),
+                       InputError);
+}
+
+TEST_CASE("every site: id is its index, feeds point backwards, look-ups find it") {
+  for (const Graph& forward : {testing::tiny_cnn(), testing::two_consumers()}) {
+    const Graph step = differentiate(forward);
+    const SiteTable table = make_sites(step, kStates);
+    CAPTURE(step.name);
+    for (size_t i = 0; i < table.sites.size(); ++i) {
+      const Site& site = table.sites[i];
+      CAPTURE(site.label());
+      CHECK(site.id == static_cast<int32_t>(i));
+      CHECK_FALSE(site.layer.empty());
+      CHECK(site.shape == step.type_of(site.value).shape);
+      CHECK(step.type_of(site.value).element == ElementType::kFloat);
+      for (const int32_t feed : site.feeds) {
+        CHECK(feed >= 0);
+        CHECK(feed < site.id);
+      }
+      if (site.op == "optimizer") {
+        CHECK_FALSE(site.scaled);
+        continue;
+      }
+      CHECK(table.find(site.node, site.point, site.index) == site.id);
+      const Node& node = step.node(site.node);
+      CHECK(site.op == node.op);
+      const bool gradient = site.role == Role::kGradActivation || site.role == Role::kGradWeight;
+      if (gradient) CHECK(site.scaled);
+      if (site.point == Point::kOperand) {
+        CHECK(site.value == node.inputs[static_cast<size_t>(site.index)]);
+        // Fed by the site of the output it reads, where there is one.
+        const Node* producer = step.producer_of(site.value);
+        CHECK(site.feeds.size() == (producer ? 1 : 0));
+        if (producer) CHECK(table.sites[static_cast<size_t>(site.feeds[0])].value == site.value);
+      } else {
+        CHECK(site.scaled == node.is_backward());
+        CHECK(site.feeds.size() >= 1);
+      }
+      CHECK((site.role == Role::kAccumulator) == (site.point == Point::kAccumulator));
+    }
+    CHECK(table.find("n99", Point::kOutput, 0) == -1);
+    CHECK(table.find_update("nope", Role::kUpdate) == -1);
+  }
+}
+
+TEST_CASE("every floating operand and output of every node has exactly one site, in node order") {
+  const Graph step = differentiate(testing::tiny_cnn());
+  const SiteTable table = make_sites(step, kStates);
+  size_t expected = 0;
+  int32_t last = -1;
+  for (const Node& node : step.nodes) {
+    const auto count = [&](const TensorType& t) { return t.element == ElementType::kFloat; };
+    for (const std::string& value : node.inputs) expected += count(step.type_of(value)) ? 1 : 0;
+    for (const TensorType& type : node.outputs) expected += count(type) ? 1 : 0;
+    expected += find_op(node.op).has_gemm_accumulator ? 1 : 0;
+    const int32_t output = table.find(node.id, Point::kOutput, 0);
+    CHECK(output > last);
+    last = output;
+  }
+  expected += step.gradients.size() * (1 + kStates + 2);
+  CHECK(table.sites.size() == expected);
+}
+
+TEST_CASE("roles: where a value comes from decides") {
+  const Graph step = differentiate(testing::tiny_cnn());
+  const SiteTable table = make_sites(step, kStates);
+  const auto role = [&](std::string_view node, Point point, int index) {
+    const int32_t id = table.find(node, point, index);
+    REQUIRE(id >= 0);
+    return table.sites[static_cast<size_t>(id)].role;
+  };
+  CHECK(role("n0", Point::kOperand, 0) == Role::kInput);
+  CHECK(role("n0", Point::kOperand, 1) == Role::kWeight);
+  CHECK(role("n0", Point::kAccumulator, 0) == Role::kAccumulator);
+  CHECK(role("n0", Point::kOutput, 0) == Role::kActivation);
+  CHECK(role("n1", Point::kOperand, 3) == Role::kBuffer);
+  for (const int statistic : {1, 2, 3, 4}) {
+    CHECK(role("n1", Point::kOutput, statistic) == Role::kBuffer);
+  }
+  CHECK(table.find("n3", Point::kOutput, 1) == -1);   // argmax is an integer
+  CHECK(table.find("n6", Point::kOperand, 1) == -1);  // so are the labels
+  CHECK(role("n6", Point::kOutput, 0) == Role::kLoss);
+  // n7 = cross_entropy_backward(logits, labels, seed), n8/n9/n10: fc1's input, weight, bias.
+  CHECK(role("n7", Point::kOperand, 2) == Role::kLoss);
+  CHECK(table.sites[static_cast<size_t>(table.find("n7", Point::kOperand, 2))].scaled);
+  CHECK_FALSE(table.sites[static_cast<size_t>(table.find("n7", Point::kOperand, 0))].scaled);
+  CHECK(role("n7", Point::kOutput, 0) == Role::kGradActivation);
+  CHECK(role("n9", Point::kOutput, 0) == Role::kGradWeight);
+  CHECK(role("n9", Point::kOperand, 0) == Role::kActivation);
+  CHECK(table.sites[static_cast<size_t>(table.find("n9", Point::kOutput, 0))].label() ==
+        "fc1 linear_backward_weight grad_weight output");
+}
+
+TEST_CASE("a joined weight gradient: parts and sum are grad_weight, the join is fed by both") {
+  const Graph step = differentiate(testing::two_consumers());
+  const SiteTable table = make_sites(step, /*optimizer_states=*/0);
+  const Node& join = *step.producer_of(step.gradients.at("tied.weight"));
+  const int32_t output = table.find(join.id, Point::kOutput, 0);
+  REQUIRE(output >= 0);
+  for (const int index : {0, 1}) {
+    const int32_t operand = table.find(join.id, Point::kOperand, index);
+    REQUIRE(operand >= 0);
+    CHECK(table.sites[static_cast<size_t>(operand)].role == Role::kGradWeight);
+    const auto& feeds = table.sites[static_cast<size_t>(output)].feeds;
+    CHECK(std::count(feeds.begin(), feeds.end(), operand) == 1);
+  }
+  CHECK(table.sites[static_cast<size_t>(output)].layer == "tied");
+  const int32_t update = table.find_update("tied.weight", Role::kUpdate);
+  REQUIRE(update >= 0);
+  CHECK(table.sites[static_cast<size_t>(update)].feeds == std::vector<int32_t>{output});
+}
+
+TEST_CASE("optimizer sites: update, states, master weight, weight of every trained parameter") {
+  const Graph step = differentiate(testing::tiny_cnn());
+  const SiteTable table = make_sites(step, kStates);
+  for (const Parameter& p : step.parameters) {
+    CAPTURE(p.name);
+    std::set<int32_t> ids;
+    for (const Role role : {Role::kUpdate, Role::kMasterWeight, Role::kWeight}) {
+      ids.insert(table.find_update(p.name, role));
+    }
+    for (int k = 0; k < kStates; ++k) {
+      ids.insert(table.find_update(p.name, Role::kOptimizerState, k));
+    }
+    CHECK(ids.size() == 3 + kStates);
+    CHECK(*ids.begin() >= 0);
+    CHECK(table.find_update(p.name, Role::kOptimizerState, kStates) == -1);
+    for (const int32_t id : ids) {
+      CHECK(table.sites[static_cast<size_t>(id)].node == "optimizer:" + p.name);
+      CHECK(table.sites[static_cast<size_t>(id)].layer == p.layer);
+    }
+    const int32_t update = table.find_update(p.name, Role::kUpdate);
+    const int32_t gradient = table.sites[static_cast<size_t>(update)].feeds.at(0);
+    CHECK(table.sites[static_cast<size_t>(gradient)].role == Role::kGradWeight);
+    CHECK(table.sites[static_cast<size_t>(gradient)].value == step.gradients.at(p.name));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
