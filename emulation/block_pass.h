@@ -1,7 +1,7 @@
 // How is one pass over an array cut into pieces and its statistics joined again?
-// Shared by the scalar and the vector kernels: chunks of whole 4096-element blocks run on any thread;
-// counts are integers and join in any order, sums stay per block and join in the fixed tree of
-// emulation/reduction.h. Also what one element contributes to every statistic: the definition.
+// Shared by the scalar and the vector kernels: chunks of whole 4096-element blocks run on any
+// thread; counts are integers and join in any order, sums stay per block and join in the fixed tree
+// of emulation/reduction.h. Also what one element contributes to every statistic: the definition.
 #pragma once
 
 #include <bit>
@@ -42,8 +42,9 @@ struct BlockSums {
   double sum[kCount] = {};
 };
 
-// Calls chunk(begin, end, part, sums) for every chunk of [0, count), `part` a fresh Part for integer
-// statistics, `sums` pointing at the BlockSums of the chunk's first block. Merges the parts into
+// Calls chunk(begin, end, part, sums) for every chunk of [0, count), `part` a fresh Part for
+// integer statistics, `sums` pointing at the BlockSums of the chunk's first block. Merges the parts
+// into
 // `*whole` and returns the totals of the sums.
 template <int kSums, typename Part, typename Chunk>
 BlockSums<kSums> for_each_chunk(int64_t count, Part* whole, Chunk chunk) {
@@ -75,7 +76,9 @@ struct StatsLimits {
 };
 
 // The FP32 exponent field of x; a double takes the bin of its exponent clamped to 0..255.
-inline int exponent_bin(float x) { return std::bit_cast<uint32_t>(x) >> 23 & 0xff; }
+inline int exponent_bin(float x) {
+  return std::bit_cast<uint32_t>(x) >> 23 & 0xff;
+}
 inline int exponent_bin(double x) {
   constexpr int kBiasDifference = 1023 - 127;
   const int field = static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff);

@@ -1,7 +1,7 @@
 // What is in an element's hash?
 // For floats two 32-bit mixes of (bits, index), each a bijection of the bits at a fixed index: an
-// exclusive-or with a key, then exclusive-or-shifts and an odd multiplication. So one changed element
-// changes both halves of its hash and with it the sum over the array. 32-bit lanes suffice.
+// exclusive-or with a key, then exclusive-or-shifts and an odd multiplication. So one changed
+// element changes both halves of its hash and with it the sum over the array. 32-bit lanes suffice.
 // It guards against accidents, not against an adversary.
 //
 //   key(i) = i_low * A + i_high * B     low  = mix0(bits ^ key_low(i))     hash = high : low

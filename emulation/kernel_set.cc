@@ -16,8 +16,10 @@
 #include "emulation/scalar/quantize.h"
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
+#include "emulation/simd/conv2d.h"
 #include "emulation/simd/gemm.h"
 #include "emulation/simd/quantize.h"
+#include "emulation/simd/reduce.h"
 #include "emulation/simd/targets.h"
 #include "src/core/error.h"
 
@@ -63,8 +65,15 @@ KernelSet make_avx2() {
   set.help = "AVX2 and FMA, 8 floats wide";
   set.f32.quantize = avx2_quantize;
   set.f32.compare = avx2_compare;
+  use_avx2_sums(set.f32);
   set.f32.gemm = avx2_gemm;
   set.f64.gemm = avx2_gemm;
+  set.f32.conv2d_forward = avx2_conv2d_forward;
+  set.f64.conv2d_forward = avx2_conv2d_forward;
+  set.f32.conv2d_backward_input = avx2_conv2d_backward_input;
+  set.f64.conv2d_backward_input = avx2_conv2d_backward_input;
+  set.f32.conv2d_backward_weight = avx2_conv2d_backward_weight;
+  set.f64.conv2d_backward_weight = avx2_conv2d_backward_weight;
   return set;
 }
 
@@ -74,8 +83,15 @@ KernelSet make_avx512() {
   set.help = "AVX-512 F, BW, CD, DQ and VL, 16 floats wide";
   set.f32.quantize = avx512_quantize;
   set.f32.compare = avx512_compare;
+  use_avx512_sums(set.f32);
   set.f32.gemm = avx512_gemm;
   set.f64.gemm = avx512_gemm;
+  set.f32.conv2d_forward = avx512_conv2d_forward;
+  set.f64.conv2d_forward = avx512_conv2d_forward;
+  set.f32.conv2d_backward_input = avx512_conv2d_backward_input;
+  set.f64.conv2d_backward_input = avx512_conv2d_backward_input;
+  set.f32.conv2d_backward_weight = avx512_conv2d_backward_weight;
+  set.f64.conv2d_backward_weight = avx512_conv2d_backward_weight;
   return set;
 }
 

@@ -82,10 +82,10 @@ double oracle_round(const Exact& x, const Format& format, Rounding rounding) {
   if (rounding == Rounding::kStochastic) throw std::logic_error("oracle_round: not deterministic");
   const bool negative = x.sign() < 0;
   const int q = spacing_exponent(x, format);
-  Exact below;   // distance to the neighbour below in magnitude
+  Exact below;  // distance to the neighbour below in magnitude
   Exact::Integer n = x.floor_quotient(q, &below);
   if (below.sign() != 0) {
-    const Exact above = Exact(1, q) - below;   // distance to the one above
+    const Exact above = Exact(1, q) - below;  // distance to the one above
     const bool odd = (n & 1) != 0;
     bool up = false;
     switch (rounding) {
@@ -168,7 +168,7 @@ std::vector<double> nonnegative_values(const Format& format) {
   constexpr int kMaxBits = 20;
   if (format.storage_bits() > kMaxBits) throw std::logic_error("nonnegative_values: too many");
   std::vector<double> values = {0.0};
-  const int steps = 1 << (format.precision - 1);   // values per binade
+  const int steps = 1 << (format.precision - 1);  // values per binade
   if (format.has_subnormals) {
     for (int n = 1; n < steps; ++n) {
       values.push_back(std::ldexp(n, format.emin - format.precision + 1));

@@ -19,7 +19,7 @@ class Exact {
   using Integer = boost::multiprecision::cpp_int;
 
   Exact() = default;
-  explicit Exact(double x);                       // Requires: x finite
+  explicit Exact(double x);  // Requires: x finite
   Exact(Integer significand, int exponent)
       : significand_(std::move(significand)), exponent_(exponent) {}
 
@@ -50,13 +50,13 @@ double oracle_round(double x, const Format& format, Rounding rounding);
 // (exact for distances of at most 53 bits).
 double oracle_probability_up(double x, const Format& format);
 
-// The chain acc = round(acc + a[k] * b[k]), k ascending from acc = start, each product and sum exact,
-// one rounding to nearest even per step. Infinities and NaN behave as in IEEE arithmetic.
+// The chain acc = round(acc + a[k] * b[k]), k ascending from acc = start, each product and sum
+// exact, one rounding to nearest even per step. Infinities and NaN behave as in IEEE arithmetic.
 double oracle_dot(std::span<const double> a, std::span<const double> b, double start,
                   const Format& accumulator);
 
-// All finite values >= 0, ascending, from the definition of the fields. Requires: storage of at most
-// 20 bits.
+// All finite values >= 0, ascending, from the definition of the fields. Requires: storage of at
+// most 20 bits.
 std::vector<double> nonnegative_values(const Format& format);
 
 }  // namespace lockstep

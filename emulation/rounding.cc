@@ -1,5 +1,6 @@
 // The definition of rounding, on the bits of a double:
-//   1. NaN: the one positive quiet NaN, so that no bit of it depends on where it came from. Infinity:
+//   1. NaN: the one positive quiet NaN, so that no bit of it depends on where it came from.
+//   Infinity:
 //      itself, or the overflow policy where the format has none. Zero: itself, with its sign.
 //   2. x = significand * 2^(e-52) with a 53-bit integer significand.
 //   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1); a format without subnormals

@@ -23,7 +23,7 @@ struct StochasticArrayKey {
 StochasticArrayKey derive_array_key(const StochasticKey& key);
 uint32_t stochastic_bits(const StochasticArrayKey& key, uint64_t index);
 
-inline constexpr uint64_t kStochasticRow = 16;                     // elements per output word
-inline constexpr uint64_t kStochasticGroup = 4 * kStochasticRow;   // elements per row of counters
+inline constexpr uint64_t kStochasticRow = 16;                    // elements per output word
+inline constexpr uint64_t kStochasticGroup = 4 * kStochasticRow;  // elements per row of counters
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// One element of an array, rounded by the definition: what the scalar kernel does everywhere and the
-// vector kernels do at an array's ragged end.
+// One element of an array, rounded by the definition: what the scalar kernel does everywhere and
+// the vector kernels do at an array's ragged end.
 #pragma once
 
 #include <cstdint>

@@ -8,10 +8,10 @@
 
 namespace lockstep {
 
-// Kernels<T>::quantize for T float or double: after[i] = round(before[i]); see quantize.h for `spec`
-// and tensor_stats.h for what is counted. `stats` may be null; otherwise it is overwritten. `after`
-// may be `before`, and is not touched (may be null) when spec.measure_only is set.
-// Throws: std::logic_error when the container does not contain the format.
+// Kernels<T>::quantize for T float or double: after[i] = round(before[i]); see quantize.h for
+// `spec` and tensor_stats.h for what is counted. `stats` may be null; otherwise it is overwritten.
+// `after` may be `before`, and is not touched (may be null) when spec.measure_only is set. Throws:
+// std::logic_error when the container does not contain the format.
 template <typename T>
 void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpec& spec,
                      TensorStats* stats);

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using DD = hn::ScalableTag<double>;
 using DI = hn::ScalableTag<int64_t>;
-using DF = hn::Rebind<float, DD>;      // as many floats as a vector has doubles
+using DF = hn::Rebind<float, DD>;  // as many floats as a vector has doubles
 using VD = hn::Vec<DD>;
 
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(DD()));
@@ -133,7 +133,7 @@ class ComparePass {
 void compare(const float* lane, const float* reference, int64_t count, double scale,
              const Format& lane_format, ErrorStats* error) {
   constexpr int kFloatPrecision = 24;
-  if (lane_format.precision > kFloatPrecision) {   // its ulps need not have a normal inverse
+  if (lane_format.precision > kFloatPrecision) {  // its ulps need not have a normal inverse
     return scalar_compare(lane, reference, count, scale, lane_format, error);
   }
   const ComparePass pass(lane, reference, scale, lane_format);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "emulation/simd/gemm_plan.h"
+#include "emulation/simd/narrow-inl.h"
 #include "emulation/simd/targets.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,13 +40,6 @@ struct TileArgs {
   const PanelFacts* a_facts;  // null where the kernel wants none
   const PanelFacts* b_facts;
 };
-
-// The one NaN of every kernel (emulation/fast_round.h).
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V canonical(D d, V x) {
-  return hn::IfThenElse(hn::IsNaN(x), hn::Set(d, std::numeric_limits<hn::TFromD<D>>::quiet_NaN()),
-                        x);
-}
 
 // kRows x kVectors registers hold the sums: 14 x 2 of 32 with AVX-512, 6 x 2 of 16 with AVX2.
 template <typename T>

@@ -1,7 +1,7 @@
 // The fused pass: one load per element, then rounding, counts, moments, hash and exponent byte, one
-// store. A block of 4096 whose largest magnitude is finite in the format runs the plain variant, which
-// knows no overflow, infinity or NaN; a look over the block beforehand (it then lies in the L1 cache)
-// tells which. Ragged ends are done element by element by the definition.
+// store. A block of 4096 whose largest magnitude is finite in the format runs the plain variant,
+// which knows no overflow, infinity or NaN; a look over the block beforehand (it then lies in the
+// L1 cache) tells which. Ragged ends are done element by element by the definition.
 #include "emulation/simd/quantize.h"
 
 #include <algorithm>
@@ -35,9 +35,9 @@ using VD = hn::Vec<DD>;
 using DQ = hn::ScalableTag<uint64_t>;
 
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(DF()));
-constexpr int64_t kRow = kReductionLanes;            // elements of one trip: all virtual lanes
+constexpr int64_t kRow = kReductionLanes;  // elements of one trip: all virtual lanes
 constexpr int kVectors = static_cast<int>(kRow / kLanes);
-constexpr int kDoubles = 2 * kVectors;               // double vectors holding one row
+constexpr int kDoubles = 2 * kVectors;  // double vectors holding one row
 
 // The vectors behind one chunk's integer statistics; a chunk has 2^16 elements, so 32 bits hold any
 // count. `to_zero` and `to_subnormal` are counted with what `finish` takes off again.
@@ -105,10 +105,10 @@ HWY_INLINE void add_squares(VF x, VD* HWY_RESTRICT sums) {
 HWY_INLINE void add_squared_difference(VF a, VF b, VD* HWY_RESTRICT sums) {
   const DD dd;
   const DHalf dh;
-  const VD low = hn::Sub(hn::PromoteTo(dd, hn::LowerHalf(dh, a)),
-                         hn::PromoteTo(dd, hn::LowerHalf(dh, b)));
-  const VD high = hn::Sub(hn::PromoteTo(dd, hn::UpperHalf(dh, a)),
-                          hn::PromoteTo(dd, hn::UpperHalf(dh, b)));
+  const VD low =
+      hn::Sub(hn::PromoteTo(dd, hn::LowerHalf(dh, a)), hn::PromoteTo(dd, hn::LowerHalf(dh, b)));
+  const VD high =
+      hn::Sub(hn::PromoteTo(dd, hn::UpperHalf(dh, a)), hn::PromoteTo(dd, hn::UpperHalf(dh, b)));
   sums[0] = hn::Add(sums[0], hn::Mul(low, low));
   sums[1] = hn::Add(sums[1], hn::Mul(high, high));
 }
@@ -133,11 +133,11 @@ HWY_INLINE void add_hash(VU bits, VU key_low, VU key_high, ChunkCounts& counts) 
 
 struct Block {
   const float* before;
-  float* after;             // null: nothing is stored
-  const uint32_t* random;   // of the block's elements
-  uint8_t* exponents;       // of the block's elements
-  int64_t rows;             // whole rows of 16
-  uint64_t first;           // index of the block's first element
+  float* after;            // null: nothing is stored
+  const uint32_t* random;  // of the block's elements
+  uint8_t* exponents;      // of the block's elements
+  int64_t rows;            // whole rows of 16
+  uint64_t first;          // index of the block's first element
 };
 
 template <RoundPath kPath, bool kPlain>
@@ -155,8 +155,8 @@ void measure_rows(const Block& block, const VectorRounder& rounder, const Quanti
   for (int v = 0; v < kVectors; ++v) {
     const VU iota = hn::Iota(du, static_cast<uint32_t>(v * kLanes));
     keys_low[v] = hn::Add(hn::Set(du, first_keys.low), hn::Mul(iota, hn::Set(du, kHashIndexLow0)));
-    keys_high[v] = hn::Add(hn::Set(du, first_keys.high),
-                           hn::Mul(iota, hn::Set(du, kHashIndexLow1)));
+    keys_high[v] =
+        hn::Add(hn::Set(du, first_keys.high), hn::Mul(iota, hn::Set(du, kHashIndexLow1)));
   }
   const VU key_step_low = hn::Set(du, kHashIndexLow0 * static_cast<uint32_t>(kRow));
   const VU key_step_high = hn::Set(du, kHashIndexLow1 * static_cast<uint32_t>(kRow));
@@ -213,18 +213,18 @@ void measure_rows(const Block& block, const VectorRounder& rounder, const Quanti
       } else {
         const MU nan = less(infinity, magnitude);
         const MU finite = less(magnitude, infinity);
-        const MU lost = hn::AndNot(less(result, infinity), finite);   // finite before, not after
+        const MU lost = hn::AndNot(less(result, infinity), finite);  // finite before, not after
         counts.nan = ChunkCounts::plus(counts.nan, nan);
-        counts.inexact = ChunkCounts::plus(counts.inexact,
-                                           hn::AndNot(nan, hn::Ne(after_bits, bits)));
+        counts.inexact =
+            ChunkCounts::plus(counts.inexact, hn::AndNot(nan, hn::Ne(after_bits, bits)));
         counts.to_infinity = ChunkCounts::plus(counts.to_infinity, lost);
         counts.saturated = ChunkCounts::plus(
-            counts.saturated, hn::And(hn::AndNot(nan, less(max_finite, magnitude)),
-                                      hn::Eq(result, max_finite)));
+            counts.saturated,
+            hn::And(hn::AndNot(nan, less(max_finite, magnitude)), hn::Eq(result, max_finite)));
         counts.abs_max = hn::Max(counts.abs_max, hn::IfThenZeroElse(nan, magnitude));
         counts.abs_min_less_1 =
-            hn::Min(counts.abs_min_less_1, hn::Or(hn::Sub(magnitude, one),
-                                                  hn::Not(hn::VecFromMask(du, finite))));
+            hn::Min(counts.abs_min_less_1,
+                    hn::Or(hn::Sub(magnitude, one), hn::Not(hn::VecFromMask(du, finite))));
         const auto finite_f = hn::RebindMask(df, finite);
         const auto both_f = hn::RebindMask(df, hn::AndNot(lost, finite));
         add_squares(hn::IfThenElseZero(finite_f, x), squares + 2 * v);
@@ -335,7 +335,11 @@ class QuantizePass {
       const int64_t groups = (rows + kRowsPerGroup - 1) / kRowsPerGroup;
       fill_stochastic_bits(plan_.random, static_cast<uint64_t>(begin), groups, random);
     }
-    return {before_ + begin, after_ == nullptr ? nullptr : after_ + begin, random, exponents, rows,
+    return {before_ + begin,
+            after_ == nullptr ? nullptr : after_ + begin,
+            random,
+            exponents,
+            rows,
             static_cast<uint64_t>(begin)};
   }
 

@@ -1,5 +1,5 @@
-// Rounding and measuring in vectors: the same bits as emulation/scalar/quantize.h, for every format,
-// rounding, statistic and thread count. Float only; doubles run the scalar kernels.
+// Rounding and measuring in vectors: the same bits as emulation/scalar/quantize.h, for every
+// format, rounding, statistic and thread count. Float only; doubles run the scalar kernels.
 // Requires: cpu_has_avx2() or cpu_has_avx512() (emulation/simd/targets.h).
 #pragma once
 

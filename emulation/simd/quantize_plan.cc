@@ -1,8 +1,8 @@
 // Which path is exact for which format.
 //
-//   kMagic: adding c = 1.5 * 2^k, k = max(e, emin) + 23 - M, leaves M fraction bits of x. The sum stays
-//   inside c's binade as long as |x| < 2^(e+1) <= 2^(k-1), that is M <= 21; and c must be a float for
-//   every finite x that does not overflow, which needs an exponent field below FP32's.
+//   kMagic: adding c = 1.5 * 2^k, k = max(e, emin) + 23 - M, leaves M fraction bits of x. The sum
+//   stays inside c's binade as long as |x| < 2^(e+1) <= 2^(k-1), that is M <= 21; and c must be a
+//   float for every finite x that does not overflow, which needs an exponent field below FP32's.
 #include "emulation/simd/quantize_plan.h"
 
 #include <algorithm>
@@ -56,7 +56,8 @@ QuantizePlan::QuantizePlan(const QuantizeSpec& spec)
   constexpr double kHuge = std::numeric_limits<double>::max();
   constexpr uint32_t kMagnitude = 0x7fffffff;
   const auto magnitude = [&](double x) {
-    return std::bit_cast<uint32_t>(static_cast<float>(round_to_format(x, f, rounding))) & kMagnitude;
+    return std::bit_cast<uint32_t>(static_cast<float>(round_to_format(x, f, rounding))) &
+           kMagnitude;
   };
   from_infinity = magnitude(kInfinity);
   overflow_positive = magnitude(kHuge);

@@ -70,9 +70,9 @@ class VectorRounder {
     if constexpr (kPath != RoundPath::kIdentity) {
       // A rounded magnitude with its top bit set cannot be: magic and generic end as floats.
       const VU limit = hn::Set(du, max_finite_);
-      const VU overflow = hn::IfThenElse(hn::Eq(sign, hn::Zero(du)),
-                                         hn::Set(du, overflow_positive_),
-                                         hn::Set(du, overflow_negative_));
+      const VU overflow =
+          hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, overflow_positive_),
+                         hn::Set(du, overflow_negative_));
       result = hn::IfThenElse(less(limit, result), overflow, result);
       result = hn::IfThenElse(hn::Eq(magnitude, infinity), hn::Set(du, from_infinity_), result);
     }
@@ -87,13 +87,14 @@ class VectorRounder {
     const VU exponent = hn::Max(hn::And(magnitude, hn::Set(du, kInfinityBits)),
                                 hn::Set(du, emin_field_ << kFloatFraction));
     constexpr uint32_t kOneAndAHalf = 0x400000;
-    const VF c = hn::BitCast(
-        df, hn::Add(exponent, hn::Set(du, (drop_ << kFloatFraction) | kOneAndAHalf)));
+    const VF c =
+        hn::BitCast(df, hn::Add(exponent, hn::Set(du, (drop_ << kFloatFraction) | kOneAndAHalf)));
     const VF rounded = hn::Sub(hn::Add(hn::BitCast(df, magnitude), c), c);
     return hn::AndNot(hn::Set(du, kSignBit), hn::BitCast(du, rounded));
   }
 
-  // Half a last place, less one unless the kept part is odd, and cut. A carry runs into the exponent.
+  // Half a last place, less one unless the kept part is odd, and cut. A carry runs into the
+  // exponent.
   HWY_INLINE VU integer(VU magnitude) const {
     const DU du;
     const VU one = hn::Set(du, 1);
@@ -104,8 +105,8 @@ class VectorRounder {
   }
 
   // Steps 2 to 4 of emulation/rounding.cc. With FP32's own exponent field the whole magnitude plays
-  // the significand, its exponent takes the carry. Vector shifts by 32 or more give zero, also those
-  // by a "negative" count: x86 does so, and this file is for x86 vectors only.
+  // the significand, its exponent takes the carry. Vector shifts by 32 or more give zero, also
+  // those by a "negative" count: x86 does so, and this file is for x86 vectors only.
   HWY_INLINE VU generic(VU magnitude, VU sign, VU random) const {
     const DU du;
     const VU one = hn::Set(du, 1);
@@ -113,8 +114,8 @@ class VectorRounder {
     if (!wide_exponent_) {
       const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
       const VU fraction = hn::And(magnitude, hn::Set(du, (1u << kFloatFraction) - 1));
-      const VU implicit = hn::IfThenZeroElse(hn::Eq(field, hn::Zero(du)),
-                                             hn::Set(du, 1u << kFloatFraction));
+      const VU implicit =
+          hn::IfThenZeroElse(hn::Eq(field, hn::Zero(du)), hn::Set(du, 1u << kFloatFraction));
       significand = hn::Or(fraction, implicit);
       const VU exponent = hn::Max(field, one);
       const VU emin = hn::Set(du, emin_field_);
@@ -126,17 +127,16 @@ class VectorRounder {
     }
     VU kept = hn::Shr(significand, shift);
     const VU dropped = hn::And(significand, hn::Sub(hn::Shl(one, shift), one));
-    kept = hn::Sub(kept, hn::VecFromMask(du, rounds_up(significand, kept, dropped, shift, sign,
-                                                       random)));
+    kept = hn::Sub(kept,
+                   hn::VecFromMask(du, rounds_up(significand, kept, dropped, shift, sign, random)));
     if (wide_exponent_) return hn::ShiftLeftSame(kept, static_cast<int>(drop_));
     const DF df;
     const VF value = hn::ConvertTo(df, hn::BitCast(DI(), kept));  // exact: kept <= 2^24
     const VF scale = hn::BitCast(df, hn::ShiftLeft<kFloatFraction>(last_place));
-    return hn::BitCast(du, hn::Mul(value, scale));                // exact, or overflows
+    return hn::BitCast(du, hn::Mul(value, scale));  // exact, or overflows
   }
 
-  HWY_INLINE MU rounds_up(VU significand, VU kept, VU dropped, VU shift, VU sign,
-                          VU random) const {
+  HWY_INLINE MU rounds_up(VU significand, VU kept, VU dropped, VU shift, VU sign, VU random) const {
     const DU du;
     const VU zero = hn::Zero(du), one = hn::Set(du, 1);
     const MU inexact = hn::Ne(dropped, zero);

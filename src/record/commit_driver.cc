@@ -145,11 +145,13 @@ bool CommitFile::reserve(haddr_t end) {
                  ? ENOSPC
                  : ::posix_fallocate(fd_, static_cast<off_t>(reserved_),
                                      static_cast<off_t>(target - reserved_));
+    if (result == EINVAL || result == EOPNOTSUPP) {   // cannot reserve here: a longer file will do
+      result = ::ftruncate(fd_, static_cast<off_t>(target)) == 0 ? 0 : errno;
+    }
     if (result == 0) {
       reserved_ = target;
       return true;
     }
-    if (result == EINVAL || result == EOPNOTSUPP) return true;   // cannot reserve here: do without
   }
   error_ = result;
   return false;
@@ -184,17 +186,19 @@ bool CommitFile::commit() {
   if (error_ != 0) return false;
   if (!reserve(eoa_)) return false;
   // 1. pieces that are new on disk: nothing points to them yet
-  // 2. B-tree nodes, parents first: a parent that knows of the new right half of a split node must be
+  // 2. the superblock: HDF5 refuses addresses beyond the end that it states
+  // 3. B-tree nodes, parents first: a parent that knows of the new right half of a split node must be
   //    there before the left half gives those entries up (docs/run-file.md draws it)
-  // 3. object headers, with the extents that make new chunks visible
-  // 4. the superblock
-  constexpr int kNew = 0, kFirstTree = 1, kRest = 300, kSuperblock = 301, kTopLevel = 255;
+  // 4. the rest: object headers, with the extents that make new chunks visible
+  constexpr int kNew = 0, kSuperblock = 1, kTopTree = 2, kRest = 1000;
+  constexpr int kTopLevel = 255;   // the level is one byte
   auto rank = [&](const std::pair<const haddr_t, std::vector<char>>& piece) {
     const std::vector<char>& bytes = piece.second;
     if (!on_disk_.contains(piece.first)) return kNew;
     if (piece.first == 0) return kSuperblock;
-    if (bytes.size() >= 8 && std::memcmp(bytes.data(), "TREE", 4) == 0) {
-      return kFirstTree + kTopLevel - static_cast<unsigned char>(bytes[5]);
+    // "TREE", node type, level: HDF5 File Format Specification 3.0, III.A.1.
+    if (bytes.size() > 5 && std::memcmp(bytes.data(), "TREE", 4) == 0) {
+      return kTopTree + kTopLevel - static_cast<unsigned char>(bytes[5]);
     }
     return kRest;
   };

@@ -174,6 +174,10 @@ std::vector<double> RunFile::loss(int lane) const {
   return impl_->guard([&] { return impl_->series<double>(lane, "loss", impl_->steps); });
 }
 
+std::vector<double> RunFile::seconds(int lane) const {
+  return impl_->guard([&] { return impl_->series<double>(lane, "seconds", impl_->steps); });
+}
+
 std::vector<Evaluation> RunFile::evaluations(int lane) const {
   return impl_->guard([&] {
     const int64_t rows = std::min({impl_->dataset(lane, "eval/steps_done").rows(),

@@ -13,8 +13,7 @@ using namespace lockstep;
 TEST_CASE("Philox4x32-10 gives the known answers") {
   // The three vectors of the Random123 distribution (file kat_vectors, philox4x32 10).
   using Words = std::array<uint32_t, 4>;
-  CHECK(philox4x32({0, 0}, {0, 0, 0, 0}) ==
-        Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(philox4x32({0, 0}, {0, 0, 0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(philox4x32({0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}) ==
         Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   CHECK(philox4x32({0xa4093822, 0x299f31d0}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}) ==

@@ -35,7 +35,7 @@ TEST_CASE("copies are independent") {
   b.as<float>()[0] = 7;
   CHECK(a.as<float>()[0] == 1);
   const void* memory = b.raw();
-  b = a;                        // same size: the memory is kept
+  b = a;  // same size: the memory is kept
   CHECK(b.raw() == memory);
   CHECK(b.same_bits(a));
   b = Tensor::from<int32_t>({1, 3}, {1, 2, 3});
@@ -56,7 +56,7 @@ TEST_CASE("containers convert where it makes sense") {
   const Tensor doubles = Tensor::from<double>({3}, {0.1, 1 + 0x1p-24, -1e300});
   const Tensor floats = doubles.to(Container::kF32);
   CHECK(floats.as<float>()[0] == 0.1f);
-  CHECK(floats.as<float>()[1] == 1.0f);   // a tie: to even
+  CHECK(floats.as<float>()[1] == 1.0f);  // a tie: to even
   CHECK(std::isinf(floats.as<float>()[2]));
   CHECK(floats.to(Container::kF64).as<double>()[0] == static_cast<double>(0.1f));
   CHECK_THROWS_AS(floats.to(Container::kI32), std::logic_error);

@@ -48,13 +48,12 @@ TEST_CASE("files are replaced whole") {
   CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 1);
   // Neither leaves anything behind when it fails.
   const std::string nowhere = (folder / "missing" / "a.txt").string();
-  CHECK_THROWS_WITH_AS(write_text_file_atomically(nowhere, "x"),
-                       ("file '" + nowhere + "': cannot be created: No such file or directory")
-                           .c_str(),
-                       InputError);
-  CHECK_THROWS_WITH_AS(read_text_file(nowhere),
-                       ("file '" + nowhere + "': cannot be read: No such file or directory").c_str(),
-                       InputError);
+  CHECK_THROWS_WITH_AS(
+      write_text_file_atomically(nowhere, "x"),
+      ("file '" + nowhere + "': cannot be created: No such file or directory").c_str(), InputError);
+  CHECK_THROWS_WITH_AS(
+      read_text_file(nowhere),
+      ("file '" + nowhere + "': cannot be read: No such file or directory").c_str(), InputError);
   CHECK_THROWS_AS(read_text_file(folder.string()), InputError);
   CHECK_THROWS_AS(write_text_file_atomically(folder.string(), "x"), InputError);
   CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 1);

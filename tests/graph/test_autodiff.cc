@@ -121,6 +121,18 @@ TEST_CASE("skipped: gradients of inputs, frozen parameters and what the loss doe
   CHECK(partial.nodes.size() == 3);  // relu, mse_loss, mse_loss_backward
 }
 
+TEST_CASE("skipped: the image's parts of a gradient are not joined") {
+  GraphBuilder b("images_twice");
+  const Value x = b.input("images", {{4, 2}});
+  const Value y = b.op("add", {b.batch_norm("bn1", x), b.batch_norm("bn2", x)}, {}, "sum");
+  b.set_loss(b.op("mse_loss", {y, b.input("t", {{4, 2}})}, {}, ""));
+  const Graph step = differentiate(b.finish());
+  CHECK(step.gradients.size() == 4);
+  for (const Node& node : step.nodes) {
+    if (node.is_backward()) CHECK(node.op != "add");
+  }
+}
+
 TEST_CASE("a parameter added to a value has a gradient node of its own") {
   GraphBuilder b("bias");
   const Value h = b.relu("relu", b.parameter("w", {2, 3}));

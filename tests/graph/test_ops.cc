@@ -239,21 +239,23 @@ TEST_CASE("cross_entropy: a target outside [0, C) is an input error that names i
   }
 }
 
+// Runs one op on floating operands; output 0.
+std::vector<double> run_one(std::string_view op, const std::vector<Tensor>& operands,
+                            const Attributes& attributes) {
+  GraphBuilder b("one");
+  testing::Values values;
+  std::vector<Value> ids;
+  for (const Tensor& operand : operands) {
+    ids.push_back(b.input("x", {operand.shape()}));
+    values[ids.back()] = operand;
+  }
+  const Value y = b.op(op, ids, attributes, "");
+  values = testing::run_graph(b.finish(), values);
+  const auto out = values.at(y).as<double>();
+  return std::vector<double>(out.begin(), out.end());
+}
+
 TEST_CASE("hand-checked: linear, matmul and conv2d add their bias; sum_to sums what was repeated") {
-  const auto run_one = [](std::string_view op, std::vector<Tensor> inputs,
-                          const Attributes& attributes) {
-    GraphBuilder b("one");
-    testing::Values values;
-    std::vector<Value> operands;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      operands.push_back(b.input("x", {inputs[i].shape()}));
-      values[operands.back()] = inputs[i];
-    }
-    const Value y = b.op(op, operands, attributes, "");
-    values = testing::run_graph(b.finish(), values);
-    const auto out = values.at(y).as<double>();
-    return std::vector<double>(out.begin(), out.end());
-  };
   using D = std::vector<double>;
   const Tensor x = Tensor::from<double>({2, 2}, {1, 2, 3, 4});
   CHECK(run_one("linear",
@@ -269,6 +271,36 @@ TEST_CASE("hand-checked: linear, matmul and conv2d add their bias; sum_to sums w
   CHECK(run_one("sum_to", {x}, {{"shape", Shape{2, 1}}}) == D{3, 7});
   CHECK(run_one("sum_to", {x}, {{"shape", Shape{}}}) == D{10});
   CHECK(run_one("mul", {x, Tensor::from<double>({2, 1}, {10, 1})}, {}) == D{10, 20, 3, 4});
+  CHECK(run_one("reshape", {x}, {{"shape", Shape{4}}}) == D{1, 2, 3, 4});
+  // Windows of 2 x 1 with stride (1, 2) on the padded rows -inf | 1 2 | 3 4 | -inf.
+  CHECK(run_one("max_pool2d", {Tensor::from<double>({1, 1, 2, 2}, {1, 2, 3, 4})},
+                {{"kernel", Shape{2, 1}}, {"stride", Shape{1, 2}}, {"padding", Shape{1, 0}}}) ==
+        D{1, 3, 3});
+}
+
+TEST_CASE("conv2d: stride, padding and dilation mean what the formula says, per direction") {
+  // y[p,q] = sum over r, s of x[2p - 1 + 2r, 3q - 2 + s] w[r,s], on small integers: exact.
+  constexpr int64_t kHeight = 7, kWidth = 6, kR = 3, kS = 2, kP = 3, kQ = 3;
+  std::vector<double> x(kHeight * kWidth), w(kR * kS), y(kP * kQ, 0);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i + 1);
+  for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<double>(1 << (2 * i));
+  for (int64_t p = 0; p < kP; ++p) {
+    for (int64_t q = 0; q < kQ; ++q) {
+      for (int64_t r = 0; r < kR; ++r) {
+        for (int64_t s = 0; s < kS; ++s) {
+          const int64_t i = 2 * p - 1 + 2 * r, j = 3 * q - 2 + s;
+          if (i < 0 || i >= kHeight || j < 0 || j >= kWidth) continue;
+          y[static_cast<size_t>(p * kQ + q)] +=
+              x[static_cast<size_t>(i * kWidth + j)] * w[static_cast<size_t>(r * kS + s)];
+        }
+      }
+    }
+  }
+  CHECK(run_one("conv2d",
+                {Tensor::from<double>({1, 1, kHeight, kWidth}, x),
+                 Tensor::from<double>({1, 1, kR, kS}, w)},
+                {{"stride", Shape{2, 3}}, {"padding", Shape{1, 2}}, {"dilation", Shape{2, 1}}}) ==
+        y);
 }
 
 }  // namespace

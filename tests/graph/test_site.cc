@@ -58,6 +58,12 @@ TEST_CASE("every site: id is its index, feeds point backwards, look-ups find it"
       } else {
         CHECK(site.scaled == node.is_backward());
         CHECK(site.feeds.size() >= 1);
+        // Output 0 of a sum of products is fed by its accumulator too.
+        const int32_t accumulator = table.find(site.node, Point::kAccumulator, 0);
+        const bool fed_by_sum =
+            std::find(site.feeds.begin(), site.feeds.end(), accumulator) != site.feeds.end();
+        const bool first_output = site.point == Point::kOutput && site.index == 0;
+        CHECK(fed_by_sum == (accumulator >= 0 && first_output));
       }
       CHECK((site.role == Role::kAccumulator) == (site.point == Point::kAccumulator));
     }

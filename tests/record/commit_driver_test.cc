@@ -139,9 +139,7 @@ TEST_SUITE("slow") {
   }
 }
 
-TEST_CASE("the default driver's order would not do: the test sees a parent written too late") {
-  // The check above must be able to fail: a file whose metadata is written in address order, as
-  // HDF5 does by itself, is damaged by some kills. Shown on the reader: a row lost is a row found missing.
+TEST_CASE("a row that is promised but missing is seen as damage") {
   const TemporaryFolder folder;
   const std::string path = folder.file("rows.h5");
   writes_of_a_whole_run(path);

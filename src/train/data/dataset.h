@@ -1,6 +1,7 @@
 // Where do batches come from?
-// A data set is a fixed list of examples split into train and held-out. Which examples form the batch
-// of a step is a pure function of (seed, step), so a resumed run sees what it would have seen.
+// A data set is a fixed list of examples split into train and held-out. Which examples form the
+// batch of a step is a pure function of (seed, step), so a resumed run sees what it would have
+// seen.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +22,17 @@ using Batch = std::map<std::string, Tensor>;
 class DataSet {
  public:
   virtual ~DataSet() = default;
-  virtual std::string describe() const = 0;     // "mnist: 8000 train, 2000 held-out, 1x28x28"
+  virtual std::string describe() const = 0;  // "mnist: 8000 train, 2000 held-out, 1x28x28"
   virtual int64_t train_count() const = 0;
   virtual int64_t held_out_count() const = 0;
-  virtual Shape image_shape() const = 0;        // (C,H,W)
+  virtual Shape image_shape() const = 0;  // (C,H,W)
   virtual int64_t class_count() const = 0;
   // Examples by index: 0..train_count-1 train, then the held-out ones.
   virtual Batch gather(std::span<const int64_t> indices) const = 0;
 };
 
-// "synthetic[:COUNT]", "mnist:DIR", "fashion-mnist:DIR" (IDX files, plain or .gz; the t10k pair alone
-// is split 80/20 in file order, else train files train and t10k files are held out),
+// "synthetic[:COUNT]", "mnist:DIR", "fashion-mnist:DIR" (IDX files, plain or .gz; the t10k pair
+// alone is split 80/20 in file order, else train files train and t10k files are held out),
 // "cifar10:DIR" (binary batches). `seed` only matters for synthetic data.
 // Throws: InputError: missing or truncated file, wrong magic, label out of range, unknown kind.
 std::unique_ptr<DataSet> open_data_set(std::string_view spec, uint64_t seed);

@@ -1,0 +1,24 @@
+// Convolution and its gradients as matrix products over gathered columns (im2col), image by image:
+// the bits and events of emulation/scalar/conv2d.h. Requires: cpu_has_avx2() or cpu_has_avx512()
+// (emulation/simd/targets.h).
+#pragma once
+
+#include "emulation/kernel_set.h"
+
+namespace lockstep {
+
+void avx2_conv2d_forward(const ConvArgs<float>& args);
+void avx2_conv2d_forward(const ConvArgs<double>& args);
+void avx2_conv2d_backward_input(const ConvArgs<float>& args);
+void avx2_conv2d_backward_input(const ConvArgs<double>& args);
+void avx2_conv2d_backward_weight(const ConvArgs<float>& args);
+void avx2_conv2d_backward_weight(const ConvArgs<double>& args);
+
+void avx512_conv2d_forward(const ConvArgs<float>& args);
+void avx512_conv2d_forward(const ConvArgs<double>& args);
+void avx512_conv2d_backward_input(const ConvArgs<float>& args);
+void avx512_conv2d_backward_input(const ConvArgs<double>& args);
+void avx512_conv2d_backward_weight(const ConvArgs<float>& args);
+void avx512_conv2d_backward_weight(const ConvArgs<double>& args);
+
+}  // namespace lockstep

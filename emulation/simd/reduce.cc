@@ -1,0 +1,150 @@
+// Block sums in vectors: the 16 virtual lanes of emulation/reduction.h are one AVX-512 register or
+// two of AVX2, so that vector lane and virtual lane are the same thing.
+#include "emulation/simd/reduce.h"
+
+#include <algorithm>
+
+#include "emulation/fast_round.h"
+#include "emulation/reduction.h"
+#include "emulation/scalar/batch_norm.h"
+#include "emulation/scalar/loss.h"
+#include "emulation/scalar/reduce.h"
+#include "emulation/scalar/softmax.h"
+#include "emulation/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "emulation/simd/reduce.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "emulation/simd/narrow-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+
+// The 16 lane sums of a block; add(acc, x) is the accumulator's addition on vectors.
+template <class Add>
+HWY_INLINE void lane_sums(const float* terms, int64_t count, Add add, float* HWY_RESTRICT lanes) {
+  const FloatTag d;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
+  constexpr int kVectors = static_cast<int>(kReductionLanes) / kLanes;
+  FloatVec acc[kVectors];
+  for (int j = 0; j < kVectors; ++j) acc[j] = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kReductionLanes <= count; i += kReductionLanes) {
+    for (int j = 0; j < kVectors; ++j) {
+      acc[j] = add(acc[j], hn::LoadU(d, terms + i + j * kLanes));
+    }
+  }
+  for (int j = 0; j < kVectors && i + j * kLanes < count; ++j) {
+    const int64_t left = std::min<int64_t>(kLanes, count - i - j * kLanes);
+    const auto mask = hn::FirstN(d, static_cast<size_t>(left));
+    const FloatVec x = hn::MaskedLoad(mask, d, terms + i + j * kLanes);
+    acc[j] = hn::IfThenElse(mask, add(acc[j], x), acc[j]);
+  }
+  for (int j = 0; j < kVectors; ++j) hn::StoreU(acc[j], d, lanes + j * kLanes);
+}
+
+template <class Round>
+HWY_NOINLINE void narrow_lane_sums(const float* terms, int64_t count, float* lanes) {
+  const FloatTag d;
+  const Round round;
+  lane_sums(
+      terms, count,
+      [=](FloatVec acc, FloatVec x)
+          HWY_ATTR { return round(d, add_to_odd(d, canonical(d, x), acc)); },
+      lanes);
+}
+
+HWY_NOINLINE void float_lane_sums(const float* terms, int64_t count, float* lanes) {
+  lane_sums(
+      terms, count, [](FloatVec acc, FloatVec x) HWY_ATTR { return hn::Add(acc, x); }, lanes);
+}
+
+double block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
+  const Format& format = *accumulator.format;
+  float lanes[kReductionLanes];
+  if (format.is_fp32()) {
+    float_lane_sums(terms, count, lanes);
+    for (int64_t half = kReductionLanes / 2; half > 0; half /= 2) {
+      for (int64_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    }
+    return canonical_nan(lanes[0]);
+  }
+  constexpr int kFp16P = 11, kFp16EMin = -14, kBf16P = 8, kBf16EMin = -126;
+  if (format.precision == kFp16P && format.emin == kFp16EMin) {
+    narrow_lane_sums<ToFp16>(terms, count, lanes);
+  } else if (format.precision == kBf16P && format.emin == kBf16EMin) {
+    narrow_lane_sums<ToBf16>(terms, count, lanes);
+  } else {
+    return scalar_block_sum(terms, count, accumulator);
+  }
+  const FastRound round(format);
+  double sums[kReductionLanes];
+  std::copy(lanes, lanes + kReductionLanes, sums);
+  for (int64_t half = kReductionLanes / 2; half > 0; half /= 2) {
+    for (int64_t l = 0; l < half; ++l) sums[l] = round.add(sums[l], sums[l + half]);
+  }
+  return canonical_nan(sums[0]);
+}
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep {
+namespace {
+
+template <BlockSum<float> kSum>
+void use_sums(Kernels<float>& kernels) {
+  kernels.channel_sum = [](const float* x, float* y, int64_t outer, int64_t channels, int64_t inner,
+                           const Accumulator& accumulator) {
+    channel_sum_with<float>(kSum, x, y, outer, channels, inner, accumulator);
+  };
+  kernels.batch_norm = [](const BatchNormArgs<float>& a) { batch_norm_with<float>(kSum, a); };
+  kernels.batch_norm_backward = [](const BatchNormBackwardArgs<float>& a) {
+    batch_norm_backward_with<float>(kSum, a);
+  };
+  kernels.softmax = [](const float* x, float* y, int64_t rows, int64_t cols,
+                       const Accumulator& accumulator) {
+    softmax_with<float>(kSum, x, y, rows, cols, accumulator);
+  };
+  kernels.softmax_backward = [](const float* y, const float* dy, float* dx, int64_t rows,
+                                int64_t cols, const Accumulator& accumulator) {
+    softmax_backward_with<float>(kSum, y, dy, dx, rows, cols, accumulator);
+  };
+  kernels.cross_entropy = [](const float* x, const int32_t* target, float* loss, int64_t rows,
+                             int64_t cols, const Accumulator& accumulator) {
+    cross_entropy_with<float>(kSum, x, target, loss, rows, cols, accumulator);
+  };
+  kernels.cross_entropy_backward = [](const float* x, const int32_t* target, float dloss, float* dx,
+                                      int64_t rows, int64_t cols, const Accumulator& accumulator) {
+    cross_entropy_backward_with<float>(kSum, x, target, dloss, dx, rows, cols, accumulator);
+  };
+  kernels.mse_loss = [](const float* x, const float* target, float* loss, int64_t count,
+                        const Accumulator& accumulator) {
+    mse_loss_with<float>(kSum, x, target, loss, count, accumulator);
+  };
+}
+
+}  // namespace
+
+double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
+  return N_AVX2::block_sum(terms, count, accumulator);
+}
+double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
+  return N_AVX3::block_sum(terms, count, accumulator);
+}
+void use_avx2_sums(Kernels<float>& kernels) {
+  use_sums<avx2_block_sum>(kernels);
+}
+void use_avx512_sums(Kernels<float>& kernels) {
+  use_sums<avx512_block_sum>(kernels);
+}
+
+}  // namespace lockstep
+#endif  // HWY_ONCE
