@@ -42,11 +42,11 @@ void HealthTally::add(int64_t step, const StepCounts& counts) {
 std::vector<LayerHealth> layer_health(const SiteTable& sites,
                                       const std::vector<SiteHealth>& health) {
   std::vector<LayerHealth> rows;
-  std::map<std::pair<std::string, Role>, size_t> row_of;
+  std::map<std::tuple<std::string, Role, bool>, size_t> row_of;
   for (const Site& site : sites.sites) {
     const SiteHealth& h = health[static_cast<size_t>(site.id)];
     if (h.steps == 0) continue;
-    const auto [it, is_new] = row_of.try_emplace({site.layer, site.role}, rows.size());
+    const auto [it, is_new] = row_of.try_emplace({site.layer, site.role, site.scaled}, rows.size());
     if (is_new) rows.push_back({.layer = site.layer, .role = site.role, .worst = {}});
     LayerHealth& row = rows[it->second];
     row.measured_sites += 1;

@@ -9,18 +9,34 @@
 namespace lockstep {
 
 std::string_view to_string(Verdict verdict) {
-  constexpr std::array<std::string_view, 5> kNames = {"reference", "fine", "worse", "broke",
-                                                      "not judged"};
+  constexpr std::array<std::string_view, 6> kNames = {"reference", "fine",  "worse",
+                                                      "unclear",   "broke", "not judged"};
   return kNames[static_cast<size_t>(verdict)];
+}
+
+std::span<const double> tail_of(std::span<const double> loss) {
+  const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailSteps);
+  return loss.last(std::min(wanted, loss.size()));
 }
 
 double tail_mean(std::span<const double> loss) {
   if (loss.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailSteps);
-  const std::span<const double> tail = loss.last(std::min(wanted, loss.size()));
+  const std::span<const double> tail = tail_of(loss);
   double sum = 0;
   for (const double x : tail) sum += x;
   return sum / static_cast<double>(tail.size());
+}
+
+double gap_standard_error(std::span<const double> a, std::span<const double> b) {
+  const std::span<const double> x = tail_of(a), y = tail_of(b);
+  const size_t n = std::min(x.size(), y.size());
+  if (n < 2) return 0;
+  double sum = 0, sum_sq = 0;
+  for (size_t i = 0; i < n; ++i) sum += x[i] - y[i];
+  const double mean = sum / static_cast<double>(n);
+  for (size_t i = 0; i < n; ++i) sum_sq += (x[i] - y[i] - mean) * (x[i] - y[i] - mean);
+  const auto count = static_cast<double>(n);
+  return std::sqrt(sum_sq / (count - 1) / count);
 }
 
 double loss_margin(std::span<const double> reference, std::span<const double> twin) {
@@ -46,8 +62,11 @@ LaneJudgement judge(const JudgeInput& in) {
     const double chaos = std::fabs(in.reference_accuracy - in.twin_accuracy);
     const double allowed =
         std::isfinite(chaos) ? std::max(kAccuracyMargin, chaos) : kAccuracyMargin;
-    const bool worse = out.gap > out.margin || out.accuracy_drop > allowed;
-    out.verdict = worse ? Verdict::kWorse : Verdict::kFine;
+    out.noise = kGapSigmas * gap_standard_error(in.lane, in.reference);
+    const bool worse = out.gap - out.noise > out.margin || out.accuracy_drop > allowed;
+    out.verdict = worse                  ? Verdict::kWorse
+                  : out.gap > out.margin ? Verdict::kUnclear
+                                         : Verdict::kFine;
   }
   return out;
 }

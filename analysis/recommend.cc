@@ -9,6 +9,7 @@
 
 #include "analysis/range_samples.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -38,6 +39,20 @@ std::string interval_text(const ScaleInterval& interval) {
   return fmt::format("2^{} .. 2^{}", interval.lo, interval.hi);
 }
 
+// "# " before every line of at most kCommentWidth columns.
+std::string comment(std::string_view text) {
+  constexpr size_t kCommentWidth = 98;
+  std::string out, line = "#";
+  for (const std::string& word : split(text, ' ')) {
+    if (line.size() + 1 + word.size() > kCommentWidth && line.size() > 1) {
+      out += line + "\n";
+      line = "#";
+    }
+    line += " " + word;
+  }
+  return out + line + "\n";
+}
+
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -61,27 +76,30 @@ Recommendation recommend(const RunFile& run, const std::string& format) {
 }
 
 std::string policy_toml(const Policy& base, const RangeTable& ranges, const std::string& evidence) {
-  std::string out = fmt::format(
-      "# Written by `lockstep recommend`. Evidence: {}.\n"
-      "# Ranges only: every layer left in {} holds its values without overflow ({} octave of\n"
-      "# headroom) and loses at most {:g} of its nonzero gradients. Run it to see the outcome.\n",
-      evidence, ranges.format->name, kHeadroomOctaves, kLostShareLimit);
+  std::string out = comment(fmt::format(
+      "Written by `lockstep recommend`. Evidence: {}. Ranges only: every layer left in {} holds "
+      "its "
+      "values without overflow ({} octave of headroom) and loses at most {:g} of its gradient "
+      "values "
+      "(those within 2^-{} of the tensor's largest). Run it to see the outcome.",
+      evidence, ranges.format->name, kHeadroomOctaves, kLostShareLimit, kNegligibleOctaves));
   out += fmt::format("name = {}\nversion = \"1\"\nextends = {}\n",
                      quoted("recommended-" + ranges.format->name), quoted(base.label()));
   out += fmt::format("help = {}\nsource = {}\n\n",
                      quoted(base.name + " with the range table's loss scale and exceptions"),
                      quoted("lockstep recommend"));
   if (ranges.scale_exponent != 0 || base.loss_scale.kind != "none") {
-    out += fmt::format("# Feasible for all layers below: {}", interval_text(ranges.scales));
-    if (!ranges.lo_layer.empty()) out += fmt::format("; {} needs the lower end", ranges.lo_layer);
-    if (!ranges.hi_layer.empty()) out += fmt::format("; {} sets the upper end", ranges.hi_layer);
-    out += fmt::format(".\n[loss_scale]\nkind = \"static\"\ninit_scale = {:.17g}\n",
+    std::string why = "Feasible for all layers below: " + interval_text(ranges.scales);
+    if (!ranges.lo_layer.empty()) why += fmt::format("; {} needs the lower end", ranges.lo_layer);
+    if (!ranges.hi_layer.empty()) why += fmt::format("; {} sets the upper end", ranges.hi_layer);
+    out += comment(why + ".");
+    out += fmt::format("[loss_scale]\nkind = \"static\"\ninit_scale = {:.17g}\n",
                        std::ldexp(1.0, ranges.scale_exponent));
   }
   for (const LayerRange& layer : ranges.layers) {
     if (layer.reason.empty()) continue;
-    out += fmt::format("\n# {}\n[[rule]]\nlayer = {}\ncompute = \"fp32\"\n", layer.reason,
-                       quoted(layer.layer));
+    out += "\n" + comment(layer.reason);
+    out += fmt::format("[[rule]]\nlayer = {}\ncompute = \"fp32\"\n", quoted(layer.layer));
   }
   return out;
 }

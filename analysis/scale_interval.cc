@@ -101,12 +101,6 @@ void intersect_layers(RangeTable& table) {
 
 }  // namespace
 
-uint64_t RangeSample::nonzero() const {
-  uint64_t sum = histogram[0] > zeros ? histogram[0] - zeros : 0;
-  for (size_t bin = 1; bin < kNonfiniteBin; ++bin) sum += histogram[bin];
-  return sum;
-}
-
 std::optional<int> RangeSample::max_exponent() const {
   for (size_t bin = kNonfiniteBin; bin-- > 1;) {
     if (histogram[bin] > 0) return static_cast<int>(bin) - kFp32Bias;
@@ -116,13 +110,16 @@ std::optional<int> RangeSample::max_exponent() const {
 }
 
 double RangeSample::lost_share(int k, const Format& format) const {
-  const uint64_t whole = nonzero();
-  if (whole == 0) return 0;
-  uint64_t lost = 0;
+  const std::optional<int> top = max_exponent();
+  if (!top) return 0;
+  uint64_t lost = 0, whole = 0;
   for (int bin = 0; bin < static_cast<int>(kNonfiniteBin); ++bin) {
-    if (bin - kFp32Bias + k >= smallest_kept_exponent(format)) break;
-    const uint64_t n = histogram[static_cast<size_t>(bin)];
-    lost += bin == 0 ? (n > zeros ? n - zeros : 0) : n;
+    const int exponent = bin - kFp32Bias;
+    if (exponent < *top - kNegligibleOctaves) continue;
+    uint64_t n = histogram[static_cast<size_t>(bin)];
+    if (bin == 0) n = n > zeros ? n - zeros : 0;
+    whole += n;
+    if (exponent + k < smallest_kept_exponent(format)) lost += n;
   }
   return static_cast<double>(lost) / static_cast<double>(whole);
 }

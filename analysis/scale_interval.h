@@ -8,8 +8,8 @@
 //          emin - p + 1              emax - kHeadroomOctaves
 //
 // Feasible: no value of the run has e + k above the upper mark, and at most kLostShareLimit of the
-// nonzero values lie below the lower one. (Values in [min_subnormal / 2, min_subnormal) would round
-// up; they count as lost, for nothing of them but the exponent is left.)
+// values that count (kNegligibleOctaves) lie below the lower one. (Values in [min_subnormal / 2,
+// min_subnormal) would round up; they count as lost, for nothing of them but the exponent is left.)
 // Not modelled: what the format's own rounding errors do to later values, and gradients larger than
 // any of the trace (that is what the headroom is for).
 #pragma once
@@ -27,7 +27,11 @@
 namespace lockstep {
 
 inline constexpr int kHeadroomOctaves = 1;
-inline constexpr double kLostShareLimit = 1e-3;  // of the nonzero values, by count, per site
+inline constexpr double kLostShareLimit = 1e-3;  // of the values that count, per site
+// A value below 2^-kNegligibleOctaves of its tensor's largest does not count: added to that one,
+// FP32 (24 significand bits) would lose it as well. Without this, the tiny tail of a softmax
+// gradient would forbid every format.
+inline constexpr int kNegligibleOctaves = 24;
 // Scales outside 2^kMinScaleExponent .. 2^kMaxScaleExponent are not considered.
 inline constexpr int kMinScaleExponent = -24, kMaxScaleExponent = 48;
 // A static scale stays this far below the largest feasible one where the interval allows it.
@@ -41,9 +45,9 @@ struct RangeSample {
   std::array<uint64_t, kHistogramBins> histogram{};  // by FP32 exponent field
   uint64_t zeros = 0;  // of bin 0; the rest of that bin are FP32 subnormals
 
-  uint64_t nonzero() const;                 // finite and not zero
   std::optional<int> max_exponent() const;  // of finite nonzero values
-  // Share of the nonzero values that 2^k times the value loses to zero in `format`.
+  // Share of the nonzero values within kNegligibleOctaves of the largest that become zero in
+  // `format` when multiplied by 2^k.
   double lost_share(int k, const Format& format) const;
 };
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "emulation/power_of_two.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -174,7 +175,7 @@ Format make_exmy(int exponent_bits, int fraction_bits) {
 
 // The exponent of the last place of x's binade.
 int ulp_exponent(double x, const Format& f) {
-  const int e = x == 0 ? f.emin : std::ilogb(x);
+  const int e = x == 0 ? f.emin - 1 : binade_of(x);
   if (e < f.emin && !f.has_subnormals) return f.emin;  // the only spacing left: 0 to min_normal
   return std::clamp(e, f.emin, f.emax) - f.precision + 1;
 }
@@ -198,16 +199,16 @@ uint64_t nan_code(const Format& f) {
 }  // namespace
 
 double Format::min_normal() const {
-  return std::ldexp(1.0, emin);
+  return power_of_two(emin);
 }
 double Format::min_subnormal() const {
-  return std::ldexp(1.0, has_subnormals ? emin - precision + 1 : emin);
+  return power_of_two(has_subnormals ? emin - precision + 1 : emin);
 }
 double Format::unit_roundoff() const {
-  return std::ldexp(1.0, -precision);
+  return power_of_two(-precision);
 }
 double Format::machine_epsilon() const {
-  return std::ldexp(1.0, 1 - precision);
+  return power_of_two(1 - precision);
 }
 
 std::span<const Format> formats() {
@@ -264,7 +265,7 @@ std::string format_hint(std::string_view name) {
 }
 
 double ulp(double x, const Format& format) {
-  return std::ldexp(1.0, ulp_exponent(x, format));
+  return power_of_two(ulp_exponent(x, format));
 }
 
 bool is_representable(double x, const Format& format) {

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <limits>
 
+#include "emulation/power_of_two.h"
 #include "src/core/error.h"
 #include "src/core/random.h"
 
@@ -76,9 +77,9 @@ uint32_t dropped_fraction(uint64_t dropped, int shift) {
   return static_cast<uint32_t>(shift_right(dropped, shift - kRandomBits));
 }
 
+// Requires: dropped != 0.
 bool rounds_up(uint64_t kept, uint64_t dropped, int shift, bool negative, Rounding rounding,
                uint32_t random) {
-  if (dropped == 0) return false;
   const bool half = (shift_right(dropped, shift - 1) & 1) != 0;  // R
   const bool rest = low_part(dropped, shift - 1) != 0;           // any T
   switch (rounding) {
@@ -149,9 +150,11 @@ double round_to_format(double x, const Format& format, Rounding rounding, uint32
   }
   uint64_t kept = shift_right(significand, shift);
   const uint64_t dropped = low_part(significand, shift);
+  if (dropped == 0)
+    return std::abs(x) > format.max_finite ? overflow(negative, format, rounding) : x;
   if (rounds_up(kept, dropped, shift, negative, rounding, random)) ++kept;
 
-  const double magnitude = std::ldexp(static_cast<double>(kept), q);  // exact: kept <= 2^53
+  const double magnitude = static_cast<double>(kept) * power_of_two(q);  // exact: kept <= 2^53
   if (magnitude > format.max_finite) return overflow(negative, format, rounding);
   return negative ? -magnitude : magnitude;
 }

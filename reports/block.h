@@ -33,4 +33,7 @@ struct Verbatim {
 using Block = std::variant<Paragraph, TableBlock, Verbatim>;
 using Blocks = std::vector<Block>;
 
+Block paragraph(std::string text);
+Block verbatim(std::string text);
+
 }  // namespace lockstep

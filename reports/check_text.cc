@@ -64,8 +64,8 @@ TableBlock worst_table(const CheckResult& result) {
 
 void add_list(Blocks& blocks, const std::string& title, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
-  blocks.push_back(Paragraph{title});
-  blocks.push_back(Verbatim{join(lines, "\n")});
+  blocks.push_back(paragraph(title));
+  blocks.push_back(verbatim(join(lines, "\n")));
 }
 
 }  // namespace
@@ -75,24 +75,24 @@ std::string check_text(const CheckResult& result, const std::string& run_path,
   Blocks blocks;
   uint64_t different = 0;
   for (const DifferenceGroup& g : result.groups) different += g.count;
-  blocks.push_back(Paragraph{fmt::format(
+  blocks.push_back(paragraph(fmt::format(
       "{} of {} numbers differ, in {} lanes over {} steps. Hashes, counts, histograms and scaler "
       "states are compared exactly, sums and losses {}.",
       with_thousands(different), with_thousands(result.values), result.lanes.size(), result.steps,
       options.strict ? "exactly too (--strict)"
-                     : fmt::format("to a relative {:.3g}", options.rel_tol))});
+                     : fmt::format("to a relative {:.3g}", options.rel_tol))));
   add_list(blocks, "Not comparable:", result.not_comparable);
   add_list(blocks, "Missing:", result.missing);
   if (result.has_first) {
     const Difference& d = result.first;
-    blocks.push_back(Paragraph{"First difference:"});
-    blocks.push_back(Verbatim{
-        fmt::format("{}\n{}: {} here, {} in the baseline", where(d), d.rule, d.run, d.baseline)});
+    blocks.push_back(paragraph("First difference:"));
+    blocks.push_back(verbatim(
+        fmt::format("{}\n{}: {} here, {} in the baseline", where(d), d.rule, d.run, d.baseline)));
     blocks.push_back(worst_table(result));
   }
   if (result.nonfinite_on_both > 0) {
-    blocks.push_back(Paragraph{fmt::format("{} numbers are NaN or infinite, alike, on both sides.",
-                                           with_thousands(result.nonfinite_on_both))});
+    blocks.push_back(paragraph(fmt::format("{} numbers are NaN or infinite, alike, on both sides.",
+                                           with_thousands(result.nonfinite_on_both))));
   }
   add_list(blocks, "Remarks:", result.remarks);
   return heading_text(

@@ -12,14 +12,15 @@ namespace {
 std::string scales_text(const LayerRange& layer) {
   if (!layer.has_gradients) return "-";
   if (layer.scales.empty()) return "none";
-  const std::string lo =
-      layer.scales.lo <= kMinScaleExponent ? "" : fmt::format("2^{} ", layer.scales.lo);
-  const std::string hi =
-      layer.scales.hi >= kMaxScaleExponent ? "" : fmt::format(" 2^{}", layer.scales.hi);
+  const bool open_below = layer.scales.lo <= kMinScaleExponent;
+  const bool open_above = layer.scales.hi >= kMaxScaleExponent;
+  if (open_below && open_above) return "any";
+  const std::string lo = open_below ? "" : fmt::format("2^{} ", layer.scales.lo);
+  const std::string hi = open_above ? "" : fmt::format(" 2^{}", layer.scales.hi);
   return lo + ".." + hi;
 }
 
-Paragraph conclusion(const RangeTable& table) {
+Block conclusion(const RangeTable& table) {
   size_t kept_high = 0;
   for (const LayerRange& layer : table.layers) kept_high += layer.reason.empty() ? 0 : 1;
   std::string text =
@@ -35,7 +36,7 @@ Paragraph conclusion(const RangeTable& table) {
                           ? "without upper end"
                           : fmt::format("to 2^{} ({})", table.scales.hi, table.hi_layer),
                       table.scale_exponent);
-  return {text};
+  return paragraph(text);
 }
 
 }  // namespace
@@ -61,13 +62,15 @@ std::string range_text(const Recommendation& found) {
   }
   table.notes = {fmt::format(
       "loss scales: those at which every gradient of the layer fits {} with {} octave of headroom "
-      "and at most {} of the nonzero ones become zero. lost at 1: largest share of nonzero "
-      "gradient "
-      "values, of any one tensor, that become zero without a loss scale. margin: octaves between "
-      "the largest input, weight or activation and the format's largest binade.",
-      ranges.format->name, kHeadroomOctaves, percent(kLostShareLimit))};
+      "and "
+      "at most {} of its values become zero. lost at 1: largest share of a gradient tensor's "
+      "values "
+      "that become zero without a loss scale. Values below 2^-{} of their tensor's largest do not "
+      "count. margin: octaves between the largest input, weight or activation and the format's "
+      "largest binade.",
+      ranges.format->name, kHeadroomOctaves, percent(kLostShareLimit), kNegligibleOctaves)};
   Blocks blocks = {table, conclusion(ranges)};
-  for (const std::string& reason : reasons) blocks.push_back(Paragraph{reason});
+  for (const std::string& reason : reasons) blocks.push_back(paragraph(reason));
   return heading_text(fmt::format("Ranges for {}, from the fp32 lane", ranges.format->name)) +
          to_text(blocks);
 }

@@ -27,32 +27,43 @@ double weight_distance(const RunFile& run, int lane) {
   return ref > 0 ? std::sqrt(err / ref) : kNan;
 }
 
-void read_scaler(const RunFile& run, int lane, LaneReport& out) {
-  const std::vector<ScalerRecord> scalers = run.scalers(lane);
+void read_scaler(const std::vector<ScalerRecord>& scalers, LaneReport& out) {
   for (size_t i = 0; i < scalers.size(); ++i) {
     const ScalerRecord& now = scalers[i];
+    if (!std::isfinite(now.scale)) break;  // the lane had stopped
     const double next = i + 1 < scalers.size() ? scalers[i + 1].scale : kNan;
     if (now.scale != 1) out.has_scaler = true;
+    const auto step = static_cast<int64_t>(i);
     if (now.skipped) {
-      out.skips.push_back({.step = static_cast<int64_t>(i),
+      out.skips.push_back({.step = step,
                            .scale = now.scale,
                            .scale_after = next,
                            .culprit_site = now.culprit_site});
     } else if (next > now.scale) {
-      out.growths.push_back(
-          {.step = static_cast<int64_t>(i), .scale = now.scale, .scale_after = next});
+      out.growths.push_back({.step = step, .scale = now.scale, .scale_after = next});
     }
+    out.final_scale = now.scale;
   }
-  if (!scalers.empty()) out.final_scale = scalers.back().scale;
   if (!out.skips.empty() || !out.growths.empty()) out.has_scaler = true;
 }
 
-void read_health(const RunFile& run, int lane, LaneReport& out) {
-  const std::vector<ScalerRecord> scalers = run.scalers(lane);
+// A skipped step's values are thrown away, so only what other steps hold can harm the lane.
+int64_t first_nonfinite_loss(const std::vector<double>& loss,
+                             const std::vector<ScalerRecord>& scalers) {
+  for (size_t i = 0; i < loss.size(); ++i) {
+    if (!std::isfinite(loss[i]) && !scalers[i].skipped) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+// Once the loss is not finite every site holds NaN, which would drown what happened before.
+void read_health(const RunFile& run, int lane, const std::vector<ScalerRecord>& scalers,
+                 LaneReport& out) {
   HealthTally tally(run.sites().sites.size());
-  for (int64_t step = 0; step < run.steps(); ++step) {
+  const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
+  for (int64_t step = 0; step < end; ++step) {
     const StepCounts counts = read_counts(run, lane, step);
-    tally.add(step, counts);
+    if (step != out.nonfinite_loss_at) tally.add(step, counts);
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
     if (!out.nonfinite && !skipped) out.nonfinite = find_nonfinite(run.sites(), counts, step);
   }
@@ -68,8 +79,10 @@ LaneReport read_lane(const RunFile& run, int lane) {
   out.accuracy = out.evaluations.empty() ? kNan : out.evaluations.back().accuracy;
   for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
   out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
-  read_scaler(run, lane, out);
-  read_health(run, lane, out);
+  const std::vector<ScalerRecord> scalers = run.scalers(lane);
+  read_scaler(scalers, out);
+  out.nonfinite_loss_at = first_nonfinite_loss(out.loss, scalers);
+  read_health(run, lane, scalers, out);
   return out;
 }
 

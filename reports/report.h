@@ -36,10 +36,11 @@ struct LaneReport {
   std::vector<SkipEvent> skips;
   std::vector<GrowthEvent> growths;
   double final_scale = 1;
-  bool has_scaler = false;  // the scale moved or is not 1
-  std::vector<LayerHealth> health;
+  bool has_scaler = false;                  // the scale moved or is not 1
+  int64_t nonfinite_loss_at = -1;           // first step whose loss is NaN or infinite, -1: none
+  std::vector<LayerHealth> health;          // of the steps before that one
   std::optional<UnderflowCause> underflow;  // worst gradient site
-  std::optional<NonfiniteCause> nonfinite;  // first one in a step that was not skipped
+  std::optional<NonfiniteCause> nonfinite;  // the first one in a step that was not skipped
 };
 
 struct Report {

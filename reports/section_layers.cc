@@ -13,12 +13,17 @@ namespace {
 // Rows below these rates are only counted: every format rounds a few values to zero, and subnormal
 // values have merely fewer bits.
 constexpr double kShownLostRate = 1e-4;
-constexpr double kShownSubnormalRate = 1e-2;
+constexpr double kShownSubnormalRate = 0.1;
 
 bool has_something_to_say(const LayerHealth& row) {
   const SiteHealth& h = row.worst;
   return h.to_infinity + h.nan + h.saturated > 0 || h.first_nonfinite_step >= 0 ||
          h.to_zero_rate() >= kShownLostRate || h.to_subnormal_rate() >= kShownSubnormalRate;
+}
+
+std::string role_text(const Site& site) {
+  const bool backward_sum = site.role == Role::kAccumulator && site.scaled;
+  return backward_sum ? "grad sums" : std::string(to_string(site.role));
 }
 
 struct RateColumn {
@@ -55,8 +60,7 @@ TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>&
   table.columns.push_back({"worst site", Align::kLeft});
   for (const LayerHealth* row : rows) {
     const Site& site = report.site(row->site);
-    std::vector<std::string> cells = {site.layer.empty() ? "-" : site.layer,
-                                      std::string(to_string(site.role))};
+    std::vector<std::string> cells = {site.layer.empty() ? "-" : site.layer, role_text(site)};
     for (const RateColumn* column : shown) cells.push_back(percent(column->rate(row->worst)));
     cells.push_back(row->worst.worst_step < 0 ? ""
                                               : fmt::format("{} ({})", row->worst.worst_step,
@@ -71,30 +75,33 @@ TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>&
 
 Blocks layers_section(const Report& report) {
   Blocks out;
-  out.push_back(
-      Paragraph{fmt::format("Each row is the worst site of a layer and role, over all steps. to "
-                            "zero, subnormal, saturated: "
-                            "share of the values that were not zero before rounding; to inf, NaN: "
-                            "share of all values; worst "
-                            "step: the step that lost the largest share there. A point stands for "
-                            "none. Rows with less than "
-                            "{} to zero and less than {} subnormal are only counted.",
-                            percent(kShownLostRate), percent(kShownSubnormalRate))});
+  out.push_back(paragraph(fmt::format(
+      "Each row is the worst site of a layer and role, over all steps. to zero (underflow), "
+      "subnormal, saturated: share of the values that were not zero before rounding; to inf, NaN: "
+      "share of all values; worst step: the step that lost the largest share there. A point stands "
+      "for none. Rows with less than {} to zero and less than {} subnormal are only counted. "
+      "accumulator: sums of products as they are formed; grad sums: those of the backward pass.",
+      percent(kShownLostRate), percent(kShownSubnormalRate))));
   for (const LaneReport& lane : report.lanes) {
     std::vector<const LayerHealth*> rows;
     for (const LayerHealth& row : lane.health) {
       if (has_something_to_say(row)) rows.push_back(&row);
     }
     const size_t clean = lane.health.size() - rows.size();
+    const std::string name =
+        lane.nonfinite_loss_at < 0
+            ? lane.info.name
+            : fmt::format("{}, before step {} (its loss is not finite from there)", lane.info.name,
+                          lane.nonfinite_loss_at);
     if (rows.empty()) {
-      out.push_back(Paragraph{fmt::format("{}: nothing lost in any of {} (layer, role) pairs.",
-                                          lane.info.name, clean)});
+      out.push_back(paragraph(
+          fmt::format("{}: nothing lost in any of {} (layer, role) pairs.", name, clean)));
       continue;
     }
     out.push_back(
-        Paragraph{fmt::format("{}: {} (layer, role) pairs lost values or precision, {} "
+        paragraph(fmt::format("{}: {} (layer, role) pairs lost values or precision, {} "
                               "did not.",
-                              lane.info.name, rows.size(), clean)});
+                              name, rows.size(), clean)));
     out.push_back(table_of(report, rows));
   }
   return out;

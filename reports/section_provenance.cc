@@ -22,7 +22,7 @@ Blocks provenance_section(const Report& report) {
     table.rows.push_back({"lane " + lane.info.name, lane.info.engine + target});
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
-  return {table, Paragraph{"To repeat it:"}, Verbatim{report.command_line}};
+  return {table, paragraph("To repeat it:"), verbatim(report.command_line)};
 }
 
 }  // namespace lockstep

@@ -18,27 +18,36 @@ std::string place(const Report& report, int32_t site_id) {
 }
 
 std::string nonfinite_text(const Report& report, const NonfiniteCause& cause) {
-  const uint64_t bad = cause.to_infinity + cause.nan;
-  std::string what = cause.to_infinity > 0 ? "overflowed to infinity" : "were not a number";
-  if (bad == 0) what = "held an infinity that its op had computed";
-  const std::string how_many =
-      bad == 0 ? "some" : fmt::format("{} of {}", with_thousands(bad), with_thousands(cause.count));
-  return fmt::format(
-      "The first non-finite values with finite inputs are in step {}: {}; {} values {}.",
-      cause.step, place(report, cause.site), how_many, what);
+  std::string what = "values reached infinity inside the op, before its result was rounded";
+  if (cause.to_infinity > 0) {
+    what = fmt::format("{} of {} values overflowed to infinity", with_thousands(cause.to_infinity),
+                       with_thousands(cause.count));
+  } else if (cause.nan > 0) {
+    what = fmt::format("{} of {} values were NaN", with_thousands(cause.nan),
+                       with_thousands(cause.count));
+  }
+  return fmt::format("First cause: step {}, {}: {}, everything feeding it was finite.", cause.step,
+                     place(report, cause.site), what);
 }
 
 std::string underflow_text(const Report& report, const LaneReport& lane) {
   return fmt::format(
-      "{} loses {} of its nonzero gradient values to zero at {}; the worst step is {} with {}.",
-      lane.info.name, percent(lane.underflow->to_zero_rate), place(report, lane.underflow->site),
+      "{}: gradient underflow. At {}, {} of the nonzero values become zero over the run; the worst "
+      "step is {} with {}.",
+      lane.info.name, place(report, lane.underflow->site), percent(lane.underflow->to_zero_rate),
       lane.underflow->worst_step, percent(lane.underflow->worst_step_rate));
+}
+
+// The truth lane and the twin are measures, not candidates: they get no verdict of their own.
+bool is_candidate(const LaneReport& lane) {
+  return !lane.info.is_reference && lane.info.name != "fp64" && lane.info.name != "twin";
 }
 
 std::string names_of(const Report& report, Verdict verdict) {
   std::vector<std::string> names;
   for (const LaneReport& lane : report.lanes) {
-    if (lane.judgement.verdict == verdict) names.push_back(lane.info.name);
+    const bool listed = is_candidate(lane) || verdict == Verdict::kBroke;
+    if (listed && lane.judgement.verdict == verdict) names.push_back(lane.info.name);
   }
   return join(names, ", ");
 }
@@ -65,21 +74,26 @@ std::string noise_text(const Report& report) {
 }
 
 void add_broken(const Report& report, const LaneReport& lane, Blocks& out) {
-  std::string text = fmt::format("{} broke", lane.info.name);
-  if (lane.info.died_at >= 0) text += fmt::format(" (stopped at step {})", lane.info.died_at);
+  std::string text = lane.info.name + " broke";
+  if (lane.nonfinite_loss_at >= 0) {
+    text += fmt::format(": its loss is not finite from step {} on", lane.nonfinite_loss_at);
+  }
+  if (lane.info.died_at >= 0) text += fmt::format(", it stopped at step {}", lane.info.died_at);
   text += ". ";
   if (lane.nonfinite) text += nonfinite_text(report, *lane.nonfinite);
-  out.push_back(Paragraph{text});
+  out.push_back(paragraph(text));
 }
 
-void add_worse(const LaneReport& lane, Blocks& out) {
-  std::string text = fmt::format("{} trained worse than the reference: loss {} higher",
-                                 lane.info.name, short_number(lane.judgement.gap));
-  if (std::isfinite(lane.judgement.accuracy_drop)) {
-    text +=
-        fmt::format(", held-out accuracy {:.2f} points lower", 100 * lane.judgement.accuracy_drop);
+// "loss 0.2440 above the reference (+-0.1 noise), held-out accuracy 0.10 points below"
+std::string distance_text(const LaneJudgement& j) {
+  std::string text = fmt::format("loss {} {} the reference's, give or take {} of batch noise",
+                                 short_number(std::fabs(j.gap)), j.gap < 0 ? "below" : "above",
+                                 short_number(j.noise));
+  if (std::isfinite(j.accuracy_drop)) {
+    text += fmt::format("; held-out accuracy {:.2f} points {}", 100 * std::fabs(j.accuracy_drop),
+                        j.accuracy_drop < 0 ? "above" : "below");
   }
-  out.push_back(Paragraph{text + "."});
+  return text;
 }
 
 }  // namespace
@@ -91,6 +105,8 @@ Blocks verdict_section(const Report& report) {
   if (!fine.empty()) lead = fmt::format("Fine: {} ({}). ", fine, margin_text(report));
   const std::string worse = names_of(report, Verdict::kWorse);
   if (!worse.empty()) lead += fmt::format("Worse: {}. ", worse);
+  const std::string unclear = names_of(report, Verdict::kUnclear);
+  if (!unclear.empty()) lead += fmt::format("Unclear, the run is too short to tell: {}. ", unclear);
   const std::string broke = names_of(report, Verdict::kBroke);
   if (!broke.empty()) lead += fmt::format("Broke: {}. ", broke);
   const std::string unjudged = names_of(report, Verdict::kUnjudged);
@@ -103,13 +119,16 @@ Blocks verdict_section(const Report& report) {
   }
   if (report.lanes.size() == 1) lead += "Only the reference was run; name other lanes in --lanes. ";
   lead += noise_text(report) +
-          " One seed: this rules out a large regression, it does not prove "
-          "equality.";
-  out.push_back(Paragraph{lead});
+          " One seed: this rules out a large regression, it does not prove equality.";
+  out.push_back(paragraph(lead));
   for (const LaneReport& lane : report.lanes) {
-    if (lane.judgement.verdict == Verdict::kBroke) add_broken(report, lane, out);
-    if (lane.judgement.verdict == Verdict::kWorse) add_worse(lane, out);
-    if (lane.underflow) out.push_back(Paragraph{underflow_text(report, lane)});
+    const Verdict verdict = lane.judgement.verdict;
+    if (verdict == Verdict::kBroke) add_broken(report, lane, out);
+    if (is_candidate(lane) && (verdict == Verdict::kWorse || verdict == Verdict::kUnclear)) {
+      out.push_back(paragraph(fmt::format("{}, {}: {}.", lane.info.name, to_string(verdict),
+                                          distance_text(lane.judgement))));
+    }
+    if (lane.underflow) out.push_back(paragraph(underflow_text(report, lane)));
   }
   return out;
 }

@@ -10,25 +10,36 @@
 
 namespace lockstep {
 
-// Eight tables, so that runs of one exponent do not wait for each other's increments.
+// Several tables, so that runs of one exponent do not wait for each other's increments; a single
+// one for arrays so small that clearing and joining tables would cost more than counting.
 class ExponentHistogram {
  public:
+  // `elements`: how many will be counted in all.
+  explicit ExponentHistogram(int64_t elements) : tables_used_(elements <= kFew ? 1 : kTables) {
+    for (int t = 0; t < tables_used_; ++t) tables_[t].fill(0);
+  }
   void count(const uint8_t* exponents, int64_t size) {
     int64_t i = 0;
-    for (; i + kTables <= size; i += kTables) {
-      for (int t = 0; t < kTables; ++t) ++tables_[t][exponents[i + t]];
+    if (tables_used_ == kTables) {
+      for (; i + kTables <= size; i += kTables) {
+        for (int t = 0; t < kTables; ++t) ++tables_[t][exponents[i + t]];
+      }
     }
     for (; i < size; ++i) ++tables_[0][exponents[i]];
   }
   void add_to(TensorStats& stats) const {
-    for (int bin = 0; bin < kHistogramBins; ++bin) {
-      for (const auto& table : tables_) stats.exponent_histogram[bin] += table[bin];
+    for (int t = 0; t < tables_used_; ++t) {
+      for (int bin = 0; bin < kHistogramBins; ++bin) {
+        stats.exponent_histogram[bin] += tables_[t][bin];
+      }
     }
   }
 
  private:
   static constexpr int kTables = 8;
-  std::array<std::array<uint32_t, kHistogramBins>, kTables> tables_{};
+  static constexpr int64_t kFew = 2048;  // elements; one table costs about as much as 100 of them
+  std::array<std::array<uint32_t, kHistogramBins>, kTables> tables_;
+  int tables_used_;
 };
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // What does an op promise?
-// One row per op: its shape rule, its autocast class, its gradient and its kernel call, each defined in
-// ops/<op>.cc and listed once in ops/op_list.cc. Backward ops are rows too.
+// One row per op: its shape rule, its autocast class, its gradient and its kernel call, each
+// defined in ops/<op>.cc and listed once in ops/op_list.cc. Backward ops are rows too.
 #pragma once
 
 #include <functional>
@@ -24,34 +24,35 @@ enum class CastClass : uint8_t {
 };
 std::string_view to_string(CastClass cast_class);
 
-// Everything an op's kernel call needs. Inputs and outputs are in the lane's container type; integer
-// tensors are kI32. Outputs arrive unrounded: the executor quantizes them afterwards.
+// Everything an op's kernel call needs. Inputs and outputs are in the lane's container type;
+// integer tensors are kI32. Outputs arrive unrounded: the executor quantizes them afterwards.
 struct OpCall {
   const Node& node;
   std::span<const Tensor* const> inputs;
   std::span<Tensor* const> outputs;
   const KernelSet& kernels;
-  const Accumulator& gemm_accumulator;     // sums of products
-  const Accumulator& reduce_accumulator;   // other sums
-  uint8_t* events = nullptr;               // of output 0, see GemmArgs; null when not wanted
+  const Accumulator& gemm_accumulator;    // sums of products
+  const Accumulator& reduce_accumulator;  // other sums
+  uint8_t* events = nullptr;              // of output 0, see GemmArgs; null when not wanted
 };
 
-class GradientBuilder;   // src/graph/autodiff.h: what a vector-Jacobian product may ask for
+class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
 
 struct OpDef {
   std::string_view name;
-  std::string_view help;          // formula, shapes
+  std::string_view help;  // formula, shapes
   std::string_view source;
   CastClass cast_class = CastClass::kFollow;
   int min_inputs = 1, max_inputs = 1;
-  bool has_gemm_accumulator = false;     // output 0 is a sum of products: it has an accumulator site
+  bool has_gemm_accumulator = false;  // output 0 is a sum of products: it has an accumulator site
   // kFollow: operands whose formats decide the output's (empty: all floating operands). E.g.
   // batch_norm follows operand 0 alone.
   std::vector<int> follow_operands = {};
   // Outputs beyond the first that keep the reduce accumulator's format (saved statistics) or the
   // format of the operand given here (running statistics follow their buffer); -1: as output 0.
-  std::vector<int> output_follows = {};  // per output: operand index, -1 as output 0, -2 accumulator
-  std::vector<std::string_view> attributes = {};   // names it understands
+  std::vector<int> output_follows =
+      {};  // per output: operand index, -1 as output 0, -2 accumulator
+  std::vector<std::string_view> attributes = {};  // names it understands
   // Output types from operand types; throws InputError naming node, value and constraint.
   std::vector<TensorType> (*infer)(const Node& node, std::span<const TensorType> inputs);
   // Adds the backward nodes of `node`; null where no gradient flows (backward ops).
@@ -63,7 +64,7 @@ struct OpDef {
 };
 
 std::span<const OpDef> ops();
-const OpDef& find_op(std::string_view name);    // Throws: InputError with a did-you-mean
+const OpDef& find_op(std::string_view name);  // Throws: InputError with a did-you-mean
 
 // Attribute access with a default; throws std::logic_error on a wrong type.
 int64_t int_attribute(const Node& node, std::string_view name, int64_t fallback);

@@ -116,7 +116,12 @@ void TomlTable::problem(std::string_view key, const std::string& what, const std
 }
 
 void TomlTable::problem(std::string_view key, const InputError& error, const std::string& hint) {
-  problem_at(line_of(key), std::string(key) + ":", error.problems().front(), hint);
+  const std::string& what = error.problems().front();
+  // Most look-ups name the value they did not find; the rest get it here.
+  const std::string value = table_->get(key)->value_or(std::string());
+  const bool names_value = what.find("'" + value + "'") != std::string::npos;
+  problem_at(line_of(key), std::string(key) + (names_value ? ":" : " = '" + value + "':"), what,
+             hint);
 }
 
 void TomlTable::problem_at(int line, std::string_view key, const std::string& what,

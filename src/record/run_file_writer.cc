@@ -67,6 +67,13 @@ struct RunFileWriter::Impl {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
+  // Flushes the root group alone: a flush of everything costs some microseconds per dataset.
+  void raise_steps_complete() {
+    const hdf5::Handle root = hdf5::open_group(file.id(), "/");
+    hdf5::write_attribute(root.id(), layout::kStepsComplete, steps_done);
+    hdf5::check(H5Gflush(root.id()), "flush the root group");
+    if (!commit(commit_file(file.id()))) fail("the disk refused a write");
+  }
   void create(const RunDescription& description);
   void reopen(const RunDescription& description);
   void compare(const StepRecord& step) const;
@@ -241,8 +248,7 @@ void RunFileWriter::on_step(const StepRecord& step) {
     impl.steps_done = step.step + 1;
     if (recorded) return;
     impl.flush();
-    hdf5::write_attribute(impl.file.id(), layout::kStepsComplete, impl.steps_done);
-    impl.flush();
+    impl.raise_steps_complete();
     impl.steps_complete = impl.steps_done;
   });
   impl.progress->step(step);

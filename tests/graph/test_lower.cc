@@ -1,86 +1,14 @@
-// Lowering: golden programs of a small network under every preset, and the rules one by one.
+// Lowering: golden programs of a small network under every preset, what every program keeps, and
+// the cast classes by hand.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <set>
 
-#include "src/core/error.h"
-#include "src/core/text.h"
-#include "src/graph/autodiff.h"
-#include "src/graph/builder.h"
-#include "src/graph/lower.h"
+#include "tests/graph/lowered.h"
 
 namespace lockstep {
 namespace {
-
-// conv, bn, relu, pool, flatten, linear, cross entropy: every cast class and every kind of operand.
-Graph small_net() {
-  GraphBuilder b("small");
-  Value x = b.input("images", {{2, 1, 6, 6}});
-  const Value labels = b.input("labels", {{2}, ElementType::kInt});
-  x = b.conv2d("conv1", x, 2, /*kernel=*/3);  // (2,2,4,4)
-  x = b.relu("relu1", b.batch_norm("bn1", x));
-  x = b.max_pool2d("pool1", x, 2, 2);  // (2,2,2,2)
-  x = b.flatten("flatten", x);         // (2,8)
-  x = b.linear("fc1", x, 3);
-  b.name_output("logits", x);
-  b.set_loss(b.op("cross_entropy", {x, labels}, {}, "loss"));
-  return b.finish();
-}
-
-struct Lowered {
-  Graph graph;
-  SiteTable sites;
-  Program program;
-
-  // The one kOp instruction of a node with this op in this layer.
-  const Instruction& op(const std::string& layer, const std::string& name) const {
-    for (const Instruction& i : program.instructions) {
-      const Node& node = graph.nodes[i.node];
-      if (i.kind == InstructionKind::kOp && node.layer == layer && node.op == name) return i;
-    }
-    throw std::logic_error("no op " + name + " in " + layer);
-  }
-  const std::string& format(int value) const { return program.values[value].format->name; }
-  // Formats an op reads, e.g. "fp16 fp16 fp32"; integers as "int".
-  std::string reads(const Instruction& i) const {
-    std::vector<std::string> names;
-    for (int v : i.inputs) names.push_back(program.values[v].format ? format(v) : "int");
-    return join(names, " ");
-  }
-  std::string writes(const Instruction& i) const {
-    std::vector<std::string> names;
-    for (int v : i.outputs) names.push_back(program.values[v].format ? format(v) : "int");
-    return join(names, " ");
-  }
-  size_t count(InstructionKind kind) const {
-    size_t n = 0;
-    for (const Instruction& i : program.instructions) n += i.kind == kind;
-    return n;
-  }
-};
-
-Lowered lower_net(const Graph& forward, const Policy& policy, bool fp64 = false) {
-  Lowered out{differentiate(forward), {}, {}};
-  out.sites = make_sites(out.graph, 1);
-  out.program = lower(out.graph, out.sites, policy, fp64);
-  return out;
-}
-Lowered lower_text(const Graph& forward, const std::string& toml) {
-  return lower_net(forward, parse_policy(toml, "test.toml"));
-}
-std::string problems_of(const Graph& forward, const std::string& toml) {
-  try {
-    lower_text(forward, toml);
-  } catch (const InputError& error) {
-    return join(error.problems(), "\n");
-  }
-  return "";
-}
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 void check_golden(const std::string& name, const std::string& text) {
   const std::string path = LOCKSTEP_SOURCE_DIR "/tests/golden/" + name;
@@ -227,118 +155,48 @@ TEST_CASE("pure-fp16: FP16 throughout, and the FP16 accumulators are measured") 
   }
 }
 
-TEST_CASE("rules: compute keeps a layer in FP32, forward and backward") {
-  const Lowered net = lower_text(
-      small_net(), "extends = 'torch-autocast-fp16'\n[[rule]]\nlayer = 'fc1'\ncompute = 'fp32'");
-  CHECK(net.reads(net.op("fc1", "linear")) == "fp16 fp32 fp32");  // FP16 x widens exactly
-  CHECK(net.writes(net.op("fc1", "linear")) == "fp32");
-  CHECK(net.reads(net.op("fc1", "linear_backward_weight")) == "fp16 fp32");
-  CHECK(net.format(net.program.results.at("grad:fc1.weight")) == "fp32");
-  CHECK(net.format(net.program.results.at("grad:conv1.weight")) == "fp16");
-  // The gradient leaves fc1 in FP32 and is cast to FP16 where flatten, which is FP16, takes it.
-  CHECK(net.writes(net.op("fc1", "linear_backward_input")) == "fp32");
-}
-
-TEST_CASE("rules: compute also lifts narrower accumulators and TF32 factors") {
-  const Lowered pure =
-      lower_text(small_net(), "extends = 'pure-fp16'\n[[rule]]\nlayer = 'fc1'\ncompute = 'fp32'");
-  CHECK(pure.op("fc1", "linear").gemm_accumulator->name == "fp32_fused");
-  CHECK(pure.op("fc1", "linear_backward_weight").gemm_accumulator->name == "fp32_fused");
-  CHECK(pure.op("fc1", "linear_backward_bias").reduce_accumulator->name == "fp32_fused");
-  CHECK(pure.op("conv1", "conv2d").gemm_accumulator->name == "fp16");
-  CHECK(pure.writes(pure.op("fc1", "linear")) == "fp32");
-  const Lowered tf32 =
-      lower_text(small_net(), "extends = 'tf32'\n[[rule]]\nlayer = 'fc1'\ncompute = 'fp32'");
-  CHECK(tf32.reads(tf32.op("fc1", "linear")) == "fp32 fp32 fp32");
-  CHECK(tf32.reads(tf32.op("fc1", "linear_backward_weight")) == "fp32 fp32");
-  CHECK(tf32.reads(tf32.op("conv1", "conv2d")) == "tf32 tf32 fp32");
-}
-
-TEST_CASE("rules: an accumulator reaches an op and its gradients, later rules win") {
+TEST_CASE(
+    "rules: of several for one value the last wins, and a cast starts from the value as made") {
   const Lowered net = lower_text(small_net(), R"(
-[[rule]]
-op = "linear"
-accumulator = "fp16"
-[[rule]]
-op = "linear_backward_weight"
-accumulator = "bf16"
-)");
-  CHECK(net.op("fc1", "linear").gemm_accumulator->name == "fp16");
-  CHECK(net.op("fc1", "linear").accumulator_site >= 0);
-  CHECK(net.op("fc1", "linear_backward_input").gemm_accumulator->name == "fp16");
-  CHECK(net.op("fc1", "linear_backward_weight").gemm_accumulator->name == "bf16");
-  CHECK(net.op("conv1", "conv2d").gemm_accumulator->name == "fp32_fused");
-  CHECK(net.op("conv1", "conv2d").accumulator_site == -1);
-}
-
-TEST_CASE("rules: format and rounding change one kind of value") {
-  const Lowered net = lower_text(small_net(), R"(
+extends = "torch-autocast-fp16"
 [[rule]]
 layer = "fc1"
 role = "weight"
-format = "fp8_e4m3"
-[[rule]]
-role = "grad_weight"
-point = "output"
 format = "bf16"
-rounding = "stochastic"
+[[rule]]
+op = "linear_backward_input"
+role = "weight"
+format = "tf32"
 )");
-  const Instruction& forward = net.op("fc1", "linear");
-  CHECK(net.reads(forward) == "fp32 fp8_e4m3 fp8_e4m3");  // weight and bias are both weights
-  CHECK(net.writes(forward) == "fp32");
-  CHECK(net.reads(net.op("fc1", "linear_backward_input")) == "fp8_e4m3 fp32");
-  const Instruction& gradient = net.op("fc1", "linear_backward_weight");
-  CHECK(net.writes(gradient) == "bf16");
-  CHECK(gradient.roundings[0].rounding == Rounding::kStochastic);
-  CHECK(net.writes(net.op("fc1", "linear_backward_input")) == "fp32");
+  CHECK(net.reads(net.op("fc1", "linear")) == "fp16 bf16 bf16");
+  const Instruction& backward = net.op("fc1", "linear_backward_input");
+  CHECK(net.reads(backward) == "tf32 fp16");
+  // Not rounded to BF16 on the way, although the forward op read BF16.
+  const int weight = net.program.external.at("p:fc1.weight");
+  bool cast_found = false;
+  for (const Instruction& i : net.program.instructions) {
+    if (i.kind != InstructionKind::kCast || i.outputs[0] != backward.inputs[0]) continue;
+    cast_found = true;
+    CHECK(i.inputs[0] == weight);
+  }
+  CHECK(cast_found);
 }
 
-TEST_CASE("rules: one that matches nothing is an error with its line and the names there are") {
-  const std::string problems = problems_of(small_net(), R"([[rule]]
-layer = "fc2"
-compute = "fp32"
-[[rule]]
-layer = "bn1"
-accumulator = "fp16"
-[[rule]]
-layer = "conv1"
-op = "linear"
-compute = "fp32"
-[[rule]]
-role = "optimizer_state"
-format = "fp16"
-[[rule]]
-layer = "fc1"
-compute = "fp32"
-)");
-  CAPTURE(problems);
-  CHECK(has(problems, "line 1: [[rule]] layer = \"fc2\": matches nothing in small"));
-  CHECK(has(problems, "did you mean 'fc1'?"));
-  CHECK(has(problems, "layers: bn1, conv1, fc1, flatten, loss, pool1, relu1"));
-  CHECK(has(problems, "line 4: "));
-  CHECK(has(problems, "no op there has a sum of products"));
-  CHECK(has(problems, "line 7: "));
-  CHECK(has(problems, "forward ops there: conv2d"));
-  CHECK(has(problems, "line 11: "));
-  CHECK(has(problems, "what the optimizer keeps is set in [optimizer]"));
-  CHECK_FALSE(has(problems, "line 14: "));
+TEST_CASE("classes: without lists an op's own row decides, with `unlisted` that does") {
+  const Lowered own = lower_text(small_net(), "[autocast]\nformat = 'bf16'");
+  CHECK(own.writes(own.op("conv1", "conv2d")) == "bf16");
+  CHECK(own.writes(own.op("relu1", "relu")) == "bf16");
+  CHECK(own.writes(own.op("loss", "cross_entropy")) == "fp32");
+  const Lowered follow =
+      lower_text(small_net(), "[autocast]\nformat = 'bf16'\nunlisted = 'follow'");
+  CHECK(follow.writes(follow.op("conv1", "conv2d")) == "fp32");
 }
 
-TEST_CASE("forward graphs: an evaluation lowers without complaint about backward rules") {
-  const Graph forward = small_net();
-  const Policy policy = parse_policy(
-      "extends = 'torch-autocast-fp16'\n[[rule]]\nrole = 'grad_weight'\nformat = 'fp32'", "p.toml");
-  const Program program = lower(forward, make_sites(forward, 0), policy);
-  CHECK_FALSE(program.external.contains("seed"));
-  CHECK(program.values[program.results.at("loss")].format->name == "fp32");
-}
-
-TEST_CASE("buffers: a new value the buffer cannot hold is an error, a wider buffer is not") {
-  const std::string rule = "[[rule]]\nlayer = 'bn1'\nrole = 'buffer'\npoint = 'output'\n";
-  CHECK(
-      has(problems_of(small_net(), "[storage]\nbuffer = 'fp16'\n" + rule + "format = 'bf16'"),
-          "buffer 'bn1.running_mean' is stored in fp16, which cannot hold its new value in bf16"));
-  CHECK(problems_of(small_net(), rule + "format = 'bf16'") == "");
+TEST_CASE("seed: the gradient of the loss is in the loss's format, not in the inputs'") {
+  const Lowered net =
+      lower_text(small_net(), "extends = 'torch-autocast-fp16'\n[storage]\ninput = 'fp16'");
+  CHECK(net.format(net.program.external.at("in0")) == "fp16");
+  CHECK(net.format(net.program.external.at("seed")) == "fp32");
 }
 
 TEST_CASE("classes: running statistics keep their buffer's format in a low-precision batch_norm") {

@@ -3,6 +3,7 @@
 // the bits of a run that was never stopped.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <hdf5.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -129,7 +130,7 @@ void fill_small_disks(int count) {
       try {
         run.record(path);
       } catch (const WriteError&) {
-        ::exit(3);   // a normal exit: HDF5's own clean-up runs, too
+        ::_exit(H5close() < 0 ? 4 : 3);   // with HDF5's own clean-up, as a normal exit runs it
       }
     };
     const pid_t child = ::fork();
@@ -147,6 +148,7 @@ void fill_small_disks(int count) {
     ::umount(disk.c_str());
     REQUIRE(waited);
     REQUIRE(WIFEXITED(status));
+    CHECK((WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3));
     if (WEXITSTATUS(status) == 3) ++full;
     CHECK_FALSE(temporary_left);
     if (!fs::exists(copy)) continue;   // too small for the empty file
@@ -160,7 +162,7 @@ void fill_small_disks(int count) {
 }  // namespace
 
 TEST_CASE("a kill at a random moment") { kill_at_random_moments(4); }
-TEST_CASE("a fault around the splits of the chunk index") { fault_at_splits(97); }
+TEST_CASE("a fault around the splits of the chunk index") { fault_at_splits(211); }
 TEST_CASE("a disk that runs full") { fill_small_disks(4); }
 
 TEST_CASE("a write error names the file and the step up to which it reads") {

@@ -155,6 +155,40 @@ TEST_CASE("records agree with a slow recount of the values they stand for") {
   }
 }
 
+TEST_CASE("an operand that no cast feeds is measured as it is, also where no new pass is made") {
+  const Graph graph = small_graph(5, 40, 7);
+  const SiteTable sites = make_sites(graph, 0);
+  for (const char* policy : {"fp32", "pure-fp16"}) {  // everything in one format: no casts
+    CAPTURE(policy);
+    TestLane lane(graph, sites, policy);
+    bind_random(lane, 1, 1);
+    int operands = 0;
+    for (int node = 0; node < lane.executor.node_count(); ++node) {
+      lane.executor.run_node(node, nullptr, lane.records);
+      for (const Site& site : sites.sites) {
+        if (site.node != graph.nodes[node].id || site.point != Point::kOperand) continue;
+        CAPTURE(site.label());
+        const TensorStats& stats = lane.records[site.id].stats;
+        const Tensor& value = lane.executor.value(site.value);
+        const Format& format = find_format(policy == std::string("fp32") ? "fp32" : "fp16");
+        const TensorStats recount = observe<float>(value.as<float>(), format);
+        CHECK(stats.count == recount.count);
+        CHECK(stats.inexact == 0);
+        CHECK(stats.round_err_sq == 0);
+        CHECK(stats.to_zero == 0);
+        CHECK(stats.source_zero == recount.source_zero);
+        CHECK(stats.to_subnormal == recount.to_subnormal);
+        CHECK(stats.sum_sq == recount.sum_sq);
+        CHECK(stats.abs_min_nonzero == recount.abs_min_nonzero);
+        CHECK(stats.bits_hash == recount.bits_hash);
+        CHECK(stats.exponent_histogram == recount.exponent_histogram);
+        ++operands;
+      }
+    }
+    CHECK(operands >= 8);
+  }
+}
+
 TEST_CASE("the reference's error is what comparing it with itself would give") {
   const Graph graph = small_graph(5, 40, 7);
   const SiteTable sites = make_sites(graph, 0);

@@ -45,9 +45,9 @@ TEST_CASE("torch-dynamic follows the golden trajectory of GradScaler") {
 TEST_CASE("torch-dynamic forms products in double and keeps the scale in FP32") {
   const LossScaler& scaler = find_loss_scaler("torch-dynamic");
   LossScaleSpec spec = torch_spec();
-  spec.backoff_factor = 0.1;  // not an FP32 number: 0.1f * 3f would be another one
-  const LossScaleState state = scaler.update(spec, {3.0f, 7}, true);
-  CHECK(state.scale == static_cast<float>(3.0 * 0.1));
+  spec.backoff_factor = 0.1;  // not an FP32 number: 9.0f * 0.1f is another one
+  const LossScaleState state = scaler.update(spec, {9.0f, 7}, true);
+  CHECK(state.scale == static_cast<float>(9.0 * 0.1));
   CHECK(state.growth_tracker == 0);
 }
 

@@ -1,0 +1,17 @@
+// How blocks are made. Out of line: GCC 12 warns about a variant's other members when it inlines
+// these.
+#include "reports/block.h"
+
+#include <utility>
+
+namespace lockstep {
+
+Block paragraph(std::string text) {
+  return Paragraph{std::move(text)};
+}
+
+Block verbatim(std::string text) {
+  return Verbatim{std::move(text)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,222 @@
+// Batch normalisation, softmax, losses and elementwise kernels: gradients against difference
+// quotients in double, kernel sets against each other bit for bit, rules by hand.
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include "tests/emulation/kernel_test_util.h"
+
+namespace lockstep {
+namespace {
+
+const Accumulator& fp64() {
+  return find_accumulator("fp64_fused");
+}
+
+// d objective / d values by central differences. Their truncation error is h^2 |f'''| / 6 and their
+// rounding error u |f| / h; h = 2^-17 (about u^(1/3)) makes both about 2^-34 for objectives and
+// derivatives near 1. kScale covers objectives and third derivatives up to 2^8.
+constexpr double kStep = 0x1p-17, kScale = 0x1p8;
+constexpr double kTolerance = kScale * (kStep * kStep + 0x1p-53 / kStep);
+
+void check_gradient(std::vector<double>& values, const std::vector<double>& gradient,
+                    const std::function<double()>& objective) {
+  REQUIRE(values.size() == gradient.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double old = values[i];
+    values[i] = old + kStep;
+    const double up = objective();
+    values[i] = old - kStep;
+    const double down = objective();
+    values[i] = old;
+    CHECK(std::fabs((up - down) / (2 * kStep) - gradient[i]) <= kTolerance);
+  }
+}
+
+template <typename T>
+std::vector<T> data(size_t count, uint32_t index) {
+  return make_data<T>(count, DataKind::kSmall, find_format(sizeof(T) == 4 ? "fp32" : "fp64"),
+                      index);
+}
+
+double dot(const std::vector<double>& x, const std::vector<double>& y) {
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+// Everything batch_norm and its gradient produce, for one kernel set.
+template <typename T>
+struct Norm {
+  int64_t batch, channels, spatial;
+  bool training = true;
+  const Accumulator* accumulator;
+  std::vector<T> x, w, b, running_mean, running_var, dy;
+  std::vector<T> y, new_mean, new_var, mean, inv_std, dx, dw, db;
+
+  Norm(int64_t n, int64_t c, int64_t s, const Accumulator& a)
+      : batch(n), channels(c), spatial(s), accumulator(&a) {
+    const auto all = static_cast<size_t>(n * c * s), per_channel = static_cast<size_t>(c);
+    x = data<T>(all, 1), dy = data<T>(all, 2);
+    w = data<T>(per_channel, 3), b = data<T>(per_channel, 4);
+    running_mean = data<T>(per_channel, 5);
+    running_var.assign(per_channel, T(0.75));
+    y.resize(all), dx.resize(all);
+    for (auto* v : {&new_mean, &new_var, &mean, &inv_std, &dw, &db}) v->resize(per_channel);
+  }
+  void run(const Kernels<T>& kernels) {
+    kernels.batch_norm({batch, channels, spatial, 1e-5, 0.1, training, x.data(), w.data(), b.data(),
+                        running_mean.data(), running_var.data(), y.data(), new_mean.data(),
+                        new_var.data(), mean.data(), inv_std.data(), accumulator});
+    kernels.batch_norm_backward({batch, channels, spatial, training, x.data(), dy.data(), w.data(),
+                                 mean.data(), inv_std.data(), dx.data(), dw.data(), db.data(),
+                                 accumulator});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("batch_norm: gradients in training and in evaluation") {
+  for (const bool training : {true, false}) {
+    Norm<double> n(3, 2, 5, fp64());
+    n.training = training;
+    n.run(active_kernels().f64);
+    const auto dx = n.dx, dw = n.dw, db = n.db;
+    const auto objective = [&] {
+      n.run(active_kernels().f64);
+      return dot(n.y, n.dy);
+    };
+    check_gradient(n.x, dx, objective);
+    check_gradient(n.w, dw, objective);
+    check_gradient(n.b, db, objective);
+  }
+}
+
+TEST_CASE("batch_norm: two values by hand; the running variance is unbiased") {
+  Norm<double> n(1, 1, 2, fp64());
+  n.x = {1, 3}, n.w = {2}, n.b = {10}, n.running_mean = {5}, n.running_var = {1};
+  n.run(active_kernels().f64);  // mean 2, biased variance 1, unbiased 2
+  const double root = std::sqrt(1 + 1e-5);
+  CHECK(n.mean[0] == 2);
+  CHECK(n.inv_std[0] == 1 / root);
+  CHECK(n.y[0] == -1 / root * 2 + 10);
+  CHECK(std::fabs(n.new_mean[0] - 4.7) <= 4 * 0x1p-52);
+  CHECK(std::fabs(n.new_var[0] - 1.1) <= 2 * 0x1p-52);
+  n.training = false;
+  n.run(active_kernels().f64);
+  CHECK(n.mean[0] == 5);
+  CHECK(n.new_var[0] == 1);
+  CHECK(n.y[1] == (3.0 - 5) / root * 2 + 10);
+}
+
+TEST_CASE("kernel sets: sums inside batch_norm, softmax and losses have the scalar bits") {
+  for (const Accumulator& accumulator : accumulators()) {
+    Norm<float> want(40, 3, 121, accumulator);  // 4840 terms: two blocks
+    want.run(scalar_kernels().f32);
+    constexpr int64_t kRows = 37, kCols = 4100;
+    const auto x = data<float>(kRows * kCols, 6), dy = data<float>(kRows * kCols, 7);
+    std::vector<int32_t> target(kRows);
+    for (int64_t i = 0; i < kRows; ++i)
+      target[static_cast<size_t>(i)] = static_cast<int32_t>(i * 97);
+    const auto losses = [&](const Kernels<float>& k) {
+      std::vector<float> out(4 * x.size() + 2);
+      float *y = out.data(), *dx = y + x.size(), *dx2 = dx + x.size();
+      k.softmax(x.data(), y, kRows, kCols, accumulator);
+      k.softmax_backward(y, dy.data(), dx, kRows, kCols, accumulator);
+      k.cross_entropy_backward(x.data(), target.data(), 0.5f, dx2, kRows, kCols, accumulator);
+      k.mse_loss_backward(x.data(), dy.data(), 3.0f, dx2 + x.size(), kRows * kCols);
+      k.cross_entropy(x.data(), target.data(), &out[4 * x.size()], kRows, kCols, accumulator);
+      k.mse_loss(x.data(), dy.data(), &out[4 * x.size() + 1], kRows * kCols, accumulator);
+      return out;
+    };
+    const auto want_losses = losses(scalar_kernels().f32);
+    for (const KernelSet* set : available_kernel_sets()) {
+      for (const int threads : {1, 2}) {
+        const ThreadCountGuard guard(threads);
+        Norm<float> got(40, 3, 121, accumulator);
+        got.run(set->f32);
+        CAPTURE(set->name);
+        CAPTURE(accumulator.name);
+        CHECK(same_bits(got.y, want.y));
+        CHECK(same_bits(got.new_var, want.new_var));
+        CHECK(same_bits(got.dx, want.dx));
+        CHECK(same_bits(got.dw, want.dw));
+        CHECK(same_bits(losses(set->f32), want_losses));
+      }
+    }
+  }
+}
+
+TEST_CASE("softmax and losses: gradients") {
+  constexpr int64_t kRows = 3, kCols = 4;
+  auto x = data<double>(kRows * kCols, 1), dy = data<double>(kRows * kCols, 2);
+  const std::vector<int32_t> target = {3, 0, 1};
+  const auto& k = active_kernels().f64;
+  std::vector<double> y(x.size()), dx(x.size());
+  k.softmax(x.data(), y.data(), kRows, kCols, fp64());
+  k.softmax_backward(y.data(), dy.data(), dx.data(), kRows, kCols, fp64());
+  check_gradient(x, dx, [&] {
+    k.softmax(x.data(), y.data(), kRows, kCols, fp64());
+    return dot(y, dy);
+  });
+  k.cross_entropy_backward(x.data(), target.data(), 1.5, dx.data(), kRows, kCols, fp64());
+  check_gradient(x, dx, [&] {
+    double loss;
+    k.cross_entropy(x.data(), target.data(), &loss, kRows, kCols, fp64());
+    return 1.5 * loss;
+  });
+  k.mse_loss_backward(x.data(), dy.data(), 1.5, dx.data(), kRows * kCols);
+  check_gradient(x, dx, [&] {
+    double loss;
+    k.mse_loss(x.data(), dy.data(), &loss, kRows * kCols, fp64());
+    return 1.5 * loss;
+  });
+}
+
+TEST_CASE("cross_entropy: equal logits give log(classes), large logits do not overflow") {
+  const std::vector<double> equal(8, 1e300);
+  const std::vector<int32_t> target = {0, 3};
+  double loss = 0;
+  active_kernels().f64.cross_entropy(equal.data(), target.data(), &loss, 2, 4, fp64());
+  CHECK(std::fabs(loss - 1.3862943611198906) <= 2 * 0x1p-52);  // 2 ln 2, half an ulp + log's ulp
+  const std::vector<float> steep = {0, 200};
+  const int32_t first = 0;
+  float steep_loss = 0;
+  active_kernels().f32.cross_entropy(steep.data(), &first, &steep_loss, 1, 2,
+                                     find_accumulator("fp32_fused"));
+  CHECK(steep_loss == 200);
+}
+
+TEST_CASE("softmax: NaN, infinities and rows of -inf give NaN") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {1,          std::nanf(""), 2,          1, kInfinity,  0,
+                                -kInfinity, -kInfinity,    -kInfinity, 0, -kInfinity, 0};
+  std::vector<float> y(x.size());
+  active_kernels().f32.softmax(x.data(), y.data(), 4, 3, find_accumulator("fp32_fused"));
+  for (const size_t i : {0, 1, 2, 3, 4, 5, 6, 7, 8}) CHECK(std::isnan(y[i]));
+  CHECK(y[9] == 0.5f);
+  CHECK(y[10] == 0);
+}
+
+TEST_CASE("elementwise: zeros, NaN and aliasing") {
+  const float nan = -std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {-1, -0.0f, 0, 2, nan}, dy = {1, 2, 3, 4, 5};
+  std::vector<float> y(5);
+  for (const KernelSet* set : available_kernel_sets()) {
+    const Kernels<float>& k = set->f32;
+    k.relu(x.data(), y.data(), 5);
+    CHECK(std::bit_cast<uint32_t>(y[1]) == 0);
+    CHECK(y[3] == 2);
+    CHECK(std::bit_cast<uint32_t>(y[4]) == 0x7fc00000);  // the canonical NaN
+    k.relu_backward(x.data(), dy.data(), y.data(), 5);
+    CHECK(y == std::vector<float>{0, 0, 0, 4, 5});
+    k.add(x.data(), dy.data(), y.data(), 4);
+    CHECK(y[0] == 0);
+    k.mul(y.data(), dy.data(), y.data(), 4);
+    CHECK(y[3] == 24);
+    k.scale(y.data(), 0.5f, y.data(), 4);
+    CHECK(y[3] == 12);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,162 @@
+// SGD, Adam and AdamW: textbook formulas in double, FP16 arithmetic step by step, and the
+// statistics.
+#include <doctest/doctest.h>
+
+#include "tests/emulation/kernel_test_util.h"
+
+namespace lockstep {
+namespace {
+
+OptimizerFormats uniform_formats(const char* name) {
+  const Format& format = find_format(name);
+  return {.arithmetic = &format,
+          .state = &format,
+          .weight = &format,
+          .rounding = Rounding::kNearestEven,
+          .key = {}};
+}
+
+// Every operation of the tests below is one rounding of a double result.
+double fp16(double x) {
+  return round_to_format(x, find_format("fp16"), Rounding::kNearestEven);
+}
+
+}  // namespace
+
+TEST_CASE("sgd: three steps by hand") {
+  // g = grad + 0.5 w; buf = g, then 0.5 buf + g; w -= 0.25 buf. All numbers are exact in binary.
+  double w = 2, buffer = 99, update = 0;
+  const double grad = 1;
+  UpdateStats stats;
+  const auto step = [&](bool first) {
+    active_kernels().f64.sgd(
+        {1, &w, &grad, &buffer, &update, 0.25, 0.5, 0.5, first, uniform_formats("fp64")}, &stats);
+  };
+  step(true);  // g = 2, buf = 2
+  CHECK(w == 1.5);
+  CHECK(update == -0.5);
+  step(false);  // g = 1.75, buf = 2.75
+  CHECK(buffer == 2.75);
+  CHECK(w == 1.5 - 0.6875);
+  CHECK(stats.weight_sq == 1.5 * 1.5);
+  CHECK(stats.update_sq == 0.6875 * 0.6875);
+  CHECK(stats.count == 1);
+  CHECK(stats.stagnant == 0);
+}
+
+TEST_CASE("adam: the formulas of torch.optim, coupled and decoupled decay") {
+  for (const bool decoupled : {false, true}) {
+    double w = 0.5, m = 0, v = 0, update = 0;
+    double w_want = w, m_want = 0, v_want = 0;
+    const double lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-8, decay = 0.1;
+    for (int64_t t = 1; t <= 5; ++t) {
+      const double grad = 0.3 * static_cast<double>(t) - 0.7;
+      double g = grad;
+      if (decoupled) {
+        w_want *= 1 - lr * decay;
+      } else {
+        g += decay * w_want;
+      }
+      m_want = b1 * m_want + (1 - b1) * g;
+      v_want = b2 * v_want + (1 - b2) * g * g;
+      const double root = std::sqrt(v_want) / std::sqrt(1 - std::pow(b2, double(t))) + eps;
+      w_want -= lr / (1 - std::pow(b1, double(t))) * m_want / root;
+      active_kernels().f64.adam({1, &w, &grad, &m, &v, &update, lr, b1, b2, eps, decay, decoupled,
+                                 t, uniform_formats("fp64")},
+                                nullptr);
+      // About 16 roundings per step, relative to numbers below 1, five steps.
+      constexpr double kTolerance = 16 * 5 * 0x1p-53;
+      CHECK(std::fabs(w - w_want) <= kTolerance);
+      CHECK(std::fabs(m - m_want) <= kTolerance);
+      CHECK(std::fabs(v - v_want) <= kTolerance);
+    }
+  }
+}
+
+TEST_CASE("optimizers: FP16 arithmetic rounds every elementary operation") {
+  const OptimizerFormats formats = uniform_formats("fp16");
+  const auto weights = make_data<float>(5000, DataKind::kSmall, find_format("fp16"), 1);
+  const auto grads = make_data<float>(5000, DataKind::kWide, find_format("fp16"), 2);
+  auto w = weights, buffer = make_data<float>(5000, DataKind::kSmall, find_format("fp16"), 3);
+  const auto old_buffer = buffer;
+  std::vector<float> update(5000);
+  UpdateStats stats;
+  active_kernels().f32.sgd(
+      {5000, w.data(), grads.data(), buffer.data(), update.data(), 0.05, 0.9, 1e-4, false, formats},
+      &stats);
+  uint64_t stagnant = 0;
+  for (size_t i = 0; i < w.size(); ++i) {
+    const double g = fp16(grads[i] + fp16(fp16(1e-4) * weights[i]));
+    const double buf = fp16(fp16(fp16(0.9) * old_buffer[i]) + g);
+    const double dw = fp16(fp16(-0.05) * buf);
+    REQUIRE(buffer[i] == buf);
+    REQUIRE(update[i] == dw);
+    REQUIRE(w[i] == fp16(weights[i] + dw));
+    stagnant += dw != 0 && w[i] == weights[i];
+  }
+  CHECK(stats.stagnant == stagnant);
+  CHECK(stagnant > 0);
+
+  // Adam's eps of 1e-8 is zero in FP16: a zero gradient gives 0 / 0.
+  float weight = 1, grad = 0, m = 0, v = 0, dw = 0;
+  active_kernels().f32.adam(
+      {1, &weight, &grad, &m, &v, &dw, 1e-3, 0.9, 0.999, 1e-8, 0, false, 1, formats}, nullptr);
+  CHECK(std::isnan(weight));
+  weight = 1, m = 0, v = 0;
+  active_kernels().f32.adam({1, &weight, &grad, &m, &v, &dw, 1e-3, 0.9, 0.999, 1e-8, 0, false, 1,
+                             uniform_formats("fp32")},
+                            nullptr);
+  CHECK(weight == 1);
+}
+
+TEST_CASE("optimizers: FP32 is float arithmetic, whatever the sets and threads") {
+  const auto weights = make_data<float>(20000, DataKind::kSmall, find_format("fp32"), 1);
+  const auto grads = make_data<float>(20000, DataKind::kWide, find_format("fp32"), 2);
+  std::vector<float> update(20000);
+  for (const KernelSet* set : available_kernel_sets()) {
+    UpdateStats first;
+    for (const int threads : {1, 2}) {
+      const ThreadCountGuard guard(threads);
+      auto w = weights;
+      UpdateStats stats;
+      set->f32.sgd({20000, w.data(), grads.data(), nullptr, update.data(), 0.05, 0, 0, true,
+                    uniform_formats("fp32")},
+                   &stats);
+      for (size_t i = 0; i < w.size(); ++i) {
+        const float dw = -0.05f * grads[i];
+        REQUIRE(w[i] == weights[i] + dw);
+      }
+      if (threads == 1) first = stats;
+      CHECK(stats.update_sq == first.update_sq);
+      CHECK(stats.weight_sq == first.weight_sq);
+      CHECK(stats.stagnant == first.stagnant);
+    }
+  }
+}
+
+TEST_CASE("optimizers: stochastic weight rounding keeps small updates on average") {
+  // dw is 1/4 of FP16's spacing at 1, so each weight moves with probability 1/4 and never to
+  // nearest.
+  constexpr size_t kCount = 100000;
+  constexpr double kSpacing = 0x1p-10, kProbability = 0.25;
+  const std::vector<float> grads(kCount, static_cast<float>(-kProbability * kSpacing));
+  std::vector<float> update(kCount);
+  OptimizerFormats formats = uniform_formats("fp16");
+  for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
+    formats.rounding = rounding;
+    formats.key = {.seed = 1, .stream = 0, .site = 3, .step = 7};
+    std::vector<float> w(kCount, 1);
+    UpdateStats stats;
+    active_kernels().f32.sgd(
+        {kCount, w.data(), grads.data(), nullptr, update.data(), 1, 0, 0, true, formats}, &stats);
+    const double moved = static_cast<double>(kCount - stats.stagnant);
+    if (rounding == Rounding::kNearestEven) {
+      CHECK(moved == 0);
+    } else {
+      const double sigma = std::sqrt(kCount * kProbability * (1 - kProbability));
+      CHECK(std::fabs(moved - kCount * kProbability) <= 5 * sigma);
+    }
+  }
+}
+
+}  // namespace lockstep

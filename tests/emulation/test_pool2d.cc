@@ -1,0 +1,58 @@
+// Max pooling: ties, NaN, padding and overlapping windows by hand, and its gradient.
+#include <doctest/doctest.h>
+
+#include "tests/emulation/kernel_test_util.h"
+
+namespace lockstep {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Pooled {
+  std::vector<float> y;
+  std::vector<int32_t> argmax;
+};
+Pooled pool(const PoolShape& s, const std::vector<float>& x) {
+  const auto count = static_cast<size_t>(s.batch * s.channels * s.out_height * s.out_width);
+  Pooled out{std::vector<float>(count), std::vector<int32_t>(count)};
+  active_kernels().f32.max_pool2d(s, x.data(), out.y.data(), out.argmax.data());
+  return out;
+}
+
+// One 1 x 4 image, windows of 2 with stride 2.
+constexpr PoolShape kPairs = {1, 1, 1, 4, 1, 2, 1, 2, 1, 2};
+
+}  // namespace
+
+TEST_CASE("max_pool2d: ties go to the first element, NaN wins") {
+  const Pooled ties = pool(kPairs, {3, 3, -0.0f, 0});
+  CHECK(ties.argmax == std::vector<int32_t>{0, 2});
+  const Pooled nan = pool(kPairs, {kNan, 5, 5, kNan});
+  CHECK(nan.argmax == std::vector<int32_t>{0, 3});
+  CHECK(std::isnan(nan.y[0]));
+  CHECK(std::isnan(nan.y[1]));
+  const PoolShape whole = {1, 1, 1, 4, 1, 1, 1, 4, 1, 1};
+  CHECK(pool(whole, {1, kNan, 7, kNan}).argmax[0] == 1);
+  CHECK(pool(whole, {-kInfinity, -kInfinity, -kInfinity, -kInfinity}).argmax[0] == 0);
+}
+
+TEST_CASE("max_pool2d: padding never wins") {
+  const PoolShape padded = {1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1};
+  const Pooled out = pool(padded, {-1, -2, -3, -4});
+  CHECK(out.y == std::vector<float>{-1, -2, -3, -4});
+  CHECK(out.argmax == std::vector<int32_t>{0, 1, 2, 3});
+}
+
+TEST_CASE("max_pool2d: the gradient goes to the maximum, and adds up where windows overlap") {
+  const PoolShape overlapping = {1, 2, 1, 4, 1, 3, 1, 2, 1, 1};
+  const std::vector<float> x = {1, 9, 2, 3, 4, 3, 2, 1};
+  const Pooled out = pool(overlapping, x);
+  CHECK(out.argmax == std::vector<int32_t>{1, 1, 3, 0, 1, 2});
+  std::vector<float> dx(8, 77);
+  const std::vector<float> dy = {1, 2, 4, 8, 16, 32};
+  active_kernels().f32.max_pool2d_backward(overlapping, dy.data(), out.argmax.data(), dx.data());
+  CHECK(dx == std::vector<float>{0, 3, 0, 4, 8, 16, 32, 0});
+}
+
+}  // namespace lockstep

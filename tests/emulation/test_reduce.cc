@@ -1,0 +1,79 @@
+// Sums in the fixed shape: scalar against the declared additions one by one, vectors against
+// scalar.
+#include <doctest/doctest.h>
+
+#include "emulation/reduction.h"
+#include "emulation/scalar/reduce.h"
+#include "emulation/simd/reduce.h"
+#include "emulation/simd/targets.h"
+#include "tests/emulation/kernel_test_util.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kSizes[] = {1, 2, 15, 16, 17, 33, 1000, 4095, 4096};
+
+bool equal_bits(double x, double y) {
+  return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
+}
+
+}  // namespace
+
+TEST_CASE("reduce: a block sum is accumulate_add in the declared order") {
+  for (const Accumulator& accumulator : accumulators()) {
+    for (const DataKind kind : kAllData) {
+      for (const int64_t n : kSizes) {
+        const auto x = make_data<float>(static_cast<size_t>(n), kind, find_format("fp32"), 4);
+        const double want = reduce_fixed<double>(
+            n, [&](int64_t i) { return double(x[static_cast<size_t>(i)]); },
+            [&](double a, double b) { return accumulate_add(accumulator, a, b); });
+        CAPTURE(accumulator.name);
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(n);
+        REQUIRE(equal_bits(scalar_block_sum(x.data(), n, accumulator), want));
+        if (cpu_has_avx2()) REQUIRE(equal_bits(avx2_block_sum(x.data(), n, accumulator), want));
+        if (cpu_has_avx512()) REQUIRE(equal_bits(avx512_block_sum(x.data(), n, accumulator), want));
+      }
+    }
+  }
+}
+
+TEST_CASE("reduce: channel_sum walks (o, i) with o outside, over several blocks") {
+  constexpr int64_t kOuter = 70, kChannels = 3, kInner = 90;  // 6300 terms: two blocks
+  for (const Accumulator& accumulator : accumulators()) {
+    const auto x =
+        make_data<float>(kOuter * kChannels * kInner, DataKind::kWide, find_format("fp32"), 5);
+    std::vector<float> want(kChannels);
+    for (int64_t c = 0; c < kChannels; ++c) {
+      want[static_cast<size_t>(c)] = static_cast<float>(reduce_fixed<double>(
+          kOuter * kInner,
+          [&](int64_t i) {
+            return double(
+                x[static_cast<size_t>((i / kInner * kChannels + c) * kInner + i % kInner)]);
+          },
+          [&](double a, double b) { return accumulate_add(accumulator, a, b); }));
+    }
+    for (const KernelSet* set : available_kernel_sets()) {
+      for (const int threads : {1, 2}) {
+        const ThreadCountGuard guard(threads);
+        std::vector<float> got(kChannels);
+        set->f32.channel_sum(x.data(), got.data(), kOuter, kChannels, kInner, accumulator);
+        CAPTURE(set->name);
+        CAPTURE(accumulator.name);
+        CHECK(same_bits(got, want));
+      }
+    }
+  }
+}
+
+TEST_CASE("reduce: FP16 sums stagnate and FP32 sums do not") {
+  // Each of 16 lanes adds 256 ones exactly, the tree ends at 4096: representable in FP16. With 0.25
+  // added to a lane that holds 1024, whose neighbour is 1025, nothing moves any more.
+  std::vector<float> x(4096, 0.25f);
+  for (size_t i = 0; i < 16; ++i) x[i] = 1024;
+  CHECK(scalar_block_sum(x.data(), 4096, find_accumulator("fp16")) == 16 * 1024);
+  CHECK(scalar_block_sum(x.data(), 4096, find_accumulator("fp32_fused")) ==
+        16 * (1024 + 255 * 0.25));
+}
+
+}  // namespace lockstep
