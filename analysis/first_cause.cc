@@ -4,6 +4,14 @@
 #include <algorithm>
 
 namespace lockstep {
+namespace {
+
+bool is_gradient(const Site& site) {
+  return site.role == Role::kGradActivation || site.role == Role::kGradWeight ||
+         (site.role == Role::kAccumulator && site.scaled);
+}
+
+}  // namespace
 
 std::optional<NonfiniteCause> find_nonfinite(const SiteTable& sites, const StepCounts& counts,
                                              int64_t step) {
@@ -29,7 +37,7 @@ std::optional<UnderflowCause> worst_gradient_underflow(const SiteTable& sites,
                                                        const std::vector<SiteHealth>& health) {
   std::optional<UnderflowCause> worst;
   for (const Site& site : sites.sites) {
-    if (site.role != Role::kGradActivation && site.role != Role::kGradWeight) continue;
+    if (!is_gradient(site)) continue;
     const SiteHealth& h = health[static_cast<size_t>(site.id)];
     const double rate = h.to_zero_rate();
     if (rate < kNotableUnderflowRate || (worst && rate <= worst->to_zero_rate)) continue;

@@ -36,8 +36,9 @@ struct UnderflowCause {
   double worst_step_rate = 0;
 };
 
-// The gradient site (grad_activation, grad_weight) that lost the largest share of its nonzero
-// values to zero over the run, if that reaches kNotableUnderflowRate.
+// The gradient site (grad_activation, grad_weight, or the accumulator they are summed in) that lost
+// the largest share of its nonzero values to zero over the run, if that reaches
+// kNotableUnderflowRate.
 std::optional<UnderflowCause> worst_gradient_underflow(const SiteTable& sites,
                                                        const std::vector<SiteHealth>& health);
 

@@ -1,6 +1,7 @@
 // Sums of counts by site, and the choice of the worst site of a layer.
 #include "analysis/health.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -36,6 +37,22 @@ void HealthTally::add(int64_t step, const StepCounts& counts) {
       h.worst_step_rate = lost_rate;
     }
     if (h.first_nonfinite_step < 0 && counts.nonfinite(i)) h.first_nonfinite_step = step;
+  }
+}
+
+void add_updates(const SiteTable& sites, const std::vector<UpdateRecord>& updates,
+                 std::vector<Stagnation>& layers) {
+  for (const Site& site : sites.sites) {
+    const UpdateRecord& update = updates[static_cast<size_t>(site.id)];
+    if (!update.measured) continue;
+    auto row = std::find_if(layers.begin(), layers.end(),
+                            [&](const Stagnation& s) { return s.layer == site.layer; });
+    if (row == layers.end()) {
+      row = layers.insert(layers.end(), Stagnation{});
+      row->layer = site.layer;
+    }
+    row->stagnant += update.stats.stagnant;
+    row->count += update.stats.count;
   }
 }
 

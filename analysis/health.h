@@ -1,6 +1,6 @@
 // What did a lane's rounding do to each layer over the whole run?
-// Adds up the counts of every step by site, then picks the worst site of every (layer, role,
-// accumulator or value). Rates are shares in 0..1:
+// Adds up the counts of every step by site, then picks the worst site of every layer and role.
+// Rates are shares in 0..1:
 //
 //   to_zero_rate       values that became zero / values that were not zero
 //   to_subnormal_rate, saturated_rate   of the values that were not zero
@@ -36,6 +36,16 @@ struct SiteHealth {
     return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
   }
 };
+
+// How many weight updates came to nothing: round(w + dw) == w although dw != 0.
+struct Stagnation {
+  std::string layer;
+  uint64_t stagnant = 0, count = 0;
+  double rate() const { return SiteHealth::rate(stagnant, count); }
+};
+// Adds one step's updates (by site id) to the layers' sums.
+void add_updates(const SiteTable& sites, const std::vector<UpdateRecord>& updates,
+                 std::vector<Stagnation>& layers);
 
 class HealthTally {
  public:

@@ -15,7 +15,7 @@ std::string_view to_string(Verdict verdict) {
 }
 
 std::span<const double> tail_of(std::span<const double> loss) {
-  const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailSteps);
+  const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailDivisor);
   return loss.last(std::min(wanted, loss.size()));
 }
 

@@ -19,8 +19,9 @@ namespace lockstep {
 
 inline constexpr double kLossMarginShare = 0.02;  // of the reference's loss decrease over the run
 inline constexpr double kAccuracyMargin = 0.01;   // one point of held-out accuracy
-inline constexpr double kGapSigmas = 2;    // about 97.5 % one-sided, were the steps independent
-inline constexpr int64_t kTailSteps = 10;  // the tail: a tenth of the run, at least this many
+inline constexpr double kGapSigmas = 2;      // about 97.5 % one-sided, were the steps independent
+inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's steps,
+inline constexpr int64_t kTailSteps = 10;    // but at least so many
 
 enum class Verdict : uint8_t {
   kReference,
@@ -32,7 +33,8 @@ enum class Verdict : uint8_t {
 };
 std::string_view to_string(Verdict verdict);
 
-// Mean over the last max(kTailSteps, size / 10) values (all of a shorter run); NaN for none.
+// Mean over the last max(kTailSteps, size / kTailDivisor) values (all of a shorter run); NaN for
+// none.
 double tail_mean(std::span<const double> loss);
 std::span<const double> tail_of(std::span<const double> loss);
 

@@ -17,6 +17,7 @@
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
 #include "emulation/simd/conv2d.h"
+#include "emulation/simd/elementwise.h"
 #include "emulation/simd/gemm.h"
 #include "emulation/simd/quantize.h"
 #include "emulation/simd/reduce.h"
@@ -66,6 +67,8 @@ KernelSet make_avx2() {
   set.f32.quantize = avx2_quantize;
   set.f32.compare = avx2_compare;
   use_avx2_sums(set.f32);
+  use_avx2_elementwise(set.f32);
+  use_avx2_elementwise(set.f64);
   set.f32.gemm = avx2_gemm;
   set.f64.gemm = avx2_gemm;
   set.f32.conv2d_forward = avx2_conv2d_forward;
@@ -84,6 +87,8 @@ KernelSet make_avx512() {
   set.f32.quantize = avx512_quantize;
   set.f32.compare = avx512_compare;
   use_avx512_sums(set.f32);
+  use_avx512_elementwise(set.f32);
+  use_avx512_elementwise(set.f64);
   set.f32.gemm = avx512_gemm;
   set.f64.gemm = avx512_gemm;
   set.f32.conv2d_forward = avx512_conv2d_forward;

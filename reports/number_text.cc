@@ -16,10 +16,10 @@ std::string percent(double rate) {
   if (std::isnan(rate)) return "-";
   if (rate == 0) return ".";
   const double value = 100 * rate;
-  if (value >= 99.95) return "100 %";
-  if (value >= 10) return fmt::format("{:.1f} %", value);
-  if (value >= 0.01) return fmt::format("{:.2f} %", value);
-  return fmt::format("{:.0e} %", value);
+  if (value >= 99.95) return "100%";
+  if (value >= 10) return fmt::format("{:.1f}%", value);
+  if (value >= 0.01) return fmt::format("{:.2f}%", value);
+  return fmt::format("{:.0e}%", value);
 }
 
 std::string short_number(double value) {

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Rates 0..1 as percent: "42.1 %", "0.03 %", "2e-05 %"; "." for exactly 0.
+// Rates 0..1 as percent: "42.1%", "0.03%", "2e-05%"; "." for exactly 0.
 std::string percent(double rate);
 // Four significant digits; "-" for NaN, "inf".
 std::string short_number(double value);

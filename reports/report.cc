@@ -63,7 +63,10 @@ void read_health(const RunFile& run, int lane, const std::vector<ScalerRecord>& 
   const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
   for (int64_t step = 0; step < end; ++step) {
     const StepCounts counts = read_counts(run, lane, step);
-    if (step != out.nonfinite_loss_at) tally.add(step, counts);
+    if (step != out.nonfinite_loss_at) {
+      tally.add(step, counts);
+      add_updates(run.sites(), run.updates(lane, step), out.updates);
+    }
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
     if (!out.nonfinite && !skipped) out.nonfinite = find_nonfinite(run.sites(), counts, step);
   }

@@ -39,8 +39,14 @@ struct LaneReport {
   bool has_scaler = false;                  // the scale moved or is not 1
   int64_t nonfinite_loss_at = -1;           // first step whose loss is NaN or infinite, -1: none
   std::vector<LayerHealth> health;          // of the steps before that one
+  std::vector<Stagnation> updates;          // by layer, of the same steps
   std::optional<UnderflowCause> underflow;  // worst gradient site
   std::optional<NonfiniteCause> nonfinite;  // the first one in a step that was not skipped
+
+  // Not the reference, and neither of the lanes that measure it (truth, twin).
+  bool is_candidate() const {
+    return !info.is_reference && info.name != "fp64" && info.name != "twin";
+  }
 };
 
 struct Report {

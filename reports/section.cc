@@ -13,6 +13,7 @@ constexpr std::array kSections = {
     Section{"lanes", "Lanes", true, lanes_section},
     Section{"loss", "Training loss over the steps", false, loss_section},
     Section{"layers", "What rounding did, layer by layer", false, layers_section},
+    Section{"updates", "Weight updates that came to nothing", false, updates_section},
     Section{"loss-scale", "Loss scale", false, loss_scale_section},
     Section{"provenance", "Where this comes from", false, provenance_section},
 };

@@ -21,6 +21,7 @@ Blocks verdict_section(const Report& report);
 Blocks lanes_section(const Report& report);
 Blocks loss_section(const Report& report);
 Blocks layers_section(const Report& report);
+Blocks updates_section(const Report& report);
 Blocks loss_scale_section(const Report& report);
 Blocks provenance_section(const Report& report);
 

@@ -10,13 +10,20 @@ namespace lockstep {
 namespace {
 
 std::string accuracy_text(double accuracy) {
-  return std::isnan(accuracy) ? "-" : fmt::format("{:.2f} %", 100 * accuracy);
+  return std::isnan(accuracy) ? "-" : fmt::format("{:.2f}%", 100 * accuracy);
+}
+
+// The truth lane and the twin are measures, not candidates.
+std::string verdict_text(const LaneReport& lane) {
+  const bool is_measure = !lane.is_candidate() && !lane.info.is_reference;
+  if (is_measure && lane.judgement.verdict != Verdict::kBroke) return "(measure)";
+  return std::string(to_string(lane.judgement.verdict));
 }
 
 std::vector<std::string> row_of(const LaneReport& lane) {
   const LaneJudgement& j = lane.judgement;
   return {lane.info.name,
-          std::string(to_string(j.verdict)),
+          verdict_text(lane),
           loss_text(j.tail_loss),
           lane.info.is_reference ? "" : (std::isnan(j.gap) ? "-" : fmt::format("{:+.4f}", j.gap)),
           accuracy_text(lane.accuracy),
@@ -60,7 +67,7 @@ Blocks lanes_section(const Report& report) {
           "the last evaluation. skips: steps skipped by the loss scaler. died: step. time: of "
           "the lane's own work.",
           report.options.model, report.steps, report.options.batch,
-          std::min(report.steps, std::max(kTailSteps, report.steps / kTailSteps))),
+          std::min(report.steps, std::max(kTailSteps, report.steps / kTailDivisor))),
       distance_note(report)};
   return {table};
 }

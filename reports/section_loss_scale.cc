@@ -1,4 +1,4 @@
-// Section 5: every step the loss scale moved or a step was skipped, and the site that caused it.
+// Section 6: every step the loss scale moved or a step was skipped, and the site that caused it.
 #include <fmt/format.h>
 
 #include <algorithm>

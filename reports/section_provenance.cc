@@ -1,4 +1,4 @@
-// Section 6: what produced the run file, and how to produce it again.
+// Section 7: what produced the run file, and how to produce it again.
 #include <fmt/format.h>
 
 #include "reports/section.h"

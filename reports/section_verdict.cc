@@ -13,6 +13,9 @@ namespace {
 std::string place(const Report& report, int32_t site_id) {
   const Site& site = report.site(site_id);
   const std::string layer = site.layer.empty() ? "(no layer)" : site.layer;
+  if (site.role == Role::kAccumulator) {
+    return fmt::format("layer {}, in the sums of {}", layer, site.op);
+  }
   return fmt::format("layer {}, {} ({} {})", layer, to_string(site.role), site.op,
                      to_string(site.point));
 }
@@ -38,15 +41,10 @@ std::string underflow_text(const Report& report, const LaneReport& lane) {
       lane.underflow->worst_step, percent(lane.underflow->worst_step_rate));
 }
 
-// The truth lane and the twin are measures, not candidates: they get no verdict of their own.
-bool is_candidate(const LaneReport& lane) {
-  return !lane.info.is_reference && lane.info.name != "fp64" && lane.info.name != "twin";
-}
-
 std::string names_of(const Report& report, Verdict verdict) {
   std::vector<std::string> names;
   for (const LaneReport& lane : report.lanes) {
-    const bool listed = is_candidate(lane) || verdict == Verdict::kBroke;
+    const bool listed = lane.is_candidate() || verdict == Verdict::kBroke;
     if (listed && lane.judgement.verdict == verdict) names.push_back(lane.info.name);
   }
   return join(names, ", ");
@@ -102,7 +100,7 @@ Blocks verdict_section(const Report& report) {
   Blocks out;
   std::string lead;
   const std::string fine = names_of(report, Verdict::kFine);
-  if (!fine.empty()) lead = fmt::format("Fine: {} ({}). ", fine, margin_text(report));
+  if (!fine.empty()) lead = fmt::format("Fine: {}. ", fine);
   const std::string worse = names_of(report, Verdict::kWorse);
   if (!worse.empty()) lead += fmt::format("Worse: {}. ", worse);
   const std::string unclear = names_of(report, Verdict::kUnclear);
@@ -117,6 +115,9 @@ Blocks verdict_section(const Report& report) {
                                  "weights; outcomes are judged in free mode"
                                : "the reference's own loss did not fall in this run");
   }
+  if (!fine.empty() || !worse.empty() || !unclear.empty()) {
+    lead += fmt::format("Fine means: {}. ", margin_text(report));
+  }
   if (report.lanes.size() == 1) lead += "Only the reference was run; name other lanes in --lanes. ";
   lead += noise_text(report) +
           " One seed: this rules out a large regression, it does not prove equality.";
@@ -124,7 +125,7 @@ Blocks verdict_section(const Report& report) {
   for (const LaneReport& lane : report.lanes) {
     const Verdict verdict = lane.judgement.verdict;
     if (verdict == Verdict::kBroke) add_broken(report, lane, out);
-    if (is_candidate(lane) && (verdict == Verdict::kWorse || verdict == Verdict::kUnclear)) {
+    if (lane.is_candidate() && (verdict == Verdict::kWorse || verdict == Verdict::kUnclear)) {
       out.push_back(paragraph(fmt::format("{}, {}: {}.", lane.info.name, to_string(verdict),
                                           distance_text(lane.judgement))));
     }

@@ -25,7 +25,9 @@ inline int64_t input_position(int64_t out, int64_t tap, int64_t stride, int64_t 
 inline int64_t output_position(int64_t in, int64_t tap, int64_t stride, int64_t pad,
                                int64_t dilation, int64_t size) {
   const int64_t scaled = in + pad - tap * dilation;
-  if (scaled < 0 || scaled % stride != 0) return -1;
+  if (scaled < 0) return -1;
+  if (stride == 1) return scaled < size ? scaled : -1;  // the common case without a division
+  if (scaled % stride != 0) return -1;
   return scaled / stride < size ? scaled / stride : -1;
 }
 

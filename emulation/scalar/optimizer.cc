@@ -65,11 +65,12 @@ class Storage {
         state_(*formats.state),
         weight_(*formats.weight),
         native_state_(is_native<T>(*formats.state)),
+        native_weight_(is_native<T>(*formats.weight)),
         nearest_(formats.rounding == Rounding::kNearestEven) {}
 
   T state(double x) const { return canonical_nan(static_cast<T>(native_state_ ? x : state_(x))); }
   T weight(double x, int64_t index) const {
-    if (nearest_) return canonical_nan(static_cast<T>(weight_(x)));
+    if (nearest_) return canonical_nan(static_cast<T>(native_weight_ ? x : weight_(x)));
     const uint32_t random = formats_.rounding == Rounding::kStochastic
                                 ? stochastic_bits(formats_.key, static_cast<uint64_t>(index))
                                 : 0;
@@ -80,7 +81,7 @@ class Storage {
  private:
   const OptimizerFormats& formats_;
   Rounder state_, weight_;
-  bool native_state_, nearest_;
+  bool native_state_, native_weight_, nearest_;
 };
 
 // Runs step(i) -> dw over all elements in blocks, writes the weights w + dw and gathers statistics.

@@ -17,11 +17,14 @@ int32_t window_argmax(const PoolShape& s, const T* plane, int64_t p, int64_t q) 
   const int64_t h_end = std::min(h0 + s.kernel_h, s.in_height);
   const int64_t w_end = std::min(w0 + s.kernel_w, s.in_width);
   int64_t best = h_begin * s.in_width + w_begin;
+  T best_value = plane[best];
   for (int64_t h = h_begin; h < h_end; ++h) {
-    for (int64_t w = w_begin; w < w_end; ++w) {
-      const int64_t i = h * s.in_width + w;
-      if (plane[best] != plane[best]) return static_cast<int32_t>(best);
-      if (plane[i] > plane[best] || plane[i] != plane[i]) best = i;
+    for (int64_t i = h * s.in_width + w_begin; i < h * s.in_width + w_end; ++i) {
+      // Larger, or a NaN, unless a NaN was found before. Single bits and selections instead of
+      // branches, which would be mispredicted at every other window.
+      const bool wins = !(plane[i] <= best_value) & (best_value == best_value);
+      best = wins ? i : best;
+      best_value = wins ? plane[i] : best_value;
     }
   }
   return static_cast<int32_t>(best);

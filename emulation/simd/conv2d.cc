@@ -122,16 +122,15 @@ void backward_weight(Gemm<T> gemm, const ConvArgs<T>& a) {
     for (int64_t image = 0; image < s.batch; ++image) {
       const T* x = a.x + image * s.in_channels * s.in_height * s.in_width;
       for (int64_t i = 0; i < n; ++i) {
-        forward_column_row(s, x, first + i, 0, s.out_height, rows + i * pixels);
+        forward_column_row(s, x, first + i, 0, s.out_height, rows + i, n);
       }
-      gemm({.transpose_b = true,
-            .m = m,
+      gemm({.m = m,
             .n = n,
             .k = pixels,
             .a = a.dy + image * m * pixels,
             .lda = pixels,
             .b = rows,
-            .ldb = pixels,
+            .ldb = n,
             .c = a.out + first,
             .ldc = columns,
             .start_from_c = image > 0,

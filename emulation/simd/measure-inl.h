@@ -166,7 +166,9 @@ void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan, 
       const VU sign = hn::And(bits, sign_bit);
       const VU magnitude = hn::AndNot(sign_bit, bits);
       VU random = zero;
-      if constexpr (kPath == RoundPath::kGeneric) random = hn::LoadU(du, block.random + at);
+      if constexpr (kPath == RoundPath::kGeneric) {
+        if (block.random != nullptr) random = hn::LoadU(du, block.random + at);
+      }
       VU result = rounder.round_magnitude<kPath>(magnitude, sign, random);
       VU after_bits;
       if constexpr (kPlain) {

@@ -29,7 +29,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Rounds without looking at anything else.
-template <RoundPath kPath>
+template <RoundPath kPath, bool kPlain>
 void round_rows(Block block, VectorRounder rounder) {
   const DF df;
   const DU du;
@@ -39,10 +39,17 @@ void round_rows(Block block, VectorRounder rounder) {
     const VU sign = hn::And(bits, sign_bit);
     const VU magnitude = hn::AndNot(sign_bit, bits);
     VU random = hn::Zero(du);
-    if constexpr (kPath == RoundPath::kGeneric) random = hn::LoadU(du, block.random + at);
+    if constexpr (kPath == RoundPath::kGeneric) {
+      if (block.random != nullptr) random = hn::LoadU(du, block.random + at);
+    }
     VU result = rounder.round_magnitude<kPath>(magnitude, sign, random);
-    result = rounder.fix_specials<kPath>(magnitude, sign, result);
-    const VU after = hn::IfThenElse(less(infinity, result), result, hn::Or(result, sign));
+    VU after;
+    if constexpr (kPlain) {
+      after = hn::Or(result, sign);
+    } else {
+      result = rounder.fix_specials<kPath>(magnitude, sign, result);
+      after = hn::IfThenElse(less(infinity, result), result, hn::Or(result, sign));
+    }
     hn::StoreU(hn::BitCast(df, after), df, block.after + at);
   }
 }
@@ -65,7 +72,11 @@ class QuantizePass {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];
       const Block block = make_block(begin, block_end, random, nullptr);
-      round_rows<kPath>(block, rounder_);
+      if (all_within(block.before, block.rows, plan_.max_finite)) {
+        round_rows<kPath, true>(block, rounder_);
+      } else {
+        round_rows<kPath, false>(block, rounder_);
+      }
       for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
         after_[i] = element_(before_[i], static_cast<uint64_t>(i));
       }
@@ -110,6 +121,8 @@ class QuantizePass {
       constexpr int64_t kRowsPerGroup = kStochasticGroup / kStochasticRow;
       const int64_t groups = (rows + kRowsPerGroup - 1) / kRowsPerGroup;
       fill_stochastic_bits(plan_.random, static_cast<uint64_t>(begin), groups, random);
+    } else {
+      random = nullptr;
     }
     return {before_ + begin,
             after_ == nullptr ? nullptr : after_ + begin,

@@ -18,14 +18,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string newest_path(const std::string& run_path) { return run_path + ".state"; }
-std::string older_path(const std::string& run_path) { return run_path + ".state.1"; }
+std::string newest_path(const std::string& run_path) {
+  return run_path + ".state";
+}
+std::string older_path(const std::string& run_path) {
+  return run_path + ".state.1";
+}
 
 hid_t type_of(Container container) {
   switch (container) {
-    case Container::kF32: return H5T_NATIVE_FLOAT;
-    case Container::kF64: return H5T_NATIVE_DOUBLE;
-    case Container::kI32: return H5T_NATIVE_INT32;
+    case Container::kF32:
+      return H5T_NATIVE_FLOAT;
+    case Container::kF64:
+      return H5T_NATIVE_DOUBLE;
+    case Container::kI32:
+      return H5T_NATIVE_INT32;
   }
   return -1;
 }
@@ -73,8 +80,7 @@ Checkpoint read_state(hid_t root) {
     LaneState& lane = checkpoint.run.lanes.emplace_back();
     checkpoint.record.lane_names.push_back(hdf5::text_attribute(group.id(), "name"));
     lane.scale = static_cast<float>(hdf5::double_attribute(group.id(), "scale"));
-    lane.growth_tracker =
-        static_cast<int32_t>(hdf5::int_attribute(group.id(), "growth_tracker"));
+    lane.growth_tracker = static_cast<int32_t>(hdf5::int_attribute(group.id(), "growth_tracker"));
     lane.optimizer_step = hdf5::int_attribute(group.id(), "optimizer_step");
     lane.died_at = hdf5::int_attribute(group.id(), layout::kDiedAt);
     lane.nonfinite_since = hdf5::int_attribute(group.id(), "nonfinite_since");
@@ -125,8 +131,7 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
 
 }  // namespace
 
-void write_checkpoint(const std::string& run_path, const RunState& run,
-                      const RecordState& record) {
+void write_checkpoint(const std::string& run_path, const RunState& run, const RecordState& record) {
   const std::string path = newest_path(run_path), temporary = path + ".tmp";
   hdf5::be_quiet();
   int error = 0;
@@ -135,8 +140,8 @@ void write_checkpoint(const std::string& run_path, const RunState& run,
     hdf5::Handle file;
     try {
       const hdf5::Handle access(commit_driver_access(), "set up the file driver");
-      file = hdf5::Handle(
-          H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), "create it");
+      file = hdf5::Handle(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()),
+                          "create it");
       write_state(file.id(), run, record);
       hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush it");
       commit_and_sync(commit_file(file.id()));

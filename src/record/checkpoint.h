@@ -1,5 +1,5 @@
-// The full state of a run beside its file: PATH.state (newest) and PATH.state.1 (the one before), each
-// complete or absent. Reading is `read_checkpoint` in run_file.h.
+// The full state of a run beside its file: PATH.state (newest) and PATH.state.1 (the one before),
+// each complete or absent. Reading is `read_checkpoint` in run_file.h.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace lockstep {
 struct RecordState {
   std::string run_hash;
   std::vector<std::string> lane_names;
-  std::vector<std::vector<uint64_t>> unfinished_sums;   // per lane, [site * 256]
+  std::vector<std::vector<uint64_t>> unfinished_sums;  // per lane, [site * 256]
 };
 struct Checkpoint {
   RunState run;

@@ -1,5 +1,6 @@
 // The driver's callbacks are HDF5's virtual file layer (HDF5 1.10 "Virtual File Layer" notes): C
-// functions on a struct that starts with H5FD_t. The held-back metadata is a map of disjoint pieces.
+// functions on a struct that starts with H5FD_t. The held-back metadata is a map of disjoint
+// pieces.
 #include "src/record/commit_driver.h"
 
 #include <fcntl.h>
@@ -20,8 +21,8 @@ namespace lockstep {
 namespace {
 
 constexpr haddr_t kPage = 4096;
-constexpr haddr_t kReserveAhead = 1 << 20;          // fewer calls; given back on close
-constexpr haddr_t kMaxAddress = haddr_t(1) << 62;   // fits off_t
+constexpr haddr_t kReserveAhead = 1 << 20;         // fewer calls; given back on close
+constexpr haddr_t kMaxAddress = haddr_t(1) << 62;  // fits off_t
 
 WriteFault fault = WriteFault::kNone;
 int64_t fault_after = 0, writes = 0;
@@ -43,7 +44,7 @@ bool strike(int fd, const char* data, size_t size, haddr_t address) {
 
 class CommitFile {
  public:
-  H5FD_t base;   // first, as HDF5 demands: it hands out H5FD_t*
+  H5FD_t base;  // first, as HDF5 demands: it hands out H5FD_t*
 
   CommitFile(int fd, haddr_t size, bool writable)
       : base(), fd_(fd), writable_(writable), eof_(size), committed_(size), reserved_(size) {}
@@ -66,24 +67,24 @@ class CommitFile {
 
   bool read(haddr_t address, size_t size, char* out, bool metadata);
   void hold(haddr_t address, size_t size, const char* data);
-  bool write_raw(haddr_t address, size_t size, const char* data);
+  void write_raw(haddr_t address, size_t size, const char* data);
   bool commit();
   bool sync();
 
  private:
   using Pieces = std::map<haddr_t, std::vector<char>>;
-  void forget(haddr_t begin, haddr_t end);   // cuts [begin, end) out of the held-back pieces
+  void forget(haddr_t begin, haddr_t end);  // cuts [begin, end) out of the held-back pieces
   bool reserve(haddr_t end);
   bool put(haddr_t address, const char* data, size_t size);
 
   int fd_;
   bool writable_;
   haddr_t eoa_ = 0, eof_ = 0;
-  haddr_t committed_;              // end of what the committed superblock speaks of
-  haddr_t reserved_;               // [0, reserved_) has its blocks
+  haddr_t committed_;  // end of what the committed superblock speaks of
+  haddr_t reserved_;   // [0, reserved_) has its blocks
   int error_ = 0;
   Pieces held_;
-  std::set<haddr_t> on_disk_;      // metadata known to be in the committed file
+  std::set<haddr_t> on_disk_;  // metadata known to be in the committed file
 };
 
 bool CommitFile::read(haddr_t address, size_t size, char* out, bool metadata) {
@@ -129,7 +130,7 @@ void CommitFile::forget(haddr_t begin, haddr_t end) {
 
 void CommitFile::hold(haddr_t address, size_t size, const char* data) {
   auto same = held_.find(address);
-  if (same != held_.end() && same->second.size() == size) {   // by far the most frequent case
+  if (same != held_.end() && same->second.size() == size) {  // by far the most frequent case
     std::memcpy(same->second.data(), data, size);
     return;
   }
@@ -141,11 +142,10 @@ bool CommitFile::reserve(haddr_t end) {
   if (end <= reserved_) return true;
   int result = 0;
   for (const haddr_t target : {end + kReserveAhead, end}) {
-    result = strike(fd_, nullptr, 0, 0)
-                 ? ENOSPC
-                 : ::posix_fallocate(fd_, static_cast<off_t>(reserved_),
-                                     static_cast<off_t>(target - reserved_));
-    if (result == EINVAL || result == EOPNOTSUPP) {   // cannot reserve here: a longer file will do
+    result = strike(fd_, nullptr, 0, 0) ? ENOSPC
+                                        : ::posix_fallocate(fd_, static_cast<off_t>(reserved_),
+                                                            static_cast<off_t>(target - reserved_));
+    if (result == EINVAL || result == EOPNOTSUPP) {  // cannot reserve here: a longer file will do
       result = ::ftruncate(fd_, static_cast<off_t>(target)) == 0 ? 0 : errno;
     }
     if (result == 0) {
@@ -177,9 +177,9 @@ bool CommitFile::put(haddr_t address, const char* data, size_t size) {
   return true;
 }
 
-bool CommitFile::write_raw(haddr_t address, size_t size, const char* data) {
-  forget(address, address + size);   // freed metadata whose place is used again
-  return reserve(address + size) && put(address, data, size);
+void CommitFile::write_raw(haddr_t address, size_t size, const char* data) {
+  forget(address, address + size);  // freed metadata whose place is used again
+  if (reserve(address + size)) put(address, data, size);
 }
 
 bool CommitFile::commit() {
@@ -187,11 +187,12 @@ bool CommitFile::commit() {
   if (!reserve(eoa_)) return false;
   // 1. pieces that are new on disk: nothing points to them yet
   // 2. the superblock: HDF5 refuses addresses beyond the end that it states
-  // 3. B-tree nodes, parents first: a parent that knows of the new right half of a split node must be
+  // 3. B-tree nodes, parents first: a parent that knows of the new right half of a split node must
+  // be
   //    there before the left half gives those entries up (docs/run-file.md draws it)
   // 4. the rest: object headers, with the extents that make new chunks visible
   constexpr int kNew = 0, kSuperblock = 1, kTopTree = 2, kRest = 1000;
-  constexpr int kTopLevel = 255;   // the level is one byte
+  constexpr int kTopLevel = 255;  // the level is one byte
   auto rank = [&](const std::pair<const haddr_t, std::vector<char>>& piece) {
     const std::vector<char>& bytes = piece.second;
     if (!on_disk_.contains(piece.first)) return kNew;
@@ -260,12 +261,16 @@ herr_t driver_query(const H5FD_t*, unsigned long* flags) {
            H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
   return 0;
 }
-haddr_t driver_get_eoa(const H5FD_t* file, H5FD_mem_t) { return CommitFile::of(file).eoa(); }
+haddr_t driver_get_eoa(const H5FD_t* file, H5FD_mem_t) {
+  return CommitFile::of(file).eoa();
+}
 herr_t driver_set_eoa(H5FD_t* file, H5FD_mem_t, haddr_t address) {
   CommitFile::of(file).set_eoa(address);
   return 0;
 }
-haddr_t driver_get_eof(const H5FD_t* file, H5FD_mem_t) { return CommitFile::of(file).eof(); }
+haddr_t driver_get_eof(const H5FD_t* file, H5FD_mem_t) {
+  return CommitFile::of(file).eof();
+}
 herr_t driver_get_handle(H5FD_t* file, hid_t, void** handle) {
   *handle = file;
   return 0;
@@ -282,8 +287,10 @@ herr_t driver_write(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t address, size_
     commit_file.hold(address, size, bytes);
     return 0;
   }
-  if (commit_file.error() != 0) return 0;   // dropped, so that closing goes through
-  return commit_file.write_raw(address, size, bytes) ? 0 : -1;
+  // HDF5 1.10.8 crashes at exit when a write of its chunk cache has failed, so it is told of none:
+  // what comes behind the first failure is dropped, and commit() reports it.
+  if (commit_file.error() == 0) commit_file.write_raw(address, size, bytes);
+  return 0;
 }
 herr_t driver_truncate(H5FD_t* file, hid_t, hbool_t) {
   CommitFile::of(file).truncate();
@@ -332,15 +339,23 @@ CommitFile& commit_file(hid_t file) {
   return *static_cast<CommitFile*>(handle);
 }
 
-bool commit(CommitFile& file) { return file.commit(); }
-bool commit_and_sync(CommitFile& file) { return file.commit() && file.sync(); }
-int write_error(const CommitFile& file) { return file.error(); }
+bool commit(CommitFile& file) {
+  return file.commit();
+}
+bool commit_and_sync(CommitFile& file) {
+  return file.commit() && file.sync();
+}
+int write_error(const CommitFile& file) {
+  return file.error();
+}
 
 void set_write_fault(WriteFault kind, int64_t after) {
   fault = kind;
   fault_after = after;
   writes = 0;
 }
-int64_t write_count() { return writes; }
+int64_t write_count() {
+  return writes;
+}
 
 }  // namespace lockstep

@@ -1,9 +1,10 @@
 // How does a step reach the disk whole or not at all?
-// An HDF5 file driver that holds HDF5's metadata back in memory until commit(). Raw data go straight to
-// space that nothing on disk points to yet; a commit reserves the space it needs, then writes new
-// metadata, and only then the places that lead to it. So neither a kill nor a full disk between any
-// two writes can damage what was committed before. Knows nothing of runs. Not modelled: power loss
-// (nothing is synced unless asked for) and file systems that need space to overwrite in place.
+// An HDF5 file driver that holds HDF5's metadata back in memory until commit(). Raw data go
+// straight to space that nothing on disk points to yet; a commit reserves the space it needs, then
+// writes new metadata, and only then the places that lead to it. So neither a kill nor a full disk
+// between any two writes can damage what was committed before. Knows nothing of runs. Not modelled:
+// power loss (nothing is synced unless asked for) and file systems that need space to overwrite in
+// place.
 #pragma once
 
 #include <hdf5.h>
@@ -22,8 +23,9 @@ hid_t commit_driver_access();
 // The driver's side of an open file. Requires: `file` was opened with commit_driver_access().
 CommitFile& commit_file(hid_t file);
 
-// Writes what HDF5 has flushed since the last commit. Returns: false when the disk refused it; from then
-// on the file is left alone, every later write is dropped, and closing it changes nothing.
+// Writes what HDF5 has flushed since the last commit. Returns: false when the disk refused this or
+// any write before it; from then on the file is left alone, later writes are dropped, and closing
+// it changes nothing. HDF5 itself never sees a failed write.
 bool commit(CommitFile& file);
 // Commit, then fsync.
 bool commit_and_sync(CommitFile& file);

@@ -1,5 +1,5 @@
-// On what was a run made? CPU, instruction sets, compiler, flags, libraries. For people who wonder why two
-// files differ; no lane's numbers depend on any of it.
+// On what was a run made? CPU, instruction sets, compiler, flags, libraries. For people who wonder
+// why two files differ; no lane's numbers depend on any of it.
 #pragma once
 
 #include <map>
@@ -8,6 +8,6 @@
 namespace lockstep {
 
 std::map<std::string, std::string> describe_environment();
-std::string utc_now();   // "2025-01-31T12:00:00Z"
+std::string utc_now();  // "2025-01-31T12:00:00Z"
 
 }  // namespace lockstep

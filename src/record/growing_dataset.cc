@@ -20,9 +20,9 @@ GrowingDataset GrowingDataset::create(hid_t parent, const std::string& name, hid
   const Handle properties(H5Pcreate(H5P_DATASET_CREATE), what);
   check(H5Pset_obj_track_times(properties.id(), false), what);
   check(H5Pset_chunk(properties.id(), rank, chunk.data()), what);
-  Handle created(H5Dcreate2(parent, name.c_str(), type, space.id(), H5P_DEFAULT, properties.id(),
-                            H5P_DEFAULT),
-                 what);
+  Handle created(
+      H5Dcreate2(parent, name.c_str(), type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+      what);
   created.close();
   return open(parent, name);
 }
@@ -63,12 +63,14 @@ void GrowingDataset::write(int64_t row, const void* data) {
   std::vector<hsize_t> offset(shape_.size() + 1, 0);
   offset[0] = static_cast<hsize_t>(row);
   constexpr uint32_t kNoFilterSkipped = 0;
-  check(H5Dwrite_chunk(dataset_.id(), H5P_DEFAULT, kNoFilterSkipped, offset.data(), row_bytes_,
-                       data),
-        "write dataset " + name_);
+  check(
+      H5Dwrite_chunk(dataset_.id(), H5P_DEFAULT, kNoFilterSkipped, offset.data(), row_bytes_, data),
+      "write dataset " + name_);
 }
 
-void GrowingDataset::read(int64_t row, void* out) const { read_rows(row, 1, out); }
+void GrowingDataset::read(int64_t row, void* out) const {
+  read_rows(row, 1, out);
+}
 
 void GrowingDataset::read_rows(int64_t begin, int64_t count, void* out) const {
   if (begin < 0 || count < 0 || begin + count > rows_) {
@@ -84,8 +86,8 @@ void GrowingDataset::transfer(int64_t begin, int64_t count, const void* write_fr
   std::vector<hsize_t> start(shape_.size() + 1, 0), extents = {static_cast<hsize_t>(count)};
   start[0] = static_cast<hsize_t>(begin);
   extents.insert(extents.end(), shape_.begin(), shape_.end());
-  const Handle memory(
-      H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), what);
+  const Handle memory(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
+                      what);
   const Handle file(H5Dget_space(dataset_.id()), what);
   check(H5Sselect_hyperslab(file.id(), H5S_SELECT_SET, start.data(), nullptr, extents.data(),
                             nullptr),
@@ -94,8 +96,7 @@ void GrowingDataset::transfer(int64_t begin, int64_t count, const void* write_fr
     check(H5Dwrite(dataset_.id(), type_.id(), memory.id(), file.id(), H5P_DEFAULT, write_from),
           what);
   } else {
-    check(H5Dread(dataset_.id(), type_.id(), memory.id(), file.id(), H5P_DEFAULT, read_into),
-          what);
+    check(H5Dread(dataset_.id(), type_.id(), memory.id(), file.id(), H5P_DEFAULT, read_into), what);
   }
 }
 

@@ -1,5 +1,5 @@
-// A dataset that gains a row per step: [row, shape...], unlimited in its leading dimension. Wide rows
-// are one chunk each and written without HDF5's chunk cache; narrow ones share chunks of
+// A dataset that gains a row per step: [row, shape...], unlimited in its leading dimension. Wide
+// rows are one chunk each and written without HDF5's chunk cache; narrow ones share chunks of
 // kRowsPerChunk rows.
 #pragma once
 
@@ -35,7 +35,7 @@ class GrowingDataset {
 
   std::string name_;
   hdf5::Handle dataset_, type_;
-  std::vector<int64_t> shape_;   // of a row
+  std::vector<int64_t> shape_;  // of a row
   size_t row_bytes_ = 0;
   bool wide_ = false;
   int64_t rows_ = 0;

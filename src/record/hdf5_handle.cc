@@ -32,7 +32,9 @@ Handle text_type(size_t length) {
   return type;
 }
 
-Handle scalar_space() { return Handle(H5Screate(H5S_SCALAR), "make a scalar"); }
+Handle scalar_space() {
+  return Handle(H5Screate(H5S_SCALAR), "make a scalar");
+}
 
 void write_any_attribute(hid_t object, const std::string& name, hid_t type, const void* data) {
   const std::string what = "write attribute " + name;
@@ -41,14 +43,14 @@ void write_any_attribute(hid_t object, const std::string& name, hid_t type, cons
     attribute = Handle(H5Aopen(object, name.c_str(), H5P_DEFAULT), what);
     const Handle stored(H5Aget_type(attribute.id()), what);
     if (H5Tget_class(type) == H5T_STRING && H5Tequal(stored.id(), type) <= 0) {
-      attribute.close();   // another length: a new attribute
+      attribute.close();  // another length: a new attribute
       check(H5Adelete(object, name.c_str()), what);
     }
   }
   if (!attribute) {
     const Handle space = scalar_space();
-    attribute = Handle(
-        H5Acreate2(object, name.c_str(), type, space.id(), H5P_DEFAULT, H5P_DEFAULT), what);
+    attribute =
+        Handle(H5Acreate2(object, name.c_str(), type, space.id(), H5P_DEFAULT, H5P_DEFAULT), what);
   }
   check(H5Awrite(attribute.id(), type, data), what);
 }
@@ -80,7 +82,9 @@ void check(herr_t status, const std::string& what) {
   if (status < 0) throw Error(describe(what));
 }
 
-void be_quiet() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+void be_quiet() {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 Handle create_group(hid_t parent, const std::string& name) {
   const Handle properties = creation(H5P_GROUP_CREATE);
@@ -143,14 +147,14 @@ void write_array(hid_t parent, const std::string& name, hid_t type,
   const std::string what = "write dataset " + name;
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   const Handle space =
-      shape.empty() ? scalar_space()
-                    : Handle(H5Screate_simple(static_cast<int>(extents.size()), extents.data(),
-                                              nullptr),
-                             what);
+      shape.empty()
+          ? scalar_space()
+          : Handle(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
+                   what);
   const Handle properties = creation(H5P_DATASET_CREATE);
-  const Handle dataset(H5Dcreate2(parent, name.c_str(), type, space.id(), H5P_DEFAULT,
-                                  properties.id(), H5P_DEFAULT),
-                       what);
+  const Handle dataset(
+      H5Dcreate2(parent, name.c_str(), type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+      what);
   if (data != nullptr) {
     check(H5Dwrite(dataset.id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), what);
   }
@@ -167,7 +171,7 @@ std::vector<int64_t> array_shape(hid_t dataset) {
 void read_array(hid_t parent, const std::string& name, hid_t type, void* data) {
   const std::string what = "read dataset " + name;
   const Handle dataset(H5Dopen2(parent, name.c_str(), H5P_DEFAULT), what);
-  if (data == nullptr) return;   // no element
+  if (data == nullptr) return;  // no element
   check(H5Dread(dataset.id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), what);
 }
 

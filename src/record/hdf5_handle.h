@@ -1,5 +1,6 @@
-// A thin layer over HDF5's C functions: handles that close themselves, failures as exceptions, and the
-// few shapes of attributes and datasets that Lockstep's files are made of. Knows nothing of runs.
+// A thin layer over HDF5's C functions: handles that close themselves, failures as exceptions, and
+// the few shapes of attributes and datasets that Lockstep's files are made of. Knows nothing of
+// runs.
 #pragma once
 
 #include <hdf5.h>
@@ -57,7 +58,7 @@ hid_t type_of() {
 Handle create_group(hid_t parent, const std::string& name);
 Handle open_group(hid_t parent, const std::string& name);
 bool has_link(hid_t parent, const std::string& name);
-std::vector<std::string> link_names(hid_t group);   // sorted
+std::vector<std::string> link_names(hid_t group);  // sorted
 
 // Attributes: overwritten in place when they exist. Text is stored at a fixed length in UTF-8.
 void write_attribute(hid_t object, const std::string& name, const std::string& text);

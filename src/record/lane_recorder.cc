@@ -138,7 +138,7 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   }
   const int64_t block = step / layout::kHistogramBlock;
   if (!short_row_dropped_ && block < histogram_50_steps_.rows()) {
-    const int64_t nothing = 0;   // a short row of an earlier stop is outdated from here on
+    const int64_t nothing = 0;  // a short row of an earlier stop is outdated from here on
     histogram_50_steps_.write(block, &nothing);
   }
   short_row_dropped_ = true;

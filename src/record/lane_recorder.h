@@ -1,5 +1,5 @@
-// How is one lane's step laid down? All datasets of /lanes/<lane>: made before step 0, then given a row
-// per step. It decides which exponent histograms are kept; it knows nothing of flushing.
+// How is one lane's step laid down? All datasets of /lanes/<lane>: made before step 0, then given a
+// row per step. It decides which exponent histograms are kept; it knows nothing of flushing.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class LaneRecorder {
   // Makes the group `lanes`/NAME and everything in it. Throws: hdf5::Error.
   static LaneRecorder create(hid_t lanes, const LaneDescription& lane, int64_t index,
                              int64_t site_count, int64_t histogram_every);
-  // Opens it again behind `steps_complete` steps, with the unfinished 50-step sums as they were after
-  // `resume_from` steps.
+  // Opens it again behind `steps_complete` steps, with the unfinished 50-step sums as they were
+  // after `resume_from` steps.
   static LaneRecorder open(hid_t lanes, const LaneDescription& lane, int64_t site_count,
                            int64_t histogram_every, int64_t steps_complete,
                            std::vector<uint64_t> unfinished_sums);
@@ -25,13 +25,13 @@ class LaneRecorder {
   void write_step(int64_t step, const LaneStep& lane);
   // A step that is in the file already: only brings the unfinished sums up to date.
   void pass_step(int64_t step, const LaneStep& lane);
-  std::vector<uint64_t> recorded_bits_hash(int64_t step) const;   // [site]
+  std::vector<uint64_t> recorded_bits_hash(int64_t step) const;  // [site]
   void write_evaluation(int64_t row, int64_t steps_done, double loss, double accuracy,
                         int64_t example_count);
   // Writes the unfinished sums, if there are any, as a last, short row.
   void write_unfinished_sums(int64_t steps_done);
 
-  const std::vector<uint64_t>& unfinished_sums() const { return sums_; }   // [site * 256]
+  const std::vector<uint64_t>& unfinished_sums() const { return sums_; }  // [site * 256]
 
  private:
   void make(hid_t group, bool create);
@@ -52,7 +52,7 @@ class LaneRecorder {
   GrowingDataset eval_steps_done_, eval_loss_, eval_accuracy_, eval_count_;
   GrowingDataset scaler_scale_, found_inf_, skipped_, growth_tracker_, culprit_site_;
   GrowingDataset scale_, bits_hash_;
-  std::vector<GrowingDataset> statistics_;   // as statistics()
+  std::vector<GrowingDataset> statistics_;  // as statistics()
   GrowingDataset stagnant_, update_count_, update_sq_, weight_sq_;
   GrowingDataset histogram_, histogram_step_, histogram_50_, histogram_50_steps_;
 };

@@ -35,7 +35,9 @@ std::string unescape(std::string_view component) {
   return out;
 }
 
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
+std::string hex(uint64_t value) {
+  return fmt::format("{:016x}", value);
+}
 
 std::string text_hash(std::string_view text) {
   constexpr uint64_t kOffset = 0xcbf29ce484222325, kPrime = 0x100000001b3;

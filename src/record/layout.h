@@ -1,5 +1,5 @@
-// What is called what in a run file? The names that writer and reader share, and what is derived from
-// them. docs/run-file.md describes the same layout in words.
+// What is called what in a run file? The names that writer and reader share, and what is derived
+// from them. docs/run-file.md describes the same layout in words.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,9 @@ Json to_object(const RunOptions& o) {
 
 }  // namespace
 
-std::string options_to_json(const RunOptions& options) { return to_object(options).dump(); }
+std::string options_to_json(const RunOptions& options) {
+  return to_object(options).dump();
+}
 
 RunOptions options_from_json(std::string_view json) {
   const Json j = Json::parse(json);

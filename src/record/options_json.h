@@ -1,4 +1,5 @@
-// The options of a run as JSON: the run file's `options` attribute, from which a run can be resumed.
+// The options of a run as JSON: the run file's `options` attribute, from which a run can be
+// resumed.
 #pragma once
 
 #include <string>

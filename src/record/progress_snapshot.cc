@@ -41,7 +41,7 @@ void ProgressSnapshot::write() {
   for (size_t i = 0; i < last_.lanes.size() && i < lane_names_.size(); ++i) {
     const LaneStep& lane = last_.lanes[i];
     nlohmann::ordered_json entry = {{"name", lane_names_[i]}, {"alive", lane.alive}};
-    if (lane.alive) entry["loss"] = lane.loss;   // null when not finite
+    if (lane.alive) entry["loss"] = lane.loss;  // null when not finite
     if (lane.alive && !lane.scalers.empty()) entry["loss_scale"] = lane.scalers[0].scale;
     json["lanes"].push_back(std::move(entry));
   }

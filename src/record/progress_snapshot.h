@@ -1,5 +1,5 @@
-// The live view of a run: PATH.progress.json, renamed into place at most twice a second, so that nobody
-// needs to read the open run file. A snapshot that cannot be written is skipped.
+// The live view of a run: PATH.progress.json, renamed into place at most twice a second, so that
+// nobody needs to read the open run file. A snapshot that cannot be written is skipped.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ class ProgressSnapshot {
   std::vector<std::string> lane_names_;
   int64_t steps_;
   std::string state_ = "running";
-  StepRecord last_;   // losses and scalers only
+  StepRecord last_;  // losses and scalers only
   std::chrono::steady_clock::time_point written_{};
 };
 

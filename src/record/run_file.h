@@ -23,9 +23,9 @@ class RunFileWriter : public Observer {
  public:
   // Creates `path`. Throws: InputError when it exists and `overwrite` is false, or cannot be made.
   RunFileWriter(std::string path, std::string command_line, bool overwrite);
-  // Opens an existing run file to go on after `resume_from` steps: steps already recorded are checked
-  // (their bits_hash must equal what is recomputed: InputError naming step, lane and site), later
-  // ones are written.
+  // Opens an existing run file to go on after `resume_from` steps: steps already recorded are
+  // checked (their bits_hash must equal what is recomputed: InputError naming step, lane and site),
+  // later ones are written.
   static std::unique_ptr<RunFileWriter> resume(std::string path, int64_t resume_from);
   ~RunFileWriter() override;
 
@@ -66,28 +66,29 @@ class RunFile {
   RunFile(RunFile&&) noexcept;
 
   const std::string& path() const;
-  int64_t steps() const;                       // steps_complete
-  const RunOptions& options() const;           // as the run was started
+  int64_t steps() const;              // steps_complete
+  const RunOptions& options() const;  // as the run was started
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
   const SiteTable& sites() const;
-  const std::vector<LaneInfo>& lanes() const;  // the reference first
-  int lane_index(std::string_view name) const; // Throws: InputError with a did-you-mean
+  const std::vector<LaneInfo>& lanes() const;   // the reference first
+  int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
-  std::vector<double> loss(int lane) const;                         // [step]
-  std::vector<double> seconds(int lane) const;                      // [step], of the lane's work
+  std::vector<double> loss(int lane) const;     // [step]
+  std::vector<double> seconds(int lane) const;  // [step], of the lane's work
   std::vector<Evaluation> evaluations(int lane) const;
-  std::vector<ScalerRecord> scalers(int lane) const;                // [step], scaler 0
-  std::vector<double> scale(int lane, int64_t step) const;          // [site]
+  std::vector<ScalerRecord> scalers(int lane) const;        // [step], scaler 0
+  std::vector<double> scale(int lane, int64_t step) const;  // [site]
   std::vector<uint64_t> count(int lane, std::string_view statistic, int64_t step) const;  // [site]
   std::vector<double> moment(int lane, std::string_view statistic, int64_t step) const;   // [site]
-  std::vector<uint64_t> bits_hash(int lane, int64_t step) const;    // [site]
+  std::vector<uint64_t> bits_hash(int lane, int64_t step) const;                          // [site]
   std::vector<int64_t> histogram_steps(int lane) const;             // steps with a full histogram
   std::vector<uint32_t> histogram(int lane, int64_t record) const;  // [site * 256]
   // Sum over all steps (the 50-step sums joined), [site * 256].
   std::vector<uint64_t> total_histogram(int lane) const;
-  // The steps that total_histogram covers: all of them, unless the run was killed inside a block of 50.
+  // The steps that total_histogram covers: all of them, unless the run was killed inside a block
+  // of 50.
   int64_t total_histogram_steps(int lane) const;
   std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
 
@@ -96,8 +97,8 @@ class RunFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// The newest checkpoint of `run_path` that is not past `steps_complete`; nothing when there is none.
-// Throws: InputError when a checkpoint is damaged.
+// The newest checkpoint of `run_path` that is not past `steps_complete`; nothing when there is
+// none. Throws: InputError when a checkpoint is damaged.
 std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete);
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ struct RunFile::Impl {
   std::map<std::string, std::string> environment;
   SiteTable sites;
   std::vector<LaneInfo> lanes;
-  mutable std::map<std::string, GrowingDataset> datasets;   // opened so far, by path
+  mutable std::map<std::string, GrowingDataset> datasets;  // opened so far, by path
 
   template <typename Work>
   auto guard(Work work) const {
@@ -86,15 +86,15 @@ void RunFile::Impl::open(bool allow_empty) {
   hdf5::be_quiet();
   std::error_code status;
   if (!std::filesystem::is_regular_file(path, status)) {
-    throw InputError(fmt::format("run file '{}': {}", path,
-                                 status ? status.message() : "not a regular file"));
+    throw InputError(
+        fmt::format("run file '{}': {}", path, status ? status.message() : "not a regular file"));
   }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
     throw InputError(fmt::format("run file '{}': not an HDF5 file", path),
                      "a run file is what `lockstep replay -o` writes");
   }
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
-  H5Pset_file_locking(access.id(), false, true);   // reading from places that have no locks
+  H5Pset_file_locking(access.id(), false, true);  // reading from places that have no locks
   file = hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "open it");
   const hid_t root = file.id();
   if (!hdf5::has_attribute(root, layout::kFormat) ||
@@ -136,7 +136,7 @@ void RunFile::Impl::read_description() {
     info.policy_text = hdf5::read_text(lane.id(), layout::kPolicy);
     info.is_reference = hdf5::int_attribute(lane.id(), layout::kIsReference) != 0;
     info.died_at = hdf5::int_attribute(lane.id(), layout::kDiedAt);
-    if (info.died_at >= steps) info.died_at = -1;   // said in a step that was not completed
+    if (info.died_at >= steps) info.died_at = -1;  // said in a step that was not completed
   }
   if (lanes.empty()) damaged("it has no lane");
 }
@@ -149,16 +149,30 @@ RunFile::RunFile(const std::string& path, bool allow_empty) : impl_(std::make_un
 RunFile::~RunFile() = default;
 RunFile::RunFile(RunFile&&) noexcept = default;
 
-const std::string& RunFile::path() const { return impl_->path; }
-int64_t RunFile::steps() const { return impl_->steps; }
-const RunOptions& RunFile::options() const { return impl_->options; }
-const std::string& RunFile::command_line() const { return impl_->command_line; }
+const std::string& RunFile::path() const {
+  return impl_->path;
+}
+int64_t RunFile::steps() const {
+  return impl_->steps;
+}
+const RunOptions& RunFile::options() const {
+  return impl_->options;
+}
+const std::string& RunFile::command_line() const {
+  return impl_->command_line;
+}
 const std::map<std::string, std::string>& RunFile::environment() const {
   return impl_->environment;
 }
-const std::string& RunFile::graph_json() const { return impl_->graph_json; }
-const SiteTable& RunFile::sites() const { return impl_->sites; }
-const std::vector<LaneInfo>& RunFile::lanes() const { return impl_->lanes; }
+const std::string& RunFile::graph_json() const {
+  return impl_->graph_json;
+}
+const SiteTable& RunFile::sites() const {
+  return impl_->sites;
+}
+const std::vector<LaneInfo>& RunFile::lanes() const {
+  return impl_->lanes;
+}
 
 int RunFile::lane_index(std::string_view name) const {
   std::vector<std::string> names;
@@ -268,8 +282,8 @@ std::vector<uint64_t> RunFile::total_histogram(int lane) const {
   std::vector<uint64_t> total(impl_->sites.sites.size() * kHistogramBins, 0);
   for (size_t i = 0; i < covered.size(); ++i) {
     if (covered[i] == 0) continue;
-    const auto sums = impl_->row<uint64_t>(lane, layout::kHistogram50, static_cast<int64_t>(i),
-                                           kHistogramBins);
+    const auto sums =
+        impl_->row<uint64_t>(lane, layout::kHistogram50, static_cast<int64_t>(i), kHistogramBins);
     for (size_t j = 0; j < total.size(); ++j) total[j] += sums[j];
   }
   return total;

@@ -1,5 +1,6 @@
-// The observer that writes the run file. A step: every lane's rows, flush, commit, `steps_complete`,
-// flush, commit. Whatever stops it between two writes, the file reads up to `steps_complete`.
+// The observer that writes the run file. A step: every lane's rows, flush, commit,
+// `steps_complete`, flush, commit. Whatever stops it between two writes, the file reads up to
+// `steps_complete`.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -29,20 +30,20 @@ namespace fs = std::filesystem;
 
 struct RunFileWriter::Impl {
   std::string path, temporary, command_line;
-  hdf5::Handle file;               // closed after everything in it
+  hdf5::Handle file;  // closed after everything in it
   std::vector<LaneRecorder> lanes;
   SiteTable sites;
   RecordState record;
   std::vector<int64_t> evaluated;  // steps_done of every evaluation in the file
   int64_t steps_complete = 0, steps_done = 0;
   bool resumed = false, failed = false;
-  std::optional<Checkpoint> checkpoint;   // resumed from
+  std::optional<Checkpoint> checkpoint;  // resumed from
   std::optional<ProgressSnapshot> progress;
 
   ~Impl() {
     lanes.clear();
     file.close();
-    if (temporary.empty()) return;   // the file is in its place
+    if (temporary.empty()) return;  // the file is in its place
     std::error_code ignored;
     fs::remove(temporary, ignored);
   }
@@ -94,8 +95,8 @@ hdf5::Handle open_to_write(const std::string& path, bool create) {
     if (!create) return hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), "open it");
     const hdf5::Handle creation(H5Pcreate(H5P_FILE_CREATE), "make a property list");
     hdf5::check(H5Pset_obj_track_times(creation.id(), false), "switch off time stamps");
-    return hdf5::Handle(
-        H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()), "create it");
+    return hdf5::Handle(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
+                        "create it");
   } catch (const hdf5::Error& error) {
     throw InputError(
         fmt::format("run file '{}': {}", path, errno != 0 ? std::strerror(errno) : error.what()),
@@ -118,7 +119,7 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
     if (!fs::is_regular_file(path)) {
       throw InputError(fmt::format("run file '{}' is not a regular file", path));
     }
-    if (H5Fis_hdf5(path.c_str()) > 0) open_to_write(path, false);   // refused while another writes
+    if (H5Fis_hdf5(path.c_str()) > 0) open_to_write(path, false);  // refused while another writes
   }
   impl_->temporary = path + ".tmp";
   impl_->path = std::move(path);
@@ -127,7 +128,7 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
 }
 
 std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t resume_from) {
-  const int64_t steps_complete = RunFile(path, true).steps();   // says what is wrong with it
+  const int64_t steps_complete = RunFile(path, true).steps();  // says what is wrong with it
   if (resume_from < 0 || resume_from > steps_complete) {
     throw InputError(fmt::format("run file '{}': cannot go on after {} steps, {} are recorded",
                                  path, resume_from, steps_complete));
@@ -137,8 +138,8 @@ std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t r
   if (resume_from > 0) {
     impl.checkpoint = find_checkpoint(path, resume_from);
     if (!impl.checkpoint || impl.checkpoint->run.steps_done != resume_from) {
-      throw InputError(fmt::format("run file '{}': no checkpoint after {} steps beside it", path,
-                                   resume_from));
+      throw InputError(
+          fmt::format("run file '{}': no checkpoint after {} steps beside it", path, resume_from));
     }
   }
   impl.file = open_to_write(path, false);
@@ -205,10 +206,9 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   for (size_t i = 0; i < description.lanes.size(); ++i) {
     std::vector<uint64_t> sums(sum_count, 0);
     if (checkpoint) sums = checkpoint->record.unfinished_sums.at(i);
-    lanes.push_back(LaneRecorder::open(group.id(), description.lanes[i],
-                                       static_cast<int64_t>(sites.sites.size()),
-                                       description.options->histogram_every, steps_complete,
-                                       std::move(sums)));
+    lanes.push_back(LaneRecorder::open(
+        group.id(), description.lanes[i], static_cast<int64_t>(sites.sites.size()),
+        description.options->histogram_every, steps_complete, std::move(sums)));
   }
   checkpoint.reset();
   for (const Evaluation& e : RunFile(path, true).evaluations(0)) evaluated.push_back(e.steps_done);

@@ -44,8 +44,8 @@ std::vector<std::string> run_differences(hid_t root, const RunDescription& now) 
   }
   const SiteTable sites = read_sites(root);
   if (sites.sites.size() != now.sites->sites.size()) {
-    differences.push_back(fmt::format("{} sites in the file, {} now", sites.sites.size(),
-                                      now.sites->sites.size()));
+    differences.push_back(
+        fmt::format("{} sites in the file, {} now", sites.sites.size(), now.sites->sites.size()));
   } else {
     for (size_t i = 0; i < sites.sites.size(); ++i) {
       const Site& x = sites.sites[i];
@@ -54,9 +54,9 @@ std::vector<std::string> run_differences(hid_t root, const RunDescription& now) 
           x.role == y.role) {
         continue;
       }
-      differences.push_back(fmt::format("site {}: '{}' in the file, '{}' now", i, x.label(),
-                                        y.label()));
-      break;   // the rest follows from the first
+      differences.push_back(
+          fmt::format("site {}: '{}' in the file, '{}' now", i, x.label(), y.label()));
+      break;  // the rest follows from the first
     }
   }
   std::vector<std::string> names;

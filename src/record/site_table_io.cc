@@ -69,9 +69,8 @@ SiteTable read_sites(hid_t root) {
   texts("op", [](Site& s, Text x) { s.op = x; });
   texts("point", [](Site& s, Text x) { s.point = find_point(x); });
   texts("shape", [](Site& s, Text x) { s.shape = nlohmann::json::parse(x).get<Shape>(); });
-  texts("feeds", [](Site& s, Text x) {
-    s.feeds = nlohmann::json::parse(x).get<std::vector<int32_t>>();
-  });
+  texts("feeds",
+        [](Site& s, Text x) { s.feeds = nlohmann::json::parse(x).get<std::vector<int32_t>>(); });
   texts("source_line", [](Site& s, Text x) { s.source_line = x; });
   texts("node", [](Site& s, Text x) { s.node = x; });
   texts("value", [](Site& s, Text x) { s.value = x; });

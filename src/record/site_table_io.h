@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-void write_sites(hid_t root, const SiteTable& table);   // Throws: hdf5::Error
-SiteTable read_sites(hid_t root);                       // Throws: hdf5::Error
+void write_sites(hid_t root, const SiteTable& table);  // Throws: hdf5::Error
+SiteTable read_sites(hid_t root);                      // Throws: hdf5::Error
 
 }  // namespace lockstep

@@ -124,13 +124,6 @@ void Lane::bind_state(Executor& executor) const {
   for (const auto& [name, tensor] : buffers_) executor.bind("b:" + name, tensor);
 }
 
-const Tensor& Lane::weight(std::string_view parameter) const {
-  for (const ParameterState& p : parameters_) {
-    if (p.name == parameter) return p.weight;
-  }
-  throw std::logic_error("no parameter '" + std::string(parameter) + "'");
-}
-
 const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState& p) const {
   return lane == nullptr ? nullptr : &lane->parameters_[static_cast<size_t>(&p - &parameters_[0])];
 }

@@ -61,7 +61,6 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   const LaneDescription& description() const { return description_; }
-  Executor& executor() { return executor_; }
   bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
 
   // The parts of a step, in this order. `reference` is null for the reference itself.
@@ -77,7 +76,6 @@ class Lane {
 
   // Binds weights and buffers to another program of the same policy (evaluation).
   void bind_state(Executor& executor) const;
-  const Tensor& weight(std::string_view parameter) const;
 
  private:
   struct ParameterState {

@@ -1,6 +1,6 @@
 // Who may watch a run?
-// Observers receive plain records after every step: statistics, never tensors. The run file, the progress
-// bar and the tests are observers. An observer that throws ends the run.
+// Observers receive plain records after every step: statistics, never tensors. The run file, the
+// progress bar and the tests are observers. An observer that throws ends the run.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace lockstep {
 
-struct RunOptions;   // src/train/lockstep.h
+struct RunOptions;  // src/train/lockstep.h
 
 struct LaneDescription {
-  std::string name;        // as given on the command line
+  std::string name;  // as given on the command line
   Policy policy;
-  std::string engine;      // "software"
-  std::string target;      // "" or the text behind '@'
+  std::string engine;  // "software"
+  std::string target;  // "" or the text behind '@'
   bool is_reference = false;
-  std::vector<std::string> fallbacks;   // kernels the engine lacked
+  std::vector<std::string> fallbacks;  // kernels the engine lacked
 };
 
 // What is known before the first step; constant over the run.
@@ -33,48 +33,49 @@ struct RunDescription {
   const Graph* step_graph = nullptr;
   const SiteTable* sites = nullptr;
   const RunOptions* options = nullptr;
-  std::vector<LaneDescription> lanes;   // the reference first
-  std::string data;                     // DataSet::describe()
+  std::vector<LaneDescription> lanes;  // the reference first
+  std::string data;                    // DataSet::describe()
 };
 
 struct SiteRecord {
-  bool measured = false;     // false: this lane lacks the site (count 0, NaN moments)
-  double scale = 1;          // the factor by which the values are scaled
+  bool measured = false;  // false: this lane lacks the site (count 0, NaN moments)
+  double scale = 1;       // the factor by which the values are scaled
   TensorStats stats;
   ErrorStats error;
 };
 struct ScalerRecord {
-  double scale = 1;          // that applied in this step
+  double scale = 1;  // that applied in this step
   bool found_inf = false, skipped = false;
-  int32_t growth_tracker = 0;      // after the step
-  int32_t culprit_site = -1;       // first site in execution order with a non-finite value, if skipped
+  int32_t growth_tracker = 0;  // after the step
+  int32_t culprit_site = -1;   // first site in execution order with a non-finite value, if skipped
 };
 struct UpdateRecord {
   bool measured = false;
   UpdateStats stats;
 };
 struct LaneStep {
-  bool alive = true;         // false: died earlier; everything below is unset
-  double loss = 0;           // unscaled
-  double seconds = 0;        // of this lane's own work
+  bool alive = true;   // false: died earlier; everything below is unset
+  double loss = 0;     // unscaled
+  double seconds = 0;  // of this lane's own work
   int32_t attempts = 1;
-  std::vector<ScalerRecord> scalers;       // one per scaler, at least one (scale 1 without scaling)
-  std::vector<SiteRecord> sites;           // by site id
-  std::vector<UpdateRecord> updates;       // by site id; measured at role kUpdate
+  std::vector<ScalerRecord> scalers;  // one per scaler, at least one (scale 1 without scaling)
+  std::vector<SiteRecord> sites;      // by site id
+  std::vector<UpdateRecord> updates;  // by site id; measured at role kUpdate
 };
 struct StepRecord {
-  int64_t step = 0;          // 0-based
-  std::vector<LaneStep> lanes;             // as RunDescription::lanes
+  int64_t step = 0;             // 0-based
+  std::vector<LaneStep> lanes;  // as RunDescription::lanes
 };
 struct EvaluationRecord {
-  int64_t steps_done = 0;    // training steps before it
-  std::vector<double> loss, accuracy;      // per lane, held-out mean; NaN for a dead lane
+  int64_t steps_done = 0;              // training steps before it
+  std::vector<double> loss, accuracy;  // per lane, held-out mean; NaN for a dead lane
   int64_t example_count = 0;
 };
 
 // Everything needed to go on from after step `steps_done - 1`.
 struct LaneState {
-  std::map<std::string, Tensor> tensors;   // "weight/NAME", "master/NAME", "state/NAME/k", "buffer/NAME"
+  std::map<std::string, Tensor>
+      tensors;  // "weight/NAME", "master/NAME", "state/NAME/k", "buffer/NAME"
   float scale = 1;
   int32_t growth_tracker = 0;
   int64_t optimizer_step = 0;

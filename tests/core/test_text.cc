@@ -55,7 +55,9 @@ TEST_CASE("files are replaced whole") {
       read_text_file(nowhere),
       ("file '" + nowhere + "': cannot be read: No such file or directory").c_str(), InputError);
   CHECK_THROWS_AS(read_text_file(folder.string()), InputError);
-  CHECK_THROWS_AS(write_text_file_atomically(folder.string(), "x"), InputError);
   CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 1);
+  fs::create_directory(folder / "b");
+  CHECK_THROWS_AS(write_text_file_atomically((folder / "b").string(), "x"), InputError);
+  CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 2);
   fs::remove_all(folder);
 }

@@ -19,9 +19,11 @@ namespace lockstep {
 // kSmall: around 1.  kWide: over 40 binades, subnormals of FP16 included.  kCancelling: +-1 with a
 // few last bits, so that sums come close to zero.  kSpecial: kWide with 0, infinities and NaN.
 // kLarge: near FP16's largest numbers.  kTiny: products below float's normal range.
-enum class DataKind { kSmall, kWide, kCancelling, kSpecial, kLarge, kTiny };
+// kHuge: positive, sums of products beyond float's largest number.
+enum class DataKind { kSmall, kWide, kCancelling, kSpecial, kLarge, kTiny, kHuge };
 inline constexpr DataKind kAllData[] = {DataKind::kSmall,   DataKind::kWide,  DataKind::kCancelling,
-                                        DataKind::kSpecial, DataKind::kLarge, DataKind::kTiny};
+                                        DataKind::kSpecial, DataKind::kLarge, DataKind::kTiny,
+                                        DataKind::kHuge};
 
 // Values of `format`, the same for the same arguments everywhere.
 template <typename T>
@@ -36,6 +38,7 @@ std::vector<T> make_data(size_t count, DataKind kind, const Format& format, uint
     if (kind == DataKind::kCancelling) x = std::copysign(1 + (b & 7) * 0x1p-10, u);
     if (kind == DataKind::kLarge) x = std::ldexp(u, b % 18);
     if (kind == DataKind::kTiny) x = std::ldexp(u, -60 - b % 40);
+    if (kind == DataKind::kHuge) x = std::ldexp(1 + std::fabs(u) / 2, 62);
     if (kind == DataKind::kSpecial && b < 24) {
       constexpr double kInfinity = std::numeric_limits<double>::infinity();
       const double special[] = {0.0, -0.0, kInfinity, -kInfinity, std::nan("")};

@@ -171,4 +171,51 @@ TEST_CASE("gemm: columns beyond the matrix stay as they are") {
   }
 }
 
+TEST_SUITE("slow") {
+  TEST_CASE("gemm: one narrow step from every code, bits and events") {
+    // a runs over all 2^16 codes of the format, infinities and NaN included; b and the sum before
+    // the step are drawn from its whole range.
+    constexpr int64_t kCodes = 1 << 16, kColumns = 128;
+    for (const char* name : {"fp16", "bf16"}) {
+      const Accumulator& accumulator = find_accumulator(name);
+      const Format& format = *accumulator.format;
+      std::vector<float> codes(kCodes);
+      for (int64_t i = 0; i < kCodes; ++i) {
+        codes[static_cast<size_t>(i)] =
+            static_cast<float>(decode(static_cast<uint64_t>(i), format));
+      }
+      const RandomStream random(5, RandomPurpose::kTest);
+      std::vector<float> b, start;
+      for (uint64_t i = 0; i < kColumns; ++i) b.push_back(codes[random.bits(i) >> 16]);
+      for (uint64_t i = 0; i < kCodes * kColumns; ++i) {
+        start.push_back(codes[random.bits(kColumns + i) >> 16]);
+      }
+      const auto step = [&](const KernelSet& set) {
+        Result<float> r{start, std::vector<uint8_t>(start.size())};
+        set.f32.gemm({.m = kCodes,
+                      .n = kColumns,
+                      .k = 1,
+                      .a = codes.data(),
+                      .lda = 1,
+                      .b = b.data(),
+                      .ldb = kColumns,
+                      .c = r.c.data(),
+                      .ldc = kColumns,
+                      .start_from_c = true,
+                      .accumulator = &accumulator,
+                      .events = r.events.data()});
+        return r;
+      };
+      const Result<float> want = step(scalar_kernels());
+      for (const KernelSet* set : available_kernel_sets()) {
+        const Result<float> got = step(*set);
+        CAPTURE(name);
+        CAPTURE(set->name);
+        CHECK(same_bits(got.c, want.c));
+        CHECK(same_bits(got.events, want.events));
+      }
+    }
+  }
+}
+
 }  // namespace lockstep

@@ -198,6 +198,32 @@ TEST_CASE("softmax: NaN, infinities and rows of -inf give NaN") {
   CHECK(y[10] == 0);
 }
 
+TEST_CASE("elementwise: every kernel set gives the scalar bits, and writes nothing beyond") {
+  for (const size_t count : {1, 7, 31, 32, 33, 1000, 40001}) {
+    const auto a = make_data<float>(count, DataKind::kSpecial, find_format("fp32"), 1);
+    const auto b = make_data<float>(count, DataKind::kSpecial, find_format("fp32"), 2);
+    const auto results = [&](const Kernels<float>& k) {
+      std::vector<float> all;
+      std::vector<float> y(count + 1, 42);
+      const auto keep = [&] { all.insert(all.end(), y.begin(), y.end()); };
+      const auto n = static_cast<int64_t>(count);
+      k.add(a.data(), b.data(), y.data(), n), keep();
+      k.mul(a.data(), b.data(), y.data(), n), keep();
+      k.scale(a.data(), 0.1f, y.data(), n), keep();
+      k.relu(a.data(), y.data(), n), keep();
+      k.relu_backward(a.data(), b.data(), y.data(), n), keep();
+      CHECK(y.back() == 42);
+      return all;
+    };
+    const auto want = results(scalar_kernels().f32);
+    for (const KernelSet* set : available_kernel_sets()) {
+      CAPTURE(set->name);
+      CAPTURE(count);
+      CHECK(same_bits(results(set->f32), want));
+    }
+  }
+}
+
 TEST_CASE("elementwise: zeros, NaN and aliasing") {
   const float nan = -std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> x = {-1, -0.0f, 0, 2, nan}, dy = {1, 2, 3, 4, 5};

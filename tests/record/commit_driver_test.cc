@@ -1,5 +1,5 @@
-// Every write of a growing file, one after the other, is where the process dies or the disk is full. Small
-// B-tree nodes (4 entries) make the index split often and grow to four levels.
+// Every write of a growing file, one after the other, is where the process dies or the disk is
+// full. Small B-tree nodes (4 entries) make the index split often and grow to four levels.
 #include "src/record/commit_driver.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@
 namespace lockstep::test {
 namespace {
 
-constexpr int64_t kRows = 150, kWidth = 600;   // 4800 bytes a row: more than a page
+constexpr int64_t kRows = 150, kWidth = 600;  // 4800 bytes a row: more than a page
 
 std::vector<double> row_of(int64_t row) {
   return std::vector<double>(kWidth, static_cast<double>(row) + 0.5);
@@ -27,8 +27,8 @@ void write_rows(const std::string& path) {
   const hdf5::Handle creation(H5Pcreate(H5P_FILE_CREATE), "creation");
   constexpr unsigned kHalfNode = 2;
   H5Pset_istore_k(creation.id(), kHalfNode);
-  const hdf5::Handle file(
-      H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()), "create");
+  const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
+                          "create");
   GrowingDataset wide =
       GrowingDataset::create(file.id(), "wide", H5T_NATIVE_DOUBLE, {kWidth}, true);
   GrowingDataset narrow = GrowingDataset::create(file.id(), "narrow", H5T_NATIVE_INT64, {}, false);
@@ -96,7 +96,7 @@ void die_at_every_write(WriteFault fault, int64_t stride) {
     REQUIRE(WTERMSIG(status) == SIGKILL);
     const int64_t rows = readable_rows(path);
     CAPTURE(at);
-    CHECK(rows >= before);   // what was complete once stays readable
+    CHECK(rows >= before);  // what was complete once stays readable
     if (rows < before) break;
     before = rows;
     ++tried;
@@ -146,7 +146,7 @@ TEST_CASE("a row that is promised but missing is seen as damage") {
   const hdf5::Handle access(commit_driver_access(), "access");
   {
     const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), "open");
-    hdf5::write_attribute(file.id(), "complete", kRows + 1);   // promises a row that is not there
+    hdf5::write_attribute(file.id(), "complete", kRows + 1);  // promises a row that is not there
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush");
     REQUIRE(commit(commit_file(file.id())));
   }
@@ -157,8 +157,8 @@ TEST_CASE("one writer at a time") {
   const TemporaryFolder folder;
   const std::string path = folder.file("rows.h5");
   const hdf5::Handle access(commit_driver_access(), "access");
-  const hdf5::Handle file(
-      H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), "create");
+  const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()),
+                          "create");
   const pid_t child = ::fork();
   if (child == 0) {
     hdf5::be_quiet();

@@ -12,7 +12,9 @@ TEST_CASE("every option survives the way through JSON and is compared") {
   const std::vector<std::function<void(RunOptions&)>> changes = {
       [](RunOptions& o) { o.model = "mlp"; },
       [](RunOptions& o) { o.data = "mnist:a \"quoted\" folder"; },
-      [](RunOptions& o) { o.lanes = {"fp32", "tf32"}; },
+      [](RunOptions& o) {
+        o.lanes = {"fp32", "tf32"};
+      },
       [](RunOptions& o) { o.steps = int64_t{1} << 40; },
       [](RunOptions& o) { o.batch = 3; },
       [](RunOptions& o) { o.optimizer.name = "adamw"; },

@@ -56,7 +56,7 @@ TEST_CASE("a resume that is stopped while it recomputes keeps the record") {
   const std::string path = folder.file("run.h5");
   const SyntheticRun run(80);
   record_part(run, path, 73, true);
-  fs::remove(path + ".state");   // leaves the checkpoint of step 50
+  fs::remove(path + ".state");  // leaves the checkpoint of step 50
   REQUIRE(read_checkpoint(path, 73)->steps_done == 50);
   {
     const auto writer = RunFileWriter::resume(path, 50);
@@ -66,14 +66,15 @@ TEST_CASE("a resume that is stopped while it recomputes keeps the record") {
   CHECK(problem_of(path, run, 73) == "");
 }
 
-TEST_CASE("a checkpoint restores the state bit by bit, and the newest that is not past the record") {
+TEST_CASE(
+    "a checkpoint restores the state bit by bit, and the newest that is not past the record") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   const SyntheticRun run(60);
   run.record(path);
   CHECK(read_checkpoint(path, 60)->steps_done == 60);
   CHECK(read_checkpoint(path, 59)->steps_done == 50);
-  CHECK_FALSE(read_checkpoint(path, 49).has_value());   // only two are kept
+  CHECK_FALSE(read_checkpoint(path, 49).has_value());  // only two are kept
   CHECK_FALSE(read_checkpoint(folder.file("other.h5"), 60).has_value());
   const RunState read = *read_checkpoint(path, 60), written = run.state(60);
   REQUIRE(read.lanes.size() == written.lanes.size());
@@ -154,10 +155,10 @@ TEST_CASE("a file of another run is not gone on with") {
     SyntheticRun other(40);
     other.options.seed = 2;
     other.record(folder.file("other.h5"));
-    fs::rename(folder.file("other.h5.state.1"), path + ".state");   // after 25 steps, too
+    fs::rename(folder.file("other.h5.state.1"), path + ".state");  // after 25 steps, too
     CHECK(resume_error(run, path).find("is of another run") != std::string::npos);
   }
-  CHECK(problem_of(path, run, 30) == "");   // whatever was refused, nothing was changed
+  CHECK(problem_of(path, run, 30) == "");  // whatever was refused, nothing was changed
 }
 
 }  // namespace lockstep::test

@@ -44,9 +44,9 @@ TEST_CASE("files that are no run files") {
   std::ofstream(folder.file("text.h5")) << "no HDF5 at all";
   says(error_of_reading(folder.file("text.h5")), "not an HDF5 file");
   {
-    const hdf5::Handle other(H5Fcreate(folder.file("other.h5").c_str(), H5F_ACC_TRUNC,
-                                       H5P_DEFAULT, H5P_DEFAULT),
-                             "create");
+    const hdf5::Handle other(
+        H5Fcreate(folder.file("other.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT),
+        "create");
   }
   says(error_of_reading(folder.file("other.h5")), "no run file");
 }
@@ -102,7 +102,7 @@ TEST_CASE("an existing file is kept unless it may be overwritten") {
   std::ofstream(path) << "precious";
   says(input_error([&] { RunFileWriter(path, "", false); }), "exists");
   CHECK(read_text_file(path) == "precious");
-  { RunFileWriter writer(path, "", true); }   // nothing is replaced before on_start
+  { RunFileWriter writer(path, "", true); }  // nothing is replaced before on_start
   CHECK(read_text_file(path) == "precious");
   const SyntheticRun run(2);
   {

@@ -1,4 +1,5 @@
-// What was recorded reads back, number by number; which histograms are kept; what the file is made of.
+// What was recorded reads back, number by number; which histograms are kept; what the file is made
+// of.
 #include "src/record/run_file.h"
 
 #include <doctest/doctest.h>
@@ -30,8 +31,8 @@ TEST_CASE("a run reads back as it was recorded") {
   CHECK(file.graph_json() == to_json(run.graph));
   CHECK(file.options().lanes == run.options.lanes);
   CHECK(file.options().checkpoint_every == 25);
-  for (const char* key : {"cpu", "cpu_features", "gpu", "compiler", "compile_flags", "kernels",
-                          "threads", "hdf5"}) {
+  for (const char* key :
+       {"cpu", "cpu_features", "gpu", "compiler", "compile_flags", "kernels", "threads", "hdf5"}) {
     CAPTURE(key);
     CHECK(file.environment().contains(key));
   }
@@ -112,7 +113,7 @@ TEST_CASE("each lane keeps the first 20 histograms, every 10th, and those of its
   CHECK(file.histogram_steps(0) == expected);
   expected = {};
   for (int64_t k = 0; k < 20; ++k) expected.push_back(k);
-  for (const int64_t k : {20, 30, 32, 40, 50, 60, 65}) expected.push_back(k);   // 33rd, 66th: skips
+  for (const int64_t k : {20, 30, 32, 40, 50, 60, 65}) expected.push_back(k);  // 33rd, 66th: skips
   CHECK(file.histogram_steps(1) == expected);
 }
 
@@ -158,7 +159,7 @@ TEST_CASE("a dead lane has rows, but nothing in them") {
   run.record(path);
   const RunFile file(path);
   CHECK(file.lanes()[0].died_at == -1);
-  CHECK(file.lanes()[1].died_at == 7);   // the first step without it
+  CHECK(file.lanes()[1].died_at == 7);  // the first step without it
   CHECK(file.loss(1).size() == 12);
   CHECK(std::isfinite(file.loss(1)[6]));
   CHECK(std::isnan(file.loss(1)[7]));

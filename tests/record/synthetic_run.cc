@@ -81,7 +81,7 @@ StepRecord SyntheticRun::step(int64_t step) const {
     for (size_t s = 0; s < sites.sites.size(); ++s) {
       SiteRecord& site = lane.sites.emplace_back();
       lane.updates.emplace_back();
-      site.measured = !(l == 1 && s == 0);   // the second lane lacks site 0
+      site.measured = !(l == 1 && s == 0);  // the second lane lacks site 0
       if (!site.measured) continue;
       site.scale = sites.sites[s].scaled ? scaler.scale : 1;
       for (int i = 0; i < 8; ++i) ++site.stats.exponent_histogram[100 + random.bits(n++) % 40];
@@ -210,7 +210,7 @@ std::vector<std::string> differing_datasets(const std::string& a, const std::str
 std::string problem_of(const std::string& path, const SyntheticRun& run, int64_t at_least) try {
   const RunFile file(path, true);
   if (file.steps() < at_least) return fmt::format("{} steps", file.steps());
-  contents(path);   // everything can be read, also what is not looked at below
+  contents(path);  // everything can be read, also what is not looked at below
   for (int lane = 0; lane < static_cast<int>(run.description.lanes.size()); ++lane) {
     const std::vector<double> losses = file.loss(lane);
     const std::vector<ScalerRecord> scalers = file.scalers(lane);

@@ -1,5 +1,5 @@
-// A run without an engine: a hand-made graph, site table and step records that are pure functions of
-// (lane, site, step), so that a test knows every number a run file must hold.
+// A run without an engine: a hand-made graph, site table and step records that are pure functions
+// of (lane, site, step), so that a test knows every number a run file must hold.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct SyntheticRun {
   int64_t died_after = -1;
 };
 
-inline constexpr int64_t kSkipEvery = 33;   // lane 1 skips every 33rd step
+inline constexpr int64_t kSkipEvery = 33;  // lane 1 skips every 33rd step
 
 // A folder of its own under the system's temporary folder, removed with everything in it.
 class TemporaryFolder {
@@ -48,8 +48,8 @@ class TemporaryFolder {
 // The paths of all datasets whose shape or bytes differ between two files, `seconds` left out.
 std::vector<std::string> differing_datasets(const std::string& a, const std::string& b);
 
-// "" when the file reads as the first `steps` steps of `run` with at least `at_least` of them, else what
-// is wrong. Reads every dataset.
+// "" when the file reads as the first `steps` steps of `run` with at least `at_least` of them, else
+// what is wrong. Reads every dataset.
 std::string problem_of(const std::string& path, const SyntheticRun& run, int64_t at_least);
 
 // The message of the InputError that `action` throws, "" when it throws none.

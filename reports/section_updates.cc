@@ -1,0 +1,48 @@
+// Section 5: which share of the weight updates was rounded away (stagnation), by layer and lane.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reports/number_text.h"
+#include "reports/section.h"
+
+namespace lockstep {
+namespace {
+
+// Below this share a lane is not listed: FP32 itself loses the smallest updates.
+constexpr double kShownStagnationRate = 0.01;
+
+}  // namespace
+
+Blocks updates_section(const Report& report) {
+  TableBlock table;
+  table.columns = {{"lane", Align::kLeft}, {"all layers"}, {"worst layer"}, {"", Align::kLeft}};
+  size_t quiet = 0;
+  for (const LaneReport& lane : report.lanes) {
+    Stagnation all;
+    const Stagnation* worst = nullptr;
+    for (const Stagnation& layer : lane.updates) {
+      all.stagnant += layer.stagnant;
+      all.count += layer.count;
+      if (worst == nullptr || layer.rate() > worst->rate()) worst = &layer;
+    }
+    if (worst == nullptr || worst->rate() < kShownStagnationRate) {
+      ++quiet;
+      continue;
+    }
+    table.rows.push_back(
+        {lane.info.name, percent(all.rate()), percent(worst->rate()), worst->layer});
+  }
+  if (table.rows.empty()) {
+    return {paragraph(
+        fmt::format("Less than {} in every layer of every lane.", percent(kShownStagnationRate)))};
+  }
+  table.notes = {
+      fmt::format("Share of the updates with round(w + dw) == w although dw is not zero: the "
+                  "weight stands still. "
+                  "{} lanes stay below {} in every layer.",
+                  quiet, percent(kShownStagnationRate))};
+  return {table};
+}
+
+}  // namespace lockstep

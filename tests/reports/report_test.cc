@@ -1,0 +1,132 @@
+// The whole text report of a run written by hand, against a golden file, and what it must name.
+// LOCKSTEP_REWRITE_GOLDEN=1 rewrites the golden file.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include "reports/section.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Site site(int32_t id, std::string layer, std::string op, Role role, Point point) {
+  Site s{};
+  s.id = id;
+  s.layer = std::move(layer);
+  s.op = std::move(op);
+  s.role = role;
+  s.point = point;
+  s.scaled = role == Role::kGradWeight;
+  return s;
+}
+
+LaneReport lane(std::string name, double end, double accuracy) {
+  LaneReport l;
+  l.info.name = std::move(name);
+  l.info.engine = "software";
+  for (int i = 0; i < 100; ++i) l.loss.push_back(2 + (end - 2) * i / 99);
+  l.accuracy = accuracy;
+  l.seconds = 3.25;
+  l.weight_distance = 0.01;
+  l.judgement.verdict = Verdict::kFine;
+  l.judgement.tail_loss = end;
+  l.judgement.gap = end - 0.5;
+  l.judgement.margin = 0.03;
+  l.judgement.accuracy_drop = 0.97 - accuracy;
+  return l;
+}
+
+Report hand_made() {
+  Report r;
+  r.path = "run.h5";
+  r.command_line = "lockstep replay mlp --steps 100 -o run.h5";
+  r.options.model = "mlp";
+  r.options.steps = 100;
+  r.environment = {{"compiler", "GNU"}};
+  r.steps = 100;
+  r.sites.sites = {site(0, "fc1", "linear", Role::kActivation, Point::kOutput),
+                   site(1, "fc1", "linear_backward_weight", Role::kGradWeight, Point::kOutput)};
+  r.lanes = {lane("fp32", 0.5, 0.97), lane("twin", 0.501, 0.97),
+             lane("torch-autocast-fp16", 0.505, 0.968), lane("pure-fp16", 0.5, 0.1)};
+  r.lanes[0].info.is_reference = true;
+  r.lanes[0].judgement.verdict = Verdict::kReference;
+  r.twin = 1;
+
+  LaneReport& scaled = r.lanes[2];
+  scaled.has_scaler = true;
+  scaled.final_scale = 32768;
+  scaled.skips = {{.step = 3, .scale = 65536, .scale_after = 32768, .culprit_site = 1}};
+
+  LaneReport& broken = r.lanes[3];
+  for (size_t i = 40; i < 100; ++i) broken.loss[i] = kNan;
+  broken.info.died_at = 46;
+  broken.nonfinite_loss_at = 40;
+  broken.judgement = {.verdict = Verdict::kBroke, .tail_loss = kNan, .gap = kNan};
+  broken.accuracy = broken.weight_distance = kNan;
+  SiteHealth lost{
+      .steps = 40, .count = 4000, .nonzero = 4000, .to_zero = 1684, .to_subnormal = 400};
+  lost.worst_step = 7;
+  lost.worst_step_rate = 0.8;
+  SiteHealth overflowed{.steps = 40, .count = 4000, .nonzero = 4000};
+  overflowed.to_infinity = 12;
+  broken.health = {
+      {.layer = "fc1",
+       .role = Role::kActivation,
+       .site = 0,
+       .worst = overflowed,
+       .measured_sites = 1},
+      {.layer = "fc1", .role = Role::kGradWeight, .site = 1, .worst = lost, .measured_sites = 1}};
+  broken.underflow = UnderflowCause{.site = 1,
+                                    .to_zero_rate = 0.421,
+                                    .to_zero = 1684,
+                                    .nonzero = 4000,
+                                    .worst_step = 7,
+                                    .worst_step_rate = 0.8};
+  broken.nonfinite =
+      NonfiniteCause{.step = 39, .site = 0, .to_infinity = 12, .nan = 0, .count = 100};
+  broken.updates.resize(1);
+  broken.updates[0].layer = "fc1";
+  broken.updates[0].stagnant = 30;
+  broken.updates[0].count = 100;
+  return r;
+}
+
+TEST_CASE("the report of a hand-made run is the golden one") {
+  const std::string golden = std::string(LOCKSTEP_SOURCE_DIR) + "/tests/golden/report.txt";
+  const std::string text = report_text(hand_made());
+  if (std::getenv("LOCKSTEP_REWRITE_GOLDEN") != nullptr) write_text_file_atomically(golden, text);
+  CHECK(text == read_text_file(golden));
+}
+
+TEST_CASE("the verdict names who broke, where, and what the noise is") {
+  const std::string text = report_text(hand_made(), /*summary_only=*/true);
+  for (const char* part : {"Fine: torch-autocast-fp16.", "Broke: pure-fp16.", "underflow",
+                           "layer fc1, grad_weight", "42.1%", "step 39", "12 of 100", "twin"}) {
+    CAPTURE(part);
+    CHECK(text.find(part) != std::string::npos);
+  }
+  CHECK(text.find("Loss scale") == std::string::npos);  // the summary leaves it out
+}
+
+TEST_CASE("a skipped step is shown with its scale and the site that caused it") {
+  const std::string text = report_text(hand_made());
+  CHECK(text.find("skipped   2^16  2^15  fc1 linear_backward_weight grad_weight output") !=
+        std::string::npos);
+}
+
+TEST_CASE("every section has its own name and says something about a full run") {
+  const Report report = hand_made();
+  for (const Section& a : sections()) {
+    CAPTURE(a.name);
+    CHECK_FALSE(a.write(report).empty());
+    for (const Section& b : sections()) CHECK((&a == &b || a.name != b.name));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// Widths, wrapping and single numbers.
+#include "reports/text_writer.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "reports/number_text.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+TEST_CASE("text is wrapped at spaces, long words stand alone") {
+  CHECK(wrap("aa bb cc", 5) == "aa bb\ncc\n");
+  CHECK(wrap("aa bbbbbbbb cc", 5, " ") == " aa\n bbbbbbbb\n cc\n");
+  CHECK(wrap("", 5) == "\n");
+}
+
+TEST_CASE("columns are as wide as their widest cell, UTF-8 counted by characters") {
+  CHECK(display_width("█▁x") == 3);
+  TableBlock table;
+  table.columns = {{"name", Align::kLeft}, {"n"}};
+  table.rows = {{"█", "10"}, {"abcdef", "7"}};
+  CHECK(to_text({table}) ==
+        "  name     n\n"
+        "  ------  --\n"
+        "  █       10\n"
+        "  abcdef   7\n");
+}
+
+TEST_CASE("a table too wide for the page loses the end of its widest left-aligned column") {
+  TableBlock table;
+  table.columns = {{"a", Align::kLeft}, {"b"}};
+  table.rows = {{std::string(200, 'x'), "1"}};
+  for (const std::string& line : split(to_text({table}), '\n')) {
+    CHECK(display_width(line) <= kTextWidth);
+  }
+  CHECK(to_text({table}).find("…") != std::string::npos);
+}
+
+TEST_CASE("numbers") {
+  CHECK(percent(0) == ".");
+  CHECK(percent(1) == "100%");
+  CHECK(percent(0.4213) == "42.1%");
+  CHECK(percent(0.0321) == "3.21%");
+  CHECK(percent(2e-7) == "2e-05%");
+  CHECK(percent(std::nan("")) == "-");
+  CHECK(loss_text(0.04123) == "0.0412");
+  CHECK(loss_text(std::nan("")) == "nan");
+  CHECK(seconds_text(0.44) == "0.4 s");
+  CHECK(seconds_text(125) == "2 min 05 s");
+  CHECK(scale_text(65536) == "2^16");
+  CHECK(scale_text(3) == "3");
+  CHECK(scale_text(0.5) == "2^-1");
+}
+
+TEST_CASE("sparklines go from the smallest to the largest mean") {
+  CHECK(sparkline(std::vector<double>{0, 7}, 20) == "▁█");
+  CHECK(sparkline(std::vector<double>{1, 1, 1}, 20) == "▁▁▁");
+  CHECK(sparkline(std::vector<double>{0, 2, 7, 7}, 2) == "▁█");
+  CHECK(sparkline(std::vector<double>{1, std::nan(""), 2}, 20) == "▁x█");
+  CHECK(sparkline({}, 20).empty());
+}
+
+}  // namespace
+}  // namespace lockstep

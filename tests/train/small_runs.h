@@ -1,0 +1,122 @@
+// What the tests of whole runs share: a small network's options, an observer that keeps everything,
+// and comparisons down to the last bit.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "emulation/tensor_stats.h"
+#include "src/train/lockstep.h"
+
+namespace lockstep {
+
+// Keeps everything it is told.
+class Recorder : public Observer {
+ public:
+  void on_start(const RunDescription& d) override { description = &d; }
+  void on_step(const StepRecord& record) override { steps.push_back(record); }
+  void on_evaluation(const EvaluationRecord& record) override { evaluations.push_back(record); }
+  void on_checkpoint(const RunState& state) override { states.push_back(state); }
+  void on_finish() override { ++finished; }
+
+  const RunDescription* description = nullptr;
+  std::vector<StepRecord> steps;
+  std::vector<EvaluationRecord> evaluations;
+  std::vector<RunState> states;
+  int finished = 0;
+};
+
+inline RunOptions small_run(std::vector<std::string> lanes, int64_t steps) {
+  RunOptions options;
+  options.model = "mlp";
+  options.data = "synthetic:200";
+  options.lanes = std::move(lanes);
+  options.steps = steps;
+  options.batch = 8;
+  return options;
+}
+
+// Runs to the end and returns the final state.
+inline RunState run(LockstepRun& run, Recorder& recorder) {
+  run.add_observer(&recorder);
+  const std::atomic<bool> stop{false};
+  REQUIRE(run.run(stop));
+  return run.state();
+}
+inline RunState run(const RunOptions& options, Recorder& recorder) {
+  LockstepRun lockstep_run(options);
+  return run(lockstep_run, recorder);
+}
+
+inline bool same(double a, double b) {
+  return a == b || (std::isnan(a) && std::isnan(b));
+}
+
+// Every number of two steps but the seconds; returns how many sites were compared.
+inline int check_same_step(const StepRecord& a, const StepRecord& b) {
+  int measured = 0;
+  REQUIRE(a.step == b.step);
+  REQUIRE(a.lanes.size() == b.lanes.size());
+  for (size_t l = 0; l < a.lanes.size(); ++l) {
+    const LaneStep &x = a.lanes[l], &y = b.lanes[l];
+    CHECK(same(x.loss, y.loss));
+    CHECK(x.scalers[0].scale == y.scalers[0].scale);
+    CHECK(x.scalers[0].culprit_site == y.scalers[0].culprit_site);
+    REQUIRE(x.sites.size() == y.sites.size());
+    for (size_t s = 0; s < x.sites.size(); ++s) {
+      REQUIRE(x.sites[s].measured == y.sites[s].measured);
+      if (!x.sites[s].measured) continue;
+      const TensorStats &p = x.sites[s].stats, &q = y.sites[s].stats;
+      const ErrorStats &e = x.sites[s].error, &f = y.sites[s].error;
+      bool equal = x.sites[s].scale == y.sites[s].scale;
+      for (const Statistic& row : statistics()) {
+        equal &= row.kind == StatisticKind::kCount ? row.count(p, e) == row.count(q, f)
+                                                   : same(row.moment(p, e), row.moment(q, f));
+      }
+      equal &= p.bits_hash == q.bits_hash && p.exponent_histogram == q.exponent_histogram;
+      if (!equal) {
+        CAPTURE(a.step);
+        CAPTURE(l);
+        CAPTURE(s);
+        FAIL_CHECK("records differ");
+      }
+      ++measured;
+    }
+    for (size_t s = 0; s < x.updates.size(); ++s) {
+      CHECK(x.updates[s].measured == y.updates[s].measured);
+      CHECK(x.updates[s].stats.stagnant == y.updates[s].stats.stagnant);
+      CHECK(same(x.updates[s].stats.update_sq, y.updates[s].stats.update_sq));
+    }
+  }
+  return measured;
+}
+
+inline void check_same_state(const RunState& a, const RunState& b) {
+  REQUIRE(a.lanes.size() == b.lanes.size());
+  for (size_t l = 0; l < a.lanes.size(); ++l) {
+    CHECK(a.lanes[l].scale == b.lanes[l].scale);
+    CHECK(a.lanes[l].growth_tracker == b.lanes[l].growth_tracker);
+    CHECK(a.lanes[l].optimizer_step == b.lanes[l].optimizer_step);
+    REQUIRE(a.lanes[l].tensors.size() == b.lanes[l].tensors.size());
+    for (const auto& [name, tensor] : a.lanes[l].tensors) {
+      CAPTURE(name);
+      CHECK(tensor.same_bits(b.lanes[l].tensors.at(name)));
+    }
+  }
+}
+
+inline std::string write_policy(const std::string& name, const std::string& toml) {
+  const std::string path = std::string(LOCKSTEP_BINARY_DIR) + "/test_lockstep_" + name + ".toml";
+  std::ofstream(path) << "name = \"" << name << "\"\nversion = \"1\"\n" << toml;
+  return path;
+}
+
+const std::vector<std::string> kAllLanes = {
+    "fp32", "torch-autocast-fp16", "torch-autocast-bf16", "tf32", "pure-fp16", "fp64", "twin"};
+
+}  // namespace lockstep

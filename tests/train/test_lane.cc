@@ -1,0 +1,244 @@
+// What a lane does in a run: synced mode, the twin, skipped steps, masters, death, names and
+// targets.
+#include "src/train/lane.h"
+
+#include <limits>
+
+#include "emulation/quantize.h"
+#include "src/core/error.h"
+#include "src/train/engines.h"
+#include "tests/train/small_runs.h"
+
+using namespace lockstep;
+
+TEST_CASE("synced: each step starts from the reference's weights, rounded to the lane's storage") {
+  RunOptions options = small_run({"fp32", "pure-fp16", "fp64", "twin"}, 4);
+  options.mode = LaneMode::kSynced;
+  options.checkpoint_every = 1;
+  Recorder recorder;
+  run(options, recorder);
+  LockstepRun fresh(options);
+  const SiteTable& sites = *fresh.description().sites;
+  int compared = 0;
+  for (size_t step = 1; step < recorder.steps.size(); ++step) {
+    const auto& reference = recorder.states[step - 1].lanes[0].tensors;
+    for (const Site& site : sites.sites) {
+      if (site.role != Role::kWeight || site.point != Point::kOperand) continue;
+      CAPTURE(site.label());
+      const Tensor& w = reference.at("weight/" + site.value.substr(2));
+      Tensor rounded(w.shape(), Container::kF32);
+      quantize<float>(w.as<float>(), rounded.as<float>(), {&find_format("fp16")}, nullptr);
+      const auto& lanes = recorder.steps[step].lanes;
+      const auto hash = [&](size_t lane) { return lanes[lane].sites[site.id].stats.bits_hash; };
+      const Format& fp64 = find_format("fp64");
+      CHECK(hash(1) == observe<float>(std::as_const(rounded).as<float>(), fp64).bits_hash);
+      const Tensor exact = w.to(Container::kF64);
+      CHECK(hash(2) == observe<double>(exact.as<double>(), fp64).bits_hash);
+      // The twin's weights are one ulp beside (half an ulp where a binade begins and it went down).
+      const ErrorStats& twin = lanes[3].sites[site.id].error;
+      CHECK(twin.err_sq > 0);
+      CHECK(twin.err_max_ulps <= 1);
+      CHECK(hash(3) != hash(0));
+      ++compared;
+    }
+  }
+  CHECK(compared >= 3 * 6);  // three steps, weight and bias of three layers
+}
+
+TEST_CASE("free: the twin starts one ulp away and drifts further") {
+  Recorder recorder;
+  run(small_run({"fp32", "twin"}, 6), recorder);
+  LockstepRun fresh(small_run({"fp32"}, 1));
+  const SiteTable& sites = *fresh.description().sites;
+  const int32_t site = sites.find_update("fc1.weight", Role::kWeight);
+  REQUIRE(site >= 0);
+  const double first = recorder.steps.front().lanes[1].sites[site].error.err_sq;
+  CHECK(first > 0);
+  CHECK(recorder.steps.back().lanes[1].sites[site].error.err_sq > first);
+}
+
+TEST_CASE("an overflowing loss scale skips the step, halves the scale and names the culprit") {
+  const std::string overflow =
+      write_policy("overflow",
+                   "extends = \"torch-autocast-fp16:2.11\"\n[loss_scale]\ninit_scale = "
+                   "1099511627776\n");  // 2^40
+  RunOptions options = small_run({"fp32", overflow}, 3);
+  options.model = "lenet";
+  LockstepRun lockstep_run(options);
+  const SiteTable& sites = *lockstep_run.description().sites;
+  const RunState start = lockstep_run.state();
+  Recorder recorder;
+  const RunState end = run(lockstep_run, recorder);
+  for (size_t s = 0; s < recorder.steps.size(); ++s) {
+    const ScalerRecord& scaler = recorder.steps[s].lanes[1].scalers.at(0);
+    CHECK(scaler.found_inf);
+    CHECK(scaler.skipped);
+    CHECK(scaler.scale == std::ldexp(1.0, 40 - static_cast<int>(s)));
+    CHECK(scaler.growth_tracker == 0);
+    REQUIRE(scaler.culprit_site >= 0);
+    // The gradient of the logits is the first number that 2^40 drives out of FP16.
+    const Site& culprit = sites.sites[scaler.culprit_site];
+    CAPTURE(culprit.label());
+    CHECK(culprit.layer == "fc3");
+    CHECK(culprit.role == Role::kGradActivation);
+    // A skipped step records updates of zero.
+    const int32_t update = sites.find_update("fc1.weight", Role::kUpdate);
+    const UpdateRecord& zero = recorder.steps[s].lanes[1].updates[update];
+    CHECK(zero.measured);
+    CHECK(zero.stats.count == 120 * 400);
+    CHECK(zero.stats.update_sq == 0);
+    CHECK(zero.stats.stagnant == 0);
+    CHECK(zero.stats.weight_sq > 0);
+    CHECK(recorder.steps[s].lanes[1].sites[update].stats.source_zero == 120 * 400);
+    CHECK_FALSE(recorder.steps[s].lanes[0].scalers.at(0).skipped);
+  }
+  CHECK(end.lanes[1].scale == std::ldexp(1.0f, 37));
+  CHECK(end.lanes[1].optimizer_step == 0);
+  CHECK(end.lanes[0].optimizer_step == 3);
+  int weights = 0, buffers = 0;
+  for (const auto& [name, tensor] : start.lanes[1].tensors) {
+    CAPTURE(name);
+    const bool unchanged = tensor.same_bits(end.lanes[1].tensors.at(name));
+    if (name.starts_with("buffer/")) {
+      CHECK_FALSE(unchanged);  // the forward pass has happened
+      ++buffers;
+    } else {
+      CHECK(unchanged);
+      ++weights;
+    }
+  }
+  CHECK(buffers == 4);
+  CHECK(weights > 10);
+}
+
+TEST_CASE("a step skipped after one that was taken records updates of zero") {
+  LockstepRun lockstep_run(small_run({"fp32", "torch-autocast-fp16"}, 2));
+  const SiteTable& sites = *lockstep_run.description().sites;
+  const int32_t update = sites.find_update("fc1.weight", Role::kUpdate);
+  Recorder taken, skipped;
+  RunState state = run(lockstep_run, taken);
+  CHECK(taken.steps[1].lanes[1].updates[update].stats.update_sq > 0);
+  state.steps_done = 1;
+  state.lanes[1].scale = std::ldexp(1.0f, 40);
+  lockstep_run.restore(state);
+  run(lockstep_run, skipped);
+  REQUIRE(skipped.steps[0].lanes[1].scalers[0].skipped);
+  const LaneStep& lane = skipped.steps[0].lanes[1];
+  CHECK(lane.updates[update].stats.update_sq == 0);
+  CHECK(lane.sites[update].stats.source_zero == lane.sites[update].stats.count);
+  CHECK(lane.sites[update].stats.sum_sq == 0);
+}
+
+TEST_CASE("synced: a lane that skips goes on with the reference's optimizer step count") {
+  const std::string overflow = write_policy(
+      "overflow_synced",
+      "extends = \"torch-autocast-fp16:2.11\"\n[loss_scale]\ninit_scale = 1099511627776\n");
+  RunOptions options = small_run({"fp32", overflow}, 3);
+  options.mode = LaneMode::kSynced;
+  options.optimizer.name = "adam";
+  options.optimizer.lr = 0.001;
+  Recorder recorder;
+  const RunState end = run(options, recorder);
+  CHECK(end.lanes[0].optimizer_step == 3);
+  CHECK(end.lanes[1].optimizer_step == 2);            // the reference's before its last step
+  CHECK(end.lanes[1].scale == std::ldexp(1.0f, 37));  // its own scaler goes on
+}
+
+TEST_CASE("a power-of-two loss scale that neither over- nor underflows changes no weight") {
+  const std::string scaled =
+      write_policy("scaled", "[loss_scale]\nkind = \"static\"\ninit_scale = 1024\n");
+  Recorder recorder;
+  const RunState end = run(small_run({"fp32", scaled}, 3), recorder);
+  int compared = 0;
+  for (const auto& [name, tensor] : end.lanes[0].tensors) {
+    CAPTURE(name);
+    CHECK(tensor.same_bits(end.lanes[1].tensors.at(name)));
+    ++compared;
+  }
+  CHECK(compared >= 12);
+  for (const SiteRecord& site : recorder.steps.back().lanes[1].sites) {
+    if (site.measured) CHECK(site.error.err_sq == 0);  // lane / scale - reference
+  }
+}
+
+TEST_CASE("master weights: the model weights are the masters, rounded") {
+  const std::string masters =
+      write_policy("masters", "[storage]\nweight = \"bf16\"\n[optimizer]\nmaster_weights = true\n");
+  Recorder recorder;
+  const RunState end = run(small_run({"fp32", masters}, 3), recorder);
+  const auto& tensors = end.lanes[1].tensors;
+  const Tensor& master = tensors.at("master/fc1.weight");
+  Tensor rounded(master.shape(), Container::kF32);
+  quantize<float>(master.as<float>(), rounded.as<float>(), {&find_format("bf16")}, nullptr);
+  CHECK(rounded.same_bits(tensors.at("weight/fc1.weight")));
+  CHECK_FALSE(rounded.same_bits(master));
+  LockstepRun fresh(small_run({"fp32"}, 1));
+  const SiteTable& sites = *fresh.description().sites;
+  const auto& records = recorder.steps.back().lanes[1].sites;
+  const SiteRecord& weight = records[sites.find_update("fc1.weight", Role::kWeight)];
+  CHECK(weight.stats.inexact > 0);  // of the rounding from the masters
+  CHECK(records[sites.find_update("fc1.weight", Role::kMasterWeight)].stats.inexact == 0);
+}
+
+TEST_CASE("a lane whose weights become non-finite takes five more steps and stops") {
+  LockstepRun lockstep_run(small_run({"fp32", "pure-fp16"}, 10));
+  RunState poisoned = lockstep_run.state();
+  poisoned.steps_done = 1;
+  poisoned.lanes[1].tensors.at("weight/fc2.bias").as<float>()[3] =
+      std::numeric_limits<float>::quiet_NaN();
+  lockstep_run.restore(poisoned);
+  Recorder recorder;
+  const RunState end = run(lockstep_run, recorder);
+  REQUIRE(recorder.steps.size() == 9);
+  for (const StepRecord& record : recorder.steps) {
+    // Seen at the end of step 1; steps 2 to 6 are the five more.
+    CHECK(record.lanes[1].alive == (record.step <= 6));
+    CHECK(record.lanes[0].alive);
+    if (record.step > 6) {
+      for (const SiteRecord& site : record.lanes[1].sites) REQUIRE_FALSE(site.measured);
+    }
+  }
+  CHECK(end.lanes[1].nonfinite_since == 1);
+  CHECK(end.lanes[1].died_at == 7);
+  CHECK(end.lanes[0].died_at == -1);
+  REQUIRE(recorder.evaluations.size() == 1);
+  CHECK(std::isnan(recorder.evaluations[0].accuracy[1]));
+  CHECK(recorder.evaluations[0].accuracy[0] >= 0);
+}
+
+TEST_CASE("the fixed lanes are what they say") {
+  Recorder recorder;
+  LockstepRun lockstep_run(small_run({"tf32", "fp64"}, 1));
+  const auto& lanes = lockstep_run.description().lanes;
+  REQUIRE(lanes.size() == 3);
+  CHECK(lanes[0].name == "fp32");  // always run, always first
+  CHECK(lanes[0].is_reference);
+  CHECK_FALSE(lanes[1].is_reference);
+  CHECK(lanes[1].name == "tf32");
+  CHECK(lanes[2].policy.gemm_accumulator->format->is_fp64());
+  const RunState state = lockstep_run.state();
+  CHECK(state.lanes[2].tensors.size() >= 12);
+  for (const auto& [name, tensor] : state.lanes[2].tensors) {
+    CHECK(tensor.container() == Container::kF64);
+  }
+}
+
+TEST_CASE("lane names") {
+  CHECK(parse_lane_name("tf32@hopper").policy == "tf32");
+  CHECK(parse_lane_name("tf32@hopper").target == "hopper");
+  CHECK(parse_lane_name("torch-autocast-fp16:2.12").target.empty());
+  CHECK(parse_lane_name("runs@home/my.toml").policy == "runs@home/my.toml");
+  CHECK(parse_lane_name("runs@home/my.toml@cpu").target == "cpu");
+  CHECK_THROWS_AS(parse_lane_name("@cpu"), InputError);
+  CHECK_THROWS_AS(parse_lane_name("tf32@"), InputError);
+}
+
+TEST_CASE("targets this build cannot serve are refused, never emulated") {
+  CHECK_THROWS_WITH_AS(describe_lane("tf32@cuda"), doctest::Contains("not in this build"),
+                       InputError);
+  CHECK_THROWS_WITH_AS(describe_lane("tf32@hopper"), doctest::Contains("accumulators"), InputError);
+  CHECK_THROWS_WITH_AS(describe_lane("tf32@hoper"), doctest::Contains("did you mean 'hopper'"),
+                       InputError);
+  CHECK(describe_lane("tf32@software").engine == "software");
+  CHECK(describe_lane("tf32").engine == "software");
+}
