@@ -1,16 +1,13 @@
 // The definition of rounding, on the bits of a double:
 //   1. NaN: the one positive quiet NaN, so that no bit of it depends on where it came from.
-//   Infinity:
-//      itself, or the overflow policy where the format has none. Zero: itself, with its sign.
+//      Infinity: itself, or the overflow policy where the format has none. Zero: itself.
 //   2. x = significand * 2^(e-52) with a 53-bit integer significand.
-//   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1); a format without subnormals
-//   has
-//      the single step from 0 to 2^emin there.
-//   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped whether to
-//   add 1.
-//   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from zero
-//      on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd gives
-//      max_finite, whose last bit is odd. OverflowPolicy::kSaturate always gives max_finite.
+//   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1); a format without
+//      subnormals has the single step from 0 to 2^emin there.
+//   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped if 1 is added.
+//   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from
+//      zero on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd
+//      gives max_finite, whose last bit is odd. kSaturate always gives max_finite.
 #include "emulation/rounding.h"
 
 #include <bit>

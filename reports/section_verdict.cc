@@ -51,7 +51,7 @@ std::string names_of(const Report& report, Verdict verdict) {
 }
 
 std::string margin_text(const Report& report) {
-  const double margin = report.lanes.back().judgement.margin;
+  const double margin = report.reference().judgement.margin;
   return fmt::format(
       "loss over the last tenth of the run at most {} above the fp32 reference's, held-out "
       "accuracy "

@@ -128,7 +128,7 @@ HWY_INLINE void add_hash(VU bits, VU key_low, VU key_high, ChunkCounts& counts) 
 struct Block {
   const float* before;
   float* after;            // null: nothing is stored
-  const uint32_t* random;  // of the block's elements
+  const uint32_t* random;  // of the block's elements; null unless rounding is stochastic
   uint8_t* exponents;      // of the block's elements
   int64_t rows;            // whole rows of 16
   uint64_t first;          // index of the block's first element

@@ -49,7 +49,7 @@ QuantizePlan::QuantizePlan(const QuantizeSpec& spec)
   emin_field = static_cast<uint32_t>(f.emin + kFloatBias);
   subnormal_step_up = f.has_subnormals ? 0 : static_cast<uint32_t>(fraction_bits);
   max_finite = limit_bits(f.max_finite);
-  min_normal = std::max(limit_bits(f.min_normal()), 1u);   // zero counts as below it, always
+  min_normal = std::max(limit_bits(f.min_normal()), 1u);  // zero counts as below it, always
   if (path == RoundPath::kIdentity) return;
   // What is beyond the format is decided by the definition, not here.
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -30,11 +30,14 @@ int run_check(const CheckArgs& args) {
 
 std::function<int()> declare_check(CLI::App& app) {
   auto args = std::make_shared<CheckArgs>();
-  app.add_option("RUN", args->run, "the run file to check")->required();
-  app.add_option("--baseline", args->baseline, "a run file accepted as good")->required();
+  app.add_option("RUN", args->run, "the run file to check")->type_name("")->required();
+  app.add_option("--baseline", args->baseline, "a run file accepted as good")
+      ->type_name("RUN")
+      ->required();
   app.add_flag("--strict", args->options.strict, "sums and losses, too, must have equal bits");
   app.add_option("--rel-tol", args->options.rel_tol,
-                 "of sums and losses, relative [2 gamma_n: another order of summation]");
+                 "of sums and losses, relative [2 gamma_n: another summation order]")
+      ->type_name("X");
   app.footer(
       "Bit hashes, counts, histograms and scaler states must be equal; sums and losses within\n"
       "--rel-tol. Exit codes: 0 equal; 1 a regression, or something of the baseline is missing;\n"

@@ -38,11 +38,15 @@ int explain(const ExplainArgs& args) {
 
 std::function<int()> declare_explain(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
-  app.add_option("MODEL", args->model, "a built-in model")->required();
+  app.add_option("MODEL", args->model, "a built-in model")->type_name("")->required();
   app.add_option("--policy", args->policy, "a preset (see `lockstep list presets`) or my.toml")
+      ->type_name("P")
       ->required();
-  app.add_option("--data", args->data, "whose image shape is used [the model's default]");
-  app.add_option("--batch", args->batch, "examples per step")->capture_default_str();
+  app.add_option("--data", args->data, "whose image shape is used [the model's default]")
+      ->type_name("SPEC");
+  app.add_option("--batch", args->batch, "examples per step")
+      ->type_name("N")
+      ->capture_default_str();
   return [args] { return explain(*args); };
 }
 

@@ -16,6 +16,7 @@ struct ListArgs {
 };
 
 int list(const ListArgs& args) {
+  if (args.markdown && args.json) throw InputError("list: --markdown and --json", "choose one");
   if (args.topic.empty()) {
     for (const ListTopic& topic : list_topics()) fmt::print("{:<14}{}\n", topic.name, topic.help);
     return kExitFine;
@@ -37,14 +38,9 @@ int list(const ListArgs& args) {
 
 std::function<int()> declare_list(CLI::App& app) {
   auto args = std::make_shared<ListArgs>();
-  std::string topics;
-  for (const ListTopic& topic : list_topics()) {
-    if (!topics.empty()) topics += ", ";
-    topics += topic.name;
-  }
-  app.add_option("TOPIC", args->topic, topics);
-  CLI::Option* markdown = app.add_flag("--markdown", args->markdown, "as a Markdown table");
-  app.add_flag("--json", args->json, "as JSON")->excludes(markdown);
+  app.add_option("TOPIC", args->topic, "what to list; without it: the topics")->type_name("");
+  app.add_flag("--markdown", args->markdown, "as a Markdown table");
+  app.add_flag("--json", args->json, "as JSON");
   return [args] { return list(*args); };
 }
 

@@ -55,9 +55,12 @@ int run_recommend(const RecommendArgs& args) {
 std::function<int()> declare_recommend(CLI::App& app) {
   auto args = std::make_shared<RecommendArgs>();
   app.add_option("RUN", args->run, "a run file; its fp32 lane's histograms are the evidence")
+      ->type_name("")
       ->required();
-  app.add_option("--formats", args->formats, "fp16 or bf16")->capture_default_str();
-  app.add_option("-o,--output", args->output, "write the policy here");
+  app.add_option("--formats", args->formats, "fp16 or bf16")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("-o,--output", args->output, "write the policy here")->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace the policy file if it exists");
   app.footer(
       "Ranges only, nothing is searched: which loss scales keep every gradient inside the format,\n"

@@ -90,7 +90,7 @@ int start(ReplayArgs& args) {
 }
 
 // What a resumed run does is what its file says; options given beside --resume would be ignored, so
-// they are refused (see declare_replay).
+// they are refused (refuse_fixed).
 int resume(const ReplayArgs& args) {
   if (!args.resume_from.empty() && !args.output.empty() && args.resume_from != args.output) {
     throw InputError(fmt::format("--resume {} and -o {}: a run goes on in its own file",
@@ -123,86 +123,87 @@ int resume(const ReplayArgs& args) {
   return code;
 }
 
+void refuse_fixed(const std::vector<CLI::Option*>& options) {
+  ProblemList problems("replay --resume");
+  for (const CLI::Option* option : options) {
+    if (option->count() == 0) continue;
+    problems.add(option->get_name() + ": a resumed run goes on as its file says", "leave it out");
+  }
+  problems.throw_if_any();
+}
+
 }  // namespace
 
 std::function<int()> declare_replay(CLI::App& app) {
   auto args = std::make_shared<ReplayArgs>();
   RunOptions& o = args->options;
   o.model.clear();
-  const std::string kRun = "What to run", kOptimizer = "Optimizer", kRecord = "What to record",
-                    kMachine = "This machine (changes no number)";
-  std::vector<CLI::Option*> decided_by_file = {
-      app.add_option("MODEL", o.model, "a built-in model: see `lockstep list models`"),
-      app.add_option("--data", o.data,
-                     "synthetic[:COUNT], mnist:DIR, fashion-mnist:DIR, cifar10:DIR "
-                     "[the model's default]"),
-      app.add_option(
-             "--lanes", o.lanes,
-             "comma-separated POLICY[:VERSION][@TARGET]: presets or my.toml, and fp64 (truth), "
-             "twin (one-ulp noise); fp32 always runs")
-          ->delimiter(',')
-          ->capture_default_str(),
-      app.add_option("--steps", o.steps, "training steps")->capture_default_str(),
-      app.add_option("--batch", o.batch, "examples per step")->capture_default_str(),
-      app.add_option("--mode", args->mode,
-                     "free: every lane keeps its own weights; synced: every step starts from the "
-                     "reference's")
-          ->check(CLI::IsMember({"free", "synced"}))
-          ->capture_default_str(),
-      app.add_option("--seed", o.seed, "of weights, batches, noise")->capture_default_str()};
-  for (CLI::Option* option : decided_by_file) option->group(kRun);
-  const std::vector<CLI::Option*> optimizer = {
-      app.add_option("--optimizer", o.optimizer.name, "sgd, adam or adamw")->capture_default_str(),
-      app.add_option("--lr", o.optimizer.lr, "learning rate")->capture_default_str(),
-      app.add_option("--momentum", o.optimizer.momentum, "sgd")->capture_default_str(),
-      app.add_option("--beta1", o.optimizer.beta1, "adam, adamw")->capture_default_str(),
-      app.add_option("--beta2", o.optimizer.beta2, "adam, adamw")->capture_default_str(),
-      app.add_option("--eps", o.optimizer.eps, "adam, adamw")->capture_default_str(),
-      app.add_option("--weight-decay", o.optimizer.weight_decay, "")->capture_default_str()};
-  for (CLI::Option* option : optimizer) option->group(kOptimizer);
-  const std::vector<CLI::Option*> record = {
-      app.add_option("--eval-every", o.eval_every,
-                     "held-out evaluation every N steps; 0: at the end")
-          ->capture_default_str(),
-      app.add_option("--histogram-every", o.histogram_every,
-                     "full exponent histograms every N steps")
-          ->capture_default_str(),
-      app.add_option("--checkpoint-every", o.checkpoint_every, "checkpoints every N steps")
-          ->capture_default_str()};
-  for (CLI::Option* option : record) option->group(kRecord);
-  decided_by_file.insert(decided_by_file.end(), optimizer.begin(), optimizer.end());
-  decided_by_file.insert(decided_by_file.end(), record.begin(), record.end());
+  // What a run file fixes for good; the rest may differ when a run is resumed.
+  auto fixed = std::make_shared<std::vector<CLI::Option*>>();
+  const auto add = [&app, fixed](const char* group, const char* name, auto& value, const char* type,
+                                 const char* help) {
+    CLI::Option* option = app.add_option(name, value, help)->type_name(type)->group(group);
+    fixed->push_back(option);
+    return option;
+  };
+  app.add_option("MODEL", o.model, "a built-in model: see `lockstep list models`")->type_name("");
+  const char* group = "What to run";
+  add(group, "--data", o.data, "SPEC", "see `lockstep list data` [the model's default]");
+  add(group, "--lanes", o.lanes, "A,B,...", "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
+      ->delimiter(',')
+      ->capture_default_str();
+  add(group, "--steps", o.steps, "N", "training steps")->capture_default_str();
+  add(group, "--batch", o.batch, "N", "examples per step")->capture_default_str();
+  add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
+      ->check(CLI::IsMember({"free", "synced"}).description(""))
+      ->capture_default_str();
+  add(group, "--seed", o.seed, "N", "of weights, batches and noise")->capture_default_str();
+
+  group = "Optimizer";
+  OptimizerSpec& opt = o.optimizer;
+  add(group, "--optimizer", opt.name, "NAME", "sgd, adam or adamw")->capture_default_str();
+  add(group, "--lr", opt.lr, "X", "learning rate")->capture_default_str();
+  add(group, "--momentum", opt.momentum, "X", "sgd")->capture_default_str();
+  add(group, "--beta1", opt.beta1, "X", "adam, adamw")->capture_default_str();
+  add(group, "--beta2", opt.beta2, "X", "adam, adamw")->capture_default_str();
+  add(group, "--eps", opt.eps, "X", "adam, adamw")->capture_default_str();
+  add(group, "--weight-decay", opt.weight_decay, "X", "adamw: decoupled")->capture_default_str();
+
+  group = "What to record";
+  add(group, "--eval-every", o.eval_every, "N", "steps between held-out evaluations; 0: at the end")
+      ->capture_default_str();
+  add(group, "--histogram-every", o.histogram_every, "N", "steps between full histograms")
+      ->capture_default_str();
+  add(group, "--checkpoint-every", o.checkpoint_every, "N", "steps between checkpoints")
+      ->capture_default_str();
+  fixed->push_back(app.add_flag("--overwrite", args->overwrite, "replace the run file if it exists")
+                       ->group(group));
   app.add_option("-o,--output", args->output, fmt::format("the run file [{}]", kDefaultOutput))
-      ->group(kRecord);
-  CLI::Option* overwrite =
-      app.add_flag("--overwrite", args->overwrite, "replace the run file if it exists")
-          ->group(kRecord);
-  CLI::Option* resume_flag =
-      app.add_option("--resume", args->resume_from,
-                     "go on with this run file (or the one named by -o) from its last checkpoint; "
-                     "everything else is as the file says")
-          ->type_name("RUN")
+      ->type_name("RUN")
+      ->group(group);
+  CLI::Option* resumed =
+      app.add_option("--resume", args->resume_from, "go on with this run (or -o's), as it began")
+          ->type_name("[RUN]")
           ->expected(0, 1)
-          ->group(kRecord)
-          ->excludes(overwrite);
-  // MODEL may be repeated: it is compared with the file's.
-  for (CLI::Option* option : decided_by_file) {
-    if (!option->get_positional()) resume_flag->excludes(option);
-  }
-  app.add_option("--threads", args->threads, "threads [all]")
-      ->check(CLI::Range(1, 256))
-      ->group(kMachine);
+          ->group(group);
+
+  group = "This machine (changes no number)";
+  app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N")->group(group);
   app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")
-      ->group(kMachine);
-  app.add_flag("--quiet", args->quiet, "no progress, no summary")->group(kMachine);
+      ->type_name("NAME")
+      ->group(group);
+  app.add_flag("--quiet", args->quiet, "no progress, no summary")->group(group);
   app.footer(
+      "--mode free: every lane keeps its own weights, what training would do; synced: every step\n"
+      "starts from the reference's weights, what one step loses. The fp32 reference always runs.\n"
+      "Ctrl-C ends after the step in progress with a whole run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
-      "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5\n"
-      "Ctrl-C ends after the step in progress with a whole run file (exit code 130).");
-  return [args, resume_flag] {
-    if (args->threads > 0) set_thread_count(args->threads);
+      "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
+  return [args, fixed, resumed] {
+    if (resumed->count() > 0) refuse_fixed(*fixed);
+    if (args->threads != 0) set_thread_count(args->threads);
     if (!args->simd.empty()) select_kernels(args->simd);
-    return resume_flag->count() > 0 ? resume(*args) : start(*args);
+    return resumed->count() > 0 ? resume(*args) : start(*args);
   };
 }
 

@@ -41,9 +41,11 @@ int report(const ReportArgs& args) {
 
 std::function<int()> declare_report(CLI::App& app) {
   auto args = std::make_shared<ReportArgs>();
-  app.add_option("RUN", args->run, "a run file")->required();
-  app.add_option("-o,--output", args->output, "write here instead of to the terminal");
+  app.add_option("RUN", args->run, "a run file")->type_name("")->required();
+  app.add_option("-o,--output", args->output, "write here instead of to the terminal")
+      ->type_name("FILE");
   app.add_option("--format", args->format, "text (html, markdown, json: not in this version)")
+      ->type_name("NAME")
       ->capture_default_str();
   return [args] { return report(*args); };
 }

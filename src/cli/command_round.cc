@@ -143,13 +143,18 @@ int run_round(const RoundArgs& args) {
 
 std::function<int()> declare_round(CLI::App& app) {
   auto args = std::make_shared<RoundArgs>();
-  app.add_option("VALUE", args->value, "a decimal, a hexadecimal float, inf or nan")->required();
+  app.add_option("VALUE", args->value, "a decimal, a hexadecimal float, inf or nan")
+      ->type_name("")
+      ->required();
   app.add_option("--format", args->format,
                  "a named format or e<E>m<M>: see `lockstep list formats`")
+      ->type_name("F")
       ->required();
   app.add_option("--rounding", args->rounding, "see `lockstep list roundings`")
+      ->type_name("R")
       ->capture_default_str();
   app.add_option("--random", args->random, "the 32 random bits of stochastic rounding")
+      ->type_name("BITS")
       ->capture_default_str();
   return [args] { return run_round(*args); };
 }

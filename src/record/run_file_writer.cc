@@ -61,8 +61,11 @@ struct RunFileWriter::Impl {
   [[noreturn]] void fail(const std::string& reason) {
     failed = true;
     const int error = file ? write_error(commit_file(file.id())) : 0;
-    throw WriteError(fmt::format("cannot write '{}': {}; it stays readable up to step {}", path,
-                                 error != 0 ? std::strerror(error) : reason, steps_complete));
+    const std::string kept = temporary.empty()
+                                 ? fmt::format("it stays readable up to step {}", steps_complete)
+                                 : "nothing was recorded";
+    throw WriteError(fmt::format("cannot write '{}': {}; {}", path,
+                                 error != 0 ? std::strerror(error) : reason, kept));
   }
   void flush() {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");

@@ -97,6 +97,37 @@ TEST_CASE("accumulators: fused FP32 followed by a rounding is not the FP16 step"
   MESSAGE("steps that double rounding changes: ", differences, " of ", kSteps);
 }
 
+TEST_CASE("accumulators: the sum is exact, not merely a double") {
+  // 1 + 2^-10 + 2^-11 is half way to the next FP16 number, and 1 + 2^-10 is odd. The product is
+  // 2^-57 short of 2^-11: rounding the sum to double first would lose that and go up, to even.
+  const double acc = 1 + 0x1p-10;
+  const float a = 0x1p-11f * (1 + 0x1p-23f), b = 1 - 0x1p-23f;
+  const Accumulator& fp16 = find_accumulator("fp16");
+  CHECK(round_to_format(acc + double(a) * b, *fp16.format, Rounding::kNearestEven) == 1 + 0x1p-9);
+  CHECK(accumulate_step(fp16, acc, a, b) == acc);
+  for (const KernelSet* set : available_kernel_sets()) {
+    for (const bool with_events : {false, true}) {
+      float c = static_cast<float>(acc);
+      uint8_t events = 0;
+      set->f32.gemm({.m = 1,
+                     .n = 1,
+                     .k = 1,
+                     .a = &a,
+                     .lda = 1,
+                     .b = &b,
+                     .ldb = 1,
+                     .c = &c,
+                     .ldc = 1,
+                     .start_from_c = true,
+                     .accumulator = &fp16,
+                     .events = with_events ? &events : nullptr});
+      CAPTURE(set->name);
+      CHECK(c == acc);
+      CHECK(int(events) == (with_events ? kStepInexact : 0));
+    }
+  }
+}
+
 TEST_CASE("accumulators: events") {
   const Accumulator& fp16 = find_accumulator("fp16");
   const auto events_of = [&](double acc, double a, double b) {

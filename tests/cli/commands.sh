@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Each command does its work, from a run to a policy and back, and exit codes say how it went.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+run=(replay mlp --data synthetic:200 --steps 12 --batch 8 --lanes fp32,torch-autocast-fp16,pure-fp16)
+expect 0
+says "lockstep replay lenet"
+expect 0 --version
+says "lockstep 0."
+
+expect 0 "${run[@]}" -o a.h5
+says "Verdict"
+says "lockstep report a.h5"
+errs "step 12/12"
+expect 0 "${run[@]}" -o b.h5 --threads 1 --simd scalar --quiet
+that test ! -s err.txt
+
+expect 0 report a.h5
+for part in Verdict Lanes pure-fp16 "Loss scale" "layer by layer" "${run[0]} ${run[1]}"; do
+  says "$part"
+done
+cp out.txt shown.txt
+expect 0 report a.h5 -o report.txt
+that cmp -s shown.txt report.txt
+
+expect 0 check b.h5 --baseline a.h5
+says "PASS"
+expect 0 check b.h5 --baseline a.h5 --strict
+expect 0 "${run[@]}" --seed 2 -o seed.h5 --quiet
+expect 3 check seed.h5 --baseline a.h5
+says "INCONCLUSIVE"
+says "seed"
+expect 0 replay mlp --data synthetic:200 --steps 12 --batch 8 --quiet -o fewer.h5
+expect 1 check fewer.h5 --baseline a.h5
+says "REGRESSION"
+says "lane pure-fp16"
+
+expect 0 recommend a.h5 -o policy.toml
+says "Ranges for fp16"
+expect 0 explain mlp --policy policy.toml
+says "fp16"
+expect 0 replay mlp --data synthetic:200 --steps 3 --batch 8 --lanes fp32,policy.toml -o v.h5 --quiet
+expect 0 replay mlp --data synthetic:200 --steps 3 --batch 8 --lanes tf32 -o v.h5 --overwrite --quiet
+
+expect 0 round 0.1 --format fp16
+says "0 01011 1001100110"
+says "0.0999755859375"
+expect 0 round -1e-9 --format fp16
+says "underflow to zero"
+expect 0 round 1e5 --format fp16
+says "overflow"
+expect 0 round 300 --format e4m3
+says "fp8_e4m3"
+
+expect 0 list
+topics=$(awk '{print $1}' out.txt)
+that test "$(wc -w <<<"$topics")" -ge 10
+for topic in $topics; do
+  expect 0 list "$topic"
+  that test "$(wc -l <out.txt)" -ge 2
+  expect 0 list "$topic" --markdown
+  that grep -q '^|---|' out.txt
+  expect 0 list "$topic" --json
+  that test "$(head -c 1 out.txt)" = "["
+done
+finish
