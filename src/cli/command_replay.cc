@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -41,14 +40,12 @@ void print_end(const std::string& path, bool finished, bool quiet) {
   fmt::print("Recorded {} steps in {}. Next:\n  lockstep report {}\n", run.steps(), path, path);
 }
 
-// After a failed write the file must not even be closed: no destructor may run.
-[[noreturn]] void leave(const WriteError& error, const std::string& path) {
+int report_write_error(const WriteError& error, const std::string& path) {
   fmt::print(stderr,
              "lockstep: {}\nThe steps recorded before are whole. With room on the disk:\n"
              "  lockstep replay --resume {}\n",
              error.what(), path);
-  std::fflush(nullptr);
-  std::_Exit(kExitUsage);
+  return kExitUsage;
 }
 
 int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path) {
@@ -59,7 +56,7 @@ int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const s
     return finished ? kExitFine : kExitSignalBase + stop_signal();
   } catch (const WriteError& error) {
     if (progress != nullptr) progress->on_finish();
-    leave(error, path);
+    return report_write_error(error, path);
   }
 }
 
@@ -85,7 +82,7 @@ int start(ReplayArgs& args) {
     const auto progress = make_progress(args, 0, args.options.steps);
     code = execute(run, writer, progress.get(), path);
   }
-  print_end(path, code == kExitFine, args.quiet);
+  if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);
   return code;
 }
 
@@ -102,7 +99,8 @@ int resume(const ReplayArgs& args) {
   RunOptions options;
   std::optional<RunState> state;
   {
-    const RunFile run(path);
+    const RunFile run(path,
+                      /*allow_empty=*/true);  // a run killed before its first step goes on too
     options = run.options();
     state = read_checkpoint(path, run.steps());
   }
@@ -119,7 +117,7 @@ int resume(const ReplayArgs& args) {
     const auto progress = make_progress(args, from, options.steps);
     code = execute(run, *writer, progress.get(), path);
   }
-  print_end(path, code == kExitFine, args.quiet);
+  if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);
   return code;
 }
 
