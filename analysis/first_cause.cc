@@ -19,15 +19,15 @@ std::optional<NonfiniteCause> find_nonfinite(const SiteTable& sites, const StepC
   for (const Site& site : sites.sites) {
     const auto i = static_cast<size_t>(site.id);
     if (!counts.nonfinite(i)) continue;
-    const NonfiniteCause here{.step = step,
+    NonfiniteCause here{.step = step,
                               .site = site.id,
                               .to_infinity = counts.to_infinity[i],
                               .nan = counts.nan[i],
                               .count = counts.count[i]};
-    const bool feeds_finite = std::none_of(site.feeds.begin(), site.feeds.end(), [&](int32_t f) {
+    here.feeds_finite = std::none_of(site.feeds.begin(), site.feeds.end(), [&](int32_t f) {
       return counts.nonfinite(static_cast<size_t>(f));
     });
-    if (feeds_finite) return here;
+    if (here.feeds_finite) return here;
     if (!first) first = here;
   }
   return first;

@@ -21,6 +21,7 @@ struct NonfiniteCause {
   int64_t step = -1;
   int32_t site = -1;
   uint64_t to_infinity = 0, nan = 0, count = 0;
+  bool feeds_finite = false;  // every site feeding it was finite in that step
 };
 
 // The first site in execution order that saw a non-finite value while all sites feeding it were

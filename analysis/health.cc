@@ -2,6 +2,7 @@
 #include "analysis/health.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -10,8 +11,8 @@ namespace lockstep {
 namespace {
 
 auto severity(const SiteHealth& h) {
-  return std::make_tuple(h.nonfinite_rate(), h.to_zero_rate(), h.saturated_rate(),
-                         h.to_subnormal_rate());
+  return std::make_tuple(h.nonfinite_rate(), h.infinite_in_rate(), h.to_zero_rate(),
+                         h.saturated_rate(), h.to_subnormal_rate());
 }
 
 }  // namespace
@@ -36,6 +37,7 @@ void HealthTally::add(int64_t step, const StepCounts& counts) {
       h.worst_step = step;
       h.worst_step_rate = lost_rate;
     }
+    if (std::isinf(counts.abs_max[i])) h.infinite_in_steps += 1;
     if (h.first_nonfinite_step < 0 && counts.nonfinite(i)) h.first_nonfinite_step = step;
   }
 }

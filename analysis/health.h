@@ -5,6 +5,8 @@
 //   to_zero_rate       values that became zero / values that were not zero
 //   to_subnormal_rate, saturated_rate   of the values that were not zero
 //   nonfinite_rate     (overflowed to infinity + NaN) / all values
+//   infinite_in_rate   steps in which an infinity came in (formed inside the op, before its result
+//                      was rounded, or handed on) / steps measured
 #pragma once
 
 #include <cstdint>
@@ -24,13 +26,19 @@ struct SiteHealth {
       -1;  // where the share lost (to zero, infinity, NaN or saturated) was largest
   double worst_step_rate = 0;
   int64_t first_nonfinite_step = -1;
+  int64_t infinite_in_steps = 0;  // in which a value was infinite before its rounding
 
   double to_zero_rate() const { return rate(to_zero, nonzero); }
   double to_subnormal_rate() const { return rate(to_subnormal, nonzero); }
   double saturated_rate() const { return rate(saturated, nonzero); }
   double nonfinite_rate() const { return rate(to_infinity + nan, count); }
+  double infinite_in_rate() const {
+    return rate(static_cast<uint64_t>(infinite_in_steps), static_cast<uint64_t>(steps));
+  }
   // Nothing was lost: every nonzero value arrived as a normal or subnormal number.
-  bool clean() const { return to_zero + to_infinity + saturated + nan == 0; }
+  bool clean() const {
+    return to_zero + to_infinity + saturated + nan == 0 && infinite_in_steps == 0;
+  }
 
   static double rate(uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -69,8 +77,8 @@ struct LayerHealth {
   int unclean_sites = 0;
 };
 
-// In execution order of the layers' first sites. Worst: most non-finite values, then the largest
-// to_zero_rate, then saturated_rate, then to_subnormal_rate.
+// In execution order of the layers' first sites. Worst: most non-finite values, then most steps
+// with infinities coming in, then the largest to_zero_rate, saturated_rate, to_subnormal_rate.
 std::vector<LayerHealth> layer_health(const SiteTable& sites,
                                       const std::vector<SiteHealth>& health);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace lockstep {
@@ -48,25 +49,57 @@ double loss_margin(std::span<const double> reference, std::span<const double> tw
   return std::isfinite(chaos) ? std::max(margin, chaos) : margin;
 }
 
+double learning_noise(std::span<const double> reference) {
+  const std::span<const double> tail = tail_of(reference);
+  if (tail.size() < 2) return 0;
+  double sum = 0;
+  for (size_t i = 1; i < tail.size(); ++i) sum += (tail[i] - tail[i - 1]) * (tail[i] - tail[i - 1]);
+  const double variance = sum / 2 / static_cast<double>(tail.size() - 1);
+  return kGapSigmas * std::sqrt(variance * (1 + 1 / static_cast<double>(tail.size())));
+}
+
+namespace {
+
+bool learned(std::span<const double> reference) {
+  return !reference.empty() &&
+         reference.front() - tail_mean(reference) > learning_noise(reference);
+}
+
+void count_answers(const JudgeInput& in, LaneJudgement& out) {
+  const HeldOut &lane = in.held_out, &reference = in.reference_held_out, &twin = in.twin_held_out;
+  if (lane.answers == 0 || lane.answers != reference.answers) return;
+  out.answers = lane.answers;
+  out.correct_drop = reference.correct - lane.correct;
+  out.correct_margin = out.answers / kAnswersPerPoint;
+  if (twin.answers == out.answers) {
+    out.correct_margin = std::max(out.correct_margin, std::abs(reference.correct - twin.correct));
+  }
+  const auto variance = [](const HeldOut& h) {
+    const double share = static_cast<double>(h.correct) / static_cast<double>(h.answers);
+    return static_cast<double>(h.correct) * (1 - share);
+  };
+  out.correct_noise = kGapSigmas * std::sqrt(variance(lane) + variance(reference));
+}
+
+}  // namespace
+
 LaneJudgement judge(const JudgeInput& in) {
   LaneJudgement out;
   out.tail_loss = tail_mean(in.lane);
   out.gap = out.tail_loss - tail_mean(in.reference);
   out.margin = loss_margin(in.reference, in.twin);
-  out.accuracy_drop = in.reference_accuracy - in.accuracy;
+  count_answers(in, out);
   if (in.died_at >= 0 || !std::isfinite(out.tail_loss)) {
     out.verdict = Verdict::kBroke;
-  } else if (!in.keeps_own_weights || !(out.margin > 0)) {
+  } else if (!in.keeps_own_weights || !learned(in.reference)) {
     out.verdict = Verdict::kUnjudged;
   } else {
-    const double chaos = std::fabs(in.reference_accuracy - in.twin_accuracy);
-    const double allowed =
-        std::isfinite(chaos) ? std::max(kAccuracyMargin, chaos) : kAccuracyMargin;
     out.noise = kGapSigmas * gap_standard_error(in.lane, in.reference);
-    const bool worse = out.gap - out.noise > out.margin || out.accuracy_drop > allowed;
-    out.verdict = worse                  ? Verdict::kWorse
-                  : out.gap > out.margin ? Verdict::kUnclear
-                                         : Verdict::kFine;
+    const auto drop = static_cast<double>(out.correct_drop);
+    const auto allowed = static_cast<double>(out.correct_margin);
+    const bool worse = out.gap - out.noise > out.margin || drop - out.correct_noise > allowed;
+    const bool beyond = out.gap > out.margin || drop > allowed;
+    out.verdict = worse ? Verdict::kWorse : beyond ? Verdict::kUnclear : Verdict::kFine;
   }
   return out;
 }

@@ -1,14 +1,25 @@
 // Did a lane train as well as the reference?
-// Judged on the mean loss over the end of the run and on held-out accuracy, against a margin that
-// is never below what the one-ulp twin does. One seed rules out a large regression; it cannot show
+// Judged on the mean loss over the end of the run and on the number of correct held-out answers,
+// against margins that are never below what the one-ulp twin does. One seed rules out a large regression; it cannot show
 // that two lanes are equal.
 //
 //   gap     tail mean of the lane's loss - tail mean of the reference's     (units of the loss)
 //   margin  max(kLossMarginShare * (reference's first loss - its tail mean), |twin's gap|)
 //   noise   kGapSigmas * standard error of the gap, from the step-by-step differences of the tail
 //
-// worse: gap - noise > margin, or too little accuracy.  unclear: gap > margin, but not beyond
-// noise.
+//   correct_drop    correct answers of the reference - correct answers of the lane
+//   correct_margin  max(floor(answers / kAnswersPerPoint), |twin's drop|)
+//   correct_noise   kGapSigmas * sqrt(n p (1 - p) + n q (1 - q)), the standard deviation of the
+//                   difference of two independent binomial counts with the observed shares p and q.
+//                   The lanes answer the same questions, so the true one is smaller; which answers
+//                   agree is not recorded.
+//
+// worse: gap - noise > margin, or the same of the answers.  unclear: gap > margin, but not beyond
+// noise. Nothing is judged unless the reference's loss fell by more than its own batch noise:
+//
+//   learning_noise  kGapSigmas * s * sqrt(1 + 1/n): the first loss against the mean of the tail's
+//                   n, s^2 = mean of (x[i+1] - x[i])^2 / 2 over the tail, which a slope hardly
+//                   moves (von Neumann 1941)
 #pragma once
 
 #include <cstdint>
@@ -18,7 +29,7 @@
 namespace lockstep {
 
 inline constexpr double kLossMarginShare = 0.02;  // of the reference's loss decrease over the run
-inline constexpr double kAccuracyMargin = 0.01;   // one point of held-out accuracy
+inline constexpr int64_t kAnswersPerPoint = 100;  // one point of held-out accuracy is allowed
 inline constexpr double kGapSigmas = 2;      // about 97.5 % one-sided, were the steps independent
 inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's steps,
 inline constexpr int64_t kTailSteps = 10;    // but at least so many
@@ -27,7 +38,7 @@ enum class Verdict : uint8_t {
   kReference,
   kFine,      // within the margins
   kWorse,     // trained, but beyond a margin
-  kUnclear,   // beyond the loss margin, but so noisy that the run is too short to tell
+  kUnclear,   // beyond a margin, but so noisy that the run is too short to tell
   kBroke,     // died, or its loss is not finite at the end
   kUnjudged,  // the reference itself learned nothing, or the lanes do not keep their own weights
 };
@@ -44,15 +55,25 @@ double gap_standard_error(std::span<const double> a, std::span<const double> b);
 // Units: of the loss. `twin` may be empty. Returns a value <= 0 when the reference did not learn.
 double loss_margin(std::span<const double> reference, std::span<const double> twin);
 
+// How far the reference's loss must fall before anything is judged; 0 for fewer than two steps.
+double learning_noise(std::span<const double> reference);
+
+// Answers of one evaluation. `answers` 0: not evaluated.
+struct HeldOut {
+  int64_t correct = 0, answers = 0;
+};
+
 struct LaneJudgement {
   Verdict verdict = Verdict::kUnjudged;
   double tail_loss = 0, gap = 0, margin = 0, noise = 0;
-  double accuracy_drop = 0;  // reference - lane, held out; NaN where not evaluated
+  // Held-out answers; 0 answers: the lane or the reference was not evaluated.
+  int64_t answers = 0, correct_drop = 0, correct_margin = 0;
+  double correct_noise = 0;
 };
 
 struct JudgeInput {
-  std::span<const double> lane, reference, twin;       // losses; twin may be empty
-  double accuracy, reference_accuracy, twin_accuracy;  // NaN: not evaluated
+  std::span<const double> lane, reference, twin;  // losses; twin may be empty
+  HeldOut held_out, reference_held_out, twin_held_out;
   int64_t died_at = -1;
   bool keeps_own_weights = true;  // mode free
 };

@@ -1,5 +1,5 @@
 # One doctest program per folder under tests/. Test cases in the suite "slow" run under the ctest label
-# slow, those in the suite "study" under study, all others under everyday.
+# slow, all others under everyday. Studies are whole-program runs (cmake/integration_tests.cmake).
 enable_testing()
 function(lockstep_tests folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cc)
@@ -10,7 +10,7 @@ function(lockstep_tests folder)
   target_link_libraries(test_${folder} PRIVATE ${ARGN} doctest::doctest)
   target_compile_definitions(test_${folder} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     LOCKSTEP_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  add_test(NAME ${folder} COMMAND test_${folder} --test-suite-exclude=slow,study)
+  add_test(NAME ${folder} COMMAND test_${folder} --test-suite-exclude=slow)
   set_tests_properties(${folder} PROPERTIES LABELS everyday)
   add_test(NAME ${folder}.slow COMMAND test_${folder} --test-suite=slow)
   set_tests_properties(${folder}.slow PROPERTIES LABELS slow)

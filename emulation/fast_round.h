@@ -59,9 +59,11 @@ class FastRound {
     return x == x ? std::copysign(std::numeric_limits<double>::infinity(), x) : canonical_nan(x);
   }
 
-  // acc + x, acc a value of the format, x of at most 24 bits: the double sum is exact, or x is
-  // below 2^-28 |acc| and far from any midpoint; so rounding it equals rounding the exact sum.
-  double add(double acc, double x) const { return (*this)(acc + x); }
+  // accumulate_add. The sum goes through round to odd: of few bits but far apart in exponent
+  // (2^-100 + 257 in BF16), its double would fall on a midpoint that the exact sum is beside.
+  double add(double acc, double x) const {
+    return (*this)(is_fp64_ ? acc + x : fast_add_to_odd(acc, x));
+  }
 
   // accumulate_step. Requires: the product is exact in double.
   double step(double acc, double a, double b) const { return (*this)(fast_add_to_odd(acc, a * b)); }

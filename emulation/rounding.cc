@@ -7,7 +7,8 @@
 //   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped if 1 is added.
 //   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from
 //      zero on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd
-//      gives max_finite, whose last bit is odd. kSaturate always gives max_finite.
+//      gives max_finite, whatever its last bit (fp8_e4m3's 448 = S.1111.110 is even), which is
+//      safe to round again to formats of a smaller range only. kSaturate always gives max_finite.
 #include "emulation/rounding.h"
 
 #include <bit>
@@ -27,7 +28,9 @@ constexpr RoundingInfo kRoundings[] = {
     {Rounding::kTowardZero, "toward_zero", "the neighbour nearer to zero: truncation (RZ)"},
     {Rounding::kUp, "up", "toward +infinity (RU)"},
     {Rounding::kDown, "down", "toward -infinity (RD)"},
-    {Rounding::kOdd, "odd", "exact, or the neighbour whose last bit is odd: safe to round again"},
+    {Rounding::kOdd, "odd",
+     "exact, or the neighbour whose last bit is odd (beyond max_finite: max_finite); safe to round "
+     "again to fewer bits and a smaller range"},
     {Rounding::kStochastic, "stochastic",
      "up with probability (distance below) / ulp, random bits keyed by seed, stream, step, site "
      "and "

@@ -13,6 +13,17 @@ bool is_weight_after_update(const Site& site) {
   return site.role == Role::kWeight && site.node.starts_with("optimizer:");
 }
 
+void read_held_out(LaneReport& out) {
+  out.accuracy = kNan;
+  if (out.evaluations.empty()) return;
+  const Evaluation& last = out.evaluations.back();
+  if (!std::isfinite(last.accuracy)) return;
+  const double answers = static_cast<double>(last.example_count);
+  out.held_out = {.correct = std::llround(last.accuracy * answers), .answers = last.example_count};
+  // Logits that are all NaN count as wrong answers, but a share of 0 would look measured.
+  if (last.accuracy > 0 || std::isfinite(last.loss)) out.accuracy = last.accuracy;
+}
+
 double weight_distance(const RunFile& run, int lane) {
   const int64_t died_at = run.lanes()[static_cast<size_t>(lane)].died_at;
   const int64_t last = died_at >= 0 ? std::min(died_at, run.steps() - 1) : run.steps() - 1;
@@ -79,7 +90,7 @@ LaneReport read_lane(const RunFile& run, int lane) {
   out.info = run.lanes()[static_cast<size_t>(lane)];
   out.loss = run.loss(lane);
   out.evaluations = run.evaluations(lane);
-  out.accuracy = out.evaluations.empty() ? kNan : out.evaluations.back().accuracy;
+  read_held_out(out);
   for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
   out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
@@ -97,14 +108,14 @@ void judge_lanes(Report& report) {
     JudgeInput input{.lane = lane.loss,
                      .reference = reference.loss,
                      .twin = {},
-                     .accuracy = lane.accuracy,
-                     .reference_accuracy = reference.accuracy,
-                     .twin_accuracy = kNan,
+                     .held_out = lane.held_out,
+                     .reference_held_out = reference.held_out,
+                     .twin_held_out = {},
                      .died_at = lane.info.died_at,
                      .keeps_own_weights = report.options.mode == LaneMode::kFree};
     if (twin != nullptr) {
       input.twin = twin->loss;
-      input.twin_accuracy = twin->accuracy;
+      input.twin_held_out = twin->held_out;
     }
     lane.judgement = judge(input);
     if (lane.info.is_reference && lane.judgement.verdict != Verdict::kBroke) {

@@ -29,7 +29,9 @@ struct LaneReport {
   LaneJudgement judgement;
   std::vector<double> loss;  // by step
   std::vector<Evaluation> evaluations;
-  double accuracy = 0;  // the last evaluation's; NaN: none
+  // The last evaluation's share of correct answers; NaN: none, or nothing but NaN was answered.
+  double accuracy = 0;
+  HeldOut held_out;
   double seconds = 0;   // of the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;

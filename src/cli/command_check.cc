@@ -5,6 +5,7 @@
 
 #include "analysis/check.h"
 #include "reports/check_text.h"
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 
@@ -35,14 +36,18 @@ std::function<int()> declare_check(CLI::App& app) {
       ->type_name("RUN")
       ->required();
   app.add_flag("--strict", args->options.strict, "sums and losses, too, must have equal bits");
-  app.add_option("--rel-tol", args->options.rel_tol,
-                 "of sums and losses, relative [2 gamma_n: another summation order]")
-      ->type_name("X");
+  const ArgumentChecks checks("check");
+  checks.number(app.add_option("--rel-tol", args->options.rel_tol,
+                               "of sums and losses, relative [2 gamma_n: another summation order]")
+                    ->type_name("X"));
   app.footer(
       "Bit hashes, counts, histograms and scaler states must be equal; sums and losses within\n"
       "--rel-tol. Exit codes: 0 equal; 1 a regression, or something of the baseline is missing;\n"
       "2 usage or file error; 3 not comparable (other model, data, policy, seed, or no baseline).");
-  return [args] { return run_check(*args); };
+  return [args, checks] {
+    checks.problems().throw_if_any();
+    return run_check(*args);
+  };
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
@@ -20,10 +21,28 @@ struct ExplainArgs {
 
 constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of the program
 
-int explain(const ExplainArgs& args) {
-  const Model& model = find_model(args.model);
-  const Policy policy = find_policy(args.policy);
-  if (args.batch < 1) throw InputError(fmt::format("--batch {}: at least 1 required", args.batch));
+// A lane of replay is a policy on a target, and two lanes are no policies at all.
+Policy explained_policy(const std::string& text) {
+  const LaneName name = parse_lane_name(text);
+  if (!name.target.empty()) {
+    throw InputError(fmt::format("--policy {}: a policy without @TARGET required", text),
+                     fmt::format("--policy {} (the ops and casts are the same)", name.policy));
+  }
+  if (text == kTruthLane || text == kTwinLane) {
+    throw InputError(fmt::format("--policy {}: a lane of replay with no policy file", text),
+                     fmt::format("--policy fp32 is the program that it runs, {}",
+                                 text == kTruthLane ? "in fp64" : "from weights one ulp away"));
+  }
+  return find_policy(text);
+}
+
+int explain(const ExplainArgs& args, ProblemList& problems) {
+  const Model* found = nullptr;
+  Policy policy;
+  collect_problems(problems, [&] { found = &find_model(args.model); });
+  collect_problems(problems, [&] { policy = explained_policy(args.policy); });
+  problems.throw_if_any();
+  const Model& model = *found;
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
   const auto data = open_data_set(spec, /*seed=*/1);
   const Graph step = differentiate(
@@ -44,10 +63,12 @@ std::function<int()> declare_explain(CLI::App& app) {
       ->required();
   app.add_option("--data", args->data, "whose image shape is used [the model's default]")
       ->type_name("SPEC");
-  app.add_option("--batch", args->batch, "examples per step")
-      ->type_name("N")
-      ->capture_default_str();
-  return [args] { return explain(*args); };
+  const ArgumentChecks checks("explain");
+  checks.whole(app.add_option("--batch", args->batch, "examples per step")
+                   ->type_name("N")
+                   ->capture_default_str(),
+               1, kLargestBatch);
+  return [args, checks] { return explain(*args, checks.problems()); };
 }
 
 }  // namespace lockstep

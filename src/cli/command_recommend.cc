@@ -3,9 +3,14 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "analysis/recommend.h"
 #include "reports/range_text.h"
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -14,13 +19,17 @@
 namespace lockstep {
 namespace {
 
+constexpr std::string_view kPolicyExtension = ".toml";
+constexpr size_t kCommandWidth = 96;
+
 struct RecommendArgs {
   std::string run, formats = "fp16", output;
   bool overwrite = false;
 };
 
 void refuse_model(const std::string& name) {
-  if (std::filesystem::exists(name)) return;
+  std::error_code error;
+  if (std::filesystem::exists(name, error)) return;
   for (const Model& model : models()) {
     if (model.name != name) continue;
     throw InputError(fmt::format("recommend {}: needs a run file in this version", name),
@@ -30,13 +39,59 @@ void refuse_model(const std::string& name) {
   }
 }
 
+// The replay of `o` with other lanes: every option that is not at its default, a few to a line.
+std::string replay_command(const RunOptions& o, const std::string& lanes,
+                           const std::string& output) {
+  const RunOptions d;  // the defaults
+  std::vector<std::string> words;
+  const auto add = [&words](const char* name, const auto& value, const auto& otherwise) {
+    if (value != otherwise) words.push_back(fmt::format("{} {}", name, value));
+  };
+  if (!o.data.empty()) words.push_back("--data " + shell_quoted(o.data));
+  words.push_back("--lanes " + shell_quoted(lanes));
+  add("--steps", o.steps, d.steps);
+  add("--batch", o.batch, d.batch);
+  if (o.mode == LaneMode::kSynced) words.emplace_back("--mode synced");
+  add("--seed", o.seed, d.seed);
+  add("--optimizer", o.optimizer.name, d.optimizer.name);
+  add("--lr", o.optimizer.lr, d.optimizer.lr);
+  add("--momentum", o.optimizer.momentum, d.optimizer.momentum);
+  add("--beta1", o.optimizer.beta1, d.optimizer.beta1);
+  add("--beta2", o.optimizer.beta2, d.optimizer.beta2);
+  add("--eps", o.optimizer.eps, d.optimizer.eps);
+  add("--weight-decay", o.optimizer.weight_decay, d.optimizer.weight_decay);
+  add("--eval-every", o.eval_every, d.eval_every);
+  add("--histogram-every", o.histogram_every, d.histogram_every);
+  add("--checkpoint-every", o.checkpoint_every, d.checkpoint_every);
+  words.push_back("-o " + shell_quoted(output));
+
+  std::string text, line = "  lockstep replay " + shell_quoted(o.model);
+  for (const std::string& word : words) {
+    if (line.size() + word.size() + std::string_view("  \\").size() > kCommandWidth) {
+      text += line + " \\\n";
+      line = "   ";
+    }
+    line += " " + word;
+  }
+  return text + line;
+}
+
 int run_recommend(const RecommendArgs& args) {
   refuse_model(args.run);
-  if (!args.output.empty() && std::filesystem::exists(args.output) && !args.overwrite) {
-    throw InputError(fmt::format("{}: exists, and nothing is overwritten unasked", args.output),
-                     "-o OTHER, or --overwrite");
+  ProblemList problems("recommend");
+  if (!args.output.empty()) {
+    if (!args.output.ends_with(kPolicyExtension)) {
+      problems.add(fmt::format("-o {}: a name that ends in {} required", args.output,
+                               kPolicyExtension),
+                   fmt::format("-o {}{}", args.output, kPolicyExtension));
+    }
+    check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
+                 "-o OTHER, or --overwrite", problems);
   }
-  const RunFile run(args.run);
+  std::optional<RunFile> opened;
+  collect_problems(problems, [&] { opened.emplace(args.run); });
+  problems.throw_if_any();
+  const RunFile& run = *opened;
   const Recommendation found = recommend(run, args.formats);
   fmt::print("{}", range_text(found));
   if (args.output.empty()) {
@@ -44,9 +99,8 @@ int run_recommend(const RecommendArgs& args) {
     return kExitFine;
   }
   write_text_file_atomically(args.output, found.policy);
-  fmt::print(
-      "\nWrote {}. To see what it does:\n  lockstep replay {} --lanes fp32,{} -o verify.h5\n",
-      args.output, run.options().model, args.output);
+  fmt::print("\nWrote {}. To see what it does:\n{}\n", args.output,
+             replay_command(run.options(), "fp32," + args.output, "verify.h5"));
   return kExitFine;
 }
 
@@ -60,8 +114,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
   app.add_option("--formats", args->formats, "fp16 or bf16")
       ->type_name("NAME")
       ->capture_default_str();
-  app.add_option("-o,--output", args->output, "write the policy here")->type_name("FILE");
-  app.add_flag("--overwrite", args->overwrite, "replace the policy file if it exists");
+  app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")->type_name("FILE");
+  app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(
       "Ranges only, nothing is searched: which loss scales keep every gradient inside the format,\n"
       "and which layers no scale suits.");

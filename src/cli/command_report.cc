@@ -1,10 +1,11 @@
 // lockstep report: a run file as text.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "reports/section.h"
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -15,22 +16,26 @@ namespace {
 
 struct ReportArgs {
   std::string run, output, format = "text";
+  bool overwrite = false;
 };
 
 int report(const ReportArgs& args) {
+  ProblemList problems("report");
   if (args.format != "text") {
-    throw InputError(fmt::format("--format {}: this version writes text only", args.format),
-                     "use --format text");
+    problems.add(fmt::format("--format {}: this version writes text only", args.format),
+                 "use --format text");
   }
-  const RunFile run(args.run);
-  const std::string text = report_text(read_report(run));
+  if (!args.output.empty()) {
+    check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
+                 "-o OTHER, or --overwrite", problems);
+  }
+  std::optional<RunFile> run;
+  collect_problems(problems, [&] { run.emplace(args.run); });
+  problems.throw_if_any();
+  const std::string text = report_text(read_report(*run));
   if (args.output.empty()) {
     fmt::print("{}", text);
     return kExitFine;
-  }
-  if (std::filesystem::exists(args.output) && std::filesystem::equivalent(args.output, args.run)) {
-    throw InputError(fmt::format("-o {}: is the run file itself", args.output),
-                     "name another file");
   }
   write_text_file_atomically(args.output, text);
   fmt::print("Wrote {}\n", args.output);
@@ -44,6 +49,7 @@ std::function<int()> declare_report(CLI::App& app) {
   app.add_option("RUN", args->run, "a run file")->type_name("")->required();
   app.add_option("-o,--output", args->output, "write here instead of to the terminal")
       ->type_name("FILE");
+  app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.add_option("--format", args->format, "text (html, markdown, json: not in this version)")
       ->type_name("NAME")
       ->capture_default_str();

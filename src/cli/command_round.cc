@@ -9,6 +9,7 @@
 
 #include "emulation/format.h"
 #include "emulation/rounding.h"
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 
@@ -105,21 +106,17 @@ void line(std::string_view name, const std::string& text) {
   if (!text.empty()) fmt::print("  {:<12}{}\n", name, text);
 }
 
-int run_round(const RoundArgs& args) {
-  ProblemList problems("round");
-  const auto collect = [&problems](auto work) {
-    try {
-      work();
-    } catch (const InputError& error) {
-      for (const std::string& problem : error.problems()) problems.add(problem);
-    }
-  };
+int run_round(const RoundArgs& args, ProblemList& problems) {
   double x = 0;
   const Format* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;
-  collect([&] { x = parse_value(args.value); });
-  collect([&] { format = &find_format(args.format); });
-  collect([&] { rounding = find_rounding(args.rounding); });
+  collect_problems(problems, [&] { x = parse_value(args.value); });
+  try {
+    format = &find_format(args.format);
+  } catch (const InputError& error) {
+    problems.add(error.what());  // with the format's name before the widths it has wrong
+  }
+  collect_problems(problems, [&] { rounding = find_rounding(args.rounding); });
   problems.throw_if_any();
 
   const double y = round_to_format(x, *format, rounding, args.random);
@@ -153,10 +150,12 @@ std::function<int()> declare_round(CLI::App& app) {
   app.add_option("--rounding", args->rounding, "see `lockstep list roundings`")
       ->type_name("R")
       ->capture_default_str();
-  app.add_option("--random", args->random, "the 32 random bits of stochastic rounding")
-      ->type_name("BITS")
-      ->capture_default_str();
-  return [args] { return run_round(*args); };
+  const ArgumentChecks checks("round");
+  checks.whole(app.add_option("--random", args->random, "the 32 random bits of stochastic rounding")
+                   ->type_name("BITS")
+                   ->capture_default_str(),
+               0, UINT32_MAX);
+  return [args, checks] { return run_round(*args, checks.problems()); };
 }
 
 }  // namespace lockstep

@@ -25,8 +25,17 @@ std::string& stored_command_line() {
   return text;
 }
 
-// Quotes what a POSIX shell would take apart.
-std::string quoted(const std::string& argument) {
+}  // namespace
+
+std::span<const Command> commands() {
+  return kCommands;
+}
+
+const std::string& command_line() {
+  return stored_command_line();
+}
+
+std::string shell_quoted(const std::string& argument) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%^";
   if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
@@ -41,20 +50,10 @@ std::string quoted(const std::string& argument) {
   return out + "'";
 }
 
-}  // namespace
-
-std::span<const Command> commands() {
-  return kCommands;
-}
-
-const std::string& command_line() {
-  return stored_command_line();
-}
-
 void set_command_line(int argc, char** argv) {
   // The program's own path says nothing about the run.
   std::string text = "lockstep";
-  for (int i = 1; i < argc; ++i) text += " " + quoted(argv[i]);
+  for (int i = 1; i < argc; ++i) text += " " + shell_quoted(argv[i]);
   stored_command_line() = std::move(text);
 }
 

@@ -30,7 +30,7 @@ struct TensorType {
 using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
 using Attributes = std::map<std::string, Attribute>;
 
-// The kind of thing a tensor is, as reports and policies speak of it (DESIGN §1).
+// The kind of thing a tensor is, as reports and policies speak of it.
 enum class Role : uint8_t {
   kInput, kWeight, kActivation, kGradActivation, kGradWeight, kAccumulator, kMasterWeight,
   kOptimizerState, kUpdate, kBuffer, kLoss,

@@ -34,6 +34,9 @@ struct OpCall {
   const Accumulator& gemm_accumulator;    // sums of products
   const Accumulator& reduce_accumulator;  // other sums
   uint8_t* events = nullptr;              // of output 0, see GemmArgs; null when not wanted
+  // Called by an op that adds something (a bias) to its sums of products, while output 0 still
+  // holds the bare sums; empty when nobody wants to see them.
+  std::function<void()> sums_ready = {};
 };
 
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for

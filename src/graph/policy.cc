@@ -64,6 +64,30 @@ std::vector<Policy> read_presets() {
   return all;
 }
 
+// "fp16" -> "presets of fp16: pure-fp16, torch-autocast-fp16": a format's name says what is meant
+// better than its nearest spelling does.
+std::string suggest(const std::string& name, const std::vector<std::string>& names) {
+  std::vector<std::string> of_format;
+  for (const std::string& known : names) {
+    if (known.ends_with("-" + name)) of_format.push_back(known);
+  }
+  if (of_format.empty()) return did_you_mean(name, names);
+  return "presets of " + name + ": " + join(of_format, ", ");
+}
+
+// What a lane's name may be and a policy's may not.
+void refuse_lane_name(const std::string& name) {
+  const size_t at = name.rfind('@');
+  if (at != std::string::npos && name.find('/') == std::string::npos) {
+    throw InputError("policy '" + name + "': a policy has no target, a lane has",
+                     "leave '" + name.substr(at) + "' out");
+  }
+  if (name == kTruthLane || name == kTwinLane) {
+    throw InputError("policy '" + name + "': a lane of its own, not a policy",
+                     "it runs by `lockstep replay MODEL --lanes fp32," + name + "`");
+  }
+}
+
 bool answers_to(const Policy& policy, const std::string& name) {
   return policy.name == name ||
          std::find(policy.aliases.begin(), policy.aliases.end(), name) != policy.aliases.end();
@@ -104,6 +128,7 @@ Policy find_policy(std::string_view name_or_path) {
   const std::string path(name_or_path);
   if (path.ends_with(kExtension)) return parse_policy(read_text_file(path), path);
 
+  refuse_lane_name(path);
   const size_t colon = path.find(':');
   const std::string name = path.substr(0, colon);
   const Policy* found = nullptr;
@@ -125,7 +150,7 @@ Policy find_policy(std::string_view name_or_path) {
   names.erase(std::unique(names.begin(), names.end()), names.end());
   throw InputError("policy '" + path + "': no such preset",
                    path.find('/') != std::string::npos ? "a policy file's name ends in .toml"
-                                                       : did_you_mean(name, names));
+                                                       : suggest(name, names));
 }
 
 }  // namespace lockstep

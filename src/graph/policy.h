@@ -79,6 +79,9 @@ struct Policy {
 // Reads a policy file's text. Throws: InputError with every problem (unknown key, format, op, ...).
 Policy parse_policy(std::string_view toml, std::string_view file_name);
 
+// Lanes that are no policies of their own: FP64 throughout, and FP32 from weights moved by an ulp.
+inline constexpr std::string_view kTruthLane = "fp64", kTwinLane = "twin";
+
 // All presets, oldest version first within a name.
 std::span<const Policy> presets();
 // NAME or NAME:VERSION (without a version: the newest), an alias, or a path ending in ".toml".

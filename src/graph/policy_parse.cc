@@ -103,9 +103,14 @@ class PolicyReader {
     if (auto name = root.text("name")) policy_.name = *name;
     // A name is used in lane lists, NAME:VERSION@TARGET,NAME,...
     if (policy_.name.empty() || policy_.name.find_first_of(":@,/ \t\n") != std::string::npos) {
-      root.problem("name",
-                   "= '" + policy_.name + "': must not be empty or contain : @ , / or spaces",
-                   "the default is the file's name without .toml");
+      const std::string constraint =
+          "'" + policy_.name + "': must not be empty or contain : @ , / or spaces";
+      if (root.has("name")) {
+        root.problem("name", "= " + constraint, "the default is the file's name without .toml");
+      } else {
+        problems_.add("name, by default the file's without .toml, " + constraint,
+                      "add name = \"...\" or rename the file");
+      }
     }
     policy_.version = root.text("version").value_or("");
     policy_.help = root.text("help").value_or("");

@@ -101,7 +101,13 @@ Checkpoint read_state(hid_t root) {
 
 // Damage has one meaning for the user whatever HDF5 says about it.
 std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit) {
-  if (!fs::exists(path)) return std::nullopt;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) {
+    throw InputError(fmt::format("checkpoint '{}': {}", path, error.message()),
+                     "are the folder's permissions right?");
+  }
+  if (!fs::exists(status)) return std::nullopt;
   hdf5::be_quiet();
   try {
     const hdf5::Handle access(commit_driver_access(), "set up the file driver");

@@ -1,5 +1,5 @@
 // What does a run file hold, and how is it written so that a kill at any moment loses nothing?
-// The only HDF5 code lives in this folder. Layout: docs/run-file.md (DESIGN §5). All objects exist
+// The only HDF5 code lives in this folder. Layout: docs/run-file.md. All objects exist
 // before step 0; each step is written, flushed, then `steps_complete` is raised and flushed.
 #pragma once
 
@@ -55,6 +55,7 @@ struct LaneInfo {
 struct Evaluation {
   int64_t steps_done = 0;
   double loss = 0, accuracy = 0;
+  int64_t example_count = 0;
 };
 
 // Reads up to steps_complete. Datasets are read when asked for, whole steps at a time.
@@ -67,7 +68,7 @@ class RunFile {
 
   const std::string& path() const;
   int64_t steps() const;              // steps_complete
-  const RunOptions& options() const;  // as the run was started
+  const RunOptions& options() const;  // as the run was started, policy files' texts included
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
@@ -77,6 +78,7 @@ class RunFile {
 
   std::vector<double> loss(int lane) const;     // [step]
   std::vector<double> seconds(int lane) const;  // [step], of the lane's work
+  std::vector<int32_t> attempts(int lane) const;  // [step]
   std::vector<Evaluation> evaluations(int lane) const;
   std::vector<ScalerRecord> scalers(int lane) const;        // [step], scaler 0
   std::vector<double> scale(int lane, int64_t step) const;  // [site]

@@ -1,5 +1,7 @@
 // Reading a run file. Extents are never trusted: rows count as far as `steps_complete` says.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -89,6 +91,10 @@ void RunFile::Impl::open(bool allow_empty) {
     throw InputError(
         fmt::format("run file '{}': {}", path, status ? status.message() : "not a regular file"));
   }
+  if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
+    throw InputError(fmt::format("run file '{}': cannot be read: {}", path, std::strerror(errno)),
+                     "are its permissions right?");
+  }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
     throw InputError(fmt::format("run file '{}': not an HDF5 file", path),
                      "a run file is what `lockstep replay -o` writes");
@@ -139,6 +145,12 @@ void RunFile::Impl::read_description() {
     if (info.died_at >= steps) info.died_at = -1;  // said in a step that was not completed
   }
   if (lanes.empty()) damaged("it has no lane");
+  // Presets come from the program, whose version the run file's lanes are compared with on resume.
+  for (const LaneInfo& lane : lanes) {
+    if (parse_lane_name(lane.name).policy.ends_with(".toml")) {
+      options.policy_texts[lane.name] = lane.policy_text;
+    }
+  }
 }
 
 RunFile::RunFile(const std::string& path, bool allow_empty) : impl_(std::make_unique<Impl>()) {
@@ -192,17 +204,23 @@ std::vector<double> RunFile::seconds(int lane) const {
   return impl_->guard([&] { return impl_->series<double>(lane, "seconds", impl_->steps); });
 }
 
+std::vector<int32_t> RunFile::attempts(int lane) const {
+  return impl_->guard([&] { return impl_->series<int32_t>(lane, "attempts", impl_->steps); });
+}
+
 std::vector<Evaluation> RunFile::evaluations(int lane) const {
   return impl_->guard([&] {
     const int64_t rows = std::min({impl_->dataset(lane, "eval/steps_done").rows(),
                                    impl_->dataset(lane, "eval/loss").rows(),
-                                   impl_->dataset(lane, "eval/accuracy").rows()});
+                                   impl_->dataset(lane, "eval/accuracy").rows(),
+                                   impl_->dataset(lane, "eval/example_count").rows()});
     const auto steps_done = impl_->series<int64_t>(lane, "eval/steps_done", rows);
     const auto loss = impl_->series<double>(lane, "eval/loss", rows);
     const auto accuracy = impl_->series<double>(lane, "eval/accuracy", rows);
+    const auto example_count = impl_->series<int64_t>(lane, "eval/example_count", rows);
     std::vector<Evaluation> evaluations;
     for (size_t i = 0; i < steps_done.size() && steps_done[i] <= impl_->steps; ++i) {
-      evaluations.push_back({steps_done[i], loss[i], accuracy[i]});
+      evaluations.push_back({steps_done[i], loss[i], accuracy[i], example_count[i]});
     }
     return evaluations;
   });

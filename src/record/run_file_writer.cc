@@ -101,9 +101,13 @@ hdf5::Handle open_to_write(const std::string& path, bool create) {
     return hdf5::Handle(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
                         "create it");
   } catch (const hdf5::Error& error) {
+    if (errno == EWOULDBLOCK) {  // the driver's lock
+      throw InputError(fmt::format("run file '{}': another run is writing this file", path),
+                       "wait until it ends, or choose another name");
+    }
     throw InputError(
         fmt::format("run file '{}': {}", path, errno != 0 ? std::strerror(errno) : error.what()),
-        "is the folder there and writable, and does no other run write this file?");
+        "are the folder and the file there and writable?");
   }
 }
 
@@ -114,12 +118,18 @@ RunFileWriter::~RunFileWriter() = default;
 
 RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool overwrite)
     : RunFileWriter() {
-  if (fs::exists(path)) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) {  // neither there nor not there
+    throw InputError(fmt::format("run file '{}': {}", path, error.message()),
+                     "are the folder's permissions right?");
+  }
+  if (fs::exists(status)) {
     if (!overwrite) {
       throw InputError(fmt::format("run file '{}' exists", path),
                        "choose another name, or go on with it by --resume");
     }
-    if (!fs::is_regular_file(path)) {
+    if (!fs::is_regular_file(status)) {
       throw InputError(fmt::format("run file '{}' is not a regular file", path));
     }
     if (H5Fis_hdf5(path.c_str()) > 0) open_to_write(path, false);  // refused while another writes

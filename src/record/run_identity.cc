@@ -73,6 +73,10 @@ std::vector<std::string> run_differences(hid_t root, const RunDescription& now) 
     if (hdf5::read_text(group.id(), layout::kPolicy) != lane.policy.text) {
       differences.push_back(fmt::format("lane {}: its policy '{}' has another text now", lane.name,
                                         lane.policy.label()));
+    } else if (hdf5::text_attribute(group.id(), layout::kPolicyHash) !=
+               layout::hex(lane.policy.hash())) {
+      differences.push_back(fmt::format("lane {}: the preset '{}' that its policy extends differs",
+                                        lane.name, lane.policy.extends));
     }
   }
   return differences;

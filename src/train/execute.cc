@@ -226,9 +226,22 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   }
   const KernelSet& kernels = active_kernels();
   const size_t node = static_cast<size_t>(instruction.node);
-  ops_[node]->run({graph_.nodes[node], inputs, outputs, kernels, *instruction.gemm_accumulator,
-                   *instruction.reduce_accumulator, events.empty() ? nullptr : events.data()});
-  if (!events.empty()) measure_accumulator<T>(instruction, events, reference, records);
+  OpCall call{graph_.nodes[node],
+              inputs,
+              outputs,
+              kernels,
+              *instruction.gemm_accumulator,
+              *instruction.reduce_accumulator,
+              events.empty() ? nullptr : events.data()};
+  bool sums_pending = !events.empty();
+  if (sums_pending) {
+    call.sums_ready = [&] {
+      measure_accumulator<T>(instruction, events, /*is_output=*/false, reference, records);
+      sums_pending = false;
+    };
+  }
+  ops_[node]->run(call);
+  if (sums_pending) measure_accumulator<T>(instruction, events, true, reference, records);
 
   for (size_t o = 0; o < outputs.size(); ++o) {
     const ValueRounding& rounding = instruction.roundings.at(o);
@@ -251,17 +264,20 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
 }
 
 // The histogram, moments and hash are those of the final sums; the counts of what went wrong are
-// over outputs whose chain of steps did it anywhere.
+// over outputs whose chain of steps did it anywhere. Sums that are not yet the op's output (a bias
+// still joins) have nothing in the reference to be compared with: compared stays 0.
 template <typename T>
 void Executor::measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
-                                   const Executor* reference, std::span<SiteRecord> records) {
+                                   bool is_output, const Executor* reference,
+                                   std::span<SiteRecord> records) {
   const int value = instruction.outputs.at(0);
   const Format& format = *instruction.gemm_accumulator->format;
   SiteRecord& record = records[instruction.accumulator_site];
   record.measured = true;
   record.scale = site_scale(instruction.accumulator_site);
   record.stats = observe<T>(tensor(value).as<T>(), format);
-  record.error = error_of<T>(value, record.stats, format, record.scale, reference);
+  record.error = is_output ? error_of<T>(value, record.stats, format, record.scale, reference)
+                           : ErrorStats{};
   TensorStats& stats = record.stats;
   stats.to_zero = stats.to_infinity = stats.inexact = stats.nan = 0;
   for (const uint8_t event : events) {

@@ -70,7 +70,8 @@ class Executor {
                    std::span<SiteRecord> records);
   template <typename T>
   void measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
-                           const Executor* reference, std::span<SiteRecord> records);
+                           bool is_output, const Executor* reference,
+                           std::span<SiteRecord> records);
   // Completes records[sites[0]], whose stats are set, with scale and error; copies it to the
   // others.
   template <typename T>

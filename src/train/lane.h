@@ -17,15 +17,16 @@
 
 namespace lockstep {
 
-// Lanes with fixed names, beside the policies.
-inline constexpr std::string_view kReferenceLane = "fp32", kTruthLane = "fp64", kTwinLane = "twin";
+// The lane that every other one is compared with.
+inline constexpr std::string_view kReferenceLane = "fp32";
 
 // A lane whose weights became non-finite takes this many more steps before it stops.
 inline constexpr int64_t kStepsAfterNonfinite = 5;
 
-// The description of a lane by name: its policy, engine and target.
+// The description of a lane by name: its policy, engine and target. `policy_text`: what the lane's
+// policy file held when the run began; without it the file is read.
 // Throws: InputError: unknown policy, target not served.
-LaneDescription describe_lane(std::string_view name);
+LaneDescription describe_lane(std::string_view name, const std::string* policy_text = nullptr);
 inline Container container_of(const LaneDescription& lane) {
   return lane.policy.name == kTruthLane ? Container::kF64 : Container::kF32;
 }

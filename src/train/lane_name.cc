@@ -29,6 +29,12 @@ Policy twin_policy() {
   return policy;
 }
 
+// Problems of a policy file have a line, and now its path, too: a run lists many lanes' problems.
+std::string with_path(const std::string& path, const std::string& problem) {
+  if (!path.ends_with(".toml") || problem.find(path) != std::string::npos) return problem;
+  return "policy '" + path + "': " + problem;
+}
+
 }  // namespace
 
 // The target stands behind the last '@', unless that is part of a file name.
@@ -46,7 +52,7 @@ LaneName parse_lane_name(std::string_view text) {
   return name;
 }
 
-LaneDescription describe_lane(std::string_view text) {
+LaneDescription describe_lane(std::string_view text, const std::string* policy_text) {
   const LaneName name = parse_lane_name(text);
   LaneDescription lane;
   lane.name = std::string(text);
@@ -63,11 +69,15 @@ LaneDescription describe_lane(std::string_view text) {
       lane.policy = truth_policy();
     } else if (name.policy == kTwinLane) {
       lane.policy = twin_policy();
+    } else if (policy_text != nullptr) {
+      lane.policy = parse_policy(*policy_text, name.policy);
     } else {
       lane.policy = find_policy(name.policy);
     }
   } catch (const InputError& error) {
-    for (const std::string& problem : error.problems()) problems.add(problem);
+    for (const std::string& problem : error.problems()) {
+      problems.add(with_path(name.policy, problem));
+    }
   }
   problems.throw_if_any();
   return lane;

@@ -38,6 +38,10 @@ void check_numbers(const RunOptions& options, ProblemList& problems) {
   at_least("checkpoint-every", options.checkpoint_every, 1);
 }
 
+std::string hardware_of(const LaneDescription& lane) {
+  return lane.target == lane.engine ? "" : lane.target;
+}
+
 // The reference first, in the order given otherwise.
 std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
   std::vector<std::string> ordered = {std::string(kReferenceLane)};
@@ -47,6 +51,24 @@ std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, Prob
     if (lane != kReferenceLane) ordered.push_back(lane);
   }
   return ordered;
+}
+
+// One arithmetic under two names ("tf32,tf32:1") would be computed twice and shown as two.
+void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const LaneDescription &a = lanes[j], &b = lanes[i];
+      // A target that is an engine is in `engine`; one that is hardware changes the accumulators.
+      const bool same = a.policy.name == b.policy.name && a.policy.hash() == b.policy.hash() &&
+                        a.engine == b.engine && hardware_of(a) == hardware_of(b);
+      if (!same || a.name == b.name) continue;  // equal names are refused by order_lanes
+      problems.add(
+          fmt::format("lane '{}': the same as lane '{}', both are {} on {}", b.name, a.name,
+                      b.policy.label(), b.target.empty() ? b.engine : b.target),
+          a.is_reference ? "the reference always runs; leave the other name out" : "name it once");
+      break;
+    }
+  }
 }
 
 class Stopwatch {
@@ -103,8 +125,13 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   }
   options.lanes = order_lanes(options.lanes, problems);
   for (const std::string& lane : options.lanes) {
-    collect(problems, [&] { description.lanes.push_back(describe_lane(lane)); });
+    const auto text = options.policy_texts.find(lane);
+    const bool recorded = text != options.policy_texts.end();
+    collect(problems, [&] {
+      description.lanes.push_back(describe_lane(lane, recorded ? &text->second : nullptr));
+    });
   }
+  refuse_equal_lanes(description.lanes, problems);
   problems.throw_if_any();
 
   graph = differentiate(

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ struct RunOptions {
   int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;
   uint64_t seed = 1;
+  // By lane: the TOML that its policy file held when the run began. A resumed run
+  // (RunFile::options) goes on with these; the files may have gone or changed. Empty: the files are
+  // read.
+  std::map<std::string, std::string> policy_texts;
 };
 
 // A lane's name taken apart. "tf32@hopper" -> {"tf32", "hopper"}.

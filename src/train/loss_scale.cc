@@ -1,6 +1,6 @@
 // The table of loss scalers. Arithmetic follows PyTorch's GradScaler to the bit: the scale is held
 // in FP32, its products with the factors are formed in double and rounded once. Source:
-// reference/amp-presets.md A2 (torch/amp/grad_scaler.py, aten amp_update_scale_ kernel).
+// torch/amp/grad_scaler.py and the aten amp_update_scale_ kernel.
 #include "src/train/loss_scale.h"
 
 #include <cmath>

@@ -38,6 +38,43 @@ TEST_CASE("reduce: a block sum is accumulate_add in the declared order") {
   }
 }
 
+TEST_CASE("reduce: few-bit terms, far apart in exponent, are rounded once") {
+  // Midpoints of BF16 (257) and FP16 (2049) with terms far below a double's last bit around them.
+  constexpr int kExponents[] = {0, 0, -60, -100, -126, 0};
+  constexpr float kSignificands[] = {1, 257, 2049, 3, 513, 4097};
+  const RandomStream random(21, RandomPurpose::kTest, 0);
+  uint64_t moved = 0;  // sums that a plain double addition gets wrong
+  for (const Accumulator& accumulator : accumulators()) {
+    for (int sample = 0; sample < 200; ++sample) {
+      std::vector<float> x(64);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const uint32_t bits = random.bits(static_cast<uint64_t>(sample) * x.size() + i);
+        if (bits % 8 != 0) continue;  // sparse: sums must not become long
+        const float sign = (bits & 0x80) != 0 ? -1.0f : 1.0f;
+        x[i] = std::ldexp(sign * kSignificands[bits / 256 % 6], kExponents[bits / 4096 % 6]);
+      }
+      const auto term = [&](int64_t i) { return double(x[static_cast<size_t>(i)]); };
+      const auto n = static_cast<int64_t>(x.size());
+      const double want = reduce_fixed<double>(
+          n, term, [&](double a, double b) { return accumulate_add(accumulator, a, b); });
+      const double twice = reduce_fixed<double>(n, term, [&](double a, double b) {
+        return round_to_format(a + b, *accumulator.format, Rounding::kNearestEven);
+      });
+      moved += want != twice;
+      CAPTURE(accumulator.name);
+      CAPTURE(sample);
+      REQUIRE(equal_bits(scalar_block_sum(x.data(), n, accumulator), want));
+      for (const KernelSet* set : available_kernel_sets()) {
+        float sum = 0;
+        set->f32.channel_sum(x.data(), &sum, 1, 1, n, accumulator);
+        CAPTURE(set->name);
+        REQUIRE(sum == static_cast<float>(want));
+      }
+    }
+  }
+  CHECK(moved > 10);
+}
+
 TEST_CASE("reduce: channel_sum walks (o, i) with o outside, over several blocks") {
   constexpr int64_t kOuter = 70, kChannels = 3, kInner = 90;  // 6300 terms: two blocks
   for (const Accumulator& accumulator : accumulators()) {

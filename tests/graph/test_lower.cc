@@ -12,7 +12,7 @@ namespace {
 
 void check_golden(const std::string& name, const std::string& text) {
   const std::string path = LOCKSTEP_SOURCE_DIR "/tests/golden/" + name;
-  if (std::getenv("LOCKSTEP_UPDATE_GOLDEN") != nullptr) write_text_file_atomically(path, text);
+  if (std::getenv("LOCKSTEP_REWRITE_GOLDEN") != nullptr) write_text_file_atomically(path, text);
   CHECK(text == read_text_file(path));
 }
 

@@ -83,6 +83,7 @@ void run_conv2d(const OpCall& call) {
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
     kernels.conv2d_forward(conv);
     if (call.inputs.size() < 3) return;
+    if (call.sums_ready) call.sums_ready();
     const ConvShape& s = conv.shape;
     const T* b = input<T>(call, 2);
     const int64_t plane = s.out_height * s.out_width;

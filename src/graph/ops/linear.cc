@@ -52,6 +52,7 @@ void run_linear(const OpCall& call) {
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     kernels.gemm(gemm);
     if (call.inputs.size() < 3) return;
+    if (call.sums_ready) call.sums_ready();
     const T* b = input<T>(call, 2);
     for (int64_t row = 0; row < m; ++row) kernels.add(y + row * n, b, y + row * n, n);
   });
