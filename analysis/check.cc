@@ -33,6 +33,8 @@ class Comparer {
     const std::vector<double> magnitude =
         row.magnitude ? row.magnitude(base) : std::vector<double>();
     const size_t size = std::max(length(a), length(b));
+    // Which steps have a record is compared by a rule of its own.
+    if (row.scope == Scope::kRecord && std::min(length(a), length(b)) == 0) return;
     for (size_t i = 0; i < size; ++i) {
       if (row.scope == Scope::kSite && row.measured) {
         const bool in_run = row.measured(run, i) > 0, in_base = row.measured(base, i) > 0;
@@ -44,11 +46,11 @@ class Comparer {
       ++group.compared;
       if (apart <= tolerance(row.rule)) continue;
       const bool by_site = row.scope == Scope::kSite;
-      const bool by_step = by_site || row.scope == Scope::kStep;
+      const bool by_step = by_site || row.scope == Scope::kStep || row.scope == Scope::kRecord;
       Difference d{.step = by_step ? run.step : -1,
                    .lane = lane,
                    .rule = row.rule.name,
-                   .site = by_site ? sites_.sites[i].label() : "",
+                   .site = site_label(row.scope, i),
                    .run = printed(a, i),
                    .baseline = printed(b, i),
                    .relative = apart};
@@ -74,6 +76,10 @@ class Comparer {
   }
 
  private:
+  std::string site_label(Scope scope, size_t i) const {
+    if (scope == Scope::kSite) return sites_.sites[i].label();
+    return scope == Scope::kRecord ? sites_.sites.at(i / kHistogramBins).label() : "";
+  }
   static size_t length(const Column& c) { return std::max(c.integers.size(), c.reals.size()); }
 
   double tolerance(const CheckRule& rule) const {
@@ -151,7 +157,8 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
       ours.load_step(step);
       theirs.load_step(step);
       for (size_t r = 0; r < rules.size(); ++r) {
-        if (rules[r].scope == Scope::kSite || rules[r].scope == Scope::kStep) {
+        if (rules[r].scope == Scope::kSite || rules[r].scope == Scope::kStep ||
+            rules[r].scope == Scope::kRecord) {
           comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
         }
       }

@@ -2,6 +2,7 @@
 // so that a new statistic is checked without a line here.
 #include "analysis/check_rules.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lockstep {
@@ -95,6 +96,44 @@ RuleRow evaluation_row(std::string name, Comparison comparison, std::string help
   return row;
 }
 
+RuleRow lane_row(std::string name, std::string help,
+                 std::function<std::vector<uint64_t>(const LaneView&)> get) {
+  RuleRow row;
+  row.rule = {std::move(name), Comparison::kExact, std::move(help)};
+  row.scope = Scope::kLane;
+  row.read = [get = std::move(get)](const LaneView& v) {
+    return Column{.integers = get(v), .reals = {}};
+  };
+  return row;
+}
+
+// The record of the view's step; nothing where there is none.
+Column histogram_record(const LaneView& v) {
+  const auto found = std::lower_bound(v.histogram_steps.begin(), v.histogram_steps.end(), v.step);
+  if (found == v.histogram_steps.end() || *found != v.step) return {};
+  const std::vector<uint32_t> bins = v.run.histogram(v.lane, found - v.histogram_steps.begin());
+  return {.integers = {bins.begin(), bins.end()}, .reals = {}};
+}
+
+void add_histogram_rows(std::vector<RuleRow>& rows) {
+  rows.push_back({.rule = {"exponent_histogram", Comparison::kExact,
+                           "exponent histograms of single steps, by site and bin"},
+                  .scope = Scope::kRecord,
+                  .read = histogram_record,
+                  .measured = nullptr,
+                  .magnitude = nullptr});
+  rows.push_back(lane_row(
+      "exponent_histogram_step", "steps with a histogram of their own", [](const LaneView& v) {
+        return std::vector<uint64_t>(v.histogram_steps.begin(), v.histogram_steps.end());
+      }));
+  rows.push_back(lane_row("exponent_histogram_50", "exponent histograms, summed over the run",
+                          [](const LaneView& v) { return v.run.total_histogram(v.lane); }));
+  rows.push_back(
+      lane_row("exponent_histogram_50_steps", "steps that those sums cover", [](const LaneView& v) {
+        return std::vector<uint64_t>{static_cast<uint64_t>(v.run.total_histogram_steps(v.lane))};
+      }));
+}
+
 std::vector<RuleRow> make_rows() {
   std::vector<RuleRow> rows;
   rows.push_back({.rule = {"bits_hash", Comparison::kExact, "hash of every value's bits"},
@@ -147,6 +186,19 @@ std::vector<RuleRow> make_rows() {
                                 [](const Evaluation& e) { return e.loss; }));
   rows.push_back(evaluation_row("accuracy", Comparison::kTolerance, "held-out accuracy, 0..1",
                                 [](const Evaluation& e) { return e.accuracy; }));
+  rows.push_back(evaluation_row("example_count", Comparison::kExact, "examples held out",
+                                [](const Evaluation& e) { return e.example_count; }));
+  add_histogram_rows(rows);
+  rows.push_back({.rule = {"attempts", Comparison::kExact, "how often the step was computed"},
+                  .scope = Scope::kStep,
+                  .read =
+                      [](const LaneView& v) {
+                        return Column{.integers = {static_cast<uint64_t>(
+                                          v.attempts[static_cast<size_t>(v.step)])},
+                                      .reals = {}};
+                      },
+                  .measured = nullptr,
+                  .magnitude = nullptr});
   rows.push_back({.rule = {"died_at", Comparison::kExact, "step after which the lane stopped"},
                   .scope = Scope::kLane,
                   .read =
@@ -154,15 +206,6 @@ std::vector<RuleRow> make_rows() {
                         const auto lane = static_cast<size_t>(v.lane);
                         return Column{.integers = {},
                                       .reals = {static_cast<double>(v.run.lanes()[lane].died_at)}};
-                      },
-                  .measured = nullptr,
-                  .magnitude = nullptr});
-  rows.push_back({.rule = {"exponent_histogram_50", Comparison::kExact,
-                           "exponent histograms, summed over the run"},
-                  .scope = Scope::kLane,
-                  .read =
-                      [](const LaneView& v) {
-                        return Column{.integers = v.run.total_histogram(v.lane), .reals = {}};
                       },
                   .measured = nullptr,
                   .magnitude = nullptr});
@@ -175,6 +218,8 @@ LaneView::LaneView(const RunFile& run_file, int lane_index)
     : run(run_file),
       lane(lane_index),
       loss(run.loss(lane)),
+      attempts(run.attempts(lane)),
+      histogram_steps(run.histogram_steps(lane)),
       scalers(run.scalers(lane)),
       evaluations(run.evaluations(lane)) {}
 

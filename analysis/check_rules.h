@@ -22,6 +22,8 @@ struct LaneView {
   const RunFile& run;
   int lane;
   std::vector<double> loss;
+  std::vector<int32_t> attempts;
+  std::vector<int64_t> histogram_steps;
   std::vector<ScalerRecord> scalers;
   std::vector<Evaluation> evaluations;
   // Of the loaded step, by site:
@@ -39,6 +41,7 @@ struct Column {
 enum class Scope : uint8_t {
   kSite,        // one number per site, every step
   kStep,        // one number per step
+  kRecord,      // numbers by site and bin, in the steps that both runs have a record of
   kEvaluation,  // one number per evaluation, once per lane
   kLane,        // numbers of the whole lane, once
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace lockstep {
 namespace {
@@ -24,6 +25,20 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
   };
 }
 
+auto identity_of(const Site& s) {
+  return std::tie(s.id, s.layer, s.op, s.role, s.point, s.shape, s.node, s.index, s.value, s.feeds,
+                  s.scaled);
+}
+
+void compare_sites(const SiteTable& ours, const SiteTable& theirs, CheckResult& result) {
+  for (size_t i = 0; i < ours.sites.size(); ++i) {
+    if (identity_of(ours.sites[i]) == identity_of(theirs.sites[i])) continue;
+    result.not_comparable.push_back(fmt::format("site {}: '{}' here, '{}' in the baseline", i,
+                                                ours.sites[i].label(), theirs.sites[i].label()));
+    return;
+  }
+}
+
 void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& result) {
   const auto ours = setup_of(run.options());
   const auto theirs = setup_of(baseline.options());
@@ -38,10 +53,17 @@ void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& res
     result.not_comparable.push_back(fmt::format("site table: {} sites here, {} in the baseline",
                                                 run.sites().sites.size(),
                                                 baseline.sites().sites.size()));
+  } else {
+    compare_sites(run.sites(), baseline.sites(), result);
   }
   if (run.options().data != baseline.options().data) {
     result.remarks.push_back(fmt::format("data: '{}' here, '{}' in the baseline",
                                          run.options().data, baseline.options().data));
+  }
+  if (run.options().histogram_every != baseline.options().histogram_every) {
+    result.remarks.push_back(
+        fmt::format("histograms: every {} steps here, every {} in the baseline",
+                    run.options().histogram_every, baseline.options().histogram_every));
   }
   for (const auto& [key, value] : baseline.environment()) {
     const auto it = run.environment().find(key);

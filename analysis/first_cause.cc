@@ -20,10 +20,10 @@ std::optional<NonfiniteCause> find_nonfinite(const SiteTable& sites, const StepC
     const auto i = static_cast<size_t>(site.id);
     if (!counts.nonfinite(i)) continue;
     NonfiniteCause here{.step = step,
-                              .site = site.id,
-                              .to_infinity = counts.to_infinity[i],
-                              .nan = counts.nan[i],
-                              .count = counts.count[i]};
+                        .site = site.id,
+                        .to_infinity = counts.to_infinity[i],
+                        .nan = counts.nan[i],
+                        .count = counts.count[i]};
     here.feeds_finite = std::none_of(site.feeds.begin(), site.feeds.end(), [&](int32_t f) {
       return counts.nonfinite(static_cast<size_t>(f));
     });

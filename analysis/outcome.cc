@@ -61,8 +61,7 @@ double learning_noise(std::span<const double> reference) {
 namespace {
 
 bool learned(std::span<const double> reference) {
-  return !reference.empty() &&
-         reference.front() - tail_mean(reference) > learning_noise(reference);
+  return !reference.empty() && reference.front() - tail_mean(reference) > learning_noise(reference);
 }
 
 void count_answers(const JudgeInput& in, LaneJudgement& out) {

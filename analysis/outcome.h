@@ -1,7 +1,7 @@
 // Did a lane train as well as the reference?
 // Judged on the mean loss over the end of the run and on the number of correct held-out answers,
-// against margins that are never below what the one-ulp twin does. One seed rules out a large regression; it cannot show
-// that two lanes are equal.
+// against margins that are never below what the one-ulp twin does. One seed rules out a large
+// regression; it cannot show that two lanes are equal.
 //
 //   gap     tail mean of the lane's loss - tail mean of the reference's     (units of the loss)
 //   margin  max(kLossMarginShare * (reference's first loss - its tail mean), |twin's gap|)

@@ -87,8 +87,9 @@ inline int exponent_bin(double x) {
 }
 
 // Adds one element to the statistics. `square` and `error` are its virtual lanes of the two sums.
-template <typename T>
-void measure_element(T before, T after, uint64_t index, const StatsLimits& limits,
+// `before` may be a double where `after` is a float: a value more exact than its container.
+template <typename Before, typename T>
+void measure_element(Before before, T after, uint64_t index, const StatsLimits& limits,
                      TensorStats& stats, double& square, double& error) {
   const double x = before, y = after;
   const double magnitude = std::abs(x), result = std::abs(y);

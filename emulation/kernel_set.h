@@ -94,6 +94,16 @@ struct OptimizerFormats {
   const Format* weight;      // of the array that is updated: the master weights where there are any
   Rounding rounding = Rounding::kNearestEven;   // of the weight after the update
   StochasticKey key;
+  Rounding state_rounding = Rounding::kNearestEven;
+  StochasticKey state_keys[2] = {};             // in the order of the arguments
+};
+// What an optimizer's roundings did, each null where nobody asks. Before: the value without the
+// roundings of this step, in double, from the stored operands; after: the value kept.
+// The weight's "before" is the exact sum of the weight and its update as rounded.
+struct OptimizerMeasurements {
+  TensorStats* weight = nullptr;
+  TensorStats* update = nullptr;       // of dw; needs the array `update`
+  TensorStats* states[2] = {};
 };
 struct UpdateStats {        // the run file's updates/
   uint64_t stagnant = 0;    // update != 0 but the rounded weight did not move
@@ -111,6 +121,7 @@ struct SgdArgs {   // buf = mu buf + g (first step: buf = g), g includes weight_
   double lr, momentum, weight_decay;
   bool first_step;
   OptimizerFormats formats;
+  OptimizerMeasurements measured = {};
 };
 template <typename T>
 struct AdamArgs {  // decoupled: w *= 1 - lr wd first (AdamW); else g += wd w (Adam)
@@ -123,6 +134,7 @@ struct AdamArgs {  // decoupled: w *= 1 - lr wd first (AdamW); else g += wd w (A
   bool decoupled_weight_decay;
   int64_t step;            // 1-based; bias corrections 1 - beta^step are formed in double
   OptimizerFormats formats;
+  OptimizerMeasurements measured = {};
 };
 
 template <typename T>

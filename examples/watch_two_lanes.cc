@@ -1,5 +1,6 @@
 // Task: train two lanes from my own program and look at every step myself.
-// An observer receives plain records: here, the share of gradient values that FP16 turned to zero.
+// An observer receives plain records: here, the share of gradients with a sum that underflowed: a
+// step of it was not zero before its rounding to FP16, and zero after.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -15,16 +16,17 @@ class GradientUnderflow : public Observer {
   void on_start(const RunDescription& run) override { sites_ = run.sites; }
   void on_step(const StepRecord& record) override {
     const LaneStep& lane = record.lanes.at(1);  // 0 is always the FP32 reference
-    uint64_t nonzero = 0, lost = 0;
+    uint64_t sums = 0, underflowed = 0;
     for (const Site& site : sites_->sites) {
-      if (site.role != Role::kGradActivation || site.point != Point::kOutput) continue;
+      const bool is_gradient = site.op.find("_backward_") != std::string::npos;
+      if (!is_gradient || site.point != Point::kAccumulator) continue;
       const TensorStats& stats = lane.sites.at(static_cast<size_t>(site.id)).stats;
-      nonzero += stats.count - stats.source_zero;
-      lost += stats.to_zero;
+      sums += stats.count;
+      underflowed += stats.to_zero;
     }
-    fmt::print("step {}: loss {:.4f}, {:.2f} % of the nonzero activation gradients lost\n",
+    fmt::print("step {}: loss {:.4f}, {:.2f} % of the gradients had a sum that underflowed\n",
                record.step, lane.loss,
-               nonzero == 0 ? 0 : 100 * static_cast<double>(lost) / static_cast<double>(nonzero));
+               100 * static_cast<double>(underflowed) / static_cast<double>(sums));
     ++steps;
   }
   int steps = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reports/number_text.h"
 #include "reports/text_writer.h"
 #include "src/core/text.h"
 
@@ -76,9 +77,10 @@ std::string check_text(const CheckResult& result, const std::string& run_path,
   uint64_t different = 0;
   for (const DifferenceGroup& g : result.groups) different += g.count;
   blocks.push_back(paragraph(fmt::format(
-      "{} of {} numbers differ, in {} lanes over {} steps. Hashes, counts, histograms and scaler "
+      "{} of {} numbers differ, in {} over {}. Hashes, counts, histograms and scaler "
       "states are compared exactly, sums and losses {}.",
-      with_thousands(different), with_thousands(result.values), result.lanes.size(), result.steps,
+      with_thousands(different), with_thousands(result.values),
+      counted(result.lanes.size(), "lane"), counted(static_cast<uint64_t>(result.steps), "step"),
       options.strict ? "exactly too (--strict)"
                      : fmt::format("to a relative {:.3g}", options.rel_tol))));
   add_list(blocks, "Not comparable:", result.not_comparable);

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/core/text.h"
+
 namespace lockstep {
 
 std::string percent(double rate) {
@@ -20,6 +22,10 @@ std::string percent(double rate) {
   if (value >= 10) return fmt::format("{:.1f}%", value);
   if (value >= 0.01) return fmt::format("{:.2f}%", value);
   return fmt::format("{:.0e}%", value);
+}
+
+std::string counted(uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", with_thousands(count), noun, count == 1 ? "" : "s");
 }
 
 std::string short_number(double value) {

@@ -32,7 +32,7 @@ struct LaneReport {
   // The last evaluation's share of correct answers; NaN: none, or nothing but NaN was answered.
   double accuracy = 0;
   HeldOut held_out;
-  double seconds = 0;   // of the lane's own work, all steps
+  double seconds = 0;  // of the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;
   std::vector<SkipEvent> skips;

@@ -62,12 +62,12 @@ Blocks lanes_section(const Report& report) {
                    {"time"}};
   for (const LaneReport& lane : report.lanes) table.rows.push_back(row_of(lane));
   table.notes = {
-      fmt::format(
-          "{}: {} steps of batch {}. loss: mean over the last {} steps. held-out: accuracy at "
-          "the last evaluation. skips: steps skipped by the loss scaler. died: step. time: of "
-          "the lane's own work.",
-          report.options.model, report.steps, report.options.batch,
-          std::min(report.steps, std::max(kTailSteps, report.steps / kTailDivisor))),
+      fmt::format("{}: {} of batch {}. loss: mean over the last {}. held-out: accuracy at "
+                  "the last evaluation (-: none, or all answers NaN). skips: steps skipped by the "
+                  "loss scaler. died: step. time: of "
+                  "the lane's own work.",
+                  report.options.model, counted(static_cast<uint64_t>(report.steps), "step"),
+                  report.options.batch, counted(tail_of(report.reference().loss).size(), "step")),
       distance_note(report)};
   return {table};
 }

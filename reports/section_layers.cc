@@ -17,8 +17,9 @@ constexpr double kShownSubnormalRate = 0.1;
 
 bool has_something_to_say(const LayerHealth& row) {
   const SiteHealth& h = row.worst;
-  return h.to_infinity + h.nan + h.saturated > 0 || h.first_nonfinite_step >= 0 ||
-         h.to_zero_rate() >= kShownLostRate || h.to_subnormal_rate() >= kShownSubnormalRate;
+  return h.to_infinity + h.nan + h.saturated > 0 || h.infinite_in_steps > 0 ||
+         h.first_nonfinite_step >= 0 || h.to_zero_rate() >= kShownLostRate ||
+         h.to_subnormal_rate() >= kShownSubnormalRate;
 }
 
 std::string role_text(const Site& site) {
@@ -38,10 +39,17 @@ const std::vector<RateColumn>& rate_columns() {
       {"subnormal", [](const SiteHealth& h) { return h.to_subnormal_rate(); }, true},
       {"to inf", [](const SiteHealth& h) { return SiteHealth::rate(h.to_infinity, h.count); },
        true},
+      {"inf before", [](const SiteHealth& h) { return h.infinite_in_rate(); }, false},
       {"NaN", [](const SiteHealth& h) { return SiteHealth::rate(h.nan, h.count); }, false},
       {"saturated", [](const SiteHealth& h) { return h.saturated_rate(); }, false},
   };
   return columns;
+}
+
+// "36 (12.5%)"; where nothing was lost but an infinity came in, the first such step: "36 (inf)".
+std::string worst_step_text(const SiteHealth& h) {
+  if (h.worst_step >= 0) return fmt::format("{} ({})", h.worst_step, percent(h.worst_step_rate));
+  return h.first_nonfinite_step < 0 ? "" : fmt::format("{} (inf)", h.first_nonfinite_step);
 }
 
 TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>& rows) {
@@ -62,9 +70,7 @@ TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>&
     const Site& site = report.site(row->site);
     std::vector<std::string> cells = {site.layer.empty() ? "-" : site.layer, role_text(site)};
     for (const RateColumn* column : shown) cells.push_back(percent(column->rate(row->worst)));
-    cells.push_back(row->worst.worst_step < 0 ? ""
-                                              : fmt::format("{} ({})", row->worst.worst_step,
-                                                            percent(row->worst.worst_step_rate)));
+    cells.push_back(worst_step_text(row->worst));
     cells.push_back(fmt::format("{} {}", site.op, to_string(site.point)));
     table.rows.push_back(std::move(cells));
   }
@@ -78,7 +84,9 @@ Blocks layers_section(const Report& report) {
   out.push_back(paragraph(fmt::format(
       "Each row is the worst site of a layer and role, over all steps. to zero (underflow), "
       "subnormal, saturated: share of the values that were not zero before rounding; to inf, NaN: "
-      "share of all values; worst step: the step that lost the largest share there. A point stands "
+      "share of all values; inf before: share of the steps in which a value was infinite already "
+      "before it was rounded; worst step: the step that lost the largest share there. A point "
+      "stands "
       "for none. Rows with less than {} to zero and less than {} subnormal are only counted. "
       "accumulator: sums of products as they are formed; grad sums: those of the backward pass.",
       percent(kShownLostRate), percent(kShownSubnormalRate))));
@@ -94,14 +102,12 @@ Blocks layers_section(const Report& report) {
             : fmt::format("{}, before step {} (its loss is not finite from there)", lane.info.name,
                           lane.nonfinite_loss_at);
     if (rows.empty()) {
-      out.push_back(paragraph(
-          fmt::format("{}: nothing lost in any of {} (layer, role) pairs.", name, clean)));
+      out.push_back(paragraph(fmt::format("{}: nothing lost in any of {}.", name,
+                                          counted(clean, "(layer, role) pair"))));
       continue;
     }
-    out.push_back(
-        paragraph(fmt::format("{}: {} (layer, role) pairs lost values or precision, {} "
-                              "did not.",
-                              name, rows.size(), clean)));
+    out.push_back(paragraph(fmt::format("{}: {} lost values or precision, {} did not.", name,
+                                        counted(rows.size(), "(layer, role) pair"), clean)));
     out.push_back(table_of(report, rows));
   }
   return out;

@@ -44,9 +44,11 @@ Blocks loss_scale_section(const Report& report) {
   for (const LaneReport& lane : report.lanes) {
     if (!lane.has_scaler) continue;
     const std::vector<Event> events = events_of(report, lane);
-    out.push_back(paragraph(fmt::format(
-        "{}: scale {} at the end, {} of {} steps skipped, grew {} times.", lane.info.name,
-        scale_text(lane.final_scale), lane.skips.size(), report.steps, lane.growths.size())));
+    out.push_back(
+        paragraph(fmt::format("{}: scale {} at the end, {} of {} skipped, grew {}.", lane.info.name,
+                              scale_text(lane.final_scale), lane.skips.size(),
+                              counted(static_cast<uint64_t>(report.steps), "step"),
+                              counted(lane.growths.size(), "time"))));
     if (events.empty()) continue;
     TableBlock table;
     table.columns = {{"step"},

@@ -3,7 +3,38 @@
 
 #include "reports/section.h"
 
+#include "reports/text_writer.h"
+
 namespace lockstep {
+namespace {
+
+// A shell command over several lines: broken at spaces outside quotes, a backslash at their ends.
+std::string broken_command(const std::string& command) {
+  constexpr int kWidth = kTextWidth - 6;  // the block's indent, the continuation's, " \\"
+  std::string out, line, word;
+  bool quoted = false;
+  const auto flush = [&] {
+    if (!line.empty() && display_width(line) + 1 + display_width(word) > kWidth) {
+      out += line + " \\\n";
+      line = "  " + word;
+    } else {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    word.clear();
+  };
+  for (const char c : command) {
+    if (c == '\'') quoted = !quoted;
+    if (c == ' ' && !quoted) {
+      flush();
+    } else {
+      word += c;
+    }
+  }
+  flush();
+  return out + line;
+}
+
+}  // namespace
 
 Blocks provenance_section(const Report& report) {
   TableBlock table;
@@ -22,7 +53,7 @@ Blocks provenance_section(const Report& report) {
     table.rows.push_back({"lane " + lane.info.name, lane.info.engine + target});
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
-  return {table, paragraph("To repeat it:"), verbatim(report.command_line)};
+  return {table, paragraph("To repeat it:"), verbatim(broken_command(report.command_line))};
 }
 
 }  // namespace lockstep

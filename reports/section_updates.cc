@@ -40,8 +40,8 @@ Blocks updates_section(const Report& report) {
   table.notes = {
       fmt::format("Share of the updates with round(w + dw) == w although dw is not zero: the "
                   "weight stands still. "
-                  "{} lanes stay below {} in every layer.",
-                  quiet, percent(kShownStagnationRate))};
+                  "Below {} in every layer: {}.",
+                  percent(kShownStagnationRate), counted(quiet, "lane"))};
   return {table};
 }
 

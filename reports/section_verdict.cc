@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "reports/number_text.h"
 #include "reports/section.h"
@@ -21,7 +22,7 @@ std::string place(const Report& report, int32_t site_id) {
 }
 
 std::string nonfinite_text(const Report& report, const NonfiniteCause& cause) {
-  std::string what = "values reached infinity inside the op, before its result was rounded";
+  std::string what = "values were infinite already before they were rounded";
   if (cause.to_infinity > 0) {
     what = fmt::format("{} of {} values overflowed to infinity", with_thousands(cause.to_infinity),
                        with_thousands(cause.count));
@@ -29,14 +30,25 @@ std::string nonfinite_text(const Report& report, const NonfiniteCause& cause) {
     what = fmt::format("{} of {} values were NaN", with_thousands(cause.nan),
                        with_thousands(cause.count));
   }
-  return fmt::format("First cause: step {}, {}: {}, everything feeding it was finite.", cause.step,
-                     place(report, cause.site), what);
+  return fmt::format("First non-finite values: step {}, {}: {}{}.", cause.step,
+                     place(report, cause.site), what,
+                     cause.feeds_finite ? ", everything feeding it was finite" : "");
+}
+
+double points(int64_t part, int64_t answers) {
+  return 100 * static_cast<double>(part) / static_cast<double>(answers);
+}
+
+// "100 of 10000 held-out answers (1.00 points)"
+std::string held_out_margin_text(const LaneJudgement& j) {
+  return fmt::format("{} of {} held-out answers ({:.2f} points)", j.correct_margin, j.answers,
+                     points(j.correct_margin, j.answers));
 }
 
 std::string underflow_text(const Report& report, const LaneReport& lane) {
   return fmt::format(
-      "{}: gradient underflow. At {}, {} of the nonzero values become zero over the run; the worst "
-      "step is {} with {}.",
+      "{}: gradient underflow is seen; whether it matters, the loss must show. At {}, {} of the "
+      "nonzero values become zero over the run; the worst step is {} with {}.",
       lane.info.name, place(report, lane.underflow->site), percent(lane.underflow->to_zero_rate),
       lane.underflow->worst_step, percent(lane.underflow->worst_step_rate));
 }
@@ -51,12 +63,12 @@ std::string names_of(const Report& report, Verdict verdict) {
 }
 
 std::string margin_text(const Report& report) {
-  const double margin = report.reference().judgement.margin;
-  return fmt::format(
-      "loss over the last tenth of the run at most {} above the fp32 reference's, held-out "
-      "accuracy "
-      "at most {} point below",
-      short_number(margin), 100 * kAccuracyMargin);
+  const LaneJudgement& j = report.reference().judgement;
+  std::string text =
+      fmt::format("loss over the last {} at most {} above the fp32 reference's",
+                  counted(tail_of(report.reference().loss).size(), "step"), short_number(j.margin));
+  if (j.answers > 0) text += fmt::format(", at most {} fewer correct", held_out_margin_text(j));
+  return text;
 }
 
 std::string noise_text(const Report& report) {
@@ -78,18 +90,21 @@ void add_broken(const Report& report, const LaneReport& lane, Blocks& out) {
   }
   if (lane.info.died_at >= 0) text += fmt::format(", it stopped at step {}", lane.info.died_at);
   text += ". ";
-  if (lane.nonfinite) text += nonfinite_text(report, *lane.nonfinite);
   out.push_back(paragraph(text));
 }
 
-// "loss 0.2440 above the reference (+-0.1 noise), held-out accuracy 0.10 points below"
+// "loss 0.244 above the reference's, give or take 0.1 of batch noise; held out: 12 of 1,000 answers
+// (1.20 points) fewer correct, give or take 9.5"
 std::string distance_text(const LaneJudgement& j) {
   std::string text = fmt::format("loss {} {} the reference's, give or take {} of batch noise",
                                  short_number(std::fabs(j.gap)), j.gap < 0 ? "below" : "above",
                                  short_number(j.noise));
-  if (std::isfinite(j.accuracy_drop)) {
-    text += fmt::format("; held-out accuracy {:.2f} points {}", 100 * std::fabs(j.accuracy_drop),
-                        j.accuracy_drop < 0 ? "above" : "below");
+  if (j.answers > 0) {
+    const int64_t apart = std::abs(j.correct_drop);
+    text +=
+        fmt::format("; held out, {} of {} answers ({:.2f} points) {} correct, give or take {:.1f}",
+                    apart, j.answers, points(apart, j.answers),
+                    j.correct_drop < 0 ? "more" : "fewer", j.correct_noise);
   }
   return text;
 }
@@ -113,7 +128,8 @@ Blocks verdict_section(const Report& report) {
     lead += fmt::format("Not judged: {} ({}). ", unjudged,
                         synced ? "in synced mode every lane starts each step from the reference's "
                                  "weights; outcomes are judged in free mode"
-                               : "the reference's own loss did not fall in this run");
+                               : "unclear: the reference did not learn, its loss fell by no more "
+                                 "than its batch noise");
   }
   if (!fine.empty() || !worse.empty() || !unclear.empty()) {
     lead += fmt::format("Fine means: {}. ", margin_text(report));
@@ -128,6 +144,9 @@ Blocks verdict_section(const Report& report) {
     if (lane.is_candidate() && (verdict == Verdict::kWorse || verdict == Verdict::kUnclear)) {
       out.push_back(paragraph(fmt::format("{}, {}: {}.", lane.info.name, to_string(verdict),
                                           distance_text(lane.judgement))));
+    }
+    if (lane.nonfinite && (lane.is_candidate() || verdict == Verdict::kBroke)) {
+      out.push_back(paragraph(lane.info.name + ". " + nonfinite_text(report, *lane.nonfinite)));
     }
     if (lane.underflow) out.push_back(paragraph(underflow_text(report, lane)));
   }

@@ -35,19 +35,22 @@ std::string shortened(const std::string& text, int width) {
   return out + "…";
 }
 
-// Takes what is too much for the page from the widest left-aligned column.
+// Takes what is too much for the page from the widest left-aligned columns, no column below its
+// title.
 void shrink_to_page(const TableBlock& table, std::vector<int>& width) {
-  int total = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1));
-  int widest = -1;
-  for (size_t i = 0; i < width.size(); ++i) {
-    total += width[i];
-    if (table.columns[i].align != Align::kLeft) continue;
-    if (widest < 0 || width[i] > width[static_cast<size_t>(widest)]) widest = static_cast<int>(i);
+  int excess = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1)) - kTextWidth;
+  for (const int w : width) excess += w;
+  while (excess > 0) {
+    int* widest = nullptr;
+    for (size_t i = 0; i < width.size(); ++i) {
+      const TableColumn& column = table.columns[i];
+      if (column.align != Align::kLeft || width[i] <= display_width(column.title)) continue;
+      if (widest == nullptr || width[i] > *widest) widest = &width[i];
+    }
+    if (widest == nullptr || *widest <= 1) return;
+    --*widest;
+    --excess;
   }
-  if (total <= kTextWidth || widest < 0) return;
-  int& w = width[static_cast<size_t>(widest)];
-  w = std::max(w - (total - kTextWidth),
-               display_width(table.columns[static_cast<size_t>(widest)].title));
 }
 
 struct TextWriter {
@@ -56,7 +59,9 @@ struct TextWriter {
   void operator()(const Paragraph& p) { out += wrap(p.text, kTextWidth); }
   void operator()(const Verbatim& v) {
     for (const std::string& line : split(v.text, '\n')) {
-      out += trimmed_line(std::string(kIndent) + line);
+      // A line that is too long goes on below.
+      const bool fits = display_width(line) + display_width(kIndent) <= kTextWidth;
+      out += fits ? trimmed_line(std::string(kIndent) + line) : wrap(line, kTextWidth, kIndent);
     }
   }
   void operator()(const TableBlock& t) {

@@ -62,8 +62,8 @@ void ArgumentChecks::whole(CLI::Option* option, uint64_t low, uint64_t high) con
   const std::string name = option->get_name();
   add_check(option, [problems = problems_, name, low, high](std::string& word) {
     if (parse_whole(word, low, high)) return;
-    problems->add(fmt::format("{} {}: a whole number, {} <= N <= {} required", name, shown(word), low,
-                              power_or_number(high)),
+    problems->add(fmt::format("{} {}: a whole number, {} <= N <= {} required", name, shown(word),
+                              low, power_or_number(high)),
                   "digits only, as in 400");
     word = fmt::format("{}", low);
   });

@@ -9,6 +9,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/lower.h"
 #include "src/train/data/dataset.h"
+#include "src/train/lockstep.h"
 #include "src/train/models/model.h"
 
 namespace lockstep {

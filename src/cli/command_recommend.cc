@@ -81,9 +81,9 @@ int run_recommend(const RecommendArgs& args) {
   ProblemList problems("recommend");
   if (!args.output.empty()) {
     if (!args.output.ends_with(kPolicyExtension)) {
-      problems.add(fmt::format("-o {}: a name that ends in {} required", args.output,
-                               kPolicyExtension),
-                   fmt::format("-o {}{}", args.output, kPolicyExtension));
+      problems.add(
+          fmt::format("-o {}: a name that ends in {} required", args.output, kPolicyExtension),
+          fmt::format("-o {}{}", args.output, kPolicyExtension));
     }
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
@@ -114,7 +114,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
   app.add_option("--formats", args->formats, "fp16 or bf16")
       ->type_name("NAME")
       ->capture_default_str();
-  app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")->type_name("FILE");
+  app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
+      ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(
       "Ranges only, nothing is searched: which loss scales keep every gradient inside the format,\n"

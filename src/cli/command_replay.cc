@@ -1,12 +1,13 @@
 // lockstep replay: trains the lanes, records them, prints the summary.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "reports/section.h"
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/progress.h"
 #include "src/cli/stop_signal.h"
@@ -20,10 +21,11 @@ namespace lockstep {
 namespace {
 
 constexpr char kDefaultOutput[] = "run.h5";
+constexpr uint64_t kMostThreads = 256;
 
 struct ReplayArgs {
   RunOptions options;
-  std::string mode = "free", output, resume_from, simd;
+  std::string mode = "free", lanes = "fp32", output, resume_from, simd;
   int threads = 0;
   bool overwrite = false, quiet = false;
 };
@@ -36,8 +38,12 @@ void print_end(const std::string& path, bool finished, bool quiet) {
         run.steps(), run.options().steps, path, path);
     return;
   }
-  if (!quiet) fmt::print("\n{}\n", report_text(read_report(run), /*summary_only=*/true));
-  fmt::print("Recorded {} steps in {}. Next:\n  lockstep report {}\n", run.steps(), path, path);
+  if (quiet) return;
+  fmt::print("\n{}\n", report_text(read_report(run), /*summary_only=*/true));
+  fmt::print(
+      "Recorded {} steps in {}. Next:\n  lockstep report {}\n"
+      "Only --resume needs {}.state, .state.1 and .progress.json: delete them at will.\n",
+      run.steps(), path, shell_quoted(path), path);
 }
 
 int report_write_error(const WriteError& error, const std::string& path) {
@@ -64,18 +70,50 @@ std::unique_ptr<Progress> make_progress(const ReplayArgs& args, int64_t first, i
   return args.quiet ? nullptr : std::make_unique<Progress>(first, steps);
 }
 
-int start(ReplayArgs& args) {
-  if (args.options.model.empty()) {
-    throw InputError("replay: MODEL is missing", "`lockstep list models` names them");
+// An optimizer's numbers given for another one, or a lane without a name, would change nothing
+// without a word.
+void check_combinations(const ReplayArgs& args, const CLI::App& app, ProblemList& problems) {
+  struct Owner {
+    const char *option, *optimizers;
+    bool sgd;
+  };
+  constexpr Owner kOwners[] = {{"--momentum", "sgd", true},
+                               {"--beta1", "adam and adamw", false},
+                               {"--beta2", "adam and adamw", false},
+                               {"--eps", "adam and adamw", false}};
+  const std::string& optimizer = args.options.optimizer.name;
+  const bool sgd = optimizer == "sgd";
+  for (const Owner& owner : kOwners) {
+    const CLI::Option* option = app.get_option(owner.option);
+    if (option->count() == 0 || owner.sgd == sgd) continue;
+    problems.add(fmt::format("{} {}: only {} has it, --optimizer is {}", owner.option,
+                             option->results().front(), owner.optimizers, optimizer),
+                 "leave it out");
   }
+  if (args.lanes.empty()) return;  // refuse_empty_words says so
+  for (const std::string& lane : args.options.lanes) {
+    if (!lane.empty()) continue;
+    problems.add(
+        fmt::format("--lanes {}: a name before and after every comma required", args.lanes),
+        "e.g. --lanes fp32,tf32");
+    return;
+  }
+}
+
+int start(ReplayArgs& args, ProblemList& problems) {
   const std::string path = args.output.empty() ? kDefaultOutput : args.output;
-  if (std::filesystem::exists(path) && !args.overwrite) {
-    throw InputError(
-        fmt::format("{}: exists, and nothing is overwritten unasked", path),
-        fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to go on with it", path));
-  }
+  check_output(path, args.overwrite ? Replace::kAny : Replace::kNothing,
+               fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to go on with it", path),
+               problems);
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
-  LockstepRun run(args.options);  // finds every mistake before a file is touched
+  std::optional<LockstepRun> made;  // finds every other mistake before a file is touched
+  if (args.options.model.empty()) {
+    problems.add("MODEL: missing", "`lockstep list models` names them");
+  } else if (std::ranges::count(args.options.lanes, "") == 0) {
+    collect_problems(problems, [&] { made.emplace(args.options); });
+  }
+  problems.throw_if_any();
+  LockstepRun& run = *made;
   int code = kExitFine;
   {
     RunFileWriter writer(path, command_line(), args.overwrite);
@@ -86,9 +124,23 @@ int start(ReplayArgs& args) {
   return code;
 }
 
+// Nothing is left to record: not a step, not the sums over the last steps, not the evaluation at
+// the end (a run may be killed between any two of them).
+bool is_complete(const RunFile& run) {
+  const int64_t steps = run.options().steps;
+  if (run.steps() < steps) return false;
+  for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
+    const std::vector<Evaluation> evaluations = run.evaluations(lane);
+    if (evaluations.empty() || evaluations.back().steps_done < steps) return false;
+    if (run.total_histogram_steps(lane) < steps) return false;
+  }
+  return true;
+}
+
 // What a resumed run does is what its file says; options given beside --resume would be ignored, so
 // they are refused (refuse_fixed).
-int resume(const ReplayArgs& args) {
+int resume(const ReplayArgs& args, const ProblemList& problems) {
+  problems.throw_if_any();
   if (!args.resume_from.empty() && !args.output.empty() && args.resume_from != args.output) {
     throw InputError(fmt::format("--resume {} and -o {}: a run goes on in its own file",
                                  args.resume_from, args.output),
@@ -98,15 +150,26 @@ int resume(const ReplayArgs& args) {
   if (path.empty()) path = kDefaultOutput;
   RunOptions options;
   std::optional<RunState> state;
+  bool complete = false;
   {
     const RunFile run(path,
                       /*allow_empty=*/true);  // a run killed before its first step goes on too
     options = run.options();
-    state = read_checkpoint(path, run.steps());
+    complete = is_complete(run);
+    if (!complete) state = read_checkpoint(path, run.steps());
   }
   if (!args.options.model.empty() && args.options.model != options.model) {
     throw InputError(
         fmt::format("model '{}': {} is a run of '{}'", args.options.model, path, options.model));
+  }
+  if (complete) {
+    if (!args.quiet) {
+      fmt::print(
+          "{} is complete: all {} steps are recorded, nothing is left to do. Next:\n"
+          "  lockstep report {}\n",
+          path, options.steps, shell_quoted(path));
+    }
+    return kExitFine;
   }
   const int64_t from = state ? state->steps_done : 0;
   LockstepRun run(options);
@@ -144,36 +207,44 @@ std::function<int()> declare_replay(CLI::App& app) {
     fixed->push_back(option);
     return option;
   };
+  const ArgumentChecks checks("replay");
+  const auto whole = [&](const char* in, const char* name, auto& value, uint64_t low, uint64_t high,
+                         const char* help) {
+    checks.whole(add(in, name, value, "N", help)->capture_default_str(), low, high);
+  };
+  const auto number = [&](const char* name, double& value, const char* help) {
+    checks.number(add("Optimizer", name, value, "X", help)->capture_default_str());
+  };
   app.add_option("MODEL", o.model, "a built-in model: see `lockstep list models`")->type_name("");
   const char* group = "What to run";
   add(group, "--data", o.data, "SPEC", "see `lockstep list data` [the model's default]");
-  add(group, "--lanes", o.lanes, "A,B,...", "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
-      ->delimiter(',')
+  add(group, "--lanes", args->lanes, "A,B,...",
+      "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
       ->capture_default_str();
-  add(group, "--steps", o.steps, "N", "training steps")->capture_default_str();
-  add(group, "--batch", o.batch, "N", "examples per step")->capture_default_str();
-  add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
-      ->check(CLI::IsMember({"free", "synced"}).description(""))
-      ->capture_default_str();
-  add(group, "--seed", o.seed, "N", "of weights, batches and noise")->capture_default_str();
+  whole(group, "--steps", o.steps, 1, kLargestCount, "training steps");
+  whole(group, "--batch", o.batch, 1, kLargestBatch, "examples per step");
+  checks.one_of(
+      add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
+          ->capture_default_str(),
+      {"free", "synced"});
+  whole(group, "--seed", o.seed, 0, UINT64_MAX, "of weights, batches and noise");
 
-  group = "Optimizer";
   OptimizerSpec& opt = o.optimizer;
-  add(group, "--optimizer", opt.name, "NAME", "sgd, adam or adamw")->capture_default_str();
-  add(group, "--lr", opt.lr, "X", "learning rate")->capture_default_str();
-  add(group, "--momentum", opt.momentum, "X", "sgd")->capture_default_str();
-  add(group, "--beta1", opt.beta1, "X", "adam, adamw")->capture_default_str();
-  add(group, "--beta2", opt.beta2, "X", "adam, adamw")->capture_default_str();
-  add(group, "--eps", opt.eps, "X", "adam, adamw")->capture_default_str();
-  add(group, "--weight-decay", opt.weight_decay, "X", "adamw: decoupled")->capture_default_str();
+  add("Optimizer", "--optimizer", opt.name, "NAME", "sgd, adam or adamw")->capture_default_str();
+  number("--lr", opt.lr, "learning rate");
+  number("--momentum", opt.momentum, "sgd");
+  number("--beta1", opt.beta1, "adam, adamw");
+  number("--beta2", opt.beta2, "adam, adamw");
+  number("--eps", opt.eps, "adam, adamw");
+  number("--weight-decay", opt.weight_decay, "adamw: decoupled");
 
   group = "What to record";
-  add(group, "--eval-every", o.eval_every, "N", "steps between held-out evaluations; 0: at the end")
-      ->capture_default_str();
-  add(group, "--histogram-every", o.histogram_every, "N", "steps between full histograms")
-      ->capture_default_str();
-  add(group, "--checkpoint-every", o.checkpoint_every, "N", "steps between checkpoints")
-      ->capture_default_str();
+  whole(group, "--eval-every", o.eval_every, 0, kLargestCount,
+        "steps between held-out evaluations; 0: at the end");
+  whole(group, "--histogram-every", o.histogram_every, 1, kLargestCount,
+        "steps between full histograms");
+  whole(group, "--checkpoint-every", o.checkpoint_every, 1, kLargestCount,
+        "steps between checkpoints");
   fixed->push_back(app.add_flag("--overwrite", args->overwrite, "replace the run file if it exists")
                        ->group(group));
   app.add_option("-o,--output", args->output, fmt::format("the run file [{}]", kDefaultOutput))
@@ -186,7 +257,9 @@ std::function<int()> declare_replay(CLI::App& app) {
           ->group(group);
 
   group = "This machine (changes no number)";
-  app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N")->group(group);
+  checks.whole(
+      app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N")->group(group), 1,
+      kMostThreads);
   app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")
       ->type_name("NAME")
       ->group(group);
@@ -197,11 +270,15 @@ std::function<int()> declare_replay(CLI::App& app) {
       "Ctrl-C ends after the step in progress with a whole run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
-  return [args, fixed, resumed] {
-    if (resumed->count() > 0) refuse_fixed(*fixed);
+  return [args, fixed, resumed, checks, &app] {
+    ProblemList& problems = checks.problems();
+    const bool resuming = resumed->count() > 0;
+    args->options.lanes = split(args->lanes, ',');
+    if (resuming) refuse_fixed(*fixed);
+    if (!resuming) check_combinations(*args, app, problems);
     if (args->threads != 0) set_thread_count(args->threads);
-    if (!args->simd.empty()) select_kernels(args->simd);
-    return resumed->count() > 0 ? resume(*args) : start(*args);
+    if (!args->simd.empty()) collect_problems(problems, [&] { select_kernels(args->simd); });
+    return resuming ? resume(*args, problems) : start(*args, problems);
   };
 }
 

@@ -2,10 +2,14 @@
 //   0 fine   1 regression   2 usage, input or file error   3 nothing comparable   130 Ctrl-C
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/record/run_file.h"
@@ -44,6 +48,34 @@ void require_known_command(int argc, char** argv) {
   throw InputError(fmt::format("command '{}': unknown", argv[1]), did_you_mean(argv[1], names));
 }
 
+// CLI11's words in the form of every other error: what, the rule, and where it is explained.
+InputError usage_error(const CLI::ParseError& error, const CLI::App& app) {
+  const CLI::App* command = &app;
+  for (const CLI::App* sub : app.get_subcommands()) command = sub;
+  const std::string name = command == &app ? "" : command->get_name();
+  const std::string help =
+      fmt::format("`lockstep {}{}--help` explains them", name, name.empty() ? "" : " ");
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    return InputError(fmt::format("{}{}{}", name, name.empty() ? "" : ": ", error.what()), help);
+  }
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& flag : option->get_lnames()) known.push_back("--" + flag);
+  }
+  ProblemList problems(name.empty() ? "lockstep" : name);
+  for (const std::string& word : command->remaining(/*recurse=*/true)) {
+    problems.add(word.starts_with("-") ? fmt::format("option '{}': unknown", word)
+                                       : fmt::format("argument '{}': one too many", word),
+                 word.starts_with("-") ? did_you_mean(word, known) : help);
+  }
+  try {
+    problems.throw_if_any();
+  } catch (const InputError& all) {
+    return all;
+  }
+  return InputError(error.what(), help);
+}
+
 int run(int argc, char** argv) {
   require_known_command(argc, argv);
   set_command_line(argc, argv);
@@ -60,7 +92,14 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitFine : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    throw usage_error(error, app);
+  }
+  for (const auto& [sub, work] : declared) {
+    if (!sub->parsed()) continue;
+    ProblemList problems(sub->get_name());
+    refuse_empty_words(*sub, problems);
+    problems.throw_if_any();
   }
   for (const auto& [sub, work] : declared) {
     if (sub->parsed()) return work();
@@ -72,15 +111,34 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_and_report_errors(int argc, char** argv) {
   try {
     return lockstep::run(argc, argv);
   } catch (const lockstep::InputError& error) {
     fmt::print(stderr, "lockstep: {}\n", error.what());
   } catch (const lockstep::WriteError& error) {
     fmt::print(stderr, "lockstep: {}\n", error.what());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "lockstep: out of memory; a smaller --batch or fewer --lanes need less\n");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "lockstep: internal error: {}\n", error.what());
+    // A full disk behind standard output throws; main says so.
+    if (std::ferror(stdout) == 0) {
+      fmt::print(stderr, "lockstep: internal error: {}\n", error.what());
+    }
   }
+  return lockstep::kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = run_and_report_errors(argc, argv);
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "lockstep: standard output: cannot be written{}{}\n", errno != 0 ? ": " : "",
+             errno != 0 ? std::strerror(errno) : "");
   return lockstep::kExitUsage;
 }

@@ -53,8 +53,8 @@ void Progress::on_start(const RunDescription& run) {
   start_ = std::chrono::steady_clock::now();
   last_drawn_ = start_ - kRedrawEvery;
   next_line_ = first_step_ + 1;
-  fmt::print(stderr, "{}, {} lanes, steps {}..{}\n", run.data, lane_names_.size(), first_step_,
-             step_count_ - 1);
+  fmt::print(stderr, "{}, {} lane{}, steps {}..{}\n", run.data, lane_names_.size(),
+             lane_names_.size() == 1 ? "" : "s", first_step_, step_count_ - 1);
 }
 
 void Progress::on_step(const StepRecord& step) {

@@ -145,7 +145,7 @@ void RunFile::Impl::read_description() {
     if (info.died_at >= steps) info.died_at = -1;  // said in a step that was not completed
   }
   if (lanes.empty()) damaged("it has no lane");
-  // Presets come from the program, whose version the run file's lanes are compared with on resume.
+  // Only files may have gone since; a preset is in the program, and resuming compares the texts.
   for (const LaneInfo& lane : lanes) {
     if (parse_lane_name(lane.name).policy.ends_with(".toml")) {
       options.policy_texts[lane.name] = lane.policy_text;

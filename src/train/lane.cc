@@ -106,8 +106,10 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
 }
 
 QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {
+  static const int kFp32Precision = find_format("fp32").precision;
+  const bool narrow = format == nullptr || format->precision < kFp32Precision;
   return {format,
-          description_.policy.rounding,
+          narrow ? description_.policy.rounding : Rounding::kNearestEven,
           {context_.seed, description_.policy.stream, static_cast<uint32_t>(site),
            static_cast<uint64_t>(step_)}};
 }

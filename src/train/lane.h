@@ -43,6 +43,7 @@ struct LaneContext {
   OptimizerSpec spec;
   uint64_t seed = 0;
   std::map<std::string, UpdateSites> update_sites;  // by parameter name
+  LaneMode mode = LaneMode::kFree;
 };
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
                               const OptimizerSpec& spec, uint64_t seed);
@@ -89,6 +90,8 @@ class Lane {
     const Tensor& updated() const { return master.empty() ? weight : master; }
   };
 
+  // The policy's rounding is for formats narrower than FP32; what is kept in FP32 rounds to
+  // nearest.
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;
   void store_weight(ParameterState& parameter, const Tensor& exact);
   template <typename Self, typename Visit>

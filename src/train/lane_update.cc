@@ -1,6 +1,8 @@
 // The end of a lane's step: buffers, loss scaler, optimizer, and what is recorded of them.
 #include <bit>
 #include <cmath>
+#include <optional>
+#include <type_traits>
 
 #include "src/train/lane.h"
 
@@ -66,9 +68,10 @@ bool Lane::weights_finite() const {
   return true;
 }
 
-// died_at is the first step that is not run. The reference never stops: the others need it.
+// died_at is the first step that is not run. The reference never stops: the others need it. Nor
+// does a synced lane: its next step starts from the reference's weights.
 void Lane::follow_death() {
-  if (description_.is_reference) return;
+  if (description_.is_reference || context_.mode == LaneMode::kSynced) return;
   if (weights_finite()) {
     nonfinite_since_ = -1;
     return;
@@ -104,6 +107,8 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   Tensor& weight = p.updated();
   const int32_t weight_site = p.master.empty() ? sites.weight : sites.master;
   const Format* weight_format = p.master.empty() ? p.format : &find_format("fp32");
+  // What the optimizer's roundings did; unset where all is in the container's own format.
+  std::optional<TensorStats> of_weight, of_update, of_states[kMaxOptimizerStates];
   UpdateStats update;
   if (skip) {
     p.update.fill_zero();
@@ -128,25 +133,43 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     const QuantizeSpec rounding = rounding_to(weight_format, weight_site);
     call.formats = {policy.optimizer_arithmetic, policy.optimizer_state, weight_format,
                     rounding.rounding, rounding.key};
+    const auto native = [](const Format* format) {
+      return std::is_same_v<T, double> ? format->is_fp64() : format->is_fp32();
+    };
+    const bool native_steps = native(policy.optimizer_arithmetic);
+    if (!native(weight_format)) call.measured.weight = &of_weight.emplace();
+    if (!native_steps) call.measured.update = &of_update.emplace();
+    for (size_t k = 0; k < p.states.size(); ++k) {
+      const QuantizeSpec to_state = rounding_to(policy.optimizer_state, sites.states[k]);
+      call.formats.state_rounding = to_state.rounding;
+      call.formats.state_keys[k] = to_state.key;
+      if (!native_steps || !native(policy.optimizer_state)) {
+        call.measured.states[k] = &of_states[k].emplace();
+      }
+    }
     optimizer_step(*context_.optimizer, kernels, context_.spec, call, &update);
   }
   if (sites.update >= 0) record.updates[sites.update] = {true, update};
 
-  const auto record_as_it_is = [&](int32_t site, const Tensor& values, const Format& format,
-                                   const Tensor* ref) {
+  // Without statistics of its rounding (skipped step, nothing rounded) a tensor is recorded as it
+  // is.
+  const auto record_values = [&](int32_t site, const Tensor& values,
+                                 const std::optional<TensorStats>& stats, const Format& format,
+                                 const Tensor* ref) {
     if (site < 0) return;
-    record_site<T>(site, values, observe<T>(values.as<T>(), format), format, ref, record);
+    record_site<T>(site, values, stats ? *stats : observe<T>(values.as<T>(), format), format, ref,
+                   record);
   };
-  record_as_it_is(sites.update, p.update, *policy.optimizer_arithmetic,
-                  reference ? &reference->update : nullptr);
+  record_values(sites.update, p.update, of_update, *policy.optimizer_arithmetic,
+                reference ? &reference->update : nullptr);
   for (size_t k = 0; k < p.states.size(); ++k) {
-    record_as_it_is(sites.states[k], p.states[k], *policy.optimizer_state,
-                    reference ? &reference->states[k] : nullptr);
+    record_values(sites.states[k], p.states[k], of_states[k], *policy.optimizer_state,
+                  reference ? &reference->states[k] : nullptr);
   }
   const Tensor* reference_weight = reference ? &reference->updated() : nullptr;
-  record_as_it_is(weight_site, weight, *weight_format, reference_weight);
+  record_values(weight_site, weight, of_weight, *weight_format, reference_weight);
   if (p.master.empty()) return;
-  if (skip) return record_as_it_is(sites.weight, p.weight, *p.format, reference_weight);
+  if (skip) return record_values(sites.weight, p.weight, {}, *p.format, reference_weight);
   TensorStats stats;
   kernels.quantize(p.master.as<T>().data(), p.weight.as<T>().data(), p.master.size(),
                    rounding_to(p.format, sites.weight), &stats);
@@ -161,8 +184,9 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
 
   ScalerRecord scaler;
   scaler.scale = scale_.scale;
-  scaler.found_inf = scaler.skipped = scaler_.checks_finite && found_inf();
-  if (scaler.skipped) scaler.culprit_site = first_nonfinite_site(record.sites);
+  scaler.found_inf = found_inf();
+  scaler.skipped = scaler.found_inf && scaler_.checks_finite;
+  if (scaler.found_inf) scaler.culprit_site = first_nonfinite_site(record.sites);
   for (ParameterState& p : parameters_) {
     if (p.gradient.empty()) continue;
     if (executor_.container() == Container::kF64) {
@@ -172,7 +196,7 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
     }
   }
   if (!scaler.skipped) ++optimizer_step_;
-  scale_ = scaler_.update(description_.policy.loss_scale, scale_, scaler.found_inf);
+  scale_ = scaler_.update(description_.policy.loss_scale, scale_, scaler.skipped);
   scaler.growth_tracker = scale_.growth_tracker;
   record.scalers = {scaler};
   follow_death();

@@ -139,6 +139,7 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   const auto states = find_optimizer(options.optimizer.name).state_names(options.optimizer);
   sites = make_sites(graph, static_cast<int>(states.size()));
   context = make_lane_context(graph, sites, options.optimizer, options.seed);
+  context.mode = options.mode;
   const auto initial = initial_state(graph, options.seed);
   for (const LaneDescription& lane : description.lanes) {
     collect(problems, [&] { lanes.push_back(std::make_unique<Lane>(context, lane, initial)); });

@@ -47,7 +47,7 @@ struct ScalerRecord {
   double scale = 1;  // that applied in this step
   bool found_inf = false, skipped = false;
   int32_t growth_tracker = 0;  // after the step
-  int32_t culprit_site = -1;   // first site in execution order with a non-finite value, if skipped
+  int32_t culprit_site = -1;  // first site in execution order with a non-finite value, if found_inf
 };
 struct UpdateRecord {
   bool measured = false;

@@ -33,7 +33,8 @@ void run_sgd(const Kernels<T>& kernels, const OptimizerSpec& spec, const Optimiz
                .momentum = spec.momentum,
                .weight_decay = spec.weight_decay,
                .first_step = call.step == 1,
-               .formats = call.formats},
+               .formats = call.formats,
+               .measured = call.measured},
               stats);
 }
 
@@ -53,7 +54,8 @@ void run_adam(const Kernels<T>& kernels, const OptimizerSpec& spec, const Optimi
                 .weight_decay = spec.weight_decay,
                 .decoupled_weight_decay = kDecoupled,
                 .step = call.step,
-                .formats = call.formats},
+                .formats = call.formats,
+                .measured = call.measured},
                stats);
 }
 

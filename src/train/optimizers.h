@@ -26,6 +26,7 @@ struct OptimizerCall {
   T* update = nullptr;  // receives dw before the weight's rounding
   int64_t step = 1;     // 1-based: skipped steps do not count
   OptimizerFormats formats;
+  OptimizerMeasurements measured = {};
 };
 
 struct Optimizer {

@@ -39,20 +39,24 @@ TEST_CASE("reduce: a block sum is accumulate_add in the declared order") {
 }
 
 TEST_CASE("reduce: few-bit terms, far apart in exponent, are rounded once") {
-  // Midpoints of BF16 (257) and FP16 (2049) with terms far below a double's last bit around them.
-  constexpr int kExponents[] = {0, 0, -60, -100, -126, 0};
-  constexpr float kSignificands[] = {1, 257, 2049, 3, 513, 4097};
+  // Midpoints of BF16 (257, 259) and FP16 (2049, 2051), each after or before a term far below a
+  // double's last bit of them: the double sum is the midpoint, the exact sum is beside it.
+  constexpr float kMidpoints[] = {257, 259, 2049, 2051};
+  constexpr int kExponents[] = {-60, -90, -126, -149};
   const RandomStream random(21, RandomPurpose::kTest, 0);
-  uint64_t moved = 0;  // sums that a plain double addition gets wrong
+  uint64_t moved = 0;  // sums that rounding twice gets wrong
   for (const Accumulator& accumulator : accumulators()) {
-    for (int sample = 0; sample < 200; ++sample) {
+    for (uint64_t sample = 0; sample < 200; ++sample) {
+      const uint32_t bits = random.bits(sample);
       std::vector<float> x(64);
-      for (size_t i = 0; i < x.size(); ++i) {
-        const uint32_t bits = random.bits(static_cast<uint64_t>(sample) * x.size() + i);
-        if (bits % 8 != 0) continue;  // sparse: sums must not become long
-        const float sign = (bits & 0x80) != 0 ? -1.0f : 1.0f;
-        x[i] = std::ldexp(sign * kSignificands[bits / 256 % 6], kExponents[bits / 4096 % 6]);
-      }
+      const size_t lane = bits % 16;
+      const bool joined = (bits & 0x10) != 0;  // in two lanes that the tree joins, or in one
+      const size_t other = joined ? (lane + 8) % 16 : lane + 16;
+      const float tiny = std::ldexp((bits & 0x20) != 0 ? -1.0f : 1.0f, kExponents[bits >> 8 & 3]);
+      const float large =
+          (bits & 0x40) != 0 ? -kMidpoints[bits >> 10 & 3] : kMidpoints[bits >> 10 & 3];
+      x[lane] = (bits & 0x80) != 0 ? large : tiny;
+      x[other] = (bits & 0x80) != 0 ? tiny : large;
       const auto term = [&](int64_t i) { return double(x[static_cast<size_t>(i)]); };
       const auto n = static_cast<int64_t>(x.size());
       const double want = reduce_fixed<double>(

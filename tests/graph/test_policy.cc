@@ -62,6 +62,19 @@ TEST_CASE("presets: unknown names and versions") {
   CHECK(has(message("torch-autocast-fp16:2.13"), "versions: 2.11, 2.12"));
   CHECK(has(message("policies/mine"), "ends in .toml"));
   CHECK(has(message("no/such/file.toml"), "no/such/file.toml"));
+  CHECK(has(message("fp16"), "no such preset; presets of fp16: pure-fp16, torch-autocast-fp16"));
+  CHECK(has(message("bf16"), "presets of bf16: torch-autocast-bf16"));
+  CHECK(has(message("fp64"), "'fp64': a lane of its own, not a policy"));
+  CHECK(has(message("twin"), "--lanes fp32,twin"));
+  CHECK(has(message("tf32@hopper"), "a policy has no target, a lane has; leave '@hopper' out"));
+}
+
+TEST_CASE("policy files: a file name that cannot be a policy's name") {
+  CHECK(parse_policy("name = 'mine'", "my policy.toml").name == "mine");
+  CHECK_THROWS_WITH_AS(parse_policy("", "dir/my policy.toml"),
+                       doctest::Contains("'dir/my policy.toml': name, by default the file's "
+                                         "without .toml, 'my policy': must not be empty"),
+                       InputError);
 }
 
 // The ops' own rows and the preset's lists are two definitions of one fact.

@@ -136,6 +136,11 @@ TEST_CASE("a file of another run is not gone on with") {
     other.description.lanes[1].policy.text += "# changed";
     CHECK(resume_error(other, path).find("another text") != std::string::npos);
   }
+  SUBCASE("the preset that a policy extends") {
+    SyntheticRun other(40);
+    other.description.lanes[1].policy.extends_hash ^= 1;
+    CHECK(resume_error(other, path).find("its policy extends differs") != std::string::npos);
+  }
   SUBCASE("graph") {
     SyntheticRun other(40);
     other.graph.nodes[0].layer = "elsewhere";

@@ -134,8 +134,32 @@ TEST_CASE("a folder that is not there, a file that another writer holds") {
   RunFileWriter writer(path, "", false);
   writer.on_start(run.description);
   writer.on_step(run.step(0));
-  says(input_error([&] { RunFileWriter(path, "", true); }), "does no other run write this file?");
-  says(input_error([&] { RunFileWriter::resume(path, 0); }), "does no other run write this file?");
+  says(input_error([&] { RunFileWriter(path, "", true); }), "another run is writing this file");
+  says(input_error([&] { RunFileWriter::resume(path, 0); }), "another run is writing this file");
+}
+
+TEST_CASE("files and folders without permission say so") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5"), closed = folder.file("closed");
+  SyntheticRun(2).record(path);
+  fs::create_directory(closed);
+  fs::permissions(folder.path(), fs::perms::owner_all | fs::perms::others_exec);
+  fs::permissions(path, fs::perms::none);
+  fs::permissions(closed, fs::perms::none);
+  // The superuser may read everything, so the files are opened as somebody else.
+  constexpr uid_t kNobody = 65534;
+  const uid_t user = ::geteuid();
+  if (user == 0) REQUIRE(::seteuid(kNobody) == 0);
+  const std::string read = error_of_reading(path);
+  const std::string beyond = error_of_reading(closed + "/run.h5");
+  const std::string made = input_error([&] { RunFileWriter(closed + "/run.h5", "", false); });
+  const std::string state = input_error([&] { read_checkpoint(closed + "/run.h5", 1); });
+  if (user == 0) REQUIRE(::seteuid(user) == 0);
+  fs::permissions(closed, fs::perms::owner_all);
+  says(read, "cannot be read: Permission denied");
+  says(beyond, "Permission denied");
+  says(made, "Permission denied");
+  says(state, "Permission denied");
 }
 
 }  // namespace lockstep::test

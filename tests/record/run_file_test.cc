@@ -215,6 +215,17 @@ TEST_CASE("the progress snapshot tells where the run stands") {
   CHECK(json["steps"] == 9);
   CHECK(json["lanes"][1]["name"] == "half/way%.toml");
   CHECK(json["lanes"][1]["loss_scale"] == 1024);
+  SyntheticRun(9).resume(path);  // no step is left: the snapshot stays
+  CHECK(nlohmann::json::parse(read_text_file(path + ".progress.json")) == json);
+}
+
+TEST_CASE("a run file hands out the texts of its policy files, for a resumed run") {
+  const TemporaryFolder folder;
+  SyntheticRun(2).record(folder.file("run.h5"));
+  const RunFile run(folder.file("run.h5"));
+  const std::map<std::string, std::string> expected = {
+      {"half/way%.toml", "name = \"half/way%.toml\"\n"}};
+  CHECK(run.options().policy_texts == expected);
 }
 
 }  // namespace lockstep::test

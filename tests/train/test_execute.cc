@@ -15,11 +15,11 @@ using namespace lockstep;
 namespace {
 
 // y = relu(x w^T), loss = mean (y - target)^2.
-Graph small_graph(int64_t batch, int64_t in, int64_t out) {
+Graph small_graph(int64_t batch, int64_t in, int64_t out, bool bias = false) {
   GraphBuilder b("small");
   const Value x = b.input("x", {{batch, in}});
   const Value target = b.input("target", {{batch, out}});
-  const Value y = b.relu("relu", b.linear("fc", x, out, /*bias=*/false));
+  const Value y = b.relu("relu", b.linear("fc", x, out, bias));
   b.set_loss(b.op("mse_loss", {y, target}, {}, "loss"));
   return differentiate(b.finish());
 }
@@ -267,4 +267,24 @@ TEST_CASE("a lane without measurement computes the same values") {
   run_all(plain);
   const std::string dw = graph.gradients.at("fc.weight");
   CHECK(measured.executor.value(dw).same_bits(plain.executor.value(dw)));
+}
+
+TEST_CASE("an accumulator site holds the bare sums, before the bias joins") {
+  const Graph graph = small_graph(1, 2, 1, /*bias=*/true);
+  const SiteTable sites = make_sites(graph, 0);
+  TestLane lane(graph, sites, "pure-fp16");
+  lane.bind("in0", Tensor::from<float>({1, 2}, {1, 2}));
+  lane.bind("in1", Tensor::from<float>({1, 1}, {0}));
+  lane.bind("p:fc.weight", Tensor::from<float>({1, 2}, {3, 4}));
+  lane.bind("p:fc.bias", Tensor::from<float>({1}, {100}));
+  lane.bind_seed(1);
+  lane.executor.begin_step({}, 1);
+  run_all(lane);
+  const std::string& node = graph.nodes.front().id;
+  const SiteRecord& sums = lane.records.at(sites.find(node, Point::kAccumulator, 0));
+  const SiteRecord& output = lane.records.at(sites.find(node, Point::kOutput, 0));
+  CHECK(sums.stats.abs_max == 11);  // 1 * 3 + 2 * 4
+  CHECK(output.stats.abs_max == 111);
+  CHECK(sums.error.compared == 0);  // the reference has no bare sum to compare with
+  CHECK(output.error.compared == 1);
 }

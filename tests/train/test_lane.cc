@@ -206,6 +206,84 @@ TEST_CASE("a lane whose weights become non-finite takes five more steps and stop
   CHECK(recorder.evaluations[0].accuracy[0] >= 0);
 }
 
+TEST_CASE("synced: a lane whose weights become non-finite every step goes on") {
+  // Without a check the overflowing gradients reach the weights; each step starts afresh.
+  const std::string overflow = write_policy("overflow_unchecked", "extends = \"pure-fp16\"\n");
+  RunOptions options = small_run({"fp32", overflow}, kStepsAfterNonfinite + 3);
+  options.optimizer.lr = 1e9;  // beyond FP16: an infinite step in that lane
+  for (const LaneMode mode : {LaneMode::kFree, LaneMode::kSynced}) {
+    options.mode = mode;
+    Recorder recorder;
+    const RunState end = run(options, recorder);
+    const bool synced = mode == LaneMode::kSynced;
+    CAPTURE(synced);
+    CHECK(recorder.steps.back().lanes[1].alive == synced);
+    CHECK((end.lanes[1].died_at < 0) == synced);
+  }
+}
+
+TEST_CASE("non-finite gradients are found and named without a scaler that checks, too") {
+  LockstepRun lockstep_run(small_run({"fp32", "pure-fp16"}, 2));
+  RunState poisoned = lockstep_run.state();
+  poisoned.lanes[1].tensors.at("weight/fc2.bias").as<float>()[3] =
+      std::numeric_limits<float>::infinity();
+  lockstep_run.restore(poisoned);
+  Recorder recorder;
+  const RunState end = run(lockstep_run, recorder);
+  const ScalerRecord& scaler = recorder.steps[0].lanes[1].scalers.at(0);
+  CHECK(scaler.found_inf);
+  CHECK_FALSE(scaler.skipped);
+  REQUIRE(scaler.culprit_site >= 0);
+  CHECK(lockstep_run.description().sites->sites[scaler.culprit_site].layer == "fc2");
+  CHECK(end.lanes[1].optimizer_step == 2);
+  CHECK(scaler.scale == 1);
+  CHECK_FALSE(recorder.steps[0].lanes[0].scalers.at(0).found_inf);
+  CHECK(recorder.steps[0].lanes[0].scalers.at(0).culprit_site == -1);
+}
+
+TEST_CASE("the roundings of optimizer states, updates and weights are counted") {
+  RunOptions options = small_run({"fp32", "pure-fp16"}, 2);
+  options.optimizer.name = "adam";
+  options.optimizer.lr = 0.001;
+  Recorder recorder;
+  LockstepRun lockstep_run(options);
+  run(lockstep_run, recorder);
+  const SiteTable& sites = *lockstep_run.description().sites;
+  const auto& records = recorder.steps[0].lanes[1].sites;
+  const auto stats = [&](Role role, int state) {
+    const int32_t site = sites.find_update("fc1.weight", role, state);
+    REQUIRE(site >= 0);
+    return records[site].stats;
+  };
+  CHECK(stats(Role::kOptimizerState, 1).to_zero > 0);  // exp_avg_sq underflows
+  CHECK(stats(Role::kOptimizerState, 0).inexact > 0);
+  CHECK(stats(Role::kUpdate, 0).inexact > 0);
+  CHECK(stats(Role::kWeight, 0).inexact > 0);
+  const auto& reference = recorder.steps[0].lanes[0].sites;
+  for (const Site& site : sites.sites) {
+    const bool of_optimizer = site.role == Role::kOptimizerState || site.role == Role::kUpdate;
+    if (of_optimizer) CHECK(reference[site.id].stats.inexact == 0);
+  }
+}
+
+TEST_CASE("the policy's rounding leaves what is kept in FP32 alone") {
+  // One step from the same weights and gradients: the masters equal the reference's weights.
+  const std::string stochastic =
+      write_policy("stochastic_masters",
+                   "[optimizer]\nmaster_weights = true\n[storage]\nrounding = \"stochastic\"\n");
+  const std::string unmastered =
+      write_policy("stochastic_fp32", "[storage]\nrounding = \"stochastic\"\n");
+  Recorder recorder;
+  const RunState end = run(small_run({"fp32", stochastic, unmastered}, 2), recorder);
+  for (const auto& [name, tensor] : end.lanes[0].tensors) {
+    CAPTURE(name);
+    CHECK(tensor.same_bits(end.lanes[1].tensors.at(name)));
+    CHECK(tensor.same_bits(end.lanes[2].tensors.at(name)));
+    if (!name.starts_with("weight/")) continue;
+    CHECK(tensor.same_bits(end.lanes[1].tensors.at("master/" + name.substr(7))));
+  }
+}
+
 TEST_CASE("the fixed lanes are what they say") {
   Recorder recorder;
   LockstepRun lockstep_run(small_run({"tf32", "fp64"}, 1));

@@ -128,6 +128,48 @@ TEST_CASE("wrong options are refused together") {
   CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("at most"), InputError);
 }
 
+TEST_CASE("one policy on one engine under two names is refused, and so is the reference's") {
+  const auto error = [](std::vector<std::string> lanes) -> std::string {
+    try {
+      LockstepRun refused(small_run(std::move(lanes), 1));
+    } catch (const InputError& refusal) {
+      return refusal.what();
+    }
+    return "";
+  };
+  const auto says = [](const std::string& text, const std::string& part) {
+    CAPTURE(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  says(error({"tf32", "tf32:1"}), "lane 'tf32:1': the same as lane 'tf32', both are tf32:1 on");
+  says(error({"tf32@software", "tf32"}), "lane 'tf32': the same as lane 'tf32@software'");
+  says(error({"autocast", "torch-autocast-fp16"}), "both are torch-autocast-fp16:2.12 on software");
+  says(error({"twin", "twin@software"}), "lane 'twin@software': the same");
+  says(error({"fp32:1"}), "the reference always runs");
+  CHECK(error({"fp32", "twin", "fp64", "tf32"}) ==
+        "");  // the twin's policy text is the reference's
+  CHECK(error({"torch-autocast-fp16:2.11", "torch-autocast-fp16:2.12"}) == "");
+}
+
+TEST_CASE("a policy file's recorded text is used, and its problems name the file") {
+  RunOptions options = small_run({"fp32", "gone/mine.toml"}, 1);
+  const auto error = [&]() -> std::string {
+    try {
+      LockstepRun run(options);
+      CHECK(run.description().lanes[1].policy.gemm_operand == &find_format("tf32"));
+      CHECK(run.description().lanes[1].policy.name == "mine");
+    } catch (const InputError& refusal) {
+      return refusal.what();
+    }
+    return "";
+  };
+  CHECK(error().find("'gone/mine.toml': cannot be read") != std::string::npos);
+  options.policy_texts["gone/mine.toml"] = "extends = 'tf32'\n";
+  CHECK(error() == "");
+  options.policy_texts["gone/mine.toml"] = "[storge]\n";
+  CHECK(error().find("policy 'gone/mine.toml': line 1: storge") != std::string::npos);
+}
+
 TEST_CASE("a checkpoint of another run is refused") {
   LockstepRun mlp(small_run({"fp32"}, 2));
   RunOptions options = small_run({"fp32"}, 2);
