@@ -77,12 +77,18 @@ Recommendation recommend(const RunFile& run, const std::string& format) {
 
 std::string policy_toml(const Policy& base, const RangeTable& ranges, const std::string& evidence) {
   std::string out = comment(fmt::format(
-      "Written by `lockstep recommend`. Evidence: {}. Ranges only: every layer left in {} holds "
-      "its "
-      "values without overflow ({} octave of headroom) and loses at most {:g} of its gradient "
-      "values "
-      "(those within 2^-{} of the tensor's largest). Run it to see the outcome.",
-      evidence, ranges.format->name, kHeadroomOctaves, kLostShareLimit, kNegligibleOctaves));
+      "Written by `lockstep recommend`. Evidence: {}. Ranges only: in that trace no value of the "
+      "layers left in {} overflows ({} octave of headroom). At this loss scale, of each gradient "
+      "tensor's values within a factor 2^{} of the tensor's largest, a share of at most {:.3g} becomes zero "
+      "(allowed: {:g}); of all its nonzero values, at most {:.3g}. Run it to see the outcome.",
+      evidence, ranges.format->name, kHeadroomOctaves, kNegligibleOctaves, ranges.counted_lost(),
+      kLostShareLimit, ranges.raw_lost()));
+  if (!ranges.ignored.empty()) {
+    out +=
+        comment(fmt::format("Ignored as rounding noise (largest value below 2^-{} of the layer's "
+                            "largest gradient): {}.",
+                            kNoiseOctaves, join(ranges.ignored, ", ")));
+  }
   out += fmt::format("name = {}\nversion = \"1\"\nextends = {}\n",
                      quoted("recommended-" + ranges.format->name), quoted(base.label()));
   out += fmt::format("help = {}\nsource = {}\n\n",

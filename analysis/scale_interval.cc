@@ -48,6 +48,16 @@ void add_unscaled(LayerRange& row, const RangeSample& sample, const Format& form
   }
 }
 
+bool is_rounding_noise(const RangeSample& sample, const std::vector<RangeSample>& samples) {
+  if (!sample.scaled || sample.role != Role::kGradWeight) return false;
+  const std::optional<int> top = sample.max_exponent();
+  if (!top || sample.histogram[kNonfiniteBin] > 0) return false;
+  return std::any_of(samples.begin(), samples.end(), [&](const RangeSample& other) {
+    return other.scaled && other.layer == sample.layer &&
+           other.max_exponent().value_or(*top) - kNoiseOctaves > *top;
+  });
+}
+
 void find_reason(LayerRange& row, const Format& format) {
   if (row.unscaled_margin && *row.unscaled_margin < kHeadroomOctaves) {
     row.reason = fmt::format("{} reaches 2^{}; {} ends at 2^{}, with {} octave of headroom at 2^{}",
@@ -124,6 +134,17 @@ double RangeSample::lost_share(int k, const Format& format) const {
   return static_cast<double>(lost) / static_cast<double>(whole);
 }
 
+double RangeSample::raw_lost_share(int k, const Format& format) const {
+  uint64_t lost = 0, whole = 0;
+  for (int bin = 0; bin < static_cast<int>(kNonfiniteBin); ++bin) {
+    uint64_t n = histogram[static_cast<size_t>(bin)];
+    if (bin == 0) n = n > zeros ? n - zeros : 0;
+    whole += n;
+    if (bin - kFp32Bias + k < smallest_kept_exponent(format)) lost += n;
+  }
+  return whole == 0 ? 0 : static_cast<double>(lost) / static_cast<double>(whole);
+}
+
 ScaleInterval feasible_scales(const RangeSample& sample, const Format& format) {
   ScaleInterval interval;
   if (sample.histogram[kNonfiniteBin] > 0)
@@ -143,7 +164,9 @@ RangeTable make_range_table(const std::vector<RangeSample>& samples, const Forma
   table.format = &format;
   for (const RangeSample& sample : samples) {
     LayerRange& row = row_of(table.layers, sample.layer);
-    if (sample.scaled) {
+    if (is_rounding_noise(sample, samples)) {
+      table.ignored.push_back(sample.label);
+    } else if (sample.scaled) {
       add_gradient(row, sample, format);
     } else {
       add_unscaled(row, sample, format);
@@ -161,7 +184,30 @@ RangeTable make_range_table(const std::vector<RangeSample>& samples, const Forma
     intersect_layers(table);
   }
   table.scale_exponent = choose_scale(table.scales);
+  for (const RangeSample& sample : samples) {
+    if (!sample.scaled || is_rounding_noise(sample, samples)) continue;
+    LayerRange& row = row_of(table.layers, sample.layer);
+    const int k = table.scale_exponent;
+    row.counted_lost = std::max(row.counted_lost, sample.lost_share(k, format));
+    row.raw_lost = std::max(row.raw_lost, sample.raw_lost_share(k, format));
+  }
   return table;
+}
+
+double RangeTable::counted_lost() const {
+  double worst = 0;
+  for (const LayerRange& row : layers) {
+    if (row.reason.empty()) worst = std::max(worst, row.counted_lost);
+  }
+  return worst;
+}
+
+double RangeTable::raw_lost() const {
+  double worst = 0;
+  for (const LayerRange& row : layers) {
+    if (row.reason.empty()) worst = std::max(worst, row.raw_lost);
+  }
+  return worst;
 }
 
 int choose_scale(const ScaleInterval& interval) {

@@ -32,6 +32,11 @@ inline constexpr double kLostShareLimit = 1e-3;  // of the values that count, pe
 // FP32 (24 significand bits) would lose it as well. Without this, the tiny tail of a softmax
 // gradient would forbid every format.
 inline constexpr int kNegligibleOctaves = 24;
+// A parameter gradient whose largest value of the run is below 2^-kNoiseOctaves of its layer's
+// largest gradient is taken for rounding noise and asks for no scale (a convolution's bias before a
+// batch norm: exactly zero on paper). One rounding error is 2^-24 of the terms; a sum of 2^8 of
+// them, of random signs, grows by sqrt(2^8) = 2^4.
+inline constexpr int kNoiseOctaves = kNegligibleOctaves - 4;
 // Scales outside 2^kMinScaleExponent .. 2^kMaxScaleExponent are not considered.
 inline constexpr int kMinScaleExponent = -24, kMaxScaleExponent = 48;
 // A static scale stays this far below the largest feasible one where the interval allows it.
@@ -49,6 +54,8 @@ struct RangeSample {
   // Share of the nonzero values within kNegligibleOctaves of the largest that become zero in
   // `format` when multiplied by 2^k.
   double lost_share(int k, const Format& format) const;
+  // The same over all nonzero values, however small.
+  double raw_lost_share(int k, const Format& format) const;
 };
 
 struct ScaleInterval {
@@ -66,6 +73,8 @@ struct LayerRange {
   ScaleInterval scales;
   std::string lo_site, hi_site;
   double unscaled_gradient_lost = 0;  // largest share of a gradient lost to zero at scale 1
+  // At the chosen scale, the largest over the layer's gradients: lost_share and raw_lost_share.
+  double counted_lost = 0, raw_lost = 0;
   // Values without scale (inputs, weights, activations): octaves between the largest value and
   // the format's emax (negative: it overflows), and the largest share lost to zero.
   std::optional<int> unscaled_margin;
@@ -77,10 +86,14 @@ struct LayerRange {
 
 struct RangeTable {
   const Format* format = nullptr;
-  std::vector<LayerRange> layers;  // in the order of the samples
-  ScaleInterval scales;            // common to all layers without a reason
-  std::string lo_layer, hi_layer;  // the binding ones
-  int scale_exponent = 0;          // chosen: see choose_scale
+  std::vector<LayerRange> layers;    // in the order of the samples
+  ScaleInterval scales;              // common to all layers without a reason
+  std::string lo_layer, hi_layer;    // the binding ones
+  int scale_exponent = 0;            // chosen: see choose_scale
+  std::vector<std::string> ignored;  // gradients taken for rounding noise (kNoiseOctaves): labels
+  // Over the gradients of the layers without a reason: see LayerRange.
+  double counted_lost() const;
+  double raw_lost() const;
 };
 
 // Intersects layer by layer. Where no scale suits all layers, the scale that suits most of them is

@@ -5,6 +5,7 @@
 
 #include "reports/number_text.h"
 #include "reports/text_writer.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -47,6 +48,8 @@ std::string range_text(const Recommendation& found) {
   table.columns = {{"layer", Align::kLeft},
                    {"loss scales"},
                    {"lost at 1"},
+                   {fmt::format("lost at 2^{}", ranges.scale_exponent)},
+                   {"raw"},
                    {"margin"},
                    {"verdict", Align::kLeft}};
   std::vector<std::string> reasons;
@@ -54,6 +57,8 @@ std::string range_text(const Recommendation& found) {
     table.rows.push_back(
         {layer.layer.empty() ? "-" : layer.layer, scales_text(layer),
          layer.has_gradients ? percent(layer.unscaled_gradient_lost) : "-",
+         layer.has_gradients ? percent(layer.counted_lost) : "-",
+         layer.has_gradients ? percent(layer.raw_lost) : "-",
          layer.unscaled_margin ? fmt::format("{} octaves", *layer.unscaled_margin) : "-",
          layer.reason.empty() ? ranges.format->name : "fp32"});
     if (!layer.reason.empty()) {
@@ -66,9 +71,17 @@ std::string range_text(const Recommendation& found) {
       "at most {} of its values become zero. lost at 1: largest share of a gradient tensor's "
       "values "
       "that become zero without a loss scale. Values below 2^-{} of their tensor's largest do not "
-      "count. margin: octaves between the largest input, weight or activation and the format's "
+      "count, but in raw, the same share at 2^{} of all nonzero values. margin: octaves between "
+      "the largest input, weight or activation and the format's "
       "largest binade.",
-      ranges.format->name, kHeadroomOctaves, percent(kLostShareLimit), kNegligibleOctaves)};
+      ranges.format->name, kHeadroomOctaves, percent(kLostShareLimit), kNegligibleOctaves,
+      ranges.scale_exponent)};
+  if (!ranges.ignored.empty()) {
+    table.notes.push_back(
+        fmt::format("Ignored as rounding noise (largest value below 2^-{} of the layer's largest "
+                    "gradient): {}.",
+                    kNoiseOctaves, join(ranges.ignored, ", ")));
+  }
   Blocks blocks = {table, conclusion(ranges)};
   for (const std::string& reason : reasons) blocks.push_back(paragraph(reason));
   return heading_text(fmt::format("Ranges for {}, from the fp32 lane", ranges.format->name)) +

@@ -23,7 +23,8 @@ std::string broken_command(const std::string& command) {
     word.clear();
   };
   for (const char c : command) {
-    if (c == '\'') quoted = !quoted;
+    const bool escaped = !quoted && word.ends_with('\\');
+    if (c == '\'' && !escaped) quoted = !quoted;
     if (c == ' ' && !quoted) {
       flush();
     } else {

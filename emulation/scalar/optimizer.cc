@@ -107,6 +107,8 @@ class Storage {
 
 // Statistics of one array that is written element by element, if anyone asks: quantize's, with
 // the same sums in the same shape. Elements of a block are added by one thread, in their order.
+// With kMeasured false nobody ever asks, and the loops are compiled without it.
+template <bool kMeasured>
 class Measurement {
  public:
   Measurement(TensorStats* result, const Format& format, int64_t count)
@@ -118,7 +120,7 @@ class Measurement {
   Measurement(const Measurement&) = delete;
   Measurement& operator=(const Measurement&) = delete;
 
-  bool wanted() const { return result_ != nullptr; }
+  bool wanted() const { return kMeasured && result_ != nullptr; }
   template <typename T>
   void add(int64_t index, double before, T after) {
     Block& block = blocks_[static_cast<size_t>(index / kReductionBlock)];
@@ -153,13 +155,13 @@ class Measurement {
 // Runs step(i) -> dw over all elements in blocks, writes the weights w + dw and gathers statistics.
 // `decayed(w)` is the weight that dw is added to (AdamW's decay comes before the update).
 // `unrounded(i, w)` is w_new - w without roundings, after step(i) has written the states.
-template <typename T, typename Decay, typename Step, typename Unrounded>
+template <bool kMeasured, typename T, typename Decay, typename Step, typename Unrounded>
 void update_weights(int64_t count, T* weight, T* update, const OptimizerFormats& formats,
                     const OptimizerMeasurements& measured, UpdateStats* stats, Decay decayed,
                     Step step, Unrounded unrounded) {
   const Storage<T> storage(formats);
-  Measurement of_weight(measured.weight, *formats.weight, count);
-  Measurement of_update(measured.update, *formats.arithmetic, count);
+  Measurement<kMeasured> of_weight(measured.weight, *formats.weight, count);
+  Measurement<kMeasured> of_update(measured.update, *formats.arithmetic, count);
   const int64_t blocks = (count + kReductionBlock - 1) / kReductionBlock;
   std::vector<double> update_sq(static_cast<size_t>(blocks)), weight_sq(update_sq);
   std::vector<uint64_t> stagnant(static_cast<size_t>(blocks));
@@ -199,13 +201,13 @@ void update_weights(int64_t count, T* weight, T* update, const OptimizerFormats&
   stats->weight_sq = join_blocks(std::move(weight_sq), plus);
 }
 
-template <typename T, typename Arithmetic>
+template <bool kMeasured, typename T, typename Arithmetic>
 void sgd(const SgdArgs<T>& a, UpdateStats* stats) {
   using Value = typename Arithmetic::Value;
   const Arithmetic arithmetic(*a.formats.arithmetic);
   const UnroundedArithmetic unrounded;
   const Storage<T> storage(a.formats);
-  Measurement of_buffer(a.measured.states[0], *a.formats.state, a.count);
+  Measurement<kMeasured> of_buffer(a.measured.states[0], *a.formats.state, a.count);
   const Value minus_lr = arithmetic.constant(-a.lr), momentum = arithmetic.constant(a.momentum);
   const Value decay = arithmetic.constant(a.weight_decay);
   // The new buffer, or without one the gradient. V is the type computed in.
@@ -223,7 +225,7 @@ void sgd(const SgdArgs<T>& a, UpdateStats* stats) {
     }
     return arithmetic.round(minus_lr * g);
   };
-  update_weights(
+  update_weights<kMeasured>(
       a.count, a.weight, a.update, a.formats, a.measured, stats, [](T w) { return double(w); },
       step,
       [&](int64_t i, double) {
@@ -232,6 +234,11 @@ void sgd(const SgdArgs<T>& a, UpdateStats* stats) {
                                        : direction(unrounded, i, double(a.grad[i])));
       });
   of_buffer.finish();
+}
+
+bool any_wanted(const OptimizerMeasurements& m) {
+  return m.weight != nullptr || m.update != nullptr || m.states[0] != nullptr ||
+         m.states[1] != nullptr;
 }
 
 // x^n by squaring: the same bits everywhere, which libm's pow does not promise.
@@ -243,14 +250,14 @@ double power(double x, int64_t n) {
   return result;
 }
 
-template <typename T, typename Arithmetic>
+template <bool kMeasured, typename T, typename Arithmetic>
 void adam(const AdamArgs<T>& a, UpdateStats* stats) {
   using Value = typename Arithmetic::Value;
   const Arithmetic arithmetic(*a.formats.arithmetic);
   const UnroundedArithmetic unrounded;
   const Storage<T> storage(a.formats);
-  Measurement of_avg(a.measured.states[0], *a.formats.state, a.count);
-  Measurement of_avg_sq(a.measured.states[1], *a.formats.state, a.count);
+  Measurement<kMeasured> of_avg(a.measured.states[0], *a.formats.state, a.count);
+  Measurement<kMeasured> of_avg_sq(a.measured.states[1], *a.formats.state, a.count);
   const Value minus_step_size = arithmetic.constant(-a.lr / (1 - power(a.beta1, a.step)));
   const Value root_correction = arithmetic.constant(std::sqrt(1 - power(a.beta2, a.step)));
   const Value one_minus_beta1 = arithmetic.constant(1 - a.beta1);
@@ -297,13 +304,13 @@ void adam(const AdamArgs<T>& a, UpdateStats* stats) {
     }
     return change(arithmetic, Value(a.exp_avg[i]), Value(a.exp_avg_sq[i]));
   };
-  update_weights(a.count, a.weight, a.update, a.formats, a.measured, stats, decayed, step,
-                 [&](int64_t i, double w) {
-                   const double base = decay_weight ? double(keep) * w : w;
-                   const double delta =
-                       change(unrounded, double(a.exp_avg[i]), double(a.exp_avg_sq[i]));
-                   return base == w ? delta : (base - w) + delta;
-                 });
+  update_weights<kMeasured>(a.count, a.weight, a.update, a.formats, a.measured, stats, decayed,
+                            step, [&](int64_t i, double w) {
+                              const double base = decay_weight ? double(keep) * w : w;
+                              const double delta =
+                                  change(unrounded, double(a.exp_avg[i]), double(a.exp_avg_sq[i]));
+                              return base == w ? delta : (base - w) + delta;
+                            });
   of_avg.finish();
   of_avg_sq.finish();
 }
@@ -312,19 +319,23 @@ void adam(const AdamArgs<T>& a, UpdateStats* stats) {
 
 template <typename T>
 void scalar_sgd(const SgdArgs<T>& args, UpdateStats* stats) {
-  if (is_native<T>(*args.formats.arithmetic)) {
-    sgd<T, NativeArithmetic<T>>(args, stats);
+  if (!is_native<T>(*args.formats.arithmetic)) {
+    sgd<true, T, RoundedArithmetic>(args, stats);
+  } else if (any_wanted(args.measured)) {
+    sgd<true, T, NativeArithmetic<T>>(args, stats);
   } else {
-    sgd<T, RoundedArithmetic>(args, stats);
+    sgd<false, T, NativeArithmetic<T>>(args, stats);
   }
 }
 
 template <typename T>
 void scalar_adam(const AdamArgs<T>& args, UpdateStats* stats) {
-  if (is_native<T>(*args.formats.arithmetic)) {
-    adam<T, NativeArithmetic<T>>(args, stats);
+  if (!is_native<T>(*args.formats.arithmetic)) {
+    adam<true, T, RoundedArithmetic>(args, stats);
+  } else if (any_wanted(args.measured)) {
+    adam<true, T, NativeArithmetic<T>>(args, stats);
   } else {
-    adam<T, RoundedArithmetic>(args, stats);
+    adam<false, T, NativeArithmetic<T>>(args, stats);
   }
 }
 

@@ -9,7 +9,6 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/lower.h"
 #include "src/train/data/dataset.h"
-#include "src/train/lockstep.h"
 #include "src/train/models/model.h"
 
 namespace lockstep {
@@ -22,26 +21,11 @@ struct ExplainArgs {
 
 constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of the program
 
-// A lane of replay is a policy on a target, and two lanes are no policies at all.
-Policy explained_policy(const std::string& text) {
-  const LaneName name = parse_lane_name(text);
-  if (!name.target.empty()) {
-    throw InputError(fmt::format("--policy {}: a policy without @TARGET required", text),
-                     fmt::format("--policy {} (the ops and casts are the same)", name.policy));
-  }
-  if (text == kTruthLane || text == kTwinLane) {
-    throw InputError(fmt::format("--policy {}: a lane of replay with no policy file", text),
-                     fmt::format("--policy fp32 is the program that it runs, {}",
-                                 text == kTruthLane ? "in fp64" : "from weights one ulp away"));
-  }
-  return find_policy(text);
-}
-
 int explain(const ExplainArgs& args, ProblemList& problems) {
   const Model* found = nullptr;
   Policy policy;
   collect_problems(problems, [&] { found = &find_model(args.model); });
-  collect_problems(problems, [&] { policy = explained_policy(args.policy); });
+  collect_problems(problems, [&] { policy = find_policy(args.policy); });
   problems.throw_if_any();
   const Model& model = *found;
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;

@@ -77,16 +77,16 @@ void check_combinations(const ReplayArgs& args, const CLI::App& app, ProblemList
     const char *option, *optimizers;
     bool sgd;
   };
-  constexpr Owner kOwners[] = {{"--momentum", "sgd", true},
-                               {"--beta1", "adam and adamw", false},
-                               {"--beta2", "adam and adamw", false},
-                               {"--eps", "adam and adamw", false}};
+  constexpr Owner kOwners[] = {{"--momentum", "sgd has it", true},
+                               {"--beta1", "adam and adamw have it", false},
+                               {"--beta2", "adam and adamw have it", false},
+                               {"--eps", "adam and adamw have it", false}};
   const std::string& optimizer = args.options.optimizer.name;
   const bool sgd = optimizer == "sgd";
   for (const Owner& owner : kOwners) {
     const CLI::Option* option = app.get_option(owner.option);
     if (option->count() == 0 || owner.sgd == sgd) continue;
-    problems.add(fmt::format("{} {}: only {} has it, --optimizer is {}", owner.option,
+    problems.add(fmt::format("{} {}: only {}, --optimizer is {}", owner.option,
                              option->results().front(), owner.optimizers, optimizer),
                  "leave it out");
   }

@@ -54,7 +54,7 @@ InputError usage_error(const CLI::ParseError& error, const CLI::App& app) {
   for (const CLI::App* sub : app.get_subcommands()) command = sub;
   const std::string name = command == &app ? "" : command->get_name();
   const std::string help =
-      fmt::format("`lockstep {}{}--help` explains them", name, name.empty() ? "" : " ");
+      fmt::format("`lockstep {}{}--help` lists the options", name, name.empty() ? "" : " ");
   if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     return InputError(fmt::format("{}{}{}", name, name.empty() ? "" : ": ", error.what()), help);
   }

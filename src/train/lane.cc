@@ -1,6 +1,7 @@
 // A lane's storage and the parts of its step; the optimizer part is in lane_update.cc.
 #include "src/train/lane.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <stdexcept>
@@ -98,7 +99,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   for (const Buffer& buffer : graph.buffers) {
     Tensor& mine = buffers_[buffer.name] = Tensor(buffer.type.shape, container);
     store(initial.at(buffer.name), mine,
-          rounding_to(executor_.external_format("b:" + buffer.name), 0));
+          rounding_to(executor_.external_format("b:" + buffer.name), buffer_key(buffer.name)));
   }
   seed_ = Tensor({}, container);
   executor_.bind(kLossSeedId, seed_);
@@ -114,9 +115,25 @@ QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {
            static_cast<uint64_t>(step_)}};
 }
 
+// Stochastic keys of what has no site of its own, behind the last site: inputs (kind 0), parameters
+// without a gradient (1), buffers (2); a graph has fewer than 2^16 of each.
+int32_t Lane::siteless_key(int32_t kind, int64_t index) const {
+  constexpr int32_t kPerKind = 1 << 16;
+  return static_cast<int32_t>(context_.sites->sites.size()) + kind * kPerKind +
+         static_cast<int32_t>(index);
+}
+
+int32_t Lane::buffer_key(std::string_view name) const {
+  const auto& buffers = context_.step_graph->buffers;
+  const auto it = std::find_if(buffers.begin(), buffers.end(),
+                               [&](const Buffer& buffer) { return buffer.name == name; });
+  return siteless_key(2, it - buffers.begin());
+}
+
 // Masters take the exact value and the weights are rounded from them; without masters directly.
 void Lane::store_weight(ParameterState& p, const Tensor& exact) {
-  const int32_t site = context_.update_sites.at(p.name).weight;
+  int32_t site = context_.update_sites.at(p.name).weight;
+  if (site < 0) site = siteless_key(1, &p - parameters_.data());
   if (!p.master.empty()) p.master = exact.to(p.master.container());
   store(exact, p.weight, rounding_to(p.format, site));
 }
@@ -144,7 +161,7 @@ void Lane::restart_from(const Lane& reference, int64_t step) {
   }
   for (auto& [name, tensor] : buffers_) {
     store(reference.buffers_.at(name), tensor,
-          rounding_to(executor_.external_format("b:" + name), 0));
+          rounding_to(executor_.external_format("b:" + name), buffer_key(name)));
   }
   optimizer_step_ = reference.optimizer_step_;
 }
@@ -170,8 +187,7 @@ void Lane::begin_step(int64_t step, const Batch& batch) {
   Tensor scale({}, Container::kF32);
   scale.as<float>()[0] = scale_.scale;
   store(scale, seed_, {executor_.external_format(kLossSeedId), Rounding::kNearestEven, {}});
-  bind_inputs(executor_, *context_.step_graph, batch,
-              rounding_to(nullptr, static_cast<int32_t>(context_.sites->sites.size())),
+  bind_inputs(executor_, *context_.step_graph, batch, rounding_to(nullptr, siteless_key(0, 0)),
               input_copies_);
   executor_.begin_step({context_.seed, description_.policy.stream, static_cast<uint64_t>(step)},
                        scale_.scale);

@@ -93,6 +93,8 @@ class Lane {
   // The policy's rounding is for formats narrower than FP32; what is kept in FP32 rounds to
   // nearest.
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;
+  int32_t siteless_key(int32_t kind, int64_t index) const;
+  int32_t buffer_key(std::string_view name) const;
   void store_weight(ParameterState& parameter, const Tensor& exact);
   template <typename Self, typename Visit>
   static void visit_tensors(Self& self, Visit visit);

@@ -96,6 +96,7 @@ TEST_CASE("the first cause is the non-finite site whose feeds are finite") {
   CHECK(cause->site == 2);
   CHECK(cause->step == 7);
   CHECK(cause->to_infinity == 3);
+  CHECK(cause->feeds_finite);
 }
 
 TEST_CASE("execution order alone does not make a cause") {
@@ -114,6 +115,19 @@ TEST_CASE("an infinity that came in is non-finite too, a site not measured is no
   CHECK(c.nonfinite(1));
   c.count[1] = 0;
   CHECK_FALSE(c.nonfinite(1));
+}
+
+TEST_CASE("an infinity that came in makes its site the worst of its layer") {
+  HealthTally tally(5);
+  StepCounts c = clean_step();
+  c.to_zero[3] = 50;
+  tally.add(0, c);
+  c.abs_max[4] = std::numeric_limits<double>::infinity();
+  tally.add(1, c);
+  CHECK(tally.sites()[4].infinite_in_rate() == 0.5);
+  CHECK(tally.sites()[4].first_nonfinite_step == 1);
+  CHECK_FALSE(tally.sites()[4].clean());
+  CHECK(layer_health(table(), tally.sites())[3].site == 4);
 }
 
 TEST_CASE("gradient underflow: the worst gradient site, from the notable rate on") {

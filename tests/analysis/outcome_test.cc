@@ -12,6 +12,9 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+// Enough answers that a point of them is more than their noise.
+constexpr int64_t kAnswers = 1000000, kCorrect = 950000, kPoint = kAnswers / kAnswersPerPoint;
+
 // From 2.0 down to `end`, constant over the tail.
 std::vector<double> curve(double end) {
   std::vector<double> loss(100, end);
@@ -23,9 +26,9 @@ JudgeInput input(const std::vector<double>& lane, const std::vector<double>& ref
   return {.lane = lane,
           .reference = reference,
           .twin = {},
-          .accuracy = 0.95,
-          .reference_accuracy = 0.95,
-          .twin_accuracy = kNan};
+          .held_out = {.correct = kCorrect, .answers = kAnswers},
+          .reference_held_out = {.correct = kCorrect, .answers = kAnswers},
+          .twin_held_out = {}};
 }
 
 TEST_CASE("the tail is a tenth of the run, at least ten steps") {
@@ -60,17 +63,44 @@ TEST_CASE("verdicts") {
   CHECK(judge(synced).verdict == Verdict::kUnjudged);
 }
 
-TEST_CASE("accuracy: a point below the reference is allowed, more is not") {
+TEST_CASE("accuracy: a point of the answers is allowed, exactly; more is unclear, then worse") {
   const auto reference = curve(1.0);
   JudgeInput in = input(reference, reference);
-  in.accuracy = in.reference_accuracy - 0.9 * kAccuracyMargin;
+  in.held_out.correct = kCorrect - kPoint;
   CHECK(judge(in).verdict == Verdict::kFine);
-  in.accuracy = in.reference_accuracy - 1.1 * kAccuracyMargin;
-  CHECK(judge(in).verdict == Verdict::kWorse);
-  in.twin_accuracy = in.reference_accuracy - 2 * kAccuracyMargin;  // chaos alone does as much
+  in.held_out.correct = kCorrect - kPoint - 1;
+  CHECK(judge(in).verdict == Verdict::kUnclear);
+  // Standard deviation of the difference: sqrt(n (0.95 0.05 + q (1 - q))), q = 0.93.
+  in.held_out.correct = 930000;
+  const LaneJudgement j = judge(in);
+  CHECK(j.correct_drop == 20000);
+  CHECK(j.correct_margin == kPoint);
+  CHECK(j.correct_noise == doctest::Approx(kGapSigmas * std::sqrt(47500 + 65100.0)).epsilon(1e-9));
+  CHECK(j.verdict == Verdict::kWorse);
+  in.twin_held_out = {.correct = kCorrect - 2 * kPoint, .answers = kAnswers};  // chaos does as much
+  CHECK(judge(in).correct_margin == 2 * kPoint);
   CHECK(judge(in).verdict == Verdict::kFine);
-  in.accuracy = kNan;
+  in.held_out = {};
+  CHECK(judge(in).answers == 0);
   CHECK(judge(in).verdict == Verdict::kFine);
+}
+
+TEST_CASE("few answers do not make a verdict") {
+  const auto reference = curve(1.0);
+  JudgeInput in = input(reference, reference);
+  in.reference_held_out = {.correct = 90, .answers = 100};
+  in.held_out = {.correct = 88, .answers = 100};  // two points below, of a noise of nine
+  CHECK(judge(in).verdict == Verdict::kUnclear);
+}
+
+TEST_CASE("a reference that fell by less than its batch noise judges nothing") {
+  std::vector<double> noisy(100);
+  for (size_t i = 0; i < 100; ++i) noisy[i] = i % 2 == 0 ? 2.0 : 1.8;
+  // Differences of 0.2: s^2 = 0.02, and the tail has ten steps.
+  CHECK(learning_noise(noisy) == doctest::Approx(kGapSigmas * std::sqrt(0.02 * 1.1)).epsilon(1e-9));
+  CHECK(judge(input(noisy, noisy)).verdict == Verdict::kUnjudged);
+  noisy[0] = 3;
+  CHECK(judge(input(noisy, noisy)).verdict == Verdict::kFine);
 }
 
 TEST_CASE("a gap within the batch noise is unclear, not worse") {

@@ -50,6 +50,30 @@ TEST_CASE("values negligible beside the largest one do not count") {
   CHECK(sample("a", true, {{top, 1}, {tail - 1, 9}}).lost_share(0, fp16()) == 0);
 }
 
+TEST_CASE("the raw share counts them") {
+  const int top = -2, tail = top - kNegligibleOctaves - 1;
+  CHECK(sample("a", true, {{top, 1}, {tail, 9}}).raw_lost_share(0, fp16()) == 0.9);
+  CHECK(sample("a", true, {}).raw_lost_share(0, fp16()) == 0);
+  const RangeTable t = make_range_table({sample("a", true, {{10, 1}, {-40, 9}})}, fp16());
+  CHECK(t.counted_lost() == 0);
+  CHECK(t.raw_lost() == 0.9);
+}
+
+TEST_CASE("a parameter gradient far below its layer's largest is noise and binds nothing") {
+  const auto table = [](int bias_exponent) {
+    return make_range_table(
+        {sample("conv", true, {{0, 10}}), sample("conv", true, {{bias_exponent, 10}}),
+         sample("other", true, {{-40, 10}})},  // of another layer: no noise
+        fp16());
+  };
+  CHECK(table(-kNoiseOctaves).ignored.empty());
+  const RangeTable t = table(-kNoiseOctaves - 1);
+  REQUIRE(t.ignored.size() == 1);
+  CHECK(t.ignored[0] == "conv site");
+  CHECK(t.layers[0].scales.lo == kMinScaleExponent);
+  CHECK(t.layers.size() == 2);
+}
+
 TEST_CASE("zeros are no values, FP32 subnormals are") {
   RangeSample s = sample("a", true, {{-127, 10}});
   s.zeros = 10;

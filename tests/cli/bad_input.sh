@@ -34,11 +34,10 @@ expect 2 replay mlp --data mnist:no-such-folder "${quick[@]}" -o bad.h5
 errs "no-such-folder"
 write_idx truncated $((pixels - 1)) 3
 expect 2 replay mlp --data mnist:truncated "${quick[@]}" -o bad.h5
-errs "t10k-images-idx3-ubyte"
+errs "needs 15696 bytes, found 15695"
 write_idx label $pixels 10
 expect 2 replay mlp --data mnist:label "${quick[@]}" -o bad.h5
-errs "label"
-errs "10"
+errs "label 10 at index 0"
 
 expect 2 replay lenett "${quick[@]}" -o bad.h5
 errs "did you mean 'lenet'?"
@@ -68,7 +67,37 @@ errs "did you mean 'formats'?"
 expect 2 list formats --markdown --json
 expect 2 reply
 errs "did you mean 'replay'?"
-expect 2 replay mlp --no-such-option
+expect 2 replay mlp --stepz 4 --no-such-option
+errs "lockstep: replay: 3 problems"
+errs "did you mean '--steps'?"
+errs "'--no-such-option': unknown"
+expect 2 check good.h5
+errs "lockstep: check: --baseline is required"
+
+# Numbers that do not fit, options that would change nothing, empty words: all named at once.
+expect 2 replay mlp --seed -1 --steps 99999999999999999999 --batch 1e3 --threads 0 --mode fre \
+  --lr fast --lanes fp32,,tf32 --momentum 0.5 --optimizer adam -o bad.h5
+for text in "--seed -1: a whole number, 0 <= N <= 2^64-1" \
+  "--steps 99999999999999999999: a whole number, 1 <= N <= 2^63-1" \
+  "--batch 1e3: a whole number" "--threads 0: a whole number, 1 <= N <= 256" \
+  "did you mean 'free'?" "--lr fast: a number required" "--lanes fp32,,tf32: a name" \
+  "--momentum 0.5: only sgd has it"; do
+  errs "$text"
+done
+expect 2 replay mlp --seed 18446744073709551616 -o bad.h5
+errs "--seed 18446744073709551616: a whole number"
+expect 2 replay mlp --optimizer sgd --beta1 0.5 --eps 1e-3 -o bad.h5
+errs "--beta1 0.5: only adam and adamw have it"
+errs "--eps 1e-3: only adam and adamw have it"
+for option in --data -o --lanes --simd; do
+  expect 2 replay mlp $option ""
+  errs "'': empty, a word required"
+done
+that test ! -e run.h5
+expect 2 round 1.0 --format fp16 --random 4294967296
+errs "2^32-1"
+expect 2 round 1.0 --format e9m3
+errs "e9m3"
 
 cat >nothing.toml <<'TOML'
 extends = "fp32"
@@ -102,6 +131,9 @@ errs "text.h5"
 before=$(cksum <good.h5)
 expect 2 replay mlp --data mnist:good "${quick[@]}" -o good.h5
 errs "exists"
+expect 2 replay lenett "${quick[@]}" -o good.h5
+errs "exists"
+errs "did you mean 'lenet'?"
 expect 2 recommend mlp
 errs "lockstep replay mlp"
 touch policy.toml
@@ -111,7 +143,48 @@ that test ! -s policy.toml
 expect 2 recommend good.h5 --formats fp8
 expect 2 report good.h5 --format html
 errs "text only"
-expect 2 report good.h5 -o good.h5
+# A text never replaces a run, not even another one, a linked one or when asked to.
+cp good.h5 other.h5
+ln -s good.h5 link.toml
+cp good.h5 run.toml
+for output in good.h5 other.h5 link.toml; do
+  expect 2 report good.h5 -o $output
+  expect 2 report good.h5 -o $output --overwrite
+  errs "HDF5"
+done
+for output in link.toml run.toml; do
+  expect 2 recommend good.h5 -o $output --overwrite
+  errs "HDF5"
+done
+expect 2 recommend good.h5 -o good.h5 --overwrite
+expect 2 recommend good.h5 -o policy.txt
+errs "ends in .toml"
+that test ! -e policy.txt
+that cmp good.h5 other.h5
+that cmp good.h5 run.toml
+that test -L link.toml
+expect 2 report good.h5 -o policy.toml
+errs "exists"
+that test ! -s policy.toml
+expect 2 report good.h5 -o empty
+errs "folder"
+for command in "replay mlp ${quick[*]}" "report good.h5" "recommend good.h5"; do
+  # A file as a folder: an error of the system, in words.
+  expect 2 $command -o text.h5/x.toml
+  errs "text.h5/x.toml"
+  that test -z "$(grep internal err.txt)"
+done
+if [ -w /dev/full ]; then
+  for command in "list" "report good.h5" "--help"; do
+    checks=$((checks + 1))
+    code=0
+    "$program" $command >/dev/full 2>err.txt || code=$?
+    [ $code = 2 ] || problem "exit code $code, not 2: $command >/dev/full"
+    errs "standard output: cannot be written"
+  done
+else
+  echo "SKIPPED: 6 checks of a full standard output (no /dev/full)"
+fi
 expect 2 replay --resume good.h5 -o other.h5
 expect 2 replay --resume good.h5 --steps 5 --lr 0.1
 errs "--steps"

@@ -14,6 +14,7 @@ says "lockstep report a.h5"
 errs "step 12/12"
 expect 0 "${run[@]}" -o b.h5 --threads 1 --simd scalar --quiet
 that test ! -s err.txt
+that test ! -s out.txt
 
 expect 0 report a.h5
 for part in Verdict Lanes pure-fp16 "Loss scale" "layer by layer" "${run[0]} ${run[1]}"; do
@@ -21,6 +22,9 @@ for part in Verdict Lanes pure-fp16 "Loss scale" "layer by layer" "${run[0]} ${r
 done
 cp out.txt shown.txt
 expect 0 report a.h5 -o report.txt
+that cmp -s shown.txt report.txt
+echo old >report.txt
+expect 0 report a.h5 -o report.txt --overwrite
 that cmp -s shown.txt report.txt
 
 expect 0 check b.h5 --baseline a.h5
@@ -37,6 +41,23 @@ says "lane pure-fp16"
 
 expect 0 recommend a.h5 -o policy.toml
 says "Ranges for fp16"
+# The printed next step is the same run with the policy: its words, joined, run as they stand.
+next=$(sed -n '/^  lockstep replay/,$p' out.txt | tr -d '\\\n')
+for option in "replay mlp" "--data synthetic:200" "--steps 12" "--batch 8" "--lanes fp32,policy.toml"; do
+  that grep -qF -- "$option" <<<"$next"
+done
+read -ra words <<<"$next"
+expect 0 "${words[@]:1}" --quiet
+that test -s verify.h5
+expect 0 replay mlp --data synthetic:200 --steps 2 --batch 4 --seed 18446744073709551615 --mode synced \
+  --optimizer adam --lr 0.001 --beta1 0.8 --eps 1e-6 --weight-decay 0.01 --eval-every 1 \
+  --histogram-every 2 --quiet -o adam.h5
+expect 0 recommend adam.h5 -o adam.toml
+for option in "--seed 18446744073709551615" "--mode synced" "--optimizer adam" "--lr 0.001" \
+  "--beta1 0.8" "--eps 1e-06" "--weight-decay 0.01" "--eval-every 1" "--histogram-every 2"; do
+  says "$option"
+done
+that test "$(sed -n '/^  lockstep replay/,$p' out.txt | awk '{print length}' | sort -n | tail -1)" -le 100
 expect 0 explain mlp --policy policy.toml
 says "fp16"
 expect 0 replay mlp --data synthetic:200 --steps 3 --batch 8 --lanes fp32,policy.toml -o v.h5 --quiet

@@ -37,7 +37,14 @@ for signal in INT TERM; do
 done
 
 # A run that is complete stays as it is.
+progress=$(cksum <whole.h5.progress.json)
+before=$(cksum <whole.h5)
 expect 0 replay mlp --resume -o whole.h5 --quiet
+that test ! -s out.txt
+expect 0 replay --resume whole.h5
+says "whole.h5 is complete: all 60 steps"
+that test "$before" = "$(cksum <whole.h5)"
+that test "$progress" = "$(cksum <whole.h5.progress.json)"
 expect 0 check whole.h5 --baseline part-INT.h5 --strict
 expect 2 replay lenet --resume -o whole.h5 --quiet
 errs "mlp"

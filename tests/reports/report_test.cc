@@ -3,11 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 
 #include "reports/section.h"
+#include "reports/text_writer.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -38,7 +40,10 @@ LaneReport lane(std::string name, double end, double accuracy) {
   l.judgement.tail_loss = end;
   l.judgement.gap = end - 0.5;
   l.judgement.margin = 0.03;
-  l.judgement.accuracy_drop = 0.97 - accuracy;
+  l.judgement.answers = 1000;
+  l.judgement.correct_drop = std::lround(1000 * (0.97 - accuracy));
+  l.judgement.correct_margin = 10;
+  l.judgement.correct_noise = 15.5;
   return l;
 }
 
@@ -88,8 +93,8 @@ Report hand_made() {
                                     .nonzero = 4000,
                                     .worst_step = 7,
                                     .worst_step_rate = 0.8};
-  broken.nonfinite =
-      NonfiniteCause{.step = 39, .site = 0, .to_infinity = 12, .nan = 0, .count = 100};
+  broken.nonfinite = NonfiniteCause{
+      .step = 39, .site = 0, .to_infinity = 12, .nan = 0, .count = 100, .feeds_finite = true};
   broken.updates.resize(1);
   broken.updates[0].layer = "fc1";
   broken.updates[0].stagnant = 30;
@@ -114,6 +119,44 @@ TEST_CASE("the verdict names who broke, where, and what the noise is") {
     CHECK(text.find(part) != std::string::npos);
   }
   CHECK(text.find("Loss scale") == std::string::npos);  // the summary leaves it out
+}
+
+TEST_CASE("a lane that is only worse has its non-finite site named before its underflow") {
+  Report report = hand_made();
+  LaneReport& lane = report.lanes[2];
+  lane.judgement.verdict = Verdict::kWorse;
+  lane.nonfinite = NonfiniteCause{.step = 36, .site = 0, .count = 100, .feeds_finite = true};
+  lane.underflow = report.lanes[3].underflow;
+  SiteHealth health{.steps = 100, .count = 100, .nonzero = 100};
+  health.infinite_in_steps = 64;
+  health.first_nonfinite_step = 36;
+  lane.health = {{.layer = "fc1", .role = Role::kActivation, .site = 0, .worst = health}};
+  const std::string all = report_text(report);
+  std::string text = all;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  const size_t cause = text.find("torch-autocast-fp16. First non-finite values: step 36");
+  REQUIRE(cause != std::string::npos);
+  CHECK(text.find("infinite already before they were rounded", cause) != std::string::npos);
+  CHECK(text.find("torch-autocast-fp16: gradient underflow is seen") > cause);
+  CHECK(text.find("2 of 1000 answers (0.20 points) fewer correct") != std::string::npos);
+  CHECK(all.find("inf before") != std::string::npos);
+  CHECK(all.find("64.0%") != std::string::npos);
+  CHECK(all.find("36 (inf)") != std::string::npos);
+}
+
+TEST_CASE("no line is wider than the page, whatever the command and the names are") {
+  Report report = hand_made();
+  report.command_line = "lockstep replay lenet --lanes 'a path with spaces/policy.toml' " +
+                        std::string(60, 'x') + " --steps 400 " + std::string(40, 'y') + " -o r.h5";
+  report.lanes[3].info.name = std::string(120, 'n') + ".toml";
+  const std::string text = report_text(report);
+  for (const std::string& line : split(text, '\n')) {
+    CAPTURE(line);
+    if (line.find("nnnn") == std::string::npos || line.starts_with("  ")) {
+      CHECK(display_width(line) <= kTextWidth);
+    }
+  }
+  CHECK(text.find("'a path with spaces/policy.toml' \\\n") != std::string::npos);
 }
 
 TEST_CASE("a skipped step is shown with its scale and the site that caused it") {

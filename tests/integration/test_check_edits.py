@@ -1,0 +1,79 @@
+"""`lockstep check` must notice one edited element in any dataset of a run file, whatever its kind."""
+
+import shutil
+import subprocess
+
+import h5py
+import numpy as np
+
+# Wall-clock times differ from run to run; the others are derived from what is compared.
+NOT_COMPARED = {"seconds"}
+DERIVED_SITES = {"sites/count", "sites/order", "sites/source_line"}
+STEP = 1
+
+
+def measured(lane):
+    """An index of a site with values, of one compared with the reference, and of an update."""
+    counts = lane["counts"]
+    compared = (counts["compared"][STEP] > 0) & (counts["count"][STEP] > counts["source_zero"][STEP])
+    return int(np.argmax(compared)), int(np.argmax(lane["updates/count"][STEP] > 0))
+
+
+def other_text(old):
+    """The text, as long as before (strings may have a fixed size), with one letter or digit changed."""
+    text = old.decode() if isinstance(old, bytes) else old
+    place = next(i for i, c in enumerate(text) if c.isalnum())
+    new = ("8" if text[place] == "7" else "7") if text[place].isdigit() else "x"
+    assert new != text[place]
+    return text[:place] + new + text[place + 1:]
+
+
+def edit(dataset, site, update):
+    """Changes one element to another value of its type."""
+    name = dataset.name
+    if dataset.shape == ():
+        dataset[()] = other_text(dataset[()])
+        return
+    if name.startswith("/sites"):
+        index = (dataset.shape[0] - 1,)
+    elif dataset.ndim == 1:
+        index = (min(STEP, dataset.shape[0] - 1),)
+    elif dataset.ndim == 3:   # histograms: step or block, site, bin
+        index = (min(STEP, dataset.shape[0] - 1), site, 100)
+    else:
+        place = update if "/updates/" in name else site
+        index = (STEP, min(place, dataset.shape[1] - 1))
+    old = dataset[index]
+    if dataset.dtype.kind == "f":
+        dataset[index] = old * 1.001 if np.isfinite(old) and old != 0 else 1.0
+    elif dataset.dtype.kind in "iu":
+        dataset[index] = old ^ 1
+    else:
+        dataset[index] = other_text(old)
+
+
+def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
+    base, changed = tmp_path / "base.h5", tmp_path / "changed.h5"
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
+             "--lanes", "fp32,torch-autocast-fp16", "-o", base)
+    lockstep("check", base, "--baseline", base)
+    names = []
+    with h5py.File(base, "r") as file:
+        file.visititems(lambda name, obj: names.append(name) if isinstance(obj, h5py.Dataset) else None)
+        site, update = measured(file["lanes/torch-autocast-fp16"])
+    tested, unseen = 0, []
+    for name in names:
+        if name.startswith("lanes/fp32/") or name in DERIVED_SITES:
+            continue
+        if name.rsplit("/", 1)[-1] in NOT_COMPARED:
+            continue
+        shutil.copy(base, changed)
+        with h5py.File(changed, "r+") as file:
+            edit(file[name], site, update)
+        done = subprocess.run([str(binary_dir / "lockstep"), "check", str(changed), "--baseline",
+                               str(base)], capture_output=True, text=True)
+        tested += 1
+        if done.returncode not in (1, 2, 3):
+            unseen.append((name, done.returncode))
+    assert tested > 40
+    assert not unseen, unseen
