@@ -38,8 +38,8 @@ const std::vector<RateColumn>& rate_columns() {
       {"to zero", [](const SiteHealth& h) { return h.to_zero_rate(); }, true},
       {"subnormal", [](const SiteHealth& h) { return h.to_subnormal_rate(); }, true},
       {"to inf", [](const SiteHealth& h) { return SiteHealth::rate(h.to_infinity, h.count); },
-       true},
-      {"inf before", [](const SiteHealth& h) { return h.infinite_in_rate(); }, false},
+       false},
+      {"inf in", [](const SiteHealth& h) { return h.infinite_in_rate(); }, false},
       {"NaN", [](const SiteHealth& h) { return SiteHealth::rate(h.nan, h.count); }, false},
       {"saturated", [](const SiteHealth& h) { return h.saturated_rate(); }, false},
   };
@@ -84,7 +84,7 @@ Blocks layers_section(const Report& report) {
   out.push_back(paragraph(fmt::format(
       "Each row is the worst site of a layer and role, over all steps. to zero (underflow), "
       "subnormal, saturated: share of the values that were not zero before rounding; to inf, NaN: "
-      "share of all values; inf before: share of the steps in which a value was infinite already "
+      "share of all values; inf in: share of the steps in which a value was infinite already "
       "before it was rounded; worst step: the step that lost the largest share there. A point "
       "stands "
       "for none. Rows with less than {} to zero and less than {} subnormal are only counted. "

@@ -76,8 +76,8 @@ class RunFile {
   const std::vector<LaneInfo>& lanes() const;   // the reference first
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
-  std::vector<double> loss(int lane) const;     // [step]
-  std::vector<double> seconds(int lane) const;  // [step], of the lane's work
+  std::vector<double> loss(int lane) const;       // [step]
+  std::vector<double> seconds(int lane) const;    // [step], of the lane's work
   std::vector<int32_t> attempts(int lane) const;  // [step]
   std::vector<Evaluation> evaluations(int lane) const;
   std::vector<ScalerRecord> scalers(int lane) const;        // [step], scaler 0
