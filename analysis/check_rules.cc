@@ -178,7 +178,7 @@ std::vector<RuleRow> make_rows() {
                             [](const ScalerRecord& s) { return s.skipped; }));
   rows.push_back(scaler_row("growth_tracker", "clean steps since the scale last moved",
                             [](const ScalerRecord& s) { return s.growth_tracker; }));
-  rows.push_back(scaler_row("culprit_site", "first non-finite site of a skipped step",
+  rows.push_back(scaler_row("culprit_site", "first non-finite site of a step with found_inf",
                             [](const ScalerRecord& s) { return s.culprit_site; }));
   rows.push_back(evaluation_row("steps_done", Comparison::kExact, "when it was evaluated",
                                 [](const Evaluation& e) { return e.steps_done; }));

@@ -79,7 +79,8 @@ std::string policy_toml(const Policy& base, const RangeTable& ranges, const std:
   std::string out = comment(fmt::format(
       "Written by `lockstep recommend`. Evidence: {}. Ranges only: in that trace no value of the "
       "layers left in {} overflows ({} octave of headroom). At this loss scale, of each gradient "
-      "tensor's values within a factor 2^{} of the tensor's largest, a share of at most {:.3g} becomes zero "
+      "tensor's values within a factor 2^{} of the tensor's largest, a share of at most {:.3g} "
+      "becomes zero "
       "(allowed: {:g}); of all its nonzero values, at most {:.3g}. Run it to see the outcome.",
       evidence, ranges.format->name, kHeadroomOctaves, kNegligibleOctaves, ranges.counted_lost(),
       kLostShareLimit, ranges.raw_lost()));

@@ -19,10 +19,10 @@ enum class AccumulatorKind : uint8_t {
 };
 
 struct Accumulator {
-  std::string name;          // "fp32_fused", "fp16", "bf16", "fp64_fused"
+  std::string name;  // "fp32_fused", "fp16", "bf16", "fp64_fused"
   AccumulatorKind kind;
-  const Format* format;      // of the running sum
-  std::string help;          // the block picture in one or two lines
+  const Format* format;  // of the running sum
+  std::string help;      // the block picture in one or two lines
   std::string source;
 };
 

@@ -25,22 +25,22 @@ enum class OverflowPolicy : uint8_t {
 struct Format {
   std::string name;
   std::vector<std::string> aliases;
-  int precision;           // p: significand bits, implicit bit included
-  int emin, emax;          // exponents of the smallest normal and of the largest finite number
-  int exponent_bits;       // field width; storage bits = 1 + exponent_bits + (p - 1)
+  int precision;      // p: significand bits, implicit bit included
+  int emin, emax;     // exponents of the smallest normal and of the largest finite number
+  int exponent_bits;  // field width; storage bits = 1 + exponent_bits + (p - 1)
   bool has_infinity;
   bool has_nan;
   bool has_subnormals;
   OverflowPolicy overflow;
-  double max_finite;       // written out in the row: not every format fills its last binade
-  std::string help;        // one line with the arithmetic of the limits
+  double max_finite;  // written out in the row: not every format fills its last binade
+  std::string help;   // one line with the arithmetic of the limits
   std::string source;
 
   int storage_bits() const { return exponent_bits + precision; }
-  double min_normal() const;        // 2^emin
-  double min_subnormal() const;     // 2^(emin - p + 1); min_normal() without subnormals
-  double unit_roundoff() const;     // 2^-p
-  double machine_epsilon() const;   // 2^(1-p)
+  double min_normal() const;       // 2^emin
+  double min_subnormal() const;    // 2^(emin - p + 1); min_normal() without subnormals
+  double unit_roundoff() const;    // 2^-p
+  double machine_epsilon() const;  // 2^(1-p)
   bool is_fp32() const { return precision == 24 && exponent_bits == 8; }
   bool is_fp64() const { return precision == 53; }
 };

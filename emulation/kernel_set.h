@@ -1,7 +1,7 @@
 // Which kernels does an engine supply?
-// A kernel set is a table of functions, arrays in and arrays out. `scalar` defines every result with
-// plain loops; `simd` replaces entries and equals it bit for bit. No kernel rounds its output to a
-// format: that is quantize's work, so that the value before rounding can be measured. Sums go
+// A kernel set is a table of functions, arrays in and arrays out. `scalar` defines every result
+// with plain loops; `simd` replaces entries and equals it bit for bit. No kernel rounds its output
+// to a format: that is quantize's work, so that the value before rounding can be measured. Sums go
 // through the accumulator they are given.
 // T is float (software lanes) or double (the truth lane). All arrays are dense and row-major.
 #pragma once
@@ -27,9 +27,9 @@ struct GemmArgs {
   int64_t ldb = 0;
   T* c = nullptr;
   int64_t ldc = 0;
-  bool start_from_c = false;          // false: the chain starts from +0
+  bool start_from_c = false;  // false: the chain starts from +0
   const Accumulator* accumulator = nullptr;
-  uint8_t* events = nullptr;          // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
+  uint8_t* events = nullptr;  // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
 };
 
 // 2-d convolution, cross-correlation as in the field. Zero padding on both sides.
@@ -47,12 +47,12 @@ struct ConvShape {
 template <typename T>
 struct ConvArgs {
   ConvShape shape;
-  const T* x = nullptr;    // forward, backward_weight
-  const T* w = nullptr;    // forward, backward_input
-  const T* dy = nullptr;   // backward_input, backward_weight
-  T* out = nullptr;        // y, dx or dw
+  const T* x = nullptr;   // forward, backward_weight
+  const T* w = nullptr;   // forward, backward_input
+  const T* dy = nullptr;  // backward_input, backward_weight
+  T* out = nullptr;       // y, dx or dw
   const Accumulator* accumulator = nullptr;
-  uint8_t* events = nullptr;   // as GemmArgs, shape of out
+  uint8_t* events = nullptr;  // as GemmArgs, shape of out
 };
 
 // 2-d max pooling. Ties go to the first element in scan order; a NaN wins; padding never does.
@@ -71,7 +71,7 @@ struct BatchNormArgs {
   int64_t batch, channels, spatial;
   double eps, momentum;
   bool training;
-  const T *x, *weight, *bias, *running_mean, *running_var;   // running_*: may be null when training
+  const T *x, *weight, *bias, *running_mean, *running_var;  // running_*: may be null when training
   T *y, *new_running_mean, *new_running_var, *mean, *inv_std;
   const Accumulator* accumulator;
 };
@@ -91,33 +91,34 @@ struct BatchNormBackwardArgs {
 struct OptimizerFormats {
   const Format* arithmetic;
   const Format* state;
-  const Format* weight;      // of the array that is updated: the master weights where there are any
-  Rounding rounding = Rounding::kNearestEven;   // of the weight after the update
+  const Format* weight;  // of the array that is updated: the master weights where there are any
+  Rounding rounding = Rounding::kNearestEven;  // of the weight after the update
   StochasticKey key;
   Rounding state_rounding = Rounding::kNearestEven;
-  StochasticKey state_keys[2] = {};             // in the order of the arguments
+  StochasticKey state_keys[2] = {};  // in the order of the arguments
 };
 // What an optimizer's roundings did, each null where nobody asks. Before: the value without the
 // roundings of this step, in double, from the stored operands; after: the value kept.
 // The weight's "before" is the exact sum of the weight and its update as rounded.
 struct OptimizerMeasurements {
   TensorStats* weight = nullptr;
-  TensorStats* update = nullptr;       // of dw; needs the array `update`
+  TensorStats* update = nullptr;  // of dw; needs the array `update`
   TensorStats* states[2] = {};
 };
-struct UpdateStats {        // the run file's updates/
-  uint64_t stagnant = 0;    // update != 0 but the rounded weight did not move
+struct UpdateStats {      // the run file's updates/
+  uint64_t stagnant = 0;  // update != 0 but the rounded weight did not move
   uint64_t count = 0;
-  double update_sq = 0;     // sum of dw^2, dw as computed before the weight's rounding
-  double weight_sq = 0;     // sum of w^2 before the update
+  double update_sq = 0;  // sum of dw^2, dw as computed before the weight's rounding
+  double weight_sq = 0;  // sum of w^2 before the update
 };
 template <typename T>
-struct SgdArgs {   // buf = mu buf + g (first step: buf = g), g includes weight_decay * w; w -= lr buf
+struct SgdArgs {  // buf = mu buf + g (first step: buf = g), g includes weight_decay * w; w -= lr
+                  // buf
   int64_t count;
   T* weight;
-  const T* grad;           // unscaled
-  T* momentum_buffer;      // null when momentum == 0
-  T* update;               // receives dw = w_new_exact - w before rounding, for statistics
+  const T* grad;       // unscaled
+  T* momentum_buffer;  // null when momentum == 0
+  T* update;           // receives dw = w_new_exact - w before rounding, for statistics
   double lr, momentum, weight_decay;
   bool first_step;
   OptimizerFormats formats;
@@ -132,7 +133,7 @@ struct AdamArgs {  // decoupled: w *= 1 - lr wd first (AdamW); else g += wd w (A
   T* update;
   double lr, beta1, beta2, eps, weight_decay;
   bool decoupled_weight_decay;
-  int64_t step;            // 1-based; bias corrections 1 - beta^step are formed in double
+  int64_t step;  // 1-based; bias corrections 1 - beta^step are formed in double
   OptimizerFormats formats;
   OptimizerMeasurements measured = {};
 };
@@ -155,8 +156,8 @@ struct Kernels {
   void (*add)(const T* a, const T* b, T* y, int64_t count);
   void (*mul)(const T* a, const T* b, T* y, int64_t count);
   void (*scale)(const T* x, T factor, T* y, int64_t count);
-  void (*relu)(const T* x, T* y, int64_t count);                            // NaN stays NaN
-  void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t count);     // 0 at x == 0
+  void (*relu)(const T* x, T* y, int64_t count);                         // NaN stays NaN
+  void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t count);  // 0 at x == 0
   // windows
   void (*max_pool2d)(const PoolShape&, const T* x, T* y, int32_t* argmax);  // argmax: h*W + w
   void (*max_pool2d_backward)(const PoolShape&, const T* dy, const int32_t* argmax, T* dx);
@@ -181,7 +182,7 @@ struct Kernels {
 };
 
 struct KernelSet {
-  std::string_view name;   // "scalar", "avx2", "avx512"
+  std::string_view name;  // "scalar", "avx2", "avx512"
   std::string_view help;
   Kernels<float> f32;
   Kernels<double> f64;
@@ -189,12 +190,17 @@ struct KernelSet {
   const Kernels<T>& of() const;
 };
 template <>
-inline const Kernels<float>& KernelSet::of<float>() const { return f32; }
+inline const Kernels<float>& KernelSet::of<float>() const {
+  return f32;
+}
 template <>
-inline const Kernels<double>& KernelSet::of<double>() const { return f64; }
+inline const Kernels<double>& KernelSet::of<double>() const {
+  return f64;
+}
 
 const KernelSet& scalar_kernels();
-// The sets this machine can run, slowest first: scalar, then avx2 and avx512 where the CPU has them.
+// The sets this machine can run, slowest first: scalar, then avx2 and avx512 where the CPU has
+// them.
 std::span<const KernelSet* const> available_kernel_sets();
 // The set in use: the fastest available, or the one chosen by name.
 const KernelSet& active_kernels();

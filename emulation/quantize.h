@@ -1,6 +1,6 @@
 // Rounding a whole array and measuring what that did, in one pass.
-// The functions here choose nothing: they run the kernel of the active instruction set (scalar, AVX2,
-// AVX-512), all of which give equal bits, statistics included.
+// The functions here choose nothing: they run the kernel of the active instruction set (scalar,
+// AVX2, AVX-512), all of which give equal bits, statistics included.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,15 @@ namespace lockstep {
 struct QuantizeSpec {
   const Format* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;
-  StochasticKey key = {};   // used by Rounding::kStochastic
+  StochasticKey key = {};  // used by Rounding::kStochastic
   // Nothing is rounded or stored (`after` is not touched): the statistics are those of after ==
   // before, `format` tells subnormals apart. This is what observe() asks for.
   bool measure_only = false;
 };
 
-// after[i] = round(before[i]); every NaN becomes the one positive quiet NaN. `after` may be `before`. `stats` may be null (round only); it is
-// overwritten. T is float or double; a float container must contain the format.
+// after[i] = round(before[i]); every NaN becomes the one positive quiet NaN. `after` may be
+// `before`. `stats` may be null (round only); it is overwritten. T is float or double; a float
+// container must contain the format.
 template <typename T>
 void quantize(std::span<const T> before, std::span<T> after, const QuantizeSpec& spec,
               TensorStats* stats);

@@ -1,8 +1,9 @@
 // In which order is a long sum formed?
-// One fixed shape for every reduction in Lockstep, so that bits depend on neither threads nor vector
-// width: the elements, in their order, are cut into blocks of 4096; inside a block, element i goes to
-// virtual lane i mod 16, each lane adds its elements in ascending order; the 16 lanes join pairwise
-// (i with i+8, then i+4, i+2, i+1); the block sums join in a balanced binary tree over block indices.
+// One fixed shape for every reduction in Lockstep, so that bits depend on neither threads nor
+// vector width: the elements, in their order, are cut into blocks of 4096; inside a block, element
+// i goes to virtual lane i mod 16, each lane adds its elements in ascending order; the 16 lanes
+// join pairwise (i with i+8, then i+4, i+2, i+1); the block sums join in a balanced binary tree
+// over block indices.
 //
 // Error: |s - sum x| <= gamma_n sum|x| with n = 256 + 4 + ceil(log2(blocks)), gamma_n = nu/(1-nu),
 //        u the accumulator's unit roundoff (N. Higham, "Accuracy and Stability", 2nd ed., §4.2).
@@ -19,8 +20,8 @@ namespace lockstep {
 inline constexpr int64_t kReductionLanes = 16;
 inline constexpr int64_t kReductionBlock = 4096;
 
-// Joins block sums in the fixed tree: pairs (0,1), (2,3), ... level by level; an odd one is carried.
-// `add(x, y)` is the accumulator's addition. Returns 0 for no blocks.
+// Joins block sums in the fixed tree: pairs (0,1), (2,3), ... level by level; an odd one is
+// carried. `add(x, y)` is the accumulator's addition. Returns 0 for no blocks.
 template <typename T, typename Add>
 T join_blocks(std::vector<T> sums, Add add) {
   if (sums.empty()) return T(0);

@@ -34,13 +34,13 @@ struct RoundingInfo {
   std::string_view help;
 };
 std::span<const RoundingInfo> roundings();
-Rounding find_rounding(std::string_view name);       // Throws: InputError with a did-you-mean
+Rounding find_rounding(std::string_view name);  // Throws: InputError with a did-you-mean
 std::string_view to_string(Rounding rounding);
 
 // What the random bits of stochastic rounding depend on, and nothing else (element index aside).
 struct StochasticKey {
   uint64_t seed = 0;
-  uint32_t stream = 0;   // the policy's stream number
+  uint32_t stream = 0;  // the policy's stream number
   uint32_t site = 0;
   uint64_t step = 0;
 };
@@ -53,8 +53,9 @@ uint32_t stochastic_bits(const StochasticKey& key, uint64_t index);
 // Source: IEEE 754-2019 §4.3, §7.4; kOdd: Boldo & Melquiond, IEEE TC 57(4), 2008.
 double round_to_format(double x, const Format& format, Rounding rounding, uint32_t random = 0);
 
-// x + y rounded to odd in double: the exact sum where that is a double, otherwise the neighbour with
-// an odd last bit. Rounding this to any format with p <= 51 equals rounding the exact sum once.
+// x + y rounded to odd in double: the exact sum where that is a double, otherwise the neighbour
+// with an odd last bit. Rounding this to any format with p <= 51 equals rounding the exact sum
+// once.
 double add_round_to_odd(double x, double y);
 
 }  // namespace lockstep

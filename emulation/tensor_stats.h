@@ -1,7 +1,8 @@
 // What did a rounding do to an array?
-// Two plain records: TensorStats (one array, before and after its rounding) and ErrorStats (a lane's
-// array against the reference's). `statistics()` is the table that names, explains and reads every
-// number in them; the run file, the reports and `lockstep list statistics` come from its rows.
+// Two plain records: TensorStats (one array, before and after its rounding) and ErrorStats (a
+// lane's array against the reference's). `statistics()` is the table that names, explains and reads
+// every number in them; the run file, the reports and `lockstep list statistics` come from its
+// rows.
 #pragma once
 
 #include <array>
@@ -19,18 +20,18 @@ inline constexpr int kHistogramBins = 256;
 // emulation/reduction.h, so they have the same bits for every thread count and vector width.
 struct TensorStats {
   uint64_t count = 0;
-  uint64_t source_zero = 0;    // before == 0
-  uint64_t to_zero = 0;        // before != 0, after == 0 (underflow)
-  uint64_t to_subnormal = 0;   // after is nonzero and below the format's min_normal
-  uint64_t to_infinity = 0;    // before finite, after infinite (or NaN by OverflowPolicy::kNan)
-  uint64_t saturated = 0;      // before beyond max_finite, after == +-max_finite
-  uint64_t nan = 0;            // before is NaN
-  uint64_t inexact = 0;        // after != before (NaN to NaN is not inexact)
-  double abs_max = 0;          // max |before|, NaN excluded, infinity included
+  uint64_t source_zero = 0;   // before == 0
+  uint64_t to_zero = 0;       // before != 0, after == 0 (underflow)
+  uint64_t to_subnormal = 0;  // after is nonzero and below the format's min_normal
+  uint64_t to_infinity = 0;   // before finite, after infinite (or NaN by OverflowPolicy::kNan)
+  uint64_t saturated = 0;     // before beyond max_finite, after == +-max_finite
+  uint64_t nan = 0;           // before is NaN
+  uint64_t inexact = 0;       // after != before (NaN to NaN is not inexact)
+  double abs_max = 0;         // max |before|, NaN excluded, infinity included
   double abs_min_nonzero = std::numeric_limits<double>::infinity();  // over finite nonzero before
-  double sum_sq = 0;           // sum of before^2 over finite elements
-  double round_err_sq = 0;     // sum of (after - before)^2 over elements finite before and after
-  uint64_t bits_hash = 0;      // of the bits after rounding: see hash_element in quantize.h
+  double sum_sq = 0;        // sum of before^2 over finite elements
+  double round_err_sq = 0;  // sum of (after - before)^2 over elements finite before and after
+  uint64_t bits_hash = 0;   // of the bits after rounding: see hash_element in quantize.h
   std::array<uint64_t, kHistogramBins> exponent_histogram{};  // FP32 exponent field of before
 
   bool nonfinite_seen() const { return nan > 0 || to_infinity > 0 || abs_max > kMaxDouble; }
@@ -42,11 +43,11 @@ struct TensorStats {
 // A lane's array against the reference's: error e = lane / scale - reference, in double, over the
 // elements where both are finite.
 struct ErrorStats {
-  uint64_t compared = 0;     // elements finite on both sides
-  double err_sq = 0;         // sum of e^2
-  double err_max_ulps = 0;   // max |e * scale| / ulp(reference * scale, lane's format)
-  double dot_ref = 0;        // sum of (lane / scale) * reference
-  double ref_sq = 0;         // sum of reference^2 over the compared elements
+  uint64_t compared = 0;    // elements finite on both sides
+  double err_sq = 0;        // sum of e^2
+  double err_max_ulps = 0;  // max |e * scale| / ulp(reference * scale, lane's format)
+  double dot_ref = 0;       // sum of (lane / scale) * reference
+  double ref_sq = 0;        // sum of reference^2 over the compared elements
 
   void merge(const ErrorStats& other);
 };
@@ -55,9 +56,9 @@ enum class StatisticKind : uint8_t { kCount, kMoment };
 
 // One row of the table of statistics. Exactly one of the getters is set.
 struct Statistic {
-  std::string_view name;   // the run file's dataset name
-  StatisticKind kind;      // counts/ or moments/
-  std::string_view help;   // meaning, unit, value when nothing was measured
+  std::string_view name;  // the run file's dataset name
+  StatisticKind kind;     // counts/ or moments/
+  std::string_view help;  // meaning, unit, value when nothing was measured
   uint64_t (*count)(const TensorStats&, const ErrorStats&);
   double (*moment)(const TensorStats&, const ErrorStats&);
 };

@@ -1,6 +1,7 @@
 // Which instruction sets is the vector code built for?
-// Every file in this folder compiles once for AVX2 (with FMA) and once for AVX-512 (Highway's AVX3);
-// the CPU decides at run time. Anything below runs the scalar kernels. The skeleton of such a file:
+// Every file in this folder compiles once for AVX2 (with FMA) and once for AVX-512 (Highway's
+// AVX3); the CPU decides at run time. Anything below runs the scalar kernels. The skeleton of such
+// a file:
 //
 //   #include "emulation/simd/targets.h"
 //   #undef HWY_TARGET_INCLUDE
@@ -37,7 +38,11 @@ namespace lockstep {
 
 // True when this CPU (and its operating system) runs the set. Entry points of a set must not be
 // called otherwise.
-inline bool cpu_has_avx2() { return (hwy::SupportedTargets() & HWY_AVX2) != 0; }
-inline bool cpu_has_avx512() { return (hwy::SupportedTargets() & HWY_AVX3) != 0; }
+inline bool cpu_has_avx2() {
+  return (hwy::SupportedTargets() & HWY_AVX2) != 0;
+}
+inline bool cpu_has_avx512() {
+  return (hwy::SupportedTargets() & HWY_AVX3) != 0;
+}
 
 }  // namespace lockstep

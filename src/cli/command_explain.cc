@@ -1,6 +1,7 @@
 // lockstep explain: a model lowered by a policy, as text.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <memory>
 
 #include "src/cli/arguments.h"
@@ -33,6 +34,7 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const Graph step = differentiate(
       model.build({args.batch, data->image_shape(), data->class_count()}, /*training=*/true));
   const SiteTable sites = make_sites(step, kOptimizerStates);
+  for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
   fmt::print("{} under {}: {}\n\n{}", args.model, policy.label(), policy.help,
              to_text(lower(step, sites, policy), step, sites));
   return kExitFine;

@@ -55,6 +55,11 @@ int report_write_error(const WriteError& error, const std::string& path) {
 }
 
 int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path) {
+  for (const LaneDescription& lane : run.description().lanes) {
+    for (const std::string& note : lane.policy.notes) {
+      fmt::print(stderr, "lockstep: note: lane {}: {}\n", lane.name, note);
+    }
+  }
   run.add_observer(&writer);
   if (progress != nullptr) run.add_observer(progress);
   try {

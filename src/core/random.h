@@ -1,7 +1,7 @@
 // Where do random numbers come from?
-// From counters, never from state: the n-th number of a stream is a pure function of (key, n), so it
-// does not depend on threads, vector width, machine, or what was drawn before.
-// Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
+// From counters, never from state: the n-th number of a stream is a pure function of (key, n), so
+// it does not depend on threads, vector width, machine, or what was drawn before. Source: J. Salmon
+// et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
 #pragma once
 
 #include <array>
@@ -13,14 +13,15 @@ namespace lockstep {
 // Ten rounds of Philox: 128 random bits from a 64-bit key and a 128-bit counter.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
-// A named stream of 32-bit numbers. `purpose` keeps streams of one seed apart (kInit, kShuffle, ...).
+// A named stream of 32-bit numbers. `purpose` keeps streams of one seed apart (kInit, kShuffle,
+// ...).
 enum class RandomPurpose : uint32_t { kInit = 1, kShuffle, kSyntheticData, kTwin, kTest };
 
 class RandomStream {
  public:
   RandomStream(uint64_t seed, RandomPurpose purpose, uint32_t index = 0);
-  uint32_t bits(uint64_t n) const;     // the n-th number
-  double uniform(uint64_t n) const;    // [0, 1), 32 bits of resolution
+  uint32_t bits(uint64_t n) const;   // the n-th number
+  double uniform(uint64_t n) const;  // [0, 1), 32 bits of resolution
   // A permutation of 0..size-1 (Fisher-Yates driven by bits(n)), written into `out`.
   template <typename Vector>
   void shuffle(Vector& out) const {

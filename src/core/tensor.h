@@ -25,12 +25,14 @@ constexpr Container container_of() {
   if constexpr (std::is_same_v<T, double>) return Container::kF64;
   return Container::kI32;
 }
-constexpr size_t bytes_of(Container c) { return c == Container::kF64 ? 8 : 4; }
+constexpr size_t bytes_of(Container c) {
+  return c == Container::kF64 ? 8 : 4;
+}
 
 // Extents, outermost first; empty means a scalar.
 using Shape = std::vector<int64_t>;
-int64_t element_count(const Shape& shape);       // product of the extents; 1 for a scalar
-std::string to_string(const Shape& shape);       // "[64, 1, 28, 28]"
+int64_t element_count(const Shape& shape);  // product of the extents; 1 for a scalar
+std::string to_string(const Shape& shape);  // "[64, 1, 28, 28]"
 
 class Tensor {
  public:

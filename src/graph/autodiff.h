@@ -1,7 +1,8 @@
 // How does the backward pass come about?
-// Reverse mode: walks the forward nodes backwards and lets each op add its own backward nodes, which
-// are ordinary IR nodes with a forward partner. Gradients of a value used several times are added
-// in the order in which the backward pass reaches them (last use first), as PyTorch's engine does.
+// Reverse mode: walks the forward nodes backwards and lets each op add its own backward nodes,
+// which are ordinary IR nodes with a forward partner. Gradients of a value used several times are
+// added in the order in which the backward pass reaches them (last use first), as PyTorch's engine
+// does.
 #pragma once
 
 #include <map>
@@ -34,18 +35,18 @@ class GradientBuilder {
   friend Graph differentiate(const Graph& forward);
   void accumulate(const std::string& value, const std::string& gradient, const Node& forward);
   Graph& graph_;
-  std::map<std::string, std::string> gradient_;      // value id -> gradient so far
-  std::map<std::string, bool> needs_;                // value id -> a parameter feeds it
+  std::map<std::string, std::string> gradient_;  // value id -> gradient so far
+  std::map<std::string, bool> needs_;            // value id -> a parameter feeds it
   int next_id_ = 0;
 };
 
 // The step graph: forward nodes, then backward nodes starting from the input `seed` (a scalar, the
-// last of Graph::inputs, path "seed"), and `gradients` for every parameter that requires one and that
-// the loss depends on (PyTorch leaves the others at None, and its optimizers skip them).
+// last of Graph::inputs, path "seed"), and `gradients` for every parameter that requires one and
+// that the loss depends on (PyTorch leaves the others at None, and its optimizers skip them).
 //   ids      backward nodes continue the numbering of the forward ones
 //   joins    an `add` node; its gradient_of, layer and source line are those of the value that is
-//            used several times; its forward_node is the value's producer, for a parameter its first
-//            consumer
+//            used several times; its forward_node is the value's producer, for a parameter its
+//            first consumer
 // Requires: a scalar loss (InputError).
 Graph differentiate(const Graph& forward);
 

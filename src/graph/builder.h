@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-using Value = std::string;   // a value id
+using Value = std::string;  // a value id
 
 class GraphBuilder {
  public:
@@ -21,8 +21,8 @@ class GraphBuilder {
   Value parameter(std::string name, Shape shape);
   Value buffer(std::string name, Shape shape);
   // Any op: infers the output types. Throws: InputError.
-  Value op(std::string_view op, std::vector<Value> inputs, Attributes attributes,
-           std::string layer, std::string source_line = "");
+  Value op(std::string_view op, std::vector<Value> inputs, Attributes attributes, std::string layer,
+           std::string source_line = "");
 
   // torch.nn modules: create their parameters under `layer` and apply the op.
   Value linear(const std::string& layer, Value x, int64_t out_features, bool bias = true);
@@ -31,7 +31,7 @@ class GraphBuilder {
   Value batch_norm(const std::string& layer, Value x, double momentum = 0.1, double eps = 1e-5);
   Value relu(const std::string& layer, Value x);
   Value max_pool2d(const std::string& layer, Value x, int64_t kernel, int64_t stride);
-  Value flatten(const std::string& layer, Value x);   // (N, ...) -> (N, product)
+  Value flatten(const std::string& layer, Value x);  // (N, ...) -> (N, product)
 
   void set_loss(Value loss);
   void name_output(std::string name, Value value);

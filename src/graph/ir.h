@@ -32,22 +32,31 @@ using Attributes = std::map<std::string, Attribute>;
 
 // The kind of thing a tensor is, as reports and policies speak of it.
 enum class Role : uint8_t {
-  kInput, kWeight, kActivation, kGradActivation, kGradWeight, kAccumulator, kMasterWeight,
-  kOptimizerState, kUpdate, kBuffer, kLoss,
+  kInput,
+  kWeight,
+  kActivation,
+  kGradActivation,
+  kGradWeight,
+  kAccumulator,
+  kMasterWeight,
+  kOptimizerState,
+  kUpdate,
+  kBuffer,
+  kLoss,
 };
-std::string_view to_string(Role role);          // "grad_weight"
-Role find_role(std::string_view name);          // Throws: InputError with a did-you-mean
+std::string_view to_string(Role role);  // "grad_weight"
+Role find_role(std::string_view name);  // Throws: InputError with a did-you-mean
 
 struct Node {
-  std::string id;                       // "n12"
+  std::string id;  // "n12"
   std::string op;
-  std::vector<std::string> inputs;      // value ids
+  std::vector<std::string> inputs;  // value ids
   Attributes attributes;
   std::vector<TensorType> outputs;
-  std::string layer;                    // module path, e.g. "layer3.0.conv2"
-  std::string source_line;              // "model.py:33", "" when unknown
+  std::string layer;        // module path, e.g. "layer3.0.conv2"
+  std::string source_line;  // "model.py:33", "" when unknown
   // Backward nodes only:
-  std::string forward_node;             // id of the forward partner, "" on forward nodes
+  std::string forward_node;  // id of the forward partner, "" on forward nodes
   // For every output: the forward value it is the gradient of ("" where it is none). Several nodes
   // may give parts of one gradient; an `add` node with the same gradient_of joins them.
   std::vector<std::string> gradient_of;
@@ -56,10 +65,10 @@ struct Node {
 };
 
 struct Parameter {
-  std::string name;      // "conv1.weight"; the value id is "p:conv1.weight"
+  std::string name;  // "conv1.weight"; the value id is "p:conv1.weight"
   TensorType type;
   bool requires_grad = true;
-  std::string layer;     // "conv1"
+  std::string layer;  // "conv1"
 };
 struct Buffer {
   std::string name;
@@ -67,24 +76,24 @@ struct Buffer {
   std::string layer;
 };
 struct GraphInput {
-  std::string id;        // "in0"
-  std::string path;      // "images", "labels": what the data set calls it
+  std::string id;    // "in0"
+  std::string path;  // "images", "labels": what the data set calls it
   TensorType type;
 };
 // A buffer that takes a node's output when the forward pass is done (running statistics).
 struct Mutation {
-  std::string buffer;    // name
-  std::string value;     // value id
+  std::string buffer;  // name
+  std::string value;   // value id
 };
 
 struct Graph {
-  std::string name;                      // "lenet"
+  std::string name;  // "lenet"
   std::vector<GraphInput> inputs;
   std::vector<Parameter> parameters;
   std::vector<Buffer> buffers;
-  std::vector<Node> nodes;               // in execution order
-  std::string loss;                      // value id of a scalar
-  std::map<std::string, std::string> outputs;   // named results, e.g. "logits" -> "n14"
+  std::vector<Node> nodes;                     // in execution order
+  std::string loss;                            // value id of a scalar
+  std::map<std::string, std::string> outputs;  // named results, e.g. "logits" -> "n14"
   std::vector<Mutation> mutations;
   // Step graphs only (after autodiff): parameter name -> value id of its gradient.
   std::map<std::string, std::string> gradients;
@@ -97,7 +106,7 @@ struct Graph {
 
 // "n12.1" -> {"n12", 1}; any other id -> {id, 0}.
 std::pair<std::string, int> split_value_id(std::string_view value_id);
-std::string output_id(const Node& node, size_t index);   // "n12" for 0, "n12.1" for 1
+std::string output_id(const Node& node, size_t index);  // "n12" for 0, "n12.1" for 1
 
 // The extra input of every step graph: the gradient the backward pass starts from (the loss scale).
 inline constexpr std::string_view kLossSeedId = "seed";

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-inline constexpr int64_t kIrVersion = 1;   // the "ir" field
+inline constexpr int64_t kIrVersion = 1;  // the "ir" field
 
 std::string to_json(const Graph& graph);
 // Throws: InputError with all problems; the graph it returns is validated.

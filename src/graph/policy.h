@@ -42,9 +42,10 @@ struct PolicyRule {
 struct Policy {
   std::string name, version, help, source;
   std::vector<std::string> aliases;
-  std::string text;           // the TOML it was read from
-  std::string extends;        // label of the preset it starts from, or ""
-  uint64_t extends_hash = 0;  // that preset's hash()
+  std::vector<std::string> notes;  // worth telling the user, though nothing is wrong
+  std::string text;                // the TOML it was read from
+  std::string extends;             // label of the preset it starts from, or ""
+  uint64_t extends_hash = 0;       // that preset's hash()
 
   // [storage]: formats of what stays between steps, and of the graph's inputs.
   const Format* weight;

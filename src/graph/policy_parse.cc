@@ -112,6 +112,12 @@ class PolicyReader {
                       "add name = \"...\" or rename the file");
       }
     }
+    const bool is_fixed_lane =
+        policy_.name == "fp32" || policy_.name == kTruthLane || policy_.name == kTwinLane;
+    if (!source_.is_preset && is_fixed_lane) {
+      problems_.add("name = '" + policy_.name + "': belongs to a lane that is always the same",
+                    "choose a name other than fp32, fp64 and twin");
+    }
     policy_.version = root.text("version").value_or("");
     policy_.help = root.text("help").value_or("");
     policy_.source = root.text("source").value_or("");
@@ -134,6 +140,9 @@ class PolicyReader {
       const Format& found = find_format(*name);
       if (contains(find_format("fp32"), found)) {
         format = &found;
+        const std::string hint = format_hint(*name);
+        if (!hint.empty())
+          policy_.notes.push_back(std::string(key) + " = '" + *name + "': " + hint);
       } else {
         table.problem(key, "= '" + *name + "': must fit in fp32, whose containers lanes use",
                       "for FP64 run the lane named fp64");
@@ -249,12 +258,14 @@ class PolicyReader {
                    double& value) {
     const auto number = table.number(key);
     if (!number) return;
-    if (*number > above && *number < below) {
+    // Scalers compute in FP32, where a tiny number is 0 and a huge one infinite.
+    const double held = static_cast<float>(*number);
+    if (held > above && held < below && std::isfinite(held)) {
       value = *number;
       return;
     }
-    std::string text = "= " + shortest(*number) + ": must be above " + shortest(above);
-    if (std::isfinite(below)) text += " and below " + shortest(below);
+    const std::string text = "= " + shortest(*number) + ": must be above " + shortest(above) +
+                             " and below " + shortest(below) + ", in FP32";
     table.problem(key, text);
   }
   static std::string shortest(double value) {

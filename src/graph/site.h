@@ -1,6 +1,7 @@
 // Where is a number looked at?
-// The table of sites of a step: layer, op, role and point. Made from the step graph before lowering, so
-// it is the same in every lane; lanes only differ in which sites they have something to say about.
+// The table of sites of a step: layer, op, role and point. Made from the step graph before
+// lowering, so it is the same in every lane; lanes only differ in which sites they have something
+// to say about.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ std::string_view to_string(Point point);
 Point find_point(std::string_view name);
 
 struct Site {
-  int32_t id;                  // index into the table = execution order
+  int32_t id;  // index into the table = execution order
   std::string layer, op;
   Role role;
   Point point;

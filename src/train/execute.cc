@@ -276,8 +276,8 @@ void Executor::measure_accumulator(const Instruction& instruction, std::span<con
   record.measured = true;
   record.scale = site_scale(instruction.accumulator_site);
   record.stats = observe<T>(tensor(value).as<T>(), format);
-  record.error = is_output ? error_of<T>(value, record.stats, format, record.scale, reference)
-                           : ErrorStats{};
+  record.error =
+      is_output ? error_of<T>(value, record.stats, format, record.scale, reference) : ErrorStats{};
   TensorStats& stats = record.stats;
   stats.to_zero = stats.to_infinity = stats.inexact = stats.nan = 0;
   for (const uint8_t event : events) {

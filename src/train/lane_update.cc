@@ -44,8 +44,8 @@ void Lane::take_mutations() {
   for (const Mutation& mutation : context_.step_graph->mutations) {
     const Tensor& value = executor_.value(mutation.value);
     Tensor& buffer = buffers_.at(mutation.buffer);
-    const QuantizeSpec spec = rounding_to(executor_.external_format("b:" + mutation.buffer),
-                                          buffer_key(mutation.buffer));
+    const QuantizeSpec spec =
+        rounding_to(executor_.external_format("b:" + mutation.buffer), buffer_key(mutation.buffer));
     if (executor_.container() == Container::kF64) {
       quantize<double>(value.as<double>(), buffer.as<double>(), spec, nullptr);
     } else {

@@ -46,7 +46,12 @@ std::string hardware_of(const LaneDescription& lane) {
 std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
   std::vector<std::string> ordered = {std::string(kReferenceLane)};
   std::set<std::string> seen;
-  for (const std::string& lane : lanes) {
+  for (std::string lane : lanes) {
+    // The lanes with fixed names keep them: reports and checks go by the name.
+    constexpr std::string_view kOwnEngine = "@software";
+    for (const std::string_view fixed : {kReferenceLane, kTruthLane, kTwinLane}) {
+      if (lane == std::string(fixed) + std::string(kOwnEngine)) lane = fixed;
+    }
     if (!seen.insert(lane).second) problems.add("lane '" + lane + "': listed twice");
     if (lane != kReferenceLane) ordered.push_back(lane);
   }

@@ -253,6 +253,9 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[optimizer]\nmaster_weights = 1", {"must be true or false"}},
       {"[optimizer]\nmaster_weights = true", {"no FP32 masters", "[storage] weight"}},
       {"[loss_scale]\nkind = 'static'\ninit_scale = -8", {"= -8: must be above 0"}},
+      {"[loss_scale]\nkind = 'static'\ninit_scale = 1e-50", {"= 1e-50: must be above 0"}},
+      {"name = 'fp64'\nextends = 'tf32'", {"name = 'fp64'", "other than fp32, fp64 and twin"}},
+      {"name = 'twin'", {"name = 'twin'", "other than fp32, fp64 and twin"}},
       {"[loss_scale]\nkind = 'static'\ninit_scale = 1e39", {"= 1e+39: must be above 0 and below"}},
       {"[loss_scale]\nkind = 'torch-dynamic'\ngrowth_factor = 0.5",
        {"line 3: [loss_scale] growth_factor = 0.5: must be above 1"}},
@@ -318,3 +321,11 @@ TEST_CASE("docs/policy.md: the example is a valid policy") {
 
 }  // namespace
 }  // namespace lockstep
+
+TEST_CASE("a format that is easily taken for another is noted, not refused") {
+  const lockstep::Policy ieee = lockstep::parse_policy("[storage]\nweight = 'e4m3'", "mine.toml");
+  REQUIRE(ieee.notes.size() == 1);
+  CHECK(ieee.notes[0].find("240") != std::string::npos);
+  CHECK(ieee.notes[0].find("fp8_e4m3") != std::string::npos);
+  CHECK(lockstep::parse_policy("[storage]\nweight = 'fp8_e4m3'", "mine.toml").notes.empty());
+}
