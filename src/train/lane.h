@@ -66,7 +66,7 @@ class Lane {
   bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
 
   // The parts of a step, in this order. `reference` is null for the reference itself.
-  void restart_from(const Lane& reference, int64_t step);  // synced mode: see DESIGN §3.5
+  void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   void move_weights_by_one_ulp(int64_t step);              // the twin
   void begin_step(int64_t step, const Batch& batch);
   void run_node(int node, const Lane* reference, LaneStep& record);
