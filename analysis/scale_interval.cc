@@ -12,7 +12,7 @@ constexpr int kFp32Bias = 127;
 constexpr size_t kNonfiniteBin = kHistogramBins - 1;
 
 int smallest_kept_exponent(const Format& f) {
-  return f.has_subnormals ? f.emin - f.precision + 1 : f.emin;
+  return f.has_subnormals() ? f.emin - f.precision + 1 : f.emin;
 }
 
 LayerRange& row_of(std::vector<LayerRange>& rows, const std::string& layer) {

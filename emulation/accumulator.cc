@@ -1,99 +1,402 @@
-// The table of accumulators and the definition of their one step.
+// THE table of accumulators and hardware. A new one is a new row here and nothing else.
 #include "emulation/accumulator.h"
 
-#include <cmath>
-#include <limits>
-#include <vector>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
 
-#include "emulation/rounding.h"
 #include "src/core/error.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<Accumulator> make_table() {
-  const auto row = [](const char* name, const char* format, const char* help, const char* source) {
-    return Accumulator{name, AccumulatorKind::kFusedChain, &find_format(format), help, source};
-  };
-  return {
-      row("fp64_fused", "fp64", "acc = fp64(acc + a[k] * b[k]), k ascending, one rounding per step",
-          "IEEE 754-2019 section 5.4.1, fusedMultiplyAdd"),
-      row("fp32_fused", "fp32", "acc = fp32(acc + a[k] * b[k]), k ascending, one rounding per step",
-          "IEEE 754-2019 section 5.4.1, fusedMultiplyAdd"),
-      row("bf16", "bf16",
-          "acc = bf16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per "
-          "step",
-          "the FP32 step in BF16; no hardware is claimed"),
-      row("fp16", "fp16",
-          "acc = fp16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per "
-          "step",
-          "Arm ARM, FMLA (half precision); Intel SDM, VFMADD231PH"),
-  };
+constexpr auto kFp32 = BlockOutput::kFp32TowardZero;
+constexpr auto kE8m13 = BlockOutput::kE8m13TowardZero;
+constexpr auto kFp16 = BlockOutput::kFp16NearestEven;
+
+// Where a row's parameters are known from.
+constexpr const char* kRecorded =
+    "recorded GPU outputs reproduced (Khattak, Mikaitis, arXiv "
+    "2512.07004, model_validation)";
+constexpr const char* kSimulated = "MMA-Sim (Xie et al., arXiv 2511.10909); no recording at hand";
+constexpr const char* kCompiled =
+    "recorded GPU outputs reproduced; compiler-made code (NVIDIA, CUTLASS issue 1986)";
+
+std::vector<const Format*> named(std::initializer_list<const char*> names) {
+  std::vector<const Format*> formats;
+  for (const char* name : names) formats.push_back(&find_format(name));
+  return formats;
 }
 
-// True when a * b + c is the double r exactly. Requires: no underflow in a * b.
-bool fma_is_exact(double a, double b, double c, double r) {
-  const double product = a * b;
-  const double product_error = std::fma(a, b, -product);
-  const double sum = c + product;
-  const double from_product = sum - c;
-  const double sum_error = (c - (sum - from_product)) + (product - from_product);
-  // What r lacks: (sum - r) + sum_error + product_error, its first difference exact by Sterbenz.
-  return (sum - r) + sum_error == -product_error;
+std::string block_help(const BlockSpec& s) {
+  const char* out = s.output == kFp32    ? "truncated to FP32"
+                    : s.output == kE8m13 ? "truncated to E8M13"
+                                         : "rounded once to FP16";
+  std::string text = "blocks of " + std::to_string(s.length) + " products";
+  text += s.promotion_interval == 0 ? " and the running sum" : " from zero";
+  text += ", aligned to the largest exponent, cut to " + std::to_string(s.fraction_bits) +
+          " fraction bits, summed exactly, " + out;
+  if (s.promotion_interval != 0) {
+    text += "; every " + std::to_string(s.promotion_interval) +
+            " products added to the running sum by an IEEE addition";
+  }
+  if (s.order == ProductOrder::kPairsOfFour) text += "; k mod 4 in {0, 1} before {2, 3}";
+  return text;
 }
 
-uint8_t events_of_step(double result, double exact, bool inexact, bool finite_operands) {
-  if (result != result) return kStepNan;
-  if (std::isinf(result)) return finite_operands ? kStepToInfinity | kStepInexact : 0;
-  if (!inexact) return 0;
-  return result == 0 && exact != 0 ? kStepInexact | kStepToZero : kStepInexact;
+class Table {
+ public:
+  Table() {
+    add_chains();
+    add_nvidia();
+    add_cpu();
+  }
+  const std::vector<Accumulator>& rows() const { return rows_; }
+
+ private:
+  void chain(const char* name, AccumulatorKind kind, const char* format, const char* help,
+             const char* source, const char* instruction = "") {
+    const Format& f = find_format(format);
+    rows_.push_back({.name = name,
+                     .kind = kind,
+                     .format = &f,
+                     .register_format = &f,
+                     .operands = {},
+                     .hardware = "",
+                     .instruction = instruction,
+                     .help = help,
+                     .source = source});
+  }
+
+  void add_chains() {
+    constexpr auto kFused = AccumulatorKind::kFusedChain;
+    constexpr auto kUnfused = AccumulatorKind::kUnfusedChain;
+    constexpr const char* kIeeeFma = "IEEE 754-2019 section 5.4.1, fusedMultiplyAdd";
+    constexpr const char* kIeee = "IEEE 754-2019 section 5.4.1, multiplication and addition";
+    chain("fp64_fused", kFused, "fp64",
+          "acc = fp64(acc + a[k] * b[k]), k ascending, one rounding per step", kIeeeFma);
+    chain("fp32_fused", kFused, "fp32",
+          "acc = fp32(acc + a[k] * b[k]), k ascending, one rounding per step", kIeeeFma,
+          "VFMADD231PS, FFMA");
+    chain("fp32_unfused", kUnfused, "fp32",
+          "acc = fp32(acc + fp32(a[k] * b[k])), k ascending, two roundings per step", kIeee,
+          "MULPS, ADDPS");
+    chain("fp32_kahan", AccumulatorKind::kKahan, "fp32",
+          "y = fp32(a[k] * b[k]) - lost; t = acc + y; lost = (t - acc) - y; acc = t, each FP32; an "
+          "infinite sum turns NaN at its next step",
+          "W. Kahan, CACM 8(1), 1965; Higham, Accuracy and Stability, 2nd ed., algorithm 4.2");
+    chain("fp32_pairwise", AccumulatorKind::kPairwise, "fp32",
+          "products rounded to FP32 and joined in FP32: neighbours, then pairs, fours, ... "
+          "ascending; "
+          "what is left over joins from the right; the addend comes last",
+          "Higham, Accuracy and Stability, 2nd ed., section 4.1");
+    chain(
+        "bf16", kFused, "bf16",
+        "acc = bf16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per step",
+        "the FP32 step in BF16; no hardware is claimed");
+    chain(
+        "fp16", kFused, "fp16",
+        "acc = fp16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per step",
+        "Arm ARM, FMLA (half precision); Intel SDM, VFMADD231PH", "VFMADD231PH, FMLA, HFMA2");
+    chain("fp16_unfused", kUnfused, "fp16",
+          "acc = fp16(acc + fp16(a[k] * b[k])), k ascending, two roundings per step",
+          "IEEE 754-2019 section 5.4.1; Intel SDM, VMULPH and VADDPH", "VMULPH, VADDPH");
+  }
+
+  // `unit` continues the hardware's name: "fp16" gives hopper_fp16.
+  void blocks(const char* hardware, const char* unit, std::initializer_list<const char*> operands,
+              const char* instruction, const BlockSpec& spec, const char* source) {
+    std::string name = std::string(hardware) + "_" + unit;
+    std::replace(name.begin(), name.end(), '-', '_');
+    const char* format = spec.output == kFp32 ? "fp32" : spec.output == kE8m13 ? "e8m13" : "fp16";
+    rows_.push_back({.name = name,
+                     .kind = AccumulatorKind::kAlignedBlocks,
+                     .format = &find_format(format),
+                     .register_format = &find_format(spec.output == kFp16 ? "fp16" : "fp32"),
+                     .operands = named(operands),
+                     .block = spec,
+                     .hardware = hardware,
+                     .instruction = instruction,
+                     .help = block_help(spec),
+                     .source = source});
+  }
+
+  // The floor of the common exponent: emin of the accumulator less the integer bits of a sum of
+  // L + 1 terms, 5, 6, 7 for L = 4, 8, 16 (numerics page, 2.3, U3).
+  static constexpr int kFp32Emin = -126, kFp16Emin = -14;
+
+  void add_nvidia() {
+    const auto spec = [](int length, int bits, BlockOutput out, int floor = BlockSpec::kNoFloor) {
+      return BlockSpec{
+          .length = length, .fraction_bits = bits, .output = out, .exponent_floor = floor};
+    };
+    // Rows of one hardware: the first that fits a lane's operands is taken for '@hardware'.
+    constexpr int kVolta = 5, kAmpere = 6, kHopper = 7;  // integer bits
+    blocks("volta", "fp16", {"fp16"}, "mma.m8n8k4", spec(4, 23, kFp32, kFp32Emin - kVolta),
+           kRecorded);
+    blocks("volta", "fp16_acc16", {"fp16"}, "mma.m8n8k4", spec(4, 23, kFp16, kFp16Emin - kVolta),
+           kRecorded);
+    blocks("turing", "fp16", {"fp16"}, "mma.m16n8k8", spec(8, 24, kFp32, kFp32Emin - kAmpere),
+           kSimulated);
+    blocks("turing", "fp16_acc16", {"fp16"}, "mma.m16n8k8", spec(8, 24, kFp16, kFp16Emin - kAmpere),
+           kSimulated);
+    for (const char* hardware : {"ampere", "ada"}) {
+      blocks(hardware, "fp16", {"fp16"}, "mma.m16n8k16", spec(8, 24, kFp32, kFp32Emin - kAmpere),
+             kRecorded);
+      blocks(hardware, "fp16_acc16", {"fp16"}, "mma.m16n8k16",
+             spec(8, 24, kFp16, kFp16Emin - kAmpere), kRecorded);
+      blocks(hardware, "bf16", {"bf16"}, "mma.m16n8k16", spec(8, 24, kFp32, kFp32Emin - kAmpere),
+             kRecorded);
+      blocks(hardware, "tf32", {"tf32"}, "mma.m16n8k8", spec(4, 24, kFp32, kFp32Emin - kAmpere),
+             kRecorded);
+    }
+    const std::initializer_list<const char*> fp8 = {"fp8_e4m3", "fp8_e5m2"};
+    blocks("ada", "fp8", fp8, "mma.m16n8k32", spec(16, 13, kE8m13), kRecorded);
+    blocks("ada", "fp8_acc16", fp8, "mma.m16n8k32", spec(16, 13, kFp16), kRecorded);
+
+    for (const char* hardware : {"hopper", "blackwell", "rtx-blackwell"}) {
+      const bool is_hopper = hardware == std::string_view("hopper");
+      const bool is_rtx = hardware == std::string_view("rtx-blackwell");
+      const char* k16 = is_hopper ? "mma.sync k16, wgmma k16"
+                        : is_rtx  ? "mma.sync k16"
+                                  : "mma.sync k16, tcgen05 kind::f16";
+      const char* k8 = is_hopper ? "mma.sync k8, wgmma k8"
+                       : is_rtx  ? "mma.sync k8"
+                                 : "mma.sync k8, tcgen05 kind::tf32";
+      const char* source = is_rtx ? kSimulated : kRecorded;
+      const char* tf32_source =
+          is_rtx ? kSimulated : "recorded GPU outputs reproduced for K = 4; L = 8 from MMA-Sim";
+      blocks(hardware, "fp16", {"fp16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), source);
+      blocks(hardware, "fp16_acc16", {"fp16"}, k16, spec(16, 25, kFp16, kFp16Emin - kHopper),
+             source);
+      blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), source);
+      blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), tf32_source);
+    }
+    blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13), kRecorded);
+    blocks("hopper", "fp8_acc16", fp8, "wgmma k32", spec(32, 13, kFp16), kSimulated);
+    add_promoted_wgmma();
+    const std::initializer_list<const char*> narrow = {"fp8_e4m3", "fp8_e5m2", "fp6_e3m2",
+                                                       "fp6_e2m3", "fp4_e2m1"};
+    blocks("blackwell", "fp8", narrow, "tcgen05 kind::f8f6f4", spec(32, 25, kFp32), kSimulated);
+    blocks("blackwell", "fp8_acc16", narrow, "tcgen05 kind::f8f6f4", spec(32, 25, kFp16),
+           kSimulated);
+    blocks("rtx-blackwell", "fp8", narrow, "mma.sync kind::f8f6f4", spec(32, 25, kFp32),
+           kSimulated);
+    blocks("rtx-blackwell", "fp8_acc16", narrow, "mma.sync kind::f8f6f4", spec(32, 25, kFp16),
+           kSimulated);
+    // mma.sync of FP8 where the chip has none: converted to FP16, two FP16 instructions from zero,
+    // the addend added last.
+    for (const char* hardware : {"hopper", "blackwell"}) {
+      BlockSpec compiled = spec(16, 25, kFp32);
+      compiled.promotion_interval = 32;
+      compiled.order = ProductOrder::kPairsOfFour;
+      blocks(hardware, "fp8_mma", fp8, "mma.sync m16n8k32", compiled, kCompiled);
+      compiled.output = kFp16;
+      blocks(hardware, "fp8_mma_acc16", fp8, "mma.sync m16n8k32", compiled, kCompiled);
+    }
+  }
+
+  void add_promoted_wgmma() {
+    // Four instructions of K = 32, then an FP32 register takes the partial sum.
+    constexpr int kPromotion = 128;
+    BlockSpec promoted{.length = 32, .fraction_bits = 13, .output = kE8m13};
+    promoted.promotion_interval = kPromotion;
+    blocks("hopper", "fp8_promoted", {"fp8_e4m3", "fp8_e5m2"}, "wgmma k32, FADD", promoted,
+           "CUTLASS's default promotion (4 instructions); DeepSeek-V3 report, section 3.3.2");
+    rows_.back().format = &find_format("fp32");
+  }
+
+  void add_cpu() {
+    const auto unit = [&](const char* name, AccumulatorKind kind,
+                          std::initializer_list<const char*> operands, const char* hardware,
+                          const char* instruction, const char* help, const char* source) {
+      rows_.push_back({.name = name,
+                       .kind = kind,
+                       .format = &find_format("fp32"),
+                       .register_format = &find_format("fp32"),
+                       .operands = named(operands),
+                       .hardware = hardware,
+                       .instruction = instruction,
+                       .help = help,
+                       .source = source});
+    };
+    unit(
+        "avx512_bf16", AccumulatorKind::kBf16Pairs, {"bf16"}, "avx512-bf16", "VDPBF16PS",
+        "pairs of k: acc = fma(a[0], b[0], fma(a[1], b[1], acc)), FP32 to nearest even, subnormals "
+        "flushed in and out",
+        "Intel SDM vol. 2, VDPBF16PS; measured on Zen 5");
+    unit("amx_bf16", AccumulatorKind::kAmxTile, {"bf16"}, "amx", "TDPBF16PS",
+         "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
+         "subnormals flushed in and out",
+         "Intel SDM vol. 2, TDPBF16PS");
+    unit("amx_fp16", AccumulatorKind::kAmxTile, {"fp16"}, "amx", "TDPFP16PS",
+         "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
+         "FP32 subnormals flushed",
+         "Intel SDM vol. 2, TDPFP16PS");
+    unit("arm_bfdot", AccumulatorKind::kArmPairs, {"bf16"}, "arm-bf16", "BFDOT, BFMMLA",
+         "pairs of k: acc = acc + (a[0] * b[0] + a[1] * b[1]), each operation rounded to odd, "
+         "subnormals flushed in and out",
+         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 0");
+    unit("arm_bfdot_ebf", AccumulatorKind::kArmPairsFused, {"bf16"}, "arm-ebf16", "BFDOT, BFMMLA",
+         "pairs of k: s = a[0] * b[0] + a[1] * b[1] rounded once, acc = acc + s rounded once",
+         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 1, FPCR otherwise 0");
+  }
+
+  std::vector<Accumulator> rows_;
+};
+
+constexpr AccumulatorSwitch kSwitches[] = {
+    {"U1", "negative_zero", "a negative sum that rounds to zero gives -0", true},
+    {"U1", "positive_zero", "a negative sum that rounds to zero gives +0", false},
+    {"U2", "skip_zero_products", "products with a zero factor have no exponent", true},
+    {"U2", "count_zero_products", "a zero factor has exponent emin in the search for the maximum",
+     false},
+    {"U3", "carry_floor", "the common exponent is at least emin less the sum's integer bits", true},
+    {"U3", "emin_floor", "the common exponent is at least the accumulator's emin", false},
+    {"U3", "no_floor", "the common exponent has no lower bound", false},
+    {"U4", "split_blocks", "FP8 mma.sync: two blocks of 16 products, k mod 4 in {0, 1} first",
+     true},
+    {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false},
+};
+
+// Applies a switch; false when the row has no such question.
+bool apply_switch(std::string_view name, Accumulator& row) {
+  if (row.kind != AccumulatorKind::kAlignedBlocks) return false;
+  BlockSpec& block = row.block;
+  const bool floors = block.exponent_floor != BlockSpec::kNoFloor;
+  const bool compiled = block.order == ProductOrder::kPairsOfFour;
+  if (name == "negative_zero" || name == "skip_zero_products") return true;
+  if (name == "carry_floor") return floors;
+  if (name == "split_blocks") return compiled;
+  if (name == "positive_zero") {
+    block.keeps_negative_zero = false;
+  } else if (name == "count_zero_products") {
+    block.counts_zero_products = true;
+  } else if (name == "emin_floor" && floors) {
+    block.exponent_floor = row.register_format->emin;
+  } else if (name == "no_floor" && floors) {
+    block.exponent_floor = BlockSpec::kNoFloor;
+  } else if (name == "one_block" && compiled) {
+    block.length = block.promotion_interval;
+    block.order = ProductOrder::kAscending;
+  } else {
+    return false;
+  }
+  return true;
 }
 
-// The quiet NaN of every kernel, so that no payload depends on operand order.
-double canonical(double x) {
-  return x == x ? x : std::numeric_limits<double>::quiet_NaN();
+const AccumulatorSwitch& find_switch(std::string_view name, const std::string& whole) {
+  std::vector<std::string> known;
+  for (const AccumulatorSwitch& s : kSwitches) {
+    if (s.name == name) return s;
+    known.emplace_back(s.name);
+  }
+  throw InputError("accumulator '" + whole + "': unknown switch '" + std::string(name) + "'",
+                   did_you_mean(name, known));
 }
+
+// The row with the switches behind its name, whose order does not matter.
+std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::string_view switches,
+                                                const std::string& whole) {
+  auto variant = std::make_unique<Accumulator>(row);
+  std::map<std::string_view, std::string_view> chosen;  // question -> name
+  while (!switches.empty()) {
+    const size_t end = std::min(switches.find('+'), switches.size());
+    const AccumulatorSwitch& s = find_switch(switches.substr(0, end), whole);
+    const auto [where, is_new] = chosen.emplace(s.question, s.name);
+    if (!is_new && where->second != s.name) {
+      throw InputError("accumulator '" + whole + "': '" + std::string(where->second) + "' and '" +
+                       std::string(s.name) + "' answer the same question, must be one of them");
+    }
+    if (!apply_switch(s.name, *variant)) {
+      throw InputError("accumulator '" + whole + "': " + row.name + " has no switch '" +
+                           std::string(s.name) + "'",
+                       "`lockstep list accumulators` tells which question a switch answers");
+    }
+    switches.remove_prefix(std::min(end + 1, switches.size()));
+  }
+  for (const AccumulatorSwitch& s : kSwitches) {
+    const auto found = chosen.find(s.question);
+    if (found == chosen.end() || found->second != s.name || s.is_default) continue;
+    variant->name += "+" + std::string(s.name);
+    variant->help += "; " + std::string(s.help);
+  }
+  return variant;
+}
+
+constexpr Hardware kHardware[] = {
+    {"volta", "tensor cores of NVIDIA V100 (sm_70)", true, false},
+    {"turing", "tensor cores of NVIDIA T4, RTX 20 (sm_75)", true, false},
+    {"ampere", "tensor cores of NVIDIA A100, A2, RTX 30 (sm_80, sm_86)", true, false},
+    {"ada", "tensor cores of NVIDIA L40, RTX 40 (sm_89)", true, false},
+    {"hopper", "tensor cores of NVIDIA H100, H200 (sm_90)", true, false},
+    {"blackwell", "tensor cores of NVIDIA B200 (sm_100)", true, false},
+    {"rtx-blackwell", "tensor cores of NVIDIA RTX 50, RTX PRO 6000 (sm_120)", true, false},
+    {"avx512-bf16", "AVX512-BF16 of x86 CPUs: VDPBF16PS, VCVTNEPS2BF16", false, true},
+    {"amx", "AMX tiles of Intel CPUs: TDPBF16PS, TDPFP16PS", false, true},
+    {"arm-bf16", "Arm's BFDOT and BFMMLA, FPCR.EBF = 0", false, false},
+    {"arm-ebf16", "Arm's BFDOT and BFMMLA, FPCR.EBF = 1", false, false},
+};
 
 }  // namespace
 
+bool Accumulator::takes(const Format& operand) const {
+  return operands.empty() ||
+         std::find(operands.begin(), operands.end(), &operand) != operands.end();
+}
+
 std::span<const Accumulator> accumulators() {
-  static const std::vector<Accumulator> table = make_table();
-  return table;
+  static const Table table;
+  return table.rows();
 }
 
 const Accumulator& find_accumulator(std::string_view name) {
+  const std::string_view base = name.substr(0, name.find('+'));
+  const Accumulator* row = nullptr;
   std::vector<std::string> names;
+  for (const Accumulator& candidate : accumulators()) {
+    if (candidate.name == base) row = &candidate;
+    names.push_back(candidate.name);
+  }
+  if (row == nullptr) {
+    throw InputError("accumulator '" + std::string(name) + "': unknown", did_you_mean(base, names));
+  }
+  if (base.size() == name.size()) return *row;
+
+  static std::mutex mutex;
+  static std::map<std::string, std::unique_ptr<const Accumulator>> variants;
+  auto variant = make_variant(*row, name.substr(base.size() + 1), std::string(name));
+  if (variant->name == row->name) return *row;
+  const std::lock_guard lock(mutex);
+  return *variants.try_emplace(variant->name, std::move(variant)).first->second;
+}
+
+std::span<const AccumulatorSwitch> accumulator_switches() {
+  return kSwitches;
+}
+
+std::span<const Hardware> hardware() {
+  return kHardware;
+}
+
+const Hardware* find_hardware(std::string_view name) {
+  for (const Hardware& row : kHardware) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+const Accumulator* hardware_accumulator(const Hardware& hardware, const Format& a, const Format& b,
+                                        const Format& register_format) {
   for (const Accumulator& row : accumulators()) {
-    if (row.name == name) return row;
-    names.push_back(row.name);
+    if (row.hardware == hardware.name && row.register_format == &register_format && row.takes(a) &&
+        row.takes(b)) {
+      return &row;
+    }
   }
-  throw InputError("accumulator '" + std::string(name) + "': unknown", did_you_mean(name, names));
-}
-
-double accumulate_step(const Accumulator& accumulator, double acc, double a, double b,
-                       uint8_t* events) {
-  const Format& format = *accumulator.format;
-  const bool finite = std::isfinite(acc) && std::isfinite(a) && std::isfinite(b);
-  double exact, result;
-  bool inexact;
-  if (format.is_fp64()) {
-    exact = result = canonical(std::fma(a, b, acc));
-    inexact = finite && std::isfinite(result) && !fma_is_exact(a, b, acc, result);
-  } else {
-    exact = finite ? add_round_to_odd(acc, a * b) : acc + a * b;
-    result = canonical(round_to_format(exact, format, Rounding::kNearestEven));
-    inexact = result != exact;
-  }
-  if (events != nullptr) *events |= events_of_step(result, exact, inexact, finite);
-  return result;
-}
-
-double accumulate_add(const Accumulator& accumulator, double acc, double x) {
-  const Format& format = *accumulator.format;
-  if (format.is_fp64()) return canonical(acc + x);
-  const bool finite = std::isfinite(acc) && std::isfinite(x);
-  const double exact = finite ? add_round_to_odd(acc, x) : acc + x;
-  return canonical(round_to_format(exact, format, Rounding::kNearestEven));
+  return nullptr;
 }
 
 }  // namespace lockstep

@@ -1,48 +1,114 @@
 // How is a sum of products formed?
 // An accumulator is a declared object: a row of the table in accumulator.cc, named in policy files.
-// Knows the order and the rounding of every step; knows nothing of matrices.
-//
-//   fused chain over k ascending:   acc = round(acc + a[k] * b[k])   product exact, one rounding
+// The row says order, block length, alignment, kept bits and rounding; emulation/dot.h computes by
+// it. Knows nothing of matrices.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "emulation/format.h"
 
 namespace lockstep {
 
+// The shapes of sums. p[k] = a[k] * b[k], k ascending unless the row says otherwise.
 enum class AccumulatorKind : uint8_t {
-  kFusedChain,  // one exact fused multiply-add per k, rounded to nearest even in `format`
+  kFusedChain,     // acc = round(acc + p[k])             product exact, one rounding
+  kUnfusedChain,   // acc = round(acc + round(p[k]))      two roundings
+  kKahan,          // as kUnfusedChain in FP32, with Kahan's running compensation
+  kPairwise,       // round(p[k]) joined in a balanced binary tree, the addend last
+  kAlignedBlocks,  // tensor cores: emulation/aligned_block.h
+  kBf16Pairs,      // AVX512-BF16 VDPBF16PS: emulation/cpu_dot.h
+  kAmxTile,        // AMX TDPBF16PS, TDPFP16PS: emulation/cpu_dot.h
+  kArmPairs,       // Arm BFDOT and BFMMLA, round to odd: emulation/cpu_dot.h
+  kArmPairsFused,  // the same with FEAT_EBF16 and FPCR.EBF = 1: emulation/cpu_dot.h
+};
+
+// How the exact sum of a block leaves it.
+enum class BlockOutput : uint8_t {
+  kFp32TowardZero,   // F32_RZ: from 2^128 on infinity, below it truncated, subnormals produced
+  kE8m13TowardZero,  // E8M13_RZ: the same to 13 fraction bits, in an FP32 register
+  kFp16NearestEven,  // F16_RNE: one rounding of the exact sum
+};
+
+// In which order a promotion interval's products enter its blocks.
+enum class ProductOrder : uint8_t {
+  kAscending,
+  kPairsOfFour,  // k mod 4 in {0, 1} first, then {2, 3}: byte pairs of 32-bit registers
+};
+
+// A tensor core's block, T_FDPA(L, F, OUT, E_floor) of the numerics page: n <= L products and one
+// addend, aligned to one exponent, truncated to F fraction bits, summed exactly, rounded once.
+struct BlockSpec {
+  int length = 0;         // L: products per block
+  int fraction_bits = 0;  // F: bits kept below the largest exponent
+  BlockOutput output = BlockOutput::kFp32TowardZero;
+  // E_floor: the common exponent is at least this. It shows only when the addend is zero.
+  int exponent_floor = kNoFloor;
+  // The unsettled rules U1 and U2.
+  bool keeps_negative_zero = true;  // a negative sum that rounds to zero gives -0
+  bool counts_zero_products =
+      false;  // a zero factor has exponent emin in the search for the maximum
+  // 0: the addend is a term of its block. Otherwise blocks run from zero over this many products,
+  // and the result is added to the addend by one IEEE addition (to nearest even).
+  int promotion_interval = 0;
+  ProductOrder order = ProductOrder::kAscending;
+
+  static constexpr int kNoFloor = -9999;  // below every exponent that products can have
 };
 
 struct Accumulator {
-  std::string name;  // "fp32_fused", "fp16", "bf16", "fp64_fused"
+  std::string name;  // "fp32_fused", "hopper_bf16", with switches "hopper_bf16+positive_zero"
   AccumulatorKind kind;
-  const Format* format;  // of the running sum
-  std::string help;      // the block picture in one or two lines
+  const Format* format;                 // of the values the running sum can take
+  const Format* register_format;        // of the addend that enters: fp32 or fp16 (fp64)
+  std::vector<const Format*> operands;  // the factors' formats, any mix; empty: any
+  BlockSpec block = {};                 // of kAlignedBlocks
+  std::string hardware;                 // name in hardware(), or ""
+  std::string instruction;              // what computes so, or ""
+  std::string help;
   std::string source;
+
+  bool takes(const Format& operand) const;
+  // Sums without products (bias gradients, means) can be formed by it: see accumulate_add.
+  bool adds() const {
+    return kind == AccumulatorKind::kFusedChain || kind == AccumulatorKind::kUnfusedChain;
+  }
 };
 
 std::span<const Accumulator> accumulators();
-const Accumulator& find_accumulator(std::string_view name);  // Throws: InputError, did-you-mean
 
-// Sticky events of one output's sum: a bit is set when any step did it.
-enum AccumulatorEvent : uint8_t {
-  kStepToZero = 1,      // the exact sum was nonzero and rounded to zero
-  kStepToInfinity = 2,  // finite operands, infinite sum
-  kStepInexact = 4,
-  kStepNan = 8,
+// A row's name, or NAME+SWITCH...; the same name gives the same object.
+// Throws: InputError with a did-you-mean; a switch that the row has not.
+const Accumulator& find_accumulator(std::string_view name);
+
+// The rules that no recording settles (numerics page, section 6), by name. The first option of
+// each question is the default.
+struct AccumulatorSwitch {
+  std::string_view question;  // "U1"
+  std::string_view name;      // "positive_zero"
+  std::string_view help;
+  bool is_default;
 };
+std::span<const AccumulatorSwitch> accumulator_switches();
 
-// One step of the chain, the definition: round(acc + a * b), product exact. Requires: a, b of at
-// most 26 significand bits each and |log2| of the product within double's normal range.
-double accumulate_step(const Accumulator& accumulator, double acc, double a, double b,
-                       uint8_t* events = nullptr);
+// Hardware whose sums a lane may ask for, behind '@'.
+struct Hardware {
+  std::string_view name;  // "hopper"
+  std::string_view help;  // chips
+  bool truncates_tf32;    // FP32 registers enter a TF32 product with their low 13 bits ignored
+  bool flushes_bf16;      // conversions to BF16 turn FP32 subnormals into zeros
+};
+std::span<const Hardware> hardware();
+// nullptr when there is no such hardware.
+const Hardware* find_hardware(std::string_view name);
 
-// acc + x with the accumulator's rounding (a sum without products: bias gradients, means).
-double accumulate_add(const Accumulator& accumulator, double acc, double x);
+// The unit of the hardware for these factors and this register format, or nullptr where it has
+// none (the sum then runs in plain FP32 arithmetic there, too).
+const Accumulator* hardware_accumulator(const Hardware& hardware, const Format& a, const Format& b,
+                                        const Format& register_format);
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "emulation/accumulator.h"
+#include "emulation/dot.h"
 #include "emulation/format.h"
 
 namespace lockstep {
@@ -24,7 +24,7 @@ inline T canonical_nan(T x) {
 inline constexpr uint64_t kDoubleExponentMask = 0x7ff0000000000000;
 inline constexpr int kDoublePrecision = 53;
 
-// x + y rounded to odd, for a sum that does not overflow (see add_round_to_odd in rounding.h).
+// x + y rounded to odd, for a sum that does not overflow (see double_arithmetic.h).
 inline double fast_add_to_odd(double x, double y) {
   const double sum = x + y;
   const double from_y = sum - x;
@@ -36,15 +36,16 @@ inline double fast_add_to_odd(double x, double y) {
 
 class FastRound {
  public:
-  // Throws: std::logic_error for a format without infinity or subnormals, or with p of 52 bits.
+  static bool covers(const Format& format) {
+    return format.is_fp64() || (format.is_ieee_like() && format.precision <= kDoublePrecision - 2);
+  }
+  // Throws: std::logic_error for a format that is not covered.
   explicit FastRound(const Format& format)
       : is_fp64_(format.is_fp64()),
         min_normal_(format.min_normal()),
         max_finite_(format.max_finite),
         magic_factor_(1.5 * std::ldexp(1.0, kDoublePrecision - format.precision)) {
-    const bool ieee_like = format.has_infinity && format.has_subnormals &&
-                           format.overflow == OverflowPolicy::kInfinity;
-    if (!is_fp64_ && (!ieee_like || format.precision > kDoublePrecision - 2)) {
+    if (!covers(format)) {
       throw std::logic_error("FastRound: format " + format.name + " is not IEEE-like");
     }
   }

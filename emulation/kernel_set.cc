@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/scalar/batch_norm.h"
+#include "emulation/scalar/block_quantize.h"
 #include "emulation/scalar/conv2d.h"
 #include "emulation/scalar/elementwise.h"
 #include "emulation/scalar/gemm.h"
@@ -16,6 +17,7 @@
 #include "emulation/scalar/quantize.h"
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
+#include "emulation/simd/block_quantize.h"
 #include "emulation/simd/conv2d.h"
 #include "emulation/simd/elementwise.h"
 #include "emulation/simd/gemm.h"
@@ -31,6 +33,8 @@ template <typename T>
 constexpr Kernels<T> make_scalar() {
   return {
       .quantize = scalar_quantize<T>,
+      .quantize_blocks = scalar_quantize_blocks<T>,
+      .finite_abs_max = scalar_finite_abs_max<T>,
       .compare = scalar_compare<T, float>,
       .gemm = scalar_gemm<T>,
       .conv2d_forward = scalar_conv2d_forward<T>,
@@ -66,6 +70,8 @@ KernelSet make_avx2() {
   set.help = "AVX2 and FMA, 8 floats wide";
   set.f32.quantize = avx2_quantize;
   set.f32.compare = avx2_compare;
+  set.f32.quantize_blocks = avx2_quantize_blocks;
+  set.f32.finite_abs_max = avx2_finite_abs_max;
   use_avx2_sums(set.f32);
   use_avx2_elementwise(set.f32);
   use_avx2_elementwise(set.f64);
@@ -86,6 +92,8 @@ KernelSet make_avx512() {
   set.help = "AVX-512 F, BW, CD, DQ and VL, 16 floats wide";
   set.f32.quantize = avx512_quantize;
   set.f32.compare = avx512_compare;
+  set.f32.quantize_blocks = avx512_quantize_blocks;
+  set.f32.finite_abs_max = avx512_finite_abs_max;
   use_avx512_sums(set.f32);
   use_avx512_elementwise(set.f32);
   use_avx512_elementwise(set.f64);

@@ -10,7 +10,8 @@
 #include <span>
 #include <string_view>
 
-#include "emulation/accumulator.h"
+#include "emulation/block_quantize.h"
+#include "emulation/dot.h"
 #include "emulation/quantize.h"
 
 namespace lockstep {
@@ -29,7 +30,9 @@ struct GemmArgs {
   int64_t ldc = 0;
   bool start_from_c = false;  // false: the chain starts from +0
   const Accumulator* accumulator = nullptr;
-  uint8_t* events = nullptr;  // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
+  const Format* a_format = nullptr;  // of A's and B's values, where the accumulator takes several
+  const Format* b_format = nullptr;  // (see DotOperands); null: its only one
+  uint8_t* events = nullptr;         // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
 };
 
 // 2-d convolution, cross-correlation as in the field. Zero padding on both sides.
@@ -52,6 +55,7 @@ struct ConvArgs {
   const T* dy = nullptr;  // backward_input, backward_weight
   T* out = nullptr;       // y, dx or dw
   const Accumulator* accumulator = nullptr;
+  const Format *x_format = nullptr, *w_format = nullptr, *dy_format = nullptr;  // as GemmArgs
   uint8_t* events = nullptr;  // as GemmArgs, shape of out
 };
 
@@ -142,6 +146,10 @@ template <typename T>
 struct Kernels {
   // rounding and measuring (see quantize.h)
   void (*quantize)(const T* before, T* after, int64_t count, const QuantizeSpec&, TensorStats*);
+  // block formats (see block_quantize.h); tensor_scale is 1 where the format has none
+  void (*quantize_blocks)(const T* before, T* after, const BlockShape&, const BlockQuantizeSpec&,
+                          T tensor_scale, TensorStats*, uint8_t* codes);
+  T (*finite_abs_max)(const T* x, int64_t count);
   void (*compare)(const T* lane, const float* reference, int64_t count, double scale,
                   const Format& lane_format, ErrorStats*);
   // sums of products

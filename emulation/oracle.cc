@@ -15,30 +15,7 @@ constexpr int kDoublePrecision = 53;
 
 // The spacing of the format's values around |x|, as an exponent of two.
 int spacing_exponent(const Exact& x, const Format& f) {
-  const int e = x.binade();
-  if (e >= f.emin) return e - f.precision + 1;
-  return f.has_subnormals ? f.emin - f.precision + 1 : f.emin;
-}
-
-double beyond_range(bool negative, const Format& f, Rounding rounding) {
-  bool to_infinity = false;
-  switch (rounding) {
-    case Rounding::kNearestEven:
-    case Rounding::kNearestAway:
-      to_infinity = true;
-      break;
-    case Rounding::kUp:
-      to_infinity = !negative;
-      break;
-    case Rounding::kDown:
-      to_infinity = negative;
-      break;
-    default:
-      break;
-  }
-  const double sign = negative ? -1 : 1;
-  if (!to_infinity || f.overflow == OverflowPolicy::kSaturate) return sign * f.max_finite;
-  return f.overflow == OverflowPolicy::kNan ? kQuietNan : sign * kInfinity;
+  return std::max(x.binade(), f.emin) - f.precision + 1;
 }
 
 }  // namespace
@@ -77,53 +54,90 @@ Exact::Integer Exact::floor_quotient(int q, Exact* rest) const {
   return quotient;
 }
 
+OraclePlace::OraclePlace(const Exact& x, const Format& format) : format_(format) {
+  const bool flushed = format.subnormals == SubnormalPolicy::kFlushIn && x.binade() < format.emin;
+  if (flushed) {
+    low_ = {0.0, false};
+    return;
+  }
+  const int q = spacing_exponent(x, format);
+  Exact below;  // distance to the neighbour below
+  Exact::Integer n = x.floor_quotient(q, &below);
+  odd_ = (n & 1) != 0;
+  low_ = neighbour(n, q);
+  if (below.sign() == 0) return;
+  const int side = (below - (Exact(1, q) - below)).sign();  // against the distance to the one above
+  half_ = side < 0 ? Half::kBelow : side == 0 ? Half::kTie : Half::kAbove;
+  high_ = neighbour(n + 1, q);
+}
+
+OraclePlace::Neighbour OraclePlace::neighbour(const Exact::Integer& n, int q) const {
+  const Exact value(n, q);
+  // Judged exactly: n * 2^q may lie beyond double's own range.
+  if (Exact(format_.max_finite) < value) return {format_.max_finite, true};
+  const bool subnormal = n != 0 && value.binade() < format_.emin;
+  if (subnormal && !format_.has_subnormals()) return {0.0, false};
+  return {std::ldexp(n.convert_to<double>(), q), false};
+}
+
+double OraclePlace::beyond_range(bool negative, Rounding rounding) const {
+  const bool to_infinity =
+      rounding == Rounding::kNearestEven || rounding == Rounding::kNearestAway ||
+      (rounding == Rounding::kUp && !negative) || (rounding == Rounding::kDown && negative);
+  const double sign = negative ? -1 : 1;
+  if (!to_infinity || format_.overflow == OverflowPolicy::kSaturate) {
+    return sign * format_.max_finite;
+  }
+  return format_.overflow == OverflowPolicy::kNan ? kQuietNan : sign * kInfinity;
+}
+
+double OraclePlace::round(Rounding rounding, bool negative) const {
+  bool up = false;
+  switch (rounding) {
+    case Rounding::kNearestEven:
+      up = half_ == Half::kAbove || (half_ == Half::kTie && odd_);
+      break;
+    case Rounding::kNearestAway:
+      up = half_ == Half::kAbove || half_ == Half::kTie;
+      break;
+    case Rounding::kTowardZero:
+      break;
+    case Rounding::kUp:
+      up = half_ != Half::kExact && !negative;
+      break;
+    case Rounding::kDown:
+      up = half_ != Half::kExact && negative;
+      break;
+    case Rounding::kOdd:
+      up = half_ != Half::kExact && !odd_;
+      break;
+    case Rounding::kStochastic:
+      throw std::logic_error("OraclePlace: not deterministic");
+  }
+  const Neighbour& chosen = up ? high_ : low_;
+  if (chosen.overflows) return beyond_range(negative, rounding);
+  const bool minus = negative && (chosen.value != 0 || format_.has_negative_zero);
+  return minus ? -chosen.value : chosen.value;
+}
+
 double oracle_round(const Exact& x, const Format& format, Rounding rounding) {
   if (x.sign() == 0) return 0.0;
-  if (rounding == Rounding::kStochastic) throw std::logic_error("oracle_round: not deterministic");
-  const bool negative = x.sign() < 0;
-  const int q = spacing_exponent(x, format);
-  Exact below;  // distance to the neighbour below in magnitude
-  Exact::Integer n = x.floor_quotient(q, &below);
-  if (below.sign() != 0) {
-    const Exact above = Exact(1, q) - below;  // distance to the one above
-    const bool odd = (n & 1) != 0;
-    bool up = false;
-    switch (rounding) {
-      case Rounding::kNearestEven:
-        up = above < below || (above == below && odd);
-        break;
-      case Rounding::kNearestAway:
-        up = !(below < above);
-        break;
-      case Rounding::kUp:
-        up = !negative;
-        break;
-      case Rounding::kDown:
-        up = negative;
-        break;
-      case Rounding::kOdd:
-        up = !odd;
-        break;
-      default:
-        break;
-    }
-    if (up) ++n;
-  }
-  // Judged exactly: n * 2^q may lie beyond double's own range.
-  if (Exact(format.max_finite) < Exact(n, q)) return beyond_range(negative, format, rounding);
-  const double magnitude = std::ldexp(n.convert_to<double>(), q);
-  return negative ? -magnitude : magnitude;
+  return OraclePlace(x, format).round(rounding, x.sign() < 0);
 }
 
 double oracle_round(double x, const Format& format, Rounding rounding) {
   if (std::isnan(x)) return kQuietNan;
-  if (x == 0) return x;
-  if (!std::isinf(x)) {
-    const double rounded = oracle_round(Exact(x), format, rounding);
-    return rounded == 0 ? std::copysign(0.0, x) : rounded;
+  if (x == 0) return format.has_negative_zero ? x : 0.0;
+  if (!std::isinf(x)) return oracle_round(Exact(x), format, rounding);
+  switch (format.overflow) {
+    case OverflowPolicy::kInfinity:
+      return x;
+    case OverflowPolicy::kSaturate:
+      return std::copysign(format.max_finite, x);
+    case OverflowPolicy::kNan:
+      return kQuietNan;
   }
-  if (format.has_infinity) return x;
-  return format.overflow == OverflowPolicy::kNan ? kQuietNan : std::copysign(format.max_finite, x);
+  return kQuietNan;
 }
 
 double oracle_probability_up(double x, const Format& format) {
@@ -169,7 +183,7 @@ std::vector<double> nonnegative_values(const Format& format) {
   if (format.storage_bits() > kMaxBits) throw std::logic_error("nonnegative_values: too many");
   std::vector<double> values = {0.0};
   const int steps = 1 << (format.precision - 1);  // values per binade
-  if (format.has_subnormals) {
+  if (format.has_subnormals()) {
     for (int n = 1; n < steps; ++n) {
       values.push_back(std::ldexp(n, format.emin - format.precision + 1));
     }

@@ -42,6 +42,29 @@ class Exact {
   int exponent_ = 0;
 };
 
+// Where |x| lies between its two neighbours in the format, found once for all modes and both signs.
+class OraclePlace {
+ public:
+  // Requires: x != 0.
+  OraclePlace(const Exact& x, const Format& format);
+  // |x|, or -|x| if `negative`, rounded once. Requires: a deterministic rounding.
+  double round(Rounding rounding, bool negative) const;
+
+ private:
+  enum class Half { kExact, kBelow, kTie, kAbove };
+  struct Neighbour {
+    double value;
+    bool overflows;
+  };
+  Neighbour neighbour(const Exact::Integer& n, int q) const;
+  double beyond_range(bool negative, Rounding rounding) const;
+
+  const Format& format_;
+  Half half_ = Half::kExact;
+  bool odd_ = false;          // the last bit of low_
+  Neighbour low_{}, high_{};  // |x| in [low, high); high_ is not set where it is exact
+};
+
 // x rounded once. An exact zero gives +0. Requires: a deterministic rounding.
 double oracle_round(const Exact& x, const Format& format, Rounding rounding);
 // As above for any double: signed zeros, infinities and NaN included.

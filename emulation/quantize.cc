@@ -66,21 +66,12 @@ template ErrorStats compare(std::span<const double>, std::span<const double>, do
                             const Format&);
 
 uint64_t hash_element(float value, uint64_t index) {
-  const HashKeys keys(index);
-  uint32_t low = std::bit_cast<uint32_t>(value) ^ keys.low;
-  low ^= low >> kHashShift0;
-  low *= kHashMultiplier0;
-  low ^= low >> kHashShift1;
-  uint32_t high = low ^ keys.high;
-  high ^= high >> kHashShift1;
-  high *= kHashMultiplier1;
-  high ^= high >> kHashShift0;
-  return static_cast<uint64_t>(high) << 32 | low;
+  const uint64_t mixed = std::bit_cast<uint32_t>(value) ^ hash_key(index);
+  return mixed * mixed;
 }
 
 uint64_t hash_element(double value, uint64_t index) {
-  const HashKeys keys(index);
-  uint64_t mixed = std::bit_cast<uint64_t>(value) ^ (uint64_t{keys.high} << 32 | keys.low);
+  uint64_t mixed = std::bit_cast<uint64_t>(value) ^ index * kHashIndex64;
   mixed ^= mixed >> kHashShift64;
   mixed *= kHashMultiplier64;
   mixed ^= mixed >> kHashShift64;

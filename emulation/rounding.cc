@@ -1,16 +1,18 @@
 // The definition of rounding, on the bits of a double:
 //   1. NaN: the one positive quiet NaN, so that no bit of it depends on where it came from.
-//      Infinity: itself, or the overflow policy where the format has none. Zero: itself.
+//      Infinity: itself, max_finite (kSaturate) or NaN (kNan). Zero: itself, +0 where the format
+//      has no -0. With kFlushIn every |x| < 2^emin counts as a zero.
 //   2. x = significand * 2^(e-52) with a 53-bit integer significand.
-//   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1); a format without
-//      subnormals has the single step from 0 to 2^emin there.
+//   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1).
 //   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped if 1 is added.
 //   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from
 //      zero on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd
 //      gives max_finite, whatever its last bit (fp8_e4m3's 448 = S.1111.110 is even), which is
 //      safe to round again to formats of a smaller range only. kSaturate always gives max_finite.
+//   6. With kFlushOut a result below 2^emin becomes zero. A zero has x's sign if the format has -0.
 #include "emulation/rounding.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -33,8 +35,7 @@ constexpr RoundingInfo kRoundings[] = {
      "again to fewer bits and a smaller range"},
     {Rounding::kStochastic, "stochastic",
      "up with probability (distance below) / ulp, random bits keyed by seed, stream, step, site "
-     "and "
-     "element"},
+     "and element"},
 };
 
 constexpr int kFractionBits = 52;
@@ -56,10 +57,14 @@ double overflow(bool negative, const Format& format, Rounding rounding) {
   return negative ? -infinity : infinity;
 }
 
-double from_infinity(bool negative, double x, const Format& format) {
-  if (format.has_infinity) return x;
+double from_infinity(double x, const Format& format) {
+  if (format.overflow == OverflowPolicy::kInfinity) return x;
   if (format.overflow == OverflowPolicy::kNan) return kQuietNan;
-  return negative ? -format.max_finite : format.max_finite;
+  return std::copysign(format.max_finite, x);
+}
+
+double signed_zero(bool negative, const Format& format) {
+  return negative && format.has_negative_zero ? -0.0 : 0.0;
 }
 
 // Right shifts by any count >= 0.
@@ -127,8 +132,10 @@ double round_to_format(double x, const Format& format, Rounding rounding, uint32
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   const bool negative = (bits >> 63) != 0;
   if (std::isnan(x)) return kQuietNan;
-  if (std::isinf(x)) return from_infinity(negative, x, format);
-  if (x == 0) return x;
+  if (std::isinf(x)) return from_infinity(x, format);
+  const bool flushed =
+      format.subnormals == SubnormalPolicy::kFlushIn && std::abs(x) < format.min_normal();
+  if (x == 0 || flushed) return signed_zero(negative, format);
 
   uint64_t significand = bits & kFractionMask;
   int e = static_cast<int>(bits >> kFractionBits & 0x7ff) - kBias;
@@ -140,35 +147,22 @@ double round_to_format(double x, const Format& format, Rounding rounding, uint32
     significand |= kImplicitBit;
   }
 
-  const bool normal = e >= format.emin;
-  const int q = normal                  ? e - (format.precision - 1)
-                : format.has_subnormals ? format.emin - (format.precision - 1)
-                                        : format.emin;
+  const int q = std::max(e, format.emin) - (format.precision - 1);
   const int shift = q - (e - kFractionBits);
   if (shift < 0) {  // more precision than a double: only the range is left to check
     return std::abs(x) > format.max_finite ? overflow(negative, format, rounding) : x;
   }
   uint64_t kept = shift_right(significand, shift);
   const uint64_t dropped = low_part(significand, shift);
-  if (dropped == 0)
-    return std::abs(x) > format.max_finite ? overflow(negative, format, rounding) : x;
-  if (rounds_up(kept, dropped, shift, negative, rounding, random)) ++kept;
+  if (dropped != 0 && rounds_up(kept, dropped, shift, negative, rounding, random)) ++kept;
 
   const double magnitude = static_cast<double>(kept) * power_of_two(q);  // exact: kept <= 2^53
   if (magnitude > format.max_finite) return overflow(negative, format, rounding);
+  const bool subnormal = magnitude < format.min_normal();
+  if (magnitude == 0 || (subnormal && !format.has_subnormals())) {
+    return signed_zero(negative, format);
+  }
   return negative ? -magnitude : magnitude;
-}
-
-double add_round_to_odd(double x, double y) {
-  // Knuth's two-sum: sum + error is the exact x + y.
-  const double sum = x + y;
-  const double x_part = sum - y, y_part = sum - x_part;
-  const double error = (x - x_part) + (y - y_part);
-  uint64_t bits = std::bit_cast<uint64_t>(sum);
-  if (error == 0 || !std::isfinite(sum) || std::isnan(error) || (bits & 1) != 0) return sum;
-  // The exact sum lies between `sum`, even, and its neighbour on the error's side, which is odd.
-  const bool outward = (error > 0) == (sum > 0);
-  return std::bit_cast<double>(outward ? bits + 1 : bits - 1);
 }
 
 }  // namespace lockstep

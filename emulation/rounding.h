@@ -14,19 +14,11 @@
 #include <span>
 #include <string_view>
 
+#include "emulation/double_arithmetic.h"
 #include "emulation/format.h"
+#include "emulation/rounding_rules.h"
 
 namespace lockstep {
-
-enum class Rounding : uint8_t {
-  kNearestEven,
-  kNearestAway,
-  kTowardZero,
-  kUp,
-  kDown,
-  kOdd,
-  kStochastic,
-};
 
 struct RoundingInfo {
   Rounding rounding;
@@ -47,15 +39,10 @@ struct StochasticKey {
 // The 32 random bits of element `index`. Counter-based: equal for every thread and vector width.
 uint32_t stochastic_bits(const StochasticKey& key, uint64_t index);
 
-// Rounds x to `format`. NaN stays NaN (also where the format has none: the caller counts it);
-// infinity stays, or follows the overflow policy where the format has none. Zero keeps its sign.
-// `random` is used by kStochastic only.
+// Rounds x to `format`. NaN stays NaN, also where the format has none: the caller counts it.
+// Infinity follows the overflow policy. A zero keeps its sign where the format has -0, also one
+// that underflow or a flush made. `random` is used by kStochastic only.
 // Source: IEEE 754-2019 §4.3, §7.4; kOdd: Boldo & Melquiond, IEEE TC 57(4), 2008.
 double round_to_format(double x, const Format& format, Rounding rounding, uint32_t random = 0);
-
-// x + y rounded to odd in double: the exact sum where that is a double, otherwise the neighbour
-// with an odd last bit. Rounding this to any format with p <= 51 equals rounding the exact sum
-// once.
-double add_round_to_odd(double x, double y);
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ namespace {
 class Rounder {
  public:
   explicit Rounder(const Format& format) : format_(&format) {
-    if (format.has_infinity && format.has_subnormals) fast_.emplace(format);
+    if (FastRound::covers(format)) fast_.emplace(format);
   }
   double operator()(double x) const {
     return fast_ ? (*fast_)(x) : round_to_format(x, *format_, Rounding::kNearestEven);

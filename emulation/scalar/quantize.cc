@@ -30,14 +30,17 @@ template <typename T>
 void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpec& spec,
                      TensorStats* stats) {
   check_container<T>(spec);
-  const ElementRounder<T> round(spec);
+  const ElementRounder<T> rounder(spec);
   if (stats == nullptr) {
     if (spec.measure_only) return;
     parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {
-      const int64_t end = std::min(count, (chunk + 1) * kChunk);
-      for (int64_t i = chunk * kChunk; i < end; ++i) {
-        after[i] = round(before[i], static_cast<uint64_t>(i));
-      }
+      const int64_t begin = chunk * kChunk, end = std::min(count, begin + kChunk);
+      with_rounding(spec.rounding, [&]<Rounding kMode>() {
+        const ElementRounder<T> round = rounder;  // its own, so that no store can change it
+        for (int64_t i = begin; i < end; ++i) {
+          after[i] = round.template round<kMode>(before[i], static_cast<uint64_t>(i));
+        }
+      });
     });
     return;
   }
@@ -52,7 +55,7 @@ void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpe
           for (int64_t i = block; i < block_end; ++i) {
             const auto index = static_cast<uint64_t>(i);
             const T x = before[i];
-            const T y = round(x, index);
+            const T y = rounder(x, index);
             const int64_t lane = i % kReductionLanes;
             measure_element(x, y, index, limits, part, squares.lane[lane], errors.lane[lane]);
             if (!spec.measure_only) after[i] = y;

@@ -46,7 +46,7 @@ class ComparePass {
         format_(format),
         emin_field_(format.emin + kDoubleBias),
         emax_field_(format.emax + kDoubleBias),
-        subnormal_step_up_(format.has_subnormals ? 0 : format.precision - 1) {}
+        subnormal_step_up_(format.has_subnormals() ? 0 : format.precision - 1) {}
 
   void run(int64_t begin, int64_t end, ErrorStats& part, BlockSums<kCompareSums>* sums) const {
     for (; begin < end; begin += kReductionBlock, ++sums) {

@@ -15,6 +15,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/simd/quantize.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -27,6 +28,19 @@ namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr CountSlicedFunction kCountSliced =
+    HWY_TARGET == HWY_AVX2 ? avx2_count_sliced : avx512_count_sliced;
+
+// Stores that go past the caches save the reading of what they overwrite, but whoever reads the
+// result next finds it in memory: worth it where the caches could not have held it anyway. The
+// limit is what a core commonly has of third-level cache (what the system tells is often the sum).
+constexpr int64_t kStreamedBytes = int64_t{32} << 20;
+bool is_streamed(int64_t count, const float* before, const float* after) {
+  const bool aligned = reinterpret_cast<uintptr_t>(after) % (kLanes * sizeof(float)) == 0;
+  return after != nullptr && after != before && aligned &&
+         count * static_cast<int64_t>(sizeof(float)) > kStreamedBytes;
+}
 
 // Rounds without looking at anything else.
 template <RoundPath kPath, bool kPlain>
@@ -45,12 +59,14 @@ void round_rows(Block block, VectorRounder rounder) {
     VU result = rounder.round_magnitude<kPath>(magnitude, sign, random);
     VU after;
     if constexpr (kPlain) {
-      after = hn::Or(result, sign);
+      after = rounder.with_sign<kPath>(result, sign);
     } else {
       result = rounder.fix_specials<kPath>(magnitude, sign, result);
-      after = hn::IfThenElse(less(infinity, result), result, hn::Or(result, sign));
+      after =
+          hn::IfThenElse(less(infinity, result), result, rounder.with_sign<kPath>(result, sign));
     }
-    hn::StoreU(hn::BitCast(df, after), df, block.after + at);
+    store_after(after, block, at);
+    prefetch_next_block(block.before + at);
   }
 }
 
@@ -58,21 +74,22 @@ void round_rows(Block block, VectorRounder rounder) {
 template <RoundPath kPath>
 class QuantizePass {
  public:
-  QuantizePass(const float* before, float* after, const QuantizeSpec& spec,
+  QuantizePass(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
                const QuantizePlan& plan)
       : before_(before),
         after_(spec.measure_only ? nullptr : after),
         plan_(plan),
         rounder_(plan),
         element_(spec),
-        limits_(*spec.format) {}
+        limits_(*spec.format),
+        streamed_(is_streamed(count, before, after_)) {}
 
   void round(int64_t begin, int64_t end) const {
     for (; begin < end; begin += kReductionBlock) {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];
       const Block block = make_block(begin, block_end, random, nullptr);
-      if (all_within(block.before, block.rows, plan_.max_finite)) {
+      if (all_within(largest_magnitudes(block.before, block.rows), plan_.max_finite)) {
         round_rows<kPath, true>(block, rounder_);
       } else {
         round_rows<kPath, false>(block, rounder_);
@@ -81,24 +98,27 @@ class QuantizePass {
         after_[i] = element_(before_[i], static_cast<uint64_t>(i));
       }
     }
+    if (streamed_) hwy::FlushStream();
   }
 
   void measure(int64_t begin, int64_t end, TensorStats& part,
                BlockSums<kQuantizeSums>* sums) const {
     ChunkCounts counts;
-    ExponentHistogram histogram(end - begin);
+    ExponentHistogram histogram(kCountSliced);
     for (; begin < end; begin += kReductionBlock, ++sums) {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];
-      uint8_t exponents[kReductionBlock];
+      HWY_ALIGN uint8_t exponents[kReductionBlock];
       const Block block = make_block(begin, block_end, random, exponents);
       VirtualLanes squares, errors;
-      if (all_within(block.before, block.rows, plan_.max_finite)) {
+      const VU largest = largest_magnitudes(block.before, block.rows);
+      if (all_within(largest, plan_.max_finite)) {
+        counts.abs_max = hn::Max(counts.abs_max, largest);
         measure_rows<kPath, true>(block, rounder_, plan_, counts, squares.lane, errors.lane);
       } else {
         measure_rows<kPath, false>(block, rounder_, plan_, counts, squares.lane, errors.lane);
       }
-      histogram.count(exponents, block.rows * kRow);
+      histogram.count(exponents, block.rows * kRow, counts.exponent_range(largest));
       part.count += static_cast<uint64_t>(block.rows * kRow);
       for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
         const auto index = static_cast<uint64_t>(i);
@@ -112,6 +132,7 @@ class QuantizePass {
     }
     counts.add_to(part);
     histogram.add_to(part);
+    if (streamed_) hwy::FlushStream();
   }
 
  private:
@@ -126,6 +147,7 @@ class QuantizePass {
     }
     return {before_ + begin,
             after_ == nullptr ? nullptr : after_ + begin,
+            streamed_,
             random,
             exponents,
             rows,
@@ -138,12 +160,13 @@ class QuantizePass {
   VectorRounder rounder_;
   ElementRounder<float> element_;
   StatsLimits limits_;
+  bool streamed_;
 };
 
 template <RoundPath kPath>
 void run_pass(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
               const QuantizePlan& plan, TensorStats* stats) {
-  const QuantizePass<kPath> pass(before, after, spec, plan);
+  const QuantizePass<kPath> pass(before, after, count, spec, plan);
   if (stats == nullptr) {
     if (spec.measure_only) return;
     parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {

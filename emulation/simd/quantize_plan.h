@@ -1,10 +1,11 @@
 // How will the vector kernel round to this format?
-// Everything about a QuantizeSpec that is constant over an array, as bits of floats: chosen once
-// per call, so that the kernels hold no decision about formats.
+// The way of rounding that is exact for it, beside its limits as bits of floats; chosen once per
+// call.
 #pragma once
 
 #include <cstdint>
 
+#include "emulation/float_format.h"
 #include "emulation/quantize.h"
 #include "emulation/stochastic.h"
 
@@ -18,17 +19,10 @@ enum class RoundPath : uint8_t {
   kScalar,    // left to the scalar kernel
 };
 
-struct QuantizePlan {
+// Of the limits, only max_finite and min_normal are of use for kIdentity, and none for kScalar.
+struct QuantizePlan : FloatFormat {
   RoundPath path;
-  // Not set, and not needed, beyond the limits for kIdentity, and nothing at all for kScalar.
   Rounding rounding;
-  bool wide_exponent;               // the format has FP32's exponent field
-  int fraction_bits;                // p - 1
-  uint32_t emin_field;              // FP32 exponent field of 2^emin
-  uint32_t subnormal_step_up;       // 0; p-1 where the only step below 2^emin is 2^emin itself
-  uint32_t max_finite, min_normal;  // bits of the format's limits as floats
-  uint32_t from_infinity;           // magnitude bits of what an infinity becomes
-  uint32_t overflow_positive, overflow_negative;  // ... and a value beyond max_finite
   StochasticArrayKey random;
 
   explicit QuantizePlan(const QuantizeSpec& spec);

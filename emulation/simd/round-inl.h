@@ -38,17 +38,7 @@ HWY_INLINE MU less(VU a, VU b) {
 
 class VectorRounder {
  public:
-  explicit VectorRounder(const QuantizePlan& plan)
-      : rounding_(plan.rounding),
-        wide_exponent_(plan.wide_exponent),
-        drop_(static_cast<uint32_t>(kFloatFraction - plan.fraction_bits)),
-        fraction_bits_(static_cast<uint32_t>(plan.fraction_bits)),
-        emin_field_(plan.emin_field),
-        step_up_(plan.subnormal_step_up),
-        max_finite_(plan.max_finite),
-        from_infinity_(plan.from_infinity),
-        overflow_positive_(plan.overflow_positive),
-        overflow_negative_(plan.overflow_negative) {}
+  explicit VectorRounder(const QuantizePlan& plan) : rounding_(plan.rounding), format_(plan) {}
 
   // The magnitude bits of the rounded value. Exact for every |x| <= max_finite; for others (also
   // infinity and NaN) anything: fix_specials puts that right.
@@ -57,8 +47,19 @@ class VectorRounder {
   HWY_INLINE VU round_magnitude(VU magnitude, VU sign, VU random) const {
     if constexpr (kPath == RoundPath::kMagic) return magic(magnitude);
     if constexpr (kPath == RoundPath::kInteger) return integer(magnitude);
-    if constexpr (kPath == RoundPath::kGeneric) return generic(magnitude, sign, random);
+    if constexpr (kPath == RoundPath::kGeneric) return flushing(magnitude, sign, random);
     return magnitude;
+  }
+
+  // The bits of the result. `result`: a magnitude that is no NaN.
+  template <RoundPath kPath>
+  HWY_INLINE VU with_sign(VU result, VU sign) const {
+    if constexpr (kPath == RoundPath::kGeneric) {
+      if (format_.unsigned_zero) {
+        sign = hn::IfThenZeroElse(hn::Eq(result, hn::Zero(DU())), sign);
+      }
+    }
+    return hn::Or(result, sign);
   }
 
   // Overflow, infinity and NaN. `rounded`: what round_magnitude gave.
@@ -69,12 +70,13 @@ class VectorRounder {
     VU result = rounded;
     if constexpr (kPath != RoundPath::kIdentity) {
       // A rounded magnitude with its top bit set cannot be: magic and generic end as floats.
-      const VU limit = hn::Set(du, max_finite_);
+      const VU limit = hn::Set(du, format_.max_finite);
       const VU overflow =
-          hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, overflow_positive_),
-                         hn::Set(du, overflow_negative_));
+          hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.overflow_positive),
+                         hn::Set(du, format_.overflow_negative));
       result = hn::IfThenElse(less(limit, result), overflow, result);
-      result = hn::IfThenElse(hn::Eq(magnitude, infinity), hn::Set(du, from_infinity_), result);
+      result =
+          hn::IfThenElse(hn::Eq(magnitude, infinity), hn::Set(du, format_.from_infinity), result);
     }
     return hn::IfThenElse(less(infinity, magnitude), hn::Set(du, kNanBits), result);
   }
@@ -85,10 +87,10 @@ class VectorRounder {
     const DU du;
     const DF df;
     const VU exponent = hn::Max(hn::And(magnitude, hn::Set(du, kInfinityBits)),
-                                hn::Set(du, emin_field_ << kFloatFraction));
+                                hn::Set(du, format_.emin_field << kFloatFraction));
     constexpr uint32_t kOneAndAHalf = 0x400000;
-    const VF c =
-        hn::BitCast(df, hn::Add(exponent, hn::Set(du, (drop_ << kFloatFraction) | kOneAndAHalf)));
+    const VF c = hn::BitCast(
+        df, hn::Add(exponent, hn::Set(du, (format_.drop << kFloatFraction) | kOneAndAHalf)));
     const VF rounded = hn::Sub(hn::Add(hn::BitCast(df, magnitude), c), c);
     return hn::AndNot(hn::Set(du, kSignBit), hn::BitCast(du, rounded));
   }
@@ -98,81 +100,89 @@ class VectorRounder {
   HWY_INLINE VU integer(VU magnitude) const {
     const DU du;
     const VU one = hn::Set(du, 1);
-    const VU last = hn::And(hn::ShiftRightSame(magnitude, static_cast<int>(drop_)), one);
-    const VU almost_half = hn::Set(du, (1u << (drop_ - 1)) - 1);
-    const VU mask = hn::Set(du, ~((1u << drop_) - 1));
+    const VU last = hn::And(hn::ShiftRightSame(magnitude, static_cast<int>(format_.drop)), one);
+    const VU almost_half = hn::Set(du, (1u << (format_.drop - 1)) - 1);
+    const VU mask = hn::Set(du, ~((1u << format_.drop) - 1));
     return hn::And(hn::Add(hn::Add(magnitude, almost_half), last), mask);
   }
 
-  // Steps 2 to 4 of emulation/rounding.cc. With FP32's own exponent field the whole magnitude plays
-  // the significand, its exponent takes the carry. Vector shifts by 32 or more give zero, also
-  // those by a "negative" count: x86 does so, and this file is for x86 vectors only.
-  HWY_INLINE VU generic(VU magnitude, VU sign, VU random) const {
+  HWY_INLINE VU flushing(VU magnitude, VU sign, VU random) const {
     const DU du;
-    const VU one = hn::Set(du, 1);
-    VU significand = magnitude, shift = hn::Set(du, drop_), last_place = hn::Zero(du);
-    if (!wide_exponent_) {
-      const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
-      const VU fraction = hn::And(magnitude, hn::Set(du, (1u << kFloatFraction) - 1));
-      const VU implicit =
-          hn::IfThenZeroElse(hn::Eq(field, hn::Zero(du)), hn::Set(du, 1u << kFloatFraction));
-      significand = hn::Or(fraction, implicit);
-      const VU exponent = hn::Max(field, one);
-      const VU emin = hn::Set(du, emin_field_);
-      const VU extra = hn::IfThenElseZero(less(exponent, emin), hn::Set(du, step_up_));
-      const VU clamped = hn::Max(exponent, emin);
-      shift = hn::Add(hn::Add(shift, extra), hn::Sub(clamped, exponent));
-      // The field of 2^q: it is positive, for emin - M >= -62 - 23 > -126.
-      last_place = hn::Add(hn::Sub(clamped, hn::Set(du, fraction_bits_)), extra);
+    if (format_.flush_in_below != 0) {
+      const MU flushed = less(magnitude, hn::Set(du, format_.flush_in_below));
+      magnitude = hn::IfThenZeroElse(flushed, magnitude);
     }
-    VU kept = hn::Shr(significand, shift);
-    const VU dropped = hn::And(significand, hn::Sub(hn::Shl(one, shift), one));
-    kept = hn::Sub(kept,
-                   hn::VecFromMask(du, rounds_up(significand, kept, dropped, shift, sign, random)));
-    if (wide_exponent_) return hn::ShiftLeftSame(kept, static_cast<int>(drop_));
-    const DF df;
-    const VF value = hn::ConvertTo(df, hn::BitCast(DI(), kept));  // exact: kept <= 2^24
-    const VF scale = hn::BitCast(df, hn::ShiftLeft<kFloatFraction>(last_place));
-    return hn::BitCast(du, hn::Mul(value, scale));  // exact, or overflows
+    VU result = generic(magnitude, sign, random);
+    if (format_.flush_out_below != 0) {
+      const MU flushed = less(result, hn::Set(du, format_.flush_out_below));
+      result = hn::IfThenZeroElse(flushed, result);
+    }
+    return result;
   }
 
-  HWY_INLINE MU rounds_up(VU significand, VU kept, VU dropped, VU shift, VU sign, VU random) const {
+  // As FloatRounder in emulation/scalar/float_rounder.h. Vector shifts by 32 or more give zero,
+  // also those by a "negative" count: x86 does so, and this file is for x86 vectors only.
+  HWY_INLINE VU generic(VU magnitude, VU sign, VU random) const {
+    const DU du;
+    const VU one = hn::Set(du, 1), least = hn::Set(du, format_.least);
+    const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
+    const VU above = hn::Sub(hn::Max(field, hn::Set(du, format_.emin_field)), field);
+    const VU shift = hn::Add(hn::Set(du, format_.drop), above);
+    const VU ulp = hn::Shl(one, shift);
+    const VU dropped = hn::And(magnitude, hn::Sub(ulp, one));
+    const MU tiny = less(magnitude, least);
+    MU up = hn::MaskFromVec(hn::Zero(du)), tiny_up = up;
+    if (rounding_ == Rounding::kStochastic) {
+      up = tiny_up = hn::Lt(random, fraction(magnitude, shift));
+    } else {
+      up = rounds_up(magnitude, dropped, ulp, shift, sign);
+      const VU to_zero =
+          hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.to_zero_positive),
+                         hn::Set(du, format_.to_zero_negative));
+      tiny_up = less(to_zero, magnitude);
+    }
+    const VU others = hn::Add(hn::Sub(magnitude, dropped), hn::IfThenElseZero(up, ulp));
+    return hn::IfThenElse(tiny, hn::IfThenElseZero(tiny_up, least), others);
+  }
+
+  // What is dropped over what it is dropped from, in units of 2^-32.
+  static HWY_INLINE VU fraction(VU magnitude, VU shift) {
+    const DU du;
+    const VU implicit = hn::Set(du, 1u << kFloatFraction), units = hn::Set(du, 32);
+    const VU bits = hn::And(magnitude, hn::Set(du, (1u << kFloatFraction) - 1));
+    // The implicit bit of a subnormal float is set in vain: it is shifted out to either side.
+    const VU significand = hn::Or(bits, implicit);
+    return hn::Or(hn::Shl(significand, hn::Sub(units, shift)),
+                  hn::Shr(significand, hn::Sub(shift, units)));
+  }
+
+  HWY_INLINE MU rounds_up(VU magnitude, VU dropped, VU ulp, VU shift, VU sign) const {
     const DU du;
     const VU zero = hn::Zero(du), one = hn::Set(du, 1);
-    const MU inexact = hn::Ne(dropped, zero);
-    // Shifts beyond 31 drop a significand below 2^24 whole: less than half a place.
-    const VU half = hn::Shl(one, hn::Sub(shift, one));
-    const MU below_half = hn::Or(hn::Lt(dropped, half), hn::Lt(hn::Set(du, 31), shift));
+    const VU last = hn::Xor(magnitude, hn::Set(du, format_.lowest_binade));
+    const VU half = hn::Or(hn::ShiftRight<1>(ulp), hn::And(ulp, one));
     switch (rounding_) {
       case Rounding::kNearestEven: {
-        const MU even = hn::Eq(hn::And(kept, one), zero);
-        const MU stay = hn::Or(below_half, hn::And(hn::Eq(dropped, half), even));
-        return hn::AndNot(stay, inexact);
+        const VU odd = hn::And(hn::Shr(last, shift), one);
+        return less(half, hn::Add(dropped, odd));
       }
       case Rounding::kNearestAway:
-        return hn::AndNot(below_half, inexact);
-      case Rounding::kTowardZero:
-        return hn::MaskFromVec(hn::Zero(du));
+        return hn::Not(less(dropped, half));
       case Rounding::kUp:
-        return hn::And(inexact, hn::Eq(sign, zero));
+        return hn::And(hn::Ne(dropped, zero), hn::Eq(sign, zero));
       case Rounding::kDown:
-        return hn::And(inexact, hn::Ne(sign, zero));
+        return hn::And(hn::Ne(dropped, zero), hn::Ne(sign, zero));
       case Rounding::kOdd:
-        return hn::And(inexact, hn::Eq(hn::And(kept, one), zero));
-      case Rounding::kStochastic: {
-        const VU width = hn::Set(du, 32);
-        const VU fraction = hn::Or(hn::Shl(significand, hn::Sub(width, shift)),
-                                   hn::Shr(significand, hn::Sub(shift, width)));
-        return hn::Lt(random, fraction);
-      }
+        return hn::And(hn::Ne(dropped, zero), hn::Eq(hn::And(last, ulp), zero));
+      case Rounding::kTowardZero:
+      case Rounding::kStochastic:
+        break;
     }
-    return hn::MaskFromVec(hn::Zero(du));
+    return hn::MaskFromVec(zero);
   }
 
   Rounding rounding_;
-  bool wide_exponent_;
-  uint32_t drop_, fraction_bits_, emin_field_, step_up_, max_finite_, from_infinity_;
-  uint32_t overflow_positive_, overflow_negative_;
+  FloatFormat format_;
 };
 
 #endif  // LOCKSTEP_SIMD_TARGET

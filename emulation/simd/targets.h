@@ -27,7 +27,12 @@
 #pragma once
 
 // The SSE targets would never be used. The baseline target cannot be disabled and stays empty.
+// A file may define HWY_WANT_AVX3_DL to be compiled for that, too.
+#ifdef HWY_WANT_AVX3_DL
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#else
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#endif
 
 #include <hwy/targets.h>
 

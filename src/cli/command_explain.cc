@@ -10,6 +10,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/lower.h"
 #include "src/train/data/dataset.h"
+#include "src/train/lane.h"
 #include "src/train/models/model.h"
 
 namespace lockstep {
@@ -24,9 +25,9 @@ constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of 
 
 int explain(const ExplainArgs& args, ProblemList& problems) {
   const Model* found = nullptr;
-  Policy policy;
+  LaneDescription lane;
   collect_problems(problems, [&] { found = &find_model(args.model); });
-  collect_problems(problems, [&] { policy = find_policy(args.policy); });
+  collect_problems(problems, [&] { lane = describe_lane(args.policy); });
   problems.throw_if_any();
   const Model& model = *found;
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
@@ -34,9 +35,11 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const Graph step = differentiate(
       model.build({args.batch, data->image_shape(), data->class_count()}, /*training=*/true));
   const SiteTable sites = make_sites(step, kOptimizerStates);
+  const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
-  fmt::print("{} under {}: {}\n\n{}", args.model, policy.label(), policy.help,
-             to_text(lower(step, sites, policy), step, sites));
+  const std::string target = lane.target.empty() ? "" : " on " + lane.target;
+  fmt::print("{} under {}{}: {}\n\n{}", args.model, policy.label(), target, policy.help,
+             to_text(lower(step, sites, policy, container_of(lane) == Container::kF64), step, sites));
   return kExitFine;
 }
 
@@ -45,7 +48,7 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
 std::function<int()> declare_explain(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
   app.add_option("MODEL", args->model, "a built-in model")->type_name("")->required();
-  app.add_option("--policy", args->policy, "a preset (see `lockstep list presets`) or my.toml")
+  app.add_option("--policy", args->policy, "a preset (see `lockstep list presets`) or my.toml, with @TARGET if wanted")
       ->type_name("P")
       ->required();
   app.add_option("--data", args->data, "whose image shape is used [the model's default]")

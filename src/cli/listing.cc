@@ -110,8 +110,9 @@ Listing list_engines() {
   for (const Engine& e : engines()) {
     out.rows.push_back({str(e.name), "engine", e.in_this_build ? "yes" : "no", str(e.help)});
   }
-  for (const HardwareTarget& h : hardware_targets()) {
-    out.rows.push_back({str(h.name), "hardware", "no", str(h.help)});
+  for (const Hardware& h : hardware()) {
+    out.rows.push_back({str(h.name), "hardware", "yes",
+                        "the software engine with the accumulators of " + str(h.help)});
   }
   return out;
 }
@@ -125,9 +126,20 @@ Listing list_kernels() {
 }
 
 Listing list_accumulators() {
-  Listing out{{"accumulator", "format", "meaning", "source"}, {}};
+  Listing out{{"accumulator", "factors", "sum", "instruction", "meaning", "source"}, {}};
   for (const Accumulator& a : accumulators()) {
-    out.rows.push_back({a.name, a.format->name, a.help, a.source});
+    std::vector<std::string> factors;
+    for (const Format* f : a.operands) factors.push_back(f->name);
+    out.rows.push_back({a.name, factors.empty() ? "any" : join(factors, ", "), a.format->name,
+                        a.instruction, a.help, a.source});
+  }
+  return out;
+}
+
+Listing list_switches() {
+  Listing out{{"switch", "question", "default", "meaning"}, {}};
+  for (const AccumulatorSwitch& s : accumulator_switches()) {
+    out.rows.push_back({str(s.name), str(s.question), s.is_default ? "yes" : "no", str(s.help)});
   }
   return out;
 }
@@ -163,6 +175,8 @@ constexpr std::array kTopics = {
     ListTopic{"engines", "what may stand behind '@' in a lane's name", list_engines},
     ListTopic{"kernels", "kernel sets this machine can run; all give equal bits", list_kernels},
     ListTopic{"accumulators", "how sums of products are formed", list_accumulators},
+    ListTopic{"switches", "unsettled rules of tensor cores, behind '+' of an accumulator's name",
+              list_switches},
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},
 };

@@ -6,6 +6,8 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/graph/hardware_policy.h"
+#include "src/graph/infer.h"
 #include "src/graph/lower_rules.h"
 #include "src/graph/program_builder.h"
 
@@ -138,12 +140,28 @@ class Lowering {
     run.gemm_accumulator = wide_enough(policy_.gemm_accumulator, compute);
     run.reduce_accumulator = wide_enough(policy_.reduce_accumulator, compute);
     if (!op.has_gemm_accumulator) return;
-    if (const Accumulator* chosen = rules_.accumulator(node, forward_op)) {
-      run.gemm_accumulator = chosen;
-    }
+    const Accumulator* by_rule = rules_.accumulator(node, forward_op);
+    if (by_rule != nullptr) run.gemm_accumulator = by_rule;
+    set_unit(node, op, run, by_rule != nullptr);
     if (!contains(*run.gemm_accumulator->format, *container_)) {
       run.accumulator_site = sites_.find(node.id, Point::kAccumulator, 0);
     }
+  }
+  // The accumulator as it is for this op's factors.
+  void set_unit(const Node& node, const OpDef& op, Instruction& run, bool by_rule) {
+    const int a = run.inputs.at(static_cast<size_t>(op.product_operands.at(0)));
+    const int b = run.inputs.at(static_cast<size_t>(op.product_operands.at(1)));
+    const AccumulatorChoice choice =
+        choose_accumulator(policy_, *run.gemm_accumulator, by_rule, *builder_.format_of(a),
+                           *builder_.format_of(b));
+    if (!choice.problem.empty()) {
+      unit_problems_.push_back(layer_of(graph_, node) + " " + node.op + ": " + choice.problem);
+    }
+    run.gemm_accumulator = choice.accumulator;
+    policy_unit_used_ = policy_unit_used_ || choice.accumulator == policy_.gemm_accumulator;
+    run.factor_formats.assign(run.inputs.size(), nullptr);
+    run.factor_formats[static_cast<size_t>(op.product_operands[0])] = choice.a;
+    run.factor_formats[static_cast<size_t>(op.product_operands[1])] = choice.b;
   }
   // An op that a rule makes compute in FP32 does not sum in FP16.
   const Accumulator* wide_enough(const Accumulator* accumulator, const Format* compute) const {
@@ -339,6 +357,13 @@ class Lowering {
 
   void check() const {
     ProblemList problems("policy '" + policy_.label() + "' on " + graph_.name);
+    for (const std::string& problem : unit_problems_) problems.add(problem);
+    if (!policy_unit_used_ && !policy_.gemm_accumulator->operands.empty() &&
+        !graph_.gradients.empty()) {
+      problems.add("[gemm] accumulator " + policy_.gemm_accumulator->name +
+                       ": no sum of products has factors that it takes",
+                   "`lockstep list accumulators` tells them, `lockstep explain` those of the sums");
+    }
     if (!graph_.gradients.empty()) rules_.report_unused(problems);
     for (const Mutation& m : graph_.mutations) {
       const Format *value = stored_format(m.value), *buffer = stored_format("b:" + m.buffer);
@@ -358,6 +383,8 @@ class Lowering {
   ProgramBuilder builder_;
   std::map<std::string, Operands> operands_;      // forward node id ->
   std::map<std::string, const Format*> compute_;  // forward node id -> compute rule or null
+  std::vector<std::string> unit_problems_;        // sums without an accumulator
+  bool policy_unit_used_ = false;                 // some sum uses [gemm] accumulator itself
 };
 
 }  // namespace

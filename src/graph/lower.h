@@ -50,6 +50,9 @@ struct Instruction {
   std::vector<ValueRounding> roundings;  // one per output; kObserve: one, format of the value
   const Accumulator* gemm_accumulator = nullptr;  // kOp: both set on every op
   const Accumulator* reduce_accumulator = nullptr;
+  // kOp with sums of products: the formats in which the accumulator reads the inputs, by index;
+  // null for what is no factor.
+  std::vector<const Format*> factor_formats = {};
   int32_t accumulator_site = -1;  // measured only where the accumulator is not the container's own
 };
 

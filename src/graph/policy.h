@@ -62,8 +62,12 @@ struct Policy {
   // [gemm]: operands of sums of products are rounded to this (TF32), results stay as they are.
   const Format* gemm_operand = nullptr;
   Rounding gemm_operand_rounding = Rounding::kNearestEven;
+  // How FP32 factors become TF32 ones, where the policy says so: it then holds on hardware, too,
+  // whose tensor cores would ignore the low bits (toward zero).
+  std::optional<Rounding> tf32_input;
   const Accumulator* gemm_accumulator;
   const Accumulator* reduce_accumulator;
+  const Hardware* hardware = nullptr;  // behind '@' in the lane's name; see hardware_policy.h
 
   // [optimizer]
   bool master_weights = false;  // FP32 masters beside lower-precision weights

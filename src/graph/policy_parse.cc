@@ -171,6 +171,13 @@ class PolicyReader {
     read_name(table, "accumulator", find_accumulator,
               [&](const Accumulator& found) { accumulator = &found; });
   }
+  // Sums without products exist as chains only.
+  static const Accumulator& find_sum(std::string_view name) {
+    const Accumulator& found = find_accumulator(name);
+    if (found.adds()) return found;
+    throw InputError("accumulator '" + found.name + "': forms sums of products only",
+                     "[reduce] takes fp32_fused, fp16, bf16 and the other chains");
+  }
 
   void read_storage(TomlTable& table) {
     read_format(table, "weight", policy_.weight);
@@ -233,12 +240,34 @@ class PolicyReader {
   void read_gemm(TomlTable& table) {
     read_format(table, "operand", policy_.gemm_operand, /*none_allowed=*/true);
     read_rounding(table, "operand_rounding", policy_.gemm_operand_rounding);
+    read_tf32_input(table);
     read_accumulator(table, policy_.gemm_accumulator);
     table.finish();
   }
 
+  // operand and operand_rounding for TF32 in one word, which a hardware target does not override.
+  void read_tf32_input(TomlTable& table) {
+    const auto find = [](const std::string& name) {
+      if (name == "nearest_away") return Rounding::kNearestAway;
+      if (name == "nearest_even") return Rounding::kNearestEven;
+      if (name == "truncate") return Rounding::kTowardZero;
+      throw InputError("unknown way of forming TF32 inputs",
+                       "nearest_away (cvt.rna), nearest_even, or truncate (raw FP32 registers)");
+    };
+    read_name(table, "tf32_input", find, [&](Rounding found) {
+      policy_.tf32_input = policy_.gemm_operand_rounding = found;
+      if (policy_.gemm_operand != &find_format("tf32")) {
+        table.problem("tf32_input", "needs operand = \"tf32\"");
+      }
+      if (table.has("operand_rounding")) {
+        table.problem("tf32_input", "and operand_rounding say the same thing, must be one of them");
+      }
+    });
+  }
+
   void read_reduce(TomlTable& table) {
-    read_accumulator(table, policy_.reduce_accumulator);
+    read_name(table, "accumulator", find_sum,
+              [&](const Accumulator& found) { policy_.reduce_accumulator = &found; });
     table.finish();
   }
 

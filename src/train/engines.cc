@@ -1,9 +1,10 @@
-// The tables of engines and hardware targets, and the one place that refuses a target.
+// The table of engines, and the one place that refuses a target.
 #include "src/train/engines.h"
 
 #include <string>
 #include <vector>
 
+#include "emulation/accumulator.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -17,22 +18,10 @@ constexpr Engine kEngines[] = {
     {"cuda", "cuBLAS and tensor cores of an NVIDIA GPU; not in this build yet", false},
 };
 
-constexpr HardwareTarget kHardwareTargets[] = {
-    {"volta", "tensor cores of NVIDIA V100"},
-    {"turing", "tensor cores of NVIDIA T4, RTX 20"},
-    {"ampere", "tensor cores of NVIDIA A100"},
-    {"ada", "tensor cores of NVIDIA L40, RTX 40"},
-    {"hopper", "tensor cores of NVIDIA H100, H200"},
-    {"blackwell", "tensor cores of NVIDIA B200, RTX 50"},
-};
-
 }  // namespace
 
 std::span<const Engine> engines() {
   return kEngines;
-}
-std::span<const HardwareTarget> hardware_targets() {
-  return kHardwareTargets;
 }
 
 const Engine& find_engine(std::string_view target) {
@@ -46,14 +35,9 @@ const Engine& find_engine(std::string_view target) {
     }
     names.emplace_back(engine.name);
   }
-  for (const HardwareTarget& hardware : kHardwareTargets) {
-    if (hardware.name == target) {
-      throw InputError("target '" + std::string(target) +
-                           "': the accumulators of this hardware are not in this version",
-                       "leave '@" + std::string(target) +
-                           "' out to run with the accumulators the policy declares");
-    }
-    names.emplace_back(hardware.name);
+  for (const Hardware& row : hardware()) {
+    if (row.name == target) return kEngines[0];
+    names.emplace_back(row.name);
   }
   throw InputError("target '" + std::string(target) + "': neither an engine nor a known hardware",
                    did_you_mean(target, names));

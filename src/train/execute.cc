@@ -232,6 +232,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
               kernels,
               *instruction.gemm_accumulator,
               *instruction.reduce_accumulator,
+              instruction.factor_formats,
               events.empty() ? nullptr : events.data()};
   bool sums_pending = !events.empty();
   if (sums_pending) {

@@ -1,5 +1,6 @@
 // From a lane's name on the command line to its description: policy, engine, target.
 #include "src/core/error.h"
+#include "src/graph/hardware_policy.h"
 #include "src/train/engines.h"
 #include "src/train/lane.h"
 
@@ -80,6 +81,16 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
     }
   }
   problems.throw_if_any();
+  if (const Hardware* hardware = find_hardware(name.target)) {
+    // The three lanes of fixed name stand for arithmetic that no low-precision unit has.
+    if (text == kReferenceLane || name.policy == kReferenceLane || name.policy == kTruthLane ||
+        name.policy == kTwinLane) {
+      problems.add("'" + name.policy + "' runs on no hardware's low-precision units",
+                   "leave '@" + name.target + "' out");
+      problems.throw_if_any();
+    }
+    apply_hardware(lane.policy, *hardware);
+  }
   return lane;
 }
 

@@ -64,14 +64,12 @@ std::vector<const Format*> tested_formats() {
        {"e4m3", "e2m1", "e3m4", "e6m9", "e7m8", "e7m21", "e7m22", "e5m23", "e8m1", "e8m22"}) {
     list.push_back(&find_format(name));
   }
-  // What no row has: the step from 0 to min_normal, saturation.
-  static const std::vector<Format> made = [] {
-    Format flushing = find_format("fp16"), saturating = find_format("fp8_e4m3");
-    flushing.has_subnormals = false;
-    saturating.overflow = OverflowPolicy::kSaturate;
-    return std::vector<Format>{flushing, saturating};
-  }();
-  for (const Format& f : made) list.push_back(&f);
+  for (const char* name :
+       {"fp16+flush_in", "fp16+flush_out", "fp16+saturate", "bf16+flush_in",
+        "bf16+saturate+flush_out", "fp8_e4m3+saturate", "fp8_e5m2+saturate+flush_in",
+        "fp8_e4m3fnuz+saturate+flush_out", "fp32+flush_in", "fp32+saturate"}) {
+    list.push_back(&find_format(name));
+  }
   return list;
 }
 

@@ -117,19 +117,6 @@ TEST_CASE("rounding equals the oracle around every code: e<E>m<M>") {
   }
 }
 
-TEST_CASE("formats without subnormals, without infinity, saturating") {
-  Format f = find_format("e4m3");
-  f.has_subnormals = false;
-  expect_all_right(f);
-  f.overflow = OverflowPolicy::kSaturate;
-  expect_all_right(f);
-  f.has_infinity = false;
-  expect_all_right(f);
-  CHECK(round_to_format(kInfinity, f, Rounding::kNearestEven) == f.max_finite);
-  f.overflow = OverflowPolicy::kNan;
-  expect_all_right(f);
-}
-
 TEST_SUITE("slow") {
   TEST_CASE("rounding equals the oracle around every code: tf32 and all e<E>m<M> of 16 bits") {
     expect_all_right(find_format("tf32"));

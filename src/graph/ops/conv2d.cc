@@ -81,6 +81,7 @@ void run_conv2d(const OpCall& call) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), input_shape(call, 1))};
     conv.x = input<T>(call, 0), conv.w = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    conv.x_format = factor_format(call, 0), conv.w_format = factor_format(call, 1);
     kernels.conv2d_forward(conv);
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
@@ -107,6 +108,7 @@ void run_backward_input(const OpCall& call) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, output_shape(call, 0), input_shape(call, 0))};
     conv.w = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    conv.w_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
     call.kernels.of<T>().conv2d_backward_input(conv);
   });
 }
@@ -124,6 +126,7 @@ void run_backward_weight(const OpCall& call) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), output_shape(call, 0))};
     conv.x = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    conv.x_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
     call.kernels.of<T>().conv2d_backward_weight(conv);
   });
 }

@@ -50,6 +50,7 @@ void run_linear(const OpCall& call) {
     gemm.b = input<T>(call, 1), gemm.ldb = k;  // w (N,K)
     gemm.c = y, gemm.ldc = n;
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
+    gemm.a_format = factor_format(call, 0), gemm.b_format = factor_format(call, 1);
     kernels.gemm(gemm);
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
@@ -76,6 +77,7 @@ void run_backward_input(const OpCall& call) {
     gemm.b = input<T>(call, 0), gemm.ldb = k;   // w (N,K)
     gemm.c = output<T>(call, 0), gemm.ldc = k;  // dx (M,K)
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
+    gemm.a_format = factor_format(call, 1), gemm.b_format = factor_format(call, 0);
     call.kernels.of<T>().gemm(gemm);
   });
 }
@@ -98,6 +100,7 @@ void run_backward_weight(const OpCall& call) {
     gemm.b = input<T>(call, 0), gemm.ldb = k;   // x (M,K)
     gemm.c = output<T>(call, 0), gemm.ldc = k;  // dw (N,K)
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
+    gemm.a_format = factor_format(call, 1), gemm.b_format = factor_format(call, 0);
     call.kernels.of<T>().gemm(gemm);
   });
 }

@@ -71,6 +71,7 @@ void run_stack(const OpCall& call, size_t left, bool transpose_left, size_t righ
       gemm.b = input<T>(call, right) + i * b.rows * b.cols, gemm.ldb = b.cols;
       gemm.c = output<T>(call, 0) + i * matrix, gemm.ldc = c.cols;
       gemm.accumulator = &call.gemm_accumulator;
+      gemm.a_format = factor_format(call, left), gemm.b_format = factor_format(call, right);
       gemm.events = call.events ? call.events + i * matrix : nullptr;
       call.kernels.of<T>().gemm(gemm);
     }

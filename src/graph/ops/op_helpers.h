@@ -76,6 +76,10 @@ template <typename T>
 T* output(const OpCall& call, size_t index) {
   return call.outputs[index]->as<T>().data();
 }
+// In which format the accumulator reads input `index`, a factor; null where nobody said.
+inline const Format* factor_format(const OpCall& call, size_t index) {
+  return index < call.factor_formats.size() ? call.factor_formats[index] : nullptr;
+}
 inline const Shape& input_shape(const OpCall& call, size_t index) {
   return call.inputs[index]->shape();
 }

@@ -1,0 +1,184 @@
+// Turns, medians, the table, and threads that stay where they are.
+#include "bench/ratio.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#include "src/core/parallel.h"
+
+namespace lockstep::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kFewestTurns = 7;
+// One turn calls its function until this has passed, so that the clock's own cost vanishes.
+constexpr double kTurnSeconds = 1e-3;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+double seconds_of(const std::function<void()>& function, int calls) {
+  const auto begin = Clock::now();
+  for (int i = 0; i < calls; ++i) function();
+  return std::chrono::duration<double>(Clock::now() - begin).count() / calls;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+void pin_to(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof set, &set);  // refused: the thread stays movable
+}
+
+// Every index waits for all others, so that each is run by a thread of its own.
+void pin_pool(int threads) {
+  const std::vector<int> cpus = allowed_cpus();
+  if (static_cast<int>(cpus.size()) < threads) return;
+  std::atomic<int> arrived{0};
+  parallel_for(threads, [&](int64_t i) {
+    arrived.fetch_add(1);
+    while (arrived.load() < threads) std::this_thread::yield();
+    pin_to(cpus[static_cast<size_t>(i)]);
+  });
+}
+
+[[noreturn]] void usage(std::string_view argument) {
+  fmt::print(stderr,
+             "benchmark: unknown option {}; --threads=N --markdown --filter=TEXT --seconds=S\n",
+             argument);
+  std::exit(2);
+}
+
+}  // namespace
+
+Options start(int argc, char** argv, const std::function<void(int threads)>& start_peers) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string_view name = argument.substr(0, equals);
+    const std::string value(equals == argument.npos ? "" : argument.substr(equals + 1));
+    if (name == "--threads") {
+      options.threads = std::atoi(value.c_str());
+    } else if (name == "--markdown") {
+      options.markdown = true;
+    } else if (name == "--filter") {
+      options.filter = value;
+    } else if (name == "--seconds") {
+      options.seconds = std::atof(value.c_str());
+    } else {
+      usage(argument);
+    }
+  }
+  set_thread_count(options.threads);
+  if (start_peers) start_peers(options.threads);
+  pin_pool(options.threads);
+  return options;
+}
+
+bool Table::wants(const Row& row) const {
+  return row.work.find(options_.filter) != std::string::npos ||
+         row.size.find(options_.filter) != std::string::npos;
+}
+
+void Table::measure(const Row& row, const std::function<void()>& peer,
+                    const std::function<void()>& work) {
+  if (!wants(row)) return;
+  // The first calls touch the memory and the code; they also tell how many calls fill a turn.
+  const auto calls_of = [](const std::function<void()>& function) {
+    function();
+    return 1 + static_cast<int>(kTurnSeconds / seconds_of(function, 1));
+  };
+  const int peer_calls = calls_of(peer), calls = calls_of(work);
+  std::vector<double> peer_times, times, ratios;
+  const auto end = Clock::now() + std::chrono::duration<double>(options_.seconds);
+  while (static_cast<int>(times.size()) < kFewestTurns || Clock::now() < end) {
+    peer_times.push_back(seconds_of(peer, peer_calls));
+    times.push_back(seconds_of(work, calls));
+    ratios.push_back(times.back() / peer_times.back());
+  }
+  rows_.push_back({row, median(peer_times), median(times), median(ratios)});
+}
+
+void Table::add(const Row& row, double peer_seconds, double seconds) {
+  if (wants(row)) rows_.push_back({row, peer_seconds, seconds, seconds / peer_seconds});
+}
+
+int Table::print() const {
+  const auto value = [](const Row& row, double seconds) {
+    constexpr double kGiga = 1e9;
+    return row.unit == Unit::kNsPerElement
+               ? fmt::format("{:.3f} ns/element", seconds * kGiga / row.amount)
+               : fmt::format("{:.1f} GF/s", row.amount / seconds / kGiga);
+  };
+  std::vector<std::vector<std::string>> cells = {
+      {"work", "size", "threads", "measured", "peer", "ratio", "target"}};
+  int missed = 0;
+  for (const Measured& m : rows_) {
+    const bool met = m.row.target == 0 || m.ratio <= m.row.target;
+    missed += !met;
+    const std::string target =
+        m.row.target == 0 ? "-" : fmt::format("{:.2f}{}", m.row.target, met ? "" : " missed");
+    cells.push_back({m.row.work, m.row.size, std::to_string(options_.threads),
+                     value(m.row, m.seconds), m.row.peer + " " + value(m.row, m.peer_seconds),
+                     fmt::format("{:.2f}", m.ratio), target});
+  }
+  std::vector<size_t> widths(cells[0].size(), 0);
+  for (const auto& line : cells) {
+    for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  const std::string edge = options_.markdown ? "| " : "";
+  const std::string between = options_.markdown ? " | " : "  ";
+  for (size_t l = 0; l < cells.size(); ++l) {
+    std::string text = edge;
+    for (size_t c = 0; c < widths.size(); ++c) {
+      text += fmt::format("{:<{}}", cells[l][c], widths[c]) + between;
+    }
+    fmt::print("{}\n", text.substr(0, text.find_last_not_of(' ') + 1));
+    if (l > 0 || !options_.markdown) continue;
+    text = "|";
+    for (const size_t width : widths) text += std::string(width + 2, '-') + "|";
+    fmt::print("{}\n", text);
+  }
+  return missed;
+}
+
+FloatArray make_floats(size_t count) {
+  const size_t bytes = (count * sizeof(float) + kHugePage - 1) / kHugePage * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  madvise(memory, bytes, MADV_HUGEPAGE);  // refused: small pages, slower but right
+  return FloatArray(static_cast<float*>(memory));
+}
+
+void FreeFloats::operator()(float* floats) const {
+  std::free(floats);
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,68 @@
+// What does one block of a tensor core compute?
+// The model that reproduces every recorded NVIDIA result: exact products, one common exponent,
+// alignment by truncation, one exact sum, one rounding. Integers only.
+//
+//   E = max over terms of their exponent, and E_floor      (products: e_a + e_b, not normalised)
+//
+//   p[0]   1.0110...            |
+//   p[1]      1.1010...         |.. dropped
+//   c           1.0011010...    |.. dropped
+//          <-- F fraction bits ->
+//   sum    exact, then rounded once to the output
+//
+// Source: Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv 2512.07004;
+// Xie et al., MMA-Sim, arXiv 2511.10909.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulation/accumulator.h"
+
+namespace lockstep {
+
+// What happened inside a block, for people (`lockstep dot`).
+struct BlockTrace {
+  struct Term {
+    int64_t k;     // index of the product; -1 is the addend
+    double value;  // exact
+    int exponent;  // e_a + e_b, or that of the addend
+    int64_t kept;  // in units of 2^(common_exponent - F), signed
+    bool dropped;  // alignment cut something off
+  };
+  std::vector<Term> terms;  // nonzero ones, the addend last
+  bool special = false;     // an infinity or NaN decided
+  int common_exponent = 0;
+  int64_t sum = 0;  // in units of 2^(common_exponent - F)
+  double result = 0;
+};
+
+// A factor as the hardware sees it: value = (-1)^negative * significand * 2^(exponent - p + 1), the
+// exponent that of the encoding (emin for zero and subnormals).
+struct BlockFactor {
+  enum class Class : uint8_t { kFinite, kInfinite, kNan };
+  Class what = Class::kFinite;
+  bool negative = false;
+  int exponent = 0;
+  uint32_t significand = 0;
+};
+// Throws: std::logic_error when x is no value of the format. TF32 takes any float: the low 13 bits
+// are ignored, as the hardware does.
+BlockFactor decode_factor(float x, const Format& format);
+
+struct BlockProduct {
+  int64_t k;
+  BlockFactor a, b;
+  int fraction_bits;  // of a's and b's significands together: (p_a - 1) + (p_b - 1)
+};
+
+// One block: the products and the addend c, a value of the output's register format.
+double aligned_block(const BlockSpec& spec, const BlockProduct* products, int64_t count, double c,
+                     uint8_t* events, BlockTrace* trace = nullptr);
+
+// The chain of blocks over k ascending, promotion included. `traces` may be null.
+double aligned_block_dot(const Accumulator& accumulator, const float* a, const Format& a_format,
+                         const float* b, const Format& b_format, int64_t count, double start,
+                         uint8_t* events, std::vector<BlockTrace>* traces = nullptr);
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// Which low-precision units does this CPU have?
+// One row per unit the `cpu` engine computes with. The CPU is asked (CPUID, XGETBV), and for AMX
+// the operating system, too. Knows nothing of what the units compute.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+enum class CpuUnit : uint8_t {
+  kFma,         // VFMADD*PS with AVX2
+  kF16c,        // VCVTPS2PH, VCVTPH2PS
+  kAvx512Bf16,  // VDPBF16PS, VCVTNEPS2BF16 on 512-bit registers
+  kAvx512Fp16,  // VFMADD*PH, VMULPH, VADDPH on 512-bit registers
+  kAmxBf16,     // TDPBF16PS
+  kAmxFp16,     // TDPFP16PS
+};
+
+struct CpuUnitInfo {
+  CpuUnit unit;
+  std::string_view name;          // "AVX512-BF16"
+  std::string_view instructions;  // "VDPBF16PS, VCVTNEPS2BF16"
+};
+std::span<const CpuUnitInfo> cpu_units();
+const CpuUnitInfo& cpu_unit_info(CpuUnit unit);
+
+// True when programs can use the unit here; otherwise says why not, when `why_not` is not null. For
+// AMX the first call asks the operating system for permission to use tiles.
+bool cpu_has(CpuUnit unit, std::string* why_not = nullptr);
+
+}  // namespace lockstep

@@ -1,0 +1,297 @@
+// Blocks along a row: a block is two or four vectors that stay in registers between finding its
+// largest magnitude and rounding. Blocks down a column: tiles of 256 columns, one lane per block,
+// read twice (the second time from the L1 cache). Elements are brought to the block's scale by a
+// multiplication (a division for nvfp4), rounded by VectorRounder, and multiplied back.
+//
+// The quotient x / s in float equals the exact one wherever rounding can tell: it is exact down to
+// 2^-126, and below that every element format has only "nonzero, far below half the least
+// subnormal", for which x / s that underflows to zero counts as the least float.
+#include "emulation/simd/block_quantize.h"
+
+#include <algorithm>
+
+#include "emulation/block_pass.h"
+#include "emulation/scalar/block_quantize.h"
+#include "emulation/scalar/chunks.h"
+#include "emulation/simd/block_plan.h"
+#include "emulation/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "emulation/simd/block_quantize.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "emulation/simd/round-inl.h"
+#include "emulation/simd/stochastic-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t kBlockLanes = static_cast<int64_t>(hn::MaxLanes(DF()));
+
+// The random bits of runs of neighbouring elements.
+class RandomRuns {
+ public:
+  RandomRuns(const StochasticArrayKey& key, bool used) : key_(key), used_(used) {}
+  // The bits of elements [index, index + size), size <= kLongest; null where none are used.
+  const uint32_t* at(uint64_t index, int64_t size) {
+    if (!used_) return nullptr;
+    const uint64_t end = index + static_cast<uint64_t>(size);
+    if (index < begin_ || end > end_) {
+      begin_ = index - index % kStochasticGroup;
+      end_ = begin_ + kGroups * kStochasticGroup;
+      fill_stochastic_bits(key_, begin_, kGroups, bits_);
+    }
+    return bits_ + (index - begin_);
+  }
+  static constexpr int64_t kLongest = 256;
+
+ private:
+  static constexpr int64_t kGroups = kLongest / static_cast<int64_t>(kStochasticGroup) + 1;
+  const StochasticArrayKey& key_;
+  bool used_;
+  uint64_t begin_ = 0, end_ = 0;
+  uint32_t bits_[kGroups * kStochasticGroup];
+};
+
+template <RoundPath kPath, bool kPlain, bool kDivides, int kBlock>
+class BlockPass {
+ public:
+  BlockPass(const float* before, float* after, const BlockShape& shape,
+            const BlockQuantizeSpec& spec, const BlockPlan& plan, uint8_t* codes)
+      : before_(before),
+        after_(after),
+        shape_(shape),
+        spec_(spec),
+        plan_(plan),
+        rounder_(plan.element),
+        codes_(codes) {}
+
+  // Blocks [begin, end) along the rows, counted row by row.
+  void rows(int64_t begin, int64_t end) const {
+    constexpr int kVectors = kBlock / kBlockLanes;
+    const DF df;
+    const DU du;
+    const VU magnitude = hn::Set(du, ~kSignBit);
+    const int64_t blocks = shape_.blocks_along(kBlock), full = shape_.cols / kBlock;
+    RandomRuns random(plan_.element.random, spec_.rounding == Rounding::kStochastic);
+    int64_t row = begin / blocks, b = begin % blocks;
+    for (int64_t slot = begin; slot < end; ++slot) {
+      const int64_t at = row * shape_.cols + b * kBlock;
+      if (b < full) {
+        VF x[kVectors];
+        VU largest = hn::Zero(du);
+        for (int v = 0; v < kVectors; ++v) {
+          x[v] = hn::LoadU(df, before_ + at + v * kBlockLanes);
+          largest = hn::Max(largest, hn::And(hn::BitCast(du, x[v]), magnitude));
+        }
+        const uint8_t code = plan_.code_of(hn::GetLane(hn::MaxOfLanes(du, largest)));
+        if (codes_ != nullptr) codes_[slot] = code;
+        const VF scale = hn::Set(df, plan_.scale[code]);
+        const VF inverse = hn::Set(df, plan_.inverse[code]);
+        const uint32_t* bits = random.at(static_cast<uint64_t>(at), kBlock);
+        if (kPlain && code == plan_.nan_code()) {
+          for (int v = 0; v < kVectors; ++v) hn::StoreU(scale, df, after_ + at + v * kBlockLanes);
+        } else {
+          for (int v = 0; v < kVectors; ++v) {
+            const VU r = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + v * kBlockLanes);
+            hn::StoreU(round(x[v], scale, inverse, r), df, after_ + at + v * kBlockLanes);
+          }
+        }
+      } else {
+        round_by_definition(at, shape_.cols - b * kBlock, 1, slot);
+      }
+      if (++b == blocks) {
+        b = 0;
+        ++row;
+      }
+    }
+  }
+
+  // One tile: a row of blocks, kTile columns from `col` on.
+  static constexpr int64_t kTile = RandomRuns::kLongest;
+  void tile(int64_t block_row, int64_t col) const {
+    const DF df;
+    const DU du;
+    const VU magnitude = hn::Set(du, ~kSignBit);
+    const int64_t cols = shape_.cols, first = block_row * kBlock;
+    const int64_t rows = std::min<int64_t>(kBlock, shape_.rows - first);
+    const int64_t width = std::min(kTile, cols - col), whole = width - width % kBlockLanes;
+    const int64_t origin = first * cols + col;
+    uint32_t largest[kTile];
+    std::fill_n(largest, whole, 0u);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < whole; c += kBlockLanes) {
+        const VU bits = hn::BitCast(du, hn::LoadU(df, before_ + origin + r * cols + c));
+        const VU so_far = hn::LoadU(du, largest + c);
+        hn::StoreU(hn::Max(so_far, hn::And(bits, magnitude)), du, largest + c);
+      }
+    }
+    float scales[kTile], inverses[kTile];
+    bool all_finite = true;
+    for (int64_t c = 0; c < whole; ++c) {
+      const uint8_t code = plan_.code_of(largest[c]);
+      if (codes_ != nullptr) codes_[block_row * cols + col + c] = code;
+      scales[c] = plan_.scale[code];
+      inverses[c] = plan_.inverse[code];
+      all_finite &= code != plan_.nan_code();
+    }
+    RandomRuns random(plan_.element.random, spec_.rounding == Rounding::kStochastic);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = origin + r * cols;
+      const uint32_t* bits = random.at(static_cast<uint64_t>(at), width);
+      for (int64_t c = 0; c < whole; c += kBlockLanes) {
+        const VF x = hn::LoadU(df, before_ + at + c);
+        const VF scale = hn::LoadU(df, scales + c), inverse = hn::LoadU(df, inverses + c);
+        const VU random_bits = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + c);
+        VF y = round(x, scale, inverse, random_bits);
+        if (kPlain && !all_finite) {
+          y = hn::IfThenElse(hn::Ne(scale, scale), scale, y);
+        }
+        hn::StoreU(y, df, after_ + at + c);
+      }
+    }
+    for (int64_t c = whole; c < width; ++c) {
+      round_by_definition(origin + c, rows, cols, block_row * cols + col + c);
+    }
+  }
+
+ private:
+  // With kPlain a NaN scale gives no meaningful result.
+  HWY_INLINE VF round(VF x, VF scale, VF inverse, VU random) const {
+    const DF df;
+    const DU du;
+    const VU sign_bit = hn::Set(du, kSignBit);
+    const VU x_bits = hn::BitCast(du, x), sign = hn::And(x_bits, sign_bit);
+    const VF quotient = kDivides ? hn::Div(x, scale) : hn::Mul(x, inverse);
+    VU magnitude = hn::AndNot(sign_bit, hn::BitCast(du, quotient));
+    VU after;
+    if constexpr (kPlain) {
+      // Beyond the largest finite number `rounded` is too large, infinite or NaN.
+      const VU rounded =
+          rounder_.template round_magnitude<RoundPath::kMagic>(magnitude, sign, sign);
+      after = hn::Or(hn::Min(rounded, hn::Set(du, plan_.element.max_finite)), sign);
+    } else {
+      if (!kDivides) {
+        const VU x_magnitude = hn::AndNot(sign_bit, x_bits);
+        magnitude = hn::Max(magnitude, hn::Min(x_magnitude, hn::Set(du, 1)));
+      }
+      VU result = rounder_.template round_magnitude<kPath>(magnitude, sign, random);
+      result = rounder_.template fix_specials<kPath>(magnitude, sign, result);
+      after = hn::IfThenElse(less(hn::Set(du, kInfinityBits), result), result,
+                             rounder_.template with_sign<kPath>(result, sign));
+    }
+    const VF value = hn::Mul(hn::BitCast(df, after), scale);
+    if (!kDivides) return value;
+    return hn::IfThenElse(hn::Eq(scale, hn::Zero(df)), hn::BitCast(df, sign), value);
+  }
+
+  void round_by_definition(int64_t at, int64_t size, int64_t stride, int64_t slot) const {
+    const uint8_t code =
+        scalar_round_block(before_ + at, after_ + at, size, stride, static_cast<uint64_t>(at),
+                           spec_, plan_.element.random, plan_.tensor_scale);
+    if (codes_ != nullptr) codes_[slot] = code;
+  }
+
+  const float* before_;
+  float* after_;
+  const BlockShape& shape_;
+  const BlockQuantizeSpec& spec_;
+  const BlockPlan& plan_;
+  VectorRounder rounder_;
+  uint8_t* codes_;
+};
+
+template <RoundPath kPath, bool kPlain, bool kDivides, int kBlock>
+void run_blocks(const float* before, float* after, const BlockShape& shape,
+                const BlockQuantizeSpec& spec, const BlockPlan& plan, uint8_t* codes) {
+  using Pass = BlockPass<kPath, kPlain, kDivides, kBlock>;
+  const Pass pass(before, after, shape, spec, plan, codes);
+  const int64_t blocks = shape.blocks_along(kBlock);
+  if (shape.axis == 1) {
+    parallel_chunks(shape.rows * blocks, kChunk / kBlock,
+                    [&](int64_t begin, int64_t end) { pass.rows(begin, end); });
+    return;
+  }
+  const int64_t tiles = (shape.cols + Pass::kTile - 1) / Pass::kTile;
+  parallel_chunks(blocks * tiles, kChunk / (kBlock * Pass::kTile), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) pass.tile(t / tiles, t % tiles * Pass::kTile);
+  });
+}
+
+void quantize_blocks(const float* before, float* after, const BlockShape& shape,
+                     const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
+                     uint8_t* codes) {
+  constexpr int kMxBlock = 32, kNvBlock = 16;
+  const BlockPlan plan(spec, tensor_scale);
+  const int wanted_block = plan.divides ? kNvBlock : kMxBlock;
+  if (plan.element.path == RoundPath::kScalar || spec.format->block_size != wanted_block) {
+    return scalar_quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
+  }
+  constexpr RoundPath kMagic = RoundPath::kMagic, kGeneric = RoundPath::kGeneric;
+  const bool magic = plan.element.path == kMagic;
+  auto* run = plan.divides ? plan.plain ? run_blocks<kMagic, true, true, kNvBlock>
+                             : magic    ? run_blocks<kMagic, false, true, kNvBlock>
+                                        : run_blocks<kGeneric, false, true, kNvBlock>
+              : plan.plain ? run_blocks<kMagic, true, false, kMxBlock>
+              : magic      ? run_blocks<kMagic, false, false, kMxBlock>
+                           : run_blocks<kGeneric, false, false, kMxBlock>;
+  round_and_measure_blocks(
+      before, after, shape, spec, tensor_scale, stats, codes,
+      [&](const float* x, float* y, uint8_t* out) { run(x, y, shape, spec, plan, out); });
+}
+
+float finite_abs_max(const float* x, int64_t count) {
+  std::vector<float> parts(static_cast<size_t>((count + kChunk - 1) / kChunk));
+  parallel_chunks(count, kChunk, [&](int64_t begin, int64_t end) {
+    const DF df;
+    const DU du;
+    const VU magnitude = hn::Set(du, ~kSignBit), infinity = hn::Set(du, kInfinityBits);
+    VU largest[4] = {hn::Zero(du), hn::Zero(du), hn::Zero(du), hn::Zero(du)};
+    int64_t i = begin;
+    for (; i + 4 * kBlockLanes <= end; i += 4 * kBlockLanes) {
+      for (int v = 0; v < 4; ++v) {
+        const VU bits = hn::And(hn::BitCast(du, hn::LoadU(df, x + i + v * kBlockLanes)), magnitude);
+        largest[v] = hn::Max(largest[v], hn::IfThenElseZero(less(bits, infinity), bits));
+      }
+    }
+    const VU all = hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3]));
+    const auto bits = hn::GetLane(hn::MaxOfLanes(du, all));
+    parts[static_cast<size_t>(begin / kChunk)] =
+        std::max(std::bit_cast<float>(bits), scalar_finite_abs_max(x + i, end - i));
+  });
+  float largest = 0;
+  for (const float part : parts) largest = std::max(largest, part);
+  return largest;
+}
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep {
+
+void avx2_quantize_blocks(const float* before, float* after, const BlockShape& shape,
+                          const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
+                          uint8_t* codes) {
+  N_AVX2::quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
+}
+float avx2_finite_abs_max(const float* x, int64_t count) {
+  return N_AVX2::finite_abs_max(x, count);
+}
+void avx512_quantize_blocks(const float* before, float* after, const BlockShape& shape,
+                            const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
+                            uint8_t* codes) {
+  N_AVX3::quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
+}
+float avx512_finite_abs_max(const float* x, int64_t count) {
+  return N_AVX3::finite_abs_max(x, count);
+}
+
+}  // namespace lockstep
+#endif  // HWY_ONCE

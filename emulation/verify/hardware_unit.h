@@ -1,0 +1,51 @@
+// Which hardware units can be compared with their software models on the running machine?
+// `lockstep verify --hardware` runs every row: the unit and its model get the same operands, edge
+// cases and seeded random ones, and must give the same bits (NaN compares as NaN: payloads are not
+// modelled). A plain table: a unit is added by a row. Knows nothing of lanes or of text tables.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+struct VerifyOptions {
+  uint64_t cases = 10'000'000;  // random cases per unit; edge cases come on top
+  uint64_t seed = 1;            // of the random cases
+  // Called now and then, from any thread but never from two at once; may be empty.
+  std::function<void(uint64_t done, uint64_t total)> progress;
+};
+
+struct UnitResult {
+  uint64_t edge_cases = 0;
+  uint64_t random_cases = 0;
+  uint64_t mismatches = 0;
+  std::string first_mismatch;  // operands, the unit's bits, the model's bits; the first in case
+                               // order, whatever the threads did; "" without mismatches
+  std::string note;            // anything worth a cell of the table, or ""
+  uint64_t cases() const { return edge_cases + random_cases; }
+};
+
+struct HardwareUnit {
+  std::string_view group;        // the table it stands in: kCpuGroup or kNvidiaGroup
+  std::string_view unit;         // "AVX512-BF16", "wgmma fp16"
+  std::string_view instruction;  // "VDPBF16PS"
+  std::string_view model;        // what it is compared with: an accumulator's or a function's name
+  // True when this machine can run it; otherwise says why not, when `why_not` is not null.
+  bool (*available)(std::string* why_not);
+  // Requires: available. Throws: std::runtime_error when the hardware fails to run.
+  UnitResult (*run)(const VerifyOptions& options);
+};
+
+inline constexpr std::string_view kCpuGroup = "CPU";
+inline constexpr std::string_view kNvidiaGroup = "NVIDIA GPUs";
+
+std::span<const HardwareUnit> cpu_hardware_units();  // cpu_units.cc
+// Every group's rows, in the order of the groups; a group's rows stand together.
+std::vector<HardwareUnit> hardware_units();  // hardware_unit.cc
+
+}  // namespace lockstep
