@@ -1,9 +1,15 @@
 # One program per file in examples/; each returns 0 when it did what it shows, and runs as a test.
+# The scalar types (docs/cpp.md) are headers: their examples are linked with no part of Lockstep.
+set(header_only_examples scalar_types eigen_matrix number_limits count_values)
 file(GLOB examples CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.cc)
 foreach(file IN LISTS examples)
   get_filename_component(name ${file} NAME_WE)
   add_executable(${name} ${file})
-  target_link_libraries(${name} PRIVATE lockstep_train)
+  if(name IN_LIST header_only_examples)
+    target_link_libraries(${name} PRIVATE lockstep_flags Eigen3::Eigen)
+  else()
+    target_link_libraries(${name} PRIVATE lockstep_train)
+  endif()
   add_test(NAME example.${name} COMMAND ${name})
   set_tests_properties(example.${name} PROPERTIES LABELS everyday)
 endforeach()

@@ -1,5 +1,6 @@
 # One doctest program per folder under tests/. Test cases in the suite "slow" run under the ctest label
-# slow, all others under everyday. Studies are whole-program runs (cmake/integration_tests.cmake).
+# slow, those in "study" under study (beside the whole programs of cmake/integration_tests.cmake), all
+# others under everyday.
 enable_testing()
 function(lockstep_tests folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cc)
@@ -10,13 +11,15 @@ function(lockstep_tests folder)
   target_link_libraries(test_${folder} PRIVATE ${ARGN} doctest::doctest)
   target_compile_definitions(test_${folder} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     LOCKSTEP_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  add_test(NAME ${folder} COMMAND test_${folder} --test-suite-exclude=slow)
+  add_test(NAME ${folder} COMMAND test_${folder} --test-suite-exclude=slow,study)
   set_tests_properties(${folder} PROPERTIES LABELS everyday)
   add_test(NAME ${folder}.slow COMMAND test_${folder} --test-suite=slow)
   set_tests_properties(${folder}.slow PROPERTIES LABELS slow)
 endfunction()
 lockstep_tests(core lockstep_core)
-lockstep_tests(emulation lockstep_emulation Boost::headers ZLIB::ZLIB)
+lockstep_tests(emulation lockstep_emulation Boost::headers Eigen3::Eigen ZLIB::ZLIB)
+add_test(NAME emulation.study COMMAND test_emulation --test-suite=study)
+set_tests_properties(emulation.study PROPERTIES LABELS study)
 lockstep_tests(graph lockstep_graph)
 lockstep_tests(train lockstep_train)
 lockstep_tests(record lockstep_record)
@@ -25,3 +28,6 @@ lockstep_tests(reports lockstep_reports)
 # One FP64 step on raw files: what the PyTorch comparison of tests/integration runs.
 add_executable(lockstep_step_tool ${CMAKE_SOURCE_DIR}/tests/train/step_tool/step_tool.cc)
 target_link_libraries(lockstep_step_tool PRIVATE lockstep_train)
+# Formats on raw files: what the ml_dtypes comparison of tests/integration runs.
+add_executable(lockstep_format_tool ${CMAKE_SOURCE_DIR}/tests/emulation/format_tool/format_tool.cc)
+target_link_libraries(lockstep_format_tool PRIVATE lockstep_emulation)

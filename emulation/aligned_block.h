@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "emulation/accumulator.h"
+#include "emulation/aligned_block_core.h"
 
 namespace lockstep {
 
@@ -37,28 +38,9 @@ struct BlockTrace {
   double result = 0;
 };
 
-// A factor as the hardware sees it: value = (-1)^negative * significand * 2^(exponent - p + 1), the
-// exponent that of the encoding (emin for zero and subnormals).
-struct BlockFactor {
-  enum class Class : uint8_t { kFinite, kInfinite, kNan };
-  Class what = Class::kFinite;
-  bool negative = false;
-  int exponent = 0;
-  uint32_t significand = 0;
-};
 // Throws: std::logic_error when x is no value of the format. TF32 takes any float: the low 13 bits
 // are ignored, as the hardware does.
 BlockFactor decode_factor(float x, const Format& format);
-
-struct BlockProduct {
-  int64_t k;
-  BlockFactor a, b;
-  int fraction_bits;  // of a's and b's significands together: (p_a - 1) + (p_b - 1)
-};
-
-// One block: the products and the addend c, a value of the output's register format.
-double aligned_block(const BlockSpec& spec, const BlockProduct* products, int64_t count, double c,
-                     uint8_t* events, BlockTrace* trace = nullptr);
 
 // The chain of blocks over k ascending, promotion included. `traces` may be null.
 double aligned_block_dot(const Accumulator& accumulator, const float* a, const Format& a_format,

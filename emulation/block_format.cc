@@ -23,8 +23,8 @@ constexpr ScaleRuleInfo kScaleRules[] = {
      "2^(E - emax), amax = f * 2^E: amax lands in the element's last binade and may saturate there",
      "OCP MX 1.0, §6.3; torchao FLOOR"},
     {ScaleRule::kCeil, "ceil",
-     "as floor from the next power of two at or above amax: nothing saturates, up to two binades "
-     "of the element stay unused",
+     "as floor, from the next power of two at or above amax: amax lands at 2^emax or below it, and "
+     "nothing saturates",
      "torchao CEIL"},
     {ScaleRule::kRceil, "rceil",
      "the least power of two s with amax / s <= max_finite: nothing saturates. The quotient is "
@@ -32,8 +32,8 @@ constexpr ScaleRuleInfo kScaleRules[] = {
      "cuBLAS documentation, \"1D Block Scaling for FP8 and FP4 Data Types\"; Transformer Engine's "
      "MXFP8; torchao RCEIL"},
     {ScaleRule::kRound, "round",
-     "as floor from amax rounded to the element's precision, ties away from zero: amax saturates "
-     "only where that is its nearest value",
+     "as floor, from amax rounded to the element's precision, ties away from zero: one up only "
+     "where amax rounds to the next power of two",
      "torchao EVEN"},
 };
 

@@ -1,11 +1,15 @@
 // The kernel sets of the software engine: scalar, and one per instruction set with what it speeds
-// up.
+// up; and the set of the `cpu` engine on top of each.
 #include "emulation/kernel_set.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
 
+#include "emulation/cpu/conv2d.h"
+#include "emulation/cpu/gemm.h"
+#include "emulation/cpu/quantize.h"
 #include "emulation/scalar/batch_norm.h"
 #include "emulation/scalar/block_quantize.h"
 #include "emulation/scalar/conv2d.h"
@@ -108,6 +112,18 @@ KernelSet make_avx512() {
   return set;
 }
 
+KernelSet make_cpu(const KernelSet& software) {
+  KernelSet set = software;
+  set.name = "cpu";
+  set.help = "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions";
+  set.f32.quantize = cpu_quantize;
+  set.f32.gemm = cpu_gemm;
+  set.f32.conv2d_forward = cpu_conv2d_forward;
+  set.f32.conv2d_backward_input = cpu_conv2d_backward_input;
+  set.f32.conv2d_backward_weight = cpu_conv2d_backward_weight;
+  return set;
+}
+
 // Every set by name, also those this CPU cannot run, so that an error can tell the two apart.
 struct NamedSet {
   const KernelSet* set;
@@ -142,6 +158,17 @@ std::span<const KernelSet* const> available_kernel_sets() {
 const KernelSet& active_kernels() {
   const KernelSet* set = chosen.load(std::memory_order_relaxed);
   return set != nullptr ? *set : *available_kernel_sets().back();
+}
+
+const KernelSet& cpu_engine_kernels() {
+  static const std::vector<KernelSet> sets = [] {
+    std::vector<KernelSet> made;
+    for (const KernelSet* software : available_kernel_sets()) made.push_back(make_cpu(*software));
+    return made;
+  }();
+  const auto software = available_kernel_sets();
+  const auto at = std::find(software.begin(), software.end(), &active_kernels());
+  return sets[static_cast<size_t>(at - software.begin())];
 }
 
 void select_kernels(std::string_view name) {

@@ -35,6 +35,17 @@ struct GemmArgs {
   uint8_t* events = nullptr;         // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
 };
 
+// A product with its roundings and their statistics: see emulation/rounded_gemm.h.
+struct GemmRounding {
+  QuantizeSpec spec;             // without a format: the array is neither rounded nor measured
+  TensorStats* stats = nullptr;  // null: only rounded
+};
+template <typename T>
+struct RoundedGemmArgs {
+  GemmArgs<T> product;
+  GemmRounding a, b, c;
+};
+
 // 2-d convolution, cross-correlation as in the field. Zero padding on both sides.
 struct ConvShape {
   int64_t batch, in_channels, in_height, in_width;
@@ -154,6 +165,8 @@ struct Kernels {
                   const Format& lane_format, ErrorStats*);
   // sums of products
   void (*gemm)(const GemmArgs<T>&);
+  // Null: in passes, see rounded_gemm.h. A set with a gemm of its own must not inherit this one.
+  void (*rounded_gemm)(const RoundedGemmArgs<T>&) = nullptr;
   void (*conv2d_forward)(const ConvArgs<T>&);
   void (*conv2d_backward_input)(const ConvArgs<T>&);
   void (*conv2d_backward_weight)(const ConvArgs<T>&);
@@ -214,5 +227,10 @@ std::span<const KernelSet* const> available_kernel_sets();
 const KernelSet& active_kernels();
 // Throws: InputError when the name is unknown or this CPU lacks it.
 void select_kernels(std::string_view name);
+
+// The `cpu` engine: the set in use, with the conversions and sums of products that the CPU's own
+// units compute done by those (emulation/cpu/). No set of the software engine: what it gives is the
+// hardware's.
+const KernelSet& cpu_engine_kernels();
 
 }  // namespace lockstep

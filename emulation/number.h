@@ -2,7 +2,8 @@
 // Number<FORMAT> is a scalar type like float: a constant expression where float is one, a trivial
 // type of the smallest unsigned integer that holds it. Every operation is rounded once, to nearest
 // even, from the exact result; conversions between types and from doubles and integers too. There
-// is no implicit conversion. Include this header alone; nothing is to be linked.
+// is no implicit conversion. Include this header alone; nothing is to be linked. Requires: the
+// machine rounds to nearest, as it does unless told otherwise (std::fesetround).
 // Eigen: number_eigen.h. fmt: number_fmt.h. It has no exp, log, sin, ...: those are nowhere rounded
 // correctly by a library; compute them in double and convert. For arrays, quantize.h is faster.
 //

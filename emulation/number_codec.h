@@ -61,14 +61,12 @@ struct NumberCodec {
       return negative ? -kInfinity : kInfinity;
     }
     uint64_t bits = (uint64_t{magnitude} << kDropped) + kRebias;
-    double below = 0;
-    if (magnitude < F.min_normal_code()) {  // 2^emin + value, without the 2^emin
-      bits += kDoubleImplicitBit;
-      below = kMinNormal;
-      if (F.subnormals != SubnormalPolicy::kKept) bits = std::bit_cast<uint64_t>(kMinNormal);
+    if (magnitude < F.min_normal_code()) {
+      constexpr double kFlush = F.subnormals == SubnormalPolicy::kKept ? 1 : 0;
+      const double multiple = static_cast<double>(static_cast<int32_t>(magnitude));
+      bits = std::bit_cast<uint64_t>(multiple * (kFlush * kSpacing));
     }
-    const double value = std::bit_cast<double>(bits) - below;
-    return std::bit_cast<double>(std::bit_cast<uint64_t>(value) | uint64_t{negative} << 63);
+    return std::bit_cast<double>(bits | uint64_t{negative} << 63);
   }
 
   // x rounded to nearest even, what round(x, Rounding::kNearestEven) gives: the same steps with
@@ -117,8 +115,8 @@ struct NumberCodec {
   }
 
   // (-1)^negative * significand * 2^exponent rounded once.
-  // Requires: 2^52 <= significand, or a number below 2^emin; binade its floor(log2), or less than
-  // emin where that is.
+  // Requires: 2^52 <= significand, or a number below 2^emin; binade is the number's floor(log2), or
+  // anything below emin where that is below emin.
   static constexpr uint32_t round_scaled(bool negative, uint64_t significand, int exponent,
                                          int binade, Rounding rounding, uint32_t random) {
     if (F.subnormals == SubnormalPolicy::kFlushIn && binade < F.emin) return with_sign(0, negative);
@@ -126,7 +124,8 @@ struct NumberCodec {
     const int shift = top - F.fraction_bits() - exponent;  // 52 - 23 at least
     // Where more than 63 bits go, significand < 2^53 is below a quarter of the quantum, and so it
     // is after a shift of 63.
-    const int cut = std::min(shift, 63);
+    constexpr int kMaxShift = 63;
+    const int cut = std::min(shift, kMaxShift);
     const uint64_t kept = significand >> cut;
     const uint64_t dropped = significand & ((uint64_t{1} << cut) - 1);
     uint64_t code = (static_cast<uint64_t>(top - F.emin) << F.fraction_bits()) + kept;
@@ -146,6 +145,9 @@ struct NumberCodec {
   static constexpr int kDropped = kDoubleFractionBits - F.fraction_bits();
   static constexpr uint64_t kRebias = static_cast<uint64_t>(kDoubleBias + F.emin - 1)
                                       << kDoubleFractionBits;
+  // Of the subnormals.
+  static constexpr double kSpacing = std::bit_cast<double>(
+      static_cast<uint64_t>(kDoubleBias + F.emin - F.fraction_bits()) << kDoubleFractionBits);
   static constexpr double kMinNormal = std::bit_cast<double>(kRebias + kDoubleImplicitBit);
 
   static constexpr bool rounds_up(uint64_t last_bit, uint64_t dropped, int cut, int shift,

@@ -66,8 +66,8 @@ template ErrorStats compare(std::span<const double>, std::span<const double>, do
                             const Format&);
 
 uint64_t hash_element(float value, uint64_t index) {
-  const uint64_t mixed = std::bit_cast<uint32_t>(value) ^ hash_key(index);
-  return mixed * mixed;
+  const uint64_t mixed = std::bit_cast<uint32_t>(value) ^ hash_row_key(index / kHashLanes);
+  return hash_factor(index % kHashLanes) * (mixed * mixed);
 }
 
 uint64_t hash_element(double value, uint64_t index) {

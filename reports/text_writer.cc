@@ -22,17 +22,21 @@ std::string trimmed_line(std::string line) {
   return line + "\n";
 }
 
-// The text cut to `width` columns, an ellipsis for its end.
+// The text cut to `width` columns, an ellipsis for its middle: names differ at their ends, too
+// (torch-autocast-fp16@ampere, ...@hopper).
 std::string shortened(const std::string& text, int width) {
-  if (display_width(text) <= width) return text;
-  std::string out;
-  int columns = 0;
+  const int columns = display_width(text);
+  if (columns <= width) return text;
+  const int tail = (width - 1) / 2, head = width - 1 - tail;
+  std::string front, back;
+  int column = 0;
   for (const char c : text) {
     const bool starts_character = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    if (starts_character && ++columns == width) break;
-    out += c;
+    column += starts_character;
+    if (column <= head) front += c;
+    if (column > columns - tail) back += c;
   }
-  return out + "…";
+  return front + "…" + back;
 }
 
 // Takes what is too much for the page from the widest left-aligned columns, no column below its

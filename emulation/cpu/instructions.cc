@@ -2,12 +2,11 @@
 // compiled for. Ragged ends are padded or masked with zeros.
 #include "emulation/cpu/instructions.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
+#include "emulation/cpu/intrinsics.h"
 #include "emulation/cpu/tile.h"
 
 namespace lockstep::cpu {

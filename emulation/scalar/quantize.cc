@@ -2,6 +2,9 @@
 #include "emulation/scalar/quantize.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
 #include <stdexcept>
 
 #include "emulation/block_pass.h"
@@ -23,6 +26,44 @@ void check_container(const QuantizeSpec& spec) {
   throw std::logic_error("quantize: a container of " + container.name + " does not hold " +
                          spec.format->name);
 }
+
+// The sums of one block of floats: see GroupRule.
+class FloatSums {
+ public:
+  FloatSums(const float* values, int64_t count, const StatsLimits& limits) {
+    uint32_t least = ~0u, largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t magnitude = std::bit_cast<uint32_t>(std::fabs(values[i]));
+      largest = std::max(largest, magnitude);
+      if (magnitude != 0) least = std::min(least, magnitude);
+    }
+    rule_ = find_group_rule(least, largest, limits);
+    grouped_ = rule_.grouped ? count / kGroup * kGroup : 0;
+  }
+  // `i`: place in the block; in ascending order.
+  void add(int64_t i, float x, float y, VirtualLanes& squares, VirtualLanes& errors) {
+    const int64_t lane = i % kReductionLanes;
+    if (i >= grouped_) {
+      if (!std::isfinite(x)) return;
+      const double exact = x, error = static_cast<double>(y) - exact;
+      squares.lane[lane] += exact * exact;
+      if (std::isfinite(y)) errors.lane[lane] += error * error;
+      return;
+    }
+    if (i % kGroup == lane) square_[lane] = error_[lane] = 0;
+    const float scaled = rule_.scale * x, error = rule_.scale * (y - x);
+    square_[lane] = std::fma(scaled, scaled, square_[lane]);
+    error_[lane] = std::fma(error, error, error_[lane]);
+    if (i % kGroup < kGroup - kReductionLanes) return;
+    squares.lane[lane] += square_[lane] * rule_.unscale;
+    errors.lane[lane] += error_[lane] * rule_.unscale;
+  }
+
+ private:
+  GroupRule rule_;
+  int64_t grouped_;  // elements in whole groups
+  float square_[kReductionLanes], error_[kReductionLanes];
+};
 
 }  // namespace
 
@@ -52,12 +93,21 @@ void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpe
         for (int64_t block = begin; block < end; block += kReductionBlock, ++sums) {
           VirtualLanes squares, errors;
           const int64_t block_end = std::min(end, block + kReductionBlock);
+          [[maybe_unused]] std::optional<FloatSums> float_sums;
+          if constexpr (std::is_same_v<T, float>) {
+            float_sums.emplace(before + block, block_end - block, limits);
+          }
           for (int64_t i = block; i < block_end; ++i) {
             const auto index = static_cast<uint64_t>(i);
             const T x = before[i];
             const T y = rounder(x, index);
-            const int64_t lane = i % kReductionLanes;
-            measure_element(x, y, index, limits, part, squares.lane[lane], errors.lane[lane]);
+            if constexpr (std::is_same_v<T, float>) {
+              count_element(x, y, index, limits, part);
+              float_sums->add(i - block, x, y, squares, errors);
+            } else {
+              const int64_t lane = i % kReductionLanes;
+              measure_element(x, y, index, limits, part, squares.lane[lane], errors.lane[lane]);
+            }
             if (!spec.measure_only) after[i] = y;
           }
           sums->sum[kSquares] = squares.join();

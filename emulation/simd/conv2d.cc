@@ -45,7 +45,7 @@ struct Scratch {
 // the threads. gather(image, row of the columns, first pixel row, one past the last, out).
 template <typename T, typename Gather>
 void multiply_columns(Gemm<T> gemm, const ConvArgs<T>& args, const T* a, int64_t m, int64_t depth,
-                      int64_t rows, int64_t width, Gather gather) {
+                      int64_t rows, int64_t width, const Format* columns_format, Gather gather) {
   const int64_t per_piece = rows_per_piece(depth, width, rows);
   const int64_t pieces = (rows + per_piece - 1) / per_piece;
   parallel_for(args.shape.batch * pieces, [&](int64_t task) {
@@ -70,6 +70,8 @@ void multiply_columns(Gemm<T> gemm, const ConvArgs<T>& args, const T* a, int64_t
           .c = args.out + offset,
           .ldc = rows * width,
           .accumulator = args.accumulator,
+          .a_format = args.w_format,
+          .b_format = columns_format,
           .events = events});
     if (events != nullptr) scatter_events(events, m, n, args.events + offset, rows * width);
   });
@@ -80,7 +82,7 @@ void forward(Gemm<T> gemm, const ConvArgs<T>& a) {
   const ConvShape& s = a.shape;
   const int64_t image_size = s.in_channels * s.in_height * s.in_width;
   multiply_columns(gemm, a, a.w, s.out_channels, s.in_channels * s.kernel_height * s.kernel_width,
-                   s.out_height, s.out_width,
+                   s.out_height, s.out_width, a.x_format,
                    [&](int64_t image, int64_t row, int64_t begin, int64_t end, T* out) {
                      forward_column_row(s, a.x + image * image_size, row, begin, end, out);
                    });
@@ -98,46 +100,115 @@ void backward_input(Gemm<T> gemm, const ConvArgs<T>& a) {
     }
   }
   const int64_t image_size = s.out_channels * s.out_height * s.out_width;
-  multiply_columns(gemm, a, w.data(), s.in_channels, depth, s.in_height, s.in_width,
+  multiply_columns(gemm, a, w.data(), s.in_channels, depth, s.in_height, s.in_width, a.dy_format,
                    [&](int64_t image, int64_t row, int64_t begin, int64_t end, T* out) {
                      backward_column_row(s, a.dy + image * image_size, row, begin, end, out);
                    });
 }
 
-// One chain over all images: each image's product starts from the sums so far.
+// The sums of columns [first, first + n) of the weight gradient, image by image. Each product
+// starts from the sums so far. A chain may be cut anywhere; other accumulators form blocks of
+// products, and pixels that do not fill a block wait for the next image.
+template <typename T>
+class WeightColumns {
+ public:
+  WeightColumns(Gemm<T> gemm, const ConvArgs<T>& a, int64_t first, int64_t n)
+      : gemm_(gemm),
+        a_(a),
+        s_(a.shape),
+        first_(first),
+        n_(n),
+        m_(s_.out_channels),
+        pixels_(s_.out_height * s_.out_width),
+        cut_anywhere_(a.accumulator->adds() || s_.batch == 1) {}
+
+  void run() {
+    static thread_local WeightScratch scratch;
+    const int64_t capacity = pixels_ + (cut_anywhere_ ? 0 : kDepthStep - 1);
+    T* rows = scratch.columns.get(static_cast<size_t>(n_ * capacity)).data();
+    T* factors = nullptr;
+    if (!cut_anywhere_) factors = scratch.factors.get(static_cast<size_t>(m_ * capacity)).data();
+    uint8_t* events = nullptr;
+    if (a_.events != nullptr) {
+      events = scratch.events.get(static_cast<size_t>(m_ * n_)).data();
+      std::fill(events, events + m_ * n_, uint8_t{0});
+    }
+    int64_t waiting = 0;
+    bool begun = false;
+    for (int64_t image = 0; image < s_.batch; ++image) {
+      const T* dy = a_.dy + image * m_ * pixels_;
+      gather(image, rows + waiting * n_);
+      const int64_t have = waiting + pixels_;
+      const bool whole = cut_anywhere_ || image + 1 == s_.batch;
+      const int64_t ready = whole ? have : have / kDepthStep * kDepthStep;
+      for (int64_t o = 0; factors != nullptr && o < m_; ++o) {
+        std::copy_n(dy + o * pixels_, pixels_, factors + o * capacity + waiting);
+      }
+      if (ready > 0) {
+        multiply(factors != nullptr ? factors : dy, factors != nullptr ? capacity : pixels_, rows,
+                 ready, begun, events);
+        begun = true;
+      }
+      waiting = have - ready;
+      if (ready == 0 || waiting == 0) continue;
+      std::copy_n(rows + ready * n_, waiting * n_, rows);
+      for (int64_t o = 0; o < m_; ++o) {
+        std::copy_n(factors + o * capacity + ready, waiting, factors + o * capacity);
+      }
+    }
+    if (events != nullptr) {
+      scatter_events(events, m_, n_, a_.events + first_, s_.in_channels * taps());
+    }
+  }
+
+ private:
+  struct WeightScratch : Scratch<T> {
+    Workspace<T> factors;
+  };
+  int64_t taps() const { return s_.kernel_height * s_.kernel_width; }
+
+  void gather(int64_t image, T* out) const {
+    const T* x = a_.x + image * s_.in_channels * s_.in_height * s_.in_width;
+    for (int64_t i = 0; i < n_; ++i) {
+      forward_column_row(s_, x, first_ + i, 0, s_.out_height, out + i, n_);
+    }
+  }
+  void multiply(const T* factors, int64_t lda, const T* rows, int64_t k, bool begun,
+                uint8_t* events) const {
+    gemm_({.m = m_,
+           .n = n_,
+           .k = k,
+           .a = factors,
+           .lda = lda,
+           .b = rows,
+           .ldb = n_,
+           .c = a_.out + first_,
+           .ldc = s_.in_channels * taps(),
+           .start_from_c = begun,
+           .accumulator = a_.accumulator,
+           .a_format = a_.dy_format,
+           .b_format = a_.x_format,
+           .events = events});
+  }
+
+  Gemm<T> gemm_;
+  const ConvArgs<T>& a_;
+  const ConvShape& s_;
+  int64_t first_, n_, m_, pixels_;
+  bool cut_anywhere_;
+};
+
 template <typename T>
 void backward_weight(Gemm<T> gemm, const ConvArgs<T>& a) {
+  const AccumulatorKind kind = a.accumulator->kind;
+  if (kind == AccumulatorKind::kKahan || kind == AccumulatorKind::kPairwise) {
+    return scalar_conv2d_backward_weight(a);  // their sums cannot be cut
+  }
   const ConvShape& s = a.shape;
   const int64_t columns = s.in_channels * s.kernel_height * s.kernel_width;
-  const int64_t pixels = s.out_height * s.out_width, m = s.out_channels;
   parallel_for((columns + kWeightColumns - 1) / kWeightColumns, [&](int64_t task) {
-    static thread_local Scratch<T> scratch;
-    const int64_t first = task * kWeightColumns, n = std::min(kWeightColumns, columns - first);
-    T* rows = scratch.columns.get(static_cast<size_t>(n * pixels)).data();
-    uint8_t* events = nullptr;
-    if (a.events != nullptr) {
-      events = scratch.events.get(static_cast<size_t>(m * n)).data();
-      std::fill(events, events + m * n, uint8_t{0});
-    }
-    for (int64_t image = 0; image < s.batch; ++image) {
-      const T* x = a.x + image * s.in_channels * s.in_height * s.in_width;
-      for (int64_t i = 0; i < n; ++i) {
-        forward_column_row(s, x, first + i, 0, s.out_height, rows + i, n);
-      }
-      gemm({.m = m,
-            .n = n,
-            .k = pixels,
-            .a = a.dy + image * m * pixels,
-            .lda = pixels,
-            .b = rows,
-            .ldb = n,
-            .c = a.out + first,
-            .ldc = columns,
-            .start_from_c = image > 0,
-            .accumulator = a.accumulator,
-            .events = events});
-    }
-    if (events != nullptr) scatter_events(events, m, n, a.events + first, columns);
+    const int64_t first = task * kWeightColumns;
+    WeightColumns<T>(gemm, a, first, std::min(kWeightColumns, columns - first)).run();
   });
 }
 
@@ -196,5 +267,15 @@ LOCKSTEP_CONV2D(avx2, double)
 LOCKSTEP_CONV2D(avx512, float)
 LOCKSTEP_CONV2D(avx512, double)
 #undef LOCKSTEP_CONV2D
+
+void conv2d_forward_by(FloatGemm gemm, const ConvArgs<float>& args) {
+  forward<float>(gemm, args);
+}
+void conv2d_backward_input_by(FloatGemm gemm, const ConvArgs<float>& args) {
+  backward_input<float>(gemm, args);
+}
+void conv2d_backward_weight_by(FloatGemm gemm, const ConvArgs<float>& args) {
+  backward_weight<float>(gemm, args);
+}
 
 }  // namespace lockstep

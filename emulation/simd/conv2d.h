@@ -21,4 +21,10 @@ void avx512_conv2d_backward_input(const ConvArgs<double>& args);
 void avx512_conv2d_backward_weight(const ConvArgs<float>& args);
 void avx512_conv2d_backward_weight(const ConvArgs<double>& args);
 
+// The same over any gemm of floats.
+using FloatGemm = void (*)(const GemmArgs<float>&);
+void conv2d_forward_by(FloatGemm gemm, const ConvArgs<float>& args);
+void conv2d_backward_input_by(FloatGemm gemm, const ConvArgs<float>& args);
+void conv2d_backward_weight_by(FloatGemm gemm, const ConvArgs<float>& args);
+
 }  // namespace lockstep

@@ -66,8 +66,7 @@ HWY_INLINE void pair_masks(V64 bit0, V64 bit1, V64 (&masks)[4]) {
   masks[3] = hn::And(bit0, bit1);
 }
 
-uint32_t count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t touched,
-                      SlicedBin* bins) {
+uint64_t count_sliced(const uint8_t* exponents, ExponentRange range, SlicedBins& bins) {
   const D8 d8;
   const D64 d;
   V64 low_masks[kNibbleBins][kGroups], high_planes[kNibbleBits][kGroups];
@@ -86,6 +85,7 @@ uint32_t count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t to
 #pragma GCC unroll 4
     for (int p = 0; p < kNibbleBits; ++p) high_planes[p][g] = v[kNibbleBits + p];
   }
+  uint64_t zeros = 0;
   const int first = range.low >> kNibbleBits, last = range.high >> kNibbleBits;
   for (int h = 0; h <= last; h = h < first ? first : h + 1) {
     V64 flip[kNibbleBits], masks[kGroups];
@@ -102,12 +102,16 @@ uint32_t count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t to
       any = hn::Or(any, masks[g]);
     }
     if (hn::AllTrue(d, hn::Eq(any, hn::Zero(d)))) continue;
-    SlicedBin* nibble_bins = bins + h * kNibbleBins;
-    if ((touched >> h & 1) == 0) {
+    SlicedBin* nibble_bins = bins.bin + h * kNibbleBins;
+    if ((bins.touched >> h & 1) == 0) {
       for (int l = 0; l < kNibbleBins; ++l) nibble_bins[l] = SlicedBin();
-      touched |= 1u << h;
+      bins.touched |= 1u << h;
     }
-    for (int l = 0; l < kNibbleBins; ++l) {
+    // Only bytes of the range occur, and zero by itself below it.
+    const int low = h == first ? range.low % kNibbleBins : 0;
+    int high = h == last ? range.high % kNibbleBins : kNibbleBins - 1;
+    if (h < first) high = 0;
+    for (int l = h == 0 ? 0 : low; l <= high; l = l < low ? low : l + 1) {
       V8 ones[2] = {hn::Zero(d8), hn::Zero(d8)};
 #pragma GCC unroll 16
       for (int64_t g = 0; g < kGroups; ++g) {
@@ -115,10 +119,12 @@ uint32_t count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t to
         ones[g % 2] = hn::Add(ones[g % 2], hn::PopulationCount(both));
       }
       uint64_t* lanes = nibble_bins[l].lane;
-      hn::Store(hn::Add(hn::Load(d, lanes), hn::SumsOf8(hn::Add(ones[0], ones[1]))), d, lanes);
+      const V64 sums = hn::SumsOf8(hn::Add(ones[0], ones[1]));
+      hn::Store(hn::Add(hn::Load(d, lanes), sums), d, lanes);
+      if (h == 0 && l == 0) zeros = hn::GetLane(hn::SumOfLanes(d, sums));
     }
   }
-  return touched;
+  return zeros;
 }
 
 #endif  // LOCKSTEP_SIMD_TARGET || HWY_TARGET == HWY_AVX3_DL
@@ -129,15 +135,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep {
 
-uint32_t avx2_count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t touched,
-                           SlicedBin* bins) {
-  return N_AVX2::count_sliced(exponents, range, touched, bins);
+uint64_t avx2_count_sliced(const uint8_t* exponents, ExponentRange range, SlicedBins& bins) {
+  return N_AVX2::count_sliced(exponents, range, bins);
 }
-uint32_t avx512_count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t touched,
-                             SlicedBin* bins) {
+uint64_t avx512_count_sliced(const uint8_t* exponents, ExponentRange range, SlicedBins& bins) {
   static const bool counts_ones = (hwy::SupportedTargets() & HWY_AVX3_DL) != 0;
-  return (counts_ones ? N_AVX3_DL::count_sliced : N_AVX3::count_sliced)(exponents, range, touched,
-                                                                        bins);
+  return (counts_ones ? N_AVX3_DL::count_sliced : N_AVX3::count_sliced)(exponents, range, bins);
 }
 
 }  // namespace lockstep

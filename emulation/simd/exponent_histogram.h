@@ -26,35 +26,40 @@ struct ExponentRange {
   int low, high;
 };
 
-// Adds the counts of kReductionBlock bytes to bins[0..255]. Bit h of `touched`: the 16 bins from
-// 16 h on are set; the others are cleared before they are first used. Returns the bits of all used
-// by now. Requires: `exponents` aligned as a vector.
-using CountSlicedFunction = uint32_t (*)(const uint8_t* exponents, ExponentRange range,
-                                         uint32_t touched, SlicedBin* bins);
-uint32_t avx2_count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t touched,
-                           SlicedBin* bins);
-uint32_t avx512_count_sliced(const uint8_t* exponents, ExponentRange range, uint32_t touched,
-                             SlicedBin* bins);
+// Bit h of `touched`: the 16 bins from 16 h on are set; the others are cleared on their first use.
+struct SlicedBins {
+  uint32_t touched = 0;
+  SlicedBin bin[kHistogramBins];
+};
+// Adds the counts of kReductionBlock bytes. Returns how many are 0.
+// Requires: `exponents` aligned as a vector.
+using CountSlicedFunction = uint64_t (*)(const uint8_t* exponents, ExponentRange range,
+                                         SlicedBins& bins);
+uint64_t avx2_count_sliced(const uint8_t* exponents, ExponentRange range, SlicedBins& bins);
+uint64_t avx512_count_sliced(const uint8_t* exponents, ExponentRange range, SlicedBins& bins);
 
 class ExponentHistogram {
  public:
   explicit ExponentHistogram(CountSlicedFunction count_sliced) : count_sliced_(count_sliced) {}
 
-  // `exponents`: a buffer of kReductionBlock bytes, the first `size` of them set.
-  void count(uint8_t* exponents, int64_t size, ExponentRange range) {
+  // `exponents`: a buffer of kReductionBlock bytes, the first `size` of them set. Returns how many
+  // of them are 0.
+  uint64_t count(uint8_t* exponents, int64_t size, ExponentRange range) {
     if (size <= kFew) {
+      const uint32_t zeros_before = few_[0];
       for (int64_t i = 0; i < size; ++i) ++few_[exponents[i]];
-      return;
+      return few_[0] - zeros_before;
     }
+    const auto padding = static_cast<uint64_t>(kReductionBlock - size);
     std::fill(exponents + size, exponents + kReductionBlock, uint8_t{0});
-    padding_ += static_cast<uint64_t>(kReductionBlock - size);
-    touched_ = count_sliced_(exponents, range, touched_, bins_);
+    padding_ += padding;
+    return count_sliced_(exponents, range, sliced_) - padding;
   }
   void add_to(TensorStats& stats) const {
     for (int bin = 0; bin < kHistogramBins; ++bin) {
       uint64_t sum = few_[bin];
-      if ((touched_ >> bin / kNibbleBins & 1) != 0) {
-        for (const uint64_t lane : bins_[bin].lane) sum += lane;
+      if ((sliced_.touched >> bin / kNibbleBins & 1) != 0) {
+        for (const uint64_t lane : sliced_.bin[bin].lane) sum += lane;
       }
       stats.exponent_histogram[bin] += sum;
     }
@@ -64,10 +69,9 @@ class ExponentHistogram {
  private:
   static constexpr int64_t kFew = 512;  // one by one they cost about as much as a block in planes
   CountSlicedFunction count_sliced_;
-  uint32_t touched_ = 0;
   uint64_t padding_ = 0;
   std::array<uint32_t, kHistogramBins> few_{};
-  SlicedBin bins_[kHistogramBins];
+  SlicedBins sliced_;
 };
 
 }  // namespace lockstep

@@ -17,35 +17,15 @@
 #include <hwy/foreach_target.h>
 
 #include <hwy/highway.h>
+#include "emulation/simd/gemm_blocks-inl.h"
 #include "emulation/simd/gemm_narrow-inl.h"
+#include "emulation/simd/gemm_pack-inl.h"
 #include "emulation/simd/gemm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
-
-// Copies `width` lines of `length` elements into a panel: line i, element k to out[k * stride + i];
-// lines beyond `width` are zero. Line i starts at in + i * line_step, its elements are k_step
-// apart.
-template <typename T>
-void pack_panel(const T* in, int64_t line_step, int64_t k_step, int width, int64_t length,
-                int stride, T* HWY_RESTRICT out) {
-  if (line_step == 1) {
-    for (int64_t k = 0; k < length; ++k, in += k_step, out += stride) {
-      for (int i = 0; i < width; ++i) out[i] = in[i];
-      for (int i = width; i < stride; ++i) out[i] = T(0);
-    }
-    return;
-  }
-  for (int i = 0; i < width; ++i) {
-    const T* line = in + i * line_step;
-    for (int64_t k = 0; k < length; ++k) out[k * stride + i] = line[k * k_step];
-  }
-  for (int i = width; i < stride; ++i) {
-    for (int64_t k = 0; k < length; ++k) out[k * stride + i] = T(0);
-  }
-}
 
 // What the values of a panel are like. NaNs become the canonical one on the way, since roundings by
 // integer arithmetic would carry a full payload into the sign.
@@ -82,18 +62,93 @@ PanelFacts facts_of(T* panel, int64_t count) {
   return facts;
 }
 
-// One block of C: panels of A (rows) against strips of B (columns), all over one block of k.
+// Rows of k that are copied into panels together, so that a panel's cache lines are filled at once.
+constexpr int64_t kRowsAtOnce = 8;
+
+// One operand in panels of kStride lines (rows of A, columns of B), over one block of k at a time.
+template <typename T, int64_t kStride>
+class PackedOperand {
+ public:
+  // `k_is_row`: k counts the stored rows, lines the stored columns; otherwise the reverse.
+  PackedOperand(const T* data, int64_t ld, bool k_is_row)
+      : data_(data), ld_(ld), k_is_row_(k_is_row) {}
+
+  // The panels are to hold `lines` lines from `line` on, `width` each, over `depth` of k from `k`
+  // on; pack() for every task fills them.
+  void select(Workspace<T>& memory, int64_t line, int64_t lines, int64_t width, int64_t k,
+              int64_t depth) {
+    line_ = line, lines_ = lines, width_ = width, k_ = k, depth_ = depth;
+    panels_ = memory.get(static_cast<size_t>(panels() * kStride * depth)).data();
+    const int64_t piece = k_is_row_ ? kRowsAtOnce * lines : width * depth;  // elements
+    pieces_ = lines == 0 ? 0 : k_is_row_ ? ceil_div(depth, kRowsAtOnce) : panels();
+    pieces_per_task_ = std::max<int64_t>(1, kPackTask / std::max<int64_t>(1, piece));
+  }
+  int64_t depth() const { return depth_; }
+  int64_t panels() const { return ceil_div(lines_, width_); }
+  T* panel(int64_t index) const { return panels_ + index * kStride * depth_; }
+  int64_t tasks() const { return ceil_div(pieces_, pieces_per_task_); }
+
+  void pack(int64_t task) const {
+    const int64_t end = std::min(pieces_, (task + 1) * pieces_per_task_);
+    for (int64_t piece = task * pieces_per_task_; piece < end; ++piece) {
+      if (k_is_row_) {
+        const int64_t k = piece * kRowsAtOnce, rows = std::min(kRowsAtOnce, depth_ - k);
+        pack_rows<kStride>(data_ + (k_ + k) * ld_ + line_, ld_, rows, lines_, width_, depth_,
+                           panels_ + k * kStride);
+      } else {
+        const int64_t line = piece * width_, width = std::min(width_, lines_ - line);
+        pack_lines<kStride>(data_ + (line_ + line) * ld_ + k_, ld_, static_cast<int>(width), depth_,
+                            panel(piece));
+      }
+    }
+  }
+
+ private:
+  const T* data_;
+  int64_t ld_;
+  bool k_is_row_;
+  int64_t line_ = 0, lines_ = 0, width_ = kStride, k_ = 0, depth_ = 0;
+  int64_t pieces_ = 0, pieces_per_task_ = 1;
+  T* panels_ = nullptr;
+};
+
 template <class Tile>
 class BlockGemm {
  public:
   using T = typename Tile::Element;
-  BlockGemm(const GemmArgs<T>& g, const Tile& tile) : g_(g), tile_(tile) {}
+  BlockGemm(const GemmArgs<T>& g, const Tile& tile)
+      : g_(g),
+        tile_(tile),
+        serial_(g.m * g.n * g.k <= kSerialWork),
+        // With one panel of rows a strip of B is used once: packing it would cost more than it
+        // saves.
+        direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows),
+        block_m_(block_size(g.m, kBlockM, kRows)),
+        block_n_(block_size(g.n, kBlockN, kCols)),
+        block_k_(block_size(g.k, kBlockK, kDepthStep)),
+        panel_rows_(ceil_div(std::min(block_m_, g.m), ceil_div(std::min(block_m_, g.m), kRows))),
+        a_(g.a, g.lda, g.transpose_a),
+        b_(g.b, g.ldb, !g.transpose_b) {}
 
   void run() {
-    const bool serial = g_.m * g_.n * g_.k <= kSerialWork;
-    for (int64_t j = 0; j < g_.n; j += kBlockN) {
-      for (int64_t k = 0; k < g_.k; k += kBlockK) {
-        for (int64_t i = 0; i < g_.m; i += kBlockM) block(i, j, k, serial);
+    static thread_local Scratch scratch;
+    for (int64_t j = 0; j < g_.n; j += block_n_) {
+      const int64_t n = std::min(block_n_, g_.n - j);
+      for (int64_t k = 0; k < g_.k; k += block_k_) {
+        const int64_t depth = std::min(block_k_, g_.k - k);
+        direct_strips_ = direct_ ? n / kCols : 0;
+        const int64_t in_place = direct_strips_ * kCols;
+        b_.select(scratch.b, j + in_place, n - in_place, kCols, k, depth);
+        for (int64_t i = 0; i < g_.m; i += block_m_) {
+          a_.select(scratch.a, i, std::min(block_m_, g_.m - i), panel_rows_, k, depth);
+          pack(scratch, i == 0);
+          multiply({.row = i,
+                    .col = j,
+                    .k = k,
+                    .depth = depth,
+                    .strips = ceil_div(n, kCols),
+                    .next_b = i + block_m_ >= g_.m ? next_b(j, k, n, depth) : nullptr});
+        }
       }
     }
   }
@@ -104,85 +159,114 @@ class BlockGemm {
     Workspace<T> a, b;
     Workspace<PanelFacts> a_facts, b_facts;
   };
+  struct Block {
+    int64_t row, col, k, depth, strips;
+    const T* next_b;  // of the block of B after this one, or null
+  };
+
+  // B's next block is fetched while this one is multiplied, if it is as large.
+  const T* next_b(int64_t col, int64_t k, int64_t n, int64_t depth) const {
+    if (g_.transpose_b || direct_) return nullptr;
+    if (k + 2 * depth <= g_.k) return g_.b + (k + depth) * g_.ldb + col;
+    if (k + depth == g_.k && col + 2 * n <= g_.n) return g_.b + col + n;
+    return nullptr;
+  }
+
+  // Gives tile number `index` its share: as many rows of a piece of columns as it has time for.
+  void fetch_ahead(const Block& block, int64_t index, TileArgs<T>& t) const {
+    t.ahead = nullptr;
+    if (block.next_b == nullptr) return;
+    constexpr int64_t kLine = kCacheLineBytes / static_cast<int64_t>(sizeof(T));
+    const int64_t lines = ceil_div(std::min(block_n_, g_.n), kLine);
+    const int64_t pieces = ceil_div(lines, kAheadRun);
+    t.ahead_run = ceil_div(lines, pieces);
+    t.ahead_step = g_.ldb;
+    const int64_t rows = ceil_div(block.depth, t.ahead_run), row = index / pieces * rows;
+    if (row + rows > block.depth) return;
+    t.ahead = block.next_b + row * g_.ldb + index % pieces * t.ahead_run * kLine;
+  }
 
   template <typename Body>
-  static void spread(int64_t count, bool serial, Body body) {
-    if (serial || count == 1) {
+  void spread(int64_t count, Body body) const {
+    if (serial_ || count == 1) {
       for (int64_t i = 0; i < count; ++i) body(i);
     } else {
       parallel_for(count, body);
     }
   }
 
-  void block(int64_t i0, int64_t j0, int64_t k0, bool serial) {
-    const int64_t m = std::min(kBlockM, g_.m - i0), n = std::min(kBlockN, g_.n - j0);
-    const int64_t depth = std::min(kBlockK, g_.k - k0);
-    const int64_t panels = (m + kRows - 1) / kRows, strips = (n + kCols - 1) / kCols;
-    // With one panel of rows a strip of B is used once: packing it would cost more than it saves.
-    const bool direct = !Tile::kWantsFacts && !g_.transpose_b && g_.m <= kRows;
-    static thread_local Scratch scratch;
-    T* a = scratch.a.get(static_cast<size_t>(panels * kRows * depth)).data();
-    T* b = scratch.b.get(static_cast<size_t>(strips * kCols * depth)).data();
-    PanelFacts* a_facts = scratch.a_facts.get(static_cast<size_t>(panels)).data();
-    PanelFacts* b_facts = scratch.b_facts.get(static_cast<size_t>(strips)).data();
-
-    const auto pack = [&](int64_t p) {
-      const bool is_a = p < panels;
-      const int64_t index = is_a ? p : p - panels;
-      const int stride = static_cast<int>(is_a ? kRows : kCols);
-      const int width =
-          static_cast<int>(std::min<int64_t>(stride, (is_a ? m : n) - index * stride));
-      T* out = (is_a ? a : b) + index * stride * depth;
-      const int64_t line = (is_a ? i0 : j0) + index * stride;
-      if (is_a) {
-        const int64_t line_step = g_.transpose_a ? 1 : g_.lda;
-        const int64_t k_step = g_.transpose_a ? g_.lda : 1;
-        pack_panel(g_.a + line * line_step + k0 * k_step, line_step, k_step, width, depth, stride,
-                   out);
-      } else if (!direct || width < stride) {
-        const int64_t line_step = g_.transpose_b ? g_.ldb : 1;
-        const int64_t k_step = g_.transpose_b ? 1 : g_.ldb;
-        pack_panel(g_.b + line * line_step + k0 * k_step, line_step, k_step, width, depth, stride,
-                   out);
+  void pack(Scratch& scratch, bool b_is_new) {
+    const int64_t a_tasks = a_.tasks();
+    spread(a_tasks + (b_is_new ? b_.tasks() : 0), [&](int64_t task) {
+      if (task < a_tasks) {
+        a_.pack(task);
+      } else {
+        b_.pack(task - a_tasks);
       }
-      if (Tile::kWantsFacts) {
-        (is_a ? a_facts : b_facts)[index] = facts_of(out, stride * depth);
-      }
-    };
-    spread(panels + strips, serial, pack);
+    });
+    if constexpr (Tile::kWantsFacts) {
+      const int64_t panels = a_.panels(), strips = b_.panels(), depth = a_.depth();
+      a_facts_ = scratch.a_facts.get(static_cast<size_t>(panels)).data();
+      b_facts_ = scratch.b_facts.get(static_cast<size_t>(strips)).data();
+      spread(panels + (b_is_new ? strips : 0), [&](int64_t i) {
+        if (i < panels) {
+          a_facts_[i] = facts_of(a_.panel(i), kRows * depth);
+        } else {
+          b_facts_[i - panels] = facts_of(b_.panel(i - panels), kCols * depth);
+        }
+      });
+    }
+  }
 
-    const auto tile = [&](int64_t panel, int64_t strip) {
-      TileArgs<T> t;
-      const int64_t row = i0 + panel * kRows, col = j0 + strip * kCols;
-      t.k = depth;
-      t.a = a + panel * kRows * depth;
-      t.rows = static_cast<int>(std::min(kRows, g_.m - row));
-      t.cols = static_cast<int>(std::min(kCols, g_.n - col));
-      const bool in_place = direct && t.cols == kCols;
-      t.b = in_place ? g_.b + k0 * g_.ldb + col : b + strip * kCols * depth;
-      t.ldb = in_place ? g_.ldb : kCols;
-      t.c = g_.c + row * g_.ldc + col;
-      t.ldc = g_.ldc;
-      t.load_c = k0 > 0 || g_.start_from_c;
-      t.events = g_.events != nullptr ? g_.events + row * g_.n + col : nullptr;
-      t.lde = g_.n;
-      t.a_facts = a_facts + panel;
-      t.b_facts = b_facts + strip;
-      tile_(t);
-    };
-    const int64_t task_rows = (panels + kTaskPanels - 1) / kTaskPanels;
-    const int64_t task_cols = (strips + kTaskStrips - 1) / kTaskStrips;
-    spread(task_rows * task_cols, serial, [&](int64_t task) {
-      const int64_t panel0 = task % task_rows * kTaskPanels;
-      const int64_t strip0 = task / task_rows * kTaskStrips;
-      for (int64_t s = strip0; s < std::min(strips, strip0 + kTaskStrips); ++s) {
-        for (int64_t p = panel0; p < std::min(panels, panel0 + kTaskPanels); ++p) tile(p, s);
+  void multiply(const Block& block) const {
+    const int64_t panels = a_.panels(), strips = block.strips;
+    const int64_t strip_bytes = kCols * block.depth * static_cast<int64_t>(sizeof(T));
+    const int64_t groups = ceil_div(strips, std::max<int64_t>(1, kGroupBytes / strip_bytes));
+    const int64_t group = ceil_div(strips, groups);
+    const int64_t panel_tasks = ceil_div(panels, kTaskPanels);
+    const int64_t task_panels = ceil_div(panels, panel_tasks);
+    spread(groups * panel_tasks, [&](int64_t task) {
+      const int64_t first_panel = task % panel_tasks * task_panels;
+      const int64_t first_strip = task / panel_tasks * group;
+      for (int64_t p = first_panel; p < std::min(panels, first_panel + task_panels); ++p) {
+        for (int64_t s = first_strip; s < std::min(strips, first_strip + group); ++s) {
+          multiply_tile(block, p, s);
+        }
       }
     });
   }
 
+  void multiply_tile(const Block& block, int64_t panel, int64_t strip) const {
+    const int64_t row = block.row + panel * panel_rows_, col = block.col + strip * kCols;
+    const bool in_place = strip < direct_strips_;
+    TileArgs<T> t;
+    t.k = block.depth;
+    t.a = a_.panel(panel);
+    t.b = in_place ? g_.b + block.k * g_.ldb + col : b_.panel(strip - direct_strips_);
+    t.ldb = in_place ? g_.ldb : kCols;
+    t.rows = static_cast<int>(std::min(panel_rows_, std::min(block.row + block_m_, g_.m) - row));
+    t.cols = static_cast<int>(std::min(kCols, g_.n - col));
+    t.c = g_.c + row * g_.ldc + col;
+    t.ldc = g_.ldc;
+    t.load_c = block.k > 0 || g_.start_from_c;
+    t.events = g_.events != nullptr ? g_.events + row * g_.n + col : nullptr;
+    t.lde = g_.n;
+    t.a_facts = a_facts_ + panel;
+    t.b_facts = b_facts_ + strip;
+    t.next_c = strip + 1 < block.strips ? t.c + kCols : nullptr;
+    fetch_ahead(block, panel * block.strips + strip, t);
+    tile_(t);
+  }
+
   const GemmArgs<T>& g_;
   const Tile& tile_;
+  const bool serial_, direct_;
+  const int64_t block_m_, block_n_, block_k_;
+  const int64_t panel_rows_;  // equal ones: a tile of one or two rows would wait for its sums
+  PackedOperand<T, kRows> a_;
+  PackedOperand<T, kCols> b_;
+  PanelFacts *a_facts_ = nullptr, *b_facts_ = nullptr;
+  int64_t direct_strips_ = 0;  // of the present block, read where they are
 };
 
 template <class Tile>
@@ -191,7 +275,10 @@ void run_blocks(const GemmArgs<typename Tile::Element>& g, const Tile& tile) {
 }
 
 void gemm(const GemmArgs<double>& g) {
-  if (!g.accumulator->format->is_fp64() || g.events != nullptr || g.k == 0) return scalar_gemm(g);
+  const bool fused = g.accumulator->kind == AccumulatorKind::kFusedChain;
+  if (!fused || !g.accumulator->format->is_fp64() || g.events != nullptr || g.k == 0) {
+    return scalar_gemm(g);
+  }
   run_blocks(g, FusedTile<double>());
 }
 
@@ -231,6 +318,11 @@ void gemm_in_double(const GemmArgs<float>& g) {
 void gemm(const GemmArgs<float>& g) {
   const Format& format = *g.accumulator->format;
   if (g.k == 0) return scalar_gemm(g);
+  if (BlockRules::takes(g)) {
+    const BlockRules rules(g);
+    return run_blocks(g, BlockTile(rules));
+  }
+  if (g.accumulator->kind != AccumulatorKind::kFusedChain) return scalar_gemm(g);
   if (format.is_fp64()) return gemm_in_double(g);
   if (format.is_fp32() && g.events == nullptr) return run_blocks(g, FusedTile<float>());
   run_narrow(g, [&](const auto& tile) { run_blocks(g, tile); });

@@ -31,27 +31,6 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Double to any IEEE-like format by the magic addition of emulation/fast_round.h.
-struct DoubleRound {
-  double min_normal, max_finite, magic_factor;
-  explicit DoubleRound(const Format& f)
-      : min_normal(f.min_normal()),
-        max_finite(f.max_finite),
-        magic_factor(1.5 * std::ldexp(1.0, 53 - f.precision)) {}
-  HWY_INLINE DoubleVec operator()(DoubleTag d, DoubleVec x) const {
-    const hn::RebindToUnsigned<DoubleTag> du;
-    const auto infinity = hn::Set(d, std::numeric_limits<double>::infinity());
-    const auto binade =
-        hn::BitCast(d, hn::And(hn::BitCast(du, x), hn::Set(du, uint64_t{0x7ff0000000000000})));
-    const auto magic = hn::Mul(hn::Max(binade, hn::Set(d, min_normal)), hn::Set(d, magic_factor));
-    const auto rounded = hn::Abs(hn::Sub(hn::Add(x, magic), magic));
-    // False for overflow and for the NaN that an infinite x gives.
-    const auto fits = hn::Le(rounded, hn::Set(d, max_finite));
-    const auto value = hn::CopySign(hn::IfThenElse(fits, rounded, infinity), x);
-    return hn::IfThenElse(hn::IsNaN(x), x, value);
-  }
-};
-
 template <class FloatRound>
 class NarrowTile {
  public:

@@ -2,12 +2,17 @@
 // Plain data shared by all instruction sets: blocks, packed panels and what is known of their
 // values.
 //
-//   for every NC columns, KC of k, MC rows:   pack A and B into panels, then
-//     for every task of panels x strips:        C tile (rows x columns in registers) += A * B over
-//     KC
-// C holds the running sums between k blocks: exact, since they are values of C's container.
+//   for every kBlockN columns, block of k, kBlockM rows:   pack A and B into panels, then
+//     for every group of strips that fits a second-level cache, panel of A, strip of the group:
+//       C tile (rows x columns in registers) += A * B over the block of k
+// C holds the running sums between blocks of k: exact, since they are values of C's container.
 #pragma once
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -17,14 +22,37 @@
 
 namespace lockstep {
 
-// Sizes for 48 KB of L1 and 1 MB of L2: a strip of B (KC x 32 floats = 32 KB) stays in L1 while
-// panels of A pass by; a block of A and one of B together stay in L2 or a core's share of L3.
-inline constexpr int64_t kBlockK = 256;
+// The longer a block of k, the less often C is read and written. A panel of A (14 x 768 floats, 42
+// KB) then still fits a first-level cache of 48 KB while the strips of a group pass by it.
+inline constexpr int64_t kBlockK = 768;
+// Every block of k but the last is a multiple of this, so that blocks of products are never cut.
+inline constexpr int64_t kDepthStep = 128;
 inline constexpr int64_t kBlockM = 2016;  // a multiple of every kernel's rows
-inline constexpr int64_t kBlockN = 2048;
-inline constexpr int64_t kTaskPanels = 9, kTaskStrips = 16;
+inline constexpr int64_t kBlockN = 2048;  // a multiple of every kernel's columns
+// Half of a second-level cache of 1 MB; the rest is for A and C.
+inline constexpr int64_t kGroupBytes = 512 << 10;
+// Panels of one task: with a group of strips some hundred microseconds of work.
+inline constexpr int64_t kTaskPanels = 9;
+// Strips of one task, for kernels that do not size their groups by bytes.
+inline constexpr int64_t kTaskStrips = 16;
+// Elements that one task packs.
+inline constexpr int64_t kPackTask = 1 << 14;
+inline constexpr int64_t kCacheLineBytes = 64;
+// Cache lines of one row that are fetched in one go: a page of 4 KB.
+inline constexpr int64_t kAheadRun = 64;
 // Multiply-adds below which waking another thread does not pay.
 inline constexpr int64_t kSerialWork = 1 << 16;
+
+inline int64_t ceil_div(int64_t x, int64_t y) {
+  return (x + y - 1) / y;
+}
+
+// Size of the blocks that `total` is cut into: equal ones of at most `limit` rather than a short
+// rest, multiples of `step`.
+inline int64_t block_size(int64_t total, int64_t limit, int64_t step) {
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(total, limit));
+  return ceil_div(ceil_div(total, blocks), step) * step;
+}
 
 // The values in one packed panel, as far as a kernel's short cuts depend on them. Bits are those of
 // floats with the sign cleared.
@@ -45,11 +73,16 @@ class Workspace {
  public:
   std::span<T> get(size_t count) {
     if (count > capacity_) {
-      constexpr size_t kAlign = 64;
-      const size_t bytes = (count * sizeof(T) + kAlign - 1) / kAlign * kAlign;
-      data_.reset(static_cast<T*>(std::aligned_alloc(kAlign, bytes)));
+      constexpr size_t kCacheLine = kCacheLineBytes, kHugePage = size_t{2} << 20;
+      const size_t wanted = count * sizeof(T), align = wanted < kHugePage ? kCacheLine : kHugePage;
+      const size_t bytes = (wanted + align - 1) / align * align;
+      data_.reset(static_cast<T*>(std::aligned_alloc(align, bytes)));
       capacity_ = data_ != nullptr ? count : 0;
       if (data_ == nullptr) throw std::bad_alloc();
+#ifdef __linux__
+      // Refused: small pages, slower but right.
+      if (align == kHugePage) madvise(data_.get(), bytes, MADV_HUGEPAGE);
+#endif
     }
     return {data_.get(), count};
   }

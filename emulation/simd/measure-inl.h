@@ -29,37 +29,95 @@ using DD = hn::ScalableTag<double>;
 using DHalf = hn::Half<DF>;
 using VD = hn::Vec<DD>;
 using DQ = hn::ScalableTag<uint64_t>;
+using VQ = hn::Vec<DQ>;
 
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(DF()));
 constexpr int64_t kRow = kReductionLanes;  // elements of one trip: all virtual lanes
+constexpr int64_t kBlockRows = kReductionBlock / kRow;
 constexpr int kVectors = static_cast<int>(kRow / kLanes);
+
 constexpr int kDoubles = 2 * kVectors;  // double vectors holding one row
+
+// Squares of hash_element, by element of a row; what is left to do is in hash_total.
+struct HashSums {
+  VQ even[kVectors], odd[kVectors];
+
+  HashSums() {
+    for (int v = 0; v < kVectors; ++v) even[v] = odd[v] = hn::Zero(DQ());
+  }
+  // bits: the v-th vector of the row.
+  HWY_INLINE void add(VU bits, uint32_t row_key, int v) {
+    const DU du;
+    const VU low = hn::Xor(bits, hn::Set(du, row_key));
+    const VU high = hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(DQ(), low)));
+    even[v] = hn::Add(even[v], hn::MulEven(low, low));
+    odd[v] = hn::Add(odd[v], hn::MulEven(high, high));
+  }
+  uint64_t total() const {
+    uint64_t sum = 0;
+    for (int v = 0; v < kVectors; ++v) {
+      HWY_ALIGN uint64_t evens[kLanes / 2], odds[kLanes / 2];
+      hn::Store(even[v], DQ(), evens);
+      hn::Store(odd[v], DQ(), odds);
+      for (int64_t l = 0; l < kLanes / 2; ++l) {
+        sum += evens[l] * hash_factor(static_cast<uint64_t>(v * kLanes + 2 * l));
+        sum += odds[l] * hash_factor(static_cast<uint64_t>(v * kLanes + 2 * l + 1));
+      }
+    }
+    return sum;
+  }
+};
+
+// The extreme magnitudes of some floats, lane by lane; in "less 1" a zero is the largest number.
+struct BlockLook {
+  VU largest, smallest_less_1;
+
+  BlockLook() : largest(hn::Zero(DU())), smallest_less_1(hn::Set(DU(), 0xffffffffu)) {}
+  HWY_INLINE void add(const float* values) {
+    const DU du;
+    const VU bits = hn::BitCast(du, hn::LoadU(DF(), values));
+    const VU magnitude = hn::AndNot(hn::Set(du, kSignBit), bits);
+    largest = hn::Max(largest, magnitude);
+    smallest_less_1 = hn::Min(smallest_less_1, hn::Sub(magnitude, hn::Set(du, 1)));
+  }
+  void add_rows(const float* values, int64_t rows) {
+    BlockLook look = *this;
+#pragma GCC unroll 4
+    for (int64_t at = 0; at < rows * kRow; at += kLanes) look.add(values + at);
+    *this = look;
+  }
+  uint32_t largest_bits() const {
+    return hn::GetLane(hn::MaxOfLanes(DU(), largest));
+  }
+  // Of the nonzero ones; 0 if there are none.
+  uint32_t smallest_bits() const {
+    return hn::GetLane(hn::MinOfLanes(DU(), smallest_less_1)) + 1;
+  }
+};
 
 // The vectors behind one chunk's integer statistics; a chunk has 2^16 elements, so 32 bits hold any
 // count. `to_zero` and `to_subnormal` are counted with what `finish` takes off again.
 struct ChunkCounts {
   VU source_zero, zero_after, below_normal, inexact, nan, to_infinity, saturated;
   VU abs_max, abs_min_less_1;
-  hn::Vec<DQ> hash_even, hash_odd;
+  HashSums hash;
 
   ChunkCounts() {
     const DU du;
     source_zero = zero_after = below_normal = inexact = nan = to_infinity = saturated = abs_max =
         hn::Zero(du);
     abs_min_less_1 = hn::Set(du, 0xffffffffu);
-    hash_even = hash_odd = hn::Zero(DQ());
   }
 
+  // One more where the mask is set.
   static HWY_INLINE VU plus(VU count, MU mask) {
     return hn::IfThenElse(mask, hn::Add(count, hn::Set(DU(), 1)), count);
   }
 
-  // `largest`: of a block that has been counted.
-  ExponentRange exponent_range(VU largest) const {
-    const DU du;
-    const uint32_t smallest = hn::GetLane(hn::MinOfLanes(du, abs_min_less_1)) + 1;
-    return {static_cast<int>(smallest >> kFloatFraction),
-            static_cast<int>(hn::GetLane(hn::MaxOfLanes(du, largest)) >> kFloatFraction)};
+  // Of a block without infinities or NaN.
+  void add_extremes(const BlockLook& look) {
+    abs_max = hn::Max(abs_max, look.largest);
+    abs_min_less_1 = hn::Min(abs_min_less_1, look.smallest_less_1);
   }
 
   static uint64_t total(VU counts) {
@@ -89,9 +147,7 @@ struct ChunkCounts {
       stats.abs_min_nonzero =
           std::min<double>(stats.abs_min_nonzero, std::bit_cast<float>(smallest + 1));
     }
-    HWY_ALIGN uint64_t hashes[kLanes / 2];
-    hn::Store(hn::Add(hash_even, hash_odd), DQ(), hashes);
-    for (const uint64_t lane : hashes) stats.bits_hash += lane;
+    stats.bits_hash += hash.total();
   }
 };
 
@@ -116,17 +172,9 @@ HWY_INLINE void add_squared_difference(VF a, VF b, VD* HWY_RESTRICT sums) {
   sums[1] = hn::Add(sums[1], hn::Mul(high, high));
 }
 
-// hash_element in lanes; see emulation/hash.h.
-HWY_INLINE void add_hash(VU bits, VU key, ChunkCounts& counts) {
-  const DU du;
-  const VU even = hn::Xor(bits, key);
-  const VU odd = hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(DQ(), even)));
-  counts.hash_even = hn::Add(counts.hash_even, hn::MulEven(even, even));
-  counts.hash_odd = hn::Add(counts.hash_odd, hn::MulEven(odd, odd));
-}
-
 struct Block {
   const float* before;
+  const float* ahead;      // looked at on the way: the next block; where there is none, this one
   float* after;            // null: nothing is stored
   bool streamed;           // `after` is aligned and so large that it had better not fill the caches
   const uint32_t* random;  // of the block's elements; null unless rounding is stochastic
@@ -135,10 +183,8 @@ struct Block {
   uint64_t first;          // index of the block's first element
 };
 
-// The next block is on its way from memory while this one is worked on.
-HWY_INLINE void prefetch_next_block(const float* at) {
-  hwy::Prefetch(at + kReductionBlock);
-}
+// How far ahead of the reading memory is asked for more: some hundred nanoseconds' worth.
+constexpr int64_t kPrefetch = 1024;
 
 HWY_INLINE void store_after(VU bits, const Block& block, int64_t at) {
   const DF df;
@@ -150,11 +196,18 @@ HWY_INLINE void store_after(VU bits, const Block& block, int64_t at) {
   }
 }
 
-// Element i goes to virtual lane i mod 16.
+// The virtual lanes: element i goes to lane i mod 16.
 struct LaneSums {
   VD squares[kDoubles], errors[kDoubles];
   LaneSums() {
     for (int v = 0; v < kDoubles; ++v) squares[v] = errors[v] = hn::Zero(DD());
+  }
+  void scale(double factor) {
+    const VD f = hn::Set(DD(), factor);
+    for (int v = 0; v < kDoubles; ++v) {
+      squares[v] = hn::Mul(squares[v], f);
+      errors[v] = hn::Mul(errors[v], f);
+    }
   }
   void store(double* squares_out, double* errors_out) const {
     constexpr int64_t kDoubleLanes = kLanes / 2;
@@ -165,26 +218,64 @@ struct LaneSums {
   }
 };
 
-// Rounds, stores and measures one vector, the v-th of its row, all but its exponents. Returns its
-// magnitudes.
-template <RoundPath kPath, bool kPlain>
-HWY_INLINE VU measure_vector(const Block& block, int64_t at, int v, const VectorRounder& rounder,
-                             VU max_finite, VU min_normal, VU key, ChunkCounts& counts,
-                             LaneSums& sums) {
+// The sums of one group, in float: see GroupRule in emulation/block_pass.h.
+struct GroupSums {
+  VF squares[kVectors], errors[kVectors];
+  GroupSums() {
+    for (int v = 0; v < kVectors; ++v) squares[v] = errors[v] = hn::Zero(DF());
+  }
+  void add_to(LaneSums& sums) const {
+    for (int v = 0; v < kVectors; ++v) {
+      add_floats(squares[v], sums.squares + 2 * v);
+      add_floats(errors[v], sums.errors + 2 * v);
+    }
+  }
+  static HWY_INLINE void add_floats(VF x, VD* HWY_RESTRICT sums) {
+    const DD dd;
+    const DHalf dh;
+    sums[0] = hn::Add(sums[0], hn::PromoteTo(dd, hn::LowerHalf(dh, x)));
+    sums[1] = hn::Add(sums[1], hn::PromoteTo(dd, hn::UpperHalf(dh, x)));
+  }
+};
+
+// What a look over the block beforehand tells about its magnitudes, zeros aside. In all kinds but
+// kAny the sums are formed in groups.
+enum class BlockKind {
+  kNormal,  // normal numbers of the format: only `inexact` is to be counted; the scale is 1
+  kFinite,  // none beyond max_finite, so there is no overflow, infinity or NaN
+  kAny,
+};
+
+struct MeasuredVector {
+  VU magnitude;  // before
+  VF x, y;
+};
+// Rounds, stores and measures one vector, the v-th of its row: all but the exponents, and zeros in
+// a block of kNormal, and extremes and sums unless in one of kAny.
+template <RoundPath kPath, BlockKind kKind>
+HWY_INLINE MeasuredVector measure_vector(const Block& block, int64_t at, int v,
+                                         const VectorRounder& rounder, VU max_finite, VU min_normal,
+                                         uint32_t row_key, ChunkCounts& counts, LaneSums& sums,
+                                         BlockLook& look) {
   const DF df;
   const DU du;
   const VU zero = hn::Zero(du), infinity = hn::Set(du, kInfinityBits);
   const VF x = hn::LoadU(df, block.before + at);
   const VU bits = hn::BitCast(du, x);
-  const VU sign = hn::And(bits, hn::Set(du, kSignBit));
-  const VU magnitude = hn::AndNot(hn::Set(du, kSignBit), bits);
+  const VU sign_bit = hn::Set(du, kSignBit);
+  const VU sign = hn::And(bits, sign_bit);
+  const VU magnitude = hn::AndNot(sign_bit, bits);
   VU random = zero;
   if constexpr (kPath == RoundPath::kGeneric) {
     if (block.random != nullptr) random = hn::LoadU(du, block.random + at);
   }
-  VU result = rounder.round_magnitude<kPath>(magnitude, sign, random);
+  VU result = rounder.round_magnitude<kPath, kKind == BlockKind::kNormal>(magnitude, sign, random);
   VU after_bits;
-  if constexpr (kPlain) {
+  if constexpr (kPath == RoundPath::kIdentity && kKind != BlockKind::kAny) {
+    after_bits = bits;
+  } else if constexpr (kPath != RoundPath::kGeneric && kKind != BlockKind::kAny) {
+    after_bits = hn::OrAnd(result, bits, sign_bit);  // with_sign in one instruction
+  } else if constexpr (kKind != BlockKind::kAny) {
     after_bits = rounder.with_sign<kPath>(result, sign);
   } else {
     result = rounder.fix_specials<kPath>(magnitude, sign, result);
@@ -192,30 +283,22 @@ HWY_INLINE VU measure_vector(const Block& block, int64_t at, int v, const Vector
     after_bits = hn::IfThenElse(nan, result, rounder.with_sign<kPath>(result, sign));
   }
   const VF y = hn::BitCast(df, after_bits);
-  if (block.after != nullptr) store_after(after_bits, block, at);
-  prefetch_next_block(block.before + at);
+  look.add(block.ahead + at);
+  hwy::Prefetch(block.ahead + at + kPrefetch);
+  counts.hash.add(after_bits, row_key, v);
 
-  counts.source_zero = ChunkCounts::plus(counts.source_zero, hn::Eq(magnitude, zero));
-  if constexpr (kPath == RoundPath::kIdentity) {
-    counts.zero_after = counts.source_zero;
-  } else {
-    counts.zero_after = ChunkCounts::plus(counts.zero_after, hn::Eq(result, zero));
+  if constexpr (kKind != BlockKind::kNormal) {
+    counts.source_zero = ChunkCounts::plus(counts.source_zero, hn::Eq(magnitude, zero));
+    if constexpr (kPath == RoundPath::kIdentity) {
+      counts.zero_after = counts.source_zero;
+    } else {
+      counts.zero_after = ChunkCounts::plus(counts.zero_after, hn::Eq(result, zero));
+    }
+    counts.below_normal = ChunkCounts::plus(counts.below_normal, less(result, min_normal));
   }
-  counts.below_normal = ChunkCounts::plus(counts.below_normal, less(result, min_normal));
-  add_hash(after_bits, key, counts);
-  const VU magnitude_less_1 = hn::Sub(magnitude, hn::Set(du, 1));
-
-  if constexpr (kPlain) {
+  if constexpr (kKind != BlockKind::kAny) {
     if constexpr (kPath != RoundPath::kIdentity) {
       counts.inexact = ChunkCounts::plus(counts.inexact, hn::Ne(result, magnitude));
-    }
-    counts.abs_min_less_1 = hn::Min(counts.abs_min_less_1, magnitude_less_1);
-    //
-    if constexpr (kPath == RoundPath::kMagic || kPath == RoundPath::kInteger) {
-      // To nearest, the error is a multiple of x's last place and not above |x|: a float.
-//
-    } else if constexpr (kPath == RoundPath::kGeneric) {
-      add_squared_difference(y, x, sums.errors + 2 * v);
     }
   } else {
     const MU nan = less(infinity, magnitude);
@@ -228,20 +311,23 @@ HWY_INLINE VU measure_vector(const Block& block, int64_t at, int v, const Vector
         counts.saturated,
         hn::And(hn::AndNot(nan, less(max_finite, magnitude)), hn::Eq(result, max_finite)));
     counts.abs_max = hn::Max(counts.abs_max, hn::IfThenZeroElse(nan, magnitude));
-    counts.abs_min_less_1 = hn::Min(counts.abs_min_less_1,
-                                    hn::Or(magnitude_less_1, hn::Not(hn::VecFromMask(du, finite))));
+    counts.abs_min_less_1 =
+        hn::Min(counts.abs_min_less_1,
+                hn::Or(hn::Sub(magnitude, hn::Set(du, 1)), hn::Not(hn::VecFromMask(du, finite))));
     const auto finite_f = hn::RebindMask(df, finite);
     const auto both_f = hn::RebindMask(df, hn::AndNot(lost, finite));
     add_squares(hn::IfThenElseZero(finite_f, x), sums.squares + 2 * v);
     add_squared_difference(hn::IfThenElseZero(both_f, y), hn::IfThenElseZero(both_f, x),
                            sums.errors + 2 * v);
   }
-  return magnitude;
+  // `after` may be `before`: nothing is read once this is written.
+  if (block.after != nullptr) store_after(after_bits, block, at);
+  return {magnitude, x, y};
 }
 
 // The exponent bytes of four vectors in one: bits 30 to 23 of each lane, shifted to its byte.
-constexpr int kTrip = 4;
-HWY_INLINE VU pack_exponents(const VU (&magnitude)[kTrip]) {
+constexpr int kPacked = 4;
+HWY_INLINE VU pack_exponents(const VU* magnitude) {
   const DU du;
   constexpr uint32_t kByte1 = 0xff00, kByte3 = 0xff000000, kLowBytes = 0xffff;
   const VU low = hn::IfVecThenElse(hn::Set(du, kByte1), hn::ShiftRight<15>(magnitude[1]),
@@ -252,47 +338,77 @@ HWY_INLINE VU pack_exponents(const VU (&magnitude)[kTrip]) {
 }
 
 // Adds the block's rows to `chunk` and writes its virtual lanes. Block and rounder are copies, so
-// that the compiler need not expect a store to change them. kPlain: no magnitude is beyond
-// max_finite, and the caller sees to abs_max.
-template <RoundPath kPath, bool kPlain>
-void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan, ChunkCounts& chunk,
+// that the compiler need not expect a store to change them.
+template <RoundPath kPath, BlockKind kKind>
+void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan,
+                  const GroupRule& rule, ChunkCounts& chunk, BlockLook& look_ahead,
                   double* squares_out, double* errors_out) {
+  constexpr bool kExact = kPath == RoundPath::kIdentity;
   const DU du;
   const VU max_finite = hn::Set(du, plan.max_finite), min_normal = hn::Set(du, plan.min_normal);
-  VU key = hn::Add(hn::Set(du, hash_key(block.first)),
-                   hn::Mul(hn::Iota(du, 0), hn::Set(du, kHashIndexLow)));
-  const VU key_step = hn::Set(du, kHashIndexLow * static_cast<uint32_t>(kLanes));
+  HWY_ALIGN uint32_t row_keys[kBlockRows];
+  const VU key_step = hn::Mul(hn::Iota(du, 0), hn::Set(du, kHashRowLow));
+  for (int64_t row = 0; row < kBlockRows; row += kLanes) {
+    const uint32_t key = hash_row_key(block.first / kReductionLanes + static_cast<uint64_t>(row));
+    hn::Store(hn::Add(hn::Set(du, key), key_step), du, row_keys + row);
+  }
   ChunkCounts counts = chunk;
+  BlockLook look;
   LaneSums sums;
+  const VF scale = hn::Set(DF(), rule.scale);
   const int64_t end = block.rows * kRow;
   int64_t at = 0;
-  for (; at + kTrip * kLanes <= end; at += kTrip * kLanes) {
-    VU magnitudes[kTrip];
-#pragma GCC unroll 4
-    for (int t = 0; t < kTrip; ++t) {
-      magnitudes[t] = measure_vector<kPath, kPlain>(block, at + t * kLanes, t % kVectors, rounder,
-                                                    max_finite, min_normal, key, counts, sums);
-      key = hn::Add(key, key_step);
+  for (; at + kGroup <= end; at += kGroup) {
+    constexpr int kGroupVectors = static_cast<int>(kGroup / kLanes);
+    VU magnitudes[kGroupVectors];
+    GroupSums group;
+#pragma GCC unroll 8
+    for (int t = 0; t < kGroupVectors; ++t) {
+      const int v = t % kVectors;
+      const MeasuredVector m =
+          measure_vector<kPath, kKind>(block, at + t * kLanes, v, rounder, max_finite, min_normal,
+                                       row_keys[(at + t * kLanes) / kRow], counts, sums, look);
+      magnitudes[t] = m.magnitude;
+      if constexpr (kKind != BlockKind::kAny) {
+        VF x = m.x, error = hn::Sub(m.y, m.x);
+        if constexpr (kKind != BlockKind::kNormal) {
+          x = hn::Mul(x, scale);
+          error = hn::Mul(error, scale);
+        }
+        group.squares[v] = hn::MulAdd(x, x, group.squares[v]);
+        if constexpr (!kExact) group.errors[v] = hn::MulAdd(error, error, group.errors[v]);
+      }
     }
-    hn::Store(pack_exponents(magnitudes), du, reinterpret_cast<uint32_t*>(block.exponents + at));
+    if constexpr (kKind != BlockKind::kAny) group.add_to(sums);
+#pragma GCC unroll 2
+    for (int t = 0; t < kGroupVectors; t += kPacked) {
+      hn::Store(pack_exponents(magnitudes + t), du,
+                reinterpret_cast<uint32_t*>(block.exponents + at + t * kLanes));
+    }
   }
+  if constexpr (kKind == BlockKind::kFinite) sums.scale(rule.unscale);
   for (; at < end; at += kRow) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      const VU magnitude = measure_vector<kPath, kPlain>(block, at + v * kLanes, v, rounder,
-                                                         max_finite, min_normal, key, counts, sums);
-      key = hn::Add(key, key_step);
+      const MeasuredVector m =
+          measure_vector<kPath, kKind>(block, at + v * kLanes, v, rounder, max_finite, min_normal,
+                                       row_keys[at / kRow], counts, sums, look);
+      if constexpr (kKind != BlockKind::kAny) {
+        add_squares(m.x, sums.squares + 2 * v);
+        add_squared_difference(m.y, m.x, sums.errors + 2 * v);
+      }
       const hn::Rebind<uint8_t, DU> d8;
-      hn::StoreU(hn::TruncateTo(d8, hn::ShiftRight<kFloatFraction>(magnitude)), d8,
+      hn::StoreU(hn::TruncateTo(d8, hn::ShiftRight<kFloatFraction>(m.magnitude)), d8,
                  block.exponents + at + v * kLanes);
     }
   }
   chunk = counts;
+  look_ahead = look;
   sums.store(squares_out, errors_out);
 }
 
-// The largest magnitude in each lane.
-HWY_INLINE VU largest_magnitudes(const float* values, int64_t rows) {
+// True when every magnitude of the rows is at most `limit`.
+HWY_INLINE bool all_within(const float* values, int64_t rows, uint32_t limit) {
   const DU du;
   VU largest = hn::Zero(du);
 #pragma GCC unroll 4
@@ -300,10 +416,6 @@ HWY_INLINE VU largest_magnitudes(const float* values, int64_t rows) {
     const VU bits = hn::BitCast(du, hn::LoadU(DF(), values + at));
     largest = hn::Max(largest, hn::AndNot(hn::Set(du, kSignBit), bits));
   }
-  return largest;
-}
-HWY_INLINE bool all_within(VU largest, uint32_t limit) {
-  const DU du;
   return hn::AllFalse(du, less(hn::Set(du, limit), largest));
 }
 

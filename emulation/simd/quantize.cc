@@ -66,8 +66,14 @@ void round_rows(Block block, VectorRounder rounder) {
           hn::IfThenElse(less(infinity, result), result, rounder.with_sign<kPath>(result, sign));
     }
     store_after(after, block, at);
-    prefetch_next_block(block.before + at);
+    hwy::Prefetch(block.ahead + at);
   }
+}
+
+// True when squares of these magnitudes, and of multiples of their last places, are normal floats.
+bool needs_no_scale(uint32_t least, uint32_t largest) {
+  constexpr uint32_t kLeast = 127 - 40, kLargest = 127 + 60;
+  return (least >> kFloatFraction) >= kLeast && (largest >> kFloatFraction) <= kLargest;
 }
 
 // One call's constants, and the work on one chunk.
@@ -88,8 +94,9 @@ class QuantizePass {
     for (; begin < end; begin += kReductionBlock) {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];
-      const Block block = make_block(begin, block_end, random, nullptr);
-      if (all_within(largest_magnitudes(block.before, block.rows), plan_.max_finite)) {
+      Block block = make_block(begin, block_end, random, nullptr);
+      block.ahead = block.before + kReductionBlock;
+      if (all_within(block.before, block.rows, plan_.max_finite)) {
         round_rows<kPath, true>(block, rounder_);
       } else {
         round_rows<kPath, false>(block, rounder_);
@@ -105,21 +112,41 @@ class QuantizePass {
                BlockSums<kQuantizeSums>* sums) const {
     ChunkCounts counts;
     ExponentHistogram histogram(kCountSliced);
+    BlockLook look;
+    bool looked = false;  // at the block to come
     for (; begin < end; begin += kReductionBlock, ++sums) {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];
       HWY_ALIGN uint8_t exponents[kReductionBlock];
-      const Block block = make_block(begin, block_end, random, exponents);
+      Block block = make_block(begin, block_end, random, exponents);
+      const bool next_is_whole = end - block_end >= kReductionBlock;
+      if (next_is_whole) block.ahead = block.before + kReductionBlock;
       VirtualLanes squares, errors;
-      const VU largest = largest_magnitudes(block.before, block.rows);
-      if (all_within(largest, plan_.max_finite)) {
-        counts.abs_max = hn::Max(counts.abs_max, largest);
-        measure_rows<kPath, true>(block, rounder_, plan_, counts, squares.lane, errors.lane);
-      } else {
-        measure_rows<kPath, false>(block, rounder_, plan_, counts, squares.lane, errors.lane);
+      const int64_t rounded = block.rows * kRow;
+      if (!looked) look.add_rows(block.before, block.rows);
+      BlockLook next;
+      uint32_t largest = look.largest_bits(), least_less_1 = look.smallest_bits() - 1;
+      for (int64_t i = begin + rounded; i < block_end; ++i) {
+        const uint32_t magnitude = std::bit_cast<uint32_t>(before_[i]) & ~kSignBit;
+        largest = std::max(largest, magnitude);
+        least_less_1 = std::min(least_less_1, magnitude - 1);
       }
-      histogram.count(exponents, block.rows * kRow, counts.exponent_range(largest));
-      part.count += static_cast<uint64_t>(block.rows * kRow);
+      const uint32_t least = least_less_1 + 1;  // 0: all are zero
+      const GroupRule rule = find_group_rule(least, largest, limits_);
+      const bool normal =
+          rule.grouped && least >= plan_.min_normal && needs_no_scale(least, largest);
+      const auto measure = normal         ? measure_rows<kPath, BlockKind::kNormal>
+                           : rule.grouped ? measure_rows<kPath, BlockKind::kFinite>
+                                          : measure_rows<kPath, BlockKind::kAny>;
+      measure(block, rounder_, plan_, rule, counts, next, squares.lane, errors.lane);
+      const uint64_t zero_exponents = histogram.count(
+          exponents, rounded,
+          {static_cast<int>(least >> kFloatFraction), static_cast<int>(largest >> kFloatFraction)});
+      if (rule.grouped) counts.add_extremes(look);
+      looked = next_is_whole;
+      look = looked ? next : BlockLook();
+      if (normal) part.source_zero += zero_exponents;
+      part.count += static_cast<uint64_t>(rounded);
       for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
         const auto index = static_cast<uint64_t>(i);
         const float x = before_[i];
@@ -146,6 +173,7 @@ class QuantizePass {
       random = nullptr;
     }
     return {before_ + begin,
+            before_ + begin,
             after_ == nullptr ? nullptr : after_ + begin,
             streamed_,
             random,

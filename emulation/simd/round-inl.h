@@ -43,9 +43,10 @@ class VectorRounder {
   // The magnitude bits of the rounded value. Exact for every |x| <= max_finite; for others (also
   // infinity and NaN) anything: fix_specials puts that right.
   // `sign`: x's sign bit alone; `random`: used by stochastic rounding.
-  template <RoundPath kPath>
+  // kNormal: the format's normal numbers and zeros alone.
+  template <RoundPath kPath, bool kNormal = false>
   HWY_INLINE VU round_magnitude(VU magnitude, VU sign, VU random) const {
-    if constexpr (kPath == RoundPath::kMagic) return magic(magnitude);
+    if constexpr (kPath == RoundPath::kMagic) return magic<kNormal>(magnitude);
     if constexpr (kPath == RoundPath::kInteger) return integer(magnitude);
     if constexpr (kPath == RoundPath::kGeneric) return flushing(magnitude, sign, random);
     return magnitude;
@@ -83,16 +84,19 @@ class VectorRounder {
 
  private:
   // x + c keeps the bits of x above c's last place: emulation/simd/quantize_plan.cc.
+  // The sum of two positive numbers is, and less c not negative (a zero is +0 to nearest).
+  template <bool kNormal>
   HWY_INLINE VU magic(VU magnitude) const {
     const DU du;
     const DF df;
-    const VU exponent = hn::Max(hn::And(magnitude, hn::Set(du, kInfinityBits)),
-                                hn::Set(du, format_.emin_field << kFloatFraction));
+    VU exponent = hn::And(magnitude, hn::Set(du, kInfinityBits));
+    if constexpr (!kNormal) {
+      exponent = hn::Max(exponent, hn::Set(du, format_.emin_field << kFloatFraction));
+    }
     constexpr uint32_t kOneAndAHalf = 0x400000;
     const VF c = hn::BitCast(
         df, hn::Add(exponent, hn::Set(du, (format_.drop << kFloatFraction) | kOneAndAHalf)));
-    const VF rounded = hn::Sub(hn::Add(hn::BitCast(df, magnitude), c), c);
-    return hn::AndNot(hn::Set(du, kSignBit), hn::BitCast(du, rounded));
+    return hn::BitCast(du, hn::Sub(hn::Add(hn::BitCast(df, magnitude), c), c));
   }
 
   // Half a last place, less one unless the kept part is odd, and cut. A carry runs into the

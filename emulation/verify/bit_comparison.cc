@@ -79,16 +79,16 @@ std::vector<uint32_t> with_both_signs(const std::vector<uint32_t>& magnitudes,
 }  // namespace
 
 CaseRandom::CaseRandom(uint64_t seed, uint64_t number)
-    : seed_(seed), number_(number), used_(static_cast<int>(words_.size())), words_{} {}
+    : seed_(seed), number_(number) {}
 
 uint32_t CaseRandom::bits() {
-  if (used_ == static_cast<int>(words_.size())) {
+  if (used_ == words_.size()) {
     words_ = philox4x32({static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)},
                         {static_cast<uint32_t>(number_), static_cast<uint32_t>(number_ >> 32),
                          block_++, static_cast<uint32_t>(RandomPurpose::kTest)});
     used_ = 0;
   }
-  return words_[static_cast<size_t>(used_++)];
+  return words_[used_++];
 }
 
 uint32_t CaseRandom::below(uint32_t limit) {

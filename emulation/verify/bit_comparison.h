@@ -25,8 +25,8 @@ class CaseRandom {
  private:
   uint64_t seed_, number_;
   uint32_t block_ = 0;
-  int used_;
-  std::array<uint32_t, 4> words_;
+  std::array<uint32_t, 4> words_ = {};
+  size_t used_ = words_.size();
 };
 
 // Cases of one batch, operand by operand: operand i of case j is words[i * count + j].

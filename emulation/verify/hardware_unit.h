@@ -14,10 +14,12 @@
 namespace lockstep {
 
 struct VerifyOptions {
-  uint64_t cases = 10'000'000;  // random cases per unit; edge cases come on top
-  uint64_t seed = 1;            // of the random cases
+  uint64_t cases = 10'000'000;       // random cases per unit; edge cases come on top
+  uint64_t seed = 1;                 // of the random cases
+  uint64_t gpu_cases = 100'000'000;  // the same for units of GPUs, which judge their own results
+  std::string vectors = {};  // a file with the columns of mma_vectors.csv for GPU units, or ""
   // Called now and then, from any thread but never from two at once; may be empty.
-  std::function<void(uint64_t done, uint64_t total)> progress;
+  std::function<void(uint64_t done, uint64_t total)> progress = {};
 };
 
 struct UnitResult {
@@ -44,7 +46,8 @@ struct HardwareUnit {
 inline constexpr std::string_view kCpuGroup = "CPU";
 inline constexpr std::string_view kNvidiaGroup = "NVIDIA GPUs";
 
-std::span<const HardwareUnit> cpu_hardware_units();  // cpu_units.cc
+std::span<const HardwareUnit> cpu_hardware_units();     // cpu_units.cc
+std::span<const HardwareUnit> nvidia_hardware_units();  // nvidia_units.cc
 // Every group's rows, in the order of the groups; a group's rows stand together.
 std::vector<HardwareUnit> hardware_units();  // hardware_unit.cc
 

@@ -31,8 +31,10 @@ std::function<int()> declare_replay(CLI::App& app);
 std::function<int()> declare_report(CLI::App& app);
 std::function<int()> declare_recommend(CLI::App& app);
 std::function<int()> declare_check(CLI::App& app);
+std::function<int()> declare_verify(CLI::App& app);
 std::function<int()> declare_explain(CLI::App& app);
 std::function<int()> declare_round(CLI::App& app);
+std::function<int()> declare_dot(CLI::App& app);
 std::function<int()> declare_list(CLI::App& app);
 
 // The command line this process was started with, quoted for a shell; set by main.

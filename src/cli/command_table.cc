@@ -14,9 +14,13 @@ constexpr std::array kCommands = {
     Command{"recommend", "which layers may go low, with which loss scale; writes a policy",
             declare_recommend},
     Command{"check", "compare a run with one accepted as good, for CI", declare_check},
+    Command{"verify", "do the software models give this machine's bits? every unit, case by case",
+            declare_verify},
     Command{"explain", "what a policy makes of a model: every op, format, cast and accumulator",
             declare_explain},
     Command{"round", "one number in one format: bits, value, error, neighbours", declare_round},
+    Command{"dot", "dot products under any accumulator, step by step or block by block",
+            declare_dot},
     Command{"list", "formats, presets, models and everything else that has a name", declare_list},
 };
 

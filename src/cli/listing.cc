@@ -7,6 +7,7 @@
 
 #include "analysis/check.h"
 #include "emulation/accumulator.h"
+#include "emulation/block_format.h"
 #include "emulation/format.h"
 #include "emulation/kernel_set.h"
 #include "emulation/rounding.h"
@@ -27,25 +28,46 @@ std::string str(std::string_view text) {
   return std::string(text);
 }
 
-std::string overflow_text(const Format& f) {
-  switch (f.overflow) {
-    case OverflowPolicy::kInfinity:
-      return "infinity";
-    case OverflowPolicy::kSaturate:
-      return "largest finite";
-    case OverflowPolicy::kNan:
-      return "NaN";
-  }
-  return "";
-}
-
 Listing list_formats() {
-  Listing out{{"format", "bits", "p", "emin", "emax", "overflow", "aliases", "limits", "source"},
+  Listing out{{"format", "bits", "p", "emin", "emax", "overflow", "subnormals", "aliases", "limits",
+               "source"},
               {}};
   for (const Format& f : formats()) {
     out.rows.push_back({f.name, fmt::format("{}", f.storage_bits()), fmt::format("{}", f.precision),
-                        fmt::format("{}", f.emin), fmt::format("{}", f.emax), overflow_text(f),
+                        fmt::format("{}", f.emin), fmt::format("{}", f.emax),
+                        str(to_string(f.overflow)), str(to_string(f.subnormals)),
                         join(f.aliases, ", "), f.help, f.source});
+  }
+  return out;
+}
+
+Listing list_suffixes() {
+  Listing out{{"suffix", "kind", "meaning", "source"}, {}};
+  for (const FormatPolicy& p : format_policies()) {
+    out.rows.push_back(
+        {"+" + str(p.name), p.overflow ? "overflow" : "subnormals", str(p.help), str(p.source)});
+  }
+  return out;
+}
+
+Listing list_blocks() {
+  Listing out{
+      {"format", "element", "block", "scale", "bits per element", "aliases", "meaning", "source"},
+      {}};
+  for (const BlockFormat& f : block_formats()) {
+    const bool is_e8m0 = f.scale == ScaleFormat::kE8m0;
+    out.rows.push_back({f.name, f.element->name, fmt::format("{}", f.block_size),
+                        is_e8m0 ? "e8m0, " + str(to_string(f.rule)) : "e4m3 and FP32",
+                        fmt::format("{:.4g}", f.bits_per_element()), join(f.aliases, ", "), f.help,
+                        f.source});
+  }
+  return out;
+}
+
+Listing list_scale_rules() {
+  Listing out{{"scale rule", "meaning", "source"}, {}};
+  for (const ScaleRuleInfo& r : scale_rules()) {
+    out.rows.push_back({str(r.name), str(r.help), str(r.source)});
   }
   return out;
 }
@@ -165,6 +187,12 @@ Listing list_checks() {
 constexpr std::array kTopics = {
     ListTopic{"formats", "number formats; any e<E>m<M> (E 2..8, M 1..23) works as well",
               list_formats},
+    ListTopic{"suffixes", "what may follow a format's name, as in fp8_e4m3+saturate",
+              list_suffixes},
+    ListTopic{"blocks", "block formats with shared scales: NAME[+scale rule][+element policies]",
+              list_blocks},
+    ListTopic{"scale-rules", "how a block's power-of-two scale follows from its largest magnitude",
+              list_scale_rules},
     ListTopic{"roundings", "rounding modes", list_roundings},
     ListTopic{"presets", "policies that ship with Lockstep", list_presets},
     ListTopic{"scalers", "loss scalers", list_scalers},

@@ -25,6 +25,14 @@ const Format* wider(const Format* a, const Format* b) {
 struct Operands {
   std::vector<int> value;             // program value the op reads
   std::vector<const Format*> format;  // of the gradient: what the op's class made of the operand
+  std::vector<const Format*> seen;    // the format the op computes with, wider than the value's
+                                      // where widening needed no cast
+};
+
+// A value to read, and the format the op computes with.
+struct Operand {
+  int value;
+  const Format* seen;
 };
 
 // The truth lane: everything FP64, nothing to cast, no exceptions.
@@ -92,9 +100,10 @@ class Lowering {
 
   // One operand of the node being lowered. `value`: as it would be read; `original`: before any
   // cast its forward partner made, which a rule starts from. `is_factor`: [gemm] operand applies.
-  int read_operand(const Node& node, size_t operand, int value, int original, const Format* target,
-                   bool is_factor) {
-    if (builder_.format_of(value) == nullptr) return value;  // integers
+  Operand read_operand(const Node& node, size_t operand, int value, int original,
+                       const Format* target, bool is_factor) {
+    if (builder_.format_of(value) == nullptr) return {value, nullptr};  // integers
+    const Format* seen = target != nullptr ? target : builder_.format_of(value);
     const int32_t site = sites_.find(node.id, Point::kOperand, static_cast<int>(operand));
     Rounding rounding = policy_.rounding;
     const Format* factor = is_factor ? policy_.gemm_operand : nullptr;
@@ -104,13 +113,14 @@ class Lowering {
       target = factor;
       rounding = policy_.gemm_operand_rounding;
     }
+    if (factor != nullptr && !contains(*factor, *seen)) seen = factor;
     const RuleBook::SiteRule rule = rules_.at_site(site);
     if (rule.rounding) rounding = *rule.rounding;
     if (rule.format != nullptr) {
-      target = rule.format;
+      target = seen = rule.format;
       value = original;
     }
-    return builder_.read(value, target, rounding, site);
+    return {builder_.read(value, target, rounding, site), seen};
   }
   static bool is_factor(const OpDef& op, size_t operand) {
     return op.has_gemm_accumulator &&
@@ -120,9 +130,10 @@ class Lowering {
 
   // --- the op instruction ---
   // `formats`: of every output before rules. `compute`: the forward node's compute rule, or null.
+  // `seen`: formats the op computes with, by input.
   void add_op(const Node& node, const OpDef& op, std::vector<int> inputs,
-              const std::vector<const Format*>& formats, const Format* compute,
-              const std::string& forward_op) {
+              const std::vector<const Format*>& seen, const std::vector<const Format*>& formats,
+              const Format* compute, const std::string& forward_op) {
     std::vector<ValueRounding> roundings;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const bool is_float = node.outputs[k].element == ElementType::kFloat;
@@ -142,26 +153,26 @@ class Lowering {
     if (!op.has_gemm_accumulator) return;
     const Accumulator* by_rule = rules_.accumulator(node, forward_op);
     if (by_rule != nullptr) run.gemm_accumulator = by_rule;
-    set_unit(node, op, run, by_rule != nullptr);
+    set_unit(node, op, run, seen, by_rule != nullptr);
     if (!contains(*run.gemm_accumulator->format, *container_)) {
       run.accumulator_site = sites_.find(node.id, Point::kAccumulator, 0);
     }
   }
   // The accumulator as it is for this op's factors.
-  void set_unit(const Node& node, const OpDef& op, Instruction& run, bool by_rule) {
-    const int a = run.inputs.at(static_cast<size_t>(op.product_operands.at(0)));
-    const int b = run.inputs.at(static_cast<size_t>(op.product_operands.at(1)));
+  void set_unit(const Node& node, const OpDef& op, Instruction& run,
+                const std::vector<const Format*>& seen, bool by_rule) {
+    const auto a = static_cast<size_t>(op.product_operands.at(0));
+    const auto b = static_cast<size_t>(op.product_operands.at(1));
     const AccumulatorChoice choice =
-        choose_accumulator(policy_, *run.gemm_accumulator, by_rule, *builder_.format_of(a),
-                           *builder_.format_of(b));
+        choose_accumulator(policy_, *run.gemm_accumulator, by_rule, *seen.at(a), *seen.at(b));
     if (!choice.problem.empty()) {
       unit_problems_.push_back(layer_of(graph_, node) + " " + node.op + ": " + choice.problem);
     }
     run.gemm_accumulator = choice.accumulator;
     policy_unit_used_ = policy_unit_used_ || choice.accumulator == policy_.gemm_accumulator;
     run.factor_formats.assign(run.inputs.size(), nullptr);
-    run.factor_formats[static_cast<size_t>(op.product_operands[0])] = choice.a;
-    run.factor_formats[static_cast<size_t>(op.product_operands[1])] = choice.b;
+    run.factor_formats[a] = choice.a;
+    run.factor_formats[b] = choice.b;
   }
   // An op that a rule makes compute in FP32 does not sum in FP16.
   const Accumulator* wide_enough(const Accumulator* accumulator, const Format* compute) const {
@@ -209,8 +220,10 @@ class Lowering {
       used.format.push_back(cast_to != nullptr && builder_.format_of(value) != nullptr
                                 ? cast_to
                                 : builder_.format_of(value));
-      used.value.push_back(
-          read_operand(node, i, value, value, cast_to, is_factor(op, i) && compute == nullptr));
+      const Operand operand =
+          read_operand(node, i, value, value, cast_to, is_factor(op, i) && compute == nullptr);
+      used.value.push_back(operand.value);
+      used.seen.push_back(operand.seen);
     }
     std::vector<const Format*> formats;
     const Format* first = target != nullptr ? target : followed(op, used.format);
@@ -218,7 +231,7 @@ class Lowering {
       formats.push_back(extra_output_format(node, op, k, compute, first));
     }
     compute_[node.id] = compute;
-    add_op(node, op, used.value, formats, compute, node.op);
+    add_op(node, op, used.value, used.seen, formats, compute, node.op);
   }
 
   // Running statistics pass through an op in their buffer's format, whatever the op's class.
@@ -274,7 +287,7 @@ class Lowering {
     const Operands& used = operands_.at(forward.id);
     const Format* compute = compute_.at(forward.id);
     std::vector<int> inputs;
-    std::vector<const Format*> input_formats;
+    std::vector<const Format*> input_formats, seen;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const std::string& id = node.inputs[i];
       const int original = builder_.stored(id);
@@ -286,8 +299,13 @@ class Lowering {
       } else if (saved != forward.inputs.end()) {
         value = used.value[static_cast<size_t>(saved - forward.inputs.begin())];
       }
-      inputs.push_back(
-          read_operand(node, i, value, original, target, is_factor(op, i) && compute == nullptr));
+      const Operand operand =
+          read_operand(node, i, value, original, target, is_factor(op, i) && compute == nullptr);
+      inputs.push_back(operand.value);
+      // A saved operand is computed with as the forward op did, unless a rule casts it anew.
+      const bool as_saved = saved != forward.inputs.end() && operand.value == value;
+      seen.push_back(as_saved ? used.seen[static_cast<size_t>(saved - forward.inputs.begin())]
+                              : operand.seen);
       input_formats.push_back(target != nullptr ? target : builder_.format_of(value));
     }
     std::vector<const Format*> formats;
@@ -296,7 +314,7 @@ class Lowering {
       const Format* own = gradient_format(node, k, forward, used);
       formats.push_back(own != nullptr ? own : extra_output_format(node, op, k, compute, first));
     }
-    add_op(node, op, std::move(inputs), formats, compute, forward.op);
+    add_op(node, op, std::move(inputs), seen, formats, compute, forward.op);
   }
 
   // The format in which `forward` gave the output that `gradient` belongs to.
@@ -335,9 +353,9 @@ class Lowering {
     std::vector<int> inputs;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const int value = builder_.stored(node.inputs[i]);
-      inputs.push_back(read_operand(node, i, value, value, target, /*is_factor=*/false));
+      inputs.push_back(read_operand(node, i, value, value, target, /*is_factor=*/false).value);
     }
-    add_op(node, find_op(node.op), std::move(inputs), {target}, nullptr, node.op);
+    add_op(node, find_op(node.op), std::move(inputs), {}, {target}, nullptr, node.op);
   }
 
   // --- results ---

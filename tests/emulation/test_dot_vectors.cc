@@ -5,16 +5,12 @@
 #include <zlib.h>
 
 #include <bit>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "emulation/dot.h"
+#include "emulation/dot_vectors.h"
 #include "emulation/rounding.h"
 
 namespace lockstep {
@@ -22,86 +18,23 @@ namespace {
 
 namespace fs = std::filesystem;
 const fs::path kShared = fs::path(LOCKSTEP_SOURCE_DIR) / ".." / "shared";
-
-using Row = std::map<std::string, std::string>;
-std::vector<Row> read_csv(const fs::path& path) {
-  std::ifstream in(path);
-  std::vector<Row> rows;
-  std::vector<std::string> names;
-  std::string line;
-  while (std::getline(in, line)) {
-    std::vector<std::string> cells;
-    std::stringstream cell_text(line);
-    for (std::string cell; std::getline(cell_text, cell, ',');) cells.push_back(cell);
-    if (names.empty()) {
-      names = cells;
-      continue;
-    }
-    cells.resize(names.size());
-    Row row;
-    for (size_t i = 0; i < names.size(); ++i) row[names[i]] = cells[i];
-    rows.push_back(row);
-  }
-  return rows;
-}
-
-// Hex words to the floats that hold them. NaN codes of any format become NaN.
-std::vector<float> decode_words(const std::string& text, const Format& format) {
-  std::vector<float> values;
-  std::stringstream words(text);
-  for (std::string word; words >> word;) {
-    const auto bits = static_cast<uint32_t>(std::stoul(word, nullptr, 16));
-    // TF32 operands are raw 32-bit registers.
-    values.push_back(format.name == "tf32" || format.name == "fp32"
-                         ? std::bit_cast<float>(bits)
-                         : static_cast<float>(decode(bits, format)));
-  }
-  return values;
-}
-
-const std::map<std::string, std::string> kFormatNames = {{"f16", "fp16"},      {"bf16", "bf16"},
-                                                         {"tf32", "tf32"},     {"e4m3", "fp8_e4m3"},
-                                                         {"e5m2", "fp8_e5m2"}, {"f32", "fp32"}};
-
-// The accumulator that a row of mma_vectors.csv is about.
-std::string accumulator_of(const Row& row) {
-  const std::string& type = row.at("type_ab");
-  std::string name = row.at("arch") + "_" + (type[0] == 'e' ? "fp8" : kFormatNames.at(type));
-  if (row.at("instr").find("emulated") != std::string::npos) name += "_mma";
-  if (row.at("acc") == "f16") name += "_acc16";
-  return name;
-}
-
-bool same(double result, float expected) {
-  if (std::isnan(expected) || std::isnan(result)) return std::isnan(expected) == std::isnan(result);
-  return std::bit_cast<uint32_t>(static_cast<float>(result)) == std::bit_cast<uint32_t>(expected);
-}
+const fs::path kVectors = kShared / "reference" / "mma_vectors.csv";
 
 struct Count {
   int64_t rows = 0, wrong = 0;
 };
 
-void check_rows(const std::vector<Row>& rows, bool uncertain, Count& count) {
-  for (const Row& row : rows) {
-    if ((row.at("confidence") == "uncertain") != uncertain) continue;
-    const Accumulator& accumulator = find_accumulator(accumulator_of(row));
-    const Format& format = find_format(kFormatNames.at(row.at("type_ab")));
-    const std::vector<float> a = decode_words(row.at("a"), format);
-    const std::vector<float> b = decode_words(row.at("b"), format);
-    REQUIRE(static_cast<int>(a.size()) == std::stoi(row.at("K")));
-    CHECK(accumulator.block.length == std::stoi(row.at("L")));
-    CHECK(accumulator.block.fraction_bits == std::stoi(row.at("F")));
-    const Format& outer = *accumulator.register_format;
-    const float c = decode_words(row.at("c"), outer)[0], d = decode_words(row.at("d"), outer)[0];
-    const DotOperands<float> operands{a.data(), b.data(), static_cast<int64_t>(a.size()), &format,
-                                      &format};
-    const double result = accumulate_dot(accumulator, operands, c);
+void check_rows(bool uncertain, Count& count) {
+  for (const DotVector& row : read_dot_vectors(kVectors.string(), {})) {
+    if ((row.confidence == "uncertain") != uncertain) continue;
+    const double result = accumulate_dot(*row.accumulator, row.operands(), row.c);
+    REQUIRE(row.d.has_value());
     ++count.rows;
-    if (same(result, d)) continue;
+    if (same_result(result, *row.d)) continue;
     ++count.wrong;
-    CAPTURE(row.at("id"));
-    CAPTURE(row.at("tag"));
-    CHECK_MESSAGE(false, accumulator.name, ": got ", result, ", must be ", d);
+    CAPTURE(row.id);
+    CAPTURE(row.tag);
+    CHECK_MESSAGE(false, row.accumulator->name, ": got ", result, ", must be ", *row.d);
   }
 }
 
@@ -130,28 +63,17 @@ struct Recording {
   bool starts_from_zero = false;                    // c is ignored
 };
 constexpr Recording kRecordings[] = {
-    {"V100", "fp16", "volta_fp16", "fp32"},
-    {"V100", "fp16", "volta_fp16_acc16", "fp16"},
-    {"A100", "fp16", "ampere_fp16", "fp32"},
-    {"A100", "fp16", "ampere_fp16_acc16", "fp16"},
-    {"A100", "bf16", "ampere_bf16", "fp32"},
-    {"A100", "tf32", "ampere_tf32", "fp32"},
-    {"Ada", "fp16", "ada_fp16", "fp32"},
-    {"Ada", "fp16", "ada_fp16_acc16", "fp16"},
-    {"Ada", "bf16", "ada_bf16", "fp32"},
-    {"Ada", "tf32", "ada_tf32", "fp32"},
-    {"Ada", "E4M3", "ada_fp8", "fp32"},
-    {"Ada", "E4M3", "ada_fp8_acc16", "fp16"},
-    {"Ada", "E5M2", "ada_fp8", "fp32"},
-    {"Ada", "E5M2", "ada_fp8_acc16", "fp16"},
-    {"H100", "fp16", "hopper_fp16", "fp32"},
-    {"H100", "fp16", "hopper_fp16_acc16", "fp16"},
-    {"H100", "bf16", "hopper_bf16", "fp32"},
-    {"H100", "tf32", "hopper_tf32", "fp32"},
-    {"H100", "E4M3", "hopper_fp8", "fp32", true},
-    {"H100", "E4M3", "hopper_fp8_mma_acc16", "fp16"},
-    {"H100", "E5M2", "hopper_fp8", "fp32", true},
-    {"H100", "E5M2", "hopper_fp8_mma_acc16", "fp16"},
+    {"V100", "fp16", "volta_fp16", "fp32"},       {"V100", "fp16", "volta_fp16_acc16", "fp16"},
+    {"A100", "fp16", "ampere_fp16", "fp32"},      {"A100", "fp16", "ampere_fp16_acc16", "fp16"},
+    {"A100", "bf16", "ampere_bf16", "fp32"},      {"A100", "tf32", "ampere_tf32", "fp32"},
+    {"Ada", "fp16", "ada_fp16", "fp32"},          {"Ada", "fp16", "ada_fp16_acc16", "fp16"},
+    {"Ada", "bf16", "ada_bf16", "fp32"},          {"Ada", "tf32", "ada_tf32", "fp32"},
+    {"Ada", "E4M3", "ada_fp8", "fp32"},           {"Ada", "E4M3", "ada_fp8_acc16", "fp16"},
+    {"Ada", "E5M2", "ada_fp8", "fp32"},           {"Ada", "E5M2", "ada_fp8_acc16", "fp16"},
+    {"H100", "fp16", "hopper_fp16", "fp32"},      {"H100", "fp16", "hopper_fp16_acc16", "fp16"},
+    {"H100", "bf16", "hopper_bf16", "fp32"},      {"H100", "tf32", "hopper_tf32", "fp32"},
+    {"H100", "E4M3", "hopper_fp8", "fp32", true}, {"H100", "E4M3", "hopper_fp8_mma_acc16", "fp16"},
+    {"H100", "E5M2", "hopper_fp8", "fp32", true}, {"H100", "E5M2", "hopper_fp8_mma_acc16", "fp16"},
 };
 
 const Format& recorded_format(const std::string& name) {
@@ -163,25 +85,23 @@ const Format& recorded_format(const std::string& name) {
 }  // namespace
 
 TEST_CASE("dot: every settled row of mma_vectors.csv") {
-  const fs::path path = kShared / "reference" / "mma_vectors.csv";
-  if (!fs::exists(path)) {
+  if (!fs::exists(kVectors)) {
     MESSAGE("skipped: no mma_vectors.csv beside the repository");
     return;
   }
   Count count;
-  check_rows(read_csv(path), /*uncertain=*/false, count);
+  check_rows(/*uncertain=*/false, count);
   MESSAGE("mma_vectors.csv: ", count.rows, " rows, ", count.wrong, " mismatches");
   CHECK(count.rows > 700);
 }
 
 TEST_CASE("dot: the uncertain rows under the default switches") {
-  const fs::path path = kShared / "reference" / "mma_vectors.csv";
-  if (!fs::exists(path)) {
+  if (!fs::exists(kVectors)) {
     MESSAGE("skipped: no mma_vectors.csv beside the repository");
     return;
   }
   Count count;
-  check_rows(read_csv(path), /*uncertain=*/true, count);
+  check_rows(/*uncertain=*/true, count);
   CHECK(count.rows == 53);
 }
 
@@ -213,7 +133,7 @@ TEST_CASE("dot: every row of every recording") {
       const DotOperands<float> operands{x.data(), y.data(), static_cast<int64_t>(x.size()), &format,
                                         &format};
       const double result = accumulate_dot(accumulator, operands, start);
-      wrong_here += same(result, decode_line(d[i], 2)[0]) ? 0 : 1;
+      wrong_here += same_result(result, decode_line(d[i], 2)[0]) ? 0 : 1;
     }
     CAPTURE(r.gpu);
     CAPTURE(r.format);

@@ -65,20 +65,21 @@ static_assert((fp16(1) <=> fp16(2)) == std::partial_ordering::less && fp16(0) ==
 static_assert(static_cast<int>(fp16(-7.9)) == -7 && static_cast<float>(tf32(0.5f)) == 0.5f);
 
 TEST_CASE("scalar types: the constants of a type are those of its row") {
-  for_each_type(kAllTypes, [](const auto& type) {
-    constexpr NumberFormat kFormat = std::decay_t<decltype(type)>::Type::kFormat;
-    const Format& row = type.format();
+  const auto check = [](const NumberFormat& constants, const Format& row) {
     CAPTURE(row.name);
-    CHECK(kFormat.precision == row.precision);
-    CHECK(kFormat.emin == row.emin);
-    CHECK(kFormat.emax() == row.emax);
-    CHECK(kFormat.exponent_bits == row.exponent_bits);
-    CHECK(kFormat.storage_bits() == row.storage_bits());
-    CHECK(kFormat.has_infinity() == row.has_infinity);
-    CHECK(kFormat.has_nan() == row.has_nan);
-    CHECK(kFormat.has_negative_zero() == row.has_negative_zero);
-    CHECK(kFormat.overflow == row.overflow);
-    CHECK(kFormat.subnormals == row.subnormals);
+    CHECK(constants.precision == row.precision);
+    CHECK(constants.emin == row.emin);
+    CHECK(constants.emax() == row.emax);
+    CHECK(constants.exponent_bits == row.exponent_bits);
+    CHECK(constants.storage_bits() == row.storage_bits());
+    CHECK(constants.has_infinity() == row.has_infinity);
+    CHECK(constants.has_nan() == row.has_nan);
+    CHECK(constants.has_negative_zero() == row.has_negative_zero);
+    CHECK(constants.overflow == row.overflow);
+    CHECK(constants.subnormals == row.subnormals);
+  };
+  for_each_type(kAllTypes, [&](const auto& type) {
+    check(std::decay_t<decltype(type)>::Type::kFormat, type.format());
   });
 }
 
@@ -134,6 +135,36 @@ TEST_CASE("scalar types: rounding is that of round_to_format, in every mode") {
   });
 }
 
+TEST_CASE("scalar types: with FP32's widths doubles are rounded as by round_to_format") {
+  using T = ieee<8, 23>;
+  const Format& format = find_format("fp32");
+  const RandomStream stream(5, RandomPurpose::kTest, 4);
+  constexpr int kCount = 20000, kDroppedBits = 52 - 23, kRandomBits = 32;
+  int wrong = 0;
+  for (int i = 0; i < kCount; ++i) {
+    const uint64_t bits = uint64_t{stream.bits(2 * i)} << 32 | stream.bits(2 * i + 1);
+    // Exponents over FP32's range and beyond both its ends; every fourth number a tie.
+    const double significand = std::bit_cast<double>(bits >> 12 | uint64_t{1023} << 52);
+    const double tie = std::trunc(std::ldexp(significand, 23)) + 0.5;
+    const int exponent = static_cast<int>(bits % 300) - 160;
+    const double x =
+        i % 4 == 0 ? std::ldexp(tie, exponent - 23) : std::ldexp(significand, exponent);
+    for (const Rounding rounding : kDeterministic) {
+      wrong += T::round(x, rounding).to_bits() !=
+               code_of<T>(round_to_format(x, format, rounding), format);
+    }
+    wrong += T(x).to_bits() != std::bit_cast<uint32_t>(static_cast<float>(x));
+    // Random bits around the dropped part of a normal number: up below it, down from it on.
+    const uint64_t dropped = std::bit_cast<uint64_t>(x) & ((uint64_t{1} << kDroppedBits) - 1);
+    const auto fraction = static_cast<uint32_t>(dropped << (kRandomBits - kDroppedBits));
+    for (const uint32_t random : {fraction - 1, fraction, fraction + 1}) {
+      wrong += T::round(x, Rounding::kStochastic, random).to_bits() !=
+               code_of<T>(round_to_format(x, format, Rounding::kStochastic, random), format);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("scalar types: integers are rounded once") {
   const RandomStream random(7, RandomPurpose::kTest, 1);
   for_each_type(kAllTypes, [&](const auto& type) {
@@ -165,32 +196,69 @@ TEST_CASE("scalar types: integers are rounded once") {
   CHECK(bf16((uint64_t{1} << 63) + (uint64_t{1} << 55) + 1) == bf16(0x1.02p63));
 }
 
+namespace {
+
+// numeric_limits as plain numbers, so that one function checks all types.
+struct Limits {
+  int digits, digits10, max_digits10, min_exponent, min_exponent10, max_exponent, max_exponent10;
+  bool has_infinity, has_quiet_nan, is_iec559, has_subnormals;
+  double max, lowest, min, denorm_min, epsilon, round_error, infinity, quiet_nan;
+};
+
+template <typename T>
+Limits limits_of() {
+  using L = std::numeric_limits<T>;
+  const auto value = [](T x) { return static_cast<double>(x); };
+  return {L::digits,
+          L::digits10,
+          L::max_digits10,
+          L::min_exponent,
+          L::min_exponent10,
+          L::max_exponent,
+          L::max_exponent10,
+          L::has_infinity,
+          L::has_quiet_NaN,
+          L::is_iec559,
+          L::has_denorm == std::denorm_present,
+          value(L::max()),
+          value(L::lowest()),
+          value(L::min()),
+          value(L::denorm_min()),
+          value(L::epsilon()),
+          value(L::round_error()),
+          value(L::infinity()),
+          value(L::quiet_NaN())};
+}
+
+void check_limits(const Limits& limits, const Format& f) {
+  CAPTURE(f.name);
+  CHECK(limits.digits == f.precision);
+  CHECK(limits.digits10 == static_cast<int>(std::floor((f.precision - 1) * std::log10(2))));
+  CHECK(limits.max_digits10 == static_cast<int>(std::ceil(1 + f.precision * std::log10(2))));
+  CHECK(limits.min_exponent == f.emin + 1);
+  CHECK(limits.max_exponent == f.emax + 1);
+  CHECK(limits.min_exponent10 == static_cast<int>(std::ceil(std::log10(f.min_normal()))));
+  CHECK(limits.max_exponent10 == static_cast<int>(std::floor(std::log10(f.max_finite))));
+  CHECK(limits.has_infinity == f.has_infinity);
+  CHECK(limits.has_quiet_nan == f.has_nan);
+  CHECK(limits.is_iec559 == f.is_ieee_like());
+  CHECK(limits.has_subnormals == f.has_subnormals());
+  CHECK(limits.max == f.max_finite);
+  CHECK(limits.lowest == -f.max_finite);
+  CHECK(limits.min == f.min_normal());
+  CHECK(limits.denorm_min == f.min_subnormal());
+  const bool epsilon_is_flushed = f.machine_epsilon() < f.min_subnormal();
+  CHECK(limits.epsilon == (epsilon_is_flushed ? 0 : f.machine_epsilon()));
+  CHECK(limits.round_error == 0.5);
+  CHECK(std::isinf(limits.infinity) == f.has_infinity);
+  CHECK(std::isnan(limits.quiet_nan) == f.has_nan);
+}
+
+}  // namespace
+
 TEST_CASE("scalar types: numeric_limits are those of the row") {
   for_each_type(kAllTypes, [](const auto& type) {
-    using Limits = std::numeric_limits<typename std::decay_t<decltype(type)>::Type>;
-    const Format& f = type.format();
-    CAPTURE(f.name);
-    CHECK(Limits::is_specialized);
-    CHECK(Limits::digits == f.precision);
-    CHECK(Limits::digits10 == static_cast<int>(std::floor((f.precision - 1) * std::log10(2))));
-    CHECK(Limits::max_digits10 == static_cast<int>(std::ceil(1 + f.precision * std::log10(2))));
-    CHECK(Limits::min_exponent == f.emin + 1);
-    CHECK(Limits::max_exponent == f.emax + 1);
-    CHECK(Limits::min_exponent10 == static_cast<int>(std::ceil(std::log10(f.min_normal()))));
-    CHECK(Limits::max_exponent10 == static_cast<int>(std::floor(std::log10(f.max_finite))));
-    CHECK(Limits::has_infinity == f.has_infinity);
-    CHECK(Limits::has_quiet_NaN == f.has_nan);
-    CHECK(Limits::is_iec559 == f.is_ieee_like());
-    CHECK((Limits::has_denorm == std::denorm_present) == f.has_subnormals());
-    CHECK(static_cast<double>(Limits::max()) == f.max_finite);
-    CHECK(static_cast<double>(Limits::lowest()) == -f.max_finite);
-    CHECK(static_cast<double>(Limits::min()) == f.min_normal());
-    CHECK(static_cast<double>(Limits::denorm_min()) == f.min_subnormal());
-    const bool epsilon_is_flushed = f.machine_epsilon() < f.min_subnormal();
-    CHECK(static_cast<double>(Limits::epsilon()) == (epsilon_is_flushed ? 0 : f.machine_epsilon()));
-    CHECK(static_cast<double>(Limits::round_error()) == 0.5);
-    CHECK(isinf(Limits::infinity()) == f.has_infinity);
-    CHECK(isnan(Limits::quiet_NaN()) == f.has_nan);
+    check_limits(limits_of<typename std::decay_t<decltype(type)>::Type>(), type.format());
   });
   using Wide = std::numeric_limits<ieee<8, 23>>;
   using Float = std::numeric_limits<float>;
@@ -214,8 +282,10 @@ TEST_CASE("scalar types: neighbours walk through all values") {
     size_t wrong = 0;
     for (size_t i = 0; i + 1 < values.size(); ++i) {
       const T x(values[i]), next(values[i + 1]);
-      wrong += nextafter(x, largest) != next || nextafter(next, -largest) != x;
-      wrong += nextafter(-x, -largest) != -next || nextafter(-next, largest) != -x;
+      wrong += nextafter(x, largest).to_bits() != next.to_bits();
+      wrong += nextafter(next, -largest).to_bits() != x.to_bits();
+      wrong += nextafter(-x, -largest).to_bits() != (-next).to_bits();
+      wrong += nextafter(-next, largest).to_bits() != (-x).to_bits();
       wrong += !(x < next) || !(-next < -x) || x == next || !(next >= x);
     }
     CHECK(wrong == 0);
@@ -230,7 +300,7 @@ TEST_CASE("scalar types: neighbours walk through all values") {
 }
 
 TEST_CASE("scalar types: signs, NaN and equality") {
-  for_each_type(kAllTypes, [](const auto& type) {
+  for_each_type(kNamedTypes, [](const auto& type) {
     using T = typename std::decay_t<decltype(type)>::Type;
     const Format& format = type.format();
     CAPTURE(format.name);

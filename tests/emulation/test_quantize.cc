@@ -306,6 +306,39 @@ TEST_CASE("saturation is counted") {
   CHECK(std::isinf(y[4]));
 }
 
+TEST_CASE("flushes, saturated infinities and NaN in formats without any are counted") {
+  const float x[] = {0x1p-15f,        -0x1.fffp-15f, 0x1p-14f, 1e5f,
+                     -kFloatInfinity, std::nanf(""), -0.0f};
+  const auto count = [&](const char* name) {
+    float y[7];
+    TensorStats s;
+    quantize<float>(x, y, {.format = &find_format(name)}, &s);
+    CHECK(s.nan == 1);
+    CHECK(std::isnan(y[5]));
+    return s;
+  };
+  TensorStats s = count("fp16+flush_in+saturate");
+  CHECK(s.to_zero == 2);
+  CHECK(s.to_subnormal == 0);
+  CHECK(s.saturated == 2);
+  CHECK(s.to_infinity == 0);
+  CHECK(s.inexact == 4);
+  s = count("fp16+flush_out");
+  CHECK(s.to_zero == 1);
+  CHECK(s.to_subnormal == 0);
+  CHECK(s.saturated == 0);
+  CHECK(s.to_infinity == 1);
+  CHECK(s.inexact == 3);
+  s = count("fp8_e4m3fnuz");  // -0 becomes +0, which is equal to it
+  CHECK(s.source_zero == 1);
+  CHECK(s.to_zero == 3);
+  CHECK(s.to_infinity == 1);
+  CHECK(s.inexact == 5);
+  s = count("fp4_e2m1");
+  CHECK(s.to_zero == 3);
+  CHECK(s.saturated == 2);
+}
+
 TEST_CASE("doubles: the same statistics, bins clamped, any exponent") {
   const double x[] = {1e300, -1e-300, 1.5, 0.0, -0.0, std::nan(""), 0x1p-1074};
   double y[7];
@@ -346,20 +379,40 @@ TEST_CASE("arrays of no elements") {
   }
 }
 
-TEST_CASE("stochastic rounding is unbiased within 5 sigma") {
-  const Format& f = find_format("fp8_e5m2");
+TEST_CASE("stochastic rounding is unbiased within 5 sigma, for every format") {
   const int64_t n = 100000;
-  for (const float x : {1.0625f, 0x1.8p-17f, 3.9f, -0.3f}) {
-    const std::vector<float> data(n, x);
-    std::vector<float> out(n);
-    TensorStats s;
-    quantize<float>(data, out, {&f, Rounding::kStochastic, {.seed = 1, .site = 2}}, &s);
-    REQUIRE(s.count == n);
-    const double p = oracle_probability_up(x, f);
-    const double far = round_to_format(x, f, x > 0 ? Rounding::kUp : Rounding::kDown);
-    const auto ups = std::count(out.begin(), out.end(), static_cast<float>(far));
-    CHECK(std::abs(static_cast<double>(ups) - p * n) < 5 * std::sqrt(n * p * (1 - p)));
+  uint32_t site = 0;
+  for (const Format* format : tested_formats()) {
+    const Format& f = *format;
+    if (f.precision > 11) continue;  // the points below lie between two values
+    // Between 1 and the next, below the smallest normal number, below the smallest number.
+    const double step = std::ldexp(1.0, f.emin - f.precision + 1);
+    for (const double x : {1 + 0.3 * f.machine_epsilon(), -1.5 - 0.7 * f.machine_epsilon(),
+                           f.min_normal() - 0.6 * step, -0.2 * step}) {
+      const float input = static_cast<float>(x);
+      const std::vector<float> data(n, input);
+      std::vector<float> out(n);
+      TensorStats s;
+      quantize<float>(data, out, {&f, Rounding::kStochastic, {.seed = 1, .site = ++site}}, &s);
+      REQUIRE(s.count == n);
+      const double low = round_to_format(input, f, Rounding::kTowardZero);
+      const double high = round_to_format(input, f, x > 0 ? Rounding::kUp : Rounding::kDown);
+      INFO(f.name << " at " << x);
+      if (low == high) {  // both flushed
+        CHECK(std::abs(x) < f.min_normal());
+        CHECK(s.to_zero == n);
+        continue;
+      }
+      const double p = oracle_probability_up(input, f);
+      const auto ups = std::count(out.begin(), out.end(), static_cast<float>(high));
+      const auto downs = std::count(out.begin(), out.end(), static_cast<float>(low));
+      CHECK(ups + downs == n);
+      CHECK(p > 0.1);
+      CHECK(p < 0.9);
+      CHECK(std::abs(static_cast<double>(ups) - p * n) < 5 * std::sqrt(n * p * (1 - p)));
+    }
   }
+  CHECK(site > 60);
 }
 
 TEST_CASE("the hash sees every single changed bit, every swap, and the place") {

@@ -1,14 +1,20 @@
-// The scalar definition of rounding against exact arithmetic, where results can change: at every
-// code, every midpoint, the overflow threshold, and the FP32 neighbours of each.
+// The definition of rounding and every kernel's, against exact arithmetic, where results can
+// change: at every code, every midpoint, the overflow and underflow thresholds, and the FP32
+// neighbours of each.
 #include <doctest/doctest.h>
 
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "emulation/format.h"
+#include "emulation/kernel_set.h"
 #include "emulation/oracle.h"
+#include "emulation/reduction.h"
 #include "emulation/rounding.h"
+#include "emulation/scalar/float_rounder.h"
 #include "emulation/stochastic.h"
 #include "src/core/error.h"
 #include "src/core/random.h"
@@ -24,53 +30,103 @@ bool same(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-bool deterministic(Rounding r) {
-  return r != Rounding::kStochastic;
+// Positive floats around the places where rounding to `f` changes.
+std::vector<float> interesting_floats(const Format& f) {
+  std::vector<double> places = {0x1p-149, 0x1p-126, 0x1.fffffep127};
+  const std::vector<double> values = nonnegative_values(f);
+  for (size_t i = 0; i + 1 < values.size(); ++i) {
+    places.push_back(values[i]);
+    places.push_back(values[i] / 2 + values[i + 1] / 2);
+  }
+  // Overflow: half a place beyond max_finite, one place, far beyond.
+  const double place = ulp(f.max_finite, f);
+  for (const double beyond : {0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0}) {
+    places.push_back(f.max_finite + beyond * place);
+  }
+  // Underflow: where a flush or a rounding to the smallest normal number begins.
+  const double step = std::ldexp(1.0, f.emin - f.precision + 1);
+  for (const double below : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+    places.push_back(f.min_normal() - below * step);
+  }
+  std::vector<float> floats;
+  for (const double x : places) {
+    const float nearest = static_cast<float>(x);
+    floats.push_back(nearest);
+    floats.push_back(std::nextafter(nearest, kFloatInfinity));
+    floats.push_back(std::nextafter(nearest, -kFloatInfinity));
+  }
+  std::erase_if(floats, [](float x) { return !(x > 0) || std::isinf(x); });
+  return floats;
 }
 
+// Results of round_to_format and of every kernel set that are not the oracle's.
 struct Tally {
   int64_t checked = 0, wrong = 0;
   double first_wrong = 0;
+
+  void add(double x, double got, double expected) {
+    ++checked;
+    if (same(got, expected)) return;
+    if (wrong++ == 0) first_wrong = x;
+  }
 };
 
-// x and -x in every deterministic mode.
-void check_point(double x, const Format& f, Tally& tally) {
-  for (const RoundingInfo& mode : roundings()) {
-    if (!deterministic(mode.rounding)) continue;
+// Zero, infinity and NaN, whose results the oracle knows without a place.
+void check_specials(const Format& f, Rounding mode, Tally& tally) {
+  for (const double x : {0.0, kInfinity, std::nan("")}) {
     for (const double signed_x : {x, -x}) {
-      ++tally.checked;
-      const double got = round_to_format(signed_x, f, mode.rounding);
-      if (same(got, oracle_round(signed_x, f, mode.rounding))) continue;
-      if (tally.wrong++ == 0) tally.first_wrong = signed_x;
+      const double expected = oracle_round(signed_x, f, mode);
+      tally.add(signed_x, round_to_format(signed_x, f, mode), expected);
+      for (const KernelSet* set : available_kernel_sets()) {
+        const float before = static_cast<float>(signed_x);
+        std::vector<float> after(kReductionLanes, before);  // a whole row, for the vectors
+        set->f32.quantize(after.data(), after.data(), kReductionLanes, {&f, mode}, nullptr);
+        for (const float y : after) tally.add(signed_x, y, expected);
+      }
     }
   }
 }
 
-// x as a double, and the floats around it.
-void check_around(double x, const Format& f, Tally& tally) {
-  check_point(x, f, tally);
-  const float nearest = static_cast<float>(x);
-  check_point(std::nextafter(nearest, kFloatInfinity), f, tally);
-  check_point(std::nextafter(nearest, -kFloatInfinity), f, tally);
+// Magnitudes that no float has, in doubles.
+void check_doubles(const Format& f, Rounding mode, Tally& tally) {
+  const double step = std::ldexp(1.0, f.emin - f.precision + 1);
+  for (const double x : {0x1p-1074, 0x1p-1022, 1e300, 0x1p1023, f.max_finite * (1 + 0x1p-52),
+                         f.min_normal() * (1 - 0x1p-53), f.min_normal() - step / 2 * (1 - 0x1p-40),
+                         step / 2, std::nextafter(step / 2, 1.0)}) {
+    if (x == 0 || std::isinf(x)) continue;  // FP64's own limits
+    const OraclePlace place{Exact(x), f};
+    for (const double signed_x : {x, -x}) {
+      tally.add(signed_x, round_to_format(signed_x, f, mode), place.round(mode, signed_x < 0));
+    }
+  }
 }
 
 Tally check_every_code(const Format& f) {
+  std::vector<float> x = interesting_floats(f);
+  const size_t count = x.size();
+  std::vector<OraclePlace> places;
+  places.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    places.emplace_back(Exact(x[i]), f);
+    x.push_back(-x[i]);
+  }
   Tally tally;
-  const std::vector<double> values = nonnegative_values(f);
-  for (size_t i = 0; i < values.size(); ++i) {
-    check_around(values[i], f, tally);
-    if (i + 1 < values.size()) check_around(values[i] / 2 + values[i + 1] / 2, f, tally);
+  std::vector<float> y(x.size());
+  std::vector<double> expected(x.size());
+  for (const RoundingInfo& mode : roundings()) {
+    if (mode.rounding == Rounding::kStochastic) continue;
+    check_specials(f, mode.rounding, tally);
+    check_doubles(f, mode.rounding, tally);
+    for (size_t i = 0; i < x.size(); ++i) {
+      expected[i] = places[i % count].round(mode.rounding, i >= count);
+      tally.add(x[i], round_to_format(x[i], f, mode.rounding), expected[i]);
+    }
+    for (const KernelSet* set : available_kernel_sets()) {
+      set->f32.quantize(x.data(), y.data(), static_cast<int64_t>(x.size()), {&f, mode.rounding},
+                        nullptr);
+      for (size_t i = 0; i < x.size(); ++i) tally.add(x[i], y[i], expected[i]);
+    }
   }
-  // The overflow threshold: half a place beyond max_finite, one place, far beyond.
-  const double place = ulp(f.max_finite, f);
-  for (const double beyond : {place / 4, place / 2, place * 0.75, place, place * 1.5, place * 2}) {
-    check_around(f.max_finite + beyond, f, tally);
-  }
-  for (const double x : {0.0, 0x1p-149, 0x1p-126, 0x1.fffffep127, 0x1p-1074, 0x1p1023, 1e300}) {
-    check_around(x, f, tally);
-  }
-  check_point(kInfinity, f, tally);
-  check_point(std::nan(""), f, tally);
   return tally;
 }
 
@@ -79,8 +135,11 @@ void expect_all_right(const Format& f) {
   CAPTURE(f.name);
   CAPTURE(tally.first_wrong);
   CHECK(tally.wrong == 0);
-  // At least two neighbourhoods of three points per code, two signs, six modes.
-  CHECK(tally.checked >= int64_t{70} * static_cast<int64_t>(nonnegative_values(f).size()));
+  // Of every code but the ends two neighbourhoods of three floats, two signs, six modes, by the
+  // definition and by every kernel set; FP32's own smallest numbers may coincide.
+  const auto codes = static_cast<int64_t>(nonnegative_values(f).size());
+  const auto ways = 1 + static_cast<int64_t>(available_kernel_sets().size());
+  CHECK(tally.checked >= (codes - 2) * 2 * 3 * 2 * 6 * ways);
 }
 
 }  // namespace
@@ -105,25 +164,82 @@ TEST_CASE("oracle: the neighbours of a point are neighbours in the list of value
 }
 
 TEST_CASE("rounding equals the oracle around every code: named formats of 16 bits or fewer") {
+  int formats_checked = 0;
   for (const Format& f : formats()) {
-    if (f.storage_bits() <= 16) expect_all_right(f);
+    if (f.storage_bits() > 16) continue;
+    expect_all_right(f);
+    ++formats_checked;
   }
+  CHECK(formats_checked == 9);
 }
 
-TEST_CASE("rounding equals the oracle around every code: e<E>m<M>") {
-  for (const char* name :
-       {"e2m1", "e2m3", "e3m2", "e3m4", "e4m3", "e2m7", "e4m7", "e6m5", "e7m3", "e8m1", "e8m3"}) {
-    expect_all_right(find_format(name));
+TEST_CASE("rounding equals the oracle around every code: every e<E>m<M> of 16 bits or fewer") {
+  int formats_checked = 0;
+  for (int e = 2; e <= 8; ++e) {
+    for (int m = 1; 1 + e + m <= 16; ++m) {
+      expect_all_right(find_format("e" + std::to_string(e) + "m" + std::to_string(m)));
+      ++formats_checked;
+    }
   }
+  CHECK(formats_checked == 70);
 }
 
-TEST_SUITE("slow") {
-  TEST_CASE("rounding equals the oracle around every code: tf32 and all e<E>m<M> of 16 bits") {
-    expect_all_right(find_format("tf32"));
-    for (int e = 2; e <= 8; ++e) {
-      for (int m = 1; e + m <= 15 && m <= 23; ++m) {
-        expect_all_right(find_format("e" + std::to_string(e) + "m" + std::to_string(m)));
+TEST_CASE("rounding equals the oracle around every code: every policy") {
+  for (const char* base : {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp6_e3m2",
+                           "fp6_e2m3", "fp4_e2m1", "e4m3", "e2m1", "e7m2"}) {
+    for (const char* overflow : {"", "+saturate"}) {
+      for (const char* subnormals : {"", "+flush_in", "+flush_out"}) {
+        expect_all_right(find_format(std::string(base) + overflow + subnormals));
       }
+    }
+  }
+}
+
+TEST_CASE("policies of formats too long to list: fp32 and fp64") {
+  Tally tally;
+  for (const char* base : {"fp32", "fp64", "tf32", "e7m23"}) {
+    for (const char* overflow : {"", "+saturate"}) {
+      for (const char* subnormals : {"", "+flush_in", "+flush_out"}) {
+        const Format& f = find_format(std::string(base) + overflow + subnormals);
+        for (const RoundingInfo& mode : roundings()) {
+          if (mode.rounding == Rounding::kStochastic) continue;
+          check_doubles(f, mode.rounding, tally);
+          if (!f.is_fp64() && contains(find_format("fp32"), f)) {
+            check_specials(f, mode.rounding, tally);
+          }
+        }
+      }
+    }
+  }
+  CAPTURE(tally.first_wrong);
+  CHECK(tally.wrong == 0);
+  CHECK(tally.checked > 3000);
+}
+
+TEST_CASE("the float kernel's rounding is the definition's: random bits, every mode") {
+  const RandomStream stream(21, RandomPurpose::kTest);
+  for (const char* name : {"fp32+saturate", "fp32+flush_in", "tf32", "fp16", "fp16+flush_out",
+                           "bf16", "bf16+flush_out", "fp8_e4m3", "fp8_e5m2fnuz", "fp6_e2m3",
+                           "fp4_e2m1", "e7m23", "e7m1", "e2m23", "e8m22"}) {
+    const Format& f = find_format(name);
+    for (const RoundingInfo& mode : roundings()) {
+      const FloatRounder rounder(f, mode.rounding);
+      Tally tally;
+      with_rounding(mode.rounding, [&]<Rounding kMode>() {
+        for (uint64_t i = 0; i < 20000; ++i) {
+          // Every second one within the format's range, around its smallest numbers too.
+          uint32_t bits = stream.bits(2 * i);
+          const int e = f.emin - f.precision - 3 + static_cast<int>(bits % 40);
+          float x = std::bit_cast<float>(bits);
+          if (i % 2 == 0) x = std::ldexp(1 + static_cast<float>(bits >> 9) * 0x1p-23f, e);
+          if (i % 4 == 0) x = -x;
+          const uint32_t random = stream.bits(2 * i + 1);
+          tally.add(x, rounder.round<kMode>(x, random), round_to_format(x, f, kMode, random));
+        }
+      });
+      INFO(f.name << " " << mode.name << " at " << tally.first_wrong);
+      CHECK(tally.wrong == 0);
+      CHECK(tally.checked == 20000);
     }
   }
 }
@@ -135,6 +251,33 @@ TEST_CASE("values checked by hand") {
   CHECK(round_to_format(464, e4m3, Rounding::kNearestEven) == 448);  // a tie, and 448 is even
   CHECK(std::isnan(round_to_format(465, e4m3, Rounding::kNearestEven)));
   CHECK(same(round_to_format(-0x1p-25, fp16, Rounding::kNearestEven), -0.0));
+}
+
+TEST_CASE("policies checked by hand") {
+  constexpr auto kEven = Rounding::kNearestEven;
+  const Format &in = find_format("fp16+flush_in"), &out = find_format("fp16+flush_out");
+  const double below = 0x1.fffp-15;  // a quarter of a step below 2^-14: it rounds up to that
+  CHECK(same(round_to_format(-below, in, kEven), -0.0));
+  CHECK(same(round_to_format(-below, out, kEven), -0x1p-14));
+  CHECK(same(round_to_format(0x1.ff8p-15, out, kEven), 0.0));  // a subnormal
+  CHECK(same(round_to_format(0x1p-14, in, kEven), 0x1p-14));
+  CHECK(same(round_to_format(1e-30, in, Rounding::kUp), 0.0));
+  CHECK(same(round_to_format(1e-30, out, Rounding::kUp), 0.0));
+
+  const Format& saturating = find_format("fp8_e5m2+saturate");
+  CHECK(round_to_format(1e9, saturating, kEven) == 57344);
+  CHECK(round_to_format(-kInfinity, saturating, Rounding::kUp) == -57344);
+  CHECK(std::isnan(round_to_format(std::nan(""), saturating, kEven)));
+  CHECK(round_to_format(kInfinity, find_format("fp4_e2m1"), kEven) == 6);
+  CHECK(std::isnan(round_to_format(std::nan(""), find_format("fp4_e2m1"), kEven)));
+
+  const Format& fnuz = find_format("fp8_e4m3fnuz");
+  CHECK(same(round_to_format(-0.0, fnuz, kEven), 0.0));
+  CHECK(same(round_to_format(-0x1p-11, fnuz, kEven), 0.0));  // a tie, and 0 is even
+  CHECK(round_to_format(247.999, fnuz, kEven) == 240);
+  CHECK(std::isnan(round_to_format(248, fnuz, kEven)));
+  CHECK(round_to_format(248, fnuz, Rounding::kTowardZero) == 240);
+  CHECK(std::isnan(round_to_format(kInfinity, fnuz, Rounding::kTowardZero)));
 }
 
 TEST_CASE("NaN comes out as one NaN") {
@@ -165,7 +308,7 @@ TEST_CASE("fp32 and fp64 round as the machine does") {
 }
 
 TEST_CASE("stochastic rounding goes up exactly when the random fraction is below the distance") {
-  for (const char* name : {"fp16", "bf16", "fp8_e4m3", "e2m1"}) {
+  for (const char* name : {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2fnuz", "fp6_e2m3", "e2m1"}) {
     const Format& f = find_format(name);
     const RandomStream stream(9, RandomPurpose::kTest);
     int wrong = 0;

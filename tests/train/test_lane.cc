@@ -307,9 +307,14 @@ TEST_CASE("lane names") {
 TEST_CASE("targets this build cannot serve are refused, never emulated") {
   CHECK_THROWS_WITH_AS(describe_lane("tf32@cuda"), doctest::Contains("not in this build"),
                        InputError);
-  CHECK_THROWS_WITH_AS(describe_lane("tf32@hopper"), doctest::Contains("accumulators"), InputError);
+  for (const char* fixed : {"fp32@hopper", "fp64@hopper", "twin@amx"}) {
+    CHECK_THROWS_WITH_AS(describe_lane(fixed), doctest::Contains("leave '@"), InputError);
+  }
   CHECK_THROWS_WITH_AS(describe_lane("tf32@hoper"), doctest::Contains("did you mean 'hopper'"),
                        InputError);
   CHECK(describe_lane("tf32@software").engine == "software");
   CHECK(describe_lane("tf32").engine == "software");
+  CHECK(describe_lane("tf32@hopper").engine == "software");
+  CHECK(describe_lane("tf32@hopper").policy.hardware == find_hardware("hopper"));
+  CHECK(describe_lane("tf32").policy.hardware == nullptr);
 }

@@ -1,0 +1,57 @@
+# The code that runs on NVIDIA GPUs (emulation/cuda/*.cu), compiled wherever nvcc is found and run
+# wherever a GPU is: the CUDA runtime is linked statically and looks for the driver when first used,
+# so that the program starts on machines without either.
+set(LOCKSTEP_CUDA AUTO CACHE STRING "Code for NVIDIA GPUs: AUTO (where nvcc is found), ON, OFF")
+set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+if(LOCKSTEP_CUDA STREQUAL "AUTO" AND LOCKSTEP_SANITIZE)
+  message(STATUS "CUDA: off in sanitizer builds")
+elseif(LOCKSTEP_CUDA)
+  include(CheckLanguage)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES OFF)   # named below, chip by chip
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+    endif()
+    enable_language(CUDA)
+    # CMake 3.25 does not know that nvcc has C++20.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+  elseif(NOT LOCKSTEP_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR "LOCKSTEP_CUDA=${LOCKSTEP_CUDA}: no nvcc that works was found")
+  else()
+    message(STATUS "CUDA: no nvcc, GPU units report 'built without nvcc'")
+  endif()
+endif()
+
+# Machine code for Turing, Ampere, Ada, Hopper (the `a` brings wgmma), Blackwell, RTX Blackwell.
+set(cuda_chips 75 80 89 90a 100 120)
+if(CMAKE_CUDA_COMPILER AND LOCKSTEP_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/emulation/cuda/*.cu)
+  add_library(lockstep_cuda OBJECT ${cuda_sources})
+  # Not lockstep_flags: nvcc knows neither those warnings nor -ffp-contract.
+  target_include_directories(lockstep_cuda PRIVATE ${CMAKE_SOURCE_DIR})
+  set_target_properties(lockstep_cuda PROPERTIES CUDA_ARCHITECTURES OFF)
+  set(gencode "")
+  foreach(chip IN LISTS cuda_chips)
+    list(APPEND gencode "SHELL:-gencode arch=compute_${chip},code=sm_${chip}")
+  endforeach()
+  target_compile_options(lockstep_cuda PRIVATE ${gencode} -fmad=false
+    -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off)
+  if(LOCKSTEP_WERROR)
+    target_compile_options(lockstep_cuda PRIVATE -Werror=all-warnings)
+  endif()
+  target_sources(lockstep_emulation PRIVATE $<TARGET_OBJECTS:lockstep_cuda>)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/emulation/cuda/mma_device.cc PROPERTIES
+    COMPILE_DEFINITIONS LOCKSTEP_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  target_link_libraries(lockstep_emulation PUBLIC $<LINK_ONLY:CUDA::cudart_static>)
+  message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, code for sm_ ${cuda_chips}")
+endif()

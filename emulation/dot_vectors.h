@@ -1,0 +1,50 @@
+// Which dot products does a vector file hold?
+// Reads CSV files with the columns of mma_vectors.csv: one dot product per row, operands as
+// hexadecimal storage words. Knows nothing of who computed `d`.
+//
+//   column     meaning                                            needed
+//   a, b       K words each, separated by spaces, k ascending     yes
+//   c, d       one word each, in the accumulator's register       no: c = +0; nothing to compare
+//   type_ab    f16 bf16 tf32 e4m3 e5m2, or a format's name        unless told
+//   arch, instr, acc   say the accumulator                        unless told
+//   id, tag, confidence                                           no
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulation/dot.h"
+
+namespace lockstep {
+
+struct DotVector {
+  std::string id;  // of the row, or its line number
+  const Accumulator* accumulator = nullptr;
+  const Format* format = nullptr;  // of a and b
+  std::vector<float> a, b;
+  float c = 0;
+  std::optional<float> d;
+  std::string tag, confidence;
+
+  DotOperands<float> operands() const {
+    return {a.data(), b.data(), static_cast<int64_t>(a.size()), format, format};
+  }
+};
+
+struct DotVectorOptions {
+  const Accumulator* accumulator = nullptr;  // of every row; null: the row's own
+  const Format* format = nullptr;            // of every a and b; null: the row's type_ab
+};
+
+// Throws: InputError with every problem of the file (at most 20 are told), each with its line.
+std::vector<DotVector> read_dot_vectors(const std::string& path, const DotVectorOptions& options);
+
+// The value of a storage word. TF32 and FP32 words are 32-bit registers.
+float decode_word(uint32_t word, const Format& format);
+// The word of a result, in the accumulator's register format; NaN as the format's quiet NaN.
+uint32_t result_word(double result, const Accumulator& accumulator);
+// Equal bits; any NaN equals any NaN.
+bool same_result(double result, float expected);
+
+}  // namespace lockstep

@@ -1,0 +1,143 @@
+// What must vector lanes know of the factors of a tensor core's block?
+// One side of a block (emulation/aligned_block.h): its factors copied line by line, the range of
+// their exponents, and the exponents themselves as bytes or as powers of two. Knows nothing of the
+// addend and of sums. Included once per instruction set.
+#if defined(LOCKSTEP_BLOCK_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_BLOCK_OPERANDS_INL_H_
+#undef LOCKSTEP_BLOCK_OPERANDS_INL_H_
+#else
+#define LOCKSTEP_BLOCK_OPERANDS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "emulation/format.h"
+#include "emulation/simd/block_rules.h"
+#include "emulation/simd/narrow-inl.h"
+#include "emulation/simd/targets.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr int kFloatBias = 127, kFloatFractionBits = 23, kFloatPrecision = 24;
+inline constexpr uint32_t kMagnitudeBits = 0x7fffffff, kExponentBits = 0x7f800000;
+
+// The exponent byte of a factor without an exponent: a sum with it stays below every calm
+// product's.
+inline constexpr uint32_t kNoExponentByte = 0x80;
+
+// Lines (values of k) of kWidth factors each: the rows of a panel of A or the columns of a strip of
+// B. Line k starts at k * kWidth.
+template <int kWidth>
+struct BlockSide {
+  using D = hn::ScalableTag<uint32_t>;
+  using V = hn::Vec<D>;
+  static constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+  static constexpr int kByteVectors = 4;  // whose exponents share a vector of bytes
+  static constexpr int kGroup = kByteVectors * kLanes;
+  static constexpr int kCount = kWidth * kLongestBlock;
+  static_assert(kWidth % kGroup == 0);
+
+  alignas(64) float values[kCount];
+  // Exponents of calm factors, two's complement. Byte v of lane i of a group is that of factor
+  // i + v * kLanes, so that each vector of factors finds its exponents by one shift.
+  alignas(64) uint32_t bytes[kCount / kByteVectors];
+  alignas(64) float powers[kCount];  // 2^exponent, or 0 where there is none
+
+  bool is_finite = true;
+  int lowest = 0, highest = 0;  // exponents of the encoding, 0 where nothing has one
+
+  // Where the exponent byte of factor i of a line stands.
+  static constexpr int byte_place(int i) {
+    return i / kGroup * kGroup + i % kLanes * kByteVectors + i % kGroup / kLanes;
+  }
+
+  // Copies `length` lines and makes their bytes; line_of(k) tells where line k starts, null for a
+  // line of zeros. Zeros have the exponent emin where they count.
+  template <typename LineOf>
+  void gather(int length, const Format& format, bool zeros_count, LineOf line_of) {
+    const D d;
+    // TF32 registers: the hardware does not look at the low 13 of the 23 fraction bits.
+    const bool is_tf32 = format.precision == 11 && format.emin == -126;
+    const V kept = hn::Set(d, is_tf32 ? ~uint32_t{0x1fff} : ~uint32_t{0});
+    const V one = hn::Set(d, 1), bias = hn::Set(d, kFloatBias), byte = hn::Set(d, 0xff);
+    const V none =
+        hn::Set(d, zeros_count ? static_cast<uint32_t>(format.emin) & 0xff : kNoExponentByte);
+    V largest = hn::Zero(d), smallest = hn::Set(d, ~uint32_t{0});
+    for (int k = 0; k < length; ++k) {
+      const float* line = line_of(k);
+      float* HWY_RESTRICT out = values + k * kWidth;
+      for (int g = 0; g < kWidth; g += kGroup) {
+        V packed = hn::Zero(d);
+        HWY_UNROLL(4)
+        for (int v = kByteVectors - 1; v >= 0; --v) {
+          const int i = g + v * kLanes;
+          const auto* in = reinterpret_cast<const uint32_t*>(line + i);
+          const V x = line == nullptr ? hn::Zero(d) : hn::And(hn::LoadU(d, in), kept);
+          hn::Store(x, d, reinterpret_cast<uint32_t*>(out + i));
+          const V magnitude = hn::And(x, hn::Set(d, kMagnitudeBits));
+          largest = hn::Max(largest, magnitude);
+          smallest = hn::Min(smallest, hn::Sub(magnitude, one));  // zero wraps to the largest
+          const V exponent = hn::And(hn::Sub(field(magnitude, format.emin), bias), byte);
+          packed = hn::Or(hn::ShiftLeft<8>(packed),
+                          hn::IfThenElse(hn::Eq(magnitude, hn::Zero(d)), none, exponent));
+        }
+        hn::Store(packed, d, bytes + (k * kWidth + g) / kByteVectors);
+      }
+    }
+    set_range(largest, smallest, format.emin, zeros_count);
+  }
+
+  // Infinities and NaN have no exponent.
+  void make_powers(int length, const Format& format, bool zeros_count) {
+    const D d;
+    for (int i = 0; i < length * kWidth; i += kLanes) {
+      const V magnitude = hn::And(hn::Load(d, reinterpret_cast<const uint32_t*>(values + i)),
+                                  hn::Set(d, kMagnitudeBits));
+      V power = hn::ShiftLeft<kFloatFractionBits>(field(magnitude, format.emin));
+      if (!zeros_count) power = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(d)), power);
+      power = hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, kExponentBits)), power);
+      hn::Store(power, d, reinterpret_cast<uint32_t*>(powers + i));
+    }
+  }
+
+ private:
+  // The exponent of the encoding plus the bias: subnormals of the format have emin.
+  static V field(V magnitude, int emin) {
+    const D d;
+    return hn::Max(hn::ShiftRight<kFloatFractionBits>(magnitude),
+                   hn::Set(d, static_cast<uint32_t>(emin + kFloatBias)));
+  }
+
+  void set_range(V largest, V smallest, int emin, bool zeros_count) {
+    const D d;
+    uint32_t high = 0, low = std::numeric_limits<uint32_t>::max();
+    alignas(64) uint32_t lanes[2][kLanes];
+    hn::Store(largest, d, lanes[0]);
+    hn::Store(smallest, d, lanes[1]);
+    for (int i = 0; i < kLanes; ++i) {
+      high = std::max(high, lanes[0][i]);
+      low = std::min(low, lanes[1][i]);
+    }
+    is_finite = high < kExponentBits;
+    const auto exponent = [emin](uint32_t magnitude) {
+      return std::max(static_cast<int>(magnitude >> kFloatFractionBits) - kFloatBias, emin);
+    };
+    highest = high != 0 ? exponent(high) : zeros_count ? emin : 0;
+    // Where zeros count, one may be anywhere.
+    lowest = zeros_count ? emin : high != 0 ? exponent(low + 1) : 0;
+  }
+};
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,220 @@
+// lockstep verify: software models against the hardware of this machine, bit by bit.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "emulation/verify/hardware_unit.h"
+#include "src/cli/arguments.h"
+#include "src/cli/command.h"
+#include "src/cli/listing.h"
+#include "src/core/error.h"
+#include "src/core/parallel.h"
+#include "src/core/text.h"
+#include "src/record/environment.h"
+
+namespace lockstep {
+namespace {
+
+struct VerifyArgs {
+  std::string capture, only, json;
+  bool hardware = false, overwrite = false;
+  VerifyOptions options;
+  int threads = 0;
+};
+
+struct VerifiedUnit {
+  HardwareUnit unit = {};
+  bool available = false;
+  std::string why_not;
+  UnitResult result;
+  double seconds = 0;
+};
+
+// One line on a terminal, redrawn; nothing elsewhere.
+class UnitProgress {
+ public:
+  explicit UnitProgress(const HardwareUnit& unit)
+      : name_(fmt::format("{} {}", unit.unit, unit.instruction)) {}
+  ~UnitProgress() {
+    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  }
+  UnitProgress(const UnitProgress&) = delete;
+  UnitProgress& operator=(const UnitProgress&) = delete;
+
+  void operator()(uint64_t done, uint64_t total) {
+    const auto now = Clock::now();
+    if (isatty(STDERR_FILENO) != 1 || now - last_ < kRedrawEvery) return;
+    last_ = now;
+    drawn_ = true;
+    constexpr uint64_t kPercent = 100;
+    fmt::print(stderr, "\r\x1b[K{}: {} % of {} cases", name_, done * kPercent / total, total);
+    std::fflush(stderr);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
+  std::string name_;
+  Clock::time_point last_ = Clock::now();
+  bool drawn_ = false;
+};
+
+VerifiedUnit verify_unit(const HardwareUnit& unit, VerifyOptions options) {
+  VerifiedUnit verified;
+  verified.unit = unit;
+  verified.available = unit.available(&verified.why_not);
+  if (!verified.available) return verified;
+  UnitProgress progress(unit);
+  options.progress = [&](uint64_t done, uint64_t total) { progress(done, total); };
+  const auto start = std::chrono::steady_clock::now();
+  verified.result = unit.run(options);
+  verified.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return verified;
+}
+
+std::vector<HardwareUnit> chosen_units(const std::string& only) {
+  std::vector<HardwareUnit> chosen;
+  std::vector<std::string> names;
+  for (const HardwareUnit& unit : hardware_units()) {
+    const std::string name = fmt::format("{} {}", unit.unit, unit.instruction);
+    if (name.find(only) != std::string::npos) chosen.push_back(unit);
+    names.push_back(name);
+  }
+  if (chosen.empty()) {
+    throw InputError(fmt::format("--only {}: part of no unit's name", only),
+                     did_you_mean(only, names));
+  }
+  return chosen;
+}
+
+Listing table(const std::vector<VerifiedUnit>& units, std::string_view group) {
+  Listing listing{.columns = {"unit", "instruction", "model", "cases", "mismatches", "note"},
+                  .rows = {}};
+  for (const VerifiedUnit& v : units) {
+    if (v.unit.group != group) continue;
+    std::vector<std::string> row = {std::string(v.unit.unit), std::string(v.unit.instruction),
+                                    std::string(v.unit.model)};
+    if (v.available) {
+      row.push_back(fmt::format("{}", v.result.cases()));
+      row.push_back(fmt::format("{}", v.result.mismatches));
+      row.push_back(v.result.note);
+    } else {
+      row.insert(row.end(), {"-", "-", "not on this machine"});
+    }
+    listing.rows.push_back(std::move(row));
+  }
+  return listing;
+}
+
+nlohmann::ordered_json to_json(const std::vector<VerifiedUnit>& units, const VerifyArgs& args) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const VerifiedUnit& v : units) {
+    nlohmann::ordered_json row = {{"group", v.unit.group},
+                                  {"unit", v.unit.unit},
+                                  {"instruction", v.unit.instruction},
+                                  {"model", v.unit.model},
+                                  {"available", v.available}};
+    if (v.available) {
+      row["edge_cases"] = v.result.edge_cases;
+      row["random_cases"] = v.result.random_cases;
+      row["mismatches"] = v.result.mismatches;
+      row["first_mismatch"] = v.result.first_mismatch;
+      row["note"] = v.result.note;
+      row["seconds"] = v.seconds;
+    } else {
+      row["why_not"] = v.why_not;
+    }
+    rows.push_back(std::move(row));
+  }
+  return {{"format", "lockstep-verify-hardware"},
+          {"lockstep_version", LOCKSTEP_VERSION},
+          {"created_utc", utc_now()},
+          {"environment", describe_environment()},
+          {"seed", args.options.seed},
+          {"cases", args.options.cases},
+          {"units", std::move(rows)}};
+}
+
+int verify_hardware(const VerifyArgs& args) {
+  std::vector<VerifiedUnit> units;
+  for (const HardwareUnit& unit : chosen_units(args.only)) {
+    units.push_back(verify_unit(unit, args.options));
+  }
+  std::string_view group;
+  uint64_t mismatches = 0, cases = 0;
+  size_t ran = 0;
+  for (const VerifiedUnit& v : units) {
+    if (v.unit.group != group) {
+      group = v.unit.group;
+      fmt::print("{}\n{}\n", group, listing_text(table(units, group)));
+    }
+    mismatches += v.result.mismatches;
+    cases += v.result.cases();
+    ran += v.available ? 1 : 0;
+  }
+  for (const VerifiedUnit& v : units) {
+    if (v.result.mismatches == 0) continue;
+    fmt::print("{} {}, first mismatch: {}\n", v.unit.unit, v.unit.instruction,
+               v.result.first_mismatch);
+  }
+  fmt::print("{} of {} units are on this machine: {} cases, {} mismatch{}\n", ran, units.size(),
+             cases, mismatches, mismatches == 1 ? "" : "es");
+  if (!args.json.empty()) {
+    write_text_file_atomically(args.json, to_json(units, args).dump(2) + "\n");
+    fmt::print("Wrote {}\n", args.json);
+  }
+  return mismatches == 0 ? kExitFine : kExitRegression;
+}
+
+int verify(const VerifyArgs& args, ProblemList& problems) {
+  if (!args.capture.empty()) {
+    problems.add(fmt::format("CAPTURE {}: this version cannot read captures", args.capture),
+                 "`lockstep verify --hardware` checks the models of hardware units");
+  } else if (!args.hardware) {
+    problems.add("nothing to verify is named", "`lockstep verify --hardware`");
+  }
+  if (!args.json.empty()) {
+    check_output(args.json, args.overwrite ? Replace::kText : Replace::kNothing,
+                 "--json OTHER, or --overwrite", problems);
+  }
+  problems.throw_if_any();
+  if (args.threads != 0) set_thread_count(args.threads);
+  return verify_hardware(args);
+}
+
+}  // namespace
+
+std::function<int()> declare_verify(CLI::App& app) {
+  auto args = std::make_shared<VerifyArgs>();
+  app.add_option("CAPTURE", args->capture, "a capture (not in this version)")->type_name("");
+  app.add_flag("--hardware", args->hardware,
+               "the software models against this machine's units, bit by bit");
+  const ArgumentChecks checks("verify");
+  constexpr uint64_t kMostCases = 1'000'000'000'000, kMostThreads = 256;
+  checks.whole(app.add_option("--cases", args->options.cases,
+                              "random cases per unit; edge cases come on top")
+                   ->type_name("N")
+                   ->capture_default_str(),
+               0, kMostCases);
+  checks.whole(app.add_option("--seed", args->options.seed, "of the random cases")
+                   ->type_name("N")
+                   ->capture_default_str(),
+               0, UINT64_MAX);
+  app.add_option("--only", args->only, "units whose name or instruction contains TEXT")
+      ->type_name("TEXT");
+  checks.whole(app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N"),
+               1, kMostThreads);
+  app.add_option("--json", args->json, "write the results here, too")->type_name("FILE");
+  app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
+  app.footer(
+      "Every unit and its model get the same operands; results are compared bit by bit, NaN as\n"
+      "NaN. Exit codes: 0 no mismatch; 1 a unit differs from its model; 2 usage or file error.");
+  return [args, checks] { return verify(*args, checks.problems()); };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,312 @@
+// The kernels of the `cpu` engine against the software kernels under the unit's accumulator, bit
+// for bit: conversions with their statistics, products, convolutions.
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+
+#include "emulation/cpu/gemm.h"
+#include "emulation/cpu/quantize.h"
+#include "tests/emulation/kernel_test_util.h"
+
+namespace lockstep {
+namespace {
+
+bool same(double x, double y) {
+  return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
+}
+void check_equal(const TensorStats& x, const TensorStats& y) {
+  CHECK(x.count == y.count);
+  CHECK(x.source_zero == y.source_zero);
+  CHECK(x.to_zero == y.to_zero);
+  CHECK(x.to_subnormal == y.to_subnormal);
+  CHECK(x.to_infinity == y.to_infinity);
+  CHECK(x.saturated == y.saturated);
+  CHECK(x.nan == y.nan);
+  CHECK(x.inexact == y.inexact);
+  CHECK(same(x.abs_max, y.abs_max));
+  CHECK(same(x.abs_min_nonzero, y.abs_min_nonzero));
+  CHECK(same(x.sum_sq, y.sum_sq));
+  CHECK(same(x.round_err_sq, y.round_err_sq));
+  CHECK(x.bits_hash == y.bits_hash);
+  CHECK(x.exponent_histogram == y.exponent_histogram);
+}
+
+struct Conversion {
+  const char* format;
+  Rounding rounding;
+};
+constexpr Conversion kConversions[] = {{"fp16", Rounding::kNearestEven},
+                                       {"fp16", Rounding::kTowardZero},
+                                       {"fp16", Rounding::kUp},
+                                       {"fp16", Rounding::kDown},
+                                       {"bf16+flush_in", Rounding::kNearestEven}};
+
+// Any patterns of bits, NaNs with payloads and subnormals among them.
+std::vector<float> any_bits(size_t count) {
+  const RandomStream random(21, RandomPurpose::kTest, 4);
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t bits = random.bits(i);
+    if (i % 3 == 0) bits = (bits & 0x80ffffffu) | (100 + bits % 50) << 23;  // near FP16's numbers
+    if (i % 7 == 0) bits &= 0x807fffffu;                                    // FP32 subnormals
+    if (i % 11 == 0) bits |= 0x7f800000u;                                   // NaNs
+    values[i] = std::bit_cast<float>(bits);
+  }
+  return values;
+}
+
+// Accumulators of units that this CPU has; the others are counted as skipped.
+std::vector<const Accumulator*> unit_accumulators() {
+  std::vector<const Accumulator*> present;
+  int tested = 0;
+  for (const Accumulator& accumulator : accumulators()) {
+    if (!is_unit_sum(accumulator)) continue;
+    ++tested;
+    std::string why_not;
+    if (cpu_has(cpu_unit_of(accumulator)->unit, &why_not)) {
+      present.push_back(&accumulator);
+    } else {
+      MESSAGE("SKIPPED: 1 unit: " << accumulator.name << ": " << why_not);
+    }
+  }
+  CHECK(tested == 4);
+  return present;
+}
+// The format of its factors.
+const Format& factor_format(const Accumulator& accumulator) {
+  return accumulator.operands.empty() ? *accumulator.format : *accumulator.operands[0];
+}
+
+}  // namespace
+
+TEST_CASE("cpu: conversions equal the software kernels, statistics included") {
+  int compared = 0;
+  for (const Conversion& c : kConversions) {
+    const Format& format = find_format(c.format);
+    const CpuUnitInfo* unit = cpu_unit_of(format, c.rounding);
+    REQUIRE(unit != nullptr);
+    std::string why_not;
+    if (!cpu_has(unit->unit, &why_not)) {
+      MESSAGE("SKIPPED: 1 conversion: " << why_not);
+      continue;
+    }
+    CAPTURE(c.format);
+    CAPTURE(std::string(to_string(c.rounding)));
+    for (const int64_t count : {1, 31, 32, 33, 1000, 4097, 70001}) {
+      const std::vector<float> before = any_bits(static_cast<size_t>(count));
+      const QuantizeSpec spec{.format = &format, .rounding = c.rounding};
+      std::vector<float> expected(before), after(before), in_place(before);
+      TensorStats expected_stats, stats;
+      active_kernels().f32.quantize(before.data(), expected.data(), count, spec, &expected_stats);
+      const Kernels<float>& kernels = cpu_engine_kernels().f32;
+      kernels.quantize(before.data(), after.data(), count, spec, nullptr);
+      CHECK(same_bits(after, expected));
+      kernels.quantize(in_place.data(), in_place.data(), count, spec, &stats);
+      CHECK(same_bits(in_place, expected));
+      check_equal(stats, expected_stats);
+      ++compared;
+    }
+  }
+  CHECK(compared > 0);
+}
+
+TEST_CASE("cpu: conversions that no unit makes are the software kernels'") {
+  CHECK(cpu_unit_of(find_format("fp16"), Rounding::kStochastic) == nullptr);
+  CHECK(cpu_unit_of(find_format("bf16"), Rounding::kNearestEven) == nullptr);  // keeps subnormals
+  CHECK(cpu_unit_of(find_format("bf16+flush_in"), Rounding::kUp) == nullptr);
+  CHECK(cpu_unit_of(find_format("tf32"), Rounding::kNearestEven) == nullptr);
+  const std::vector<float> before = any_bits(1000);
+  for (const char* name : {"bf16", "fp8_e4m3", "tf32", "fp32", "fp16+saturate"}) {
+    const QuantizeSpec spec{.format = &find_format(name)};
+    std::vector<float> expected(before), after(before);
+    TensorStats expected_stats, stats;
+    active_kernels().f32.quantize(before.data(), expected.data(), 1000, spec, &expected_stats);
+    cpu_engine_kernels().f32.quantize(before.data(), after.data(), 1000, spec, &stats);
+    CAPTURE(name);
+    CHECK(same_bits(after, expected));
+    check_equal(stats, expected_stats);
+  }
+}
+
+namespace {
+
+struct Problem {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, start_from_c, with_events;
+};
+
+// Around the tiles (14 x 32, 14 x 64, 16 x 16), pairs and blocks of k; one beyond every block.
+std::vector<Problem> problems() {
+  std::vector<Problem> list;
+  const int64_t rows[] = {1, 13, 14, 15, 17, 40}, cols[] = {1, 16, 31, 33, 65, 130};
+  const int64_t depths[] = {1, 2, 31, 32, 33, 100};
+  uint32_t flags = 0;
+  for (const int64_t m : rows) {
+    for (const int64_t n : cols) {
+      const int64_t k = depths[flags * 5 / 2 % 6];
+      list.push_back(
+          {m, n, k, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, (flags & 8) != 0});
+      ++flags;
+    }
+  }
+  for (const bool t : {false, true}) {
+    list.push_back({29, 70, 2051, t, t, t, t});
+    list.push_back({3, 600, 65, t, !t, !t, t});
+  }
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("cpu: products equal the software kernels under the unit's accumulator") {
+  int compared = 0;
+  for (const Accumulator* accumulator : unit_accumulators()) {
+    const Format& factors = factor_format(*accumulator);
+    // An FP32 sum has no events: nothing is narrower than its container.
+    const bool has_events = !accumulator->format->is_fp32();
+    for (const DataKind kind : kAllData) {
+      const auto count = [](int64_t a, int64_t b) { return static_cast<size_t>(a * b); };
+      for (const Problem& p : problems()) {
+        const auto a = make_data<float>(count(p.m, p.k), kind, factors, 1);
+        const auto b = make_data<float>(count(p.k, p.n), kind, factors, 2);
+        // One column more than the matrix has: it must stay as it is.
+        auto c = make_data<float>(count(p.m, p.n + 1), kind, *accumulator->register_format, 3);
+        auto expected = c;
+        std::vector<uint8_t> events(p.with_events && has_events ? count(p.m, p.n) : 0);
+        std::vector<uint8_t> expected_events = events;
+        GemmArgs<float> args{.transpose_a = p.transpose_a,
+                             .transpose_b = p.transpose_b,
+                             .m = p.m,
+                             .n = p.n,
+                             .k = p.k,
+                             .a = a.data(),
+                             .lda = p.transpose_a ? p.m : p.k,
+                             .b = b.data(),
+                             .ldb = p.transpose_b ? p.k : p.n,
+                             .c = c.data(),
+                             .ldc = p.n + 1,
+                             .start_from_c = p.start_from_c,
+                             .accumulator = accumulator,
+                             .a_format = &factors,
+                             .b_format = &factors,
+                             .events = events.empty() ? nullptr : events.data()};
+        cpu_engine_kernels().f32.gemm(args);
+        args.c = expected.data();
+        args.events = events.empty() ? nullptr : expected_events.data();
+        scalar_kernels().f32.gemm(args);
+        CAPTURE(accumulator->name);
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(p.m);
+        CAPTURE(p.n);
+        CAPTURE(p.k);
+        REQUIRE(same_bits(c, expected));
+        REQUIRE(events == expected_events);
+        ++compared;
+      }
+    }
+  }
+  if (cpu_has(CpuUnit::kAvx512Bf16)) {
+    CHECK(compared >= static_cast<int>(std::size(kAllData) * problems().size()));
+  }
+}
+
+TEST_CASE("cpu: products do not depend on threads") {
+  for (const Accumulator* accumulator : unit_accumulators()) {
+    const Format& factors = factor_format(*accumulator);
+    constexpr int64_t kM = 600, kN = 70, kK = 90;  // few columns: rows are spread over the threads
+    const auto a = make_data<float>(kM * kK, DataKind::kSmall, factors, 1);
+    const auto b = make_data<float>(kK * kN, DataKind::kSmall, factors, 2);
+    std::vector<float> first;
+    for (const int threads : {1, 2, 5}) {
+      const ThreadCountGuard guard(threads);
+      std::vector<float> c(kM * kN, -1.0f);
+      cpu_engine_kernels().f32.gemm({.m = kM,
+                                     .n = kN,
+                                     .k = kK,
+                                     .a = a.data(),
+                                     .lda = kK,
+                                     .b = b.data(),
+                                     .ldb = kN,
+                                     .c = c.data(),
+                                     .ldc = kN,
+                                     .accumulator = accumulator});
+      if (first.empty()) first = c;
+      CHECK(same_bits(c, first));
+    }
+  }
+}
+
+TEST_CASE("cpu: convolutions equal the software kernels under the unit's accumulator") {
+  // 7 x 5 and 3 x 3 outputs: an odd number of pixels, so that pairs of products join two images.
+  for (const int64_t width : {5, 3}) {
+    ConvShape s{.batch = 3,
+                .in_channels = 2,
+                .in_height = 7,
+                .in_width = width,
+                .out_channels = 17,
+                .kernel_height = 3,
+                .kernel_width = 3,
+                .out_height = 7,
+                .out_width = width};
+    s.pad_h = s.pad_w = 1;
+    const auto size = [](auto... n) { return static_cast<size_t>((n * ...)); };
+    const size_t x_size = size(s.batch, s.in_channels, s.in_height, s.in_width);
+    const size_t y_size = size(s.batch, s.out_channels, s.out_height, s.out_width);
+    const size_t w_size = size(s.out_channels, s.in_channels, s.kernel_height, s.kernel_width);
+    for (const Accumulator* accumulator : unit_accumulators()) {
+      const Format& factors = factor_format(*accumulator);
+      const auto x = make_data<float>(x_size, DataKind::kSmall, factors, 1);
+      const auto w = make_data<float>(w_size, DataKind::kSmall, factors, 2);
+      const auto dy = make_data<float>(y_size, DataKind::kSmall, factors, 3);
+      const auto run = [&](void (*Kernels<float>::*kernel)(const ConvArgs<float>&), size_t out) {
+        std::vector<float> results[2];
+        for (int i = 0; i < 2; ++i) {
+          results[i].resize(out);
+          const KernelSet& set = i == 0 ? cpu_engine_kernels() : scalar_kernels();
+          (set.f32.*kernel)({.shape = s,
+                             .x = x.data(),
+                             .w = w.data(),
+                             .dy = dy.data(),
+                             .out = results[i].data(),
+                             .accumulator = accumulator,
+                             .x_format = &factors,
+                             .w_format = &factors,
+                             .dy_format = &factors});
+        }
+        CHECK(same_bits(results[0], results[1]));
+      };
+      CAPTURE(accumulator->name);
+      run(&Kernels<float>::conv2d_forward, y_size);
+      run(&Kernels<float>::conv2d_backward_input, x_size);
+      run(&Kernels<float>::conv2d_backward_weight, w_size);
+    }
+  }
+}
+
+TEST_CASE("cpu: sums that no unit forms are the software kernels'; an absent unit is an error") {
+  CHECK(cpu_unit_of(find_accumulator("fp32_fused"))->unit == CpuUnit::kFma);
+  CHECK(cpu_unit_of(find_accumulator("avx512_bf16"))->unit == CpuUnit::kAvx512Bf16);
+  CHECK(cpu_unit_of(find_accumulator("fp32_unfused")) == nullptr);
+  CHECK(cpu_unit_of(find_accumulator("hopper_fp16")) == nullptr);
+  const float a[] = {1, 0.5f}, b[] = {2, 0x1p-20f};
+  for (const Accumulator& accumulator : accumulators()) {
+    const Format& factors = factor_format(accumulator);
+    if (accumulator.format->is_fp64()) continue;
+    float c = -1, expected = -1;
+    GemmArgs<float> args{.m = 1, .n = 1, .k = 2, .a = a, .lda = 2, .b = b, .ldb = 1, .c = &c};
+    args.ldc = 1;
+    args.accumulator = &accumulator;
+    args.a_format = args.b_format = &factors;
+    CAPTURE(accumulator.name);
+    if (is_unit_sum(accumulator) && !cpu_has(cpu_unit_of(accumulator)->unit)) {
+      CHECK_THROWS_AS(cpu_engine_kernels().f32.gemm(args), std::logic_error);
+      continue;
+    }
+    cpu_engine_kernels().f32.gemm(args);
+    args.c = &expected;
+    scalar_kernels().f32.gemm(args);
+    CHECK(c == expected);
+  }
+}
+
+}  // namespace lockstep
