@@ -101,6 +101,9 @@ struct Hardware {
   std::string_view help;  // chips
   bool truncates_tf32;    // FP32 registers enter a TF32 product with their low 13 bits ignored
   bool flushes_bf16;      // conversions to BF16 turn FP32 subnormals into zeros
+  // Sums that none of its accumulators takes run as the policy has them (a whole CPU); otherwise
+  // they are a problem, unless their factors are FP32.
+  bool runs_other_sums = false;
 };
 std::span<const Hardware> hardware();
 // nullptr when there is no such hardware.

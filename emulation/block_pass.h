@@ -103,18 +103,19 @@ struct GroupRule {
   float scale = 1;
   double unscale = 1;  // 1 / scale^2
 };
-// `least` and `largest`: bits of the block's least nonzero and its largest magnitude (least >
-// largest where there is none).
+// `least` and `largest`: bits of the block's least nonzero and its largest magnitude; of a block of
+// zeros `largest` is 0.
 inline GroupRule find_group_rule(uint32_t least, uint32_t largest, const StatsLimits& limits) {
   constexpr int kFraction = 23, kBias = 127, kMostBinades = 100, kMaxField = 254;
   constexpr int kTarget = 60;  // the largest is scaled to about 2^60: four squares stay finite
   constexpr uint32_t kInfinity = 0x7f800000;
+  if (largest == 0) return {true};
   const bool finite = largest < kInfinity && std::bit_cast<float>(largest) <= limits.max_finite;
   // Roundings up reach the format's least numbers from below.
   const auto from_below = std::bit_cast<uint32_t>(static_cast<float>(limits.min_normal));
   const int top = static_cast<int>(std::max(largest, from_below) >> kFraction);
   const int low = static_cast<int>(least >> kFraction);
-  if (!finite || least > largest || low == 0 || top - low > kMostBinades) return {false};
+  if (!finite || low == 0 || top - low > kMostBinades) return {false};
   const int field = std::min(2 * kBias + kTarget - top, kMaxField);
   const float scale = std::bit_cast<float>(static_cast<uint32_t>(field) << kFraction);
   return {true, scale, 1 / (static_cast<double>(scale) * scale)};

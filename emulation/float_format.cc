@@ -49,18 +49,16 @@ uint32_t to_zero(uint32_t least, bool negative, Rounding rounding) {
 
 FloatFormat::FloatFormat(const Format& format, Rounding rounding)
     : max_finite(limit_bits(format.max_finite)),
-      min_normal(std::max(limit_bits(format.min_normal()), 1u)),  // zero is below it, always
-      drop(static_cast<uint32_t>(kFloatPrecision - format.precision)),
-      flush_in_below(format.subnormals == SubnormalPolicy::kFlushIn ? min_normal : 0),
-      flush_out_below(format.subnormals == SubnormalPolicy::kFlushOut ? min_normal : 0),
-      unsigned_zero(!format.has_negative_zero),
-      from_infinity(rounded_magnitude(kInfinity, format, rounding)),
-      overflow_positive(rounded_magnitude(kHuge, format, rounding)),
-      overflow_negative(rounded_magnitude(-kHuge, format, rounding)) {
-  if (format.exponent_bits >= kFloatExponentBits) {
-    emin_field = least = lowest_binade = to_zero_positive = to_zero_negative = 0;
-    return;
-  }
+      min_normal(std::max(limit_bits(format.min_normal()), 1u)) {  // zero is below it, always
+  if (format.exponent_bits > kFloatExponentBits || format.precision > kFloatPrecision) return;
+  drop = static_cast<uint32_t>(kFloatPrecision - format.precision);
+  if (format.subnormals == SubnormalPolicy::kFlushIn) flush_in_below = min_normal;
+  if (format.subnormals == SubnormalPolicy::kFlushOut) flush_out_below = min_normal;
+  unsigned_zero = !format.has_negative_zero;
+  from_infinity = rounded_magnitude(kInfinity, format, rounding);
+  overflow_positive = rounded_magnitude(kHuge, format, rounding);
+  overflow_negative = rounded_magnitude(-kHuge, format, rounding);
+  if (format.exponent_bits == kFloatExponentBits) return;
   emin_field = static_cast<uint32_t>(format.emin + kFloatBias);
   const uint32_t least_field = emin_field - static_cast<uint32_t>(format.precision - 1);
   least = least_field << kFloatFractionBits;

@@ -27,22 +27,23 @@ inline constexpr int kFloatPrecision = kFloatFractionBits + 1;
 
 // Numbers named bits are those of a float's magnitude.
 struct FloatFormat {
-  // For a format that FP32 does not contain only max_finite and min_normal are of use.
+  // For a format that FP32 does not contain only max_finite and min_normal are set.
   FloatFormat(const Format& format, Rounding rounding);
 
   uint32_t max_finite, min_normal;  // bits; limits beyond FP32's own never bind
-  uint32_t emin_field;              // FP32 exponent field of 2^emin; 0 with FP32's exponent field
-  uint32_t least;                   // bits; 0 with FP32's exponent field
-  uint32_t drop;                    // 24 - p
+  uint32_t drop = 0;                // 24 - p
+  uint32_t emin_field = 0;          // FP32 exponent field of 2^emin; 0 with FP32's exponent field
+  uint32_t least = 0;               // bits; 0 with FP32's exponent field
   // In [least, 2 least) the one kept bit is the implicit one, and the last bit of the exponent
   // stands in its place: magnitude ^ lowest_binade has a 1 there, and is the same below it.
-  uint32_t lowest_binade;
+  uint32_t lowest_binade = 0;
   // Below least, bits beyond these become least and others zero (deterministic modes).
-  uint32_t to_zero_positive, to_zero_negative;
-  uint32_t flush_in_below, flush_out_below;  // bits below which an input or a result is flushed
-  bool unsigned_zero;                        // -0 becomes +0
-  uint32_t from_infinity;                    // bits of what an infinity becomes
-  uint32_t overflow_positive, overflow_negative;  // ... and a value beyond max_finite
+  uint32_t to_zero_positive = 0, to_zero_negative = 0;
+  // Bits below which an input or a result is flushed.
+  uint32_t flush_in_below = 0, flush_out_below = 0;
+  bool unsigned_zero = false;                             // -0 becomes +0
+  uint32_t from_infinity = 0;                             // bits of what an infinity becomes
+  uint32_t overflow_positive = 0, overflow_negative = 0;  // ... and a value beyond max_finite
 };
 
 }  // namespace lockstep

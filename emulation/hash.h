@@ -29,9 +29,9 @@ constexpr uint32_t hash_row_key(uint64_t row) {
   return static_cast<uint32_t>(row) * kHashRowLow +
          static_cast<uint32_t>(row >> 32) * kHashRowHigh + kHashRowOffset;
 }
-// An odd multiple of an odd number.
+// Odd, and with no small ratio between two of them.
 constexpr uint64_t hash_factor(uint64_t lane) {
-  return (2 * lane + 1) * kHashMultiplier64;
+  return ((lane + 1) * kHashIndex64 ^ kHashMultiplier64) | 1;
 }
 
 }  // namespace lockstep

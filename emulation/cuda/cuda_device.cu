@@ -246,8 +246,9 @@ std::unique_ptr<Device> open_device(std::string& why_not) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
-    why_not = "no GPU";
-    if (status != cudaSuccess) why_not += std::string(" (") + cudaGetErrorString(status) + ")";
+    const bool usual = status == cudaSuccess || status == cudaErrorNoDevice ||
+                       status == cudaErrorInsufficientDriver;  // also where there is no driver
+    why_not = usual ? "no GPU" : std::string("no GPU: ") + cudaGetErrorString(status);
     return nullptr;
   }
   cudaDeviceProp properties;

@@ -26,6 +26,48 @@ T block_abs_max(const T* x, int64_t size, int64_t stride) {
   return largest;
 }
 
+// The statistics of a rounding that has been done.
+template <typename T>
+void measure_blocks(const T* before, const T* after, const BlockShape& shape,
+                    const BlockFormat& format, T tensor_scale, const uint8_t* codes,
+                    TensorStats* stats) {
+  // The limits that go with each scale code.
+  constexpr int kCodes = 256;
+  std::vector<StatsLimits> limits(kCodes, StatsLimits(*format.element));
+  for (int code = 0; code < kCodes; ++code) {
+    const T scale = block_scale(static_cast<uint8_t>(code), tensor_scale, format);
+    limits[static_cast<size_t>(code)].max_finite = block_value(format.element->max_finite, scale);
+    limits[static_cast<size_t>(code)].min_normal = block_value(format.element->min_normal(), scale);
+  }
+  const int64_t size = format.block_size, cols = shape.cols;
+  const int64_t blocks = shape.blocks_along(format.block_size);
+  *stats = TensorStats();
+  const auto totals = for_each_chunk<kQuantizeSums>(
+      shape.count(), stats,
+      [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
+        int64_t row = begin / cols, col = begin % cols;
+        for (int64_t block = begin; block < end; block += kReductionBlock, ++sums) {
+          VirtualLanes squares, errors;
+          const int64_t block_end = std::min(end, block + kReductionBlock);
+          for (int64_t i = block; i < block_end; ++i) {
+            const int64_t slot =
+                shape.axis == 1 ? row * blocks + col / size : row / size * cols + col;
+            const int64_t lane = i % kReductionLanes;
+            measure_element(before[i], after[i], static_cast<uint64_t>(i), limits[codes[slot]],
+                            part, squares.lane[lane], errors.lane[lane]);
+            if (++col == cols) {
+              col = 0;
+              ++row;
+            }
+          }
+          sums->sum[kSquares] = squares.join();
+          sums->sum[kRoundErrors] = errors.join();
+        }
+      });
+  stats->sum_sq = totals.sum[kSquares];
+  stats->round_err_sq = totals.sum[kRoundErrors];
+}
+
 }  // namespace
 
 template <typename T>
@@ -92,48 +134,11 @@ void scalar_quantize_blocks(const T* before, T* after, const BlockShape& shape,
       });
     }
   };
-  round_and_measure_blocks(before, after, shape, spec, tensor_scale, stats, codes, round);
-}
-
-template <typename T>
-void measure_blocks(const T* before, const T* after, const BlockShape& shape,
-                    const BlockFormat& format, T tensor_scale, const uint8_t* codes,
-                    TensorStats* stats) {
-  // The limits that go with each scale code.
-  constexpr int kCodes = 256;
-  std::vector<StatsLimits> limits(kCodes, StatsLimits(*format.element));
-  for (int code = 0; code < kCodes; ++code) {
-    const T scale = block_scale(static_cast<uint8_t>(code), tensor_scale, format);
-    limits[static_cast<size_t>(code)].max_finite = block_value(format.element->max_finite, scale);
-    limits[static_cast<size_t>(code)].min_normal = block_value(format.element->min_normal(), scale);
-  }
-  const int64_t size = format.block_size, cols = shape.cols;
-  const int64_t blocks = shape.blocks_along(format.block_size);
-  *stats = TensorStats();
-  const auto totals = for_each_chunk<kQuantizeSums>(
-      shape.count(), stats,
-      [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
-        int64_t row = begin / cols, col = begin % cols;
-        for (int64_t block = begin; block < end; block += kReductionBlock, ++sums) {
-          VirtualLanes squares, errors;
-          const int64_t block_end = std::min(end, block + kReductionBlock);
-          for (int64_t i = block; i < block_end; ++i) {
-            const int64_t slot =
-                shape.axis == 1 ? row * blocks + col / size : row / size * cols + col;
-            const int64_t lane = i % kReductionLanes;
-            measure_element(before[i], after[i], static_cast<uint64_t>(i), limits[codes[slot]],
-                            part, squares.lane[lane], errors.lane[lane]);
-            if (++col == cols) {
-              col = 0;
-              ++row;
-            }
-          }
-          sums->sum[kSquares] = squares.join();
-          sums->sum[kRoundErrors] = errors.join();
-        }
-      });
-  stats->sum_sq = totals.sum[kSquares];
-  stats->round_err_sq = totals.sum[kRoundErrors];
+  const auto measure = [&](const T* x, const T* y, const uint8_t* used) {
+    measure_blocks(x, y, shape, *spec.format, tensor_scale, used, stats);
+  };
+  round_and_measure_blocks(before, after, shape, *spec.format, stats != nullptr, codes, round,
+                           measure);
 }
 
 template float scalar_finite_abs_max(const float*, int64_t);
@@ -146,9 +151,5 @@ template void scalar_quantize_blocks(const float*, float*, const BlockShape&,
                                      const BlockQuantizeSpec&, float, TensorStats*, uint8_t*);
 template void scalar_quantize_blocks(const double*, double*, const BlockShape&,
                                      const BlockQuantizeSpec&, double, TensorStats*, uint8_t*);
-template void measure_blocks(const float*, const float*, const BlockShape&, const BlockFormat&,
-                             float, const uint8_t*, TensorStats*);
-template void measure_blocks(const double*, const double*, const BlockShape&, const BlockFormat&,
-                             double, const uint8_t*, TensorStats*);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Block formats by plain loops: the definition, and the measuring that all kernels share.
+// Block formats by plain loops: the definition.
 #pragma once
 
 #include <vector>
@@ -25,19 +25,13 @@ uint8_t scalar_round_block(const T* before, T* after, int64_t size, int64_t stri
                            const BlockQuantizeSpec& spec, const StochasticArrayKey& key,
                            T tensor_scale);
 
-// The statistics of a rounding that has been done.
-template <typename T>
-void measure_blocks(const T* before, const T* after, const BlockShape& shape,
-                    const BlockFormat& format, T tensor_scale, const uint8_t* codes,
-                    TensorStats* stats);
-
-// How a kernel adds the statistics to a rounding without: round(before, after, codes) is called
-// with codes set, on a copy of `before` where it is `after`.
-template <typename T, typename Round>
+// round(before, after, codes), then, if there is something to measure, measure(before, after,
+// codes) with codes set, on a copy of `before` where it is `after`.
+template <typename T, typename Round, typename Measure>
 void round_and_measure_blocks(const T* before, T* after, const BlockShape& shape,
-                              const BlockQuantizeSpec& spec, T tensor_scale, TensorStats* stats,
-                              uint8_t* codes, Round round) {
-  if (stats == nullptr) return round(before, after, codes);
+                              const BlockFormat& format, bool measures, uint8_t* codes, Round round,
+                              Measure measure) {
+  if (!measures) return round(before, after, codes);
   std::vector<T> copy;
   if (before == after) {
     copy.assign(before, before + shape.count());
@@ -45,11 +39,11 @@ void round_and_measure_blocks(const T* before, T* after, const BlockShape& shape
   }
   std::vector<uint8_t> own_codes;
   if (codes == nullptr) {
-    own_codes.resize(static_cast<size_t>(shape.scale_count(spec.format->block_size)));
+    own_codes.resize(static_cast<size_t>(shape.scale_count(format.block_size)));
     codes = own_codes.data();
   }
   round(before, after, codes);
-  measure_blocks(before, after, shape, *spec.format, tensor_scale, codes, stats);
+  measure(before, after, codes);
 }
 
 }  // namespace lockstep

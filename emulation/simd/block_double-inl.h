@@ -79,10 +79,10 @@ class DoubleBlock {
   HWY_NOINLINE void outputs(int i, int j) const {
     const DoubleTag d;
     const LongTag di;
-    const float* HWY_RESTRICT a = t_.a->values + i;
-    const float* HWY_RESTRICT b = t_.b->values + j;
-    const float* HWY_RESTRICT a_power = t_.a->powers + i;
-    const float* HWY_RESTRICT b_power = t_.b->powers + j;
+    const float* HWY_RESTRICT a = t_.a->values + t_.first * kBlockRows + i;
+    const float* HWY_RESTRICT b = t_.b->values + t_.first * kBlockColumns + j;
+    const float* HWY_RESTRICT a_power = t_.a->powers + t_.first * kBlockRows + i;
+    const float* HWY_RESTRICT b_power = t_.b->powers + t_.first * kBlockColumns + j;
     float* c = t_.c + i * kBlockColumns + j;
     const DoubleVec addend = load(c);
 

@@ -37,7 +37,7 @@ using IntVec = hn::Vec<IntTag>;
 
 inline constexpr int kFloatLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
 // A row of exponent bytes fills one register: 64 columns with AVX-512.
-inline constexpr int kBlockVectors = 4;
+inline constexpr int kBlockVectors = kByteVectors;
 inline constexpr int kBlockColumns = kBlockVectors * kFloatLanes;
 inline constexpr int kBlockRows = 64;
 
@@ -47,6 +47,7 @@ struct BlockTask {
   const BlockRules* rules;
   const BlockSide<kBlockRows>* a;
   const BlockSide<kBlockColumns>* b;
+  int first;  // line of the first product in a and b
   int count;  // products, a multiple of kUnroll
   int rows, columns;
   float* c;
@@ -84,6 +85,7 @@ class FloatBlock {
   explicit FloatBlock(const BlockTask& task)
       : a_(*task.a),
         b_(*task.b),
+        first_(task.first),
         count_(task.count),
         first_count_(kSplit ? std::min(task.count, task.rules->spec.length / 2) : task.count),
         rows_(task.rows),
@@ -97,7 +99,14 @@ class FloatBlock {
     for (int i = 0; i < rows_; i += kRowsAtOnce) common_exponents(i);
     const Constants constants(*this);
     const int rows = rows_;
-    for (int i = 0; i < rows; ++i) row(constants, i);
+    for (int i = 0; i < rows; ++i) {
+      const Aligned aligned = align(constants, i);
+      if (!kEvents) {
+        row<false>(constants, i, aligned);
+      } else if (!all_inexact(constants, i) || !row<false>(constants, i, aligned)) {
+        row<true>(constants, i, aligned);
+      }
+    }
   }
 
  private:
@@ -108,10 +117,11 @@ class FloatBlock {
   // Held in registers over all rows: the compiler must fear that stores of sums change members.
   struct Constants {
     explicit Constants(const FloatBlock& block)
-        : a(block.a_.values),
-          b(block.b_.values),
+        : a(block.a_.values + block.first_ * kBlockRows),
+          b(block.b_.values + block.first_ * kBlockColumns),
           common(block.common_),
           c(block.c_),
+          events(block.events_),
           count(block.count_),
           first_count(block.first_count_) {
       const IntTag di;
@@ -126,6 +136,7 @@ class FloatBlock {
     const float *a, *b;
     const uint32_t* common;
     float* c;
+    int32_t* events;
     int count, first_count;
     IntVec up, down, field;
   };
@@ -137,18 +148,22 @@ class FloatBlock {
     using V = hn::Vec<decltype(d)>;
     static_assert(-128 + CalmBlock::kHighestFactor < CalmBlock::kLowestCommon);
     V largest[kRowsAtOnce];
-    const int8_t* HWY_RESTRICT a[kRowsAtOnce];
     HWY_UNROLL(4)
     for (int r = 0; r < kRowsAtOnce; ++r) {
       largest[r] = hn::Set(d, static_cast<int8_t>(lowest_common_));
-      a[r] = reinterpret_cast<const int8_t*>(a_.bytes) + BlockSide<kBlockRows>::byte_place(i + r);
     }
-    const auto* HWY_RESTRICT b = reinterpret_cast<const int8_t*>(b_.bytes);
+    // The bytes of rows i to i + 3 stand in neighbouring lanes.
+    using Side = BlockSide<kBlockRows>;
+    static_assert(Side::kLanes % kRowsAtOnce == 0);
+    const auto* HWY_RESTRICT a = reinterpret_cast<const int8_t*>(a_.bytes) + first_ * kBlockRows +
+                                 Side::byte_place(i);
+    const auto* HWY_RESTRICT b =
+        reinterpret_cast<const int8_t*>(b_.bytes) + first_ * kBlockColumns;
     for (int k = 0; k < count_; ++k) {
       const V y = hn::Load(d, b + k * kBlockColumns);
       HWY_UNROLL(4)
       for (int r = 0; r < kRowsAtOnce; ++r) {
-        largest[r] = hn::Max(largest[r], hn::SaturatedAdd(hn::Set(d, a[r][k * kBlockRows]), y));
+        largest[r] = hn::Max(largest[r], hn::SaturatedAdd(hn::Set(d, a[k * kBlockRows + r * kByteVectors]), y));
       }
     }
     HWY_UNROLL(4)
@@ -171,44 +186,83 @@ class FloatBlock {
     }
   }
 
-  HWY_INLINE void row(const Constants& t, int i) const {
+  // Events stick: where every output of the row has been inexact before, no one has to look again.
+  static HWY_INLINE bool all_inexact(const Constants& t, int i) {
+    const IntTag di;
+    const int32_t* events = t.events + i * kBlockColumns;
+    IntVec seen = hn::Load(di, events);
+    for (int j = 1; j < kN; ++j) seen = hn::And(seen, hn::Load(di, events + j * kFloatLanes));
+    return hn::AllTrue(di, hn::TestBit(seen, hn::Set(di, kStepInexact)));
+  }
+
+  // The common exponents of a row, as exponent fields, and 2^(F - E).
+  struct Aligned {
+    IntVec common[kN];
+    FloatVec scale[kN];
+  };
+
+  static HWY_INLINE Aligned align(const Constants& t, int i) {
     const FloatTag d;
     const IntTag di;
-    const IntVec bytes =
-        hn::BitCast(di, hn::Load(hn::RebindToUnsigned<IntTag>(), t.common + i * kFloatLanes));
-    const float* HWY_RESTRICT c = t.c + i * kBlockColumns;
-    IntVec common[kBlockVectors] = {exponent_field<0>(bytes), exponent_field<1>(bytes),
-                                    exponent_field<2>(bytes), exponent_field<3>(bytes)};
-    FloatVec scale[kN];
-    IntVec sum[kN], rest[kN], lost[kN];
+    const IntVec bytes = hn::BitCast(
+        di, hn::Load(hn::RebindToUnsigned<IntTag>(), t.common + i * kFloatLanes));
+    const IntVec of_products[kBlockVectors] = {exponent_field<0>(bytes), exponent_field<1>(bytes),
+                                               exponent_field<2>(bytes), exponent_field<3>(bytes)};
+    Aligned x;
     HWY_UNROLL(4)
     for (int j = 0; j < kN; ++j) {
-      const FloatVec addend = hn::Load(d, c + j * kFloatLanes);
+      const FloatVec addend = hn::Load(d, t.c + i * kBlockColumns + j * kFloatLanes);
       const IntVec own = hn::And(hn::BitCast(di, addend), t.field);
-      common[j] = hn::Max(hn::And(common[j], t.field), own);
+      IntVec common = hn::Max(hn::And(of_products[j], t.field), own);
       if (kFp16) {
         // Subnormals of FP16 have the exponent emin.
         constexpr int kFp16Emin = -14;
         const IntVec emin = hn::Set(di, (kFp16Emin + kFloatBias) << kFloatFractionBits);
-        common[j] = hn::IfThenElse(hn::Ne(own, hn::Zero(di)), hn::Max(common[j], emin), common[j]);
+        common = hn::IfThenElse(hn::Ne(own, hn::Zero(di)), hn::Max(common, emin), common);
       }
-      scale[j] = hn::BitCast(d, hn::Sub(t.up, common[j]));
-      const FloatVec scaled = hn::Mul(addend, scale[j]);
+      x.common[j] = common;
+      x.scale[j] = hn::BitCast(d, hn::Sub(t.up, common));
+    }
+    return x;
+  }
+
+  // kNotes: finds out what was cut off. Without it false when some output would have to know, being
+  // zero; then nothing was stored.
+  template <bool kNotes>
+  HWY_INLINE bool row(const Constants& t, int i, const Aligned& aligned) const {
+    const FloatTag d;
+    const IntTag di;
+    float* HWY_RESTRICT c = t.c + i * kBlockColumns;
+    IntVec sum[kN], rest[kN], lost[kN];
+    HWY_UNROLL(4)
+    for (int j = 0; j < kN; ++j) {
+      const FloatVec scaled = hn::Mul(hn::Load(d, c + j * kFloatLanes), aligned.scale[j]);
       sum[j] = truncate_to_int(scaled);
       rest[j] = lost[j] = hn::Zero(di);
-      if (kEvents) note_lost(scaled, sum[j], lost[j]);
+      if (kNotes) note_lost(scaled, sum[j], lost[j]);
     }
-    add_products(t, i, 0, t.first_count, scale, sum, lost);
-    if (kSplit) add_products(t, i, t.first_count, t.count, scale, rest, lost);
+    add_products<kNotes>(t, i, 0, t.first_count, aligned.scale, sum, lost);
+    if (kSplit) add_products<kNotes>(t, i, t.first_count, t.count, aligned.scale, rest, lost);
 
     IntVec total[kN];
     Mask halved[kN];
     join(sum, rest, total, halved);
+    Rounded rounded[kN];
+    Mask zero = hn::FirstN(d, 0);
     HWY_UNROLL(4)
     for (int j = 0; j < kN; ++j) {
-      const FloatVec unit = hn::BitCast(d, hn::Sub(common[j], t.down));
-      store(t, i, j, total[j], halved[j], unit, lost[j]);
+      FloatVec unit = hn::BitCast(d, hn::Sub(aligned.common[j], t.down));
+      if (kSplit) unit = hn::IfThenElse(halved[j], hn::Add(unit, unit), unit);
+      rounded[j] = round(hn::Load(d, c + j * kFloatLanes), total[j], unit);
+      if (kEvents && !kNotes) zero = hn::Or(zero, hn::Eq(rounded[j].result, hn::Zero(d)));
     }
+    if (kEvents && !kNotes && !hn::AllFalse(d, zero)) return false;
+    HWY_UNROLL(4)
+    for (int j = 0; j < kN; ++j) {
+      hn::Store(rounded[j].result, d, c + j * kFloatLanes);
+      if (kEvents) note_events<kNotes>(rounded[j], lost[j], t.events + i * kBlockColumns + j * kFloatLanes);
+    }
+    return true;
   }
 
   static HWY_INLINE void note_lost(FloatVec scaled, IntVec kept, IntVec& lost) {
@@ -217,6 +271,7 @@ class FloatBlock {
     lost = hn::Or(lost, hn::Xor(back, hn::BitCast(di, scaled)));
   }
 
+  template <bool kNotes>
   static HWY_INLINE void add_products(const Constants& t, int i, int begin, int end,
                                       const FloatVec (&scale)[kN], IntVec (&sum)[kN],
                                       IntVec (&lost)[kN]) {
@@ -233,7 +288,7 @@ class FloatBlock {
           const FloatVec scaled = hn::Mul(hn::Mul(x, y), scale[j]);
           const IntVec term = truncate_to_int(scaled);
           sum[j] = hn::Add(sum[j], term);
-          if (kEvents) note_lost(scaled, term, lost[j]);
+          if (kNotes) note_lost(scaled, term, lost[j]);
         }
       }
     }
@@ -268,63 +323,65 @@ class FloatBlock {
     }
   }
 
-  HWY_INLINE void store(const Constants& t, int i, int j, IntVec total, Mask halved, FloatVec unit,
-                        IntVec lost) const {
+  // What leaves the block: `result` is `exact` rounded, which is total * unit cut to float's 24 bits.
+  struct Rounded {
+    FloatVec result, exact;
+    Mask cut;    // total had more bits
+    Mask stays;  // an infinite addend, from an overflow in a block before
+  };
+
+  HWY_INLINE Rounded round(FloatVec addend, IntVec total, FloatVec unit) const {
     const FloatTag d;
     const IntTag di;
-    float* HWY_RESTRICT c = t.c + i * kBlockColumns + j * kFloatLanes;
+    Rounded r;
+    r.cut = r.stays = hn::FirstN(d, 0);
     FloatVec x = int_toward_zero(d, total);
-    Mask cut = hn::FirstN(d, 0);
-    if (kFp16 || kEvents) cut = hn::RebindMask(d, hn::Ne(truncate_to_int(x), total));
+    if (kFp16 || kEvents) r.cut = hn::RebindMask(d, hn::Ne(truncate_to_int(x), total));
     // To odd, for FP16's rounding is still to come.
-    if (kFp16) x = hn::IfThenElse(cut, hn::Or(x, hn::BitCast(d, hn::Set(di, 1))), x);
-    if (kSplit) unit = hn::IfThenElse(halved, hn::Add(unit, unit), unit);
-    x = hn::Mul(x, unit);
-
-    FloatVec result = x;
-    Mask stays = hn::FirstN(d, 0);
+    if (kFp16) x = hn::IfThenElse(r.cut, hn::Or(x, hn::BitCast(d, hn::Set(di, 1))), x);
+    r.result = r.exact = hn::Mul(x, unit);
     if (kOutput == BlockOutput::kE8m13TowardZero) {
       constexpr int32_t kKept = -(1 << (kFloatFractionBits - 13));
-      result = hn::BitCast(d, hn::And(hn::BitCast(di, x), hn::Set(di, kKept)));
+      r.result = hn::BitCast(d, hn::And(hn::BitCast(di, r.exact), hn::Set(di, kKept)));
     }
     if (kFp16) {
-      result = ToFp16()(d, x);
-      if (!keeps_negative_zero_) result = hn::Add(result, hn::Zero(d));
-      // An infinite addend comes from an overflow in a block before, and stays.
-      const FloatVec addend = hn::Load(d, c);
-      stays = hn::Eq(hn::Abs(addend), infinity());
-      result = hn::IfThenElse(stays, addend, result);
+      r.result = ToFp16()(d, r.exact);
+      if (!keeps_negative_zero_) r.result = hn::Add(r.result, hn::Zero(d));
+      r.stays = hn::Eq(hn::Abs(addend), infinity());
+      r.result = hn::IfThenElse(r.stays, addend, r.result);
     }
-    hn::Store(result, d, c);
-    if (kEvents) note_events(i, j, x, result, cut, stays, lost);
+    return r;
   }
 
   static HWY_INLINE FloatVec infinity() {
     return hn::Set(FloatTag(), std::numeric_limits<float>::infinity());
   }
 
-  HWY_INLINE void note_events(int i, int j, FloatVec x, FloatVec result, Mask cut, Mask stays,
-                              IntVec lost) const {
+  template <bool kNotes>
+  static HWY_INLINE void note_events(const Rounded& r, IntVec lost, int32_t* events) {
     const FloatTag d;
     const IntTag di;
+    if (!kNotes && !kFp16) return;
     const auto bit = [&](Mask mask, int32_t event) HWY_ATTR {
       return hn::IfThenElseZero(hn::RebindMask(di, mask), hn::Set(di, event));
     };
-    // The sign of a zero is no bit that a term lost.
-    const IntVec lost_bits = hn::And(lost, hn::Set(di, static_cast<int32_t>(kMagnitudeBits)));
-    const Mask terms_cut = hn::RebindMask(d, hn::Ne(lost_bits, hn::Zero(di)));
-    const Mask inexact = hn::AndNot(stays, hn::Or(hn::Or(terms_cut, cut), hn::Ne(result, x)));
-    const Mask to_zero = hn::And(inexact, hn::Eq(result, hn::Zero(d)));
-    const Mask overflow = hn::AndNot(stays, hn::Eq(hn::Abs(result), infinity()));
-    const IntVec seen = hn::Or(hn::Or(bit(inexact, kStepInexact), bit(to_zero, kStepToZero)),
-                               bit(overflow, kStepToInfinity | kStepInexact));
-    int32_t* events = events_ + i * kBlockColumns + j * kFloatLanes;
+    const Mask overflow = hn::AndNot(r.stays, hn::Eq(hn::Abs(r.result), infinity()));
+    IntVec seen = bit(overflow, kStepToInfinity | kStepInexact);
+    if (kNotes) {
+      // The sign of a zero is no bit that a term lost.
+      const IntVec lost_bits = hn::And(lost, hn::Set(di, static_cast<int32_t>(kMagnitudeBits)));
+      const Mask terms_cut = hn::RebindMask(d, hn::Ne(lost_bits, hn::Zero(di)));
+      const Mask rounded = hn::Or(r.cut, hn::Ne(r.result, r.exact));
+      const Mask inexact = hn::AndNot(r.stays, hn::Or(terms_cut, rounded));
+      const Mask to_zero = hn::And(inexact, hn::Eq(r.result, hn::Zero(d)));
+      seen = hn::Or(seen, hn::Or(bit(inexact, kStepInexact), bit(to_zero, kStepToZero)));
+    }
     hn::Store(hn::Or(hn::Load(di, events), seen), di, events);
   }
 
   const BlockSide<kBlockRows>& a_;
   const BlockSide<kBlockColumns>& b_;
-  const int count_, first_count_;  // first_count_: of the first of the two sums
+  const int first_, count_, first_count_;  // first_count_: of the first of the two sums
   const int rows_, fraction_bits_, lowest_common_;
   const bool keeps_negative_zero_;
   float* const c_;

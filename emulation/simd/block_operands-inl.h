@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "emulation/format.h"
 #include "emulation/simd/block_rules.h"
@@ -33,6 +32,8 @@ inline constexpr uint32_t kMagnitudeBits = 0x7fffffff, kExponentBits = 0x7f80000
 // product's.
 inline constexpr uint32_t kNoExponentByte = 0x80;
 
+inline constexpr int kByteVectors = 4;  // whose exponents share a vector of bytes
+
 // Lines (values of k) of kWidth factors each: the rows of a panel of A or the columns of a strip of
 // B. Line k starts at k * kWidth.
 template <int kWidth>
@@ -40,9 +41,8 @@ struct BlockSide {
   using D = hn::ScalableTag<uint32_t>;
   using V = hn::Vec<D>;
   static constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
-  static constexpr int kByteVectors = 4;  // whose exponents share a vector of bytes
   static constexpr int kGroup = kByteVectors * kLanes;
-  static constexpr int kCount = kWidth * kLongestBlock;
+  static constexpr int kCount = kWidth * kMostLines;
   static_assert(kWidth % kGroup == 0);
 
   alignas(64) float values[kCount];
@@ -118,14 +118,8 @@ struct BlockSide {
 
   void set_range(V largest, V smallest, int emin, bool zeros_count) {
     const D d;
-    uint32_t high = 0, low = std::numeric_limits<uint32_t>::max();
-    alignas(64) uint32_t lanes[2][kLanes];
-    hn::Store(largest, d, lanes[0]);
-    hn::Store(smallest, d, lanes[1]);
-    for (int i = 0; i < kLanes; ++i) {
-      high = std::max(high, lanes[0][i]);
-      low = std::min(low, lanes[1][i]);
-    }
+    const uint32_t high = hn::GetLane(hn::MaxOfLanes(d, largest));
+    const uint32_t low = hn::GetLane(hn::MinOfLanes(d, smallest));
     is_finite = high < kExponentBits;
     const auto exponent = [emin](uint32_t magnitude) {
       return std::max(static_cast<int>(magnitude >> kFloatFractionBits) - kFloatBias, emin);

@@ -14,6 +14,7 @@
 #include "emulation/scalar/block_quantize.h"
 #include "emulation/scalar/chunks.h"
 #include "emulation/simd/block_plan.h"
+#include "emulation/simd/exponent_histogram.h"
 #include "emulation/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,6 +22,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "emulation/simd/block_measure-inl.h"
 #include "emulation/simd/round-inl.h"
 #include "emulation/simd/stochastic-inl.h"
 
@@ -30,7 +32,8 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t kBlockLanes = static_cast<int64_t>(hn::MaxLanes(DF()));
+constexpr CountSlicedFunction kCountSliced =
+    HWY_TARGET == HWY_AVX2 ? avx2_count_sliced : avx512_count_sliced;
 
 // The random bits of runs of neighbouring elements.
 class RandomRuns {
@@ -72,7 +75,7 @@ class BlockPass {
 
   // Blocks [begin, end) along the rows, counted row by row.
   void rows(int64_t begin, int64_t end) const {
-    constexpr int kVectors = kBlock / kBlockLanes;
+    constexpr int kVectors = kBlock / kLanes;
     const DF df;
     const DU du;
     const VU magnitude = hn::Set(du, ~kSignBit);
@@ -85,7 +88,7 @@ class BlockPass {
         VF x[kVectors];
         VU largest = hn::Zero(du);
         for (int v = 0; v < kVectors; ++v) {
-          x[v] = hn::LoadU(df, before_ + at + v * kBlockLanes);
+          x[v] = hn::LoadU(df, before_ + at + v * kLanes);
           largest = hn::Max(largest, hn::And(hn::BitCast(du, x[v]), magnitude));
         }
         const uint8_t code = plan_.code_of(hn::GetLane(hn::MaxOfLanes(du, largest)));
@@ -94,11 +97,11 @@ class BlockPass {
         const VF inverse = hn::Set(df, plan_.inverse[code]);
         const uint32_t* bits = random.at(static_cast<uint64_t>(at), kBlock);
         if (kPlain && code == plan_.nan_code()) {
-          for (int v = 0; v < kVectors; ++v) hn::StoreU(scale, df, after_ + at + v * kBlockLanes);
+          for (int v = 0; v < kVectors; ++v) hn::StoreU(scale, df, after_ + at + v * kLanes);
         } else {
           for (int v = 0; v < kVectors; ++v) {
-            const VU r = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + v * kBlockLanes);
-            hn::StoreU(round(x[v], scale, inverse, r), df, after_ + at + v * kBlockLanes);
+            const VU r = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + v * kLanes);
+            hn::StoreU(round(x[v], scale, inverse, r), df, after_ + at + v * kLanes);
           }
         }
       } else {
@@ -119,12 +122,12 @@ class BlockPass {
     const VU magnitude = hn::Set(du, ~kSignBit);
     const int64_t cols = shape_.cols, first = block_row * kBlock;
     const int64_t rows = std::min<int64_t>(kBlock, shape_.rows - first);
-    const int64_t width = std::min(kTile, cols - col), whole = width - width % kBlockLanes;
+    const int64_t width = std::min(kTile, cols - col), whole = width - width % kLanes;
     const int64_t origin = first * cols + col;
     uint32_t largest[kTile];
     std::fill_n(largest, whole, 0u);
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < whole; c += kBlockLanes) {
+      for (int64_t c = 0; c < whole; c += kLanes) {
         const VU bits = hn::BitCast(du, hn::LoadU(df, before_ + origin + r * cols + c));
         const VU so_far = hn::LoadU(du, largest + c);
         hn::StoreU(hn::Max(so_far, hn::And(bits, magnitude)), du, largest + c);
@@ -143,7 +146,7 @@ class BlockPass {
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = origin + r * cols;
       const uint32_t* bits = random.at(static_cast<uint64_t>(at), width);
-      for (int64_t c = 0; c < whole; c += kBlockLanes) {
+      for (int64_t c = 0; c < whole; c += kLanes) {
         const VF x = hn::LoadU(df, before_ + at + c);
         const VF scale = hn::LoadU(df, scales + c), inverse = hn::LoadU(df, inverses + c);
         const VU random_bits = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + c);
@@ -222,6 +225,101 @@ void run_blocks(const float* before, float* after, const BlockShape& shape,
   });
 }
 
+// The statistics of one chunk after its rounding, in reduction blocks of the flat array.
+class MeasurePass {
+ public:
+  MeasurePass(const float* before, const float* after, const BlockShape& shape,
+              const BlockPlan& plan, const BlockFormat& format, const uint8_t* codes)
+      : before_(before),
+        after_(after),
+        cols_(shape.cols),
+        size_(format.block_size),
+        blocks_(shape.blocks_along(format.block_size)),
+        along_rows_(shape.axis == 1),
+        codes_(codes),
+        element_(*format.element) {
+    for (size_t code = 0; code < plan.scale.size(); ++code) {
+      const float scale = plan.scale[code];
+      max_finite_[code] = std::bit_cast<uint32_t>(block_value(element_.max_finite, scale));
+      min_normal_[code] =
+          std::max(std::bit_cast<uint32_t>(block_value(element_.min_normal(), scale)), 1u);
+    }
+  }
+
+  void measure(int64_t begin, int64_t end, TensorStats& part,
+               BlockSums<kQuantizeSums>* sums) const {
+    ChunkCounts counts;
+    ExponentHistogram histogram(kCountSliced);
+    for (; begin < end; begin += kReductionBlock, ++sums) {
+      const int64_t count = std::min(end - begin, kReductionBlock), rows = count / kRow;
+      HWY_ALIGN uint8_t exponents[kReductionBlock];
+      uint32_t max_finite[kReductionBlock], min_normal[kReductionBlock];
+      fill_limits(begin, count, max_finite, min_normal);
+      VirtualLanes squares, errors;
+      measure_rounded_rows({.before = before_ + begin,
+                            .after = after_ + begin,
+                            .max_finite = max_finite,
+                            .min_normal = min_normal,
+                            .exponents = exponents,
+                            .rows = rows,
+                            .first = static_cast<uint64_t>(begin)},
+                           counts, squares.lane, errors.lane);
+      BlockLook look;
+      look.add_rows(before_ + begin, rows);
+      histogram.count(exponents, rows * kRow,
+                      {static_cast<int>(look.smallest_bits() >> kFloatFraction),
+                       static_cast<int>(look.largest_bits() >> kFloatFraction)});
+      part.count += static_cast<uint64_t>(rows * kRow);
+      for (int64_t i = rows * kRow; i < count; ++i) {
+        StatsLimits limits(element_);
+        limits.max_finite = std::bit_cast<float>(max_finite[i]);
+        limits.min_normal = std::bit_cast<float>(min_normal[i]);
+        measure_element(before_[begin + i], after_[begin + i], static_cast<uint64_t>(begin + i),
+                        limits, part, squares.lane[i % kRow], errors.lane[i % kRow]);
+      }
+      sums->sum[kSquares] = squares.join();
+      sums->sum[kRoundErrors] = errors.join();
+    }
+    counts.add_to(part);
+    histogram.add_to(part);
+  }
+
+ private:
+  // The limits of elements [begin, begin + count), from the codes of their blocks.
+  void fill_limits(int64_t begin, int64_t count, uint32_t* max_finite, uint32_t* min_normal) const {
+    int64_t row = begin / cols_, col = begin % cols_;
+    for (int64_t i = 0; i < count;) {
+      // A run within a row: of one block, or to the end of the row.
+      const int64_t run_end = along_rows_ ? std::min((col / size_ + 1) * size_, cols_) : cols_;
+      const int64_t run = std::min(count - i, run_end - col);
+      if (along_rows_) {
+        const uint8_t code = codes_[row * blocks_ + col / size_];
+        std::fill_n(max_finite + i, run, max_finite_[code]);
+        std::fill_n(min_normal + i, run, min_normal_[code]);
+      } else {
+        const uint8_t* codes = codes_ + row / size_ * cols_ + col;
+        for (int64_t j = 0; j < run; ++j) {
+          max_finite[i + j] = max_finite_[codes[j]];
+          min_normal[i + j] = min_normal_[codes[j]];
+        }
+      }
+      i += run;
+      col += run;
+      if (col == cols_) {
+        col = 0;
+        ++row;
+      }
+    }
+  }
+
+  const float *before_, *after_;
+  int64_t cols_, size_, blocks_;
+  bool along_rows_;
+  const uint8_t* codes_;
+  const Format& element_;
+  std::array<uint32_t, 256> max_finite_, min_normal_;  // magnitude bits, by code
+};
+
 void quantize_blocks(const float* before, float* after, const BlockShape& shape,
                      const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
                      uint8_t* codes) {
@@ -239,9 +337,20 @@ void quantize_blocks(const float* before, float* after, const BlockShape& shape,
               : plan.plain ? run_blocks<kMagic, true, false, kMxBlock>
               : magic      ? run_blocks<kMagic, false, false, kMxBlock>
                            : run_blocks<kGeneric, false, false, kMxBlock>;
+  const auto measure = [&](const float* x, const float* y, const uint8_t* used) {
+    const MeasurePass pass(x, y, shape, plan, *spec.format, used);
+    *stats = TensorStats();
+    const auto totals = for_each_chunk<kQuantizeSums>(
+        shape.count(), stats,
+        [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
+          pass.measure(begin, end, part, sums);
+        });
+    stats->sum_sq = totals.sum[kSquares];
+    stats->round_err_sq = totals.sum[kRoundErrors];
+  };
   round_and_measure_blocks(
-      before, after, shape, spec, tensor_scale, stats, codes,
-      [&](const float* x, float* y, uint8_t* out) { run(x, y, shape, spec, plan, out); });
+      before, after, shape, *spec.format, stats != nullptr, codes,
+      [&](const float* x, float* y, uint8_t* out) { run(x, y, shape, spec, plan, out); }, measure);
 }
 
 float finite_abs_max(const float* x, int64_t count) {
@@ -252,9 +361,9 @@ float finite_abs_max(const float* x, int64_t count) {
     const VU magnitude = hn::Set(du, ~kSignBit), infinity = hn::Set(du, kInfinityBits);
     VU largest[4] = {hn::Zero(du), hn::Zero(du), hn::Zero(du), hn::Zero(du)};
     int64_t i = begin;
-    for (; i + 4 * kBlockLanes <= end; i += 4 * kBlockLanes) {
+    for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
       for (int v = 0; v < 4; ++v) {
-        const VU bits = hn::And(hn::BitCast(du, hn::LoadU(df, x + i + v * kBlockLanes)), magnitude);
+        const VU bits = hn::And(hn::BitCast(du, hn::LoadU(df, x + i + v * kLanes)), magnitude);
         largest[v] = hn::Max(largest[v], hn::IfThenElseZero(less(bits, infinity), bits));
       }
     }

@@ -12,6 +12,7 @@
 namespace lockstep {
 
 inline constexpr int kLongestBlock = 32;
+inline constexpr int kFewestLines = 16, kMostLines = 32;  // of k that are looked at together
 inline constexpr int64_t kLongestInterval = 128;
 inline constexpr int kMostFractionBits = 25;
 inline constexpr int kUnroll = 4;  // products that vector code takes at once
@@ -39,8 +40,8 @@ struct BlockRules {
     const int interval = spec.promotion_interval != 0 ? spec.promotion_interval : spec.length;
     return a->precision + b->precision <= kFloatPrecision &&
            spec.fraction_bits <= kMostFractionBits && spec.length <= kLongestBlock &&
-           spec.length % kUnroll == 0 && kLongestInterval % spec.length == 0 &&
-           kLongestInterval % interval == 0 && BlockRules(g).fits_int32((spec.length + 1) / 2);
+           spec.length % kUnroll == 0 && kMostLines % spec.length == 0 &&
+           kLongestInterval % interval == 0 && interval % spec.length == 0 && BlockRules(g).fits_int32((spec.length + 1) / 2);
   }
 
   // Is the sum of `count` terms and an addend below 2^31 in units of 2^(E - F)? A factor's

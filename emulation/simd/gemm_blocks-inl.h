@@ -39,7 +39,7 @@ class BlockTile {
   // Facts of whole panels would be too coarse, and would make a NaN of what TF32 reads as infinity.
   static constexpr bool kWantsFacts = false;
   // Every k block of the gemm starts a block and a promotion interval.
-  static_assert(kDepthStep % kLongestInterval == 0 && kLongestInterval % kLongestBlock == 0);
+  static_assert(kDepthStep % kLongestInterval == 0 && kDepthStep % kMostLines == 0);
 
   explicit BlockTile(const BlockRules& rules) : rules_(rules) {}
 
@@ -50,7 +50,10 @@ class BlockTile {
   class Run {
    public:
     Run(const BlockRules& rules, const TileArgs<float>& t)
-        : rules_(rules), spec_(rules.spec), t_(t) {
+        : rules_(rules),
+          spec_(rules.spec),
+          t_(t),
+          lines_(std::clamp(spec_.length, kFewestLines, kMostLines)) {
       task_ = {.rules = &rules,
                .a = &a_,
                .b = &b_,
@@ -62,7 +65,7 @@ class BlockTile {
     void run() {
       load();
       if (spec_.promotion_interval == 0) {
-        for (int64_t k = 0; k < t_.k; k += spec_.length) block(sums_, k, spec_.length, 0);
+        for (int64_t k = 0; k < t_.k; k += lines_) blocks(sums_, k, lines_, 0);
       } else {
         for (int64_t k = 0; k < t_.k; k += spec_.promotion_interval) interval(k);
       }
@@ -83,7 +86,12 @@ class BlockTile {
           hn::Store(c, d, sums_ + i * kCols + j);
         }
       }
-      if (task_.events != nullptr) std::fill(events_, events_ + kTileSize, 0u);
+      if (task_.events == nullptr) return;
+      // Beyond the matrix as if everything had happened: nobody has to watch there.
+      for (int i = 0; i < t_.rows; ++i) {
+        std::fill(events_ + i * kCols, events_ + i * kCols + t_.cols, 0u);
+        std::fill(events_ + i * kCols + t_.cols, events_ + (i + 1) * kCols, ~0u);
+      }
     }
 
     void store() {
@@ -105,9 +113,9 @@ class BlockTile {
     void interval(int64_t k) {
       std::fill(partial_, partial_ + t_.rows * kCols, 0.0f);
       calm_addends_ = false;
-      for (int i = 0; i < spec_.promotion_interval; i += spec_.length) {
+      for (int i = 0; i < spec_.promotion_interval; i += lines_) {
         if (spec_.order == ProductOrder::kAscending && k + i >= t_.k) break;
-        block(partial_, k, spec_.promotion_interval, i);
+        blocks(partial_, k, spec_.promotion_interval, i);
       }
       for (int i = 0; i < t_.rows * kCols; i += kFloatLanes) promote(i);
     }
@@ -138,28 +146,43 @@ class BlockTile {
       hn::Store(hn::Or(hn::Load(di, events), seen), di, events);
     }
 
-    // The block of products first, first + 1, ... of the interval that starts at k.
-    void block(float* c, int64_t k, int64_t interval, int first) {
+    // The blocks of products first to first + lines_ - 1 of the interval that starts at k.
+    void blocks(float* c, int64_t k, int64_t interval, int first) {
+      // Beyond the last k the hardware is fed zeros.
       const auto index = [&](int i) {
-        return k + ordered_index(spec_.order, first + i, interval);
+        const int64_t at = k + ordered_index(spec_.order, first + i, interval);
+        return at < t_.k ? at : -1;
       };
-      // Beyond the last k the hardware is fed zeros, which only show where zeros count.
       const bool zeros_count = spec_.counts_zero_products;
-      int count = spec_.length;
-      while (!zeros_count && count > 0 && index(count - kUnroll) >= t_.k) count -= kUnroll;
-      a_.gather(count, rules_.a_format, zeros_count, [&](int i) {
-        return index(i) < t_.k ? t_.a + index(i) * kRows : nullptr;
+      a_.gather(lines_, rules_.a_format, zeros_count, [&](int i) {
+        return index(i) >= 0 ? t_.a + index(i) * kRows : nullptr;
       });
-      b_.gather(count, rules_.b_format, zeros_count, [&](int i) {
-        return index(i) < t_.k ? t_.b + index(i) * t_.ldb : nullptr;
+      b_.gather(lines_, rules_.b_format, zeros_count, [&](int i) {
+        return index(i) >= 0 ? t_.b + index(i) * t_.ldb : nullptr;
       });
+      const bool calm = calm_factors();
+      if (!calm) {
+        a_.make_powers(lines_, rules_.a_format, zeros_count);
+        b_.make_powers(lines_, rules_.b_format, zeros_count);
+      }
       task_.c = c;
-      task_.count = count;
-      const bool calm = calm_factors() && (calm_addends_ || addends_are_calm(c));
-      calm_addends_ = calm;
-      if (calm) return float_block();
-      a_.make_powers(count, rules_.a_format, zeros_count);
-      b_.make_powers(count, rules_.b_format, zeros_count);
+      for (int i = 0; i < lines_; i += spec_.length) {
+        if (spec_.order == ProductOrder::kAscending && index(i) < 0) break;
+        task_.first = i;
+        // Zeros show only where they count.
+        int& count = task_.count = spec_.length;
+        while (!zeros_count && count > 0 && index(i + count - kUnroll) < 0) count -= kUnroll;
+        block(calm);
+      }
+    }
+
+    void block(bool calm_factors) {
+      calm_addends_ = calm_factors && (calm_addends_ || addends_are_calm(task_.c));
+      if (calm_addends_) return float_block();
+      if (calm_factors) {
+        a_.make_powers(lines_, rules_.a_format, spec_.counts_zero_products);
+        b_.make_powers(lines_, rules_.b_format, spec_.counts_zero_products);
+      }
       DoubleBlock(task_).run();
     }
 
@@ -209,6 +232,7 @@ class BlockTile {
     const BlockRules& rules_;
     const BlockSpec& spec_;
     const TileArgs<float>& t_;
+    const int lines_;  // of k that are gathered at a time
     BlockTask task_;
     bool calm_addends_ = false;  // known to be, from the block before
     BlockSide<kBlockRows> a_;

@@ -137,6 +137,8 @@ nlohmann::ordered_json to_json(const std::vector<VerifiedUnit>& units, const Ver
           {"environment", describe_environment()},
           {"seed", args.options.seed},
           {"cases", args.options.cases},
+          {"gpu_cases", args.options.gpu_cases},
+          {"vectors", args.options.vectors},
           {"units", std::move(rows)}};
 }
 
@@ -201,14 +203,22 @@ std::function<int()> declare_verify(CLI::App& app) {
                    ->type_name("N")
                    ->capture_default_str(),
                0, kMostCases);
+  checks.whole(app.add_option("--gpu-cases", args->options.gpu_cases,
+                              "the same for units of GPUs, which judge their own results")
+                   ->type_name("N")
+                   ->capture_default_str(),
+               1, kMostCases);
+  app.add_option("--vectors", args->options.vectors,
+                 "for units of GPUs: dot products with the columns of mma_vectors.csv, too")
+      ->type_name("FILE");
   checks.whole(app.add_option("--seed", args->options.seed, "of the random cases")
                    ->type_name("N")
                    ->capture_default_str(),
                0, UINT64_MAX);
   app.add_option("--only", args->only, "units whose name or instruction contains TEXT")
       ->type_name("TEXT");
-  checks.whole(app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N"),
-               1, kMostThreads);
+  checks.whole(app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N"), 1,
+               kMostThreads);
   app.add_option("--json", args->json, "write the results here, too")->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(

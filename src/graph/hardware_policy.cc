@@ -78,11 +78,12 @@ AccumulatorChoice choose_accumulator(const Policy& policy, const Accumulator& wa
   if (policy.hardware == nullptr || wanted.format->is_fp64()) return {&wanted, &a, &b, ""};
 
   const std::string name(policy.hardware->name);
-  AccumulatorChoice none = plain_fp32(a, b);
+  const bool runs_others = policy.hardware->runs_other_sums;
+  AccumulatorChoice none = runs_others ? AccumulatorChoice{&wanted, &a, &b, ""} : plain_fp32(a, b);
   const bool is_chain = wanted.adds();
   const Format& sum = *wanted.register_format;
   if (!is_chain || !(sum.is_fp32() || &sum == &find_format("fp16"))) {
-    none.problem = name + " has no unit that sums by " + wanted.name;
+    if (!runs_others) none.problem = name + " has no unit that sums by " + wanted.name;
     return none;
   }
   for (const Accumulator& unit : accumulators()) {
@@ -91,7 +92,7 @@ AccumulatorChoice choose_accumulator(const Policy& policy, const Accumulator& wa
     if (read.a != nullptr) return {&unit, read.a, read.b, ""};
   }
   const bool low_factors = !contains(a, fp32()) && !contains(b, fp32());
-  if (low_factors || !sum.is_fp32()) {
+  if (!runs_others && (low_factors || !sum.is_fp32())) {
     none.problem = name + " has no unit that sums " + factors + " in " + sum.name;
   }
   return none;

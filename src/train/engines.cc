@@ -6,15 +6,21 @@
 
 #include "emulation/accumulator.h"
 #include "src/core/error.h"
+#include "src/train/cpu_engine.h"
 
 namespace lockstep {
 namespace {
 
+// BF16 factors go through VDPBF16PS, other sums through FMA or AVX512-FP16; an AMX accumulator is
+// named in the policy.
+constexpr Hardware kThisCpu = {"avx512-bf16", "the CPU this program runs on",
+                               /*truncates_tf32=*/false, /*flushes_bf16=*/true,
+                               /*runs_other_sums=*/true};
+
 constexpr Engine kEngines[] = {
     {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU", true},
-    {"cpu",
-     "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions; not in this build yet",
-     false},
+    {"cpu", "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions", true,
+     cpu_engine_kernels, &kThisCpu, survey_cpu_engine},
     {"cuda", "cuBLAS and tensor cores of an NVIDIA GPU; not in this build yet", false},
 };
 

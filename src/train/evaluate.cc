@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "src/graph/autodiff.h"
+#include "src/train/engines.h"
 
 namespace lockstep {
 namespace {
@@ -65,7 +66,8 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       if (executor == nullptr) {
         executor = std::make_unique<Executor>(
             plan.graph, plan.sites,
-            lower(plan.graph, plan.sites, lane.policy, container == Container::kF64), container);
+            lower(plan.graph, plan.sites, lane.policy, container == Container::kF64), container,
+            find_engine(lane.engine).kernels);
         lanes[l]->bind_state(*executor);
       }
       // Every batch of every evaluation has its own key, and none is a training step's.

@@ -26,8 +26,13 @@ ErrorStats error_of_reference(const TensorStats& stats) {
 
 }  // namespace
 
-Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, Container container)
-    : graph_(graph), sites_(sites), program_(std::move(program)), container_(container) {
+Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, Container container,
+                   const KernelSet& (*kernels)())
+    : graph_(graph),
+      sites_(sites),
+      program_(std::move(program)),
+      container_(container),
+      kernels_(kernels) {
   for (const Node& node : graph_.nodes) ops_.push_back(&find_op(node.op));
   node_range_.assign(graph_.nodes.size(), {0, 0});
   const auto& instructions = program_.instructions;
@@ -171,8 +176,7 @@ ErrorStats Executor::error_of(int value, const TensorStats& stats, const Format&
   const Tensor& lane = tensor(value);
   const Tensor& ref = reference->value(program_.values[value].graph_value);
   ErrorStats error;
-  active_kernels().of<T>().compare(data<T>(lane), data<float>(ref), lane.size(), scale, format,
-                                   &error);
+  kernels_().of<T>().compare(data<T>(lane), data<float>(ref), lane.size(), scale, format, &error);
   return error;
 }
 
@@ -203,8 +207,8 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
   const uint32_t site = rounding.sites.empty() ? 0 : static_cast<uint32_t>(rounding.sites[0]);
   const QuantizeSpec spec{
       rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
-  active_kernels().of<T>().quantize(data<T>(x), y.as<T>().data(), x.size(), spec,
-                                    measure ? &records[site].stats : nullptr);
+  kernels_().of<T>().quantize(data<T>(x), y.as<T>().data(), x.size(), spec,
+                              measure ? &records[site].stats : nullptr);
   if (!measure) return;
   const int value = instruction.outputs[0];
   if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
@@ -224,7 +228,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   if (measure && instruction.accumulator_site >= 0) {
     events.assign(static_cast<size_t>(outputs[0]->size()), 0);
   }
-  const KernelSet& kernels = active_kernels();
+  const KernelSet& kernels = kernels_();
   const size_t node = static_cast<size_t>(instruction.node);
   OpCall call{graph_.nodes[node],
               inputs,

@@ -26,7 +26,9 @@ struct ExecutionKey {
 class Executor {
  public:
   // `graph` and `sites` must outlive the executor. `container`: kF32, or kF64 for the truth lane.
-  Executor(const Graph& graph, const SiteTable& sites, Program program, Container container);
+  // `kernels` gives the engine's kernels, whichever are in use then.
+  Executor(const Graph& graph, const SiteTable& sites, Program program, Container container,
+           const KernelSet& (*kernels)() = active_kernels);
 
   // Binds an input, parameter, buffer or the loss seed; not owned. The tensor must hold values of
   // external_format() in the executor's container (kI32 for integers).
@@ -90,6 +92,7 @@ class Executor {
   const SiteTable& sites_;
   Program program_;
   Container container_;
+  const KernelSet& (*kernels_)();
   std::vector<const OpDef*> ops_;                      // by node
   std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
   std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value

@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/core/random.h"
+#include "src/train/engines.h"
 
 namespace lockstep {
 namespace {
@@ -74,9 +75,10 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
       executor_(*context.step_graph, *context.sites,
                 lower(*context.step_graph, *context.sites, description.policy,
                       container_of(description) == Container::kF64),
-                container_of(description)),
+                container_of(description), find_engine(description.engine).kernels),
       scaler_(find_loss_scaler(description.policy.loss_scale.kind)),
       scale_(scaler_.initial(description.policy.loss_scale)) {
+  survey_program();
   const Graph& graph = *context.step_graph;
   const Container container = executor_.container();
   const size_t state_count = context.optimizer->state_names(context.spec).size();
@@ -104,6 +106,20 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   seed_ = Tensor({}, container);
   executor_.bind(kLossSeedId, seed_);
   bind_state(executor_);
+}
+
+// Refuses what this machine cannot compute, and notes what others do in the engine's place.
+void Lane::survey_program() {
+  const Engine& engine = find_engine(description_.engine);
+  if (engine.survey == nullptr) return;
+  EngineSurvey survey = engine.survey(*context_.step_graph, executor_.program());
+  ProblemList problems("lane '" + description_.name + "'");
+  for (const std::string& unit : survey.missing) {
+    problems.add(unit, "leave '@" + description_.target + "' out to run the software engine");
+  }
+  problems.throw_if_any();
+  description_.fallbacks = std::move(survey.fallbacks);
+  description_.fallbacks.emplace_back(context_.spec.name);  // the optimizer
 }
 
 QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {

@@ -90,6 +90,7 @@ class Lane {
     const Tensor& updated() const { return master.empty() ? weight : master; }
   };
 
+  void survey_program();
   // The policy's rounding is for formats narrower than FP32; what is kept in FP32 rounds to
   // nearest.
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;

@@ -60,8 +60,11 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
   lane.target = name.target;
   lane.is_reference = text == kReferenceLane;
   ProblemList problems("lane '" + lane.name + "'");
+  const Hardware* hardware = find_hardware(name.target);
   try {
-    lane.engine = find_engine(name.target).name;
+    const Engine& engine = find_engine(name.target);
+    lane.engine = engine.name;
+    if (engine.hardware != nullptr) hardware = engine.hardware;
   } catch (const InputError& error) {
     for (const std::string& problem : error.problems()) problems.add(problem);
   }
@@ -81,7 +84,7 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
     }
   }
   problems.throw_if_any();
-  if (const Hardware* hardware = find_hardware(name.target)) {
+  if (hardware != nullptr) {
     // The three lanes of fixed name stand for arithmetic that no low-precision unit has.
     if (text == kReferenceLane || name.policy == kReferenceLane || name.policy == kTruthLane ||
         name.policy == kTwinLane) {

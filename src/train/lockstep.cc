@@ -146,8 +146,11 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   context = make_lane_context(graph, sites, options.optimizer, options.seed);
   context.mode = options.mode;
   const auto initial = initial_state(graph, options.seed);
-  for (const LaneDescription& lane : description.lanes) {
-    collect(problems, [&] { lanes.push_back(std::make_unique<Lane>(context, lane, initial)); });
+  for (LaneDescription& lane : description.lanes) {
+    collect(problems, [&] {
+      lanes.push_back(std::make_unique<Lane>(context, lane, initial));
+      lane = lanes.back()->description();  // with what its engine left to the software kernels
+    });
   }
   problems.throw_if_any();
   evaluator =

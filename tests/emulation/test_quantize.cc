@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/block_pass.h"
 #include "emulation/kernel_set.h"
 #include "emulation/oracle.h"
 #include "emulation/quantize.h"
@@ -295,6 +296,57 @@ TEST_CASE("the scalar statistics equal a recount by other means") {
   CHECK(s.round_err_sq > 0);
 }
 
+TEST_CASE("sums of floats are formed in groups, in whatever binades the values lie") {
+  const Format &fp16 = find_format("fp16"), &fp32 = find_format("fp32");
+  // 5037 elements: a block, and 14 groups, 2 rows and 13 elements of another.
+  const auto base = make_data(5037, fp16, Content::kTame, 11);
+  std::vector<float> x(base.size()), y(base.size());
+  const QuantizeSpec observing{.format = &fp32, .measure_only = true};
+  double sums[3] = {};
+  // Scaled in the first and the last; 2^-126 is the least normal number, 2^-25 fp16's data's.
+  constexpr int kExponents[] = {-90, 0, 100};
+  for (int e = 0; e < 3; ++e) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::ldexp(base[i], kExponents[e]);
+    for (const KernelSet* set : available_kernel_sets()) {
+      TensorStats s;
+      set->f32.quantize(x.data(), nullptr, static_cast<int64_t>(x.size()), observing, &s);
+      sums[e] = std::ldexp(s.sum_sq, -2 * kExponents[e]);
+      CHECK(sums[e] == sums[0]);
+    }
+  }
+  // Of positive terms: |s - exact| <= gamma of float for 4 additions, and of double for the rest.
+  TensorStats s;
+  quantize<float>(base, y, {.format = &fp16}, &s);
+  CHECK(s.sum_sq == sums[0]);
+  Exact sum_sq, err_sq;
+  for (size_t i = 0; i < base.size(); ++i) {
+    sum_sq = sum_sq + Exact(base[i]) * Exact(base[i]);
+    const Exact error = Exact(base[i]) - Exact(y[i]);
+    err_sq = err_sq + error * error;
+  }
+  constexpr double u = 0x1p-24, gamma = kGroupRows * u / (1 - kGroupRows * u) + 0x1p-40;
+  CHECK(!(Exact(gamma) * sum_sq < (Exact(s.sum_sq) - sum_sq).magnitude()));
+  CHECK(!(Exact(gamma) * err_sq < (Exact(s.round_err_sq) - err_sq).magnitude()));
+  CHECK(s.round_err_sq > 0);
+}
+
+TEST_CASE("in which blocks sums are formed in groups") {
+  const StatsLimits fp16(find_format("fp16")), fp32(find_format("fp32"));
+  const auto grouped = [](float least, float largest, const StatsLimits& limits) {
+    const uint32_t low = std::bit_cast<uint32_t>(least), high = std::bit_cast<uint32_t>(largest);
+    return find_group_rule(low, high, limits).grouped;
+  };
+  CHECK(grouped(0, 0, fp16));
+  CHECK(grouped(0x1p-24f, 65504.0f, fp16));
+  CHECK(!grouped(1.0f, 65536.0f, fp16));
+  CHECK(grouped(0x1p-114f, 0x1p-110f, fp16));  // 100 binades below 2^-14
+  CHECK(!grouped(0x1p-115f, 0x1p-110f, fp16));
+  CHECK(grouped(0x1p-126f, 0x1p-26f, fp32));
+  CHECK(!grouped(0x1p-127f, 0x1p-126f, fp32));  // a subnormal number
+  CHECK(!grouped(0x1p-50f, 0x1p51f, fp32));
+  CHECK(!grouped(1.0f, kFloatInfinity, fp32));
+}
+
 TEST_CASE("saturation is counted") {
   const float x[] = {1e5f, -1e5f, 70000.0f, 65504.0f, kFloatInfinity};
   float y[5];
@@ -419,9 +471,7 @@ TEST_CASE("the hash sees every single changed bit, every swap, and the place") {
   for (uint64_t index : {uint64_t{0}, uint64_t{1}, uint64_t{4095}, uint64_t{1} << 33}) {
     for (int bit = 0; bit < 32; ++bit) {
       const float x = 1.25f, y = std::bit_cast<float>(std::bit_cast<uint32_t>(x) ^ 1u << bit);
-      const uint64_t a = hash_element(x, index), b = hash_element(y, index);
-      CHECK(static_cast<uint32_t>(a) != static_cast<uint32_t>(b));
-      CHECK((a >> 32) != (b >> 32));
+      CHECK(hash_element(x, index) != hash_element(y, index));
     }
     for (int bit = 0; bit < 64; ++bit) {
       const double x = 1.25, y = std::bit_cast<double>(std::bit_cast<uint64_t>(x) ^ 1ull << bit);
@@ -430,6 +480,17 @@ TEST_CASE("the hash sees every single changed bit, every swap, and the place") {
   }
   const auto pair = [](float a, float b) { return hash_element(a, 0) + hash_element(b, 1); };
   CHECK(pair(1, 2) != pair(2, 1));
+  // Exchanges of numbers that differ in few bits, in a row and across rows.
+  for (const uint64_t place : {1, 2, 15, 16, 17, 32, 4096, 65536}) {
+    for (int bit = 0; bit < 32; ++bit) {
+      const float x = 1.25f, y = std::bit_cast<float>(std::bit_cast<uint32_t>(x) ^ 1u << bit);
+      CHECK(hash_element(x, 0) + hash_element(y, place) !=
+            hash_element(y, 0) + hash_element(x, place));
+      // ... and the same bit changed in two places.
+      CHECK(hash_element(x, 0) + hash_element(x, place) !=
+            hash_element(y, 0) + hash_element(y, place));
+    }
+  }
   // 2^16 arrays of two small numbers: no two hashes alike (expected collisions 2^-33).
   std::vector<uint64_t> all;
   for (int a = 0; a < 256; ++a) {
