@@ -52,6 +52,11 @@ Blocks provenance_section(const Report& report) {
   for (const LaneReport& lane : report.lanes) {
     const std::string target = lane.info.target.empty() ? "" : "@" + lane.info.target;
     table.rows.push_back({"lane " + lane.info.name, lane.info.engine + target});
+    std::string fallbacks;
+    for (const std::string& name : lane.info.fallbacks) {
+      fallbacks += (fallbacks.empty() ? "in software: " : ", ") + name;
+    }
+    if (!fallbacks.empty()) table.rows.push_back({"", fallbacks});
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
   return {table, paragraph("To repeat it:"), verbatim(broken_command(report.command_line))};

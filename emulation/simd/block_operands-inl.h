@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "emulation/format.h"
 #include "emulation/simd/block_rules.h"
@@ -52,56 +53,37 @@ struct BlockSide {
   alignas(64) float powers[kCount];  // 2^exponent, or 0 where there is none
 
   bool is_finite = true;
-  int lowest = 0, highest = 0;  // exponents of the encoding, 0 where nothing has one
+  // Bounds of the exponents of the encoding, 0 where nothing has one.
+  int lowest = 0, highest = 0;
 
   // Where the exponent byte of factor i of a line stands.
   static constexpr int byte_place(int i) {
     return i / kGroup * kGroup + i % kLanes * kByteVectors + i % kGroup / kLanes;
   }
 
-  // Copies `length` lines and makes their bytes; line_of(k) tells where line k starts, null for a
-  // line of zeros. Zeros have the exponent emin where they count.
-  template <typename LineOf>
-  void gather(int length, const Format& format, bool zeros_count, LineOf line_of) {
-    const D d;
-    // TF32 registers: the hardware does not look at the low 13 of the 23 fraction bits.
-    const bool is_tf32 = format.precision == 11 && format.emin == -126;
-    const V kept = hn::Set(d, is_tf32 ? ~uint32_t{0x1fff} : ~uint32_t{0});
-    const V one = hn::Set(d, 1), bias = hn::Set(d, kFloatBias), byte = hn::Set(d, 0xff);
-    const V none =
-        hn::Set(d, zeros_count ? static_cast<uint32_t>(format.emin) & 0xff : kNoExponentByte);
-    V largest = hn::Zero(d), smallest = hn::Set(d, ~uint32_t{0});
-    for (int k = 0; k < length; ++k) {
-      const float* line = line_of(k);
-      float* HWY_RESTRICT out = values + k * kWidth;
-      for (int g = 0; g < kWidth; g += kGroup) {
-        V packed = hn::Zero(d);
-        HWY_UNROLL(4)
-        for (int v = kByteVectors - 1; v >= 0; --v) {
-          const int i = g + v * kLanes;
-          const auto* in = reinterpret_cast<const uint32_t*>(line + i);
-          const V x = line == nullptr ? hn::Zero(d) : hn::And(hn::LoadU(d, in), kept);
-          hn::Store(x, d, reinterpret_cast<uint32_t*>(out + i));
-          const V magnitude = hn::And(x, hn::Set(d, kMagnitudeBits));
-          largest = hn::Max(largest, magnitude);
-          smallest = hn::Min(smallest, hn::Sub(magnitude, one));  // zero wraps to the largest
-          const V exponent = hn::And(hn::Sub(field(magnitude, format.emin), bias), byte);
-          packed = hn::Or(hn::ShiftLeft<8>(packed),
-                          hn::IfThenElse(hn::Eq(magnitude, hn::Zero(d)), none, exponent));
-        }
-        hn::Store(packed, d, bytes + (k * kWidth + g) / kByteVectors);
-      }
+  // Copies lines[0], lines[1], ... and makes their bytes; a null line is one of zeros. Zeros have the
+  // exponent emin where they count.
+  void gather(std::span<const float*> lines, const Format& format, bool zeros_count) {
+    alignas(64) static constexpr float kZeros[kWidth] = {};
+    for (const float*& line : lines) line = line != nullptr ? line : kZeros;
+    // Formats of few exponents need not be searched for their smallest number.
+    const bool is_narrow = 2 * format.emin >= CalmBlock::kLowestProduct;
+    if (zeros_count || is_narrow) {
+      copy<false>(lines, format, zeros_count);
+    } else {
+      copy<true>(lines, format, zeros_count);
     }
-    set_range(largest, smallest, format.emin, zeros_count);
   }
 
   // Infinities and NaN have no exponent.
   void make_powers(int length, const Format& format, bool zeros_count) {
     const D d;
+    const V emin = hn::Set(d, static_cast<uint32_t>(format.emin + kFloatBias));
     for (int i = 0; i < length * kWidth; i += kLanes) {
       const V magnitude = hn::And(hn::Load(d, reinterpret_cast<const uint32_t*>(values + i)),
                                   hn::Set(d, kMagnitudeBits));
-      V power = hn::ShiftLeft<kFloatFractionBits>(field(magnitude, format.emin));
+      V power = hn::ShiftLeft<kFloatFractionBits>(
+          hn::Max(hn::ShiftRight<kFloatFractionBits>(magnitude), emin));
       if (!zeros_count) power = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(d)), power);
       power = hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, kExponentBits)), power);
       hn::Store(power, d, reinterpret_cast<uint32_t*>(powers + i));
@@ -109,24 +91,49 @@ struct BlockSide {
   }
 
  private:
-  // The exponent of the encoding plus the bias: subnormals of the format have emin.
-  static V field(V magnitude, int emin) {
+  template <bool kFindsSmallest>
+  HWY_NOINLINE void copy(std::span<const float*> lines, const Format& format, bool zeros_count) {
     const D d;
-    return hn::Max(hn::ShiftRight<kFloatFractionBits>(magnitude),
-                   hn::Set(d, static_cast<uint32_t>(emin + kFloatBias)));
-  }
-
-  void set_range(V largest, V smallest, int emin, bool zeros_count) {
-    const D d;
+    // TF32 registers: the hardware does not look at the low 13 of the 23 fraction bits.
+    const bool is_tf32 = format.precision == 11 && format.emin == -126;
+    const V kept = hn::Set(d, is_tf32 ? ~uint32_t{0x1fff} : ~uint32_t{0});
+    const V emin = hn::Set(d, static_cast<uint32_t>(format.emin + kFloatBias));
+    const V none = hn::Set(d, zeros_count ? static_cast<uint32_t>(format.emin + kFloatBias)
+                                          : (kNoExponentByte + kFloatBias) & 0xff);
+    const hn::Repartition<uint8_t, D> d8;
+    const auto bias = hn::Set(d8, static_cast<uint8_t>(kFloatBias));
+    V largest = hn::Zero(d), smallest = hn::Set(d, ~uint32_t{0});
+    uint32_t* HWY_RESTRICT out = reinterpret_cast<uint32_t*>(values);
+    uint32_t* HWY_RESTRICT bytes_out = bytes;
+    for (const float* line : lines) {
+      for (int g = 0; g < kWidth; g += kGroup) {
+        V packed = hn::Zero(d);  // biased exponents
+        HWY_UNROLL(4)
+        for (int v = kByteVectors - 1; v >= 0; --v) {
+          const int i = g + v * kLanes;
+          const V x = hn::And(hn::LoadU(d, reinterpret_cast<const uint32_t*>(line + i)), kept);
+          hn::Store(x, d, out + i);
+          const V magnitude = hn::And(x, hn::Set(d, kMagnitudeBits));
+          largest = hn::Max(largest, magnitude);
+          // Zero wraps to the largest number.
+          if (kFindsSmallest) smallest = hn::Min(smallest, hn::Sub(magnitude, hn::Set(d, 1)));
+          const V field = hn::Max(hn::ShiftRight<kFloatFractionBits>(magnitude), emin);
+          packed = hn::Or(hn::ShiftLeft<8>(packed),
+                          hn::IfThenElse(hn::Eq(magnitude, hn::Zero(d)), none, field));
+        }
+        hn::Store(hn::BitCast(d, hn::Sub(hn::BitCast(d8, packed), bias)), d, bytes_out);
+        bytes_out += kLanes;
+      }
+      out += kWidth;
+    }
     const uint32_t high = hn::GetLane(hn::MaxOfLanes(d, largest));
     const uint32_t low = hn::GetLane(hn::MinOfLanes(d, smallest));
     is_finite = high < kExponentBits;
-    const auto exponent = [emin](uint32_t magnitude) {
-      return std::max(static_cast<int>(magnitude >> kFloatFractionBits) - kFloatBias, emin);
+    const auto exponent = [&](uint32_t magnitude) {
+      return std::max(static_cast<int>(magnitude >> kFloatFractionBits) - kFloatBias, format.emin);
     };
-    highest = high != 0 ? exponent(high) : zeros_count ? emin : 0;
-    // Where zeros count, one may be anywhere.
-    lowest = zeros_count ? emin : high != 0 ? exponent(low + 1) : 0;
+    highest = high != 0 ? exponent(high) : zeros_count ? format.emin : 0;
+    lowest = !kFindsSmallest ? format.emin : high != 0 ? exponent(low + 1) : 0;
   }
 };
 

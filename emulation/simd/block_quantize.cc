@@ -60,111 +60,15 @@ class RandomRuns {
   uint32_t bits_[kGroups * kStochasticGroup];
 };
 
-template <RoundPath kPath, bool kPlain, bool kDivides, int kBlock>
-class BlockPass {
+// Elements brought to their block's scale, rounded, and brought back. kPlain: see BlockPlan; a NaN
+// scale then gives no meaningful result.
+template <RoundPath kPath, bool kPlain, bool kDivides>
+class ElementRounding {
  public:
-  BlockPass(const float* before, float* after, const BlockShape& shape,
-            const BlockQuantizeSpec& spec, const BlockPlan& plan, uint8_t* codes)
-      : before_(before),
-        after_(after),
-        shape_(shape),
-        spec_(spec),
-        plan_(plan),
-        rounder_(plan.element),
-        codes_(codes) {}
+  explicit ElementRounding(const QuantizePlan& plan)
+      : rounder_(plan), max_finite_(plan.max_finite) {}
 
-  // Blocks [begin, end) along the rows, counted row by row.
-  void rows(int64_t begin, int64_t end) const {
-    constexpr int kVectors = kBlock / kLanes;
-    const DF df;
-    const DU du;
-    const VU magnitude = hn::Set(du, ~kSignBit);
-    const int64_t blocks = shape_.blocks_along(kBlock), full = shape_.cols / kBlock;
-    RandomRuns random(plan_.element.random, spec_.rounding == Rounding::kStochastic);
-    int64_t row = begin / blocks, b = begin % blocks;
-    for (int64_t slot = begin; slot < end; ++slot) {
-      const int64_t at = row * shape_.cols + b * kBlock;
-      if (b < full) {
-        VF x[kVectors];
-        VU largest = hn::Zero(du);
-        for (int v = 0; v < kVectors; ++v) {
-          x[v] = hn::LoadU(df, before_ + at + v * kLanes);
-          largest = hn::Max(largest, hn::And(hn::BitCast(du, x[v]), magnitude));
-        }
-        const uint8_t code = plan_.code_of(hn::GetLane(hn::MaxOfLanes(du, largest)));
-        if (codes_ != nullptr) codes_[slot] = code;
-        const VF scale = hn::Set(df, plan_.scale[code]);
-        const VF inverse = hn::Set(df, plan_.inverse[code]);
-        const uint32_t* bits = random.at(static_cast<uint64_t>(at), kBlock);
-        if (kPlain && code == plan_.nan_code()) {
-          for (int v = 0; v < kVectors; ++v) hn::StoreU(scale, df, after_ + at + v * kLanes);
-        } else {
-          for (int v = 0; v < kVectors; ++v) {
-            const VU r = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + v * kLanes);
-            hn::StoreU(round(x[v], scale, inverse, r), df, after_ + at + v * kLanes);
-          }
-        }
-      } else {
-        round_by_definition(at, shape_.cols - b * kBlock, 1, slot);
-      }
-      if (++b == blocks) {
-        b = 0;
-        ++row;
-      }
-    }
-  }
-
-  // One tile: a row of blocks, kTile columns from `col` on.
-  static constexpr int64_t kTile = RandomRuns::kLongest;
-  void tile(int64_t block_row, int64_t col) const {
-    const DF df;
-    const DU du;
-    const VU magnitude = hn::Set(du, ~kSignBit);
-    const int64_t cols = shape_.cols, first = block_row * kBlock;
-    const int64_t rows = std::min<int64_t>(kBlock, shape_.rows - first);
-    const int64_t width = std::min(kTile, cols - col), whole = width - width % kLanes;
-    const int64_t origin = first * cols + col;
-    uint32_t largest[kTile];
-    std::fill_n(largest, whole, 0u);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < whole; c += kLanes) {
-        const VU bits = hn::BitCast(du, hn::LoadU(df, before_ + origin + r * cols + c));
-        const VU so_far = hn::LoadU(du, largest + c);
-        hn::StoreU(hn::Max(so_far, hn::And(bits, magnitude)), du, largest + c);
-      }
-    }
-    float scales[kTile], inverses[kTile];
-    bool all_finite = true;
-    for (int64_t c = 0; c < whole; ++c) {
-      const uint8_t code = plan_.code_of(largest[c]);
-      if (codes_ != nullptr) codes_[block_row * cols + col + c] = code;
-      scales[c] = plan_.scale[code];
-      inverses[c] = plan_.inverse[code];
-      all_finite &= code != plan_.nan_code();
-    }
-    RandomRuns random(plan_.element.random, spec_.rounding == Rounding::kStochastic);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = origin + r * cols;
-      const uint32_t* bits = random.at(static_cast<uint64_t>(at), width);
-      for (int64_t c = 0; c < whole; c += kLanes) {
-        const VF x = hn::LoadU(df, before_ + at + c);
-        const VF scale = hn::LoadU(df, scales + c), inverse = hn::LoadU(df, inverses + c);
-        const VU random_bits = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + c);
-        VF y = round(x, scale, inverse, random_bits);
-        if (kPlain && !all_finite) {
-          y = hn::IfThenElse(hn::Ne(scale, scale), scale, y);
-        }
-        hn::StoreU(y, df, after_ + at + c);
-      }
-    }
-    for (int64_t c = whole; c < width; ++c) {
-      round_by_definition(origin + c, rows, cols, block_row * cols + col + c);
-    }
-  }
-
- private:
-  // With kPlain a NaN scale gives no meaningful result.
-  HWY_INLINE VF round(VF x, VF scale, VF inverse, VU random) const {
+  HWY_INLINE VF operator()(VF x, VF scale, VF inverse, VU random) const {
     const DF df;
     const DU du;
     const VU sign_bit = hn::Set(du, kSignBit);
@@ -176,7 +80,7 @@ class BlockPass {
       // Beyond the largest finite number `rounded` is too large, infinite or NaN.
       const VU rounded =
           rounder_.template round_magnitude<RoundPath::kMagic>(magnitude, sign, sign);
-      after = hn::Or(hn::Min(rounded, hn::Set(du, plan_.element.max_finite)), sign);
+      after = hn::OrAnd(hn::Min(rounded, hn::Set(du, max_finite_)), x_bits, sign_bit);
     } else {
       if (!kDivides) {
         const VU x_magnitude = hn::AndNot(sign_bit, x_bits);
@@ -192,10 +96,130 @@ class BlockPass {
     return hn::IfThenElse(hn::Eq(scale, hn::Zero(df)), hn::BitCast(df, sign), value);
   }
 
+ private:
+  VectorRounder rounder_;
+  uint32_t max_finite_;
+};
+
+// One call's constants, and the work on some blocks. The loops work on copies of the constants, so
+// that the compiler need not expect a store to change them.
+template <RoundPath kPath, bool kPlain, bool kDivides, int kBlock>
+class BlockPass {
+ public:
+  BlockPass(const float* before, float* after, const BlockShape& shape,
+            const BlockQuantizeSpec& spec, const BlockPlan& plan, uint8_t* codes)
+      : before_(before),
+        after_(after),
+        shape_(shape),
+        spec_(spec),
+        plan_(plan),
+        stochastic_(spec.rounding == Rounding::kStochastic),
+        round_(plan.element),
+        codes_(codes) {}
+
+  // Blocks [begin, end) along the rows, counted row by row.
+  void rows(int64_t begin, int64_t end) const {
+    const int64_t blocks = shape_.blocks_along(kBlock), full = shape_.cols / kBlock;
+    RandomRuns random(plan_.element.random, stochastic_);
+    while (begin < end) {
+      const int64_t row = begin / blocks, b = begin % blocks;
+      const int64_t at = row * shape_.cols + b * kBlock;
+      if (b == full) {  // the shorter block at the end of the row
+        round_by_definition(at, shape_.cols - full * kBlock, 1, begin);
+        ++begin;
+      } else {
+        const int64_t count = std::min(full - b, end - begin);
+        whole_blocks(at, count, begin, random);
+        begin += count;
+      }
+    }
+  }
+
+  // One tile: a row of blocks, kTile columns from `col` on.
+  static constexpr int64_t kTile = RandomRuns::kLongest;
+  void tile(int64_t block_row, int64_t col) const {
+    const DF df;
+    const DU du;
+    const auto round = round_;
+    const VU sign_bit = hn::Set(du, kSignBit);
+    const int64_t cols = shape_.cols, first = block_row * kBlock;
+    const int64_t rows = std::min<int64_t>(kBlock, shape_.rows - first);
+    const int64_t width = std::min(kTile, cols - col), whole = width - width % kLanes;
+    const int64_t origin = first * cols + col;
+    uint32_t largest[kTile];
+    std::fill_n(largest, whole, 0u);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < whole; c += kLanes) {
+        const VU bits = hn::BitCast(du, hn::LoadU(df, before_ + origin + r * cols + c));
+        const VU so_far = hn::LoadU(du, largest + c);
+        hn::StoreU(hn::Max(so_far, hn::AndNot(sign_bit, bits)), du, largest + c);
+      }
+    }
+    float scales[kTile], inverses[kTile];
+    bool all_finite = true;
+    for (int64_t c = 0; c < whole; ++c) {
+      const uint8_t code = plan_.code_of(largest[c]);
+      if (codes_ != nullptr) codes_[block_row * cols + col + c] = code;
+      scales[c] = plan_.scale[code];
+      inverses[c] = plan_.inverse[code];
+      all_finite &= code != plan_.code_of.nan_code();
+    }
+    RandomRuns random(plan_.element.random, stochastic_);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = origin + r * cols;
+      const uint32_t* bits = random.at(static_cast<uint64_t>(at), width);
+      for (int64_t c = 0; c < whole; c += kLanes) {
+        const VF x = hn::LoadU(df, before_ + at + c);
+        const VF scale = hn::LoadU(df, scales + c), inverse = hn::LoadU(df, inverses + c);
+        VF y = round(x, scale, inverse, bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + c));
+        if (kPlain && !all_finite) y = hn::IfThenElse(hn::Ne(scale, scale), scale, y);
+        hn::StoreU(y, df, after_ + at + c);
+      }
+    }
+    for (int64_t c = whole; c < width; ++c) {
+      round_by_definition(origin + c, rows, cols, block_row * cols + col + c);
+    }
+  }
+
+ private:
+  // `count` neighbouring blocks in a row, from element `at` on.
+  void whole_blocks(int64_t at, int64_t count, int64_t slot, RandomRuns& random) const {
+    constexpr int kParts = kBlock / kLanes;
+    const DF df;
+    const DU du;
+    const auto round = round_;
+    const ScaleCoder code_of = plan_.code_of;
+    const float *scales = plan_.scale.data(), *inverses = plan_.inverse.data();
+    const float* before = before_ + at;
+    float* after = after_ + at;
+    uint8_t* codes = codes_ == nullptr ? nullptr : codes_ + slot;
+    const VU sign_bit = hn::Set(du, kSignBit);
+    for (int64_t b = 0; b < count; ++b, before += kBlock, after += kBlock) {
+      VF x[kParts];
+      VU largest = hn::Zero(du);
+#pragma GCC unroll 4
+      for (int v = 0; v < kParts; ++v) {
+        x[v] = hn::LoadU(df, before + v * kLanes);
+        largest = hn::Max(largest, hn::AndNot(sign_bit, hn::BitCast(du, x[v])));
+      }
+      const uint8_t code = code_of(hn::GetLane(hn::MaxOfLanes(du, largest)));
+      if (codes != nullptr) codes[b] = code;
+      const VF scale = hn::Set(df, scales[code]), inverse = hn::Set(df, inverses[code]);
+      const bool is_nan = code == code_of.nan_code();
+      const uint32_t* bits = random.at(static_cast<uint64_t>(at + b * kBlock), kBlock);
+#pragma GCC unroll 4
+      for (int v = 0; v < kParts; ++v) {
+        const VU r = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits + v * kLanes);
+        const VF y = kPlain && is_nan ? scale : round(x[v], scale, inverse, r);
+        hn::StoreU(y, df, after + v * kLanes);
+      }
+    }
+  }
+
   void round_by_definition(int64_t at, int64_t size, int64_t stride, int64_t slot) const {
     const uint8_t code =
         scalar_round_block(before_ + at, after_ + at, size, stride, static_cast<uint64_t>(at),
-                           spec_, plan_.element.random, plan_.tensor_scale);
+                           spec_, plan_.element.random, plan_.code_of.tensor_scale);
     if (codes_ != nullptr) codes_[slot] = code;
   }
 
@@ -204,7 +228,8 @@ class BlockPass {
   const BlockShape& shape_;
   const BlockQuantizeSpec& spec_;
   const BlockPlan& plan_;
-  VectorRounder rounder_;
+  bool stochastic_;
+  ElementRounding<kPath, kPlain, kDivides> round_;
   uint8_t* codes_;
 };
 
@@ -325,18 +350,18 @@ void quantize_blocks(const float* before, float* after, const BlockShape& shape,
                      uint8_t* codes) {
   constexpr int kMxBlock = 32, kNvBlock = 16;
   const BlockPlan plan(spec, tensor_scale);
-  const int wanted_block = plan.divides ? kNvBlock : kMxBlock;
+  const int wanted_block = plan.code_of.is_e4m3 ? kNvBlock : kMxBlock;
   if (plan.element.path == RoundPath::kScalar || spec.format->block_size != wanted_block) {
     return scalar_quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
   }
   constexpr RoundPath kMagic = RoundPath::kMagic, kGeneric = RoundPath::kGeneric;
   const bool magic = plan.element.path == kMagic;
-  auto* run = plan.divides ? plan.plain ? run_blocks<kMagic, true, true, kNvBlock>
-                             : magic    ? run_blocks<kMagic, false, true, kNvBlock>
-                                        : run_blocks<kGeneric, false, true, kNvBlock>
+  auto* run = plan.code_of.is_e4m3 ? plan.plain ? run_blocks<kMagic, true, true, kNvBlock>
+                                     : magic    ? run_blocks<kMagic, false, true, kNvBlock>
+                                                : run_blocks<kGeneric, false, true, kNvBlock>
               : plan.plain ? run_blocks<kMagic, true, false, kMxBlock>
-              : magic      ? run_blocks<kMagic, false, false, kMxBlock>
-                           : run_blocks<kGeneric, false, false, kMxBlock>;
+              : magic              ? run_blocks<kMagic, false, false, kMxBlock>
+                                   : run_blocks<kGeneric, false, false, kMxBlock>;
   const auto measure = [&](const float* x, const float* y, const uint8_t* used) {
     const MeasurePass pass(x, y, shape, plan, *spec.format, used);
     *stats = TensorStats();

@@ -17,6 +17,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "emulation/simd/bits-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
 namespace HWY_NAMESPACE {
@@ -38,8 +40,8 @@ static_assert(kGroups * 8 < 256);
 // Exchanges the high half of each 2 kShift bits of `a` with the low half of those of `b`.
 template <int kShift>
 HWY_INLINE void exchange(V64& a, V64& b, V64 low_half) {
-  const V64 low = hn::IfVecThenElse(low_half, a, hn::ShiftLeft<kShift>(b));
-  b = hn::IfVecThenElse(low_half, hn::ShiftRight<kShift>(a), b);
+  const V64 low = select_bits(low_half, a, hn::ShiftLeft<kShift>(b));
+  b = select_bits(low_half, hn::ShiftRight<kShift>(a), b);
   a = low;
 }
 

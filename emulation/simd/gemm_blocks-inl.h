@@ -148,18 +148,18 @@ class BlockTile {
 
     // The blocks of products first to first + lines_ - 1 of the interval that starts at k.
     void blocks(float* c, int64_t k, int64_t interval, int first) {
-      // Beyond the last k the hardware is fed zeros.
-      const auto index = [&](int i) {
+      const float *a_lines[kMostLines], *b_lines[kMostLines];
+      bool missing[kMostLines];  // beyond the last k, where the hardware is fed zeros
+      for (int i = 0; i < lines_; ++i) {
         const int64_t at = k + ordered_index(spec_.order, first + i, interval);
-        return at < t_.k ? at : -1;
-      };
+        missing[i] = at >= t_.k;
+        a_lines[i] = missing[i] ? nullptr : t_.a + at * kRows;
+        b_lines[i] = missing[i] ? nullptr : t_.b + at * t_.ldb;
+      }
       const bool zeros_count = spec_.counts_zero_products;
-      a_.gather(lines_, rules_.a_format, zeros_count, [&](int i) {
-        return index(i) >= 0 ? t_.a + index(i) * kRows : nullptr;
-      });
-      b_.gather(lines_, rules_.b_format, zeros_count, [&](int i) {
-        return index(i) >= 0 ? t_.b + index(i) * t_.ldb : nullptr;
-      });
+      const auto lines = static_cast<size_t>(lines_);
+      a_.gather({a_lines, lines}, rules_.a_format, zeros_count);
+      b_.gather({b_lines, lines}, rules_.b_format, zeros_count);
       const bool calm = calm_factors();
       if (!calm) {
         a_.make_powers(lines_, rules_.a_format, zeros_count);
@@ -167,11 +167,11 @@ class BlockTile {
       }
       task_.c = c;
       for (int i = 0; i < lines_; i += spec_.length) {
-        if (spec_.order == ProductOrder::kAscending && index(i) < 0) break;
+        if (spec_.order == ProductOrder::kAscending && missing[i]) break;
         task_.first = i;
         // Zeros show only where they count.
         int& count = task_.count = spec_.length;
-        while (!zeros_count && count > 0 && index(i + count - kUnroll) < 0) count -= kUnroll;
+        while (!zeros_count && count > 0 && missing[i + count - kUnroll]) count -= kUnroll;
         block(calm);
       }
     }

@@ -17,8 +17,10 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "emulation/kernel_set.h"
 #include "emulation/simd/gemm_tile-inl.h"
@@ -36,7 +38,9 @@ class NarrowTile {
  public:
   using Element = float;
   static constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
-  static constexpr int kRows = 4, kVectors = 2;
+  // The sums of a step go through four or five operations, one after the other: many chains at once
+  // hide that. AVX-512 holds 24 of them in 32 registers.
+  static constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 12 : 4, kVectors = 2;
   static constexpr int kCols = kVectors * kLanes;
   static constexpr bool kWantsFacts = true;
 
@@ -47,8 +51,9 @@ class NarrowTile {
   void operator()(const TileArgs<float>& t) const {
     const bool fast = has_float_path_ && is_fast(t);
     if (!fast) return double_tile(t);
-    if (t.cols > kLanes) return t.events != nullptr ? rows<2, true>(t) : rows<2, false>(t);
-    return t.events != nullptr ? rows<1, true>(t) : rows<1, false>(t);
+    static constexpr auto kTable = table(std::make_integer_sequence<int, kRows>());
+    const auto& functions = kTable[static_cast<size_t>(t.rows - 1)];
+    functions[(t.cols > kLanes ? 1 : 0) + (t.events != nullptr ? 2 : 0)](t);
   }
 
  private:
@@ -83,18 +88,12 @@ class NarrowTile {
     return true;
   }
 
-  template <int kN, bool kEvents>
-  static void rows(const TileArgs<float>& t) {
-    switch (t.rows) {
-      case 1:
-        return float_tile<1, kN, kEvents>(t);
-      case 2:
-        return float_tile<2, kN, kEvents>(t);
-      case 3:
-        return float_tile<3, kN, kEvents>(t);
-      default:
-        return float_tile<4, kN, kEvents>(t);
-    }
+  using Function = void (*)(const TileArgs<float>&);
+  template <int... kI>
+  static constexpr std::array<std::array<Function, 4>, kRows> table(
+      std::integer_sequence<int, kI...>) {
+    return {{{&float_tile<kI + 1, 1, false>, &float_tile<kI + 1, 2, false>,
+              &float_tile<kI + 1, 1, true>, &float_tile<kI + 1, 2, true>}...}};
   }
 
   template <int kM, int kN, bool kEvents>
@@ -106,7 +105,7 @@ class NarrowTile {
     const auto mask = hn::FirstN(d, static_cast<size_t>(t.cols - (kN - 1) * kLanes));
     FloatVec acc[kM][kN];
     U changed[kM][kN], vanished[kM][kN];  // bits that some rounding changed; that became zero
-    HWY_UNROLL(4)
+    HWY_UNROLL(12)
     for (int i = 0; i < kM; ++i) {
       HWY_UNROLL(2)
       for (int j = 0; j < kN; ++j) {
@@ -124,7 +123,7 @@ class NarrowTile {
       FloatVec row[kN];
       HWY_UNROLL(2)
       for (int j = 0; j < kN; ++j) row[j] = hn::LoadU(d, b + j * kLanes);
-      HWY_UNROLL(4)
+      HWY_UNROLL(12)
       for (int i = 0; i < kM; ++i) {
         const FloatVec x = hn::Set(d, a[i]);
         HWY_UNROLL(2)
@@ -140,7 +139,7 @@ class NarrowTile {
         }
       }
     }
-    HWY_UNROLL(4)
+    HWY_UNROLL(12)
     for (int i = 0; i < kM; ++i) {
       HWY_UNROLL(2)
       for (int j = 0; j < kN; ++j) {

@@ -16,6 +16,7 @@
 
 #include "emulation/block_pass.h"
 #include "emulation/hash.h"
+#include "emulation/simd/bits-inl.h"
 #include "emulation/simd/exponent_histogram.h"
 #include "emulation/simd/round-inl.h"
 
@@ -330,11 +331,11 @@ constexpr int kPacked = 4;
 HWY_INLINE VU pack_exponents(const VU* magnitude) {
   const DU du;
   constexpr uint32_t kByte1 = 0xff00, kByte3 = 0xff000000, kLowBytes = 0xffff;
-  const VU low = hn::IfVecThenElse(hn::Set(du, kByte1), hn::ShiftRight<15>(magnitude[1]),
-                                   hn::ShiftRight<kFloatFraction>(magnitude[0]));
-  const VU high = hn::IfVecThenElse(hn::Set(du, kByte3), hn::Add(magnitude[3], magnitude[3]),
-                                    hn::ShiftRight<7>(magnitude[2]));
-  return hn::IfVecThenElse(hn::Set(du, kLowBytes), low, high);
+  const VU low = select_bits(hn::Set(du, kByte1), hn::ShiftRight<15>(magnitude[1]),
+                             hn::ShiftRight<kFloatFraction>(magnitude[0]));
+  const VU high = select_bits(hn::Set(du, kByte3), hn::Add(magnitude[3], magnitude[3]),
+                              hn::ShiftRight<7>(magnitude[2]));
+  return select_bits(hn::Set(du, kLowBytes), low, high);
 }
 
 // Adds the block's rows to `chunk` and writes its virtual lanes. Block and rounder are copies, so

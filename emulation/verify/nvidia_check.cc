@@ -129,25 +129,29 @@ uint64_t check_on_host(Device& device, const Variant& variant, const NvidiaModel
 }
 
 // A vector's dot product in every place of a tile: all rows of A, all columns of B alike.
-TileBatch tile_of_vector(const DotVector& vector, const Shape& shape) {
-  TileBatch tiles(shape, 1);
-  const Format& sum = shape.halves ? find_format("fp16") : find_format("fp32");
-  const auto fill = [](std::vector<uint32_t>& words, int bits, int numbers, const auto& code) {
-    for (int i = 0; i < numbers; ++i) {
-      const int per_word = mma::kWordBits / bits;
-      words[static_cast<size_t>(i / per_word)] |= code(i) << (i % per_word * bits);
-    }
+TileBatch tiles_of_vectors(const std::vector<const DotVector*>& vectors, const Shape& shape) {
+  TileBatch tiles(shape, static_cast<int64_t>(vectors.size()));
+  const Format& sum = find_format(shape.halves ? "fp16" : "fp32");
+  const auto fill = [](uint32_t* words, int bits, int numbers, const auto& code) {
+    const int per_word = mma::kWordBits / bits;
+    for (int i = 0; i < numbers; ++i) words[i / per_word] |= code(i) << (i % per_word * bits);
   };
   const auto code_of = [](float value, Type type) {
     if (type == Type::kTf32) return std::bit_cast<uint32_t>(value);
     return static_cast<uint32_t>(encode(value, find_format(mma::format_name(type))));
   };
-  fill(tiles.a, mma::bits_of(shape.a), shape.m * shape.k,
-       [&](int i) { return code_of(vector.a[static_cast<size_t>(i % shape.k)], shape.a); });
-  fill(tiles.b, mma::bits_of(shape.b), shape.n * shape.k,
-       [&](int i) { return code_of(vector.b[static_cast<size_t>(i % shape.k)], shape.b); });
-  const auto addend = static_cast<uint32_t>(encode(vector.c, sum));
-  fill(tiles.c, shape.accumulator().storage_bits, shape.outputs(), [&](int) { return addend; });
+  for (size_t v = 0; v < vectors.size(); ++v) {
+    std::vector<uint32_t> a, b;
+    for (const float value : vectors[v]->a) a.push_back(code_of(value, shape.a));
+    for (const float value : vectors[v]->b) b.push_back(code_of(value, shape.b));
+    const auto addend = static_cast<uint32_t>(encode(vectors[v]->c, sum));
+    fill(tiles.a.data() + v * shape.a_words(), mma::bits_of(shape.a), shape.m * shape.k,
+         [&](int i) { return a[static_cast<size_t>(i % shape.k)]; });
+    fill(tiles.b.data() + v * shape.b_words(), mma::bits_of(shape.b), shape.n * shape.k,
+         [&](int i) { return b[static_cast<size_t>(i % shape.k)]; });
+    fill(tiles.c.data() + v * shape.c_words(), shape.accumulator().storage_bits, shape.outputs(),
+         [&](int) { return addend; });
+  }
   return tiles;
 }
 
@@ -169,19 +173,42 @@ std::vector<DotVector> vectors_of(const VerifyOptions& options) {
   return read_dot_vectors(options.vectors, {});
 }
 
-// Is the vector's result the one that the model gives, in all places?
-bool vector_agrees(const NvidiaModel& model, const Variant& variant, const TileBatch& tiles,
-                   const std::vector<uint32_t>& d, int* wrong_place) {
-  const Shape& shape = variant.instruction.shape;
-  const uint32_t expected =
-      host_result(model, tiles, 0, 0, 0, start_of(tiles, 0, 0, 0, variant.from_zero));
-  for (int place = 0; place < shape.outputs(); ++place) {
-    const uint32_t bits = result_of(d, shape, 0, place / shape.n, place % shape.n);
-    if (mma::same_bits(expected, bits, shape.accumulator())) continue;
-    *wrong_place = place;
-    return false;
+// Vectors that went through an instruction.
+struct VectorRun {
+  std::vector<const DotVector*> vectors;
+  TileBatch tiles;
+  std::vector<uint32_t> d;
+};
+template <typename Wanted>
+VectorRun run_vectors(Device& device, const Instruction& instruction, const NvidiaModel& model,
+                      const std::vector<DotVector>& vectors, const Wanted& wanted) {
+  std::vector<const DotVector*> chosen;
+  for (const DotVector& vector : vectors) {
+    if (wanted(vector) && fits(vector, instruction, model)) chosen.push_back(&vector);
   }
-  return true;
+  VectorRun run{chosen, tiles_of_vectors(chosen, instruction.shape), {}};
+  if (!chosen.empty()) run.d = device.multiply(instruction, /*from_zero=*/false, run.tiles);
+  return run;
+}
+
+// The first place whose result is not the model's, or -1.
+int wrong_place(const NvidiaModel& model, const VectorRun& run, int64_t v) {
+  const Shape& shape = run.tiles.shape;
+  const uint32_t expected =
+      host_result(model, run.tiles, v, 0, 0, start_of(run.tiles, v, 0, 0, /*from_zero=*/false));
+  for (int place = 0; place < shape.outputs(); ++place) {
+    const uint32_t bits = result_of(run.d, shape, v, place / shape.n, place % shape.n);
+    if (!mma::same_bits(expected, bits, shape.accumulator())) return place;
+  }
+  return -1;
+}
+
+std::string vector_text(const Variant& variant, const NvidiaModel& model, const VectorRun& run,
+                        int64_t v, int place) {
+  const DotVector& vector = *run.vectors[static_cast<size_t>(v)];
+  const int n = variant.instruction.shape.n;
+  return "vector " + vector.id + " (" + vector.tag +
+         "): " + mismatch_text(variant, model, run.tiles, run.d, v, place / n, place % n);
 }
 
 // The unsettled rules under which the fewest results differ.
@@ -329,18 +356,17 @@ UnitResult check_unit(Device& device, const NvidiaUnit& unit, const VerifyOption
     // What the host finds wrong, the device has counted; more than that is the port's own fault.
     if (wrong > mismatches) result.mismatches += wrong - mismatches;
 
-    for (const DotVector& vector : vectors) {
-      if (variant.from_zero || !fits(vector, instruction, model)) continue;
-      if (vector.confidence == "uncertain") continue;  // the probes'
-      const TileBatch tile = tile_of_vector(vector, instruction.shape);
-      const auto d = device.multiply(instruction, false, tile);
-      ++vector_count;
-      int place = 0;
-      if (vector_agrees(model, variant, tile, d, &place)) continue;
+    if (variant.from_zero) continue;
+    const VectorRun run =
+        run_vectors(device, instruction, model, vectors, [](const DotVector& vector) {
+          return vector.confidence != "uncertain";  // those are the probes'
+        });
+    vector_count += run.vectors.size();
+    for (int64_t v = 0; v < run.tiles.count; ++v) {
+      const int place = wrong_place(model, run, v);
+      if (place < 0) continue;
       ++result.mismatches;
-      note_first(result, "vector " + vector.id + " (" + vector.tag + "): " +
-                             mismatch_text(variant, model, tile, d, 0, place / instruction.shape.n,
-                                           place % instruction.shape.n));
+      note_first(result, vector_text(variant, model, run, v, place));
     }
   }
   result.edge_cases = vector_count;
@@ -406,26 +432,20 @@ UnitResult check_probe(Device& device, const NvidiaProbe& probe, const VerifyOpt
       tally.asked += outputs;
       tally.differ += verdict.mismatches[i];
     }
-    for (const DotVector& vector : vectors) {
-      if (probe.tag.empty() || !vector.tag.starts_with(probe.tag) || variant.from_zero ||
-          !fits(vector, instruction, models[0])) {
-        continue;
-      }
-      const TileBatch tile = tile_of_vector(vector, instruction.shape);
-      const auto d = device.multiply(instruction, false, tile);
-      ++result.edge_cases;
+    if (variant.from_zero || probe.tag.empty()) continue;
+    const VectorRun run =
+        run_vectors(device, instruction, models[0], vectors,
+                    [&](const DotVector& vector) { return vector.tag.starts_with(probe.tag); });
+    result.edge_cases += run.vectors.size();
+    for (int64_t v = 0; v < run.tiles.count; ++v) {
       for (size_t i = 0; i < models.size(); ++i) {
-        int place = 0;
-        const bool agrees = vector_agrees(models[i], variant, tile, d, &place);
+        const int place = wrong_place(models[i], run, v);
         Tally& tally = tally_of(models[i].choice);
         ++tally.vectors;
-        tally.vectors_agree += agrees ? 1 : 0;
-        if (i != 0 || agrees) continue;
+        tally.vectors_agree += place < 0 ? 1 : 0;
+        if (i != 0 || place < 0) continue;
         ++result.mismatches;
-        note_first(result,
-                   "vector " + vector.id + " (" + vector.tag + "): " +
-                       mismatch_text(variant, models[0], tile, d, 0, place / instruction.shape.n,
-                                     place % instruction.shape.n));
+        note_first(result, vector_text(variant, models[0], run, v, place));
       }
     }
   }

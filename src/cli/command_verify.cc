@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "emulation/dot_vectors.h"
 #include "emulation/verify/hardware_unit.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
@@ -183,6 +184,9 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
   if (!args.json.empty()) {
     check_output(args.json, args.overwrite ? Replace::kText : Replace::kNothing,
                  "--json OTHER, or --overwrite", problems);
+  }
+  if (!args.options.vectors.empty()) {
+    collect_problems(problems, [&] { read_dot_vectors(args.options.vectors, {}); });
   }
   problems.throw_if_any();
   if (args.threads != 0) set_thread_count(args.threads);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "emulation/cpu/unit.h"
 #include "emulation/kernel_set.h"
 #include "src/core/parallel.h"
 
@@ -33,11 +34,11 @@ std::string cpu_features() {
     if (present) features += (features.empty() ? "" : " ") + std::string(name);
   };
   add(__builtin_cpu_supports("avx2"), "avx2");
-  add(__builtin_cpu_supports("fma"), "fma");
   add(__builtin_cpu_supports("avx512f"), "avx512f");
   add(__builtin_cpu_supports("avx512bw"), "avx512bw");
   add(__builtin_cpu_supports("avx512dq"), "avx512dq");
   add(__builtin_cpu_supports("avx512vl"), "avx512vl");
+  for (const CpuUnitInfo& info : cpu_units()) add(cpu_has(info.unit), info.name);
 #endif
   return features.empty() ? "none" : features;
 }

@@ -49,6 +49,7 @@ class WriteError : public std::runtime_error {
 
 struct LaneInfo {
   std::string name, engine, target, policy_text;
+  std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
   bool is_reference = false;
   int64_t died_at = -1;
 };

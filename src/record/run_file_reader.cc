@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/record/growing_dataset.h"
 #include "src/record/hdf5_handle.h"
 #include "src/record/layout.h"
@@ -139,6 +140,8 @@ void RunFile::Impl::read_description() {
     info.name = name;
     info.engine = hdf5::text_attribute(lane.id(), layout::kEngine);
     info.target = hdf5::text_attribute(lane.id(), layout::kTarget);
+    const std::string fallbacks = hdf5::text_attribute(lane.id(), layout::kFallbacks);
+    if (!fallbacks.empty()) info.fallbacks = split(fallbacks, ',');
     info.policy_text = hdf5::read_text(lane.id(), layout::kPolicy);
     info.is_reference = hdf5::int_attribute(lane.id(), layout::kIsReference) != 0;
     info.died_at = hdf5::int_attribute(lane.id(), layout::kDiedAt);
