@@ -1,110 +1,167 @@
-// How fast is an emulated matrix product beside oneDNN's sgemm?
-// Arguments: m, n, k. GFLOP/s count 2 m n k; run with --threads=N (default 1) for both libraries.
-#include <benchmark/benchmark.h>
+// How far from oneDNN's sgemm are the products of the lanes?
+// Every row multiplies random matrices of one size in the same process as dnnl_sgemm, turn by turn,
+// on as many threads. Operands hold values of the inputs' format where the row's work does not
+// round them itself.
 #include <dnnl.h>
+#include <omp.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
-#include <vector>
+#include <string_view>
 
-#include "emulation/kernel_set.h"
+#include "bench/ratio.h"
+#include "emulation/cpu/unit.h"
+#include "emulation/rounded_gemm.h"
 #include "emulation/rounding.h"
-#include "src/core/parallel.h"
 #include "src/core/random.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<float> matrix(int64_t count, const Format& format, uint32_t index) {
-  const RandomStream random(1, RandomPurpose::kTest, index);
-  std::vector<float> x(static_cast<size_t>(count));
-  for (size_t i = 0; i < x.size(); ++i) {
-    x[i] = static_cast<float>(
-        round_to_format(random.uniform(i) - 0.5, format, Rounding::kNearestEven));
-  }
-  return x;
-}
-
-struct Problem {
-  Problem(benchmark::State& state, const char* format)
-      : m(state.range(0)),
-        n(state.range(1)),
-        k(state.range(2)),
-        a(matrix(m * k, find_format(format), 1)),
-        b(matrix(k * n, find_format(format), 2)),
-        c(static_cast<size_t>(m * n)) {}
-  void report(benchmark::State& state) const {
-    state.counters["FLOP/s"] = benchmark::Counter(2.0 * static_cast<double>(m * n * k),
-                                                  benchmark::Counter::kIsIterationInvariantRate);
-  }
+// m x n x k. The last two are skinny: an attention block's weight gradient, and a convolution as a
+// product with few rows.
+struct Size {
   int64_t m, n, k;
-  std::vector<float> a, b, c;
+  bool skinny;
+  std::string text() const {
+    if (m == n && n == k) return std::to_string(m) + "^3";
+    return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+  }
+  double flops() const { return 2.0 * static_cast<double>(m * n * k); }
+};
+constexpr Size kSizes[] = {{512, 512, 512, false},
+                           {2048, 2048, 2048, false},
+                           {256, 768, 3072, true},
+                           {64, 50176, 576, true}};
+
+// DESIGN, section 9: time over dnnl_sgemm's.
+constexpr double kFusedTarget = 1.15, kSkinnyTarget = 1.35, kFp16Target = 5.5, kBlocksTarget = 5.0,
+                 kCpuTarget = 0.7;
+
+struct Matrices {
+  explicit Matrices(const Size& size)
+      : a(bench::make_floats(static_cast<size_t>(size.m * size.k))),
+        b(bench::make_floats(static_cast<size_t>(size.k * size.n))),
+        c(bench::make_floats(static_cast<size_t>(size.m * size.n))) {}
+  bench::FloatArray a, b, c;
 };
 
-void sgemm_onednn(benchmark::State& state) {
-  Problem p(state, "fp32");
-  for (auto _ : state) {
-    dnnl_sgemm('N', 'N', p.m, p.n, p.k, 1, p.a.data(), p.k, p.b.data(), p.n, 0, p.c.data(), p.n);
+// Uniform in [-0.5, 0.5), rounded to `format`.
+void fill(float* x, int64_t count, const Format& format, uint32_t index) {
+  constexpr int64_t kPattern = int64_t{1} << 18;  // then they repeat
+  const RandomStream random(1, RandomPurpose::kTest, index);
+  for (int64_t i = 0; i < count; ++i) {
+    x[i] = i < kPattern
+               ? static_cast<float>(round_to_format(random.uniform(static_cast<uint64_t>(i)) - 0.5,
+                                                    format, Rounding::kNearestEven))
+               : x[i - kPattern];
   }
-  p.report(state);
 }
 
-void gemm(benchmark::State& state, const KernelSet& set, const char* inputs, const char* name,
-          bool with_events) {
-  Problem p(state, inputs);
-  std::vector<uint8_t> events(with_events ? p.c.size() : 0);
-  const GemmArgs<float> args{.m = p.m,
-                             .n = p.n,
-                             .k = p.k,
-                             .a = p.a.data(),
-                             .lda = p.k,
-                             .b = p.b.data(),
-                             .ldb = p.n,
-                             .c = p.c.data(),
-                             .ldc = p.n,
-                             .accumulator = &find_accumulator(name),
-                             .events = with_events ? events.data() : nullptr};
-  for (auto _ : state) set.f32.gemm(args);
-  p.report(state);
-}
+class SizeBench {
+ public:
+  SizeBench(const Size& size, bench::Table& table) : size_(size), table_(table), x_(size) {
+    fill(x_.c.get(), size.m * size.n, find_format("fp32"), 3);
+  }
 
-void sizes(benchmark::internal::Benchmark* bench) {
-  bench->Args({512, 512, 512})->Args({2048, 2048, 2048})->Args({256, 768, 3072});
-  bench->Args({64, 50176, 576})->Args({6, 576, 25})->Unit(benchmark::kMillisecond)->UseRealTime();
-}
-
-void register_all() {
-  benchmark::RegisterBenchmark("onednn/fp32", sgemm_onednn)->Apply(sizes);
-  for (const KernelSet* set : available_kernel_sets()) {
-    if (set == &scalar_kernels()) continue;
-    struct Row {
-      const char *inputs, *accumulator;
-      bool events;
-    };
-    for (const Row& row : {Row{"fp16", "fp32_fused", false}, Row{"fp16", "fp16", false},
-                           Row{"fp16", "fp16", true}, Row{"bf16", "bf16", true}}) {
-      const std::string name =
-          std::string(set->name) + "/" + row.accumulator + (row.events ? "/events" : "");
-      benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-        gemm(state, *set, row.inputs, row.accumulator, row.events);
-      })->Apply(sizes);
+  void run() {
+    row("fp32 as it is", 0, "fp32", [this] { active_kernels().f32.gemm(product("fp32_fused")); });
+    const double fused = size_.skinny ? kSkinnyTarget : kFusedTarget;
+    for (const char* format : {"fp16", "bf16", "tf32"}) {
+      const std::string work = std::string(format) + " inputs, rounded and measured on the way";
+      row(work, fused, "fp32", [this, format] {
+        RoundedGemmArgs<float> args;
+        args.product = product("fp32_fused");
+        args.a = {{.format = &find_format(format)}, &stats_[0]};
+        args.b = {{.format = &find_format(format)}, &stats_[1]};
+        args.c = {{.format = &find_format(format)}, &stats_[2]};
+        rounded_gemm(active_kernels().f32, args);
+      });
+    }
+    accumulator("fp16", "fp16", kFp16Target);
+    for (const char* name : {"hopper_fp16", "ampere_fp16", "volta_fp16"}) {
+      accumulator(name, "fp16", kBlocksTarget);
+    }
+    accumulator("hopper_bf16", "bf16", kBlocksTarget);
+    accumulator("hopper_tf32", "tf32", kBlocksTarget);
+    accumulator("hopper_fp8", "fp8_e4m3", kBlocksTarget);
+    if (cpu_has(CpuUnit::kAvx512Bf16)) {
+      row("bf16 on the CPU's VDPBF16PS", kCpuTarget, "bf16",
+          [this] { cpu_engine_kernels().f32.gemm(product("avx512_bf16")); });
     }
   }
+
+ private:
+  GemmArgs<float> product(const char* accumulator, const Format* format = nullptr) const {
+    return {.m = size_.m,
+            .n = size_.n,
+            .k = size_.k,
+            .a = x_.a.get(),
+            .lda = size_.k,
+            .b = x_.b.get(),
+            .ldb = size_.n,
+            .c = x_.c.get(),
+            .ldc = size_.n,
+            .accumulator = &find_accumulator(accumulator),
+            .a_format = format,
+            .b_format = format};
+  }
+
+  void accumulator(const char* name, const char* inputs, double target) {
+    row(std::string(name) + " accumulator", target, inputs,
+        [this, name, inputs] { active_kernels().f32.gemm(product(name, &find_format(inputs))); });
+  }
+
+  template <typename Work>
+  void row(const std::string& work, double target, const char* inputs, Work run) {
+    const bench::Row row{.work = work,
+                         .size = size_.text(),
+                         .unit = bench::Unit::kGigaflops,
+                         .amount = size_.flops(),
+                         .peer = "dnnl_sgemm",
+                         .target = target};
+    if (!table_.wants(row)) return;
+    if (inputs_ != inputs) {
+      inputs_ = inputs;
+      fill(x_.a.get(), size_.m * size_.k, find_format(inputs), 1);
+      fill(x_.b.get(), size_.k * size_.n, find_format(inputs), 2);
+    }
+    const auto sgemm = [this] {
+      dnnl_sgemm('N', 'N', size_.m, size_.n, size_.k, 1, x_.a.get(), size_.k, x_.b.get(), size_.n,
+                 0, x_.c.get(), size_.n);
+    };
+    table_.measure(row, sgemm, run);
+  }
+
+  const Size size_;
+  bench::Table& table_;
+  Matrices x_;
+  TensorStats stats_[3];
+  std::string_view inputs_;
+};
+
+// oneDNN's threads are OpenMP's. They must exist before this thread is pinned, and must not spin
+// while ours work; the latter is read from the environment when the program starts.
+void start_onednn(int threads) {
+  omp_set_num_threads(threads);
+  constexpr int64_t kSmall = 256;
+  const Matrices x({kSmall, kSmall, kSmall, false});
+  dnnl_sgemm('N', 'N', kSmall, kSmall, kSmall, 1, x.a.get(), kSmall, x.b.get(), kSmall, 0,
+             x.c.get(), kSmall);
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  int threads = 1;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument.rfind("--threads=", 0) == 0) threads = std::atoi(argument.c_str() + 10);
+  if (std::getenv("GOMP_SPINCOUNT") == nullptr) {
+    setenv("GOMP_SPINCOUNT", "1000", 1);
+    execv("/proc/self/exe", argv);
   }
-  lockstep::set_thread_count(threads);
-  // oneDNN's OpenMP pool reads this on its first use.
-  setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 1);
-  lockstep::register_all();
-  benchmark::RunSpecifiedBenchmarks();
+  const lockstep::bench::Options options =
+      lockstep::bench::start(argc, argv, lockstep::start_onednn);
+  lockstep::bench::Table table(options);
+  for (const auto& size : lockstep::kSizes) lockstep::SizeBench(size, table).run();
+  table.print();
 }

@@ -169,6 +169,17 @@ int Table::print() const {
   return missed;
 }
 
+double median_seconds(const Options& options, const std::function<void()>& work) {
+  work();
+  const int calls = 1 + static_cast<int>(kTurnSeconds / seconds_of(work, 1));
+  std::vector<double> times;
+  const auto end = Clock::now() + std::chrono::duration<double>(options.seconds);
+  while (static_cast<int>(times.size()) < kFewestTurns || Clock::now() < end) {
+    times.push_back(seconds_of(work, calls));
+  }
+  return median(times);
+}
+
 FloatArray make_floats(size_t count) {
   const size_t bytes = (count * sizeof(float) + kHugePage - 1) / kHugePage * kHugePage;
   void* memory = std::aligned_alloc(kHugePage, bytes);

@@ -68,6 +68,10 @@ class Table {
   std::vector<Measured> rows_;
 };
 
+// Median seconds of one call, in turns as measure() takes them: for a row whose peer runs
+// elsewhere.
+double median_seconds(const Options& options, const std::function<void()>& work);
+
 // `count` floats at the start of a page, huge pages advised. Not initialised.
 struct FreeFloats {
   void operator()(float* floats) const;

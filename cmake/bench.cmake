@@ -1,5 +1,5 @@
 # One program per file bench/bench_*.cc, all on bench/ratio.h; `./dev bench` runs them.
-find_package(benchmark REQUIRED)
+find_package(OpenMP REQUIRED)               # whose threads oneDNN uses
 find_library(LOCKSTEP_DNNL dnnl REQUIRED)   # what gemm is measured against
 add_library(lockstep_bench STATIC ${CMAKE_SOURCE_DIR}/bench/ratio.cc)
 target_link_libraries(lockstep_bench PUBLIC lockstep_emulation)
@@ -7,5 +7,8 @@ file(GLOB bench_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/bench_*.cc)
 foreach(file IN LISTS bench_files)
   get_filename_component(name ${file} NAME_WE)
   add_executable(${name} ${file})
-  target_link_libraries(${name} PRIVATE lockstep_bench benchmark::benchmark ${LOCKSTEP_DNNL})
+  target_link_libraries(${name} PRIVATE lockstep_bench)
 endforeach()
+target_link_libraries(bench_gemm PRIVATE ${LOCKSTEP_DNNL} OpenMP::OpenMP_CXX)
+target_link_libraries(bench_alternatives PRIVATE Eigen3::Eigen)
+target_compile_definitions(bench_alternatives PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

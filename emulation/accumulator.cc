@@ -20,9 +20,9 @@ constexpr auto kFp16 = BlockOutput::kFp16NearestEven;
 constexpr const char* kRecorded =
     "recorded GPU outputs reproduced (Khattak, Mikaitis, arXiv "
     "2512.07004, model_validation)";
+constexpr const char* kRecordedElsewhere =
+    "B200 recordings of the same authors, which are not at hand; MMA-Sim";
 constexpr const char* kSimulated = "MMA-Sim (Xie et al., arXiv 2511.10909); no recording at hand";
-constexpr const char* kCompiled =
-    "recorded GPU outputs reproduced; compiler-made code (NVIDIA, CUTLASS issue 1986)";
 
 std::vector<const Format*> named(std::initializer_list<const char*> names) {
   std::vector<const Format*> formats;
@@ -123,8 +123,8 @@ class Table {
                      .source = source});
   }
 
-  // The floor of the common exponent: emin of the accumulator less the integer bits of a sum of
-  // L + 1 terms, 5, 6, 7 for L = 4, 8, 16 (numerics page, 2.3, U3).
+  // The floor of the common exponent: emin of the accumulator less the integer bits of the sum's
+  // register, which go with the generation: 5 with F = 23, 6 with 24, 7 with 25 (U3).
   static constexpr int kFp32Emin = -126, kFp16Emin = -14;
 
   void add_nvidia() {
@@ -165,20 +165,22 @@ class Table {
       const char* k8 = is_hopper ? "mma.sync k8, wgmma k8"
                        : is_rtx  ? "mma.sync k8"
                                  : "mma.sync k8, tcgen05 kind::tf32";
-      const char* source = is_rtx ? kSimulated : kRecorded;
+      const char* source = is_rtx ? kSimulated : is_hopper ? kRecorded : kRecordedElsewhere;
       const char* tf32_source =
-          is_rtx ? kSimulated : "recorded GPU outputs reproduced for K = 4; L = 8 from MMA-Sim";
+          is_hopper ? "recorded GPU outputs reproduced for K = 4; L = 8 from MMA-Sim" : source;
       blocks(hardware, "fp16", {"fp16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), source);
       blocks(hardware, "fp16_acc16", {"fp16"}, k16, spec(16, 25, kFp16, kFp16Emin - kHopper),
              source);
       blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), source);
       blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), tf32_source);
     }
-    blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13), kRecorded);
+    blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13),
+           "recorded GPU outputs reproduced, started from zero; the rest from MMA-Sim");
     blocks("hopper", "fp8_acc16", fp8, "wgmma k32", spec(32, 13, kFp16), kSimulated);
     add_promoted_wgmma();
     const std::initializer_list<const char*> narrow = {"fp8_e4m3", "fp8_e5m2", "fp6_e3m2",
                                                        "fp6_e2m3", "fp4_e2m1"};
+    // FP6 factors are an extrapolation.
     blocks("blackwell", "fp8", narrow, "tcgen05 kind::f8f6f4", spec(32, 25, kFp32), kSimulated);
     blocks("blackwell", "fp8_acc16", narrow, "tcgen05 kind::f8f6f4", spec(32, 25, kFp16),
            kSimulated);
@@ -189,12 +191,18 @@ class Table {
     // mma.sync of FP8 where the chip has none: converted to FP16, two FP16 instructions from zero,
     // the addend added last.
     for (const char* hardware : {"hopper", "blackwell"}) {
+      const bool is_hopper = hardware == std::string_view("hopper");
       BlockSpec compiled = spec(16, 25, kFp32);
       compiled.promotion_interval = 32;
       compiled.order = ProductOrder::kPairsOfFour;
-      blocks(hardware, "fp8_mma", fp8, "mma.sync m16n8k32", compiled, kCompiled);
+      blocks(
+          hardware, "fp8_mma", fp8, "mma.sync m16n8k32", compiled,
+          "compiler-made code (NVIDIA, CUTLASS issue 1986); B200 recordings, not at hand, pin the "
+          "late addend, not the blocks (U4)");
       compiled.output = kFp16;
-      blocks(hardware, "fp8_mma_acc16", fp8, "mma.sync m16n8k32", compiled, kCompiled);
+      blocks(hardware, "fp8_mma_acc16", fp8, "mma.sync m16n8k32", compiled,
+             is_hopper ? "recorded GPU outputs reproduced; compiler-made code (CUTLASS issue 1986)"
+                       : kRecordedElsewhere);
     }
   }
 
@@ -230,18 +238,18 @@ class Table {
     unit("amx_bf16", AccumulatorKind::kAmxTile, {"bf16"}, "amx", "TDPBF16PS",
          "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
          "subnormals flushed in and out",
-         "Intel SDM vol. 2, TDPBF16PS");
+         "Intel SDM vol. 2, TDPBF16PS; not run on hardware yet");
     unit("amx_fp16", AccumulatorKind::kAmxTile, {"fp16"}, "amx", "TDPFP16PS",
          "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
          "FP32 subnormals flushed",
-         "Intel SDM vol. 2, TDPFP16PS");
+         "Intel SDM vol. 2, TDPFP16PS; not run on hardware yet");
     unit("arm_bfdot", AccumulatorKind::kArmPairs, {"bf16"}, "arm-bf16", "BFDOT, BFMMLA",
          "pairs of k: acc = acc + (a[0] * b[0] + a[1] * b[1]), each operation rounded to odd, "
          "subnormals flushed in and out",
-         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 0");
+         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 0; not run on hardware");
     unit("arm_bfdot_ebf", AccumulatorKind::kArmPairsFused, {"bf16"}, "arm-ebf16", "BFDOT, BFMMLA",
          "pairs of k: s = a[0] * b[0] + a[1] * b[1] rounded once, acc = acc + s rounded once",
-         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 1, FPCR otherwise 0");
+         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 1, FPCR otherwise 0; not run on hardware");
   }
 
   std::vector<Accumulator> rows_;
@@ -266,7 +274,8 @@ bool apply_switch(std::string_view name, Accumulator& row) {
   if (row.kind != AccumulatorKind::kAlignedBlocks) return false;
   BlockSpec& block = row.block;
   const bool floors = block.exponent_floor != BlockSpec::kNoFloor;
-  const bool compiled = block.order == ProductOrder::kPairsOfFour;
+  // Settled where the sum is FP16.
+  const bool compiled = block.order == ProductOrder::kPairsOfFour && row.register_format->is_fp32();
   if (name == "negative_zero" || name == "skip_zero_products") return true;
   if (name == "carry_floor") return floors;
   if (name == "split_blocks") return compiled;
@@ -310,10 +319,10 @@ std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::str
       throw InputError("accumulator '" + whole + "': '" + std::string(where->second) + "' and '" +
                        std::string(s.name) + "' answer the same question, must be one of them");
     }
-    if (!apply_switch(s.name, *variant)) {
+    if (is_new && !apply_switch(s.name, *variant)) {
       throw InputError("accumulator '" + whole + "': " + row.name + " has no switch '" +
                            std::string(s.name) + "'",
-                       "`lockstep list accumulators` tells which question a switch answers");
+                       "`lockstep list switches` tells which question a switch answers");
     }
     switches.remove_prefix(std::min(end + 1, switches.size()));
   }
@@ -384,17 +393,6 @@ std::span<const Hardware> hardware() {
 const Hardware* find_hardware(std::string_view name) {
   for (const Hardware& row : kHardware) {
     if (row.name == name) return &row;
-  }
-  return nullptr;
-}
-
-const Accumulator* hardware_accumulator(const Hardware& hardware, const Format& a, const Format& b,
-                                        const Format& register_format) {
-  for (const Accumulator& row : accumulators()) {
-    if (row.hardware == hardware.name && row.register_format == &register_format && row.takes(a) &&
-        row.takes(b)) {
-      return &row;
-    }
   }
   return nullptr;
 }

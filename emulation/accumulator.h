@@ -109,9 +109,4 @@ std::span<const Hardware> hardware();
 // nullptr when there is no such hardware.
 const Hardware* find_hardware(std::string_view name);
 
-// The unit of the hardware for these factors and this register format, or nullptr where it has
-// none (the sum then runs in plain FP32 arithmetic there, too).
-const Accumulator* hardware_accumulator(const Hardware& hardware, const Format& a, const Format& b,
-                                        const Format& register_format);
-
 }  // namespace lockstep

@@ -43,6 +43,18 @@ struct BlockSums {
   double sum[kCount] = {};
 };
 
+// The totals of the sums of all blocks of an array, in the array's order.
+template <int kSums>
+BlockSums<kSums> join_sums(const std::vector<BlockSums<kSums>>& blocks) {
+  BlockSums<kSums> total;
+  for (int s = 0; s < kSums; ++s) {
+    std::vector<double> column(blocks.size());
+    for (size_t b = 0; b < blocks.size(); ++b) column[b] = blocks[b].sum[s];
+    total.sum[s] = join_blocks(std::move(column), [](double x, double y) { return x + y; });
+  }
+  return total;
+}
+
 // Calls chunk(begin, end, part, sums) for every chunk of [0, count), `part` a fresh Part for
 // integer statistics, `sums` pointing at the BlockSums of the chunk's first block. Merges the parts
 // into
@@ -60,13 +72,7 @@ BlockSums<kSums> for_each_chunk(int64_t count, Part* whole, Chunk chunk) {
     chunk(begin, end, *part, sums.data() + i * kChunkBlocks);
   });
   for (const Part& part : parts) whole->merge(part);
-  BlockSums<kSums> total;
-  for (int s = 0; s < kSums; ++s) {
-    std::vector<double> column(sums.size());
-    for (size_t b = 0; b < sums.size(); ++b) column[b] = sums[b].sum[s];
-    total.sum[s] = join_blocks(std::move(column), [](double x, double y) { return x + y; });
-  }
-  return total;
+  return join_sums(sums);
 }
 
 // The limits of a format that the statistics ask for.

@@ -174,6 +174,9 @@ double dot_of_floats(const Accumulator& accumulator, const DotOperands<float>& o
 
 double accumulate_step(const Accumulator& accumulator, double acc, double a, double b,
                        uint8_t* events) {
+  if (!accumulator.adds()) {
+    throw std::logic_error("accumulator " + accumulator.name + ": has no single steps");
+  }
   const auto step = accumulator.kind == AccumulatorKind::kFusedChain ? fused_step : unfused_step;
   return step(*accumulator.format, acc, a, b, events);
 }

@@ -34,12 +34,20 @@ std::string trimmed(std::string text) {
   return text;
 }
 
+constexpr int kRegisterBits = 32;
+// FP32, and TF32, whose operands are whole FP32 registers.
+bool is_register(const Format& format) {
+  return format.is_fp32() || &format == &find_format("tf32");
+}
+
 class Reader {
  public:
   Reader(const std::string& path, const DotVectorOptions& options)
       : options_(options), problems_("'" + path + "'") {}
 
-  std::vector<DotVector> read(const std::string& text) {
+  std::vector<DotVector> read(std::string text) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+    if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
     std::vector<DotVector> rows;
     int number = 0;
     for (const std::string& line : split(text, '\n')) {
@@ -108,19 +116,26 @@ class Reader {
       for (const std::string& text : error.problems()) problem(text);
       return false;
     }
+    if (!contains(find_format("fp32"), *row.format)) {
+      problem("factors in " + row.format->name + ": must fit in fp32");
+      return false;
+    }
     if (!row.accumulator->takes(*row.format)) {
       problem("accumulator " + row.accumulator->name + " takes no factors in " + row.format->name);
       return false;
     }
     const Format& outer = *row.accumulator->register_format;
     const int before = count_;
-    row.a = words(cell("a"), "a", *row.format);
-    row.b = words(cell("b"), "b", *row.format);
+    for (const double x : words(cell("a"), "a", *row.format))
+      row.a.push_back(static_cast<float>(x));
+    for (const double x : words(cell("b"), "b", *row.format))
+      row.b.push_back(static_cast<float>(x));
     const auto c = words(cell("c"), "c", outer), d = words(cell("d"), "d", outer);
-    if (row.a.size() != row.b.size()) {
+    if (row.a.size() != row.b.size() && count_ == before) {
       problem("a has " + std::to_string(row.a.size()) + " words and b " +
               std::to_string(row.b.size()) + ", must be equally many");
     }
+    if (row.a.empty() && count_ == before) problem("a and b are empty, must have a word each");
     if (c.size() > 1 || d.size() > 1) problem("c and d must be one word each");
     if (count_ != before) return false;
     if (!c.empty()) row.c = c[0];
@@ -128,33 +143,33 @@ class Reader {
     return true;
   }
 
-  std::vector<float> words(const std::string& text, const std::string& column,
-                           const Format& format) {
-    std::vector<float> values;
+  std::vector<double> words(const std::string& text, const std::string& column,
+                            const Format& format) {
+    std::vector<double> values;
     for (const std::string& word : split(text, ' ')) {
       if (word.empty()) continue;
-      uint32_t bits = 0;
-      const auto [end, error] =
-          std::from_chars(word.data(), word.data() + word.size(), bits, /*base=*/16);
-      constexpr int kRegisterBits = 32;
-      const int width = format.name == "tf32" ? kRegisterBits : format.storage_bits();
-      const bool fits = width >= kRegisterBits || bits >> width == 0;
-      if (error != std::errc() || end != word.data() + word.size() || !fits) {
-        problem(column + " has '" + word + "', must be hexadecimal digits of " +
-                std::to_string(width) + " bits");
-        continue;
+      try {
+        values.push_back(decode_word(parse_word(word, format), format));
+      } catch (const InputError& error) {
+        for (const std::string& told : error.problems()) problem(column + ": " + told);
       }
-      values.push_back(decode_word(bits, format));
     }
     return values;
   }
 
-  static const Accumulator& accumulator_of(const std::string& arch, const std::string& instr,
+  // FP8 mma.sync is made by the compiler where the chip has no such instruction.
+  static const Accumulator& accumulator_of(std::string arch, const std::string& instr,
                                            const std::string& acc, const Format& format) {
+    const bool is_fp16 = acc == "f16" || acc == "fp16";
+    if (!is_fp16 && acc != "f32" && acc != "fp32") {
+      throw InputError("acc '" + acc + "': must be f16 or f32");
+    }
+    std::replace(arch.begin(), arch.end(), '-', '_');
     const bool is_fp8 = format.storage_bits() <= 8;
+    const bool has_none = arch == "hopper" || arch == "blackwell";
     std::string name = arch + "_" + (is_fp8 ? "fp8" : format.name);
-    if (instr.find("emulated") != std::string::npos) name += "_mma";
-    if (acc == "f16" || acc == "fp16") name += "_acc16";
+    if (is_fp8 && has_none && instr.find("mma.sync") != std::string::npos) name += "_mma";
+    if (is_fp16) name += "_acc16";
     return find_accumulator(name);
   }
 
@@ -171,18 +186,39 @@ std::vector<DotVector> read_dot_vectors(const std::string& path, const DotVector
   return Reader(path, options).read(read_text_file(path));
 }
 
-float decode_word(uint32_t word, const Format& format) {
-  if (format.name == "tf32" || format.is_fp32()) return std::bit_cast<float>(word);
-  return static_cast<float>(decode(word, format));
+double decode_word(uint64_t word, const Format& format) {
+  if (is_register(format)) {
+    auto bits = static_cast<uint32_t>(word);
+    // A double would make a signalling NaN quiet, and one that reads as an infinity stay NaN.
+    constexpr uint32_t kTf32IgnoredBits = 0x1fff;
+    if (!format.is_fp32()) bits &= ~kTf32IgnoredBits;
+    return std::bit_cast<float>(bits);
+  }
+  return decode(word, format);
 }
 
-uint32_t result_word(double result, const Accumulator& accumulator) {
-  return static_cast<uint32_t>(encode(result, *accumulator.register_format));
+uint64_t parse_word(std::string_view text, const Format& format) {
+  const int width = is_register(format) ? kRegisterBits : format.storage_bits();
+  std::string_view digits = text;
+  if (digits.starts_with("0x") || digits.starts_with("0X")) digits.remove_prefix(2);
+  uint64_t word = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), word, /*base=*/16);
+  const bool is_number = error == std::errc() && end == digits.data() + digits.size();
+  if (digits.empty() || !is_number || (width < 64 && word >> width != 0)) {
+    throw InputError("word '" + std::string(text) + "': must be hexadecimal digits of " +
+                     std::to_string(width) + " bits (" + format.name + ")");
+  }
+  return word;
 }
 
-bool same_result(double result, float expected) {
+uint64_t result_word(double result, const Accumulator& accumulator) {
+  return encode(result, *accumulator.register_format);
+}
+
+bool same_result(double result, double expected) {
   if (std::isnan(result) || std::isnan(expected)) return std::isnan(result) && std::isnan(expected);
-  return std::bit_cast<uint32_t>(static_cast<float>(result)) == std::bit_cast<uint32_t>(expected);
+  return std::bit_cast<uint64_t>(result) == std::bit_cast<uint64_t>(expected);
 }
 
 }  // namespace lockstep

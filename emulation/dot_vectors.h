@@ -12,6 +12,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation/dot.h"
@@ -23,8 +24,8 @@ struct DotVector {
   const Accumulator* accumulator = nullptr;
   const Format* format = nullptr;  // of a and b
   std::vector<float> a, b;
-  float c = 0;
-  std::optional<float> d;
+  double c = 0;
+  std::optional<double> d;
   std::string tag, confidence;
 
   DotOperands<float> operands() const {
@@ -41,10 +42,13 @@ struct DotVectorOptions {
 std::vector<DotVector> read_dot_vectors(const std::string& path, const DotVectorOptions& options);
 
 // The value of a storage word. TF32 and FP32 words are 32-bit registers.
-float decode_word(uint32_t word, const Format& format);
+double decode_word(uint64_t word, const Format& format);
+// Hexadecimal digits, with or without 0x, of at most the format's bits (TF32: its 32-bit register).
+// Throws: InputError.
+uint64_t parse_word(std::string_view text, const Format& format);
 // The word of a result, in the accumulator's register format; NaN as the format's quiet NaN.
-uint32_t result_word(double result, const Accumulator& accumulator);
+uint64_t result_word(double result, const Accumulator& accumulator);
 // Equal bits; any NaN equals any NaN.
-bool same_result(double result, float expected);
+bool same_result(double result, double expected);
 
 }  // namespace lockstep

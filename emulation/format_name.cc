@@ -26,11 +26,11 @@ constexpr FormatPolicy kPolicies[] = {
     {"saturate", OverflowPolicy::kSaturate, std::nullopt,
      "beyond the largest finite number: that number with the value's sign; infinities too, NaN "
      "stays NaN",
-     "OFP8 1.0 §5.2 (saturating conversion); OCP MX 1.0 §5.3; PTX cvt.satfinite"},
+     "OFP8 1.0, saturating conversion; OCP MX 1.0 §5.3; PTX cvt.satfinite"},
     {"nan", OverflowPolicy::kNan, std::nullopt,
      "beyond the largest finite number: NaN, or that number in the modes that round towards zero "
      "there; infinities become NaN; formats with NaN and without infinities only",
-     "OFP8 1.0 §5.2 (non-saturating conversion)"},
+     "OFP8 1.0, non-saturating conversion"},
     {"kept", std::nullopt, SubnormalPolicy::kKept, "subnormal numbers are numbers like all others",
      "IEEE 754-2019 §3.3"},
     {"flush_in", std::nullopt, SubnormalPolicy::kFlushIn,
@@ -39,7 +39,7 @@ constexpr FormatPolicy kPolicies[] = {
     {"flush_out", std::nullopt, SubnormalPolicy::kFlushOut,
      "subnormal results become zero of their sign; what rounds up to the smallest normal number "
      "stays",
-     "FTZ: Intel SDM vol. 1 §10.2.3.3"},
+     "as FTZ (Intel SDM vol. 1 §10.2.3.3), judged on the stored result"},
 };
 
 // Names are compared in lower case, with '-' for '_'.

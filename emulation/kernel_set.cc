@@ -80,6 +80,7 @@ KernelSet make_avx2() {
   use_avx2_elementwise(set.f32);
   use_avx2_elementwise(set.f64);
   set.f32.gemm = avx2_gemm;
+  set.f32.rounded_gemm = avx2_rounded_gemm;
   set.f64.gemm = avx2_gemm;
   set.f32.conv2d_forward = avx2_conv2d_forward;
   set.f64.conv2d_forward = avx2_conv2d_forward;
@@ -102,6 +103,7 @@ KernelSet make_avx512() {
   use_avx512_elementwise(set.f32);
   use_avx512_elementwise(set.f64);
   set.f32.gemm = avx512_gemm;
+  set.f32.rounded_gemm = avx512_rounded_gemm;
   set.f64.gemm = avx512_gemm;
   set.f32.conv2d_forward = avx512_conv2d_forward;
   set.f64.conv2d_forward = avx512_conv2d_forward;
@@ -118,6 +120,7 @@ KernelSet make_cpu(const KernelSet& software) {
   set.help = "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions";
   set.f32.quantize = cpu_quantize;
   set.f32.gemm = cpu_gemm;
+  set.f32.rounded_gemm = nullptr;
   set.f32.conv2d_forward = cpu_conv2d_forward;
   set.f32.conv2d_backward_input = cpu_conv2d_backward_input;
   set.f32.conv2d_backward_weight = cpu_conv2d_backward_weight;

@@ -10,6 +10,8 @@
 //      gives max_finite, whatever its last bit (fp8_e4m3's 448 = S.1111.110 is even), which is
 //      safe to round again to formats of a smaller range only. kSaturate always gives max_finite.
 //   6. With kFlushOut a result below 2^emin becomes zero. A zero has x's sign if the format has -0.
+//      x86's FTZ judges x rounded to p bits at any exponent instead: to nearest it also flushes
+//      [1 - 2^-p, 1 - 2^-(p+1)) 2^emin, which becomes 2^emin here.
 #include "emulation/rounding.h"
 
 #include <algorithm>

@@ -73,8 +73,9 @@ class ElementRounding {
     const DU du;
     const VU sign_bit = hn::Set(du, kSignBit);
     const VU x_bits = hn::BitCast(du, x), sign = hn::And(x_bits, sign_bit);
-    const VF quotient = kDivides ? hn::Div(x, scale) : hn::Mul(x, inverse);
-    VU magnitude = hn::AndNot(sign_bit, hn::BitCast(du, quotient));
+    const VU x_magnitude = hn::AndNot(sign_bit, x_bits);
+    const VF x_abs = hn::BitCast(df, x_magnitude);
+    VU magnitude = hn::BitCast(du, kDivides ? hn::Div(x_abs, scale) : hn::Mul(x_abs, inverse));
     VU after;
     if constexpr (kPlain) {
       // Beyond the largest finite number `rounded` is too large, infinite or NaN.
@@ -83,7 +84,6 @@ class ElementRounding {
       after = hn::OrAnd(hn::Min(rounded, hn::Set(du, max_finite_)), x_bits, sign_bit);
     } else {
       if (!kDivides) {
-        const VU x_magnitude = hn::AndNot(sign_bit, x_bits);
         magnitude = hn::Max(magnitude, hn::Min(x_magnitude, hn::Set(du, 1)));
       }
       VU result = rounder_.template round_magnitude<kPath>(magnitude, sign, random);

@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "emulation/fast_round.h"
+#include "emulation/rounded_gemm.h"
 #include "emulation/scalar/gemm.h"
 #include "emulation/simd/gemm_plan.h"
+#include "emulation/simd/quantize.h"
+#include "emulation/simd/rounded_operand.h"
 #include "emulation/simd/targets.h"
 #include "src/core/parallel.h"
 
@@ -70,45 +73,89 @@ template <typename T, int64_t kStride>
 class PackedOperand {
  public:
   // `k_is_row`: k counts the stored rows, lines the stored columns; otherwise the reverse.
-  PackedOperand(const T* data, int64_t ld, bool k_is_row)
-      : data_(data), ld_(ld), k_is_row_(k_is_row) {}
+  // `rounded`: rounds and measures what is packed; null: it is copied.
+  PackedOperand(const T* data, int64_t ld, bool k_is_row, RoundedOperand* rounded)
+      : data_(data), ld_(ld), k_is_row_(k_is_row), rounded_(rounded) {}
 
   // The panels are to hold `lines` lines from `line` on, `width` each, over `depth` of k from `k`
-  // on; pack() for every task fills them.
+  // on; pack() for every task fills them. `is_new`: this part is packed for the first time.
   void select(Workspace<T>& memory, int64_t line, int64_t lines, int64_t width, int64_t k,
-              int64_t depth) {
-    line_ = line, lines_ = lines, width_ = width, k_ = k, depth_ = depth;
+              int64_t depth, bool is_new) {
+    line_ = line, lines_ = lines, width_ = width, k_ = k, depth_ = depth, is_new_ = is_new;
     panels_ = memory.get(static_cast<size_t>(panels() * kStride * depth)).data();
-    const int64_t piece = k_is_row_ ? kRowsAtOnce * lines : width * depth;  // elements
-    pieces_ = lines == 0 ? 0 : k_is_row_ ? ceil_div(depth, kRowsAtOnce) : panels();
-    pieces_per_task_ = std::max<int64_t>(1, kPackTask / std::max<int64_t>(1, piece));
+    unit_ = k_is_row_ ? kRowsAtOnce : width;
+    rows_ = k_is_row_ ? depth : lines, columns_ = k_is_row_ ? lines : depth;
+    const int64_t units = ceil_div(kPackTask, std::max<int64_t>(1, unit_ * columns_));
+    task_rows_ = std::min(units * unit_, rows_);
   }
   int64_t depth() const { return depth_; }
   int64_t panels() const { return ceil_div(lines_, width_); }
   T* panel(int64_t index) const { return panels_ + index * kStride * depth_; }
-  int64_t tasks() const { return ceil_div(pieces_, pieces_per_task_); }
+  int64_t tasks() const { return lines_ == 0 ? 0 : ceil_div(rows_, task_rows_); }
 
   void pack(int64_t task) const {
-    const int64_t end = std::min(pieces_, (task + 1) * pieces_per_task_);
-    for (int64_t piece = task * pieces_per_task_; piece < end; ++piece) {
-      if (k_is_row_) {
-        const int64_t k = piece * kRowsAtOnce, rows = std::min(kRowsAtOnce, depth_ - k);
-        pack_rows<kStride>(data_ + (k_ + k) * ld_ + line_, ld_, rows, lines_, width_, depth_,
-                           panels_ + k * kStride);
-      } else {
-        const int64_t line = piece * width_, width = std::min(width_, lines_ - line);
-        pack_lines<kStride>(data_ + (line_ + line) * ld_ + k_, ld_, static_cast<int>(width), depth_,
-                            panel(piece));
-      }
+    const int64_t begin = task * task_rows_, end = std::min(rows_, begin + task_rows_);
+    if constexpr (std::is_same_v<T, float>) {
+      if (rounded_ != nullptr) return pack_rounded(begin, end);
+    }
+    for (int64_t row = begin; row < end; row += unit_) {
+      pack_unit(source(row), ld_, row, std::min(unit_, end - row));
     }
   }
 
  private:
+  const T* source(int64_t row) const {
+    return k_is_row_ ? data_ + (k_ + row) * ld_ + line_ : data_ + (line_ + row) * ld_ + k_;
+  }
+
+  // Packs stored rows row, row + 1, ..., which now lie at `in`.
+  void pack_unit(const T* in, int64_t step, int64_t row, int64_t count) const {
+    if (k_is_row_) {
+      pack_rows<kStride>(in, step, count, lines_, width_, depth_, panels_ + row * kStride);
+    } else {
+      pack_lines<kStride>(in, step, static_cast<int>(count), depth_, panel(row / width_));
+    }
+  }
+
+  void pack_rounded(int64_t begin, int64_t end) const {
+    static thread_local Workspace<T> memory;
+    constexpr int64_t kBefore = kStochasticGroup;
+    RoundedOperand::Reader reader(*rounded_, is_new_);
+    // Whole stored rows are one piece of the array: the longer, the fewer blocks it shares.
+    const bool whole_rows = columns_ == ld_;
+    const int64_t rows = whole_rows ? end - begin : unit_,
+                  step = whole_rows ? ld_ : columns_ + kBefore;
+    T* scratch =
+        memory.get(static_cast<size_t>(rows * step + RoundedOperand::kMargin)).data() + kBefore;
+    for (int64_t row = begin; row < end; row += rows) {
+      const int64_t count = std::min(rows, end - row);
+      const int64_t first = source(row) - data_;
+      const T* in = nullptr;
+      int64_t in_step = step;
+      if (whole_rows) {
+        in = reader.read(first, first + count * ld_, scratch);
+      } else {
+        for (int64_t i = 0; i < count; ++i) {
+          const T* piece =
+              reader.read(first + i * ld_, first + i * ld_ + columns_, scratch + i * step);
+          if (i == 0) in = piece;
+        }
+        if (in != scratch) in_step = ld_;  // read where they are
+      }
+      for (int64_t i = 0; i < count; i += unit_) {
+        pack_unit(in + i * in_step, in_step, row + i, std::min(unit_, count - i));
+      }
+    }
+  }
+
   const T* data_;
   int64_t ld_;
   bool k_is_row_;
+  RoundedOperand* rounded_;
+  bool is_new_ = true;
   int64_t line_ = 0, lines_ = 0, width_ = kStride, k_ = 0, depth_ = 0;
-  int64_t pieces_ = 0, pieces_per_task_ = 1;
+  // The same as stored: rows x columns, packed in units of `unit_` rows.
+  int64_t rows_ = 0, columns_ = 0, unit_ = 1, task_rows_ = 1;
   T* panels_ = nullptr;
 };
 
@@ -116,19 +163,21 @@ template <class Tile>
 class BlockGemm {
  public:
   using T = typename Tile::Element;
-  BlockGemm(const GemmArgs<T>& g, const Tile& tile)
+  // `rounded_a`, `rounded_b`: null where an operand is taken as it is.
+  BlockGemm(const GemmArgs<T>& g, const Tile& tile, RoundedOperand* rounded_a,
+            RoundedOperand* rounded_b)
       : g_(g),
         tile_(tile),
         serial_(g.m * g.n * g.k <= kSerialWork),
         // With one panel of rows a strip of B is used once: packing it would cost more than it
         // saves.
-        direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows),
+        direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows && rounded_b == nullptr),
         block_m_(block_size(g.m, kBlockM, kRows)),
         block_n_(block_size(g.n, kBlockN, kCols)),
         block_k_(block_size(g.k, kBlockK, kDepthStep)),
         panel_rows_(ceil_div(std::min(block_m_, g.m), ceil_div(std::min(block_m_, g.m), kRows))),
-        a_(g.a, g.lda, g.transpose_a),
-        b_(g.b, g.ldb, !g.transpose_b) {}
+        a_(g.a, g.lda, g.transpose_a, rounded_a),
+        b_(g.b, g.ldb, !g.transpose_b, rounded_b) {}
 
   void run() {
     static thread_local Scratch scratch;
@@ -138,9 +187,9 @@ class BlockGemm {
         const int64_t depth = std::min(block_k_, g_.k - k);
         direct_strips_ = direct_ ? n / kCols : 0;
         const int64_t in_place = direct_strips_ * kCols;
-        b_.select(scratch.b, j + in_place, n - in_place, kCols, k, depth);
+        b_.select(scratch.b, j + in_place, n - in_place, kCols, k, depth, true);
         for (int64_t i = 0; i < g_.m; i += block_m_) {
-          a_.select(scratch.a, i, std::min(block_m_, g_.m - i), panel_rows_, k, depth);
+          a_.select(scratch.a, i, std::min(block_m_, g_.m - i), panel_rows_, k, depth, j == 0);
           pack(scratch, i == 0);
           multiply({.row = i,
                     .col = j,
@@ -270,8 +319,9 @@ class BlockGemm {
 };
 
 template <class Tile>
-void run_blocks(const GemmArgs<typename Tile::Element>& g, const Tile& tile) {
-  BlockGemm<Tile>(g, tile).run();
+void run_blocks(const GemmArgs<typename Tile::Element>& g, const Tile& tile,
+                RoundedOperand* rounded_a = nullptr, RoundedOperand* rounded_b = nullptr) {
+  BlockGemm<Tile>(g, tile, rounded_a, rounded_b).run();
 }
 
 void gemm(const GemmArgs<double>& g) {
@@ -315,17 +365,56 @@ void gemm_in_double(const GemmArgs<float>& g) {
   }
 }
 
-void gemm(const GemmArgs<float>& g) {
+// Calls run(tile) with the register tile of this product; false where there is none.
+template <class Run>
+bool with_tile(const GemmArgs<float>& g, Run run) {
   const Format& format = *g.accumulator->format;
-  if (g.k == 0) return scalar_gemm(g);
+  if (g.k == 0) return false;
   if (BlockRules::takes(g)) {
     const BlockRules rules(g);
-    return run_blocks(g, BlockTile(rules));
+    run(BlockTile(rules));
+    return true;
   }
-  if (g.accumulator->kind != AccumulatorKind::kFusedChain) return scalar_gemm(g);
-  if (format.is_fp64()) return gemm_in_double(g);
-  if (format.is_fp32() && g.events == nullptr) return run_blocks(g, FusedTile<float>());
-  run_narrow(g, [&](const auto& tile) { run_blocks(g, tile); });
+  if (g.accumulator->kind != AccumulatorKind::kFusedChain || format.is_fp64()) return false;
+  if (format.is_fp32() && g.events == nullptr) {
+    run(FusedTile<float>());
+  } else {
+    run_narrow(g, run);
+  }
+  return true;
+}
+
+void gemm(const GemmArgs<float>& g) {
+  if (with_tile(g, [&](const auto& tile) { run_blocks(g, tile); })) return;
+  const bool in_double = g.accumulator->kind == AccumulatorKind::kFusedChain &&
+                         g.accumulator->format->is_fp64() && g.k > 0;
+  in_double ? gemm_in_double(g) : scalar_gemm(g);
+}
+
+constexpr auto kQuantize = HWY_TARGET == HWY_AVX2 ? avx2_quantize : avx512_quantize;
+constexpr auto kPieceQuantizer =
+    HWY_TARGET == HWY_AVX2 ? avx2_piece_quantizer : avx512_piece_quantizer;
+
+void rounded_gemm(const RoundedGemmArgs<float>& args) {
+  const GemmArgs<float>& g = args.product;
+  // Null: not rounded, or not by vectors.
+  const auto operand = [](const float* x, int64_t count, const GemmRounding& how) {
+    if (how.spec.format == nullptr) return std::unique_ptr<RoundedOperand>();
+    auto quantizer = kPieceQuantizer(x, how.spec);
+    if (quantizer == nullptr) return std::unique_ptr<RoundedOperand>();
+    return std::make_unique<RoundedOperand>(x, count, how, std::move(quantizer));
+  };
+  const auto a = operand(g.a, g.m * g.k, args.a), b = operand(g.b, g.k * g.n, args.b);
+  const bool in_vectors = (a != nullptr || args.a.spec.format == nullptr) &&
+                          (b != nullptr || args.b.spec.format == nullptr);
+  if (!in_vectors ||
+      !with_tile(g, [&](const auto& tile) { run_blocks(g, tile, a.get(), b.get()); })) {
+    return rounded_gemm_in_passes<float>(args, gemm, kQuantize);
+  }
+  if (a != nullptr) a->finish();
+  if (b != nullptr) b->finish();
+  if (args.c.spec.format == nullptr) return;
+  kQuantize(g.c, g.c, g.m * g.n, args.c.spec, args.c.stats);
 }
 
 #endif  // LOCKSTEP_SIMD_TARGET
@@ -347,6 +436,12 @@ void avx512_gemm(const GemmArgs<float>& args) {
 }
 void avx512_gemm(const GemmArgs<double>& args) {
   N_AVX3::gemm(args);
+}
+void avx2_rounded_gemm(const RoundedGemmArgs<float>& args) {
+  N_AVX2::rounded_gemm(args);
+}
+void avx512_rounded_gemm(const RoundedGemmArgs<float>& args) {
+  N_AVX3::rounded_gemm(args);
 }
 
 }  // namespace lockstep

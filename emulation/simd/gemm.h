@@ -12,5 +12,8 @@ void avx2_gemm(const GemmArgs<float>& args);
 void avx2_gemm(const GemmArgs<double>& args);
 void avx512_gemm(const GemmArgs<float>& args);
 void avx512_gemm(const GemmArgs<double>& args);
+// The bits and statistics of emulation/rounded_gemm.h in one pass over A and B.
+void avx2_rounded_gemm(const RoundedGemmArgs<float>& args);
+void avx512_rounded_gemm(const RoundedGemmArgs<float>& args);
 
 }  // namespace lockstep

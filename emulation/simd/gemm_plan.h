@@ -36,7 +36,7 @@ inline constexpr int64_t kTaskPanels = 9;
 // Strips of one task, for kernels that do not size their groups by bytes.
 inline constexpr int64_t kTaskStrips = 16;
 // Elements that one task packs.
-inline constexpr int64_t kPackTask = 1 << 14;
+inline constexpr int64_t kPackTask = 1 << 15;
 inline constexpr int64_t kCacheLineBytes = 64;
 // Cache lines of one row that are fetched in one go: a page of 4 KB.
 inline constexpr int64_t kAheadRun = 64;

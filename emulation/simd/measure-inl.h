@@ -184,8 +184,8 @@ struct Block {
   uint64_t first;          // index of the block's first element
 };
 
-// How far ahead of the reading memory is asked for more: some hundred nanoseconds' worth.
-constexpr int64_t kPrefetch = 1024;
+// How far ahead of the reading memory is asked for more: some hundred nanoseconds' work.
+constexpr int64_t kPrefetch = 3072;
 
 HWY_INLINE void store_after(VU bits, const Block& block, int64_t at) {
   const DF df;

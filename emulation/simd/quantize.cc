@@ -10,6 +10,7 @@
 #include "emulation/scalar/element_rounder.h"
 #include "emulation/scalar/quantize.h"
 #include "emulation/simd/exponent_histogram.h"
+#include "emulation/simd/piece_quantizer.h"
 #include "emulation/simd/quantize_plan.h"
 #include "emulation/simd/targets.h"
 
@@ -76,25 +77,37 @@ bool needs_no_scale(uint32_t least, uint32_t largest) {
   return (least >> kFloatFraction) >= kLeast && (largest >> kFloatFraction) <= kLargest;
 }
 
-// One call's constants, and the work on one chunk.
+// What is counted of a chunk, or of the pieces one thread measures.
+class Tally final : public PieceTally {
+ public:
+  void add_to(TensorStats& stats) const override {
+    stats.merge(part);
+    counts.add_to(stats);
+    histogram.add_to(stats);
+  }
+  ChunkCounts counts;
+  ExponentHistogram histogram{kCountSliced};
+  TensorStats part;  // of elements measured one by one, and what is counted by the block
+};
+
+// One call's constants, and the work on one piece: [begin, end) of the array, rounded to `out`.
 template <RoundPath kPath>
 class QuantizePass {
  public:
-  QuantizePass(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
-               const QuantizePlan& plan)
+  QuantizePass(const float* before, const QuantizeSpec& spec, const QuantizePlan& plan,
+               bool streamed)
       : before_(before),
-        after_(spec.measure_only ? nullptr : after),
         plan_(plan),
         rounder_(plan),
         element_(spec),
         limits_(*spec.format),
-        streamed_(is_streamed(count, before, after_)) {}
+        streamed_(streamed) {}
 
-  void round(int64_t begin, int64_t end) const {
-    for (; begin < end; begin += kReductionBlock) {
+  void round(int64_t begin, int64_t end, float* out) const {
+    for (; begin < end; begin += kReductionBlock, out += kReductionBlock) {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];
-      Block block = make_block(begin, block_end, random, nullptr);
+      Block block = make_block(begin, block_end, out, random, nullptr);
       block.ahead = block.before + kReductionBlock;
       if (all_within(block.before, block.rows, plan_.max_finite)) {
         round_rows<kPath, true>(block, rounder_);
@@ -102,23 +115,24 @@ class QuantizePass {
         round_rows<kPath, false>(block, rounder_);
       }
       for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
-        after_[i] = element_(before_[i], static_cast<uint64_t>(i));
+        out[i - begin] = element_(before_[i], static_cast<uint64_t>(i));
       }
     }
     if (streamed_) hwy::FlushStream();
   }
 
-  void measure(int64_t begin, int64_t end, TensorStats& part,
+  // `out` may be null: nothing is stored.
+  void measure(int64_t begin, int64_t end, float* out, Tally& tally,
                BlockSums<kQuantizeSums>* sums) const {
-    ChunkCounts counts;
-    ExponentHistogram histogram(kCountSliced);
+    ChunkCounts& counts = tally.counts;
+    TensorStats& part = tally.part;
     BlockLook look;
     bool looked = false;  // at the block to come
     for (; begin < end; begin += kReductionBlock, ++sums) {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];
       HWY_ALIGN uint8_t exponents[kReductionBlock];
-      Block block = make_block(begin, block_end, random, exponents);
+      Block block = make_block(begin, block_end, out, random, exponents);
       const bool next_is_whole = end - block_end >= kReductionBlock;
       if (next_is_whole) block.ahead = block.before + kReductionBlock;
       VirtualLanes squares, errors;
@@ -139,7 +153,7 @@ class QuantizePass {
                            : rule.grouped ? measure_rows<kPath, BlockKind::kFinite>
                                           : measure_rows<kPath, BlockKind::kAny>;
       measure(block, rounder_, plan_, rule, counts, next, squares.lane, errors.lane);
-      const uint64_t zero_exponents = histogram.count(
+      const uint64_t zero_exponents = tally.histogram.count(
           exponents, rounded,
           {static_cast<int>(least >> kFloatFraction), static_cast<int>(largest >> kFloatFraction)});
       if (rule.grouped) counts.add_extremes(look);
@@ -152,18 +166,18 @@ class QuantizePass {
         const float x = before_[i];
         const float y = element_(x, index);
         measure_element(x, y, index, limits_, part, squares.lane[i % kRow], errors.lane[i % kRow]);
-        if (after_ != nullptr) after_[i] = y;
+        if (out != nullptr) out[i - begin] = y;
       }
+      if (out != nullptr) out += kReductionBlock;
       sums->sum[kSquares] = squares.join();
       sums->sum[kRoundErrors] = errors.join();
     }
-    counts.add_to(part);
-    histogram.add_to(part);
     if (streamed_) hwy::FlushStream();
   }
 
  private:
-  Block make_block(int64_t begin, int64_t end, uint32_t* random, uint8_t* exponents) const {
+  Block make_block(int64_t begin, int64_t end, float* out, uint32_t* random,
+                   uint8_t* exponents) const {
     const int64_t rows = (end - begin) / kRow;
     if (kPath == RoundPath::kGeneric && plan_.rounding == Rounding::kStochastic) {
       constexpr int64_t kRowsPerGroup = kStochasticGroup / kStochasticRow;
@@ -172,18 +186,11 @@ class QuantizePass {
     } else {
       random = nullptr;
     }
-    return {before_ + begin,
-            before_ + begin,
-            after_ == nullptr ? nullptr : after_ + begin,
-            streamed_,
-            random,
-            exponents,
-            rows,
-            static_cast<uint64_t>(begin)};
+    return {before_ + begin, before_ + begin, out,  streamed_,
+            random,          exponents,       rows, static_cast<uint64_t>(begin)};
   }
 
   const float* before_;
-  float* after_;
   const QuantizePlan& plan_;
   VectorRounder rounder_;
   ElementRounder<float> element_;
@@ -194,11 +201,13 @@ class QuantizePass {
 template <RoundPath kPath>
 void run_pass(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
               const QuantizePlan& plan, TensorStats* stats) {
-  const QuantizePass<kPath> pass(before, after, count, spec, plan);
+  if (spec.measure_only) after = nullptr;
+  const QuantizePass<kPath> pass(before, spec, plan, is_streamed(count, before, after));
   if (stats == nullptr) {
     if (spec.measure_only) return;
     parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {
-      pass.round(chunk * kChunk, std::min(count, (chunk + 1) * kChunk));
+      const int64_t begin = chunk * kChunk;
+      pass.round(begin, std::min(count, begin + kChunk), after + begin);
     });
     return;
   }
@@ -206,7 +215,9 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
   const auto totals = for_each_chunk<kQuantizeSums>(
       count, stats,
       [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
-        pass.measure(begin, end, part, sums);
+        Tally tally;
+        pass.measure(begin, end, after == nullptr ? nullptr : after + begin, tally, sums);
+        tally.add_to(part);
       });
   stats->sum_sq = totals.sum[kSquares];
   stats->round_err_sq = totals.sum[kRoundErrors];
@@ -229,6 +240,42 @@ void quantize(const float* before, float* after, int64_t count, const QuantizeSp
   }
 }
 
+template <RoundPath kPath>
+class PathQuantizer final : public PieceQuantizer {
+ public:
+  PathQuantizer(const float* before, const QuantizeSpec& spec)
+      : measure_only_(spec.measure_only), plan_(spec), pass_(before, spec, plan_, false) {}
+  std::unique_ptr<PieceTally> make_tally() const override { return std::make_unique<Tally>(); }
+  void round(int64_t begin, int64_t end, float* out) const override {
+    pass_.round(begin, end, out);
+  }
+  void measure(int64_t begin, int64_t end, float* out, PieceTally& tally,
+               BlockSums<kQuantizeSums>* sums) const override {
+    pass_.measure(begin, end, measure_only_ ? nullptr : out, static_cast<Tally&>(tally), sums);
+  }
+
+ private:
+  const bool measure_only_;
+  const QuantizePlan plan_;
+  const QuantizePass<kPath> pass_;
+};
+
+std::unique_ptr<PieceQuantizer> piece_quantizer(const float* before, const QuantizeSpec& spec) {
+  switch (QuantizePlan(spec).path) {
+    case RoundPath::kIdentity:
+      return std::make_unique<PathQuantizer<RoundPath::kIdentity>>(before, spec);
+    case RoundPath::kMagic:
+      return std::make_unique<PathQuantizer<RoundPath::kMagic>>(before, spec);
+    case RoundPath::kInteger:
+      return std::make_unique<PathQuantizer<RoundPath::kInteger>>(before, spec);
+    case RoundPath::kGeneric:
+      return std::make_unique<PathQuantizer<RoundPath::kGeneric>>(before, spec);
+    case RoundPath::kScalar:
+      return nullptr;
+  }
+  return nullptr;
+}
+
 #endif  // LOCKSTEP_SIMD_TARGET
 }  // namespace HWY_NAMESPACE
 }  // namespace lockstep
@@ -244,6 +291,14 @@ void avx2_quantize(const float* before, float* after, int64_t count, const Quant
 void avx512_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
                      TensorStats* stats) {
   N_AVX3::quantize(before, after, count, spec, stats);
+}
+std::unique_ptr<PieceQuantizer> avx2_piece_quantizer(const float* before,
+                                                     const QuantizeSpec& spec) {
+  return N_AVX2::piece_quantizer(before, spec);
+}
+std::unique_ptr<PieceQuantizer> avx512_piece_quantizer(const float* before,
+                                                       const QuantizeSpec& spec) {
+  return N_AVX3::piece_quantizer(before, spec);
 }
 
 }  // namespace lockstep

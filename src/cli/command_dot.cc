@@ -27,24 +27,25 @@ struct DotRequest {
   const Accumulator* accumulator = nullptr;
   const Format* format = nullptr;
   std::vector<float> a, b;
-  float c = 0;
+  double c = 0;
   std::vector<std::string> notes;
 };
 
 // "1.5,-2e-3" or hexadecimal storage words "0x3e00,0xbc00".
-std::vector<float> parse_factors(const std::string& text, const std::string& name,
-                                 const Format& format, DotRequest& request, ProblemList& problems) {
-  std::vector<float> values;
+std::vector<double> parse_factors(const std::string& text, const std::string& name,
+                                  const Format& format, DotRequest& request,
+                                  ProblemList& problems) {
+  std::vector<double> values;
   for (const std::string& word : split(text, ',')) {
     collect_problems(problems, [&] {
-      const bool is_word = word.starts_with("0x") && word.find_first_of(".pP") == word.npos;
-      if (is_word) {
+      const bool is_hex = word.find_first_of("xX") != word.npos;
+      if (is_hex && word.find_first_of(".pP") == word.npos) {
         values.push_back(decode_word(parse_word(word, format), format));
         return;
       }
       const double x = parse_number(name, word);
       const double rounded = round_to_format(x, format, Rounding::kNearestEven);
-      values.push_back(static_cast<float>(rounded));
+      values.push_back(rounded);
       if (rounded == x || std::isnan(x)) return;
       request.notes.push_back(
           fmt::format("{}: {} is no value of {}, rounded to {}", name, word, format.name, rounded));
@@ -79,8 +80,13 @@ DotRequest read_request(const DotArgs& args, ProblemList& problems) {
   collect_problems(problems,
                    [&] { request.format = &factor_format(*request.accumulator, args.format); });
   if (request.format == nullptr) return request;
-  request.a = parse_factors(args.a, "A", *request.format, request, problems);
-  request.b = parse_factors(args.b, "B", *request.format, request, problems);
+  // Factors fit in floats: factor_format saw to it.
+  for (const double x : parse_factors(args.a, "A", *request.format, request, problems)) {
+    request.a.push_back(static_cast<float>(x));
+  }
+  for (const double x : parse_factors(args.b, "B", *request.format, request, problems)) {
+    request.b.push_back(static_cast<float>(x));
+  }
   const auto c =
       parse_factors(args.c, "C", *request.accumulator->register_format, request, problems);
   if (c.size() == 1) request.c = c[0];
@@ -140,13 +146,23 @@ void print_steps(const DotRequest& r) {
   }
 }
 
+double exact_factor(float x, const Format& format) {
+  const BlockFactor f = decode_factor(x, format);
+  const double magnitude = std::ldexp(f.significand, f.exponent - format.precision + 1);
+  return f.negative ? -magnitude : magnitude;
+}
+
 void print_exact(const DotRequest& r, double result) {
-  const auto finite = [](float x) { return std::isfinite(x); };
+  const auto finite = [](double x) { return std::isfinite(x); };
   const bool all_finite = std::all_of(r.a.begin(), r.a.end(), finite) &&
                           std::all_of(r.b.begin(), r.b.end(), finite) && finite(r.c);
   if (!all_finite || !std::isfinite(result)) return;
+  // A TF32 product ignores its registers' low bits.
+  const auto read = [&](float x) { return exact_factor(x, *r.format); };
   Exact sum(r.c);
-  for (size_t k = 0; k < r.a.size(); ++k) sum = sum + Exact(r.a[k]) * Exact(r.b[k]);
+  for (size_t k = 0; k < r.a.size(); ++k) {
+    sum = sum + Exact(read(r.a[k])) * Exact(read(r.b[k]));
+  }
   const double nearest = oracle_round(sum, find_format("fp64"), Rounding::kNearestEven);
   const double error =
       oracle_round(Exact(result) - sum, find_format("fp64"), Rounding::kNearestEven);

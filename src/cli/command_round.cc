@@ -249,16 +249,12 @@ int run_round(const RoundArgs& args, ProblemList& problems) {
 
 std::function<int()> declare_round(CLI::App& app) {
   auto args = std::make_shared<RoundArgs>();
-  app.add_option(
-         "VALUE", args->values,
-         "decimal, hexadecimal float, inf, nan (-inf: after --); several:
-each, or one block of a block format")
+  app.add_option("VALUE", args->values,
+                 "decimal, hexadecimal float, inf, nan (-inf: after --); several:\n"
+                 "each, or one block of a block format")
       ->type_name("")
       ->required();
-  app.add_option(
-         "--format", args->format,
-         "a named format or e<E>m<M>, or a block format, each with +suffixes: see `lockstep "
-         "list formats`, `lockstep list blocks`")
+  app.add_option("--format", args->format, "see `lockstep list formats` and `lockstep list blocks`")
       ->type_name("F")
       ->required();
   app.add_option("--rounding", args->rounding, "see `lockstep list roundings`")
@@ -272,8 +268,7 @@ each, or one block of a block format")
   checks.number(app.add_option("--tensor-scale", args->tensor_scale,
                                "the FP32 scale of nvfp4's tensor; without it: from the values")
                     ->type_name("X"));
-  return [args, checks] {
-    return run_round(*args, checks.problems()); };
+  return [args, checks] { return run_round(*args, checks.problems()); };
 }
 
 }  // namespace lockstep

@@ -1,10 +1,9 @@
-// strtod and from_chars with the project's messages; numbers as text.
+// strtod with the project's messages; numbers as text.
 #include "src/cli/number_text.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -27,21 +26,6 @@ double parse_number(const std::string& name, const std::string& text) {
     throw InputError(fmt::format("{} '{}': beyond FP64's largest, 1.8e308", name, text));
   }
   return value;
-}
-
-uint32_t parse_word(const std::string& text, const Format& format) {
-  constexpr int kRegisterBits = 32;
-  const int width = format.name == "tf32" ? kRegisterBits : format.storage_bits();
-  uint32_t word = 0;
-  const char* end = text.data() + text.size();
-  const char* begin = text.data() + (text.starts_with("0x") ? 2 : 0);
-  const auto [stop, error] = std::from_chars(begin, end, word, /*base=*/16);
-  const bool fits = width >= kRegisterBits || word >> width == 0;
-  if (begin == end || error != std::errc() || stop != end || !fits) {
-    throw InputError(fmt::format("word '{}': must be hexadecimal digits of {} bits ({})", text,
-                                 width, format.name));
-  }
-  return word;
 }
 
 std::string decimal_text(double x) {

@@ -14,9 +14,6 @@ namespace lockstep {
 // Throws: InputError.
 double parse_number(const std::string& name, const std::string& text);
 
-// A storage word of the format, "0x3c00". TF32's is its 32-bit register. Throws: InputError.
-uint32_t parse_word(const std::string& text, const Format& format);
-
 // Every digit, or "17 of them (17 digits)" where that is too long for a line.
 std::string decimal_text(double x);
 // decimal_text and the hexadecimal float.

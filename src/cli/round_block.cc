@@ -113,8 +113,8 @@ void print_block(const BlockQuestion& question) {
     fmt::print("{}\n", line);
   }
   fmt::print("\n");
-  print_field("format", fmt::format("{}; {:.4g} bits per element with its share of the scale",
-                                    format.help, format.bits_per_element()));
+  print_field("format", fmt::format("{:.4g} bits per element with its share of the scale: {}",
+                                    format.bits_per_element(), format.help));
   if (format.scale == ScaleFormat::kE8m0) {
     const ScaleRuleInfo& rule = rule_info(format.rule);
     print_field("scale rule", fmt::format("{}: {} (emax {}, max_finite {})", rule.name, rule.help,

@@ -59,6 +59,8 @@ void apply_hardware(Policy& policy, const Hardware& hardware) {
   replace(policy.input);
   replace(policy.low);
   replace(policy.gemm_operand);
+  replace(policy.optimizer_arithmetic);
+  replace(policy.optimizer_state);
   for (PolicyRule& rule : policy.rules) {
     replace(rule.compute);
     replace(rule.format);
@@ -68,34 +70,46 @@ void apply_hardware(Policy& policy, const Hardware& hardware) {
 AccumulatorChoice choose_accumulator(const Policy& policy, const Accumulator& wanted, bool by_rule,
                                      const Format& a, const Format& b) {
   const std::string factors = a.name + " x " + b.name;
-  if (!wanted.operands.empty()) {
+  const Hardware* hardware = policy.hardware;
+  const bool names_unit = !wanted.operands.empty();
+  AccumulatorChoice as_wanted = {&wanted, &a, &b, ""};
+  if (names_unit) {
     const Factors read = read_by(wanted, a, b, policy.gemm_operand);
-    if (read.a != nullptr) return {&wanted, read.a, read.b, ""};
-    AccumulatorChoice plain = plain_fp32(a, b);
-    if (by_rule) plain.problem = "accumulator " + wanted.name + " does not take " + factors;
-    return plain;
+    if (read.a != nullptr) as_wanted = {&wanted, read.a, read.b, ""};
+    if (hardware != nullptr && !hardware->runs_other_sums && wanted.hardware != hardware->name) {
+      as_wanted.problem = wanted.name + " is a unit of " + wanted.hardware + ", not of " +
+                          std::string(hardware->name);
+      return as_wanted;
+    }
+    if (read.a != nullptr) return as_wanted;
+    if (by_rule) {
+      as_wanted.problem = "accumulator " + wanted.name + " does not take " + factors;
+      return as_wanted;
+    }
+    if (hardware == nullptr) return plain_fp32(a, b);
   }
-  if (policy.hardware == nullptr || wanted.format->is_fp64()) return {&wanted, &a, &b, ""};
+  // A chain that a rule names is meant.
+  if (hardware == nullptr || wanted.format->is_fp64() || (by_rule && !names_unit)) return as_wanted;
 
-  const std::string name(policy.hardware->name);
-  const bool runs_others = policy.hardware->runs_other_sums;
-  AccumulatorChoice none = runs_others ? AccumulatorChoice{&wanted, &a, &b, ""} : plain_fp32(a, b);
-  const bool is_chain = wanted.adds();
+  const std::string name(hardware->name);
   const Format& sum = *wanted.register_format;
-  if (!is_chain || !(sum.is_fp32() || &sum == &find_format("fp16"))) {
-    if (!runs_others) none.problem = name + " has no unit that sums by " + wanted.name;
-    return none;
+  const bool is_default = names_unit || wanted.kind == AccumulatorKind::kFusedChain;
+  if (!is_default || !(sum.is_fp32() || &sum == &find_format("fp16"))) {
+    if (!hardware->runs_other_sums)
+      as_wanted.problem = name + " has no unit that sums by " + wanted.name;
+    return as_wanted;
   }
   for (const Accumulator& unit : accumulators()) {
     if (unit.hardware != name || unit.register_format != &sum) continue;
     const Factors read = read_by(unit, a, b, policy.gemm_operand);
     if (read.a != nullptr) return {&unit, read.a, read.b, ""};
   }
+  AccumulatorChoice plain = names_unit || !hardware->runs_other_sums ? plain_fp32(a, b) : as_wanted;
   const bool low_factors = !contains(a, fp32()) && !contains(b, fp32());
-  if (!runs_others && (low_factors || !sum.is_fp32())) {
-    none.problem = name + " has no unit that sums " + factors + " in " + sum.name;
+  if (!hardware->runs_other_sums && (low_factors || !sum.is_fp32())) {
+    plain.problem = name + " has no unit that sums " + factors + " in " + sum.name;
   }
-  return none;
+  return plain;
 }
 
 }  // namespace lockstep

@@ -22,10 +22,15 @@ struct AccumulatorChoice {
   std::string problem;  // why there is none, or ""
 };
 
-// `wanted`: by the policy or, `by_rule`, by one of its rules. An accumulator that takes only some
-// formats serves the sums whose factors it takes; elsewhere the sum is fp32_fused, unless a rule
-// asked for it by name, which is a problem. On hardware: its unit for these factors; FP32 factors
-// are summed in plain FP32 arithmetic there, too, narrower ones without a unit are a problem.
+// `wanted`: by the policy or, `by_rule`, by one of its rules.
+//   a unit, by the policy   serves the sums whose factors it takes; elsewhere as if none were named
+//   a unit, by a rule       must take the factors
+//   a unit of other hardware than the lane's   is a problem
+//   a chain, by a rule      stays, on any hardware
+//   otherwise, on hardware  its first unit for these factors and this register format; with an FP32
+//                           factor the sum is fp32_fused there, too; narrower factors without a
+//                           unit are a problem, and so is a chain that is not the fused FP32 or
+//                           FP16 one
 AccumulatorChoice choose_accumulator(const Policy& policy, const Accumulator& wanted, bool by_rule,
                                      const Format& a, const Format& b);
 

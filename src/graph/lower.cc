@@ -33,6 +33,7 @@ struct Operands {
 struct Operand {
   int value;
   const Format* seen;
+  bool by_rule = false;  // a rule says the format
 };
 
 // The truth lane: everything FP64, nothing to cast, no exceptions.
@@ -120,7 +121,7 @@ class Lowering {
       target = seen = rule.format;
       value = original;
     }
-    return {builder_.read(value, target, rounding, site), seen};
+    return {builder_.read(value, target, rounding, site), seen, rule.format != nullptr};
   }
   static bool is_factor(const OpDef& op, size_t operand) {
     return op.has_gemm_accumulator &&
@@ -166,7 +167,7 @@ class Lowering {
     const AccumulatorChoice choice =
         choose_accumulator(policy_, *run.gemm_accumulator, by_rule, *seen.at(a), *seen.at(b));
     if (!choice.problem.empty()) {
-      unit_problems_.push_back(layer_of(graph_, node) + " " + node.op + ": " + choice.problem);
+      unit_problems_[choice.problem].push_back(layer_of(graph_, node) + " " + node.op);
     }
     run.gemm_accumulator = choice.accumulator;
     policy_unit_used_ = policy_unit_used_ || choice.accumulator == policy_.gemm_accumulator;
@@ -303,7 +304,7 @@ class Lowering {
           read_operand(node, i, value, original, target, is_factor(op, i) && compute == nullptr);
       inputs.push_back(operand.value);
       // A saved operand is computed with as the forward op did, unless a rule casts it anew.
-      const bool as_saved = saved != forward.inputs.end() && operand.value == value;
+      const bool as_saved = saved != forward.inputs.end() && !operand.by_rule;
       seen.push_back(as_saved ? used.seen[static_cast<size_t>(saved - forward.inputs.begin())]
                               : operand.seen);
       input_formats.push_back(target != nullptr ? target : builder_.format_of(value));
@@ -375,7 +376,12 @@ class Lowering {
 
   void check() const {
     ProblemList problems("policy '" + policy_.label() + "' on " + graph_.name);
-    for (const std::string& problem : unit_problems_) problems.add(problem);
+    for (const auto& [problem, sums] : unit_problems_) {
+      const std::string others =
+          sums.size() == 1 ? "" : " and " + std::to_string(sums.size() - 1) + " more sums";
+      problems.add(sums.front() + others + ": " + problem,
+                   "`lockstep list accumulators` tells what takes which factors");
+    }
     if (!policy_unit_used_ && !policy_.gemm_accumulator->operands.empty() &&
         !graph_.gradients.empty()) {
       problems.add("[gemm] accumulator " + policy_.gemm_accumulator->name +
@@ -401,8 +407,8 @@ class Lowering {
   ProgramBuilder builder_;
   std::map<std::string, Operands> operands_;      // forward node id ->
   std::map<std::string, const Format*> compute_;  // forward node id -> compute rule or null
-  std::vector<std::string> unit_problems_;        // sums without an accumulator
-  bool policy_unit_used_ = false;                 // some sum uses [gemm] accumulator itself
+  std::map<std::string, std::vector<std::string>> unit_problems_;  // problem -> sums that have it
+  bool policy_unit_used_ = false;  // some sum uses [gemm] accumulator itself
 };
 
 }  // namespace

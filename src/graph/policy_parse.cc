@@ -240,6 +240,10 @@ class PolicyReader {
   void read_gemm(TomlTable& table) {
     read_format(table, "operand", policy_.gemm_operand, /*none_allowed=*/true);
     read_rounding(table, "operand_rounding", policy_.gemm_operand_rounding);
+    // Said by the user's own file, it holds on hardware that would truncate, too.
+    if (!source_.is_preset && table.has("operand_rounding")) {
+      policy_.tf32_input = policy_.gemm_operand_rounding;
+    }
     read_tf32_input(table);
     read_accumulator(table, policy_.gemm_accumulator);
     table.finish();

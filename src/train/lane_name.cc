@@ -86,9 +86,9 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
   problems.throw_if_any();
   if (hardware != nullptr) {
     // The three lanes of fixed name stand for arithmetic that no low-precision unit has.
-    if (text == kReferenceLane || name.policy == kReferenceLane || name.policy == kTruthLane ||
-        name.policy == kTwinLane) {
-      problems.add("'" + name.policy + "' runs on no hardware's low-precision units",
+    const std::string& policy = lane.policy.name;
+    if (policy == kReferenceLane || policy == kTruthLane || policy == kTwinLane) {
+      problems.add("'" + policy + "' runs on no hardware's low-precision units",
                    "leave '@" + name.target + "' out");
       problems.throw_if_any();
     }

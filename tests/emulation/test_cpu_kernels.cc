@@ -215,7 +215,8 @@ TEST_CASE("cpu: products equal the software kernels under the unit's accumulator
 TEST_CASE("cpu: products do not depend on threads") {
   for (const Accumulator* accumulator : unit_accumulators()) {
     const Format& factors = factor_format(*accumulator);
-    constexpr int64_t kM = 600, kN = 70, kK = 90;  // few columns: rows are spread over the threads
+    // Columns of one tile: the rows are spread over the threads.
+    constexpr int64_t kM = 600, kN = 30, kK = 90;
     const auto a = make_data<float>(kM * kK, DataKind::kSmall, factors, 1);
     const auto b = make_data<float>(kK * kN, DataKind::kSmall, factors, 2);
     std::vector<float> first;

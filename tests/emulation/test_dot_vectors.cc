@@ -4,14 +4,19 @@
 #include <doctest/doctest.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "emulation/dot_vectors.h"
 #include "emulation/rounding.h"
+#include "src/core/error.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -145,6 +150,201 @@ TEST_CASE("dot: every row of every recording") {
   MESSAGE("tensor-core-recordings: ", total, " rows, ", wrong, " mismatches");
   constexpr int64_t kRows = 5000;
   CHECK(total == static_cast<int64_t>(std::size(kRecordings)) * kRows);
+}
+
+TEST_CASE("dot: the uncertain rows under the other options") {
+  if (!fs::exists(kVectors)) {
+    MESSAGE("skipped: no mma_vectors.csv beside the repository");
+    return;
+  }
+  constexpr double kSmallestFp16 = 0x1p-24, kSmallestFp32 = 0x1p-149;
+  std::map<std::string, int> seen;
+  const auto check = [&](const DotVector& row, const std::string& option, double want) {
+    CAPTURE(row.id);
+    CAPTURE(row.tag);
+    CAPTURE(option);
+    const double got = accumulate_dot(find_accumulator(row.accumulator->name + "+" + option),
+                                      row.operands(), row.c);
+    CHECK_MESSAGE(same_result(got, want), "got ", got, ", must be ", want);
+    ++seen[option];
+  };
+  for (const DotVector& row : read_dot_vectors(kVectors.string(), {})) {
+    if (row.confidence != "uncertain") continue;
+    const BlockSpec& block = row.accumulator->block;
+    if (row.tag.starts_with("probe_neg_underflow")) check(row, "positive_zero", 0);
+    if (row.tag.starts_with("probe_zero_product")) {
+      // 0 * 2^15 has exponent emin + 15 = 1: a grid of 2^(1 - F) keeps 2^-24 with F = 25 alone, and
+      // cuts the 2^-25 that made it 2^-23.
+      const bool is_sum = row.tag.find("2^15+2^-25") != std::string::npos;
+      check(row, "count_zero_products", is_sum && block.fraction_bits == 25 ? kSmallestFp16 : 0);
+    }
+    if (row.tag.starts_with("probe_floor_A")) {
+      check(row, "emin_floor", 0);
+      // Eight products make the smallest number in one block, but four only half of it.
+      check(row, "no_floor", block.length >= 8 ? kSmallestFp32 : 0);
+    }
+    if (row.tag.starts_with("probe_floor_B")) {
+      check(row, "emin_floor", kSmallestFp32);
+      check(row, "no_floor", 0);
+    }
+    if (row.tag.starts_with("probe_floor_C")) {
+      check(row, "emin_floor", 0);
+      check(row, "no_floor", kSmallestFp16);
+    }
+  }
+  for (const char* option : {"positive_zero", "count_zero_products", "emin_floor", "no_floor"}) {
+    CHECK(seen[option] > 5);
+  }
+}
+
+TEST_CASE("dot: the blocks of the table are those of mma_vectors.csv") {
+  if (!fs::exists(kVectors)) {
+    MESSAGE("skipped: no mma_vectors.csv beside the repository");
+    return;
+  }
+  const std::vector<DotVector> rows = read_dot_vectors(kVectors.string(), {});
+  const std::vector<std::string> lines = split(read_text_file(kVectors.string()), '\n');
+  const std::vector<std::string> header = split(lines[0], ',');
+  const auto column = [&](const std::string& line, const char* name) {
+    const auto at = std::find(header.begin(), header.end(), name) - header.begin();
+    return split(line, ',')[static_cast<size_t>(at)];
+  };
+  const std::map<std::string, BlockOutput> outputs = {{"F32_RZ", BlockOutput::kFp32TowardZero},
+                                                      {"E8M13_RZ", BlockOutput::kE8m13TowardZero},
+                                                      {"F16_RNE", BlockOutput::kFp16NearestEven}};
+  REQUIRE(lines.size() > rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string& line = lines[i + 1];
+    REQUIRE(column(line, "id") == rows[i].id);
+    const BlockSpec& block = rows[i].accumulator->block;
+    CAPTURE(rows[i].id);
+    CHECK(block.length == std::stoi(column(line, "L")));
+    CHECK(block.fraction_bits == std::stoi(column(line, "F")));
+    CHECK((block.output == outputs.at(column(line, "out"))));
+    const int floor = std::stoi(column(line, "E_floor"));
+    constexpr int kNone = -999;
+    CHECK(block.exponent_floor == (floor == kNone ? BlockSpec::kNoFloor : floor));
+  }
+}
+
+namespace {
+
+// A vector file that lives as long as the object.
+class VectorFile {
+ public:
+  explicit VectorFile(const std::string& text)
+      : path_((fs::temp_directory_path() /
+               ("lockstep_vectors_" + std::to_string(reinterpret_cast<uintptr_t>(this)) + ".csv"))
+                  .string()) {
+    std::ofstream(path_, std::ios::binary) << text;
+  }
+  ~VectorFile() { fs::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::vector<std::string> problems_of(const std::string& text,
+                                     const DotVectorOptions& options = {}) {
+  const VectorFile file(text);
+  try {
+    read_dot_vectors(file.path(), options);
+  } catch (const InputError& error) {
+    return error.problems();
+  }
+  return {};
+}
+
+void check_problem(const std::string& text, const std::string& part,
+                   const DotVectorOptions& options = {}) {
+  CAPTURE(text);
+  const std::vector<std::string> problems = problems_of(text, options);
+  REQUIRE(problems.size() == 1);
+  CAPTURE(problems[0]);
+  CHECK(problems[0].find(part) != std::string::npos);
+}
+
+const std::string kHeader = "arch,instr,type_ab,acc,a,b,c,d\n";
+
+}  // namespace
+
+TEST_CASE("vector files: names of hardware, types and instructions") {
+  const VectorFile file("\xEF\xBB\xBF" + kHeader +
+                        "rtx-blackwell,mma.sync,f16,f32,3c00, 0x3C00 ,,3f800000\r\n"
+                        "\n"
+                        "hopper,mma.sync.m16n8k32,e4m3,f16,38 38,38 38,3c00,\n"
+                        "hopper,wgmma.k32,fp8_e5m2,fp32,3c,3c,3f800000,40000000\n"
+                        "ada,mma.sync.m16n8k32,e5m2,f32,3c,3c,,3f800000");
+  const std::vector<DotVector> rows = read_dot_vectors(file.path(), {});
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[0].accumulator == &find_accumulator("rtx_blackwell_fp16"));
+  CHECK(rows[0].id == "line 2");
+  CHECK(rows[0].c == 0);
+  CHECK(rows[0].d == 1.0);
+  CHECK(rows[1].accumulator == &find_accumulator("hopper_fp8_mma_acc16"));
+  CHECK(rows[1].a == std::vector<float>{1, 1});
+  CHECK(!rows[1].d.has_value());
+  CHECK(rows[1].id == "line 4");
+  CHECK(rows[2].accumulator == &find_accumulator("hopper_fp8"));
+  CHECK(rows[3].accumulator == &find_accumulator("ada_fp8"));
+  for (const DotVector& row : rows) {
+    const double got = accumulate_dot(*row.accumulator, row.operands(), row.c);
+    CHECK(same_result(got, row.d.value_or(3)));
+  }
+}
+
+TEST_CASE("vector files: what is refused, line by line") {
+  const std::string good = "hopper,wgmma,f16,f32,3c00,3c00,,\n";
+  CHECK(problems_of(kHeader + good).empty());
+  check_problem(kHeader + "hopper,wgmma,f16,f32,3c00,3c00,\n", "line 2: has 7 cells");
+  check_problem(kHeader + "hopper,wgmma,f16,f32,3cg0,3c00,,\n", "line 2: a: word '3cg0'");
+  check_problem(kHeader + good + "hopper,wgmma,f16,f32,3c00,13c00,,\n", "line 3: b: word '13c00'");
+  check_problem(kHeader + "hopper,wgmma,f16,f16,3c00,3c00,3f800000,\n", "c: word '3f800000'");
+  check_problem(kHeader + "hopper,wgmma,f16,f32,3c00 3c00,3c00,,\n", "a has 2 words and b 1");
+  check_problem(kHeader + "hopper,wgmma,f16,f32,,,,\n", "a and b are empty");
+  check_problem(kHeader + "hopper,wgmma,f16,f32,3c00,3c00,0 0,\n", "must be one word each");
+  check_problem(kHeader + "hopper,wgmma,f61,f32,3c00,3c00,,\n", "f61");
+  check_problem(kHeader + "hopper,wgmma,f16,bf16,3c00,3c00,,\n", "acc 'bf16': must be f16 or f32");
+  check_problem(kHeader + "hoper,wgmma,f16,f32,3c00,3c00,,\n", "did you mean 'hopper_fp16'?");
+  check_problem(kHeader + "volta,mma,bf16,f32,3f80,3f80,,\n", "'volta_bf16'");
+  check_problem(kHeader, "has no rows");
+  check_problem("", "must have a header line");
+  const DotVectorOptions volta{.accumulator = &find_accumulator("volta_fp16")};
+  check_problem(kHeader + "x,x,bf16,x,3f80,3f80,,\n", "volta_fp16 takes no factors in bf16", volta);
+
+  CHECK(problems_of("c,d\n").size() == 6);  // a, b, type_ab, arch, instr, acc
+  const DotVectorOptions told{.accumulator = &find_accumulator("volta_fp16"),
+                              .format = &find_format("fp16")};
+  CHECK(problems_of("c,d\n", told).size() == 2);
+  CHECK(problems_of("a,b\n3c00,3c00\n", told).empty());
+
+  // Two problems in one line, one in another: all told.
+  CHECK(problems_of(kHeader + "hopper,wgmma,f16,f32,x,y,,\n" + good +
+                    "hopper,wgmma,f16,f32,3c00,,,\n")
+            .size() == 3);
+  std::string many = kHeader;
+  for (int i = 0; i < 30; ++i) many += "hopper,wgmma,f16,f32,x,3c00 3c00,,\n";
+  const std::vector<std::string> told_problems = problems_of(many);
+  REQUIRE(told_problems.size() == 21);
+  CHECK(told_problems.back().find("... and more") != std::string::npos);
+}
+
+TEST_CASE("vector files: words") {
+  const Format &fp16 = find_format("fp16"), &tf32 = find_format("tf32"),
+               &e2m1 = find_format("fp4_e2m1");
+  CHECK(parse_word("3c00", fp16) == 0x3c00);
+  CHECK(parse_word("0x3C00", fp16) == 0x3c00);
+  CHECK(parse_word("0X3c00", fp16) == 0x3c00);
+  CHECK(parse_word("00003c00", fp16) == 0x3c00);
+  CHECK(parse_word("f", e2m1) == 0xf);
+  CHECK(parse_word("3f800001", tf32) == 0x3f800001);  // a 32-bit register
+  for (const char* bad : {"", "0x", "-1", "+1", "-0x1", "0x-1", "10000", "3c00 ", "0x0x1", "1.8"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_WITH_AS(parse_word(bad, fp16), doctest::Contains("16 bits (fp16)"), InputError);
+  }
+  CHECK_THROWS_AS(parse_word("10", e2m1), InputError);
+  CHECK_THROWS_AS(parse_word("100000000", tf32), InputError);
 }
 
 }  // namespace lockstep

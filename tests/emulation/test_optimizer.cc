@@ -279,8 +279,10 @@ TEST_CASE("optimizers: without narrow formats a measurement is quantize's") {
   CHECK(measured.exponent_histogram == want.exponent_histogram);
   CHECK(measured.inexact == want.inexact);
   REQUIRE(whole == exact.size());
-  CHECK(measured.sum_sq == want.sum_sq);
-  CHECK(measured.round_err_sq == want.round_err_sq);
+  // quantize adds four squares at a time in float: see GroupRule.
+  constexpr double kGamma4 = 4 * 0x1p-24 / (1 - 4 * 0x1p-24);
+  CHECK(std::abs(measured.sum_sq - want.sum_sq) <= kGamma4 * want.sum_sq);
+  CHECK(std::abs(measured.round_err_sq - want.round_err_sq) <= kGamma4 * want.round_err_sq);
 }
 
 TEST_CASE("optimizers: states follow their own rounding and key") {

@@ -33,7 +33,7 @@ inline Values run_graph(const Graph& graph, Values given,
     for (const std::string& value : node.inputs) inputs.push_back(&given.at(value));
     std::vector<Tensor*> outputs;
     for (Tensor& tensor : made) outputs.push_back(&tensor);
-    find_op(node.op).run({node, inputs, outputs, kernels, accumulator, accumulator, nullptr});
+    find_op(node.op).run({node, inputs, outputs, kernels, accumulator, accumulator});
     for (size_t i = 0; i < made.size(); ++i) given[output_id(node, i)] = std::move(made[i]);
   }
   return given;

@@ -6,6 +6,7 @@
 //   lockstep_format_tool block FORMAT ROWS COLS AXIS IN OUT CODES
 //                                    a row-major matrix, float32; its scale codes, one byte each
 // All files are little-endian.
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
