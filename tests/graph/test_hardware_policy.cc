@@ -86,10 +86,42 @@ TEST_CASE("hardware: a CPU's BF16 conversion flushes") {
 
 TEST_CASE("hardware: what it has no unit for is refused, sum by sum") {
   const std::string volta = problems_on("extends = 'torch-autocast-bf16'", "volta");
-  CHECK(has(volta, "fc1 linear: volta has no unit that sums bf16 x bf16 in fp32"));
-  CHECK(has(volta, "conv1 conv2d_backward_weight"));
+  // conv1: forward and weight gradient; fc1: forward and both gradients.
+  CHECK(
+      has(volta, "conv1 conv2d and 4 more sums: volta has no unit that sums bf16 x bf16 in fp32"));
   CHECK(has(problems_on("extends = 'pure-fp16'", "amx"), "in fp16"));
   CHECK(has(problems_on("[gemm]\naccumulator = 'bf16'", "hopper"), "no unit that sums by bf16"));
+}
+
+TEST_CASE("hardware: a named unit is the lane's own, a named chain stays") {
+  CHECK(has(
+      problems_on("extends = 'torch-autocast-fp16'\n[gemm]\naccumulator = 'hopper_fp16'", "ampere"),
+      "hopper_fp16 is a unit of hopper, not of ampere"));
+  const Lowered net = lower_on(
+      "extends = 'torch-autocast-bf16'\n[gemm]\naccumulator = 'hopper_bf16+positive_zero'\n"
+      "[[rule]]\nlayer = 'fc1'\naccumulator = 'fp32_fused'",
+      "hopper");
+  CHECK(unit(net, "conv1", "conv2d") == "hopper_bf16+positive_zero");
+  CHECK(unit(net, "fc1", "linear") == "fp32_fused");
+  // Where the named unit does not fit, the hardware's own does.
+  const Lowered mixed = lower_on(
+      "extends = 'torch-autocast-bf16'\n[gemm]\naccumulator = 'hopper_fp16'\n"
+      "[[rule]]\nlayer = 'conv1'\ncompute = 'fp16'",
+      "hopper");
+  CHECK(unit(mixed, "conv1", "conv2d") == "hopper_fp16");
+  CHECK(unit(mixed, "fc1", "linear") == "hopper_bf16");
+  CHECK(has(problems_on("extends = 'torch-autocast-fp16'\n[gemm]\naccumulator = 'fp32_unfused'",
+                        "hopper"),
+            "no unit that sums by fp32_unfused"));
+}
+
+TEST_CASE("hardware: a rule on an operand decides the unit, forward and backward") {
+  const Lowered net = lower_on(
+      "extends = 'torch-autocast-fp16'\n[[rule]]\nlayer = 'fc1'\n"
+      "op = 'linear_backward_weight'\nrole = 'activation'\npoint = 'operand'\nformat = 'fp32'",
+      "hopper");
+  CHECK(unit(net, "fc1", "linear") == "hopper_fp16");
+  CHECK(unit(net, "fc1", "linear_backward_weight") == "fp32_fused");
 }
 
 TEST_CASE("accumulators with operand formats: by policy where they fit, by rule or not at all") {

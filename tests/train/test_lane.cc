@@ -307,7 +307,7 @@ TEST_CASE("lane names") {
 TEST_CASE("targets this build cannot serve are refused, never emulated") {
   CHECK_THROWS_WITH_AS(describe_lane("tf32@cuda"), doctest::Contains("not in this build"),
                        InputError);
-  for (const char* fixed : {"fp32@hopper", "fp64@hopper", "twin@amx"}) {
+  for (const char* fixed : {"fp32@hopper", "fp32:1@hopper", "fp64@hopper", "twin@amx"}) {
     CHECK_THROWS_WITH_AS(describe_lane(fixed), doctest::Contains("leave '@"), InputError);
   }
   CHECK_THROWS_WITH_AS(describe_lane("tf32@hoper"), doctest::Contains("did you mean 'hopper'"),
