@@ -16,9 +16,9 @@ namespace lockstep {
 inline constexpr int kHistogramBins = 256;
 
 // Counts and sums over one array. "before" is the value entering the rounding, "after" the one
-// leaving it. Counts are over elements; sums are formed in the fixed shape of emulation/reduction.h,
-// four elements of a float array in float before they join the double (GroupRule in block_pass.h),
-// so they have the same bits for every thread count and vector width.
+// leaving it. Counts are over elements; sums are formed in the fixed shape of
+// emulation/reduction.h, four elements of a float array in float before they join the double
+// (GroupRule in block_pass.h), so they have the same bits for every thread count and vector width.
 // Error: of sum_sq and round_err_sq at most 2.4e-7 of the sum for float arrays.
 struct TensorStats {
   uint64_t count = 0;

@@ -155,15 +155,15 @@ class FloatBlock {
     // The bytes of rows i to i + 3 stand in neighbouring lanes.
     using Side = BlockSide<kBlockRows>;
     static_assert(Side::kLanes % kRowsAtOnce == 0);
-    const auto* HWY_RESTRICT a = reinterpret_cast<const int8_t*>(a_.bytes) + first_ * kBlockRows +
-                                 Side::byte_place(i);
-    const auto* HWY_RESTRICT b =
-        reinterpret_cast<const int8_t*>(b_.bytes) + first_ * kBlockColumns;
+    const auto* HWY_RESTRICT a =
+        reinterpret_cast<const int8_t*>(a_.bytes) + first_ * kBlockRows + Side::byte_place(i);
+    const auto* HWY_RESTRICT b = reinterpret_cast<const int8_t*>(b_.bytes) + first_ * kBlockColumns;
     for (int k = 0; k < count_; ++k) {
       const V y = hn::Load(d, b + k * kBlockColumns);
       HWY_UNROLL(4)
       for (int r = 0; r < kRowsAtOnce; ++r) {
-        largest[r] = hn::Max(largest[r], hn::SaturatedAdd(hn::Set(d, a[k * kBlockRows + r * kByteVectors]), y));
+        largest[r] = hn::Max(largest[r],
+                             hn::SaturatedAdd(hn::Set(d, a[k * kBlockRows + r * kByteVectors]), y));
       }
     }
     HWY_UNROLL(4)
@@ -204,8 +204,8 @@ class FloatBlock {
   static HWY_INLINE Aligned align(const Constants& t, int i) {
     const FloatTag d;
     const IntTag di;
-    const IntVec bytes = hn::BitCast(
-        di, hn::Load(hn::RebindToUnsigned<IntTag>(), t.common + i * kFloatLanes));
+    const IntVec bytes =
+        hn::BitCast(di, hn::Load(hn::RebindToUnsigned<IntTag>(), t.common + i * kFloatLanes));
     const IntVec of_products[kBlockVectors] = {exponent_field<0>(bytes), exponent_field<1>(bytes),
                                                exponent_field<2>(bytes), exponent_field<3>(bytes)};
     Aligned x;
@@ -260,7 +260,8 @@ class FloatBlock {
     HWY_UNROLL(4)
     for (int j = 0; j < kN; ++j) {
       hn::Store(rounded[j].result, d, c + j * kFloatLanes);
-      if (kEvents) note_events<kNotes>(rounded[j], lost[j], t.events + i * kBlockColumns + j * kFloatLanes);
+      if (kEvents)
+        note_events<kNotes>(rounded[j], lost[j], t.events + i * kBlockColumns + j * kFloatLanes);
     }
     return true;
   }
@@ -323,7 +324,8 @@ class FloatBlock {
     }
   }
 
-  // What leaves the block: `result` is `exact` rounded, which is total * unit cut to float's 24 bits.
+  // What leaves the block: `result` is `exact` rounded, which is total * unit cut to float's 24
+  // bits.
   struct Rounded {
     FloatVec result, exact;
     Mask cut;    // total had more bits

@@ -61,8 +61,8 @@ struct BlockSide {
     return i / kGroup * kGroup + i % kLanes * kByteVectors + i % kGroup / kLanes;
   }
 
-  // Copies lines[0], lines[1], ... and makes their bytes; a null line is one of zeros. Zeros have the
-  // exponent emin where they count.
+  // Copies lines[0], lines[1], ... and makes their bytes; a null line is one of zeros. Zeros have
+  // the exponent emin where they count.
   void gather(std::span<const float*> lines, const Format& format, bool zeros_count) {
     alignas(64) static constexpr float kZeros[kWidth] = {};
     for (const float*& line : lines) line = line != nullptr ? line : kZeros;

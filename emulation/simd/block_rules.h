@@ -41,7 +41,8 @@ struct BlockRules {
     return a->precision + b->precision <= kFloatPrecision &&
            spec.fraction_bits <= kMostFractionBits && spec.length <= kLongestBlock &&
            spec.length % kUnroll == 0 && kMostLines % spec.length == 0 &&
-           kLongestInterval % interval == 0 && interval % spec.length == 0 && BlockRules(g).fits_int32((spec.length + 1) / 2);
+           kLongestInterval % interval == 0 && interval % spec.length == 0 &&
+           BlockRules(g).fits_int32((spec.length + 1) / 2);
   }
 
   // Is the sum of `count` terms and an addend below 2^31 in units of 2^(E - F)? A factor's

@@ -81,8 +81,8 @@ class BlockTile {
         for (int j = 0; j < kCols; j += kFloatLanes) {
           hwy::Prefetch(t_.c + i * t_.ldc + j);  // to be written in the end
           const auto mask = hn::FirstN(d, static_cast<size_t>(std::clamp(t_.cols - j, 0, kLanes)));
-          const FloatVec c = t_.load_c ? hn::MaskedLoad(mask, d, t_.c + i * t_.ldc + j)
-                                       : hn::Zero(d);
+          const FloatVec c =
+              t_.load_c ? hn::MaskedLoad(mask, d, t_.c + i * t_.ldc + j) : hn::Zero(d);
           hn::Store(c, d, sums_ + i * kCols + j);
         }
       }
@@ -131,8 +131,7 @@ class BlockTile {
       hn::Store(result, d, sums_ + i);
       if (task_.events == nullptr) return;
       const FloatVec infinity = hn::Set(d, std::numeric_limits<float>::infinity());
-      const auto finite =
-          hn::And(hn::Lt(hn::Abs(x), infinity), hn::Lt(hn::Abs(y), infinity));
+      const auto finite = hn::And(hn::Lt(hn::Abs(x), infinity), hn::Lt(hn::Abs(y), infinity));
       const auto overflow = hn::And(finite, hn::Eq(hn::Abs(result), infinity));
       const auto rounded =
           hn::Or(hn::Ne(two_sum_error(x, y, sum), hn::Zero(d)), hn::Ne(result, sum));

@@ -78,8 +78,7 @@ std::vector<uint32_t> with_both_signs(const std::vector<uint32_t>& magnitudes,
 
 }  // namespace
 
-CaseRandom::CaseRandom(uint64_t seed, uint64_t number)
-    : seed_(seed), number_(number) {}
+CaseRandom::CaseRandom(uint64_t seed, uint64_t number) : seed_(seed), number_(number) {}
 
 uint32_t CaseRandom::bits() {
   if (used_ == words_.size()) {

@@ -38,8 +38,9 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
   const std::string target = lane.target.empty() ? "" : " on " + lane.target;
-  fmt::print("{} under {}{}: {}\n\n{}", args.model, policy.label(), target, policy.help,
-             to_text(lower(step, sites, policy, container_of(lane) == Container::kF64), step, sites));
+  fmt::print(
+      "{} under {}{}: {}\n\n{}", args.model, policy.label(), target, policy.help,
+      to_text(lower(step, sites, policy, container_of(lane) == Container::kF64), step, sites));
   return kExitFine;
 }
 
@@ -48,7 +49,8 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
 std::function<int()> declare_explain(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
   app.add_option("MODEL", args->model, "a built-in model")->type_name("")->required();
-  app.add_option("--policy", args->policy, "a preset (see `lockstep list presets`) or my.toml, with @TARGET if wanted")
+  app.add_option("--policy", args->policy,
+                 "a preset (see `lockstep list presets`) or my.toml, with @TARGET if wanted")
       ->type_name("P")
       ->required();
   app.add_option("--data", args->data, "whose image shape is used [the model's default]")

@@ -35,7 +35,7 @@ struct OpCall {
   const Accumulator& reduce_accumulator;  // other sums
   // In which formats the accumulator reads the factors among the inputs, by index; null elsewhere.
   std::span<const Format* const> factor_formats = {};
-  uint8_t* events = nullptr;              // of output 0, see GemmArgs; null when not wanted
+  uint8_t* events = nullptr;  // of output 0, see GemmArgs; null when not wanted
   // Called by an op that adds something (a bias) to its sums of products, while output 0 still
   // holds the bare sums; empty when nobody wants to see them.
   std::function<void()> sums_ready = {};

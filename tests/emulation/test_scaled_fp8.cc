@@ -115,6 +115,6 @@ TEST_CASE("scaled rounding: three FP32 operations and the statistics of the scal
 
 TEST_CASE("names of amax choices resolve to their rows") {
   for (const AmaxChoiceInfo& row : amax_choices()) CHECK(find_amax_choice(row.name) == row.choice);
-  CHECK_THROWS_WITH_AS(find_amax_choice("mostrecent"), doctest::Contains("did you mean 'most_recent'?"),
-                       InputError);
+  CHECK_THROWS_WITH_AS(find_amax_choice("mostrecent"),
+                       doctest::Contains("did you mean 'most_recent'?"), InputError);
 }
