@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -311,9 +312,8 @@ std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::str
                                                 const std::string& whole) {
   auto variant = std::make_unique<Accumulator>(row);
   std::map<std::string_view, std::string_view> chosen;  // question -> name
-  while (!switches.empty()) {
-    const size_t end = std::min(switches.find('+'), switches.size());
-    const AccumulatorSwitch& s = find_switch(switches.substr(0, end), whole);
+  for (const std::string& name : split(switches, '+')) {
+    const AccumulatorSwitch& s = find_switch(name, whole);
     const auto [where, is_new] = chosen.emplace(s.question, s.name);
     if (!is_new && where->second != s.name) {
       throw InputError("accumulator '" + whole + "': '" + std::string(where->second) + "' and '" +
@@ -324,7 +324,6 @@ std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::str
                            std::string(s.name) + "'",
                        "`lockstep list switches` tells which question a switch answers");
     }
-    switches.remove_prefix(std::min(end + 1, switches.size()));
   }
   for (const AccumulatorSwitch& s : kSwitches) {
     const auto found = chosen.find(s.question);
@@ -336,8 +335,8 @@ std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::str
 }
 
 constexpr Hardware kHardware[] = {
-    {"volta", "tensor cores of NVIDIA V100 (sm_70)", true, false},
-    {"turing", "tensor cores of NVIDIA T4, RTX 20 (sm_75)", true, false},
+    {"volta", "tensor cores of NVIDIA V100 (sm_70)", false, false},
+    {"turing", "tensor cores of NVIDIA T4, RTX 20 (sm_75)", false, false},
     {"ampere", "tensor cores of NVIDIA A100, A2, RTX 30 (sm_80, sm_86)", true, false},
     {"ada", "tensor cores of NVIDIA L40, RTX 40 (sm_89)", true, false},
     {"hopper", "tensor cores of NVIDIA H100, H200 (sm_90)", true, false},

@@ -70,6 +70,17 @@ class ProgramText {
                        to_string(made.roundings[0].rounding));
   }
 
+  // Where the accumulator reads a factor in another format than its value has: a BF16 value in a
+  // TF32 unit, an FP16 value that an FP32 op reads without a cast.
+  std::string factor_as(const Instruction& i, size_t input) const {
+    const Format* factor = input < i.factor_formats.size() ? i.factor_formats[input] : nullptr;
+    const Format* format = program_.values[i.inputs[input]].format;
+    if (factor == nullptr || format == nullptr) return "";
+    const bool same_encoding =
+        factor->precision == format->precision && factor->emin == format->emin;
+    return same_encoding ? "" : ", as " + factor->name;
+  }
+
   std::string result(const Instruction& i, const Node& node, size_t k) const {
     const ValueRounding& rounding = i.roundings[k];
     std::string text = output_id(node, k) + " " + format_name(rounding.format);
@@ -94,7 +105,7 @@ class ProgramText {
       }
       if (line < i.inputs.size()) {
         row[3] = value_name(node.inputs[line]);
-        row[4] = read_as(i.inputs[line], i.node);
+        row[4] = read_as(i.inputs[line], i.node) + factor_as(i, line);
       }
       if (line < i.outputs.size()) row[6] = result(i, node, line);
       rows_.push_back(std::move(row));

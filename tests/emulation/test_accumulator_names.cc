@@ -85,6 +85,7 @@ TEST_CASE("accumulator names: what is refused, and why") {
   CHECK(holds(refusal("hoper_fp16+positive_zero"), "did you mean 'hopper_fp16'?"));
   CHECK(holds(refusal("hopper_fp16+positive_zer"), "did you mean 'positive_zero'?"));
   CHECK(holds(refusal("hopper_fp16++positive_zero"), "unknown switch ''"));
+  CHECK(holds(refusal("hopper_fp16+"), "unknown switch ''"));
   const std::string two = refusal("hopper_bf16+emin_floor+no_floor");
   CHECK(holds(two, "'emin_floor' and 'no_floor' answer the same question"));
   CHECK(holds(refusal("hopper_bf16+carry_floor+no_floor"), "answer the same question"));
