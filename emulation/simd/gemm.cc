@@ -24,6 +24,7 @@
 #include "emulation/simd/gemm_narrow-inl.h"
 #include "emulation/simd/gemm_pack-inl.h"
 #include "emulation/simd/gemm_tile-inl.h"
+#include "emulation/simd/gemm_units-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
@@ -375,7 +376,15 @@ bool with_tile(const GemmArgs<float>& g, Run run) {
     run(BlockTile(rules));
     return true;
   }
-  if (g.accumulator->kind != AccumulatorKind::kFusedChain || format.is_fp64()) return false;
+  const AccumulatorKind kind = g.accumulator->kind;
+  if (g.events == nullptr) {
+    if (kind == AccumulatorKind::kBf16Pairs) return run(UnitTile<Bf16PairsUnit>()), true;
+    if (kind == AccumulatorKind::kAmxTile) return run(UnitTile<AmxUnit>()), true;
+    if (kind == AccumulatorKind::kUnfusedChain && format.is_fp32()) {
+      return run(UnitTile<UnfusedUnit>()), true;
+    }
+  }
+  if (kind != AccumulatorKind::kFusedChain || format.is_fp64()) return false;
   if (format.is_fp32() && g.events == nullptr) {
     run(FusedTile<float>());
   } else {

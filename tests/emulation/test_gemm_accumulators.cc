@@ -202,4 +202,31 @@ TEST_CASE("gemm accumulators: every switch equals the scalar loops") {
   CHECK(names.size() > accumulators().size());
 }
 
+// 2^-126 - 1.5 * 2^-151 is rounded to 2^-126 - 2^-150 in 24 bits with unbounded exponent, and so
+// flushed; on the grid of FP32's subnormals it would be rounded up to 2^-126, which is not.
+TEST_CASE("gemm accumulators: tininess is judged after rounding with unbounded exponent") {
+  const std::vector<float> a = {-0x1.8p-76f, 0}, b = {0x1p-75f, 0};
+  for (const char* name : {"avx512_bf16", "amx_bf16"}) {
+    for (const KernelSet* set : available_kernel_sets()) {
+      // AMX adds its pairs from zero, where this product alone is tiny; then to the sum.
+      std::vector<float> c = {0x1p-126f};
+      set->f32.gemm({.m = 1,
+                     .n = 1,
+                     .k = 2,
+                     .a = a.data(),
+                     .lda = 2,
+                     .b = b.data(),
+                     .ldb = 1,
+                     .c = c.data(),
+                     .ldc = 1,
+                     .start_from_c = true,
+                     .accumulator = &find_accumulator(name)});
+      CAPTURE(name);
+      CAPTURE(set->name);
+      CHECK(std::bit_cast<uint32_t>(c[0]) ==
+            std::bit_cast<uint32_t>(std::string_view(name) == "amx_bf16" ? 0x1p-126f : 0.0f));
+    }
+  }
+}
+
 }  // namespace lockstep
