@@ -14,11 +14,6 @@
 namespace lockstep {
 namespace {
 
-const Format& register_format(BlockOutput output) {
-  static const Format &fp32 = find_format("fp32"), &fp16 = find_format("fp16");
-  return output == BlockOutput::kFp16NearestEven ? fp16 : fp32;
-}
-
 // Turns what the blocks did into sticky events and, where asked for, into pictures.
 class BlockObserver {
  public:
@@ -101,7 +96,7 @@ BlockFactor decode_factor(float x, const Format& format) {
 double aligned_block_dot(const Accumulator& accumulator, const float* a, const Format& a_format,
                          const float* b, const Format& b_format, int64_t count, double start,
                          uint8_t* events, std::vector<BlockTrace>* traces) {
-  const Format& format = register_format(accumulator.block.output);
+  const Format& format = *accumulator.register_format;
   const auto decoded = [count](const float* values, const Format& of) {
     std::vector<BlockFactor> factors(static_cast<size_t>(count));
     for (int64_t k = 0; k < count; ++k) factors[k] = decode_factor(values[k], of);

@@ -252,7 +252,7 @@ TEST_CASE("mma check: vectors of the file are multiplied and judged") {
   const auto path = std::filesystem::path(LOCKSTEP_SOURCE_DIR) / ".." / "shared" / "reference" /
                     "mma_vectors.csv";
   if (!std::filesystem::exists(path)) {
-    MESSAGE("skipped: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
     return;
   }
   SoftwareMma device = faithful(90);

@@ -91,7 +91,7 @@ const Format& recorded_format(const std::string& name) {
 
 TEST_CASE("dot: every settled row of mma_vectors.csv") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("skipped: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
     return;
   }
   Count count;
@@ -102,7 +102,7 @@ TEST_CASE("dot: every settled row of mma_vectors.csv") {
 
 TEST_CASE("dot: the uncertain rows under the default switches") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("skipped: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
     return;
   }
   Count count;
@@ -113,7 +113,7 @@ TEST_CASE("dot: the uncertain rows under the default switches") {
 TEST_CASE("dot: every row of every recording") {
   const fs::path folder = kShared / "data" / "tensor-core-recordings";
   if (!fs::exists(folder)) {
-    MESSAGE("skipped: no tensor-core-recordings beside the repository");
+    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings beside the repository");
     return;
   }
   int64_t total = 0, wrong = 0;
@@ -154,7 +154,7 @@ TEST_CASE("dot: every row of every recording") {
 
 TEST_CASE("dot: the uncertain rows under the other options") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("skipped: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
     return;
   }
   constexpr double kSmallestFp16 = 0x1p-24, kSmallestFp32 = 0x1p-149;
@@ -199,7 +199,7 @@ TEST_CASE("dot: the uncertain rows under the other options") {
 
 TEST_CASE("dot: the blocks of the table are those of mma_vectors.csv") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("skipped: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
     return;
   }
   const std::vector<DotVector> rows = read_dot_vectors(kVectors.string(), {});
