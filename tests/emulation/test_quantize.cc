@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -211,6 +213,44 @@ TEST_CASE("vector kernels equal the scalar kernel for every format, rounding and
     }
   }
   CHECK(cases > 2000 * static_cast<int64_t>(kernels.size()));
+}
+
+// Large arrays are stored past the caches: another path through the same pass.
+TEST_CASE("vector kernels equal the scalar kernel on an array larger than the caches") {
+  constexpr size_t kCount = (size_t{9} << 20) + 3;  // 36 MiB and an incomplete row
+  std::vector<float> before(kCount), want(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    before[i] = (static_cast<float>(i % 8191) - 4095.5f) * (i % 3 == 0 ? 0x1p-20f : 0x1p-8f);
+  }
+  const auto count = static_cast<int64_t>(kCount);
+  for (const char* name : {"fp16", "bf16"}) {
+    const QuantizeSpec spec{.format = &find_format(name)};
+    TensorStats want_stats;
+    scalar_kernels().f32.quantize(before.data(), want.data(), count, spec, &want_stats);
+    for (const KernelSet* set : available_kernel_sets()) {
+      if (set == &scalar_kernels()) continue;
+      for (const bool measured : {true, false}) {
+        // That path asks for whole cache lines.
+        constexpr size_t kLine = 64;
+        std::vector<float> storage(kCount + kLine / sizeof(float));
+        void* place = storage.data();
+        size_t space = storage.size() * sizeof(float);
+        auto* after = static_cast<float*>(std::align(kLine, kCount * sizeof(float), place, space));
+        REQUIRE(after != nullptr);
+        TensorStats stats;
+        set->f32.quantize(before.data(), after, count, spec, measured ? &stats : nullptr);
+        CAPTURE(name);
+        CAPTURE(set->name);
+        CHECK(std::memcmp(after, want.data(), kCount * sizeof(float)) == 0);
+        if (!measured) continue;
+        CHECK(stats.bits_hash == want_stats.bits_hash);
+        CHECK(stats.inexact == want_stats.inexact);
+        CHECK(stats.sum_sq == want_stats.sum_sq);
+        CHECK(stats.round_err_sq == want_stats.round_err_sq);
+        CHECK(stats.exponent_histogram == want_stats.exponent_histogram);
+      }
+    }
+  }
 }
 
 TEST_CASE("measuring alone: nothing is stored, after == before") {
