@@ -121,14 +121,17 @@ Graph differentiate(const Graph& forward) {
   }
   if (builder.needs_[forward.loss]) builder.gradient_[forward.loss] = kLossSeedId;
   for (auto node = forward.nodes.rbegin(); node != forward.nodes.rend(); ++node) {
-    for (size_t i = 1; i < node->outputs.size(); ++i) {
+    const OpDef& op = find_op(node->op);
+    bool reached = false;
+    for (size_t i = 0; i < node->outputs.size(); ++i) {
       if (builder.output_gradient(*node, i).empty()) continue;
+      reached = true;
+      if (i < static_cast<size_t>(op.differentiable_outputs)) continue;
       throw InputError("node '" + node->id + "' (" + node->op +
                        "): no gradient flows through output " + std::to_string(i) +
                        ", but the loss depends on it");
     }
-    if (builder.output_gradient(*node).empty()) continue;
-    const OpDef& op = find_op(node->op);
+    if (!reached) continue;
     if (!op.vjp) {
       throw InputError("node '" + node->id + "' (" + node->op +
                        "): the op has no gradient, but the "

@@ -50,6 +50,14 @@ Value GraphBuilder::buffer(std::string name, Shape shape) {
   return "b:" + name;
 }
 
+Value GraphBuilder::constant(std::string name, Tensor data) {
+  const ElementType element =
+      data.container() == Container::kI32 ? ElementType::kInt : ElementType::kFloat;
+  const TensorType type{data.shape(), element};
+  graph_.constants.push_back({name, type, std::make_shared<const Tensor>(std::move(data))});
+  return "c:" + name;
+}
+
 Value GraphBuilder::op(std::string_view op, std::vector<Value> inputs, Attributes attributes,
                        std::string layer, std::string source_line) {
   Node node;

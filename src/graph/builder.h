@@ -20,6 +20,7 @@ class GraphBuilder {
   Value input(std::string path, TensorType type);
   Value parameter(std::string name, Shape shape);
   Value buffer(std::string name, Shape shape);
+  Value constant(std::string name, Tensor data);  // kF32 or kI32
   // Any op: infers the output types. Throws: InputError.
   Value op(std::string_view op, std::vector<Value> inputs, Attributes attributes, std::string layer,
            std::string source_line = "");

@@ -112,6 +112,11 @@ const TensorType& Graph::type_of(std::string_view value_id) const {
       if (buffer.name == value_id.substr(2)) return buffer.type;
     }
   }
+  if (value_id.starts_with("c:")) {
+    for (const Constant& constant : constants) {
+      if (constant.name == value_id.substr(2)) return constant.type;
+    }
+  }
   for (const GraphInput& input : inputs) {
     if (input.id == value_id) return input.type;
   }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -75,6 +76,13 @@ struct Buffer {
   TensorType type;
   std::string layer;
 };
+// A tensor that never changes: a mask, position ids. Built-in models and captures fill `data` (kF32
+// or kI32); a graph read from JSON alone has none and cannot be executed.
+struct Constant {
+  std::string name;  // "causal_mask"; the value id is "c:causal_mask"
+  TensorType type;
+  std::shared_ptr<const Tensor> data;
+};
 struct GraphInput {
   std::string id;    // "in0"
   std::string path;  // "images", "labels": what the data set calls it
@@ -91,6 +99,7 @@ struct Graph {
   std::vector<GraphInput> inputs;
   std::vector<Parameter> parameters;
   std::vector<Buffer> buffers;
+  std::vector<Constant> constants;
   std::vector<Node> nodes;                     // in execution order
   std::string loss;                            // value id of a scalar
   std::map<std::string, std::string> outputs;  // named results, e.g. "logits" -> "n14"

@@ -99,6 +99,11 @@ std::string to_json(const Graph& graph) {
             return "{\"name\":" + quoted(b.name) + "," + type_fields(b.type) +
                    ",\"module\":" + quoted(b.layer) + "}";
           });
+  if (!graph.constants.empty()) {
+    text += ",\n\"constants\":" + lines(graph.constants, [](const Constant& c) {
+              return "{\"name\":" + quoted(c.name) + "," + type_fields(c.type) + "}";
+            });
+  }
   text += ",\n\"nodes\":" + lines(graph.nodes, node_text);
   text += ",\n\"loss\":" + quoted(graph.loss) + ",\n\"outputs\":" + object(graph.outputs);
   text += ",\n\"mutations\":" + lines(graph.mutations, [](const Mutation& mutation) {

@@ -42,6 +42,9 @@ class Reader {
       graph.buffers.push_back(
           {string(item, path, "name"), type(item, path), string(item, path, "module", false)});
     });
+    for_each(json, "constants", [&](const Json& item, const std::string& path) {
+      graph.constants.push_back({string(item, path, "name"), type(item, path), nullptr});
+    });
     for_each(json, "nodes", [&](const Json& item, const std::string& path) {
       graph.nodes.push_back(node(item, path));
     });

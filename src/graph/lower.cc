@@ -88,6 +88,9 @@ class Lowering {
     for (const Buffer& b : graph_.buffers) {
       builder_.add_external("b:" + b.name, b.type, policy_.buffer);
     }
+    for (const Constant& c : graph_.constants) {
+      builder_.add_external("c:" + c.name, c.type, policy_.buffer);
+    }
     const std::string seed(kLossSeedId);
     if (!graph_.gradients.empty() && !builder_.has(seed)) {
       builder_.add_external(seed, TensorType{}, policy_.input);

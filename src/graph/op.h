@@ -24,6 +24,12 @@ enum class CastClass : uint8_t {
 };
 std::string_view to_string(CastClass cast_class);
 
+// What an op that draws random numbers (dropout) draws them from: equal in all lanes.
+struct RandomKey {
+  uint64_t seed = 0, step = 0;
+  uint32_t node = 0;  // the node's place in the graph
+};
+
 // Everything an op's kernel call needs. Inputs and outputs are in the lane's container type;
 // integer tensors are kI32. Outputs arrive unrounded: the executor quantizes them afterwards.
 struct OpCall {
@@ -39,6 +45,10 @@ struct OpCall {
   // Called by an op that adds something (a bias) to its sums of products, while output 0 still
   // holds the bare sums; empty when nobody wants to see them.
   std::function<void()> sums_ready = {};
+  RandomKey random = {};
+  // For what an op rounds between its own parts (a hidden state from one time step to the next):
+  // the rounding of output 0. Without a format: the container's own, nothing to round.
+  QuantizeSpec inner = {};
 };
 
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
@@ -66,6 +76,8 @@ struct OpDef {
   // Of ops with a gemm accumulator: the operands that are factors of the products, which a policy
   // with [gemm] operand (TF32) rounds. A bias is added, not multiplied.
   std::vector<int> product_operands = {0, 1};
+  // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one.
+  int differentiable_outputs = 1;
 };
 
 std::span<const OpDef> ops();

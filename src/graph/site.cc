@@ -29,7 +29,7 @@ class SiteMaker {
   Role role_of(const std::string& value) const {
     if (value == kLossSeedId || value == step_.loss) return Role::kLoss;
     if (value.starts_with("p:")) return Role::kWeight;
-    if (value.starts_with("b:")) return Role::kBuffer;
+    if (value.starts_with("b:") || value.starts_with("c:")) return Role::kBuffer;
     const Node* node = step_.producer_of(value);
     if (!node) return Role::kInput;
     const size_t index = static_cast<size_t>(split_value_id(value).second);

@@ -24,6 +24,7 @@ class Validator {
       }
     }
     for (const Buffer& b : graph_.buffers) define("b:" + b.name, b.type);
+    for (const Constant& c : graph_.constants) define_constant(c);
     for (const Node& node : graph_.nodes) check_node(node);
     check_results();
     problems_.throw_if_any();
@@ -51,6 +52,18 @@ class Validator {
                     std::string(kLossSeedId));
     }
     define(input.id, input.type);
+  }
+
+  void define_constant(const Constant& constant) {
+    define("c:" + constant.name, constant.type);
+    if (constant.data == nullptr) return;
+    const bool is_int = constant.data->container() == Container::kI32;
+    if (constant.data->shape() != constant.type.shape ||
+        is_int != (constant.type.element == ElementType::kInt)) {
+      problems_.add("constant '" + constant.name + "': its data are " +
+                    std::string(is_int ? "i32" : "f32") + to_string(constant.data->shape()) +
+                    ", must be " + to_string(constant.type));
+    }
   }
 
   // Null, after saying so, when nothing of that name is defined yet.

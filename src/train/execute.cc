@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "emulation/kernel_set.h"
+#include "src/core/error.h"
 
 namespace lockstep {
 namespace {
@@ -50,7 +51,32 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   }
   external_.assign(program_.values.size(), nullptr);
   measured_.assign(program_.values.size(), {});
+  bind_constants();
   plan_slots();
+}
+
+// Constants are rounded once, to the nearest number of their format.
+void Executor::bind_constants() {
+  constants_.reserve(graph_.constants.size());  // bound by address
+  for (const Constant& constant : graph_.constants) {
+    if (constant.data == nullptr) {
+      throw InputError("constant '" + constant.name + "': has no data",
+                       "a graph read from JSON alone cannot be executed");
+    }
+    const std::string id = "c:" + constant.name;
+    Tensor value = *constant.data;
+    if (const Format* format = external_format(id)) {
+      value = value.to(container_);
+      const QuantizeSpec spec{format};
+      if (container_ == Container::kF64) {
+        quantize<double>(value.as<double>(), value.as<double>(), spec, nullptr);
+      } else {
+        quantize<float>(value.as<float>(), value.as<float>(), spec, nullptr);
+      }
+    }
+    constants_.push_back(std::move(value));
+    bind(id, constants_.back());
+  }
 }
 
 // Two values share a slot when they agree in shape and container and the first is dead before the
@@ -238,6 +264,12 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
               *instruction.reduce_accumulator,
               instruction.factor_formats,
               events.empty() ? nullptr : events.data()};
+  call.random = {key_.seed, key_.step, static_cast<uint32_t>(instruction.node)};
+  if (!instruction.roundings.empty() && instruction.roundings[0].format != nullptr) {
+    const ValueRounding& first = instruction.roundings[0];
+    const uint32_t site = first.sites.empty() ? 0 : static_cast<uint32_t>(first.sites[0]);
+    call.inner = {first.format, first.rounding, {key_.seed, key_.stream, site, key_.step}};
+  }
   bool sums_pending = !events.empty();
   if (sums_pending) {
     call.sums_ready = [&] {

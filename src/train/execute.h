@@ -83,6 +83,7 @@ class Executor {
   ErrorStats error_of(int value, const TensorStats& stats, const Format& format, double scale,
                       const Executor* reference) const;
 
+  void bind_constants();
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
   Tensor& writable(int value);
@@ -97,6 +98,7 @@ class Executor {
   std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
   std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value
   std::vector<const Tensor*> external_;                // by program value, null: in a slot
+  std::vector<Tensor> constants_;                      // as in the graph, in the lane's formats
   std::vector<int> slot_of_;                           // by program value
   std::vector<Tensor> slots_;                          // allocated when first written
   std::vector<Measured> measured_;                     // by program value, of this step
