@@ -12,6 +12,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "src/core/text.h"
+
 namespace lockstep {
 namespace {
 
@@ -66,6 +68,25 @@ void ArgumentChecks::whole(CLI::Option* option, uint64_t low, uint64_t high) con
                               low, power_or_number(high)),
                   "digits only, as in 400");
     word = fmt::format("{}", low);
+  });
+}
+
+void ArgumentChecks::named_numbers(CLI::Option* option,
+                                   std::map<std::string, double>& values) const {
+  const std::string name = option->get_name();
+  add_check(option, [problems = problems_, name, &values](std::string& word) {
+    for (const std::string& part : split(word, ',')) {
+      const size_t equals = part.find('=');
+      const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
+      char* end = nullptr;
+      const double value = std::strtod(number.c_str(), &end);
+      if (equals == 0 || number.empty() || *end != '\0') {
+        problems->add(fmt::format("{} {}: NAME=X required", name, shown(part)),
+                      "as in layers=2,width=64");
+      } else if (!values.emplace(part.substr(0, equals), value).second) {
+        problems->add(fmt::format("{} {}: named twice", name, part));
+      }
+    }
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ class ArgumentChecks {
   // A decimal or hexadecimal number; its range is checked by whoever uses it.
   void number(CLI::Option* option) const;
   void one_of(CLI::Option* option, std::vector<std::string> names) const;
+  // NAME=X,NAME=X,...: added to `values`.
+  void named_numbers(CLI::Option* option, std::map<std::string, double>& values) const;
 
   ProblemList& problems() const { return *problems_; }
 

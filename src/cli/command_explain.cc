@@ -17,8 +17,9 @@ namespace lockstep {
 namespace {
 
 struct ExplainArgs {
-  std::string model, policy, data;
+  std::string model, policy, data, size_words;
   int64_t batch = 64;
+  std::map<std::string, double> sizes;
 };
 
 constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of the program
@@ -31,9 +32,10 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   problems.throw_if_any();
   const Model& model = *found;
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
-  const auto data = open_data_set(spec, /*seed=*/1);
-  const Graph step = differentiate(
-      model.build({args.batch, data->image_shape(), data->class_count()}, /*training=*/true));
+  const ModelSizes sizes = complete_sizes(model, args.sizes);
+  const auto data = open_data_set(spec, data_request(model, sizes, /*seed=*/1));
+  const Graph step = differentiate(model.build(
+      {args.batch, data->image_shape(), data->class_count(), sizes}, /*training=*/true));
   const SiteTable sites = make_sites(step, kOptimizerStates);
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
@@ -56,6 +58,10 @@ std::function<int()> declare_explain(CLI::App& app) {
   app.add_option("--data", args->data, "whose image shape is used [the model's default]")
       ->type_name("SPEC");
   const ArgumentChecks checks("explain");
+  checks.named_numbers(
+      app.add_option("--size", args->size_words, "the model's sizes, e.g. layers=2,width=64")
+          ->type_name("NAME=X,..."),
+      args->sizes);
   checks.whole(app.add_option("--batch", args->batch, "examples per step")
                    ->type_name("N")
                    ->capture_default_str(),

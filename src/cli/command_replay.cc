@@ -25,7 +25,7 @@ constexpr uint64_t kMostThreads = 256;
 
 struct ReplayArgs {
   RunOptions options;
-  std::string mode = "free", lanes = "fp32", output, resume_from, simd;
+  std::string mode = "free", lanes = "fp32", sizes, output, resume_from, simd;
   int threads = 0;
   bool overwrite = false, quiet = false;
 };
@@ -223,6 +223,9 @@ std::function<int()> declare_replay(CLI::App& app) {
   app.add_option("MODEL", o.model, "a built-in model: see `lockstep list models`")->type_name("");
   const char* group = "What to run";
   add(group, "--data", o.data, "SPEC", "see `lockstep list data` [the model's default]");
+  checks.named_numbers(add(group, "--size", args->sizes, "NAME=X,...",
+                           "sizes, e.g. layers=2,width=64: see `lockstep list models`"),
+                       o.sizes);
   add(group, "--lanes", args->lanes, "A,B,...",
       "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
       ->capture_default_str();

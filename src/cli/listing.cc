@@ -103,17 +103,23 @@ Listing list_optimizers() {
 }
 
 Listing list_models() {
-  Listing out{{"model", "default data", "meaning"}, {}};
+  Listing out{{"model", "task", "default data", "sizes", "meaning", "source"}, {}};
   for (const Model& m : models()) {
-    out.rows.push_back({str(m.name), str(m.default_data), str(m.help)});
+    std::vector<std::string> sizes;
+    for (const ModelSize& size : m.sizes)
+      sizes.push_back(fmt::format("{}={}", size.name, size.value));
+    out.rows.push_back({str(m.name), str(to_string(m.task)), str(m.default_data), join(sizes, ", "),
+                        str(m.help), str(m.source)});
   }
   return out;
 }
 
 Listing list_data() {
-  Listing out{{"data", "argument", "meaning"}, {}};
+  Listing out{{"data", "argument", "tasks", "meaning"}, {}};
   for (const DataSource& d : data_sources()) {
-    out.rows.push_back({str(d.kind), str(d.argument), str(d.help)});
+    std::vector<std::string> tasks;
+    for (const Task task : d.tasks) tasks.emplace_back(to_string(task));
+    out.rows.push_back({str(d.kind), str(d.argument), join(tasks, ", "), str(d.help)});
   }
   return out;
 }

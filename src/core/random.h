@@ -15,7 +15,15 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint3
 
 // A named stream of 32-bit numbers. `purpose` keeps streams of one seed apart (kInit, kShuffle,
 // ...).
-enum class RandomPurpose : uint32_t { kInit = 1, kShuffle, kSyntheticData, kTwin, kTest };
+enum class RandomPurpose : uint32_t {
+  kInit = 1,
+  kShuffle,
+  kSyntheticData,
+  kTwin,
+  kTest,
+  kMaskedTokens,
+  kNoise,
+};
 
 class RandomStream {
  public:

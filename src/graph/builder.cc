@@ -109,6 +109,36 @@ Value GraphBuilder::batch_norm(const std::string& layer, Value x, double momentu
   return y;
 }
 
+Value GraphBuilder::embedding(const std::string& layer, Value indices, int64_t count, int64_t width,
+                              int64_t padding_idx) {
+  const Value weight = parameter(member(layer, "weight"), {count, width});
+  return op("embedding", {weight, std::move(indices)}, {{"padding_idx", padding_idx}}, layer);
+}
+
+Value GraphBuilder::layer_norm(const std::string& layer, Value x, double eps) {
+  extent_of(graph_, layer, x, 0, 1, "(..., features)");
+  const int64_t width = graph_.type_of(x).shape.back();
+  const Value weight = parameter(member(layer, "weight"), {width});
+  const Value bias = parameter(member(layer, "bias"), {width});
+  return op("layer_norm", {std::move(x), weight, bias},
+            {{"normalized_ndim", int64_t{1}}, {"eps", eps}}, layer);
+}
+
+Value GraphBuilder::conv_transpose2d(const std::string& layer, Value x, int64_t out_channels,
+                                     int64_t kernel, int64_t stride) {
+  const int64_t in_channels = extent_of(graph_, layer, x, 1, 4, "(N,C,H,W)");
+  const Value weight =
+      parameter(member(layer, "weight"), {in_channels, out_channels, kernel, kernel});
+  const Value bias = parameter(member(layer, "bias"), {out_channels});
+  return op("conv_transpose2d", {std::move(x), weight, bias}, {{"stride", Shape{stride, stride}}},
+            layer);
+}
+
+Value GraphBuilder::dropout(const std::string& layer, Value x, double p) {
+  if (p == 0) return x;
+  return op("dropout", {std::move(x)}, {{"p", p}, {"training", true}}, layer);
+}
+
 Value GraphBuilder::relu(const std::string& layer, Value x) {
   return op("relu", {std::move(x)}, {}, layer);
 }
@@ -125,6 +155,24 @@ Value GraphBuilder::flatten(const std::string& layer, Value x) {
   const int64_t batch = extent_of(graph_, layer, x, 0, 1, "(N,...)");
   const int64_t features = element_count(graph_.type_of(x).shape) / batch;
   return op("reshape", {std::move(x)}, {{"shape", Shape{batch, features}}}, layer);
+}
+
+Value GraphBuilder::reshape(const std::string& layer, Value x, Shape shape) {
+  return op("reshape", {std::move(x)}, {{"shape", std::move(shape)}}, layer);
+}
+
+Value GraphBuilder::permute(const std::string& layer, Value x, Shape dims) {
+  return op("permute", {std::move(x)}, {{"dims", std::move(dims)}}, layer);
+}
+
+Value GraphBuilder::slice(const std::string& layer, Value x, int64_t dim, int64_t start,
+                          int64_t end, int64_t step) {
+  return op("slice", {std::move(x)}, {{"dim", dim}, {"start", start}, {"end", end}, {"step", step}},
+            layer);
+}
+
+Value GraphBuilder::scaled(const std::string& layer, Value x, double factor) {
+  return op("mul", {std::move(x)}, {{"scalar", factor}}, layer);
 }
 
 void GraphBuilder::set_loss(Value loss) {

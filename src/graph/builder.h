@@ -30,9 +30,24 @@ class GraphBuilder {
   Value conv2d(const std::string& layer, Value x, int64_t out_channels, int64_t kernel,
                int64_t stride = 1, int64_t padding = 0, bool bias = true);
   Value batch_norm(const std::string& layer, Value x, double momentum = 0.1, double eps = 1e-5);
+  // Any padding_idx >= 0: that row gets no gradient.
+  Value embedding(const std::string& layer, Value indices, int64_t count, int64_t width,
+                  int64_t padding_idx = -1);
+  Value layer_norm(const std::string& layer, Value x, double eps = 1e-5);
+  Value conv_transpose2d(const std::string& layer, Value x, int64_t out_channels, int64_t kernel,
+                         int64_t stride);
+  Value dropout(const std::string& layer, Value x, double p);
   Value relu(const std::string& layer, Value x);
   Value max_pool2d(const std::string& layer, Value x, int64_t kernel, int64_t stride);
   Value flatten(const std::string& layer, Value x);  // (N, ...) -> (N, product)
+  Value reshape(const std::string& layer, Value x, Shape shape);
+  Value permute(const std::string& layer, Value x, Shape dims);
+  // The elements start..end-1 of a dimension.
+  Value slice(const std::string& layer, Value x, int64_t dim, int64_t start, int64_t end,
+              int64_t step = 1);
+  Value scaled(const std::string& layer, Value x, double factor);
+
+  const Shape& shape_of(const Value& value) const { return graph_.type_of(value).shape; }
 
   void set_loss(Value loss);
   void name_output(std::string name, Value value);

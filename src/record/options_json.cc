@@ -10,6 +10,7 @@ using Json = nlohmann::ordered_json;
 Json to_object(const RunOptions& o) {
   return {
       {"model", o.model},
+      {"sizes", o.sizes},
       {"data", o.data},
       {"lanes", o.lanes},
       {"steps", o.steps},
@@ -40,6 +41,7 @@ RunOptions options_from_json(std::string_view json) {
   const Json j = Json::parse(json);
   RunOptions o;
   j.at("model").get_to(o.model);
+  j.at("sizes").get_to(o.sizes);
   j.at("data").get_to(o.data);
   j.at("lanes").get_to(o.lanes);
   j.at("steps").get_to(o.steps);

@@ -8,35 +8,56 @@
 #include <numeric>
 
 #include "src/graph/autodiff.h"
+#include "src/train/data/noise.h"
 #include "src/train/engines.h"
 
 namespace lockstep {
 namespace {
 
-template <typename T>
-int64_t count_correct(std::span<const T> logits, std::span<const int32_t> labels) {
-  const size_t classes = logits.size() / labels.size();
-  int64_t correct = 0;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    const auto row = logits.subspan(i * classes, classes);
-    if (std::any_of(row.begin(), row.end(), [](T x) { return std::isnan(x); })) continue;
-    correct += std::max_element(row.begin(), row.end()) - row.begin() == labels[i];
+struct Score {
+  int64_t correct = 0, judged = 0;
+  void merge(const Score& other) {
+    correct += other.correct;
+    judged += other.judged;
   }
-  return correct;
+};
+
+// logits (N,C) or (N,C,...), labels (N) or (N,...).
+template <typename T>
+Score score_of(const Tensor& logits, const Tensor& labels) {
+  const Shape& shape = logits.shape();
+  const int64_t classes = shape.at(1), inner = element_count(shape) / (shape[0] * classes);
+  const T* x = logits.as<T>().data();
+  const auto label = labels.as<int32_t>();
+  Score score;
+  for (int64_t i = 0; i < labels.size(); ++i) {
+    const int32_t wanted = label[static_cast<size_t>(i)];
+    if (wanted == kNoLabel) continue;
+    ++score.judged;
+    const T* first = x + i / inner * classes * inner + i % inner;
+    int64_t best = 0;
+    bool is_nan = false;
+    for (int64_t c = 0; c < classes; ++c) {
+      is_nan |= std::isnan(first[c * inner]);
+      if (first[c * inner] > first[best * inner]) best = c;
+    }
+    score.correct += !is_nan && best == wanted;
+  }
+  return score;
 }
 
 }  // namespace
 
-Evaluator::Evaluator(const Model& model, const DataSet& data, const OptimizerSpec& spec,
-                     int64_t batch, uint64_t seed)
-    : model_(model), data_(data), spec_(spec), batch_(batch), seed_(seed) {}
+Evaluator::Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
+                     const OptimizerSpec& spec, int64_t batch, uint64_t seed)
+    : model_(model), sizes_(sizes), data_(data), spec_(spec), batch_(batch), seed_(seed) {}
 
 Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
   std::unique_ptr<Plan>& plan = plans_[batch];
   if (plan == nullptr) {
     plan = std::make_unique<Plan>();
-    plan->graph = differentiate(
-        model_.build({batch, data_.image_shape(), data_.class_count()}, /*training=*/false));
+    plan->graph = differentiate(model_.build(
+        {batch, data_.image_shape(), data_.class_count(), sizes_}, /*training=*/false));
     const auto states = find_optimizer(spec_.name).state_names(spec_).size();
     plan->sites = make_sites(plan->graph, static_cast<int>(states));
     plan->executors.resize(lane_count);
@@ -50,14 +71,17 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
   record.steps_done = steps_done;
   record.example_count = data_.held_out_count();
   std::vector<double> loss_sum(lanes.size(), 0);
-  std::vector<int64_t> correct(lanes.size(), 0);
+  std::vector<Score> scores(lanes.size());
   int64_t batch_index = 0;
   for (int64_t begin = 0; begin < record.example_count; begin += batch_, ++batch_index) {
     const int64_t size = std::min(batch_, record.example_count - begin);
     std::vector<int64_t> indices(static_cast<size_t>(size));
     std::iota(indices.begin(), indices.end(), data_.train_count() + begin);
-    const Batch batch = data_.gather(indices);
+    // Every evaluation sees the same masks and the same noise.
+    const uint64_t draw = static_cast<uint64_t>(batch_index);
+    Batch batch = data_.gather(indices, draw);
     Plan& plan = plan_for(size, lanes.size());
+    add_noise(plan.graph, seed_, draw, batch);
     for (size_t l = 0; l < lanes.size(); ++l) {
       if (!alive[l]) continue;
       const LaneDescription& lane = lanes[l]->description();
@@ -88,23 +112,26 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
           executor->run_node(node, nullptr, {});
         }
       }
-      const Tensor& logits = executor->value(plan.graph.outputs.at("logits"));
       const Tensor& loss = executor->value(plan.graph.loss);
-      const auto labels = batch.at("labels").as<int32_t>();
-      if (container == Container::kF64) {
-        loss_sum[l] += loss.as<double>()[0] * static_cast<double>(size);
-        correct[l] += count_correct(logits.as<double>(), labels);
-      } else {
-        loss_sum[l] += static_cast<double>(loss.as<float>()[0]) * static_cast<double>(size);
-        correct[l] += count_correct(logits.as<float>(), labels);
-      }
+      const double value =
+          container == Container::kF64 ? loss.as<double>()[0] : loss.as<float>()[0];
+      loss_sum[l] += value * static_cast<double>(size);
+      const auto logits = plan.graph.outputs.find("logits");
+      if (logits == plan.graph.outputs.end()) continue;
+      const Tensor& values = executor->value(logits->second);
+      const Tensor& labels = executor->value(plan.graph.outputs.at("labels"));
+      scores[l].merge(container == Container::kF64 ? score_of<double>(values, labels)
+                                                   : score_of<float>(values, labels));
     }
   }
   const double count = static_cast<double>(record.example_count);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (size_t l = 0; l < lanes.size(); ++l) {
     record.loss.push_back(alive[l] ? loss_sum[l] / count : nan);
-    record.accuracy.push_back(alive[l] ? static_cast<double>(correct[l]) / count : nan);
+    const bool judged = alive[l] && scores[l].judged > 0;
+    record.accuracy.push_back(judged ? static_cast<double>(scores[l].correct) /
+                                           static_cast<double>(scores[l].judged)
+                                     : nan);
   }
   return record;
 }

@@ -18,11 +18,13 @@ namespace lockstep {
 class Evaluator {
  public:
   // All must outlive the evaluator. `batch`: examples per forward pass.
-  Evaluator(const Model& model, const DataSet& data, const OptimizerSpec& spec, int64_t batch,
-            uint64_t seed);
+  Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
+            const OptimizerSpec& spec, int64_t batch, uint64_t seed);
 
   // Mean loss and accuracy over all held-out examples, per lane; NaN where `alive` is false. The
-  // class of an example is the first largest logit; one with a NaN logit is counted as wrong.
+  // class of an example (of a pixel, a character, an anchor) is the first largest logit; one with a
+  // NaN logit is counted as wrong, one labelled kNoLabel is not counted. The accuracy of a model
+  // that does not classify is NaN.
   EvaluationRecord evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
                             const std::vector<bool>& alive, int64_t steps_done);
 
@@ -36,6 +38,7 @@ class Evaluator {
   Plan& plan_for(int64_t batch, size_t lane_count);
 
   const Model& model_;
+  ModelSizes sizes_;
   const DataSet& data_;
   OptimizerSpec spec_;
   int64_t batch_;

@@ -10,6 +10,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
+#include "src/train/data/noise.h"
 #include "src/train/evaluate.h"
 #include "src/train/lane.h"
 #include "src/train/models/model.h"
@@ -121,8 +122,12 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   collect(problems, [&] { check_optimizer_spec(options.optimizer); });
   collect(problems, [&] { model = &find_model(options.model); });
   if (model != nullptr && options.data.empty()) options.data = model->default_data;
-  if (!options.data.empty()) {
-    collect(problems, [&] { data = open_data_set(options.data, options.seed); });
+  ModelSizes sizes;
+  if (model != nullptr) {
+    collect(problems, [&] {
+      sizes = complete_sizes(*model, options.sizes);
+      data = open_data_set(options.data, data_request(*model, sizes, options.seed));
+    });
   }
   if (data != nullptr && options.batch > data->train_count()) {
     problems.add(fmt::format("batch {}: at most the {} training examples of '{}'", options.batch,
@@ -139,13 +144,13 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   refuse_equal_lanes(description.lanes, problems);
   problems.throw_if_any();
 
-  graph = differentiate(
-      model->build({options.batch, data->image_shape(), data->class_count()}, /*training=*/true));
+  const ModelShape shape{options.batch, data->image_shape(), data->class_count(), sizes};
+  graph = differentiate(model->build(shape, /*training=*/true));
   const auto states = find_optimizer(options.optimizer.name).state_names(options.optimizer);
   sites = make_sites(graph, static_cast<int>(states.size()));
   context = make_lane_context(graph, sites, options.optimizer, options.seed);
   context.mode = options.mode;
-  const auto initial = initial_state(graph, options.seed);
+  const auto initial = initial_state(*model, sizes, graph, options.seed);
   for (LaneDescription& lane : description.lanes) {
     collect(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
@@ -153,8 +158,8 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
     });
   }
   problems.throw_if_any();
-  evaluator =
-      std::make_unique<Evaluator>(*model, *data, options.optimizer, options.batch, options.seed);
+  evaluator = std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
+                                          options.seed);
   description.step_graph = &graph;
   description.sites = &sites;
   description.options = &options;
@@ -175,7 +180,9 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
 }
 
 void LockstepRun::Impl::run_step(int64_t step) {
-  const Batch batch = data->gather(batch_indices(*data, step, options.batch, options.seed));
+  const uint64_t draw = static_cast<uint64_t>(step);
+  Batch batch = data->gather(batch_indices(*data, step, options.batch, options.seed), draw);
+  add_noise(graph, options.seed, draw, batch);
   record.step = step;
   const Lane& reference = *lanes[0];
   const auto each_alive = [&](auto work) {

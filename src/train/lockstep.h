@@ -30,6 +30,7 @@ struct OptimizerSpec {
 
 struct RunOptions {
   std::string model = "lenet";
+  std::map<std::string, double> sizes;        // of the model, where not its defaults
   std::string data;                           // "" = the model's default
   std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", "twin"
   int64_t steps = 200, batch = 64;

@@ -80,7 +80,7 @@ Bytes labels_mod_10(uint32_t count, uint32_t offset = 0) {
 // The message of the InputError that opening must give.
 std::string error_of(const std::string& spec) {
   try {
-    open_data_set(spec, 1);
+    open_data_set(spec, {});
   } catch (const InputError& error) {
     return error.what();
   }
@@ -107,7 +107,7 @@ std::vector<int64_t> first(int64_t count) {
 }  // namespace
 
 TEST_CASE("synthetic digits: a pure function of seed and index, the same bits everywhere") {
-  const auto data = open_data_set("synthetic", 1);
+  const auto data = open_data_set("synthetic", {});
   CHECK(data->describe() == "synthetic: 8000 train, 2000 held-out, 1x28x28");
   CHECK(data->class_count() == 10);
   const Batch batch = data->gather(first(64));
@@ -122,14 +122,14 @@ TEST_CASE("synthetic digits: a pure function of seed and index, the same bits ev
   SUBCASE("threads and the number of examples do not matter") {
     const int threads = thread_count();
     set_thread_count(threads == 1 ? 2 : 1);
-    const auto again = open_data_set("synthetic:100", 1);
+    const auto again = open_data_set("synthetic:100", {});
     set_thread_count(threads);
     CHECK(again->train_count() == 80);
     CHECK(again->held_out_count() == 20);
     CHECK(again->gather(first(64)).at("images").same_bits(batch.at("images")));
   }
   SUBCASE("another seed draws other digits") {
-    const auto other = open_data_set("synthetic:100", 2);
+    const auto other = open_data_set("synthetic:100", {.seed = 2});
     CHECK_FALSE(other->gather(first(64)).at("images").same_bits(batch.at("images")));
   }
   SUBCASE("an example is the same alone and in a batch") {
@@ -142,7 +142,7 @@ TEST_CASE("synthetic digits: a pure function of seed and index, the same bits ev
 }
 
 TEST_CASE("synthetic digits: normalised, all classes, held-out ones are new") {
-  const auto data = open_data_set("synthetic", 1);
+  const auto data = open_data_set("synthetic", {});
   const Batch batch = data->gather(first(10000));
   double sum = 0, sum_sq = 0;
   const auto pixels = batch.at("images").as<float>();
@@ -198,7 +198,7 @@ TEST_CASE("IDX: both naming styles, plain and gzip, the numbers of the file") {
     folder.write_gzip("t10k-images.idx3-ubyte.gz", idx_images(10));
     folder.write_gzip("t10k-labels.idx1-ubyte.gz", labels_mod_10(10));
   }
-  const auto data = open_data_set(folder.spec("mnist"), 1);
+  const auto data = open_data_set(folder.spec("mnist"), {});
   CHECK(data->describe() == "mnist: 8 train, 2 held-out, 1x3x2");
   const std::vector<int64_t> indices = {9, 0};
   const Batch batch = data->gather(indices);
@@ -217,7 +217,7 @@ TEST_CASE("IDX: train files train, t10k files are held out; Fashion-MNIST has it
   folder.write("train-labels-idx1-ubyte", labels_mod_10(3));
   folder.write("t10k-images-idx3-ubyte", idx_images(2));
   folder.write("t10k-labels-idx1-ubyte", labels_mod_10(2, 7));
-  const auto data = open_data_set(folder.spec("fashion-mnist"), 1);
+  const auto data = open_data_set(folder.spec("fashion-mnist"), {});
   CHECK(data->describe() == "fashion-mnist: 3 train, 2 held-out, 1x3x2");
   const Batch batch = data->gather(first(5));
   CHECK(batch.at("labels").as<int32_t>()[3] == 7);
@@ -322,7 +322,7 @@ TEST_CASE("CIFAR-10: records, planes, and its faults") {
   const std::string spec = folder.spec("cifar10");
 
   SUBCASE("read") {
-    const auto data = open_data_set(spec, 1);
+    const auto data = open_data_set(spec, {});
     CHECK(data->describe() == "cifar10: 5 train, 1 held-out, 3x32x32");
     const Batch batch = data->gather(first(6));
     const auto x = batch.at("images").as<float>();
@@ -359,8 +359,8 @@ TEST_CASE("data specs: unknown kinds and bad counts") {
 }
 
 TEST_CASE("batch_indices: each epoch is a permutation cut into whole batches, and pure") {
-  const auto data = open_data_set("synthetic:100", 1);  // 80 train
-  const int64_t batch = 24;                             // 3 whole batches, 8 left out per epoch
+  const auto data = open_data_set("synthetic:100", {});  // 80 train
+  const int64_t batch = 24;                              // 3 whole batches, 8 left out per epoch
   std::vector<std::vector<int64_t>> epochs;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::vector<int64_t> seen;
@@ -401,7 +401,7 @@ TEST_CASE("the real MNIST test digits: 8000 train, 2000 held out") {
     MESSAGE("SKIPPED: no MNIST digits at ../shared/data/mnist");
     return;
   }
-  const auto data = open_data_set("mnist:" + folder.string(), 1);
+  const auto data = open_data_set("mnist:" + folder.string(), {});
   CHECK(data->describe() == "mnist: 8000 train, 2000 held-out, 1x28x28");
   const Batch batch = data->gather(first(5));
   const auto labels = batch.at("labels").as<int32_t>();

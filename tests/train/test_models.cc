@@ -6,6 +6,7 @@
 
 #include "src/core/error.h"
 #include "src/train/data/dataset.h"
+#include "src/train/data/noise.h"
 #include "src/train/models/model.h"
 
 using namespace lockstep;
@@ -15,7 +16,10 @@ namespace {
 const ModelShape kDigits = {64, {1, 28, 28}, 10};
 
 Graph digits_graph(std::string_view name, bool training = true) {
-  return find_model(name).build(kDigits, training);
+  const Model& model = find_model(name);
+  ModelShape shape = kDigits;
+  shape.sizes = complete_sizes(model, {});
+  return model.build(shape, training);
 }
 
 using NamedShape = std::pair<std::string, Shape>;
@@ -81,25 +85,45 @@ TEST_CASE("mlp: 784-128-64-10") {
 }
 
 TEST_CASE("every model: inputs fit its default data, in training and evaluation") {
-  REQUIRE(models().size() >= 2);
+  REQUIRE(models().size() >= 10);
   for (const Model& model : models()) {
     CAPTURE(model.name);
     CHECK(&find_model(model.name) == &model);
-    const auto data = open_data_set(std::string(model.default_data) + ":50", 1);
-    const ModelShape shape = {5, data->image_shape(), data->class_count()};
-    const Batch batch = data->gather(std::vector<int64_t>{0, 1, 2, 3, 4});
+    const ModelSizes sizes = complete_sizes(model, {});
+    const auto data = open_data_set(std::string(model.default_data), data_request(model, sizes, 1));
+    const ModelShape shape = {5, data->image_shape(), data->class_count(), sizes};
+    const Batch drawn = data->gather(std::vector<int64_t>{0, 1, 2, 3, 4});
     for (const bool training : {true, false}) {
       const Graph graph = model.build(shape, training);
       CHECK(graph.name == model.name);
-      REQUIRE(graph.inputs.size() == batch.size());
+      Batch batch = drawn;
+      add_noise(graph, 1, 0, batch);
       for (const GraphInput& input : graph.inputs) {
+        CAPTURE(input.path);
         const Tensor& tensor = batch.at(input.path);
         CHECK(input.type.shape == tensor.shape());
         CHECK((input.type.element == ElementType::kInt) == (tensor.container() == Container::kI32));
       }
       validate(graph);
+      CHECK(initial_state(model, sizes, graph, 1).size() ==
+            graph.parameters.size() + graph.buffers.size());
     }
   }
+}
+
+TEST_CASE("sizes: defaults, given ones, and what is wrong with them") {
+  const Model& gpt = find_model("gpt");
+  CHECK(complete_sizes(gpt, {{"layers", 2}}).at("layers") == 2);
+  CHECK(complete_sizes(gpt, {}).at("layers") == 4);
+  CHECK_THROWS_WITH_AS(complete_sizes(gpt, {{"layer", 2}}), doctest::Contains("'layers'"),
+                       InputError);
+  const auto build = [&](const ModelSizes& sizes) {
+    return gpt.build({2, {}, 30, complete_sizes(gpt, sizes)}, true);
+  };
+  CHECK_THROWS_AS(build({{"layers", 0}}), InputError);
+  CHECK_THROWS_AS(build({{"layers", 1.5}}), InputError);
+  CHECK_THROWS_AS(build({{"dropout", 1}}), InputError);
+  CHECK_THROWS_WITH_AS(build({{"heads", 3}}), doctest::Contains("must divide width"), InputError);
 }
 
 TEST_CASE("evaluation mode: batch_norm reads its running statistics and leaves them") {
@@ -122,13 +146,15 @@ TEST_CASE("models follow the image shape, and say when it does not fit") {
   CHECK(cifar.type_of("p:fc1.weight").shape == Shape{120, 16 * 6 * 6});
   CHECK(cifar.type_of(cifar.outputs.at("logits")).shape == Shape{8, 10});
   CHECK_THROWS_AS(find_model("lenet").build({8, {1, 6, 6}, 10}, true), InputError);
-  CHECK_THROWS_AS(find_model("mlp").build({8, {28, 28}, 10}, true), InputError);
+  CHECK_THROWS_AS(
+      find_model("mlp").build({8, {28, 28}, 10, complete_sizes(find_model("mlp"), {})}, true),
+      InputError);
   CHECK_THROWS_WITH_AS(find_model("lent"), doctest::Contains("did you mean 'lenet'"), InputError);
 }
 
 TEST_CASE("initial state: torch.nn's distributions, every name, no more") {
   const Graph graph = digits_graph("lenet");
-  const auto state = initial_state(graph, 1);
+  const auto state = initial_state(find_model("lenet"), {}, graph, 1);
   CHECK(state.size() == graph.parameters.size() + graph.buffers.size());
   for (const auto& [name, shape] : named_shapes(graph.parameters)) {
     REQUIRE(state.count(name) == 1);
@@ -168,9 +194,11 @@ TEST_CASE("initial state: torch.nn's distributions, every name, no more") {
 
 TEST_CASE("initial state: a pure function of the seed, golden, free of the batch size") {
   const Graph graph = digits_graph("lenet");
-  const auto one = initial_state(graph, 1), again = initial_state(graph, 1);
-  const auto small = initial_state(find_model("lenet").build({2, {1, 28, 28}, 10}, false), 1);
-  const auto two = initial_state(graph, 2);
+  const auto one = initial_state(find_model("lenet"), {}, graph, 1),
+             again = initial_state(find_model("lenet"), {}, graph, 1);
+  const auto small = initial_state(find_model("lenet"), {},
+                                   find_model("lenet").build({2, {1, 28, 28}, 10}, false), 1);
+  const auto two = initial_state(find_model("lenet"), {}, graph, 2);
   for (const auto& [name, tensor] : one) {
     CHECK(tensor.same_bits(again.at(name)));
     CHECK(tensor.same_bits(small.at(name)));

@@ -44,7 +44,7 @@ void load_file(const fs::path& path, ImageSetContents& contents, ProblemList& pr
 
 }  // namespace
 
-std::unique_ptr<DataSet> open_cifar10(std::string_view argument, uint64_t) {
+std::unique_ptr<DataSet> open_cifar10(std::string_view argument, const DataRequest&) {
   const fs::path folder{std::string(argument)};
   ProblemList problems("data 'cifar10:" + std::string(argument) + "'");
   std::vector<std::string> names;

@@ -1,25 +1,43 @@
 // The table of data kinds, and which examples form a step's batch.
 #include "src/train/data/dataset.h"
 
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <numeric>
 
 #include "src/core/error.h"
 #include "src/core/random.h"
+#include "src/core/text.h"
 #include "src/train/data/sources.h"
 
 namespace lockstep {
 namespace {
 
-const DataSource kSources[] = {
-    {"synthetic", "[COUNT]", "digits drawn from strokes, no file needed (10000)", &open_synthetic},
-    {"mnist", "DIR", "MNIST IDX files, plain or .gz", &open_mnist},
-    {"fashion-mnist", "DIR", "Fashion-MNIST IDX files, plain or .gz", &open_fashion_mnist},
-    {"cifar10", "DIR", "CIFAR-10 binary batches", &open_cifar10},
-};
+std::span<const DataSource> sources() {
+  static const std::vector<Task> kLabelledImages = {Task::kImages};
+  static const std::vector<Task> kTexts = {Task::kNextToken, Task::kMaskedToken};
+  static const std::vector<Task> kScenes = {Task::kImages, Task::kSegmentation, Task::kDetection};
+  static const DataSource kSources[] = {
+      {"synthetic", "[COUNT]", "digits drawn from strokes, no file needed (10000)", kLabelledImages,
+       &open_synthetic},
+      {"shapes", "[COUNT]", "coloured shapes on 32x32 pixels, no file needed (10000)", kScenes,
+       &open_shapes},
+      {"grammar", "[COUNT]", "sentences of a small grammar, no file needed (400000 characters)",
+       kTexts, &open_grammar},
+      {"mnist", "DIR", "MNIST IDX files, plain or .gz", kLabelledImages, &open_mnist},
+      {"fashion-mnist", "DIR", "Fashion-MNIST IDX files, plain or .gz", kLabelledImages,
+       &open_fashion_mnist},
+      {"cifar10", "DIR", "CIFAR-10 binary batches", kLabelledImages, &open_cifar10},
+      {"text", "FILE", "any text file, byte by byte; the last tenth is held out", kTexts,
+       &open_text},
+  };
+  return kSources;
+}
 
 std::string spec_list() {
   std::string text;
-  for (const DataSource& source : kSources) {
+  for (const DataSource& source : sources()) {
     const bool optional = source.argument.front() == '[';
     if (!text.empty()) text += ", ";
     text += source.kind;
@@ -27,6 +45,18 @@ std::string spec_list() {
                      : ":" + std::string(source.argument);
   }
   return text;
+}
+
+// Throws: InputError naming the kinds that serve the task.
+void require_task(const DataSource& source, std::string_view spec, Task task) {
+  if (std::ranges::count(source.tasks, task) > 0) return;
+  std::vector<std::string> serving;
+  for (const DataSource& other : sources()) {
+    if (std::ranges::count(other.tasks, task) > 0) serving.emplace_back(other.kind);
+  }
+  throw InputError("data '" + std::string(spec) + "': has nothing for the model's task (" +
+                       std::string(to_string(task)) + ")",
+                   "kinds that have: " + join(serving, ", "));
 }
 
 // One epoch's order. The last one is kept: consecutive steps ask for the same epoch, and drawing
@@ -49,25 +79,47 @@ const std::vector<int64_t>& epoch_order(int64_t count, uint64_t seed, int64_t ep
 }  // namespace
 
 std::span<const DataSource> data_sources() {
-  return kSources;
+  return sources();
 }
 
-std::unique_ptr<DataSet> open_data_set(std::string_view spec, uint64_t seed) {
+std::string_view to_string(Task task) {
+  constexpr std::array<std::string_view, 5> kNames = {"labelled images", "segmentation",
+                                                      "detection", "next token", "masked token"};
+  return kNames.at(static_cast<size_t>(task));
+}
+
+int64_t parse_example_count(std::string_view kind, std::string_view argument, int64_t fallback,
+                            int64_t low, int64_t high) {
+  if (argument.empty()) return fallback;
+  int64_t count = 0;
+  const char* end = argument.data() + argument.size();
+  const auto [stop, code] = std::from_chars(argument.data(), end, count);
+  if (code != std::errc() || stop != end || count < low || count > high) {
+    throw InputError("data '" + std::string(kind) + ":" + std::string(argument) +
+                         "': the number must be an integer in " + std::to_string(low) + ".." +
+                         std::to_string(high),
+                     "e.g. " + std::string(kind) + ":" + std::to_string(fallback));
+  }
+  return count;
+}
+
+std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request) {
   const size_t colon = spec.find(':');
   const std::string_view kind = spec.substr(0, colon);
   const bool has_argument = colon != std::string_view::npos;
   const std::string_view argument = has_argument ? spec.substr(colon + 1) : std::string_view();
 
   std::vector<std::string> kinds;
-  for (const DataSource& source : kSources) {
+  for (const DataSource& source : sources()) {
     kinds.emplace_back(source.kind);
     if (source.kind != kind) continue;
+    require_task(source, spec, request.task);
     const bool optional = source.argument.front() == '[';
     if (argument.empty() && (has_argument || !optional)) {
       throw InputError("data '" + std::string(spec) + "': nothing stands behind the colon",
                        "write one of " + spec_list());
     }
-    return source.open(argument, seed);
+    return source.open(argument, request);
   }
   throw InputError("data '" + std::string(spec) + "': unknown kind '" + std::string(kind) + "'",
                    did_you_mean(kind, kinds) + "; write one of " + spec_list());

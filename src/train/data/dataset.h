@@ -19,23 +19,41 @@ namespace lockstep {
 // Named tensors, e.g. "images" (B,C,H,W) kF32 and "labels" (B) kI32.
 using Batch = std::map<std::string, Tensor>;
 
+// What a model wants to learn from the data, and so which tensors a batch holds.
+//   kImages        images (B,C,H,W), labels (B)
+//   kSegmentation  images, labels (B,H,W)
+//   kDetection     images, labels (B A), boxes (B A,4), box_mask (B A,4); A anchors: anchors.h
+//   kNextToken     tokens (B,T), labels (B T): each character's successor
+//   kMaskedToken   tokens (B,T), some replaced; labels (B T): the character there, or kNoLabel
+enum class Task : uint8_t { kImages, kSegmentation, kDetection, kNextToken, kMaskedToken };
+std::string_view to_string(Task task);     // "next token"
+inline constexpr int32_t kNoLabel = -100;  // torch's default ignore_index
+
+struct DataRequest {
+  Task task = Task::kImages;
+  int64_t context = 0;  // characters of an example, for text
+  uint64_t seed = 1;    // of what is synthetic
+};
+
 class DataSet {
  public:
   virtual ~DataSet() = default;
   virtual std::string describe() const = 0;  // "mnist: 8000 train, 2000 held-out, 1x28x28"
   virtual int64_t train_count() const = 0;
   virtual int64_t held_out_count() const = 0;
-  virtual Shape image_shape() const = 0;  // (C,H,W)
-  virtual int64_t class_count() const = 0;
-  // Examples by index: 0..train_count-1 train, then the held-out ones.
-  virtual Batch gather(std::span<const int64_t> indices) const = 0;
+  virtual Shape image_shape() const = 0;    // (C,H,W); empty for text
+  virtual int64_t class_count() const = 0;  // for text the size of the vocabulary
+  // Examples by index: 0..train_count-1 train, then the held-out ones. What is drawn anew whenever
+  // an example is seen (which characters are masked) depends on `draw`, too.
+  virtual Batch gather(std::span<const int64_t> indices, uint64_t draw = 0) const = 0;
 };
 
 // "synthetic[:COUNT]", "mnist:DIR", "fashion-mnist:DIR" (IDX files, plain or .gz; the t10k pair
 // alone is split 80/20 in file order, else train files train and t10k files are held out),
-// "cifar10:DIR" (binary batches). `seed` only matters for synthetic data.
-// Throws: InputError: missing or truncated file, wrong magic, label out of range, unknown kind.
-std::unique_ptr<DataSet> open_data_set(std::string_view spec, uint64_t seed);
+// "cifar10:DIR" (binary batches), "shapes[:COUNT]", "text:FILE", "grammar[:COUNT]".
+// Throws: InputError: missing or truncated file, wrong magic, label out of range, unknown kind, a
+// kind that does not serve the task.
+std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request);
 
 // The indices of the training batch of `step`: epochs are permutations keyed by (seed, epoch), cut
 // into whole batches. Requires: batch_size <= train_count (InputError).

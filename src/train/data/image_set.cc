@@ -47,7 +47,7 @@ class ImageSet : public DataSet {
   Shape image_shape() const override { return contents_.image_shape; }
   int64_t class_count() const override { return contents_.class_count; }
 
-  Batch gather(std::span<const int64_t> indices) const override {
+  Batch gather(std::span<const int64_t> indices, uint64_t) const override {
     const Shape& s = contents_.image_shape;
     const int64_t batch = static_cast<int64_t>(indices.size());
     Tensor images({batch, s[0], s[1], s[2]}, Container::kF32);

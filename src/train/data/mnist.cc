@@ -131,11 +131,11 @@ constexpr char kFashionHint[] = "give the folder that holds the IDX files, e.g. 
 
 }  // namespace
 
-std::unique_ptr<DataSet> open_mnist(std::string_view argument, uint64_t) {
+std::unique_ptr<DataSet> open_mnist(std::string_view argument, const DataRequest&) {
   return open_idx(argument, {"mnist", 0.1307f, 0.3081f, kHint});
 }
 
-std::unique_ptr<DataSet> open_fashion_mnist(std::string_view argument, uint64_t) {
+std::unique_ptr<DataSet> open_fashion_mnist(std::string_view argument, const DataRequest&) {
   return open_idx(argument, {"fashion-mnist", 0.2860f, 0.3530f, kFashionHint});
 }
 

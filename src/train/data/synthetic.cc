@@ -8,13 +8,11 @@
 //   -> + stray marks, + noise, clamped to 0..1, rounded to 8 bits
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
-#include "src/core/error.h"
 #include "src/core/parallel.h"
-#include "src/core/random.h"
 #include "src/train/data/digit_strokes.h"
+#include "src/train/data/draws.h"
 #include "src/train/data/image_set.h"
 #include "src/train/data/sources.h"
 
@@ -42,22 +40,6 @@ constexpr double kMinHalfWidth = 0.7, kMaxHalfWidth = 1.7;
 constexpr double kMinInk = 0.55;
 constexpr double kMaxNoise = 0.25;  // amplitude of the grain, of full ink
 constexpr int kCurveSteps = 4;      // straight pieces between two points of a curve
-
-// Numbers of one example, in the order in which they are asked for.
-class Draws {
- public:
-  Draws(uint64_t seed, int64_t example)
-      : stream_(seed, RandomPurpose::kSyntheticData, static_cast<uint32_t>(example)) {}
-  double between(double low, double high) { return low + (high - low) * stream_.uniform(n_++); }
-  uint32_t bits() { return stream_.bits(n_++); }
-  int below(int count) {
-    return static_cast<int>(static_cast<uint64_t>(bits()) * static_cast<uint64_t>(count) >> 32);
-  }
-
- private:
-  RandomStream stream_;
-  uint64_t n_ = 0;
-};
 
 using Canvas = std::array<double, kPixels>;  // ink, 0..1
 
@@ -163,24 +145,11 @@ uint8_t draw_example(uint64_t seed, int64_t example, uint8_t* pixels) {
   return static_cast<uint8_t>(digit);
 }
 
-int64_t parse_count(std::string_view argument) {
-  if (argument.empty()) return kDefaultCount;
-  int64_t count = 0;
-  const char* end = argument.data() + argument.size();
-  const auto [stop, code] = std::from_chars(argument.data(), end, count);
-  if (code != std::errc() || stop != end || count < kMinCount || count > kMaxCount) {
-    throw InputError("data 'synthetic:" + std::string(argument) +
-                         "': the number of examples must " + "be an integer in " +
-                         std::to_string(kMinCount) + ".." + std::to_string(kMaxCount),
-                     "e.g. synthetic:" + std::to_string(kDefaultCount));
-  }
-  return count;
-}
-
 }  // namespace
 
-std::unique_ptr<DataSet> open_synthetic(std::string_view argument, uint64_t seed) {
-  const int64_t count = parse_count(argument);
+std::unique_ptr<DataSet> open_synthetic(std::string_view argument, const DataRequest& request) {
+  const int64_t count =
+      parse_example_count("synthetic", argument, kDefaultCount, kMinCount, kMaxCount);
   ImageSetContents contents;
   contents.name = "synthetic";
   contents.image_shape = {1, kSide, kSide};
@@ -192,7 +161,7 @@ std::unique_ptr<DataSet> open_synthetic(std::string_view argument, uint64_t seed
   contents.labels.resize(static_cast<size_t>(count));
   parallel_for(count, [&](int64_t i) {
     contents.labels[static_cast<size_t>(i)] =
-        draw_example(seed, i, contents.pixels.data() + i * kPixels);
+        draw_example(request.seed, i, contents.pixels.data() + i * kPixels);
   });
   return make_image_set(std::move(contents));
 }

@@ -1,47 +1,49 @@
-// How do the weights of a fresh network look?
-// As torch.nn's reset_parameters leaves them in distribution, but drawn from counters: parameter
-// i's n-th element is a pure function of (seed, i, n). Only +-*/ and sqrt, so every machine agrees.
+// First values of parameters and buffers, drawn from counters: element n of parameter i is a pure
+// function of (seed, i, n). Only + - * /, sqrt and the project's own log, so every machine agrees.
 //
-//   bound = 1 / sqrt(fan_in), value = (2 u - 1) bound, u uniform in [0, 1) with 32 bits
-// Source: kaiming_uniform with a = sqrt(5), torch.nn.Linear and Conv2d: sqrt(6 / (1 + a^2) /
-// fan_in).
+//   torch.nn's defaults, by the op that uses the parameter
+//   linear, conv2d, conv_transpose2d   weight and bias uniform in +-1/sqrt(fan_in): kaiming_uniform
+//                                      with a = sqrt(5), sqrt(6 / (1 + a^2) / fan_in)
+//   embedding                          standard normal
+//   lstm, gru                          uniform in +-1/sqrt(hidden)
+//   normalisations                     weight 1, bias 0; running mean 0, running variance 1
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
 #include "src/core/random.h"
+#include "src/core/text.h"
+#include "src/train/data/noise.h"
 #include "src/train/models/model.h"
 
 namespace lockstep {
 namespace {
 
-bool is_normalisation(const Shape& weight) {
-  return weight.size() == 1;
-}
-
-// Elements of one output's weights: (O,I) -> I, (O,C,R,S) -> C R S.
+// (O,I) -> I, (O,C,R,S) -> C R S; torch counts a transposed convolution's (I,O,R,S) the same way.
 int64_t fan_in(const Shape& weight) {
   return element_count(weight) / weight[0];
 }
-
-std::string_view last_component(std::string_view name) {
-  const size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? name : name.substr(dot + 1);
+int64_t fan_out(const Shape& weight) {
+  return element_count(weight) / weight[1];
 }
 
-// The shape of the weight that decides this parameter's distribution: for a bias, its layer's.
-const Shape& deciding_weight(const Graph& graph, const Parameter& parameter) {
-  if (last_component(parameter.name) != "bias") return parameter.type.shape;
-  for (const Parameter& other : graph.parameters) {
-    if (other.layer == parameter.layer && last_component(other.name) == "weight") {
-      return other.type.shape;
-    }
+struct Use {
+  const Node* node;
+  size_t operand;
+};
+Use first_use(const Graph& graph, const Parameter& parameter) {
+  const std::string id = "p:" + parameter.name;
+  for (const Node& node : graph.nodes) {
+    const auto found = std::find(node.inputs.begin(), node.inputs.end(), id);
+    if (found == node.inputs.end() || node.is_backward()) continue;
+    return {&node, static_cast<size_t>(found - node.inputs.begin())};
   }
-  throw std::logic_error("parameter " + parameter.name + ": its layer has no weight");
+  throw std::logic_error("parameter " + parameter.name + ": no op uses it");
 }
 
-Tensor filled(const Shape& shape, float value) {
+Tensor filled(const Shape& shape, double value) {
   Tensor t(shape, Container::kF32);
-  for (float& element : t.as<float>()) element = value;
+  for (float& element : t.as<float>()) element = static_cast<float>(value);
   return t;
 }
 
@@ -54,26 +56,71 @@ Tensor uniform(const Shape& shape, double bound, const RandomStream& random) {
   return t;
 }
 
+Tensor normal(const Shape& shape, double std, const RandomStream& random) {
+  Tensor t(shape, Container::kF32);
+  const auto out = t.as<float>();
+  for (size_t n = 0; n < out.size(); ++n) {
+    out[n] = static_cast<float>(normal_number(random, n) * std);
+  }
+  return t;
+}
+
+Tensor torch_default(const Graph& graph, const Parameter& parameter, const RandomStream& random) {
+  const Shape& shape = parameter.type.shape;
+  const auto [node, operand] = first_use(graph, parameter);
+  if (node->op == "embedding") return normal(shape, 1, random);
+  if (node->op == "lstm" || node->op == "gru") {
+    const double hidden = static_cast<double>(graph.type_of(node->inputs[1]).shape.back());
+    return uniform(shape, 1 / std::sqrt(hidden), random);
+  }
+  if (node->op.ends_with("_norm")) return filled(shape, operand == 1 ? 1 : 0);
+  if (node->op == "linear" || node->op.starts_with("conv")) {
+    const Shape& weight = graph.type_of(node->inputs[1]).shape;
+    return uniform(shape, 1 / std::sqrt(static_cast<double>(fan_in(weight))), random);
+  }
+  throw std::logic_error("parameter " + parameter.name + ": its model says no initialisation");
+}
+
+Tensor draw(const InitRule& rule, const Graph& graph, const Parameter& parameter,
+            const RandomStream& random) {
+  const Shape& shape = parameter.type.shape;
+  switch (rule.kind) {
+    case InitKind::kTorchDefault:
+      return torch_default(graph, parameter, random);
+    case InitKind::kConstant:
+      return filled(shape, rule.value);
+    case InitKind::kNormal:
+      return normal(shape, rule.value, random);
+    case InitKind::kUniform:
+      return uniform(shape, rule.value, random);
+    case InitKind::kKaimingNormal:
+      return normal(shape, std::sqrt(2.0 / static_cast<double>(fan_in(shape))), random);
+    case InitKind::kXavierUniform:
+      return uniform(shape, std::sqrt(6.0 / static_cast<double>(fan_in(shape) + fan_out(shape))),
+                     random);
+  }
+  throw std::logic_error("parameter " + parameter.name + ": unknown initialisation");
+}
+
 }  // namespace
 
-std::map<std::string, Tensor> initial_state(const Graph& graph, uint64_t seed) {
+std::map<std::string, Tensor> initial_state(const Model& model, const ModelSizes& sizes,
+                                            const Graph& graph, uint64_t seed) {
+  const std::vector<InitRule> rules =
+      model.init != nullptr ? model.init(sizes) : std::vector<InitRule>{};
   std::map<std::string, Tensor> state;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const Parameter& parameter = graph.parameters[i];
-    const Shape& shape = parameter.type.shape;
-    const Shape& weight = deciding_weight(graph, parameter);
-    if (is_normalisation(weight)) {
-      const bool is_bias = last_component(parameter.name) == "bias";
-      state.emplace(parameter.name, filled(shape, is_bias ? 0.0f : 1.0f));
-      continue;
+    InitRule rule{"*", InitKind::kTorchDefault};
+    for (const InitRule& candidate : rules) {
+      if (glob_match(candidate.pattern, parameter.name)) rule = candidate;
     }
-    const double bound = 1 / std::sqrt(static_cast<double>(fan_in(weight)));
     const RandomStream random(seed, RandomPurpose::kInit, static_cast<uint32_t>(i));
-    state.emplace(parameter.name, uniform(shape, bound, random));
+    state.emplace(parameter.name, draw(rule, graph, parameter, random));
   }
   for (const Buffer& buffer : graph.buffers) {
-    const bool is_variance = last_component(buffer.name) == "running_var";
-    state.emplace(buffer.name, filled(buffer.type.shape, is_variance ? 1.0f : 0.0f));
+    state.emplace(buffer.name,
+                  filled(buffer.type.shape, buffer.name.ends_with("running_var") ? 1 : 0));
   }
   return state;
 }

@@ -1,4 +1,7 @@
 // The table of built-in models and what they share. Knows nothing of how a model is built.
+#include <fmt/format.h>
+
+#include <cmath>
 
 #include "src/core/error.h"
 #include "src/train/models/model_rows.h"
@@ -6,7 +9,9 @@
 namespace lockstep {
 
 std::span<const Model> models() {
-  static const Model kModels[] = {mlp_model(), lenet_model()};
+  static const Model kModels[] = {mlp_model(),      lenet_model(), resnet20_model(), unet_model(),
+                                  detector_model(), vae_model(),   vit_model(),      gpt_model(),
+                                  bert_model(),     lstm_model()};
   return kModels;
 }
 
@@ -19,31 +24,91 @@ const Model& find_model(std::string_view name) {
   throw InputError("model '" + std::string(name) + "': unknown", did_you_mean(name, names));
 }
 
-ImageInputs add_image_inputs(GraphBuilder& builder, const ModelShape& shape) {
+ModelSizes complete_sizes(const Model& model, const ModelSizes& given) {
+  ModelSizes sizes;
+  std::vector<std::string> names;
+  for (const ModelSize& size : model.sizes) {
+    sizes.emplace(size.name, size.value);
+    names.emplace_back(size.name);
+  }
+  ProblemList problems("model '" + std::string(model.name) + "'");
+  for (const auto& [name, value] : given) {
+    const auto found = sizes.find(name);
+    if (found != sizes.end()) {
+      found->second = value;
+    } else {
+      problems.add("size '" + name + "': unknown",
+                   names.empty() ? "this model has no sizes" : did_you_mean(name, names));
+    }
+  }
+  problems.throw_if_any();
+  return sizes;
+}
+
+DataRequest data_request(const Model& model, const ModelSizes& sizes, uint64_t seed) {
+  DataRequest request{model.task, 0, seed};
+  if (sizes.contains("context")) {
+    request.context = ModelShape{1, {}, 1, sizes}.whole("context");
+  }
+  return request;
+}
+
+int64_t ModelShape::whole(std::string_view size) const {
+  constexpr double kLargest = 1 << 24;
+  const double value = sizes.at(std::string(size));
+  if (!(value >= 1 && value <= kLargest) || value != std::floor(value)) {
+    throw InputError(fmt::format("size {} {}: must be an integer in 1..{}", size, value, kLargest));
+  }
+  return static_cast<int64_t>(value);
+}
+
+double ModelShape::rate(std::string_view size) const {
+  const double value = sizes.at(std::string(size));
+  if (!(value >= 0 && value < 1)) {
+    throw InputError(fmt::format("size {} {}: must be in [0, 1)", size, value));
+  }
+  return value;
+}
+
+Value add_images(GraphBuilder& builder, const ModelShape& shape) {
   if (shape.image.size() != 3) {
     throw InputError("image shape " + to_string(shape.image) + ": must have 3 extents (C, H, W)");
   }
-  const Shape images = {shape.batch, shape.image[0], shape.image[1], shape.image[2]};
-  return {builder.input("images", {images, ElementType::kFloat}),
-          builder.input("labels", {{shape.batch}, ElementType::kInt})};
+  return builder.input("images", {{shape.batch, shape.image[0], shape.image[1], shape.image[2]},
+                                  ElementType::kFloat});
+}
+
+Value add_tokens(GraphBuilder& builder, const ModelShape& shape, int64_t context) {
+  return builder.input("tokens", {{shape.batch, context}, ElementType::kInt});
+}
+
+Value add_labels(GraphBuilder& builder, Shape shape) {
+  return builder.input("labels", {std::move(shape), ElementType::kInt});
+}
+
+Value classify(GraphBuilder& builder, const std::string& layer, const Value& logits,
+               const Value& labels) {
+  builder.name_output("logits", logits);
+  builder.name_output("labels", labels);
+  return builder.op("cross_entropy", {logits, labels}, {}, layer);
 }
 
 namespace {
 
-// What model.eval() means for a graph: batch_norm reads its running statistics and leaves them.
+// What model.eval() means for a graph: batch_norm reads its running statistics and leaves them,
+// dropout passes its input on.
 void set_evaluation_mode(Graph& graph) {
   for (Node& node : graph.nodes) {
-    if (node.op == "batch_norm") node.attributes["training"] = false;
+    const auto training = node.attributes.find("training");
+    if (training != node.attributes.end()) training->second = false;
   }
   graph.mutations.clear();
 }
 
 }  // namespace
 
-Graph finish_classifier(GraphBuilder& builder, const Value& logits, const Value& labels,
-                        bool training) {
-  builder.name_output("logits", logits);
-  builder.set_loss(builder.op("cross_entropy", {logits, labels}, {}, "loss"));
+Graph finish_model(GraphBuilder& builder, const Value& loss, bool training) {
+  builder.set_loss(loss);
   Graph graph = builder.finish();
   if (!training) set_evaluation_mode(graph);
   return graph;

@@ -10,17 +10,27 @@ namespace lockstep {
 
 Model mlp_model();
 Model lenet_model();
+Model resnet20_model();
+Model unet_model();
+Model detector_model();
+Model vae_model();
+Model vit_model();
+Model gpt_model();
+Model bert_model();
+Model lstm_model();
 
-struct ImageInputs {
-  Value images, labels;
-};
+// The input of an image model, "images" (N,C,H,W). Throws: InputError unless the data are images.
+Value add_images(GraphBuilder& builder, const ModelShape& shape);
+// The inputs of a text model, by the names data sets use.
+Value add_tokens(GraphBuilder& builder, const ModelShape& shape, int64_t context);  // (B,T)
+Value add_labels(GraphBuilder& builder, Shape shape);
 
-// The inputs of an image classifier, by the names data sets use: "images" (N,C,H,W), "labels" (N).
-ImageInputs add_image_inputs(GraphBuilder& builder, const ModelShape& shape);
+// Names logits (N,C) or (N,C,...) and labels, adds their mean cross entropy (over labels other than
+// kNoLabel) as layer `layer`.
+Value classify(GraphBuilder& builder, const std::string& layer, const Value& logits,
+               const Value& labels);
 
-// Names the logits (N,classes), adds the mean cross entropy as layer "loss" and hands the graph
-// over, in torch.nn's train() or eval() mode.
-Graph finish_classifier(GraphBuilder& builder, const Value& logits, const Value& labels,
-                        bool training);
+// Sets the loss and hands the graph over, in torch.nn's train() or eval() mode.
+Graph finish_model(GraphBuilder& builder, const Value& loss, bool training);
 
 }  // namespace lockstep

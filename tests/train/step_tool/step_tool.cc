@@ -1,15 +1,17 @@
-// One forward and backward pass of a built-in model in the FP64 engine, on weights and a batch read
-// from raw files, so that another program (PyTorch) can be compared with it. Knows no optimizer.
+// One forward and backward pass of a built-in model on weights and a batch read from raw files, so
+// that another program (PyTorch) can be compared with it. Knows no optimizer.
 //
-//   lockstep_step_tool --list MODEL          parameter names and shapes
-//   lockstep_step_tool MODEL BATCH DIR       reads  DIR/p_NAME.f64, images.f64, labels.i32
-//                                            writes DIR/loss.txt, DIR/g_NAME.f64
-// All files are raw little-endian, row-major. Buffers have their initial values.
+//   lockstep_step_tool --describe MODEL [NAME=X ...]   one line per parameter, buffer, input, mask
+//   lockstep_step_tool MODEL DIR fp64|fp32 [NAME=X ...]
+//       reads  DIR/p_NAME, DIR/b_NAME, DIR/in_PATH, DIR/mask_NODE   (f64, f32 or i32)
+//       writes DIR/loss.txt, DIR/g_NAME, DIR/m_NAME (buffers after the step)
+// NAME=X: batch=N, image=C,H,W, classes=N, or a size of the model. Every dropout node takes its
+// mask from a file. All files are raw little-endian, row-major.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <span>
 
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -20,11 +22,48 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kClasses = 10;
-const Shape kImage = {1, 28, 28};
+struct Request {
+  std::string model;
+  ModelShape shape{2, {1, 28, 28}, 10};
+};
 
-Graph step_graph(std::string_view model, int64_t batch) {
-  return differentiate(find_model(model).build({batch, kImage, kClasses}, /*training=*/true));
+Request parse_request(const std::string& model, std::span<const std::string> words) {
+  Request request{model};
+  ModelSizes sizes;
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
+    if (name == "batch") {
+      request.shape.batch = std::stoll(value);
+    } else if (name == "classes") {
+      request.shape.classes = std::stoll(value);
+    } else if (name == "image") {
+      request.shape.image.clear();
+      for (const std::string& extent : split(value, ',')) {
+        request.shape.image.push_back(std::stoll(extent));
+      }
+    } else {
+      sizes[name] = std::stod(value);
+    }
+  }
+  request.shape.sizes = complete_sizes(find_model(model), sizes);
+  return request;
+}
+
+// The forward graph with an input for every dropout's mask, path "mask_NODE".
+Graph with_masks(Graph graph) {
+  for (Node& node : graph.nodes) {
+    if (node.op != "dropout") continue;
+    const std::string id = "in" + std::to_string(graph.inputs.size());
+    graph.inputs.push_back({id, "mask_" + node.id, {node.outputs[0].shape, ElementType::kInt}});
+    node.inputs.push_back(id);
+  }
+  return graph;
+}
+
+Graph step_graph(const Request& request) {
+  return differentiate(
+      with_masks(find_model(request.model).build(request.shape, /*training=*/true)));
 }
 
 Tensor read_raw(const std::string& path, const Shape& shape, Container container) {
@@ -47,40 +86,58 @@ void write_raw(const std::string& path, const Tensor& tensor) {
   if (!file) throw InputError("'" + path + "': cannot be written");
 }
 
-void list_parameters(std::string_view model) {
-  for (const Parameter& p : step_graph(model, 1).parameters) {
-    std::cout << p.name << ' ' << to_string(p.type.shape) << '\n';
+std::string extents(const Shape& shape) {
+  std::vector<std::string> words;
+  for (const int64_t extent : shape) words.push_back(std::to_string(extent));
+  return words.empty() ? "-" : join(words, ",");
+}
+
+void describe(const Request& request) {
+  const Graph graph = step_graph(request);
+  for (const Parameter& p : graph.parameters) {
+    fmt::print("p {} {}\n", p.name, extents(p.type.shape));
+  }
+  for (const Buffer& b : graph.buffers) fmt::print("b {} {}\n", b.name, extents(b.type.shape));
+  for (const GraphInput& input : graph.inputs) {
+    if (input.id == kLossSeedId) continue;
+    fmt::print("in {} {} {}\n", input.path, extents(input.type.shape),
+               input.type.element == ElementType::kInt ? "i32" : "float");
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.op == "dropout") fmt::print("mask mask_{} {}\n", node.id, node.layer);
   }
 }
 
-void run(std::string_view model, int64_t batch, const std::string& directory) {
-  const Graph graph = step_graph(model, batch);
+void run(const Request& request, const std::string& directory, bool is_fp64) {
+  const Graph graph = step_graph(request);
   const SiteTable sites = make_sites(graph, 0);
-  Executor executor(graph, sites, lower(graph, sites, find_policy("fp32"), true), Container::kF64);
+  const Container container = is_fp64 ? Container::kF64 : Container::kF32;
+  Executor executor(graph, sites, lower(graph, sites, find_policy("fp32"), is_fp64), container);
   std::map<std::string, Tensor> bound;  // by value id
-  for (const Parameter& p : graph.parameters) {
-    bound["p:" + p.name] =
-        read_raw(directory + "/p_" + p.name + ".f64", p.type.shape, Container::kF64);
-  }
-  const auto initial = initial_state(graph, 0);
-  for (const Buffer& b : graph.buffers) {
-    bound["b:" + b.name] = initial.at(b.name).to(Container::kF64);
-  }
+  const auto read = [&](const std::string& id, const std::string& file, const TensorType& type) {
+    const bool is_int = type.element == ElementType::kInt;
+    bound[id] = read_raw(directory + "/" + file, type.shape, is_int ? Container::kI32 : container);
+  };
+  for (const Parameter& p : graph.parameters) read("p:" + p.name, "p_" + p.name, p.type);
+  for (const Buffer& b : graph.buffers) read("b:" + b.name, "b_" + b.name, b.type);
   for (const GraphInput& input : graph.inputs) {
-    if (input.id == kLossSeedId) continue;
-    const bool is_int = input.type.element == ElementType::kInt;
-    bound[input.id] = read_raw(directory + "/" + input.path + (is_int ? ".i32" : ".f64"),
-                               input.type.shape, is_int ? Container::kI32 : Container::kF64);
+    if (input.id != kLossSeedId) read(input.id, "in_" + input.path, input.type);
   }
-  bound[std::string(kLossSeedId)] = Tensor::from<double>({}, {1.0});
+  const std::string seed(kLossSeedId);
+  bound[seed] = is_fp64 ? Tensor::from<double>({}, {1.0}) : Tensor::from<float>({}, {1.0f});
   for (const auto& [id, tensor] : bound) executor.bind(id, tensor);
 
   executor.begin_step({}, 1);
   for (int node = 0; node < executor.node_count(); ++node) executor.run_node(node, nullptr, {});
-  write_text_file_atomically(directory + "/loss.txt",
-                             fmt::format("{:.17g}\n", executor.value(graph.loss).as<double>()[0]));
+  const Tensor& loss = executor.value(graph.loss);
+  write_text_file_atomically(
+      directory + "/loss.txt",
+      fmt::format("{:.17g}\n", is_fp64 ? loss.as<double>()[0] : loss.as<float>()[0]));
   for (const auto& [name, id] : graph.gradients) {
-    write_raw(directory + "/g_" + name + ".f64", executor.value(id));
+    write_raw(directory + "/g_" + name, executor.value(id));
+  }
+  for (const Mutation& mutation : graph.mutations) {
+    write_raw(directory + "/m_" + mutation.buffer, executor.value(mutation.value));
   }
 }
 
@@ -89,13 +146,15 @@ void run(std::string_view model, int64_t batch, const std::string& directory) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
+  const std::span<const std::string> words(args);
   try {
-    if (args.size() == 2 && args[0] == "--list") {
-      lockstep::list_parameters(args[1]);
-    } else if (args.size() == 3) {
-      lockstep::run(args[0], std::atoll(args[1].c_str()), args[2]);
+    if (args.size() >= 2 && args[0] == "--describe") {
+      lockstep::describe(lockstep::parse_request(args[1], words.subspan(2)));
+    } else if (args.size() >= 3 && (args[2] == "fp64" || args[2] == "fp32")) {
+      lockstep::run(lockstep::parse_request(args[0], words.subspan(3)), args[1], args[2] == "fp64");
     } else {
-      std::cerr << "usage: lockstep_step_tool --list MODEL | MODEL BATCH DIR\n";
+      std::cerr << "usage: lockstep_step_tool --describe MODEL [NAME=X ...]\n"
+                   "       lockstep_step_tool MODEL DIR fp64|fp32 [NAME=X ...]\n";
       return 2;
     }
   } catch (const lockstep::InputError& error) {
