@@ -11,6 +11,7 @@
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
 #include "src/train/data/noise.h"
+#include "src/train/data/sources.h"
 #include "src/train/evaluate.h"
 #include "src/train/lane.h"
 #include "src/train/models/model.h"
@@ -123,7 +124,9 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   collect(problems, [&] { model = &find_model(options.model); });
   if (model != nullptr && options.data.empty()) options.data = model->default_data;
   ModelSizes sizes;
-  if (model != nullptr) {
+  if (model == nullptr && !options.data.empty()) {
+    collect(problems, [&] { find_data_source(options.data); });
+  } else if (model != nullptr) {
     collect(problems, [&] {
       sizes = complete_sizes(*model, options.sizes);
       data = open_data_set(options.data, data_request(*model, sizes, options.seed));
