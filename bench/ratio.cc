@@ -132,10 +132,18 @@ void Table::add(const Row& row, double peer_seconds, double seconds) {
 
 int Table::print() const {
   const auto value = [](const Row& row, double seconds) {
-    constexpr double kGiga = 1e9;
-    return row.unit == Unit::kNsPerElement
-               ? fmt::format("{:.3f} ns/element", seconds * kGiga / row.amount)
-               : fmt::format("{:.1f} GF/s", row.amount / seconds / kGiga);
+    constexpr double kGiga = 1e9, kKilo = 1e3, kMega = 1e6;
+    switch (row.unit) {
+      case Unit::kNsPerElement:
+        return fmt::format("{:.3f} ns/element", seconds * kGiga / row.amount);
+      case Unit::kGigaflops:
+        return fmt::format("{:.1f} GF/s", row.amount / seconds / kGiga);
+      case Unit::kMilliseconds:
+        return fmt::format("{:.1f} ms", seconds * kKilo);
+      case Unit::kMegabytes:
+        return fmt::format("{:.0f} MB", seconds / kMega);
+    }
+    return std::string();
   };
   std::vector<std::vector<std::string>> cells = {
       {"work", "size", "threads", "measured", "peer", "ratio", "target"}};

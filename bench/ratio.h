@@ -32,9 +32,10 @@ struct Options {
 // Exits with code 2 on an unknown option.
 Options start(int argc, char** argv, const std::function<void(int threads)>& start_peers = {});
 
-enum class Unit { kNsPerElement, kGigaflops };
+enum class Unit { kNsPerElement, kGigaflops, kMilliseconds, kMegabytes };
 
-// What one row says. `amount`: elements or floating-point operations of one call.
+// What one row says. `amount`: elements or floating-point operations of one call. kMegabytes rows
+// are added with bytes in place of seconds.
 // `target`: the ratio that is to be reached, time over peer's time; 0: none.
 struct Row {
   std::string work, size;

@@ -11,4 +11,7 @@ foreach(file IN LISTS bench_files)
 endforeach()
 target_link_libraries(bench_gemm PRIVATE ${LOCKSTEP_DNNL} OpenMP::OpenMP_CXX)
 target_link_libraries(bench_alternatives PRIVATE Eigen3::Eigen)
-target_compile_definitions(bench_alternatives PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+target_link_libraries(bench_step PRIVATE lockstep_train)
+foreach(name bench_alternatives bench_step)  # they start Python scripts beside them
+  target_compile_definitions(${name} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+endforeach()

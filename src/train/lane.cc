@@ -210,7 +210,9 @@ void Lane::begin_step(int64_t step, const Batch& batch) {
 }
 
 void Lane::run_node(int node, const Lane* reference, LaneStep& record) {
-  executor_.run_node(node, reference == nullptr ? nullptr : &reference->executor_, record.sites);
+  const std::span<SiteRecord> records =
+      context_.measure ? std::span<SiteRecord>(record.sites) : std::span<SiteRecord>();
+  executor_.run_node(node, reference == nullptr ? nullptr : &reference->executor_, records);
 }
 
 // Everything a checkpoint holds of a lane, by the names it has there.

@@ -44,6 +44,7 @@ struct LaneContext {
   uint64_t seed = 0;
   std::map<std::string, UpdateSites> update_sites;  // by parameter name
   LaneMode mode = LaneMode::kFree;
+  bool measure = true;  // see RunOptions
 };
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
                               const OptimizerSpec& spec, uint64_t seed);

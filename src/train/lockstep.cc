@@ -153,6 +153,7 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   sites = make_sites(graph, static_cast<int>(states.size()));
   context = make_lane_context(graph, sites, options.optimizer, options.seed);
   context.mode = options.mode;
+  context.measure = options.measure;
   const auto initial = initial_state(*model, sizes, graph, options.seed);
   for (LaneDescription& lane : description.lanes) {
     collect(problems, [&] {

@@ -39,6 +39,9 @@ struct RunOptions {
   int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;
   uint64_t seed = 1;
+  // False: nothing is measured, records hold loss, scale and time alone. For benchmarks; a run file
+  // needs everything.
+  bool measure = true;
   // By lane: the TOML that its policy file held when the run began. A resumed run
   // (RunFile::options) goes on with these; the files may have gone or changed. Empty: the files are
   // read.
