@@ -51,6 +51,12 @@ struct OpCall {
   QuantizeSpec inner = {};
 };
 
+// The extents of a sum of products: `count` independent ones, C (M,N) = A (M,K) B (K,N). A
+// convolution is the product that its im2col form is.
+struct ProductShape {
+  int64_t count = 1, m = 0, n = 0, k = 0;
+};
+
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
 
 struct OpDef {
@@ -78,6 +84,9 @@ struct OpDef {
   std::vector<int> product_operands = {0, 1};
   // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one.
   int differentiable_outputs = 1;
+  // Of ops with a gemm accumulator: the products they are, for advice.
+  std::vector<ProductShape> (*products)(const Node& node,
+                                        std::span<const TensorType> inputs) = nullptr;
 };
 
 std::span<const OpDef> ops();

@@ -43,6 +43,7 @@ LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int6
   hdf5::write_attribute(group, layout::kFallbacks, fallbacks);
   hdf5::write_attribute(group, layout::kDiedAt, int64_t{-1});
   hdf5::write_attribute(group, layout::kPolicyHash, layout::hex(lane.policy.hash()));
+  hdf5::write_attribute(group, layout::kMemory, to_json(lane.memory));
   hdf5::write_text(group, layout::kPolicy, lane.policy.text);
   r.site_count_ = site_count;
   r.histogram_every_ = histogram_every;

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-inline constexpr int kRunFormatVersion = 1;
+inline constexpr int kRunFormatVersion = 2;
 
 // An Observer that writes the run file and, beside it, the checkpoints `PATH.state` (newest) and
 // `PATH.state.1` (the one before).
@@ -52,6 +52,7 @@ struct LaneInfo {
   std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
   bool is_reference = false;
   int64_t died_at = -1;
+  MemoryFacts memory;  // what the lane's recipe keeps on hardware, in bytes
 };
 struct Evaluation {
   int64_t steps_done = 0;
@@ -73,6 +74,8 @@ class RunFile {
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
+  // The step's sums of products as JSON: see docs/run-file.md.
+  const std::string& products_json() const;
   const SiteTable& sites() const;
   const std::vector<LaneInfo>& lanes() const;   // the reference first
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean

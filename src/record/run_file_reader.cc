@@ -26,7 +26,7 @@ struct RunFile::Impl {
   hdf5::Handle file;
   int64_t steps = 0;
   RunOptions options;
-  std::string command_line, graph_json;
+  std::string command_line, graph_json, products_json;
   std::map<std::string, std::string> environment;
   SiteTable sites;
   std::vector<LaneInfo> lanes;
@@ -118,6 +118,13 @@ void RunFile::Impl::open(bool allow_empty) {
                     hdf5::text_attribute(root, layout::kLockstepVersion)),
         "read it with that version of Lockstep or a newer one");
   }
+  if (version < kRunFormatVersion) {
+    throw InputError(
+        fmt::format("run file '{}': format version {}, {} is wanted (written by Lockstep {})", path,
+                    version, kRunFormatVersion,
+                    hdf5::text_attribute(root, layout::kLockstepVersion)),
+        "replay it again: its command line is in the attribute command_line");
+  }
   steps = hdf5::int_attribute(root, layout::kStepsComplete);
   if (steps <= 0 && !allow_empty) {
     throw InputError(fmt::format("run file '{}': no complete step", path),
@@ -132,6 +139,7 @@ void RunFile::Impl::read_description() {
   environment = nlohmann::json::parse(hdf5::text_attribute(root, layout::kEnvironment))
                     .get<std::map<std::string, std::string>>();
   graph_json = hdf5::read_text(root, layout::kGraph);
+  products_json = hdf5::read_text(root, layout::kProducts);
   sites = read_sites(root);
   const hdf5::Handle group = hdf5::open_group(root, layout::kLanes);
   for (const std::string& name : lane_names(root)) {
@@ -145,6 +153,8 @@ void RunFile::Impl::read_description() {
     info.policy_text = hdf5::read_text(lane.id(), layout::kPolicy);
     info.is_reference = hdf5::int_attribute(lane.id(), layout::kIsReference) != 0;
     info.died_at = hdf5::int_attribute(lane.id(), layout::kDiedAt);
+    info.memory =
+        memory_facts_from_json(hdf5::text_attribute(lane.id(), layout::kMemory));
     if (info.died_at >= steps) info.died_at = -1;  // said in a step that was not completed
   }
   if (lanes.empty()) damaged("it has no lane");
@@ -178,6 +188,9 @@ const std::string& RunFile::command_line() const {
 }
 const std::map<std::string, std::string>& RunFile::environment() const {
   return impl_->environment;
+}
+const std::string& RunFile::products_json() const {
+  return impl_->products_json;
 }
 const std::string& RunFile::graph_json() const {
   return impl_->graph_json;

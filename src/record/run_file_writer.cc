@@ -12,6 +12,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/json.h"
+#include "src/graph/layer_facts.h"
 #include "src/record/checkpoint.h"
 #include "src/record/commit_driver.h"
 #include "src/record/environment.h"
@@ -187,6 +188,7 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   hdf5::write_attribute(root, layout::kRunHash, record.run_hash);
   hdf5::write_attribute(root, layout::kStepsComplete, int64_t{0});
   hdf5::write_text(root, layout::kGraph, to_json(*description.step_graph));
+  hdf5::write_text(root, layout::kProducts, to_json(product_facts(*description.step_graph)));
   write_sites(root, sites);
   const hdf5::Handle group = hdf5::create_group(root, layout::kLanes);
   const int64_t site_count = static_cast<int64_t>(sites.sites.size());

@@ -82,6 +82,8 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   const Graph& graph = *context.step_graph;
   const Container container = executor_.container();
   const size_t state_count = context.optimizer->state_names(context.spec).size();
+  description_.memory = memory_facts(graph, executor_.program(), description.policy,
+                                     static_cast<int>(state_count));
   parameters_.resize(graph.parameters.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = graph.parameters[i];

@@ -12,6 +12,7 @@
 #include "emulation/kernel_set.h"
 #include "emulation/tensor_stats.h"
 #include "src/graph/ir.h"
+#include "src/graph/layer_facts.h"
 #include "src/graph/policy.h"
 #include "src/graph/site.h"
 
@@ -26,6 +27,7 @@ struct LaneDescription {
   std::string target;  // "" or the text behind '@'
   bool is_reference = false;
   std::vector<std::string> fallbacks;  // kernels the engine lacked
+  MemoryFacts memory;                  // what the recipe keeps on hardware
 };
 
 // What is known before the first step; constant over the run.
