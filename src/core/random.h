@@ -15,13 +15,14 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint3
 
 // A named stream of 32-bit numbers. `purpose` keeps streams of one seed apart (kInit, kShuffle,
 // ...).
-enum class RandomPurpose : uint32_t { kInit = 1, kShuffle, kSyntheticData, kTwin, kTest };
+enum class RandomPurpose : uint32_t { kInit = 1, kShuffle, kSyntheticData, kTwin, kTest, kDropout };
 
 class RandomStream {
  public:
   RandomStream(uint64_t seed, RandomPurpose purpose, uint32_t index = 0);
-  uint32_t bits(uint64_t n) const;   // the n-th number
-  double uniform(uint64_t n) const;  // [0, 1), 32 bits of resolution
+  uint32_t bits(uint64_t n) const;                     // the n-th number
+  std::array<uint32_t, 4> four(uint64_t block) const;  // numbers 4 block to 4 block + 3
+  double uniform(uint64_t n) const;                    // [0, 1), 32 bits of resolution
   // A permutation of 0..size-1 (Fisher-Yates driven by bits(n)), written into `out`.
   template <typename Vector>
   void shuffle(Vector& out) const {

@@ -34,6 +34,15 @@ struct RowLayout {
   template <typename T>
   void scatter(const T* rows, T* x) const;
 
+  // Calls write(rows) with an array of (rows, cols) whose elements then stand at their places in x.
+  template <typename T, typename Write>
+  void write_rows(T* x, Write write) const {
+    if (in_place) return write(x);
+    std::vector<T> storage(static_cast<size_t>(rows * cols));
+    write(storage.data());
+    scatter(static_cast<const T*>(storage.data()), x);
+  }
+
  private:
   struct Dim {
     int64_t extent, stride;

@@ -1,6 +1,5 @@
 // sum and mean over any dimensions; the terms of a result are added in row-major order.
-#include "emulation/fast_round.h"
-#include "emulation/scalar/chunks.h"
+#include "emulation/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -21,11 +20,8 @@ void run_sum(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     T* y = output<T>(call, 0);
-    call.kernels.of<T>().channel_sum(x, y, 1, layout.rows, layout.cols, call.reduce_accumulator);
-    if (!kMean) return;
-    for (int64_t i = 0; i < layout.rows; ++i) {
-      y[i] = canonical_nan(y[i] / static_cast<T>(layout.cols));
-    }
+    row_sums(call.kernels.of<T>().row, x, y, layout.rows, layout.cols, call.reduce_accumulator);
+    if (kMean) repeat_rows(y, static_cast<T>(layout.cols), y, layout.rows, 1);
   });
 }
 
@@ -51,20 +47,10 @@ void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const Shape& shape = output_shape(call, 0);
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
-    const T* dy = input<T>(call, 0);
-    std::vector<T> storage;
-    T* rows = output<T>(call, 0);
-    if (!layout.in_place) {
-      storage.resize(static_cast<size_t>(layout.rows * layout.cols));
-      rows = storage.data();
-    }
-    parallel_chunks(layout.rows, row_grain(layout.cols), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T value = canonical_nan(kMean ? dy[row] / static_cast<T>(layout.cols) : dy[row]);
-        std::fill_n(rows + row * layout.cols, layout.cols, value);
-      }
+    const T divisor = kMean ? static_cast<T>(layout.cols) : T(1);
+    layout.write_rows(output<T>(call, 0), [&](T* rows) {
+      repeat_rows(input<T>(call, 0), divisor, rows, layout.rows, layout.cols);
     });
-    if (!layout.in_place) layout.scatter(rows, output<T>(call, 0));
   });
 }
 
