@@ -12,6 +12,7 @@
 
 #include "emulation/block_quantize.h"
 #include "emulation/dot.h"
+#include "emulation/elementwise_functions.h"
 #include "emulation/quantize.h"
 
 namespace lockstep {
@@ -153,6 +154,14 @@ struct AdamArgs {  // decoupled: w *= 1 - lr wd first (AdamW); else g += wd w (A
   OptimizerMeasurements measured = {};
 };
 
+// What kernels over rows (softmax, sums, norms) are made of. They run on the calling thread.
+template <typename T>
+struct RowFunctions {
+  // Sum of at most 4096 terms: one block of emulation/reduction.h.
+  double (*block_sum)(const T* terms, int64_t count, const Accumulator&);
+  void (*exp)(const T* x, T* y, int64_t count);  // y may be x
+};
+
 template <typename T>
 struct Kernels {
   // rounding and measuring (see quantize.h)
@@ -179,16 +188,24 @@ struct Kernels {
   void (*scale)(const T* x, T factor, T* y, int64_t count);
   void (*relu)(const T* x, T* y, int64_t count);                         // NaN stays NaN
   void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t count);  // 0 at x == 0
+  UnaryKernel<T> unary;
+  UnaryBackwardKernel<T> unary_backward;
+  BinaryKernel<T> binary;
   // windows
   void (*max_pool2d)(const PoolShape&, const T* x, T* y, int32_t* argmax);  // argmax: h*W + w
   void (*max_pool2d_backward)(const PoolShape&, const T* dy, const int32_t* argmax, T* dx);
   // normalisation and losses
+  RowFunctions<T> row;
   void (*batch_norm)(const BatchNormArgs<T>&);
   void (*batch_norm_backward)(const BatchNormBackwardArgs<T>&);
   // softmax over the last axis of (R,C); backward dx = y * (dy - sum(dy * y))
   void (*softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
   void (*softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                            const Accumulator&);
+  // y = x - log(sum exp x), backward dx = dy - exp(y) * sum(dy); shapes as softmax
+  void (*log_softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
+  void (*log_softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
+                               const Accumulator&);
   // mean over rows of logsumexp(x) - x[target]; target in [0, cols) (checked by the caller)
   void (*cross_entropy)(const T* x, const int32_t* target, T* loss, int64_t rows, int64_t cols,
                         const Accumulator&);

@@ -34,7 +34,7 @@ template <typename T>
 void cross_entropy_backward_with(BlockSum<T> block_sum, const T* x, const int32_t* target, T dloss,
                                  T* dx, int64_t rows, int64_t cols,
                                  const Accumulator& accumulator) {
-  softmax_with<T>(block_sum, x, dx, rows, cols, accumulator);
+  softmax_with<T>({block_sum, scalar_row_exp<T>}, x, dx, rows, cols, accumulator);
   const T factor = dloss / static_cast<T>(rows);
   parallel_chunks(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

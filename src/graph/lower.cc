@@ -192,6 +192,13 @@ class Lowering {
     return policy_.unlisted.value_or(op.cast_class);
   }
 
+  // The format that the node itself names for its output, or null.
+  const Format* own_format(const Node& node, const OpDef& op) const {
+    if (op.format_attribute.empty()) return nullptr;
+    if (container_->is_fp64()) return container_;
+    return &find_format(string_attribute(node, op.format_attribute, ""));
+  }
+
   // What the node's class casts its operands to and gives its output; null: follow the operands.
   const Format* class_format(const Node& node, const OpDef& op, const Format* compute) const {
     if (compute != nullptr) return compute;
@@ -216,7 +223,8 @@ class Lowering {
   void lower_forward(const Node& node) {
     const OpDef& op = find_op(node.op);
     const Format* compute = rules_.compute(node);
-    const Format* target = class_format(node, op, compute);
+    const Format* own = own_format(node, op);
+    const Format* target = own != nullptr ? nullptr : class_format(node, op, compute);
     Operands& used = operands_[node.id];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const int value = builder_.stored(node.inputs[i]);
@@ -232,7 +240,8 @@ class Lowering {
     std::vector<const Format*> formats;
     const Format* first = target != nullptr ? target : followed(op, used.format);
     for (size_t k = 0; k < node.outputs.size(); ++k) {
-      formats.push_back(extra_output_format(node, op, k, compute, first));
+      formats.push_back(
+          k == 0 && own != nullptr ? own : extra_output_format(node, op, k, compute, first));
     }
     compute_[node.id] = compute;
     add_op(node, op, used.value, used.seen, formats, compute, node.op);

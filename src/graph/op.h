@@ -82,11 +82,15 @@ struct OpDef {
   // Of ops with a gemm accumulator: the operands that are factors of the products, which a policy
   // with [gemm] operand (TF32) rounds. A bias is added, not multiplied.
   std::vector<int> product_operands = {0, 1};
-  // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one.
+  // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one. 0: the op
+  // ends the way of gradients, and what is computed from it alone needs none.
   int differentiable_outputs = 1;
   // Of ops with a gemm accumulator: the products they are, for advice.
   std::vector<ProductShape> (*products)(const Node& node,
                                         std::span<const TensorType> inputs) = nullptr;
+  // The attribute that names output 0's format in every lane but the truth lane; its operand is
+  // then read as it is. Empty: the cast class decides.
+  std::string_view format_attribute = {};
 };
 
 std::span<const OpDef> ops();
@@ -96,6 +100,7 @@ const OpDef& find_op(std::string_view name);  // Throws: InputError with a did-y
 int64_t int_attribute(const Node& node, std::string_view name, int64_t fallback);
 double double_attribute(const Node& node, std::string_view name, double fallback);
 bool bool_attribute(const Node& node, std::string_view name, bool fallback);
+std::string string_attribute(const Node& node, std::string_view name, std::string fallback);
 std::vector<int64_t> ints_attribute(const Node& node, std::string_view name,
                                     std::vector<int64_t> fallback);
 

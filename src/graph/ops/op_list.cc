@@ -8,7 +8,9 @@
 
 #define LOCKSTEP_OP_FILES(file)                                                                 \
   file(linear) file(matmul) file(conv2d) file(batch_norm) file(relu) file(max_pool2d) file(add) \
-      file(mul) file(sum_to) file(reshape) file(softmax) file(cross_entropy) file(mse_loss)
+      file(mul) file(binary) file(unary) file(pow) file(where) file(cast) file(dropout)         \
+          file(sum_to) file(sum) file(amax) file(var_mean) file(cumsum) file(logsumexp)         \
+              file(reshape) file(softmax) file(cross_entropy) file(mse_loss)
 
 namespace lockstep {
 
