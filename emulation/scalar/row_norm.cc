@@ -159,10 +159,10 @@ void scalar_row_norm_backward(const RowNormBackwardArgs<T>& args) {
   row_norm_backward_with(kScalarLoops<T>, args);
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                               \
-  template void row_norm_with(const RowNormLoops<T>&, const RowNormArgs<T>&);                 \
+#define LOCKSTEP_INSTANTIATE(T)                                                                \
+  template void row_norm_with(const RowNormLoops<T>&, const RowNormArgs<T>&);                  \
   template void row_norm_backward_with(const RowNormLoops<T>&, const RowNormBackwardArgs<T>&); \
-  template void scalar_row_norm(const RowNormArgs<T>&);                                       \
+  template void scalar_row_norm(const RowNormArgs<T>&);                                        \
   template void scalar_row_norm_backward(const RowNormBackwardArgs<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -1,6 +1,6 @@
-// Layer, RMS and group normalisation, row by row (emulation/kernel_set.h, RowNormArgs): the order of
-// the work and its sums. The loops over elements are a table, so that an instruction set supplies
-// only those.
+// Layer, RMS and group normalisation, row by row (emulation/kernel_set.h, RowNormArgs): the order
+// of the work and its sums. The loops over elements are a table, so that an instruction set
+// supplies only those.
 #pragma once
 
 #include "emulation/kernel_set.h"

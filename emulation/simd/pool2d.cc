@@ -111,14 +111,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep {
 
-#define LOCKSTEP_MAX_POOL(SET, TARGET)                                                           \
-  void SET##_max_pool2d(const PoolShape& s, const float* x, float* y, int32_t* argmax) {         \
-    constexpr int64_t kWidestStride = 2;                                                         \
-    if (s.stride_w > kWidestStride) return scalar_max_pool2d(s, x, y, argmax);                   \
-    parallel_chunks(s.batch * s.channels, row_grain(s.in_height * s.in_width),                   \
-                    [&](int64_t begin, int64_t end) {                                            \
-                      TARGET::pool_planes(s, x, y, argmax, begin, end);                          \
-                    });                                                                          \
+#define LOCKSTEP_MAX_POOL(SET, TARGET)                                                          \
+  void SET##_max_pool2d(const PoolShape& s, const float* x, float* y, int32_t* argmax) {        \
+    constexpr int64_t kWidestStride = 2;                                                        \
+    if (s.stride_w > kWidestStride) return scalar_max_pool2d(s, x, y, argmax);                  \
+    parallel_chunks(                                                                            \
+        s.batch* s.channels, row_grain(s.in_height* s.in_width),                                \
+        [&](int64_t begin, int64_t end) { TARGET::pool_planes(s, x, y, argmax, begin, end); }); \
   }
 LOCKSTEP_MAX_POOL(avx2, N_AVX2)
 LOCKSTEP_MAX_POOL(avx512, N_AVX3)

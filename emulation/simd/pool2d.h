@@ -1,5 +1,5 @@
-// Max pooling in vectors along a row of windows: the bits of emulation/scalar/pool2d.h. Strides of 1
-// and 2 along the row, other windows run the scalar loop. Requires: cpu_has_avx2() or
+// Max pooling in vectors along a row of windows: the bits of emulation/scalar/pool2d.h. Strides of
+// 1 and 2 along the row, other windows run the scalar loop. Requires: cpu_has_avx2() or
 // cpu_has_avx512() (emulation/simd/targets.h).
 #pragma once
 

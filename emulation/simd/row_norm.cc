@@ -147,8 +147,8 @@ void column_sums(const RowNormBackwardArgs<T>& a, int64_t first, int64_t last) {
   }
   const auto store = [&](T* out, std::vector<std::vector<double>>& parts) {
     for (int64_t i = 0; out != nullptr && i < n; ++i) {
-      out[first + i] = static_cast<T>(
-          join_block_sums(std::move(parts[static_cast<size_t>(i)]), *a.accumulator));
+      out[first + i] =
+          static_cast<T>(join_block_sums(std::move(parts[static_cast<size_t>(i)]), *a.accumulator));
     }
   };
   store(a.dbias, bias_blocks);
@@ -174,18 +174,18 @@ void use_loops(Kernels<T>& kernels) {
 
 }  // namespace
 
-#define LOCKSTEP_LOOPS(TARGET, T, SUM)                                       \
-  {                                                                          \
-    SUM, TARGET::squares<T>, TARGET::normalise<T>, TARGET::terms<T>,         \
-        TARGET::input_gradient<T>, TARGET::column_sums<T>                    \
+#define LOCKSTEP_LOOPS(TARGET, T, SUM)                                                          \
+  {                                                                                             \
+    SUM, TARGET::squares<T>, TARGET::normalise<T>, TARGET::terms<T>, TARGET::input_gradient<T>, \
+        TARGET::column_sums<T>                                                                  \
   }
-#define LOCKSTEP_USE_ROW_NORM(SET, TARGET)                                                      \
+#define LOCKSTEP_USE_ROW_NORM(SET, TARGET)                                                         \
   static constexpr RowNormLoops<float> SET##_f32 = LOCKSTEP_LOOPS(TARGET, float, SET##_block_sum); \
-  static constexpr RowNormLoops<double> SET##_f64 =                                             \
-      LOCKSTEP_LOOPS(TARGET, double, scalar_block_sum<double>);                                 \
-  void use_##SET##_row_norm(KernelSet& set) {                                                   \
-    use_loops<float, &SET##_f32>(set.f32);                                                      \
-    use_loops<double, &SET##_f64>(set.f64);                                                     \
+  static constexpr RowNormLoops<double> SET##_f64 =                                                \
+      LOCKSTEP_LOOPS(TARGET, double, scalar_block_sum<double>);                                    \
+  void use_##SET##_row_norm(KernelSet& set) {                                                      \
+    use_loops<float, &SET##_f32>(set.f32);                                                         \
+    use_loops<double, &SET##_f64>(set.f64);                                                        \
   }
 LOCKSTEP_USE_ROW_NORM(avx2, N_AVX2)
 LOCKSTEP_USE_ROW_NORM(avx512, N_AVX3)

@@ -1,5 +1,5 @@
-// Row normalisation in vectors: the bits of emulation/scalar/row_norm.h. Requires: cpu_has_avx2() or
-// cpu_has_avx512() (emulation/simd/targets.h).
+// Row normalisation in vectors: the bits of emulation/scalar/row_norm.h. Requires: cpu_has_avx2()
+// or cpu_has_avx512() (emulation/simd/targets.h).
 #pragma once
 
 #include "emulation/kernel_set.h"
