@@ -21,14 +21,17 @@
 #include "emulation/scalar/pool2d.h"
 #include "emulation/scalar/quantize.h"
 #include "emulation/scalar/reduce.h"
+#include "emulation/scalar/row_norm.h"
 #include "emulation/scalar/softmax.h"
 #include "emulation/simd/block_quantize.h"
 #include "emulation/simd/conv2d.h"
 #include "emulation/simd/elementwise.h"
 #include "emulation/simd/functions.h"
 #include "emulation/simd/gemm.h"
+#include "emulation/simd/pool2d.h"
 #include "emulation/simd/quantize.h"
 #include "emulation/simd/reduce.h"
+#include "emulation/simd/row_norm.h"
 #include "emulation/simd/targets.h"
 #include "src/core/error.h"
 
@@ -60,6 +63,8 @@ constexpr Kernels<T> make_scalar() {
       .row = kScalarRow<T>,
       .batch_norm = scalar_batch_norm<T>,
       .batch_norm_backward = scalar_batch_norm_backward<T>,
+      .row_norm = scalar_row_norm<T>,
+      .row_norm_backward = scalar_row_norm_backward<T>,
       .softmax = scalar_softmax<T>,
       .softmax_backward = scalar_softmax_backward<T>,
       .log_softmax = scalar_log_softmax<T>,
@@ -90,6 +95,8 @@ KernelSet make_avx2() {
   use_avx2_elementwise(set.f64);
   use_avx2_functions(set.f32);
   use_avx2_functions(set.f64);
+  use_avx2_row_norm(set);
+  set.f32.max_pool2d = avx2_max_pool2d;
   set.f32.gemm = avx2_gemm;
   set.f32.rounded_gemm = avx2_rounded_gemm;
   set.f64.gemm = avx2_gemm;
@@ -116,6 +123,8 @@ KernelSet make_avx512() {
   use_avx512_elementwise(set.f64);
   use_avx512_functions(set.f32);
   use_avx512_functions(set.f64);
+  use_avx512_row_norm(set);
+  set.f32.max_pool2d = avx512_max_pool2d;
   set.f32.gemm = avx512_gemm;
   set.f32.rounded_gemm = avx512_rounded_gemm;
   set.f64.gemm = avx512_gemm;

@@ -71,10 +71,12 @@ struct ConvArgs {
   uint8_t* events = nullptr;  // as GemmArgs, shape of out
 };
 
-// 2-d max pooling. Ties go to the first element in scan order; a NaN wins; padding never does.
+// Windows of 2-d pooling. pad_h, pad_w: above and left; what the last windows need below and on the
+// right follows from the output's extents.
 struct PoolShape {
   int64_t batch, channels, in_height, in_width, out_height, out_width;
   int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h = 0, pad_w = 0;
+  int64_t dilation_h = 1, dilation_w = 1;
 };
 
 // Batch normalisation over (N, S) of x (N,C,S). Sums go through `accumulator`, the rest is T.
@@ -99,6 +101,31 @@ struct BatchNormBackwardArgs {
   bool training;
   const T *x, *dy, *weight, *mean, *inv_std;
   T *dx, *dweight, *dbias;
+  const Accumulator* accumulator;
+};
+
+// Normalisation of the rows of x (R,C): layer, RMS and group normalisation. Sums go through
+// `accumulator` in the order of emulation/reduction.h, the rest is T.
+//   mean = sum x / C (0 when not centred);  inv_std = 1 / sqrt(sum (x - mean)^2 / C + eps)
+//   y = (x - mean) * inv_std * w + b;  row r takes the weights of group r mod `groups`, and
+//   `spatial` consecutive elements of a row share one: w, b (groups * C / spatial), null: 1 and 0
+template <typename T>
+struct RowNormArgs {
+  int64_t rows, cols, groups = 1, spatial = 1;
+  double eps;
+  bool centred;
+  const T *x, *weight, *bias;
+  T *y, *mean, *inv_std;  // mean: null when not centred
+  const Accumulator* accumulator;
+};
+// g = dy w;  dx = inv_std / C * ((C g - sum g) - xhat sum(g xhat)), without the sum of g when not
+// centred;  dw = sum(dy xhat), db = sum dy over what shares the weight.
+template <typename T>
+struct RowNormBackwardArgs {
+  int64_t rows, cols, groups = 1, spatial = 1;
+  bool centred;
+  const T *x, *dy, *weight, *mean, *inv_std;
+  T *dx, *dweight, *dbias;  // dweight, dbias: null when not wanted
   const Accumulator* accumulator;
 };
 
@@ -191,13 +218,15 @@ struct Kernels {
   UnaryKernel<T> unary;
   UnaryBackwardKernel<T> unary_backward;
   BinaryKernel<T> binary;
-  // windows
+  // windows; max pooling: ties go to the first element in scan order; a NaN wins; padding never does
   void (*max_pool2d)(const PoolShape&, const T* x, T* y, int32_t* argmax);  // argmax: h*W + w
   void (*max_pool2d_backward)(const PoolShape&, const T* dy, const int32_t* argmax, T* dx);
   // normalisation and losses
   RowFunctions<T> row;
   void (*batch_norm)(const BatchNormArgs<T>&);
   void (*batch_norm_backward)(const BatchNormBackwardArgs<T>&);
+  void (*row_norm)(const RowNormArgs<T>&);
+  void (*row_norm_backward)(const RowNormBackwardArgs<T>&);
   // softmax over the last axis of (R,C); backward dx = y * (dy - sum(dy * y))
   void (*softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
   void (*softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,

@@ -116,10 +116,12 @@ TEST_CASE("shape rules: what they refuse, and that they say why") {
   CHECK(contains(refusal("matmul", {floats({3, 4}), floats({5, 6})}), "inner extents are 4 and 5"));
   const TensorType image = floats({2, 4, 7, 7}), weight = floats({6, 4, 3, 3});
   CHECK(contains(refusal("conv2d", {image, floats({6, 2, 3, 3})}), "expects 2"));
-  CHECK(
-      contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{2}}}), "not supported yet"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{2}}}), "expects 8 in 2"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{0}}}), "at least 1"));
+  CHECK(contains(refusal("conv2d", {image, floats({6, 1, 3, 3})}, {{"groups", int64_t{4}}}),
+                 "must be a multiple of the 4 groups"));
   CHECK(contains(refusal("conv2d", {image, weight}, {{"stride", Shape{0, 1}}}), "at least 1"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"padding", Shape{1, 1, 1}}}), "must have 2"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"padding", Shape{1, 1, 1}}}), "1, 2 or 4"));
   CHECK(contains(refusal("conv2d", {image, floats({6, 4, 9, 9})}), "does not fit"));
   CHECK(contains(refusal("conv2d", {image, weight}, {{"strides", Shape{1, 1}}}),
                  "did you mean 'stride'?"));
