@@ -25,6 +25,7 @@
 #include "emulation/simd/conv2d.h"
 #include "emulation/simd/elementwise.h"
 #include "emulation/simd/gemm.h"
+#include "emulation/simd/loss.h"
 #include "emulation/simd/quantize.h"
 #include "emulation/simd/reduce.h"
 #include "emulation/simd/targets.h"
@@ -58,8 +59,6 @@ constexpr Kernels<T> make_scalar() {
       .softmax_backward = scalar_softmax_backward<T>,
       .cross_entropy = scalar_cross_entropy<T>,
       .cross_entropy_backward = scalar_cross_entropy_backward<T>,
-      .mse_loss = scalar_mse_loss<T>,
-      .mse_loss_backward = scalar_mse_loss_backward<T>,
       .sgd = scalar_sgd<T>,
       .adam = scalar_adam<T>,
   };
@@ -77,6 +76,8 @@ KernelSet make_avx2() {
   set.f32.quantize_blocks = avx2_quantize_blocks;
   set.f32.finite_abs_max = avx2_finite_abs_max;
   use_avx2_sums(set.f32);
+  use_avx2_losses(set.f32);
+  use_avx2_losses(set.f64);
   use_avx2_elementwise(set.f32);
   use_avx2_elementwise(set.f64);
   set.f32.gemm = avx2_gemm;
@@ -100,6 +101,8 @@ KernelSet make_avx512() {
   set.f32.quantize_blocks = avx512_quantize_blocks;
   set.f32.finite_abs_max = avx512_finite_abs_max;
   use_avx512_sums(set.f32);
+  use_avx512_losses(set.f32);
+  use_avx512_losses(set.f64);
   use_avx512_elementwise(set.f32);
   use_avx512_elementwise(set.f64);
   set.f32.gemm = avx512_gemm;

@@ -7,7 +7,6 @@
 #include "emulation/fast_round.h"
 #include "emulation/reduction.h"
 #include "emulation/scalar/batch_norm.h"
-#include "emulation/scalar/loss.h"
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
 #include "emulation/simd/targets.h"
@@ -116,18 +115,6 @@ void use_sums(Kernels<float>& kernels) {
   kernels.softmax_backward = [](const float* y, const float* dy, float* dx, int64_t rows,
                                 int64_t cols, const Accumulator& accumulator) {
     softmax_backward_with<float>(kSum, y, dy, dx, rows, cols, accumulator);
-  };
-  kernels.cross_entropy = [](const float* x, const int32_t* target, float* loss, int64_t rows,
-                             int64_t cols, const Accumulator& accumulator) {
-    cross_entropy_with<float>(kSum, x, target, loss, rows, cols, accumulator);
-  };
-  kernels.cross_entropy_backward = [](const float* x, const int32_t* target, float dloss, float* dx,
-                                      int64_t rows, int64_t cols, const Accumulator& accumulator) {
-    cross_entropy_backward_with<float>(kSum, x, target, dloss, dx, rows, cols, accumulator);
-  };
-  kernels.mse_loss = [](const float* x, const float* target, float* loss, int64_t count,
-                        const Accumulator& accumulator) {
-    mse_loss_with<float>(kSum, x, target, loss, count, accumulator);
   };
 }
 

@@ -10,7 +10,7 @@ namespace lockstep {
 double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 
-// Replaces channel_sum, batch_norm, softmax, the losses and their gradients in `kernels`.
+// Replaces channel_sum, batch_norm, softmax and their gradients in `kernels`.
 void use_avx2_sums(Kernels<float>& kernels);
 void use_avx512_sums(Kernels<float>& kernels);
 

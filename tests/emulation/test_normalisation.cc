@@ -119,14 +119,18 @@ TEST_CASE("kernel sets: sums inside batch_norm, softmax and losses have the scal
     for (int64_t i = 0; i < kRows; ++i)
       target[static_cast<size_t>(i)] = static_cast<int32_t>(i * 97);
     const auto losses = [&](const Kernels<float>& k) {
-      std::vector<float> out(4 * x.size() + 2);
+      std::vector<float> out(3 * x.size() + 1);
+      const float dloss = 0.5f;
+      CrossEntropyArgs<float> ce{.batch = kRows, .classes = kCols};
+      ce.x = x.data(), ce.target = target.data(), ce.accumulator = &accumulator;
+      ce.dloss = &dloss;
       float *y = out.data(), *dx = y + x.size(), *dx2 = dx + x.size();
       k.softmax(x.data(), y, kRows, kCols, accumulator);
       k.softmax_backward(y, dy.data(), dx, kRows, kCols, accumulator);
-      k.cross_entropy_backward(x.data(), target.data(), 0.5f, dx2, kRows, kCols, accumulator);
-      k.mse_loss_backward(x.data(), dy.data(), 3.0f, dx2 + x.size(), kRows * kCols);
-      k.cross_entropy(x.data(), target.data(), &out[4 * x.size()], kRows, kCols, accumulator);
-      k.mse_loss(x.data(), dy.data(), &out[4 * x.size() + 1], kRows * kCols, accumulator);
+      ce.out = dx2;
+      k.cross_entropy_backward(ce);
+      ce.out = &out[3 * x.size()];
+      k.cross_entropy(ce);
       return out;
     };
     const auto want_losses = losses(scalar_kernels().f32);
@@ -159,16 +163,15 @@ TEST_CASE("softmax and losses: gradients") {
     k.softmax(x.data(), y.data(), kRows, kCols, fp64());
     return dot(y, dy);
   });
-  k.cross_entropy_backward(x.data(), target.data(), 1.5, dx.data(), kRows, kCols, fp64());
+  const double dloss = 1.5;
+  CrossEntropyArgs<double> ce{.batch = kRows, .classes = kCols};
+  ce.x = x.data(), ce.target = target.data(), ce.dloss = &dloss, ce.accumulator = &fp64();
+  ce.out = dx.data();
+  k.cross_entropy_backward(ce);
   check_gradient(x, dx, [&] {
     double loss;
-    k.cross_entropy(x.data(), target.data(), &loss, kRows, kCols, fp64());
-    return 1.5 * loss;
-  });
-  k.mse_loss_backward(x.data(), dy.data(), 1.5, dx.data(), kRows * kCols);
-  check_gradient(x, dx, [&] {
-    double loss;
-    k.mse_loss(x.data(), dy.data(), &loss, kRows * kCols, fp64());
+    ce.out = &loss;
+    k.cross_entropy(ce);
     return 1.5 * loss;
   });
 }
@@ -177,13 +180,17 @@ TEST_CASE("cross_entropy: equal logits give log(classes), large logits do not ov
   const std::vector<double> equal(8, 1e300);
   const std::vector<int32_t> target = {0, 3};
   double loss = 0;
-  active_kernels().f64.cross_entropy(equal.data(), target.data(), &loss, 2, 4, fp64());
+  CrossEntropyArgs<double> ce{.batch = 2, .classes = 4};
+  ce.x = equal.data(), ce.target = target.data(), ce.out = &loss, ce.accumulator = &fp64();
+  active_kernels().f64.cross_entropy(ce);
   CHECK(std::fabs(loss - 1.3862943611198906) <= 2 * 0x1p-52);  // 2 ln 2, half an ulp + log's ulp
   const std::vector<float> steep = {0, 200};
   const int32_t first = 0;
   float steep_loss = 0;
-  active_kernels().f32.cross_entropy(steep.data(), &first, &steep_loss, 1, 2,
-                                     find_accumulator("fp32_fused"));
+  CrossEntropyArgs<float> one{.batch = 1, .classes = 2};
+  one.x = steep.data(), one.target = &first, one.out = &steep_loss;
+  one.accumulator = &find_accumulator("fp32_fused");
+  active_kernels().f32.cross_entropy(one);
   CHECK(steep_loss == 200);
 }
 
