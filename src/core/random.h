@@ -14,8 +14,8 @@ namespace lockstep {
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
 // A named stream of 32-bit numbers. `purpose` keeps streams of one seed apart (kInit, kShuffle,
-// ...).
-enum class RandomPurpose : uint32_t { kInit = 1, kShuffle, kSyntheticData, kTwin, kTest };
+// ...); kInnerDropout: masks drawn inside attention and recurrent layers.
+enum class RandomPurpose : uint32_t { kInit = 1, kShuffle, kSyntheticData, kTwin, kTest, kInnerDropout };
 
 class RandomStream {
  public:
