@@ -31,3 +31,6 @@ target_link_libraries(lockstep_step_tool PRIVATE lockstep_train)
 # Formats on raw files: what the ml_dtypes comparison of tests/integration runs.
 add_executable(lockstep_format_tool ${CMAKE_SOURCE_DIR}/tests/emulation/format_tool/format_tool.cc)
 target_link_libraries(lockstep_format_tool PRIVATE lockstep_emulation)
+# One op on raw files: what the op by op PyTorch comparisons of tests/integration run.
+add_executable(lockstep_op_tool ${CMAKE_SOURCE_DIR}/tests/graph/op_tool/op_tool.cc)
+target_link_libraries(lockstep_op_tool PRIVATE lockstep_train)
