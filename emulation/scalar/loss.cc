@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kTileElements = 2048;  // of one tile's arrays, 8 KiB of floats each
 
-// Rows [begin, end) of x, made contiguous: row r of the tile is position begin + r over its classes.
+// Rows [begin, end) of x, made contiguous: row r of the tile is position begin + r over its
+// classes.
 template <typename T>
 class Tile {
  public:
@@ -40,8 +41,8 @@ class Tile {
     }
     math_.exp(shifted, exponentials_.data(), rows * classes);
     for (int64_t r = 0; r < rows; ++r) {
-      sums_[static_cast<size_t>(r)] = static_cast<T>(sum_array<T>(
-          exponentials(r), classes, *args_.accumulator, math_.block_sum));
+      sums_[static_cast<size_t>(r)] = static_cast<T>(
+          sum_array<T>(exponentials(r), classes, *args_.accumulator, math_.block_sum));
     }
   }
   // Writes the rows of `values` (laid out as exponentials) to `out`, laid out as x.
@@ -114,10 +115,11 @@ T divisor(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args) {
   if (args.class_weight == nullptr) {
     return static_cast<T>(rows - std::count(args.target, args.target + rows, args.ignore_index));
   }
-  return static_cast<T>(sum_terms<T>(
-      rows, *args.accumulator, math.block_sum, [&](int64_t begin, int64_t n, T* buffer) {
-        for (int64_t i = 0; i < n; ++i) buffer[i] = row_weight(args, begin + i);
-      }));
+  return static_cast<T>(sum_terms<T>(rows, *args.accumulator, math.block_sum,
+                                     [&](int64_t begin, int64_t n, T* buffer) {
+                                       for (int64_t i = 0; i < n; ++i)
+                                         buffer[i] = row_weight(args, begin + i);
+                                     }));
 }
 
 // How much of the loss is the target's and how much is spread over the classes.
@@ -178,13 +180,12 @@ void cross_entropy_backward_with(const ArrayMath<T>& math, const CrossEntropyArg
   T spread_weight = 0;  // label_smoothing / C sum w
   if (smoothing.any) {
     spread_weight =
-        smoothing.spread *
-        static_cast<T>(sum_terms<T>(classes, *args.accumulator, math.block_sum,
-                                    [&](int64_t begin, int64_t n, T* buffer) {
-                                      for (int64_t i = 0; i < n; ++i) {
-                                        buffer[i] = weight_of(args, begin + i);
-                                      }
-                                    }));
+        smoothing.spread * static_cast<T>(sum_terms<T>(classes, *args.accumulator, math.block_sum,
+                                                       [&](int64_t begin, int64_t n, T* buffer) {
+                                                         for (int64_t i = 0; i < n; ++i) {
+                                                           buffer[i] = weight_of(args, begin + i);
+                                                         }
+                                                       }));
   }
   for_tiles(math, args, [&](Tile<T>& tile, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -217,10 +218,10 @@ void scalar_cross_entropy_backward(const CrossEntropyArgs<T>& args) {
   cross_entropy_backward_with(scalar_array_math<T>(), args);
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                          \
-  template void cross_entropy_with(const ArrayMath<T>&, const CrossEntropyArgs<T>&);     \
+#define LOCKSTEP_INSTANTIATE(T)                                                               \
+  template void cross_entropy_with(const ArrayMath<T>&, const CrossEntropyArgs<T>&);          \
   template void cross_entropy_backward_with(const ArrayMath<T>&, const CrossEntropyArgs<T>&); \
-  template void scalar_cross_entropy(const CrossEntropyArgs<T>&);                        \
+  template void scalar_cross_entropy(const CrossEntropyArgs<T>&);                             \
   template void scalar_cross_entropy_backward(const CrossEntropyArgs<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

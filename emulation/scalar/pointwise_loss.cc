@@ -156,8 +156,8 @@ void pointwise_loss_backward(const PointwiseLossArgs<T>& args, LossOperand opera
   });
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                       \
-  template void pointwise_loss_terms(const PointwiseLossArgs<T>&, T*);                \
+#define LOCKSTEP_INSTANTIATE(T)                                                             \
+  template void pointwise_loss_terms(const PointwiseLossArgs<T>&, T*);                      \
   template void pointwise_loss_backward(const PointwiseLossArgs<T>&, LossOperand, const T*, \
                                         int64_t, T*);
 LOCKSTEP_INSTANTIATE(float)

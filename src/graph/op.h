@@ -79,8 +79,9 @@ struct OpDef {
   // Where it depends on the node which operands are factors; null: product_operands says it. The
   // first two of product_operands decide which unit of a hardware target sums in either case.
   bool (*is_factor)(const Node& node, size_t operand) = nullptr;
-  // Output 0, or what sums_ready shows, is the bare sums, which an accumulator site measures. False:
-  // roundings lie between the sums and the outputs (a recurrent layer); there is no such site.
+  // Output 0, or what sums_ready shows, is the bare sums, which an accumulator site measures.
+  // False: roundings lie between the sums and the outputs (a recurrent layer); there is no such
+  // site.
   bool shows_sums = true;
   // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one.
   int differentiable_outputs = 1;

@@ -22,7 +22,8 @@ inline size_t choice_attribute(const Node& node, std::string_view name,
     list += (i > 0 ? ", '" : "'") + std::string(choices[i]) + "'";
   }
   const std::string value = text != nullptr ? "'" + *text + "'" : "not a text";
-  require(false, node, "attribute '" + std::string(name) + "' is " + value + ", must be one of " + list);
+  require(false, node,
+          "attribute '" + std::string(name) + "' is " + value + ", must be one of " + list);
   return 0;
 }
 

@@ -104,9 +104,10 @@ std::vector<OpDef> cross_entropy_ops() {
   const std::vector<std::string_view> attributes = {"reduction", "ignore_index", "label_smoothing"};
   return {
       {.name = "cross_entropy",
-       .help = "logsumexp(x) - x[target] per position, weighted by the target's class, reduced (the "
-               "mean divides by the weights of positions not ignored); x (N,C) or (N,C,d1,...), "
-               "target (N) or (N,d1,...) integers in [0,C), class_weight? (C)",
+       .help =
+           "logsumexp(x) - x[target] per position, weighted by the target's class, reduced (the "
+           "mean divides by the weights of positions not ignored); x (N,C) or (N,C,d1,...), "
+           "target (N) or (N,d1,...) integers in [0,C), class_weight? (C)",
        .source = "torch.nn.functional.cross_entropy; CUDA autocast: log_softmax and nll_loss, both "
                  "fp32",
        .cast_class = CastClass::kFp32,

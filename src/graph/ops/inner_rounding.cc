@@ -18,8 +18,8 @@ void draw_inner_mask(const RandomKey& key, double p, uint32_t part, int32_t* mas
   const uint32_t purpose = static_cast<uint32_t>(RandomPurpose::kInnerDropout) | part << kPartShift;
   parallel_chunks((count + kWords - 1) / kWords, kElementGrain, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const auto words = philox4x32(seed, {static_cast<uint32_t>(block),
-                                           static_cast<uint32_t>(key.step), purpose, key.node});
+      const auto words = philox4x32(
+          seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(key.step), purpose, key.node});
       for (int64_t i = block * kWords; i < std::min(count, (block + 1) * kWords); ++i) {
         mask[i] = words[static_cast<size_t>(i % kWords)] >= dropped ? 1 : 0;
       }

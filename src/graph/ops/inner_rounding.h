@@ -14,8 +14,8 @@ bool is_own_format(const Format* format) {
   return format == nullptr || format->is_fp64() || (format->is_fp32() && sizeof(T) == 4);
 }
 
-// Rounds x to the format of output 0. `part` numbers the op's roundings, 1, 2, ...: under stochastic
-// rounding each has bits of its own.
+// Rounds x to the format of output 0. `part` numbers the op's roundings, 1, 2, ...: under
+// stochastic rounding each has bits of its own.
 template <typename T>
 void round_inner(const OpCall& call, T* x, int64_t count, uint64_t part) {
   if (is_own_format<T>(call.inner.format)) return;

@@ -1,7 +1,7 @@
 // matmul: C = op(A) op(B) on matrices or stacks of them, op being the transposition of the last two
-// dimensions on request. Leading (batch) dimensions broadcast as in numpy; the gradient of a repeated
-// operand is summed over the repetitions: where one matrix B serves a whole stack of A, inside the
-// product (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
+// dimensions on request. Leading (batch) dimensions broadcast as in numpy; the gradient of a
+// repeated operand is summed over the repetitions: where one matrix B serves a whole stack of A,
+// inside the product (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/stacked_gemm.h"
@@ -125,8 +125,7 @@ std::vector<TensorType> infer_backward_b(const Node& node, std::span<const Tenso
   require(dc.rows == m, node,
           "operand 1 is " + to_string(inputs[1].shape) + ", its last extent but one must be " +
               std::to_string(m));
-  const Shape batch =
-      bool_attribute(node, "fold", false) ? Shape{} : common_batch(node, inputs);
+  const Shape batch = bool_attribute(node, "fold", false) ? Shape{} : common_batch(node, inputs);
   return {{stack_shape(batch, tb ? n : k, tb ? k : n)}};
 }
 
@@ -163,9 +162,8 @@ std::vector<OpDef> matmul_ops() {
   const std::vector<std::string_view> attributes = {"transpose_a", "transpose_b"};
   return {
       {.name = "matmul",
-       .help =
-           "C = op(A) op(B); A (...,M,K), B (...,K,N), C (...,M,N), leading extents broadcast; "
-           "transpose_a: A is (...,K,M), transpose_b: B is (...,N,K)",
+       .help = "C = op(A) op(B); A (...,M,K), B (...,K,N), C (...,M,N), leading extents broadcast; "
+               "transpose_a: A is (...,K,M), transpose_b: B is (...,N,K)",
        .source = "torch.matmul, bmm; CUDA autocast: lower_precision_fp",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,

@@ -9,7 +9,7 @@
 #define LOCKSTEP_OP_FILES(file)                                                                 \
   file(linear) file(matmul) file(conv2d) file(batch_norm) file(relu) file(max_pool2d) file(add) \
       file(mul) file(sum_to) file(sum) file(reshape) file(softmax) file(cross_entropy)          \
-          file(pointwise_loss) file(sdpa)
+          file(pointwise_loss) file(sdpa) file(recurrent) file(prelu)
 
 namespace lockstep {
 

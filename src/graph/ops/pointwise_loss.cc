@@ -67,8 +67,8 @@ Shape loss_shape(Reduction reduction, const Shape& x) {
   return reduction == Reduction::kNone ? x : Shape{};
 }
 
-void require_loss_operands(const Node& node, const LossRow& row,
-                           std::span<const TensorType> inputs, size_t count) {
+void require_loss_operands(const Node& node, const LossRow& row, std::span<const TensorType> inputs,
+                           size_t count) {
   require_floats(node, inputs);
   const Shape& x = inputs[0].shape;
   require_shape(node, inputs, 1, x, "the shape of x");

@@ -18,7 +18,15 @@ namespace lockstep {
 namespace {
 
 // The op's roundings, see round_inner.
-enum Part : uint64_t { kScaledQ = 1, kScaledK, kScores, kMasked, kProbabilities, kDropped, kGradient };
+enum Part : uint64_t {
+  kScaledQ = 1,
+  kScaledK,
+  kScores,
+  kMasked,
+  kProbabilities,
+  kDropped,
+  kGradient
+};
 
 struct AttentionShape {
   int64_t stacks, queries, keys, width, value_width;
@@ -95,7 +103,8 @@ void sdpa_vjp(GradientBuilder& builder, const Node& node) {
   builder.add_node(node, "sdpa_backward", std::move(operands), node.attributes, {0, 1, 2});
 }
 
-// C (rows x cols) = op(a) op(b) for every stack; `factor`: operands whose formats count as a's, b's.
+// C (rows x cols) = op(a) op(b) for every stack; `factor`: operands whose formats count as a's,
+// b's.
 template <typename T>
 void stacked_product(const OpCall& call, int64_t stacks, bool transpose_a, const T* a,
                      bool transpose_b, const T* b, int64_t m, int64_t n, int64_t k, T* c,
@@ -290,8 +299,8 @@ void run_backward(const OpCall& call) {
 }  // namespace
 
 std::vector<OpDef> sdpa_ops() {
-  const std::vector<std::string_view> attributes = {"scale",     "causal", "dropout_p",
-                                                    "model",     "training"};
+  const std::vector<std::string_view> attributes = {"scale", "causal", "dropout_p", "model",
+                                                    "training"};
   constexpr int kAccumulatorFormat = -2;
   return {
       {.name = "sdpa",
@@ -321,8 +330,7 @@ std::vector<OpDef> sdpa_ops() {
        .attributes = attributes,
        .infer = infer_backward,
        .run = run_backward,
-       .is_factor = [](const Node& node,
-                       size_t i) { return i < 3 || i + 1 == node.inputs.size(); },
+       .is_factor = [](const Node& node, size_t i) { return i < 3 || i + 1 == node.inputs.size(); },
        .shows_sums = false},
   };
 }
