@@ -20,9 +20,9 @@ inline constexpr int64_t kSavedGates = 4;
 template <typename T>
 struct RecurrentStep {
   int64_t batch, hidden;
-  const T *x_gates, *h_gates;
-  const T *h_prev, *c_prev;  // c_prev, c: LSTM
-  T *saved, *h, *c;
+  const T *x_gates = nullptr, *h_gates = nullptr;
+  const T *h_prev = nullptr, *c_prev = nullptr;  // c_prev, c: LSTM
+  T *saved = nullptr, *h = nullptr, *c = nullptr;
 };
 template <typename T>
 void lstm_step(const RecurrentStep<T>& step);
@@ -34,12 +34,12 @@ void gru_step(const RecurrentStep<T>& step);
 template <typename T>
 struct RecurrentStepBackward {
   int64_t batch, hidden;
-  const T *saved, *h_prev;  // h_prev: GRU
-  const T *c, *c_prev;      // LSTM
-  const T* dh;
-  T* dc;                   // LSTM: in: of c, out: of c_prev
-  T *dx_gates, *dh_gates;  // dh_gates: GRU; for LSTM both are the same
-  T* dh_direct;            // GRU
+  const T *saved = nullptr, *h_prev = nullptr;  // h_prev: GRU
+  const T *c = nullptr, *c_prev = nullptr;      // LSTM
+  const T* dh = nullptr;
+  T* dc = nullptr;                             // LSTM: in: of c, out: of c_prev
+  T *dx_gates = nullptr, *dh_gates = nullptr;  // dh_gates: GRU; LSTM's are both dx_gates
+  T* dh_direct = nullptr;                      // GRU
 };
 template <typename T>
 void lstm_step_backward(const RecurrentStepBackward<T>& step);

@@ -12,6 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 F = torch.nn.functional
 
 
+def run_forward(op, inputs, attrs, like, **options):
+    """The outputs alone; the tool wants a gradient for output 0, of the shape of `like`."""
+    return run_op(op, inputs, attrs, np.zeros(np.shape(like)), **options)[0]
+
+
 def labels(seed, shape, classes, ignored=()):
     target = np.random.default_rng(seed).integers(0, classes, shape)
     for place in ignored:
@@ -43,16 +48,17 @@ def test_cross_entropy(reduction, smoothing, weighted, shape):
 
 def test_cross_entropy_without_targets_is_nan():
     (x,) = random_arrays(3, (4, 3))
-    (y,), _ = run_op("cross_entropy", [x, np.full(4, -100)], {}, None)
+    (y,) = run_forward("cross_entropy", [x, np.full(4, -100)], {}, 0)
     assert np.isnan(y)
-    (y,), _ = run_op("cross_entropy", [x, np.full(4, 7)], {"ignore_index": 7, "reduction": "sum"}, None)
+    attrs = {"ignore_index": 7, "reduction": "sum"}
+    (y,) = run_forward("cross_entropy", [x, np.full(4, 7)], attrs, 0)
     assert y == 0
 
 
 def test_cross_entropy_refuses_targets_out_of_range():
     (x,) = random_arrays(3, (4, 3))
-    with pytest.raises(OpError, match=r"target 2 is 3, must be in \[0, 3\) or the ignore_index -100"):
-        run_op("cross_entropy", [x, np.array([0, 1, 3, 2])], {}, None)
+    with pytest.raises(OpError, match=r"target 2 is 3, must be in \[0, 3\) or the ignore_index"):
+        run_forward("cross_entropy", [x, np.array([0, 1, 3, 2])], {}, 0)
 
 
 SIMPLE = {
@@ -176,9 +182,9 @@ def test_sdpa_dropout_is_its_mask(model):
         assert distance(ours, tensor.grad.numpy()) <= 1e-12
     # 210 draws; 5 sigma of sqrt(210 p (1 - p)) = 6.3
     assert abs((1 - mask).sum() - 210 * p) <= 5 * 6.3
-    other = run_op("sdpa", [q, k, v], attrs, None, step=1)[0][2]
+    other = run_forward("sdpa", [q, k, v], attrs, dy, step=1)[2]
     assert (mask != other).any()
-    assert len(run_op("sdpa", [q, k, v], {**attrs, "training": False}, None)[0]) == 2
+    assert len(run_forward("sdpa", [q, k, v], {**attrs, "training": False}, dy)) == 2
 
 
 def test_sdpa_rounds_where_torch_rounds():
@@ -188,7 +194,7 @@ def test_sdpa_rounds_where_torch_rounds():
     scores = ((q * root).float() @ (k * root).float().mT).bfloat16()
     weights = torch.softmax(scores.float(), -1).bfloat16()
     expected = (weights.float() @ v.float()).bfloat16().float().numpy()
-    (y, probabilities), _ = run_op("sdpa", [x.float().numpy() for x in (q, k, v)], {}, None,
+    y, probabilities = run_forward("sdpa", [x.float().numpy() for x in (q, k, v)], {}, expected,
                                    dtype="fp32", policy="torch-autocast-bf16")
     # Another order of the FP32 sums may flip single roundings: half an ulp of BF16, 2^-8, each.
     assert (probabilities == weights.float().numpy()).mean() > 0.95
@@ -264,15 +270,15 @@ def test_recurrent_dropout_is_its_mask(kind):
     assert distance(outputs[0], x.detach().numpy()) <= 1e-12
     for ours, tensor in zip(gradients, tensors):
         assert distance(ours, tensor.grad.numpy()) <= 1e-12
-    without = run_op(kind.lower(), [*operands, *weights],
-                     {**attrs, "dropout": p, "training": False}, None)[0]
+    without = run_forward(kind.lower(), [*operands, *weights],
+                          {**attrs, "dropout": p, "training": False}, dy)
     assert len(without) == len(outputs) - 2
 
 
 def test_recurrent_refuses_projections():
     _, operands, weights, attrs, _ = recurrent("LSTM", 1, False, True)
     with pytest.raises(OpError, match="attribute 'proj_size' is 3, must be 0"):
-        run_op("lstm", [*operands, *weights], {**attrs, "proj_size": 3}, None)
+        run_forward("lstm", [*operands, *weights], {**attrs, "proj_size": 3}, 0)
 
 
 # --- prelu, weight norm ---
