@@ -176,6 +176,72 @@ TEST_CASE("softmax and losses: gradients") {
   });
 }
 
+TEST_CASE(
+    "cross_entropy: with every option, every kernel set and thread count has the scalar bits") {
+  // 1500 rows of 21 classes, (N,C,S): several tiles, whose last is short and which cross images.
+  constexpr int64_t kBatch = 4, kClasses = 21, kSpatial = 375, kRows = kBatch * kSpatial;
+  const auto x = data<float>(kBatch * kClasses * kSpatial, 8), dloss = data<float>(kRows, 9);
+  auto weight = data<float>(kClasses, 10);
+  for (float& w : weight) w = 1.5f + w;
+  std::vector<int32_t> target(kRows);
+  for (int32_t i = 0; i < kRows; ++i) target[static_cast<size_t>(i)] = i % 23 == 22 ? -7 : i % 21;
+  for (const Accumulator& accumulator : accumulators()) {
+    for (const LossReduction reduction : {LossReduction::kMean, LossReduction::kNone}) {
+      const auto results = [&](const Kernels<float>& k) {
+        std::vector<float> loss(kRows), dx(x.size());
+        CrossEntropyArgs<float> ce{.batch = kBatch, .classes = kClasses, .spatial = kSpatial};
+        ce.x = x.data(), ce.target = target.data(), ce.class_weight = weight.data();
+        ce.ignore_index = -7, ce.label_smoothing = 0.1, ce.reduction = reduction;
+        ce.dloss = dloss.data(), ce.accumulator = &accumulator;
+        ce.out = loss.data();
+        k.cross_entropy(ce);
+        ce.out = dx.data();
+        k.cross_entropy_backward(ce);
+        loss.insert(loss.end(), dx.begin(), dx.end());
+        return loss;
+      };
+      const auto want = results(scalar_kernels().f32);
+      for (const KernelSet* set : available_kernel_sets()) {
+        for (const int threads : {1, 2}) {
+          const ThreadCountGuard guard(threads);
+          CAPTURE(set->name);
+          CAPTURE(accumulator.name);
+          CHECK(same_bits(results(set->f32), want));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cross_entropy: a row's bits do not depend on the rows around it or on the layout") {
+  constexpr int64_t kRows = 500, kClasses = 21;
+  const auto x = data<double>(kRows * kClasses, 11);
+  std::vector<double> turned(x.size());  // (1,C,S)
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t c = 0; c < kClasses; ++c) {
+      turned[static_cast<size_t>(c * kRows + row)] = x[static_cast<size_t>(row * kClasses + c)];
+    }
+  }
+  std::vector<int32_t> target(kRows);
+  for (int32_t i = 0; i < kRows; ++i) target[static_cast<size_t>(i)] = i % 21;
+  std::vector<double> together(kRows), spread(kRows), alone(kRows);
+  CrossEntropyArgs<double> ce{.batch = kRows, .classes = kClasses};
+  ce.x = x.data(), ce.target = target.data(), ce.reduction = LossReduction::kNone;
+  ce.accumulator = &fp64(), ce.out = together.data();
+  const auto& k = active_kernels().f64;
+  k.cross_entropy(ce);
+  ce.batch = 1, ce.spatial = kRows, ce.x = turned.data(), ce.out = spread.data();
+  k.cross_entropy(ce);
+  ce.spatial = 1;
+  for (int64_t row = 0; row < kRows; ++row) {
+    ce.x = &x[static_cast<size_t>(row * kClasses)], ce.target = &target[static_cast<size_t>(row)];
+    ce.out = &alone[static_cast<size_t>(row)];
+    k.cross_entropy(ce);
+  }
+  CHECK(same_bits(spread, together));
+  CHECK(same_bits(alone, together));
+}
+
 TEST_CASE("cross_entropy: equal logits give log(classes), large logits do not overflow") {
   const std::vector<double> equal(8, 1e300);
   const std::vector<int32_t> target = {0, 3};

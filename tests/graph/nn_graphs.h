@@ -36,9 +36,9 @@ inline Graph op_graph(std::string_view op, const std::vector<Operand>& operands,
   return b.finish();
 }
 
-inline  // x, states, and the weights of `layers` layers of 3 inputs and 2 hidden values.
-    inline std::vector<Operand>
-    recurrent_operands(bool lstm, int64_t layers, int64_t directions, bool bias) {
+// x, states, and the weights of `layers` layers of 3 inputs and 2 hidden values.
+inline std::vector<Operand> recurrent_operands(bool lstm, int64_t layers, int64_t directions,
+                                               bool bias) {
   const int64_t gates = lstm ? 8 : 6;
   std::vector<Operand> operands = {{{2, 3, 3}}};
   operands.insert(operands.end(), lstm ? 2 : 1, {{layers * directions, 2, 2}});
