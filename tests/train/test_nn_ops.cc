@@ -5,6 +5,7 @@
 #include "emulation/quantize.h"
 #include "src/core/parallel.h"
 #include "src/graph/autodiff.h"
+#include "src/graph/hardware_policy.h"
 #include "src/graph/policy.h"
 #include "src/train/execute.h"
 #include "tests/graph/nn_graphs.h"
@@ -17,12 +18,21 @@ using testing::op_graph;
 using testing::Operand;
 using testing::recurrent_operands;
 
+// A policy, or one on hardware behind '@'.
+Policy policy_of(std::string_view lane) {
+  const size_t at = lane.find('@');
+  Policy policy = find_policy(lane.substr(0, at));
+  if (at != std::string_view::npos) apply_hardware(policy, *find_hardware(lane.substr(at + 1)));
+  return policy;
+}
+
 // All values of a step graph's nodes under a policy, from distinct inputs rounded to what the
 // program wants.
-std::map<std::string, Tensor> run_under(const Graph& step, std::string_view policy,
+std::map<std::string, Tensor> run_under(const Graph& step, std::string_view lane,
                                         int32_t classes = 3) {
   const SiteTable sites = make_sites(step, 0);
-  Executor executor(step, sites, lower(step, sites, find_policy(policy), false), Container::kF32);
+  const Policy policy = policy_of(lane);
+  Executor executor(step, sites, lower(step, sites, policy, false), Container::kF32);
   std::map<std::string, Tensor> bound;
   for (auto& [id, value] : testing::make_values(step, classes)) {
     Tensor& mine = bound[id] = value;
@@ -34,9 +44,10 @@ std::map<std::string, Tensor> run_under(const Graph& step, std::string_view poli
     executor.bind(id, mine);
   }
   executor.begin_step({/*seed=*/1, /*stream=*/2, /*step=*/3}, 1);
-  for (int node = 0; node < executor.node_count(); ++node) executor.run_node(node, nullptr, {});
   std::map<std::string, Tensor> values;
-  for (const Node& node : step.nodes) {
+  for (int i = 0; i < executor.node_count(); ++i) {
+    executor.run_node(i, nullptr, {});
+    const Node& node = step.nodes[static_cast<size_t>(i)];
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       values[output_id(node, k)] = executor.value(output_id(node, k));
     }
@@ -126,7 +137,8 @@ TEST_CASE(
   const int threads_before = thread_count();
   for (const Conformance& c : cases) {
     const Graph step = differentiate(op_graph(c.op, c.operands, c.attributes, c.outputs));
-    for (const char* policy : {"fp32", "torch-autocast-fp16", "pure-fp16"}) {
+    for (const char* policy : {"fp32", "torch-autocast-fp16", "pure-fp16", "tf32@hopper",
+                               "torch-autocast-fp16@hopper"}) {
       select_kernels("scalar");
       set_thread_count(1);
       const auto want = run_under(step, policy);
