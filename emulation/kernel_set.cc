@@ -29,6 +29,7 @@
 #include "emulation/simd/functions.h"
 #include "emulation/simd/gemm.h"
 #include "emulation/simd/pool2d.h"
+#include "emulation/simd/loss.h"
 #include "emulation/simd/quantize.h"
 #include "emulation/simd/reduce.h"
 #include "emulation/simd/row_norm.h"
@@ -71,8 +72,6 @@ constexpr Kernels<T> make_scalar() {
       .log_softmax_backward = scalar_log_softmax_backward<T>,
       .cross_entropy = scalar_cross_entropy<T>,
       .cross_entropy_backward = scalar_cross_entropy_backward<T>,
-      .mse_loss = scalar_mse_loss<T>,
-      .mse_loss_backward = scalar_mse_loss_backward<T>,
       .sgd = scalar_sgd<T>,
       .adam = scalar_adam<T>,
   };
@@ -91,6 +90,8 @@ KernelSet make_avx2() {
   set.f32.finite_abs_max = avx2_finite_abs_max;
   use_avx2_sums(set.f32);
   use_avx2_sums(set.f64);
+  use_avx2_losses(set.f32);
+  use_avx2_losses(set.f64);
   use_avx2_elementwise(set.f32);
   use_avx2_elementwise(set.f64);
   use_avx2_functions(set.f32);
@@ -119,6 +120,8 @@ KernelSet make_avx512() {
   set.f32.finite_abs_max = avx512_finite_abs_max;
   use_avx512_sums(set.f32);
   use_avx512_sums(set.f64);
+  use_avx512_losses(set.f32);
+  use_avx512_losses(set.f64);
   use_avx512_elementwise(set.f32);
   use_avx512_elementwise(set.f64);
   use_avx512_functions(set.f32);

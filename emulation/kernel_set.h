@@ -189,6 +189,32 @@ struct RowFunctions {
   void (*exp)(const T* x, T* y, int64_t count);  // y may be x
 };
 
+// What becomes of the losses of single rows or elements.
+enum class LossReduction : uint8_t { kMean, kSum, kNone };
+
+// Cross entropy of x (N,C,S) against class numbers (N,S); a row is one (n, s) over its C classes.
+//   lse    = log sum over c of exp(x[c] - max)
+//   nll    = w[t] (lse + (max - x[t]))
+//   smooth = sum over c of w[c] (lse + (max - x[c]))                      w: class weights or 1
+//   row    = (1 - label_smoothing) nll + label_smoothing / C smooth,      0 where t == ignore_index
+//   loss   = sum of rows / (sum of w[t] over rows not ignored)            kMean: NaN where none is
+//   dx[c]  = (softmax(x)[c] k - label_smoothing / C w[c] - (1 - label_smoothing) w[t] [c == t]) g,
+//            k = (1 - label_smoothing) w[t] + label_smoothing / C sum w,  g = dloss / divisor
+// Requires: every target is ignore_index or in [0, C) (checked by the caller).
+template <typename T>
+struct CrossEntropyArgs {
+  int64_t batch, classes, spatial = 1;
+  const T* x = nullptr;
+  const int32_t* target = nullptr;
+  const T* class_weight = nullptr;  // (C), or null: all 1
+  int64_t ignore_index = -100;
+  double label_smoothing = 0;
+  LossReduction reduction = LossReduction::kMean;
+  const T* dloss = nullptr;  // backward: a scalar; kNone: (N,S)
+  T* out = nullptr;          // the loss, a scalar or (N,S); backward: dx (N,C,S)
+  const Accumulator* accumulator = nullptr;
+};
+
 template <typename T>
 struct Kernels {
   // rounding and measuring (see quantize.h)
@@ -235,14 +261,8 @@ struct Kernels {
   void (*log_softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
   void (*log_softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                                const Accumulator&);
-  // mean over rows of logsumexp(x) - x[target]; target in [0, cols) (checked by the caller)
-  void (*cross_entropy)(const T* x, const int32_t* target, T* loss, int64_t rows, int64_t cols,
-                        const Accumulator&);
-  // dx = (softmax(x) - onehot(target)) * dloss / rows
-  void (*cross_entropy_backward)(const T* x, const int32_t* target, T dloss, T* dx, int64_t rows,
-                                 int64_t cols, const Accumulator&);
-  void (*mse_loss)(const T* x, const T* target, T* loss, int64_t count, const Accumulator&);
-  void (*mse_loss_backward)(const T* x, const T* target, T dloss, T* dx, int64_t count);
+  void (*cross_entropy)(const CrossEntropyArgs<T>&);
+  void (*cross_entropy_backward)(const CrossEntropyArgs<T>&);
   // optimizers
   void (*sgd)(const SgdArgs<T>&, UpdateStats*);
   void (*adam)(const AdamArgs<T>&, UpdateStats*);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "emulation/kernel_set.h"
+#include <limits>
+
 #include "emulation/scalar/reduce.h"
 
 namespace lockstep {
@@ -50,15 +52,30 @@ template <typename T>
 void scalar_log_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                                  const Accumulator& accumulator);
 
-// The largest element; NaN if there is one. Requires: count >= 1.
+// The largest element; NaN if there is one. Requires: count >= 1. In lanes, which the compiler makes
+// vectors of: a maximum does not depend on the order.
 template <typename T>
 T row_max(const T* x, int64_t count) {
-  T best = x[0];
-  for (int64_t i = 1; i < count; ++i) {
-    if (x[i] > best || x[i] != x[i]) best = x[i];
-    if (best != best) return best;
+  constexpr int64_t kLanes = 16;
+  T best[kLanes];
+  bool is_nan[kLanes] = {};
+  for (int64_t l = 0; l < kLanes; ++l) best[l] = x[0];
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      best[l] = x[i + l] > best[l] ? x[i + l] : best[l];
+      is_nan[l] |= x[i + l] != x[i + l];
+    }
   }
-  return best;
+  for (; i < count; ++i) {
+    best[0] = x[i] > best[0] ? x[i] : best[0];
+    is_nan[0] |= x[i] != x[i];
+  }
+  for (int64_t l = 0; l < kLanes; ++l) {
+    if (is_nan[l]) return std::numeric_limits<T>::quiet_NaN();
+    best[0] = best[l] > best[0] ? best[l] : best[0];
+  }
+  return best[0];
 }
 
 }  // namespace lockstep

@@ -7,7 +7,6 @@
 #include "emulation/fast_round.h"
 #include "emulation/reduction.h"
 #include "emulation/scalar/batch_norm.h"
-#include "emulation/scalar/loss.h"
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
 #include "emulation/simd/math.h"
@@ -131,18 +130,6 @@ void use_sums(Kernels<float>& kernels) {
   kernels.batch_norm = [](const BatchNormArgs<float>& a) { batch_norm_with<float>(kSum, a); };
   kernels.batch_norm_backward = [](const BatchNormBackwardArgs<float>& a) {
     batch_norm_backward_with<float>(kSum, a);
-  };
-  kernels.cross_entropy = [](const float* x, const int32_t* target, float* loss, int64_t rows,
-                             int64_t cols, const Accumulator& accumulator) {
-    cross_entropy_with<float>(kSum, x, target, loss, rows, cols, accumulator);
-  };
-  kernels.cross_entropy_backward = [](const float* x, const int32_t* target, float dloss, float* dx,
-                                      int64_t rows, int64_t cols, const Accumulator& accumulator) {
-    cross_entropy_backward_with<float>(kSum, x, target, dloss, dx, rows, cols, accumulator);
-  };
-  kernels.mse_loss = [](const float* x, const float* target, float* loss, int64_t count,
-                        const Accumulator& accumulator) {
-    mse_loss_with<float>(kSum, x, target, loss, count, accumulator);
   };
 }
 

@@ -126,7 +126,8 @@ class Lowering {
     }
     return {builder_.read(value, target, rounding, site), seen, rule.format != nullptr};
   }
-  static bool is_factor(const OpDef& op, size_t operand) {
+  static bool is_factor(const Node& node, const OpDef& op, size_t operand) {
+    if (op.is_factor != nullptr) return op.is_factor(node, operand);
     return op.has_gemm_accumulator &&
            std::find(op.product_operands.begin(), op.product_operands.end(),
                      static_cast<int>(operand)) != op.product_operands.end();
@@ -232,8 +233,8 @@ class Lowering {
       used.format.push_back(cast_to != nullptr && builder_.format_of(value) != nullptr
                                 ? cast_to
                                 : builder_.format_of(value));
-      const Operand operand =
-          read_operand(node, i, value, value, cast_to, is_factor(op, i) && compute == nullptr);
+      const Operand operand = read_operand(node, i, value, value, cast_to,
+                                           is_factor(node, op, i) && compute == nullptr);
       used.value.push_back(operand.value);
       used.seen.push_back(operand.seen);
     }
@@ -312,8 +313,8 @@ class Lowering {
       } else if (saved != forward.inputs.end()) {
         value = used.value[static_cast<size_t>(saved - forward.inputs.begin())];
       }
-      const Operand operand =
-          read_operand(node, i, value, original, target, is_factor(op, i) && compute == nullptr);
+      const Operand operand = read_operand(node, i, value, original, target,
+                                           is_factor(node, op, i) && compute == nullptr);
       inputs.push_back(operand.value);
       // A saved operand is computed with as the forward op did, unless a rule casts it anew.
       const bool as_saved = saved != forward.inputs.end() && !operand.by_rule;

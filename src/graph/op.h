@@ -65,7 +65,7 @@ struct OpDef {
   std::string_view source;
   CastClass cast_class = CastClass::kFollow;
   int min_inputs = 1, max_inputs = 1;
-  bool has_gemm_accumulator = false;  // output 0 is a sum of products: it has an accumulator site
+  bool has_gemm_accumulator = false;  // sums products through the gemm accumulator
   // kFollow: operands whose formats decide the output's (empty: all floating operands). E.g.
   // batch_norm follows operand 0 alone.
   std::vector<int> follow_operands = {};
@@ -82,6 +82,13 @@ struct OpDef {
   // Of ops with a gemm accumulator: the operands that are factors of the products, which a policy
   // with [gemm] operand (TF32) rounds. A bias is added, not multiplied.
   std::vector<int> product_operands = {0, 1};
+  // Where it depends on the node which operands are factors; null: product_operands says it. The
+  // first two of product_operands decide which unit of a hardware target sums in either case.
+  bool (*is_factor)(const Node& node, size_t operand) = nullptr;
+  // Output 0, or what sums_ready shows, is the bare sums, which an accumulator site measures.
+  // False: roundings lie between the sums and the outputs (a recurrent layer); there is no such
+  // site.
+  bool shows_sums = true;
   // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one. 0: the op
   // ends the way of gradients, and what is computed from it alone needs none.
   int differentiable_outputs = 1;

@@ -74,7 +74,7 @@ class SiteMaker {
       operands.push_back(site.id);
     }
     std::vector<int32_t> sources = operands;
-    if (find_op(node.op).has_gemm_accumulator) {
+    if (const OpDef& op = find_op(node.op); op.has_gemm_accumulator && op.shows_sums) {
       Site& site = add(layer, node.op, Role::kAccumulator, Point::kAccumulator,
                        node.outputs[0].shape, node.id, 0, output_id(node, 0));
       site.feeds = operands;

@@ -112,7 +112,8 @@ TEST_CASE("shape rules: what they refuse, and that they say why") {
   CHECK(contains(refusal("linear", {floats({5, 7}), floats({3, 7}), floats({4})}), "must be [3]"));
   CHECK(contains(refusal("linear", {floats({5, 7})}), "has 1 operands, must have 2 to 3"));
   CHECK(contains(refusal("linear", {ints({5, 7}), floats({3, 7})}), "must be floating"));
-  CHECK(contains(refusal("matmul", {floats({2, 3, 4}), floats({3, 4, 5})}), "not broadcast"));
+  CHECK(contains(refusal("matmul", {floats({2, 3, 4}), floats({3, 4, 5})}), "do not broadcast"));
+  CHECK(contains(refusal("matmul", {floats({4}), floats({4, 5})}), "at least 2 dimensions"));
   CHECK(contains(refusal("matmul", {floats({3, 4}), floats({5, 6})}), "inner extents are 4 and 5"));
   const TensorType image = floats({2, 4, 7, 7}), weight = floats({6, 4, 3, 3});
   CHECK(contains(refusal("conv2d", {image, floats({6, 2, 3, 3})}), "expects 2"));

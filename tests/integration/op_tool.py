@@ -21,10 +21,12 @@ class OpError(Exception):
     """The tool refused: its message, as a user would read it."""
 
 
-def run_op(op, inputs, attrs=None, cotangents=None, dtype="fp64", policy="fp32", seed=0, step=0):
+def run_op(op, inputs, attrs=None, cotangents=None, dtype="fp64", policy="fp32", seed=0, step=0,
+           constants=()):
     """The outputs of `op`, and the gradients of its operands.
 
     inputs: arrays in operand order (bool and integer arrays become int32).
+    constants: numbers of floating operands that take no gradient.
     cotangents: None, one array for output 0, or {output index: array}.
     Returns ([y0, y1, ...], [dx0, None where there is no gradient, ...]).
     """
@@ -39,7 +41,8 @@ def run_op(op, inputs, attrs=None, cotangents=None, dtype="fp64", policy="fp32",
         for i, array in enumerate(map(np.asarray, inputs)):
             is_float = np.issubdtype(array.dtype, np.floating)
             array.astype(floating if is_float else "<i4").tofile(folder / f"x{i}")
-            operands.append({"shape": list(array.shape), "dtype": "f32" if is_float else "i32"})
+            operands.append({"shape": list(array.shape), "dtype": "f32" if is_float else "i32",
+                             "constant": i in constants})
             shapes.append(array.shape)
         for k, dy in cotangents.items():
             np.asarray(dy).astype(floating).tofile(folder / f"dy{k}")
@@ -98,10 +101,11 @@ BOUNDS = {"fp64": (1e-12, 1e-12), "fp32": (2e-6, 1e-5)}
 
 
 def compare_with_torch(op, reference, inputs, attrs=None, bounds=BOUNDS, differentiable=None,
-                       float_outputs=1):
+                       float_outputs=1, constants=()):
     """Compares outputs 0 to float_outputs - 1 and all gradients with PyTorch, in FP64 and FP32.
 
     reference: takes torch tensors (operand order), gives a tensor or a tuple of tensors.
+    constants: floating operands that take no gradient (class weights, masks).
     differentiable: the operands whose gradients are compared; None: all floating ones.
     Returns the largest distance over its bound.
     """
@@ -122,6 +126,7 @@ def compare_with_torch(op, reference, inputs, attrs=None, bounds=BOUNDS, differe
         expected = list(expected) if isinstance(expected, (tuple, list)) else [expected]
         generator = np.random.default_rng(99)
         wanted = [i for i, t in enumerate(tensors) if t.dtype.is_floating_point]
+        wanted = [i for i in wanted if i not in constants]
         if differentiable is not None:
             wanted = [i for i in wanted if i in differentiable]
         cotangents = {}
@@ -132,7 +137,8 @@ def compare_with_torch(op, reference, inputs, attrs=None, bounds=BOUNDS, differe
             torch.autograd.backward(
                 expected[:float_outputs],
                 [torch.tensor(cotangents[k], dtype=kind) for k in range(float_outputs)])
-        outputs, gradients = run_op(op, inputs, attrs, cotangents, dtype)
+        outputs, gradients = run_op(op, inputs, attrs, cotangents, dtype,
+                                    constants=constants)
         for k in range(min(len(expected), len(outputs))):
             want = expected[k].detach().numpy()
             if np.issubdtype(want.dtype, np.floating):

@@ -14,7 +14,8 @@
                   file(var_mean) file(cumsum) file(logsumexp) file(reshape) file(permute)         \
                       file(expand) file(slice) file(cat) file(pad) file(pixel_shuffle)            \
                           file(gather) file(index_select) file(embedding) file(softmax)           \
-                              file(cross_entropy) file(mse_loss)
+                              file(cross_entropy) file(pointwise_loss) file(sdpa) file(recurrent) \
+                                  file(prelu)
 
 namespace lockstep {
 

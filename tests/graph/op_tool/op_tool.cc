@@ -7,7 +7,8 @@
 //                                    DIR/reply.json with the outputs' shapes
 //   request.json  {"op": "mul", "attributes": {...}, "container": "fp32" | "fp64",
 //                  "policy": "fp32", "seed": 0, "step": 0,
-//                  "operands": [{"shape": [2, 3], "dtype": "f32" | "i32"}, ...]}
+//                  "operands": [{"shape": [2, 3], "dtype": "f32" | "i32",
+//                                "constant": true where a float takes no gradient}, ...]}
 // All arrays are raw little-endian, row-major: doubles or floats (by the container), or int32.
 // Gradients are those of loss = sum over outputs k of sum(yk * dyk).
 #include <fmt/format.h>
@@ -63,16 +64,21 @@ bool exists(const std::string& path) {
   return std::ifstream(path).good();
 }
 
-// The op with every floating operand a parameter, and a loss where some output has a cotangent.
+// The op with every floating operand that is no constant a parameter, and a loss where some output
+// has a cotangent.
 Graph make_graph(const Json& request, const std::string& directory) {
   GraphBuilder builder("op");
   std::vector<Value> operands;
   for (const Json& operand : request.at("operands")) {
     const std::string name = "x" + std::to_string(operands.size());
     const auto shape = operand.at("shape").get<Shape>();
-    operands.push_back(operand.at("dtype") == "i32"
-                           ? builder.input(name, {shape, ElementType::kInt})
-                           : builder.parameter(name, shape));
+    if (operand.at("dtype") == "i32") {
+      operands.push_back(builder.input(name, {shape, ElementType::kInt}));
+    } else if (operand.value("constant", false)) {
+      operands.push_back(builder.input(name, {shape}));
+    } else {
+      operands.push_back(builder.parameter(name, shape));
+    }
   }
   Attributes attributes;
   for (const auto& [name, value] : request.at("attributes").items()) {
