@@ -16,7 +16,6 @@
 #include "emulation/scalar/elementwise.h"
 #include "emulation/scalar/gemm.h"
 #include "emulation/scalar/loss.h"
-#include "emulation/scalar/optimizer.h"
 #include "emulation/scalar/pool2d.h"
 #include "emulation/scalar/quantize.h"
 #include "emulation/scalar/reduce.h"
@@ -60,8 +59,6 @@ constexpr Kernels<T> make_scalar() {
       .cross_entropy_backward = scalar_cross_entropy_backward<T>,
       .mse_loss = scalar_mse_loss<T>,
       .mse_loss_backward = scalar_mse_loss_backward<T>,
-      .sgd = scalar_sgd<T>,
-      .adam = scalar_adam<T>,
   };
 }
 
