@@ -174,8 +174,7 @@ std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t l
 }
 
 Checkpoint read_checkpoint_file(const std::string& path) {
-  std::optional<Checkpoint> found =
-      read_if_not_past(path, std::numeric_limits<int64_t>::max());
+  std::optional<Checkpoint> found = read_if_not_past(path, std::numeric_limits<int64_t>::max());
   if (found) return *std::move(found);
   throw InputError(fmt::format("checkpoint '{}': no such file", path),
                    "`lockstep replay -o RUN` writes RUN.state beside RUN");

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "src/record/layout.h"
+#include "src/train/lockstep.h"
 
 namespace lockstep {
 namespace {

@@ -35,9 +35,10 @@ HyperChoice optimizer_from_json(const Json& j) {
 Json to_object(const RunOptions& o) {
   Json groups = Json::array();
   for (const ParameterGroup& group : o.groups) {
-    groups.push_back({{"layers", group.layers},
-                      {"optimizer", choice_to_json(group.optimizer,
-                                                   find_optimizer(group.optimizer.name).parameters)}});
+    groups.push_back(
+        {{"layers", group.layers},
+         {"optimizer",
+          choice_to_json(group.optimizer, find_optimizer(group.optimizer.name).parameters)}});
   }
   return {
       {"model", o.model},
@@ -82,8 +83,8 @@ RunOptions options_from_json(std::string_view json) {
   o.accumulate = j.value("accumulate", o.accumulate);
   if (j.contains("schedule")) {
     const Json& schedule = j["schedule"];
-    o.schedule =
-        choice_from_json(schedule, find_schedule(schedule.at("name").get<std::string>()).parameters);
+    o.schedule = choice_from_json(schedule,
+                                  find_schedule(schedule.at("name").get<std::string>()).parameters);
   }
   for (const Json& group : j.value("groups", Json::array())) {
     o.groups.push_back({group.at("layers"), optimizer_from_json(group.at("optimizer"))});

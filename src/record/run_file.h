@@ -77,7 +77,7 @@ class RunFile {
   const std::vector<LaneInfo>& lanes() const;   // the reference first
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
-  std::vector<double> loss(int lane) const;       // [step]
+  std::vector<double> loss(int lane) const;  // [step]
   // [step]; empty in files that have none.
   std::vector<double> named_loss(int lane, std::string_view name) const;
   std::vector<double> gradient_norm(int lane) const;

@@ -80,7 +80,7 @@ struct RunFile::Impl {
   std::vector<double> optional_series(int lane, std::string_view name, size_t width = 1) const {
     return guard([&] {
       std::vector<double> values;
-      if (!hdf5::exists(file.id(), lane_path(lane, name))) return values;
+      if (H5Lexists(file.id(), lane_path(lane, name).c_str(), H5P_DEFAULT) <= 0) return values;
       values.resize(static_cast<size_t>(steps) * width);
       dataset(lane, name).read_rows(0, steps, values.data());
       return values;
