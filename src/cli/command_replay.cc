@@ -316,8 +316,7 @@ std::function<int()> declare_replay(CLI::App& app) {
       ->capture_default_str();
   add(group, "--group", args->groups, "LAYERS:K=V,...",
       "layers with numbers or an optimizer= of their own; repeatable")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
 
   group = "The loop";
   whole(group, "--accumulate", o.accumulate, 1, kLargestBatch, "micro-batches per step");

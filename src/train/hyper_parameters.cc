@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "src/core/text.h"
@@ -39,9 +39,10 @@ bool in_range(Range range, double x) {
 double parse_number(std::string_view subject, std::string_view name, std::string_view text) {
   if (text == "true") return 1;
   if (text == "false") return 0;
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size()) {
+  const std::string word(text);
+  char* end = nullptr;
+  const double value = std::strtod(word.c_str(), &end);  // hexadecimal, too
+  if (word.empty() || *end != '\0' || word.find_first_of(" \t\n") != std::string::npos) {
     throw InputError(fmt::format("{}: {}={}: a number required", subject, name, text),
                      "e.g. lr=0.1,momentum=0.9");
   }
