@@ -34,13 +34,15 @@ class Sgd {
         momentum_(in.constant(rule.momentum)),
         take_(in.constant(1 - rule.dampening)),
         has_momentum_(rule.momentum != 0),
+        dampened_(rule.dampening != 0),
         first_(step == 1),
         nesterov_(rule.nesterov) {}
 
   template <int K, typename In, typename V>
   V state(const In& in, V g, const V* s) const {
     if (first_) return g;
-    return in.add(in.round(V(momentum_) * s[0]), in.round(V(take_) * g));
+    const V kept = in.round(V(momentum_) * s[0]);
+    return in.add(kept, dampened_ ? in.round(V(take_) * g) : g);
   }
   template <typename In, typename V>
   V change(const In& in, V g, const V*, const V* s) const {
@@ -51,7 +53,7 @@ class Sgd {
 
  private:
   Value minus_lr_, momentum_, take_;
-  bool has_momentum_, first_, nesterov_;
+  bool has_momentum_, dampened_, first_, nesterov_;
 };
 
 template <typename Value>
