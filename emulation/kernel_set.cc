@@ -17,7 +17,6 @@
 #include "emulation/scalar/functions.h"
 #include "emulation/scalar/gemm.h"
 #include "emulation/scalar/loss.h"
-#include "emulation/scalar/optimizer.h"
 #include "emulation/scalar/pool2d.h"
 #include "emulation/scalar/quantize.h"
 #include "emulation/scalar/reduce.h"
@@ -72,8 +71,6 @@ constexpr Kernels<T> make_scalar() {
       .log_softmax_backward = scalar_log_softmax_backward<T>,
       .cross_entropy = scalar_cross_entropy<T>,
       .cross_entropy_backward = scalar_cross_entropy_backward<T>,
-      .sgd = scalar_sgd<T>,
-      .adam = scalar_adam<T>,
   };
 }
 

@@ -129,58 +129,6 @@ struct RowNormBackwardArgs {
   const Accumulator* accumulator;
 };
 
-// How an optimizer computes: every elementary operation is rounded to `arithmetic` (FP32: none
-// needed), the states to `state`, the weights to `weight`.
-struct OptimizerFormats {
-  const Format* arithmetic;
-  const Format* state;
-  const Format* weight;  // of the array that is updated: the master weights where there are any
-  Rounding rounding = Rounding::kNearestEven;  // of the weight after the update
-  StochasticKey key;
-  Rounding state_rounding = Rounding::kNearestEven;
-  StochasticKey state_keys[2] = {};  // in the order of the arguments
-};
-// What an optimizer's roundings did, each null where nobody asks. Before: the value without the
-// roundings of this step, in double, from the stored operands; after: the value kept.
-// The weight's "before" is the exact sum of the weight and its update as rounded.
-struct OptimizerMeasurements {
-  TensorStats* weight = nullptr;
-  TensorStats* update = nullptr;  // of dw; needs the array `update`
-  TensorStats* states[2] = {};
-};
-struct UpdateStats {      // the run file's updates/
-  uint64_t stagnant = 0;  // update != 0 but the rounded weight did not move
-  uint64_t count = 0;
-  double update_sq = 0;  // sum of dw^2, dw as computed before the weight's rounding
-  double weight_sq = 0;  // sum of w^2 before the update
-};
-template <typename T>
-struct SgdArgs {  // buf = mu buf + g (first step: buf = g), g includes weight_decay * w; w -= lr
-                  // buf
-  int64_t count;
-  T* weight;
-  const T* grad;       // unscaled
-  T* momentum_buffer;  // null when momentum == 0
-  T* update;           // receives dw = w_new_exact - w before rounding, for statistics
-  double lr, momentum, weight_decay;
-  bool first_step;
-  OptimizerFormats formats;
-  OptimizerMeasurements measured = {};
-};
-template <typename T>
-struct AdamArgs {  // decoupled: w *= 1 - lr wd first (AdamW); else g += wd w (Adam)
-  int64_t count;
-  T* weight;
-  const T* grad;
-  T *exp_avg, *exp_avg_sq;
-  T* update;
-  double lr, beta1, beta2, eps, weight_decay;
-  bool decoupled_weight_decay;
-  int64_t step;  // 1-based; bias corrections 1 - beta^step are formed in double
-  OptimizerFormats formats;
-  OptimizerMeasurements measured = {};
-};
-
 // What kernels over rows (softmax, sums, norms) are made of. They run on the calling thread.
 template <typename T>
 struct RowFunctions {
@@ -263,9 +211,6 @@ struct Kernels {
                                const Accumulator&);
   void (*cross_entropy)(const CrossEntropyArgs<T>&);
   void (*cross_entropy_backward)(const CrossEntropyArgs<T>&);
-  // optimizers
-  void (*sgd)(const SgdArgs<T>&, UpdateStats*);
-  void (*adam)(const AdamArgs<T>&, UpdateStats*);
 };
 
 struct KernelSet {

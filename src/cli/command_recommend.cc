@@ -1,6 +1,7 @@
 // lockstep recommend: the range table of a run, and the policy that follows from it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,9 +13,11 @@
 #include "reports/range_text.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/number_options.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/train/models/model.h"
+#include "src/train/optimizers.h"
 
 namespace lockstep {
 namespace {
@@ -39,6 +42,16 @@ void refuse_model(const std::string& name) {
   }
 }
 
+// The numbers that are not at their initial value.
+HyperValues changed_values(const OptimizerSpec& spec) {
+  HyperValues changed;
+  for (const HyperParameter& p : find_optimizer(spec.name).parameters) {
+    const auto given = spec.values.find(p.name);
+    if (given != spec.values.end() && given->second != p.initial) changed.insert(*given);
+  }
+  return changed;
+}
+
 // The replay of `o` with other lanes: every option that is not at its default, a few to a line.
 std::string replay_command(const RunOptions& o, const std::string& lanes,
                            const std::string& output) {
@@ -54,12 +67,33 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   if (o.mode == LaneMode::kSynced) words.emplace_back("--mode synced");
   add("--seed", o.seed, d.seed);
   add("--optimizer", o.optimizer.name, d.optimizer.name);
-  add("--lr", o.optimizer.lr, d.optimizer.lr);
-  add("--momentum", o.optimizer.momentum, d.optimizer.momentum);
-  add("--beta1", o.optimizer.beta1, d.optimizer.beta1);
-  add("--beta2", o.optimizer.beta2, d.optimizer.beta2);
-  add("--eps", o.optimizer.eps, d.optimizer.eps);
-  add("--weight-decay", o.optimizer.weight_decay, d.optimizer.weight_decay);
+  HyperValues others;  // without an option of their own
+  for (const auto& [name, value] : changed_values(o.optimizer)) {
+    if (std::ranges::count(kNumberOptions, name) > 0) {
+      words.push_back(fmt::format("{} {}", option_name(name), value));
+    } else {
+      others.emplace(name, value);
+    }
+  }
+  if (!others.empty()) words.push_back("--optimizer-args " + hyper_values_text(others));
+  if (o.schedule.name != d.schedule.name || !o.schedule.values.empty()) {
+    const std::string given = hyper_values_text(o.schedule.values);
+    words.push_back("--schedule " + o.schedule.name + (given.empty() ? "" : ":" + given));
+  }
+  for (const ParameterGroup& group : o.groups) {
+    const std::string given = hyper_values_text(group.optimizer.values);
+    words.push_back("--group " + shell_quoted(group.layers + ":optimizer=" + group.optimizer.name +
+                                              (given.empty() ? "" : "," + given)));
+  }
+  add("--accumulate", o.accumulate, d.accumulate);
+  add("--clip-norm", o.clip_norm, d.clip_norm);
+  add("--clip-value", o.clip_value, d.clip_value);
+  if (!o.freeze.empty()) words.push_back("--freeze " + shell_quoted(join(o.freeze, ",")));
+  if (!o.eval_batch_norm.empty()) {
+    words.push_back("--eval-batch-norm " + shell_quoted(join(o.eval_batch_norm, ",")));
+  }
+  if (!o.start_from.empty()) words.push_back("--start-from " + shell_quoted(o.start_from));
+  if (o.eval_in_fp32) words.emplace_back("--eval-policy fp32");
   add("--eval-every", o.eval_every, d.eval_every);
   add("--histogram-every", o.histogram_every, d.histogram_every);
   add("--checkpoint-every", o.checkpoint_every, d.checkpoint_every);

@@ -35,15 +35,14 @@ std::vector<ProductFact> product_facts(const Graph& step) {
     for (const ProductShape& s : op.products(node, inputs)) {
       facts.push_back({node.id, layer_of(step, node), node.op, node.is_backward(), s,
                        unaligned(s, kAlignment16Bit), unaligned(s, kAlignmentFp8),
-                       s.count * s.m * s.n * s.k,
-                       s.count * (s.m * s.k + s.k * s.n + s.m * s.n)});
+                       s.count * s.m * s.n * s.k, s.count * (s.m * s.k + s.k * s.n + s.m * s.n)});
     }
   }
   return facts;
 }
 
 MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy& policy,
-                         int optimizer_states) {
+                         const std::function<int(const Parameter&)>& state_count) {
   MemoryFacts facts;
   for (const Parameter& p : step.parameters) {
     const auto& weight = program.values[program.external.at("p:" + p.name)];
@@ -51,8 +50,8 @@ MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy
     const auto gradient = program.results.find("grad:" + p.name);
     if (gradient == program.results.end()) continue;
     facts.gradients += bytes(p.type, program.values[gradient->second].format);
-    facts.optimizer_state += optimizer_states * bytes(p.type, policy.optimizer_state);
-    if (policy.master_weights) facts.master_weights += bytes(p.type, &find_format("fp32"));
+    facts.optimizer_state += state_count(p) * bytes(p.type, policy.optimizer_state);
+    if (policy.master_weights) facts.master_weights += bytes(p.type, policy.master);
   }
   std::set<int> forward, kept;
   for (const Instruction& instruction : program.instructions) {

@@ -83,7 +83,7 @@ class PolicyReader {
     const Accumulator& fused = find_accumulator("fp32_fused");
     policy_.weight = policy_.buffer = policy_.input = &fp32;
     policy_.gemm_accumulator = policy_.reduce_accumulator = &fused;
-    policy_.optimizer_arithmetic = policy_.optimizer_state = &fp32;
+    policy_.optimizer_arithmetic = policy_.optimizer_state = policy_.master = &fp32;
     const auto base = root.text("extends");
     if (!base) return;
     try {
@@ -277,13 +277,34 @@ class PolicyReader {
 
   void read_optimizer(TomlTable& table) {
     policy_.master_weights = table.boolean("master_weights").value_or(policy_.master_weights);
+    read_format(table, "master", policy_.master);
     read_format(table, "arithmetic", policy_.optimizer_arithmetic);
     read_format(table, "state", policy_.optimizer_state);
+    read_name(table, "update_rounding", find_update_rounding,
+              [&](UpdateRounding found) { policy_.update_rounding = found; });
     table.finish();
-    if (policy_.master_weights && policy_.weight->is_fp32()) {
-      table.problem("master_weights", "= true: weights are fp32 already and need no FP32 masters",
-                    "set [storage] weight to a narrower format, or master_weights = false");
+    if (table.has("master") && !policy_.master_weights) {
+      table.problem("master", "has no effect: master_weights is false",
+                    "set master_weights = true, or remove the key");
     }
+    if (!policy_.master_weights) return;
+    if (policy_.weight->is_fp32()) {
+      table.problem("master_weights", "= true: weights are fp32 already and need no masters",
+                    "set [storage] weight to a narrower format, or master_weights = false");
+    } else if (!contains(*policy_.master, *policy_.weight)) {
+      table.problem("master",
+                    "= '" + policy_.master->name + "': must hold every " + policy_.weight->name +
+                        " weight exactly",
+                    "fp32 holds them all");
+    }
+  }
+
+  static UpdateRounding find_update_rounding(const std::string& name) {
+    if (name == "nearest_even") return UpdateRounding::kNearestEven;
+    if (name == "stochastic") return UpdateRounding::kStochastic;
+    if (name == "kahan") return UpdateRounding::kKahan;
+    throw InputError("update_rounding '" + name + "': unknown",
+                     did_you_mean(name, {"nearest_even", "stochastic", "kahan"}));
   }
 
   // A positive number that FP32, which scalers compute in, can hold.

@@ -76,6 +76,16 @@ struct RunFile::Impl {
     dataset(lane, name).read_rows(0, count, values.data());
     return values;
   }
+  // Of a dataset that files of earlier versions lack: empty there.
+  std::vector<double> optional_series(int lane, std::string_view name, size_t width = 1) const {
+    return guard([&] {
+      std::vector<double> values;
+      if (H5Lexists(file.id(), lane_path(lane, name).c_str(), H5P_DEFAULT) <= 0) return values;
+      values.resize(static_cast<size_t>(steps) * width);
+      dataset(lane, name).read_rows(0, steps, values.data());
+      return values;
+    });
+  }
   void check_step(int64_t step) const {
     if (step >= 0 && step < steps) return;
     throw InputError(fmt::format("run file '{}': step {} asked for, steps 0 to {} are recorded",
@@ -214,6 +224,19 @@ int RunFile::lane_index(std::string_view name) const {
 
 std::vector<double> RunFile::loss(int lane) const {
   return impl_->guard([&] { return impl_->series<double>(lane, "loss", impl_->steps); });
+}
+
+std::vector<double> RunFile::named_loss(int lane, std::string_view name) const {
+  return impl_->optional_series(lane, "losses/" + layout::escape(name));
+}
+
+std::vector<double> RunFile::gradient_norm(int lane) const {
+  return impl_->optional_series(lane, "gradient_norm");
+}
+
+std::vector<double> RunFile::lr(int lane) const {
+  const size_t groups = options().groups.size() + 1;
+  return impl_->optional_series(lane, "lr", groups);
 }
 
 std::vector<double> RunFile::seconds(int lane) const {

@@ -59,7 +59,7 @@ TEST_CASE("memory facts: formats count, masters and state by the policy, activat
   const SiteTable sites = make_sites(step, 2);
   const auto of = [&](const char* policy) {
     const Policy p = find_policy(policy);
-    return memory_facts(step, lower(step, sites, p), p, 2);
+    return memory_facts(step, lower(step, sites, p), p, [](const Parameter&) { return 2; });
   };
   constexpr int64_t kWeights = 7 * 10 + 7;
   const MemoryFacts fp32 = of("fp32");
