@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "emulation/kernel_set.h"
@@ -50,13 +51,16 @@ struct PlaneShape {
   int64_t size(int64_t out_rows) const {
     return channels * classes() * w.taps * plane_size(out_rows);
   }
-  // Of the taps (c, r, s), ascending, for a piece of so many output rows.
-  std::vector<int64_t> offsets(int64_t out_rows) const {
+  // Of the taps (c, r, s) for a piece of so many output rows: c ascending, the others too, or, when
+  // reversed, descending.
+  std::vector<int64_t> offsets(int64_t out_rows, bool reversed) const {
     std::vector<int64_t> all;
     all.reserve(static_cast<size_t>(channels * h.taps * w.taps));
     for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t r = 0; r < h.taps; ++r) {
-        for (int64_t s = 0; s < w.taps; ++s) {
+      for (int64_t i = 0; i < h.taps; ++i) {
+        const int64_t r = reversed ? h.taps - 1 - i : i;
+        for (int64_t j = 0; j < w.taps; ++j) {
+          const int64_t s = reversed ? w.taps - 1 - j : j;
           const int64_t plane = (c * classes() + h.remainder(r)) * w.taps + s;
           all.push_back(plane * plane_size(out_rows) + h.rows_up(r) * w.outputs);
         }
@@ -82,71 +86,34 @@ inline PlaneShape backward_planes(const ConvShape& s) {
       {s.in_width, s.kernel_width, 1, s.dilation_w, reach_w - s.pad_w, s.stride_w, s.out_width}};
 }
 
-// One row of a plane: what outputs 0, 1, ... see through tap s of the image row `in`.
-template <typename T>
-void fill_plane_row(const PlaneAxis& w, const T* in, int64_t s, T* __restrict out) {
-  const int64_t first = s * w.dilation - w.pad;
-  if (w.up == 1) {
-    const int64_t begin = first >= 0 ? 0 : (-first + w.stride - 1) / w.stride;
-    const int64_t left = std::min(begin, w.outputs);
-    const int64_t room = w.size - first;
-    const int64_t end =
-        std::clamp(room <= 0 ? 0 : (room + w.stride - 1) / w.stride, left, w.outputs);
-    for (int64_t q = 0; q < left; ++q) out[q] = T(0);
-    if (w.stride == 1) {
-      for (int64_t q = left; q < end; ++q) out[q] = in[q + first];
-    } else {
-      for (int64_t q = left; q < end; ++q) out[q] = in[q * w.stride + first];
+// The pixels at remainder, remainder + stride, ... of an axis of the input, and the taps through
+// which they see an output: first, first + step, ...
+struct TapSet {
+  int64_t first, step, count;
+  PlaneAxis axis;  // of the outputs as an image, taps in reverse; outputs: the pixels
+};
+// One set for every remainder. `axis`: outputs are input pixels here, size is the number of
+// outputs.
+//   pixel remainder + i stride sees through tap t = first + k step the output
+//   (remainder + i stride + pad - t dilation) / stride = i + base - k apart
+inline std::vector<TapSet> tap_sets(const PlaneAxis& axis) {
+  std::vector<TapSet> sets;
+  const int64_t step = axis.stride / std::gcd(axis.stride, axis.dilation);
+  const int64_t apart = step * axis.dilation / axis.stride;
+  for (int64_t remainder = 0; remainder < axis.stride; ++remainder) {
+    int64_t first = 0;
+    while (first < axis.taps && (remainder + axis.pad - first * axis.dilation) % axis.stride != 0) {
+      ++first;
     }
-    for (int64_t q = end; q < w.outputs; ++q) out[q] = T(0);
-    return;
+    TapSet set{first, step, 0, {}};
+    if (first < axis.taps) set.count = (axis.taps - first + step - 1) / step;
+    const int64_t base = (remainder + axis.pad - first * axis.dilation) / axis.stride;
+    const int64_t pixels =
+        remainder < axis.outputs ? (axis.outputs - remainder + axis.stride - 1) / axis.stride : 0;
+    set.axis = {pixels, set.count, 1, apart, (set.count - 1) * apart - base, 1, axis.size};
+    sets.push_back(set);
   }
-  for (int64_t q = 0; q < w.outputs; ++q) {
-    const int64_t pixel = w.pixel(q * w.stride + first);
-    out[q] = pixel < 0 ? T(0) : in[pixel];
-  }
-}
-
-// The planes of one image (channels, h.size, w.size) for output rows [begin, end).
-template <typename T>
-void fill_planes(const PlaneShape& shape, const T* image, int64_t begin, int64_t end, T* out) {
-  const PlaneAxis &h = shape.h, &w = shape.w;
-  const int64_t rows = shape.plane_rows(end - begin), width = w.outputs;
-  // Rows as long as the image's: a shifted copy of all of them at once, then the zeros at the ends.
-  const bool in_one = w.stride == 1 && w.up == 1 && h.stride == 1 && h.up == 1 && width == w.size;
-  for (int64_t c = 0; c < shape.channels; ++c) {
-    const T* plane = image + c * h.size * w.size;
-    for (int64_t remainder = 0; remainder < shape.classes(); ++remainder) {
-      for (int64_t s = 0; s < w.taps; ++s, out += rows * width) {
-        if (in_one) {
-          const int64_t above = std::clamp<int64_t>(h.pad - begin, 0, rows);
-          const int64_t below = std::clamp<int64_t>(h.size + h.pad - begin, above, rows);
-          const int64_t shift = std::clamp<int64_t>(s * w.dilation - w.pad, -width, width);
-          std::fill(out, out + above * width, T(0));
-          std::fill(out + below * width, out + rows * width, T(0));
-          if (above == below) continue;
-          const T* in = plane + (begin + above - h.pad) * width;
-          T* to = out + above * width;
-          const int64_t count = (below - above) * width;
-          const int64_t left = std::max<int64_t>(0, -shift), right = std::max<int64_t>(0, shift);
-          std::copy(in + right, in + count - left, to + left);
-          for (int64_t row = 0; row < count; row += width) {
-            for (int64_t q = 0; q < left; ++q) to[row + q] = T(0);
-            for (int64_t q = width - right; q < width; ++q) to[row + q] = T(0);
-          }
-          continue;
-        }
-        for (int64_t row = 0; row < rows; ++row) {
-          const int64_t pixel = h.pixel((begin + row) * h.stride + remainder - h.pad);
-          if (pixel < 0) {
-            std::fill(out + row * width, out + (row + 1) * width, T(0));
-          } else {
-            fill_plane_row(w, plane + pixel * w.size, s, out + row * width);
-          }
-        }
-      }
-    }
-  }
+  return sets;
 }
 
 }  // namespace lockstep
