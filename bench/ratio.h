@@ -19,6 +19,7 @@ namespace lockstep::bench {
 
 // --threads=N (1)  --markdown  --filter=TEXT: only rows whose work or size contains TEXT
 // --seconds=S (0.4): time spent on one row, at least kFewestTurns turns whatever it takes.
+// --cpu-clock: the time of this thread alone, for a machine that others use, too; one thread only.
 struct Options {
   int threads = 1;
   bool markdown = false;
