@@ -1,4 +1,4 @@
-"""Movement, normalisation, embedding, pooling, up-sampling and convolution, op by op, against PyTorch."""
+"""Movement, normalisation, embedding, pooling, resizing and convolution, op by op, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from op_tool import OpError, compare_with_torch, distance, random_arrays, run_op
 
 
 def check(op, reference, inputs, attrs=None, **more):
-    print(f"{op} {attrs}: {compare_with_torch(op, reference, inputs, attrs, **more):.3f} of the bound")
+    worst = compare_with_torch(op, reference, inputs, attrs, **more)
+    print(f"{op} {attrs}: {worst:.3f} of the bound")
 
 
 @pytest.mark.parametrize("shape,dims", [((3, 4, 5), (2, 0, 1)), ((2, 5, 3, 4), (0, 2, 1, 3)),
@@ -238,7 +239,8 @@ def test_an_index_out_of_range_is_refused(op, inputs, attrs, shape, part):
 def test_narrow_lanes_come_close_to_fp32(policy):
     """Every kind of op lowers and runs, forward and backward, within a few units of 2^-8 (BF16)."""
     index = np.random.default_rng(23).integers(0, 4, 9)
-    x, w, g, b, k, kt = random_arrays(23, (2, 4, 6, 6), (4, 5), (4,), (4,), (4, 2, 3, 3), (4, 2, 2, 2))
+    x, w, g, b, k, kt = random_arrays(23, (2, 4, 6, 6), (4, 5), (4,), (4,), (4, 2, 3, 3),
+                                      (4, 2, 2, 2))
     cases = [
         ("permute", [x], {"dims": (3, 1, 0, 2)}, (6, 4, 2, 6)),
         ("expand", [x], {"shape": (2, 2, 4, 6, 6)}, (2, 2, 4, 6, 6)),
