@@ -1,4 +1,4 @@
-"""Movement, normalisation, embedding, pools, resizing and convolution, op by op, against PyTorch."""
+"""Movement, normalisation, embedding, pools, resizing, convolution: op by op against PyTorch."""
 
 import numpy as np
 import pytest
