@@ -38,16 +38,22 @@ void copy_row(const StridedDim& row, const T* x, T* y) {
   }
 }
 
-// Rows [begin, end) of dimension `outer` against all of `inner`.
+// Rows [begin, begin + rows) of dimension `outer`, along which x is contiguous, against all of
+// `inner`. Through a buffer, so that whole cache lines are read and written: with a power of two as
+// the stride, the lines of a column would push each other out of the cache.
 template <typename T>
-void copy_tiles(const StridedDim& outer, const StridedDim& inner, int64_t begin, int64_t end,
+void copy_tiles(const StridedDim& outer, const StridedDim& inner, int64_t begin, int64_t rows,
                 const T* x, T* y) {
+  T buffer[kTile * kTile];
   for (int64_t j0 = 0; j0 < inner.extent; j0 += kTile) {
-    const int64_t j1 = std::min(inner.extent, j0 + kTile);
-    for (int64_t i = begin; i < end; ++i) {
-      const T* from = x + i * outer.x_stride;
-      T* to = y + i * outer.y_stride;
-      for (int64_t j = j0; j < j1; ++j) to[j * inner.y_stride] = from[j * inner.x_stride];
+    const int64_t columns = std::min(kTile, inner.extent - j0);
+    for (int64_t j = 0; j < columns; ++j) {
+      const T* from = x + begin + (j0 + j) * inner.x_stride;
+      for (int64_t i = 0; i < rows; ++i) buffer[i * kTile + j] = from[i];
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      T* to = y + (begin + i) * outer.y_stride + j0 * inner.y_stride;
+      for (int64_t j = 0; j < columns; ++j) to[j * inner.y_stride] = buffer[i * kTile + j];
     }
   }
 }
@@ -113,7 +119,7 @@ void strided_copy(std::vector<StridedDim> dims, const T* x, T* y) {
         for (int64_t task = begin; task < end; ++task) {
           const Place at = place_of(outer, task / tiles);
           const int64_t first = task % tiles * kTile;
-          copy_tiles(rows, inner, first, std::min(rows.extent, first + kTile), x + at.x, y + at.y);
+          copy_tiles(rows, inner, first, std::min(kTile, rows.extent - first), x + at.x, y + at.y);
         }
       });
 }

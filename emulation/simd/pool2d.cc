@@ -22,26 +22,24 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 
 // The elements that a vector of neighbouring windows sees through one tap.
-template <int kStride>
-HWY_INLINE FloatVec load_tap(const float* from) {
-  const FloatTag d;
+template <int kStride, class D>
+HWY_INLINE hn::Vec<D> load_tap(D d, const float* from) {
   if constexpr (kStride == 1) {
     return hn::LoadU(d, from);
   } else {
-    FloatVec even, odd;
+    hn::Vec<D> even, odd;
     hn::LoadInterleaved2(d, from, even, odd);
     return even;
   }
 }
 
 // Windows [q, q + lanes) of row p, all inside the image along the row.
-template <int kStride>
-HWY_INLINE void pool_vector(const PoolShape& s, const float* plane, int64_t p, int64_t q, float* y,
-                            int32_t* argmax) {
-  const FloatTag d;
-  const hn::RebindToSigned<FloatTag> di;
+template <int kStride, class D>
+HWY_INLINE void pool_vector(D d, const PoolShape& s, const float* plane, int64_t p, int64_t q,
+                            float* y, int32_t* argmax) {
+  const hn::RebindToSigned<D> di;
   const auto columns = hn::Mul(hn::Iota(di, 0), hn::Set(di, kStride));
-  FloatVec best = hn::Zero(d);
+  auto best = hn::Zero(d);
   auto index = hn::Zero(di);
   bool first = true;
   for (int64_t r = 0; r < s.kernel_h; ++r) {
@@ -50,7 +48,7 @@ HWY_INLINE void pool_vector(const PoolShape& s, const float* plane, int64_t p, i
     const int64_t begin = h * s.in_width + q * kStride - s.pad_w;
     for (int64_t t = 0; t < s.kernel_w; ++t) {
       const int64_t at = begin + t * s.dilation_w;
-      const FloatVec x = load_tap<kStride>(plane + at);
+      const auto x = load_tap<kStride>(d, plane + at);
       const auto place = hn::Add(columns, hn::Set(di, static_cast<int32_t>(at)));
       if (first) {
         best = x;
@@ -68,28 +66,47 @@ HWY_INLINE void pool_vector(const PoolShape& s, const float* plane, int64_t p, i
   hn::StoreU(index, di, argmax + q);
 }
 
-template <int kStride>
-void pool_plane(const PoolShape& s, const float* plane, float* y, int32_t* argmax) {
-  const FloatTag d;
+// Windows [q, end) of row p as far as vectors of D's width reach, the last one overlapping the one
+// before it; returns the first window that is left. `room`: elements from `plane` to the end of the
+// images, beyond which a vector of every other element must not read.
+template <int kStride, class D>
+HWY_INLINE int64_t pool_row(D d, const PoolShape& s, const float* plane, int64_t room, int64_t p,
+                            int64_t q, int64_t begin, int64_t end, float* y, int32_t* argmax) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t last_tap = p * s.stride_h - s.pad_h + (s.kernel_h - 1) * s.dilation_h;
+  const int64_t last_read =
+      std::min(last_tap, s.in_height - 1) * s.in_width - s.pad_w + (s.kernel_w - 1) * s.dilation_w;
+  const auto fits = [&](int64_t first) {
+    return first + lanes <= end && last_read + (first + lanes) * kStride <= room;
+  };
+  for (; fits(q); q += lanes) pool_vector<kStride>(d, s, plane, p, q, y, argmax);
+  const int64_t overlapping = end - lanes;
+  if (q < end && overlapping >= begin && fits(overlapping)) {
+    pool_vector<kStride>(d, s, plane, p, overlapping, y, argmax);
+    return end;
+  }
+  return q;
+}
+
+template <int kStride>
+void pool_plane(const PoolShape& s, const float* plane, int64_t room, float* y, int32_t* argmax) {
   const int64_t span = (s.kernel_w - 1) * s.dilation_w;
-  // The first window whose taps do not reach over the left edge.
-  const int64_t inside = (s.pad_w + kStride - 1) / kStride;
+  // The windows that reach over neither edge: [begin, end).
+  const int64_t begin = std::min((s.pad_w + kStride - 1) / kStride, s.out_width);
+  const int64_t last = s.in_width - 1 - span + s.pad_w;
+  const int64_t end = last < 0 ? begin : std::clamp(last / kStride + 1, begin, s.out_width);
   for (int64_t p = 0; p < s.out_height; ++p, y += s.out_width, argmax += s.out_width) {
     int64_t q = 0;
-    const auto scalar_until = [&](int64_t end) {
-      for (; q < end; ++q) {
+    const auto scalar_until = [&](int64_t stop) {
+      for (; q < stop; ++q) {
         argmax[q] = window_argmax(s, plane, p, q);
         y[q] = canonical_nan(plane[argmax[q]]);
       }
     };
-    scalar_until(std::min(inside, s.out_width));
-    // The last element that the loads of `lanes` windows touch, those they skip over included.
-    const auto fits = [&](int64_t first) {
-      const int64_t last = (first + lanes) * kStride - 1 - s.pad_w + span;
-      return first + lanes <= s.out_width && last < s.in_width;
-    };
-    for (; fits(q); q += lanes) pool_vector<kStride>(s, plane, p, q, y, argmax);
+    scalar_until(begin);
+    q = pool_row<kStride>(FloatTag(), s, plane, room, p, q, begin, end, y, argmax);
+    q = pool_row<kStride>(hn::CappedTag<float, 8>(), s, plane, room, p, q, begin, end, y, argmax);
+    q = pool_row<kStride>(hn::CappedTag<float, 4>(), s, plane, room, p, q, begin, end, y, argmax);
     scalar_until(s.out_width);
   }
 }
@@ -99,7 +116,8 @@ void pool_planes(const PoolShape& s, const float* x, float* y, int32_t* argmax, 
   const int64_t in_plane = s.in_height * s.in_width, out_plane = s.out_height * s.out_width;
   for (int64_t plane = begin; plane < end; ++plane) {
     const auto pool = s.stride_w == 1 ? pool_plane<1> : pool_plane<2>;
-    pool(s, x + plane * in_plane, y + plane * out_plane, argmax + plane * out_plane);
+    const int64_t room = (s.batch * s.channels - plane) * in_plane;
+    pool(s, x + plane * in_plane, room, y + plane * out_plane, argmax + plane * out_plane);
   }
 }
 

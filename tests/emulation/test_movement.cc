@@ -64,7 +64,7 @@ TEST_CASE("pick_rows_backward: every row is a chain over ascending positions") {
   const std::vector<int32_t> index = {2, 0, 2, 2};
   const RowPick pick{.outer = 1, .rows = 3, .inner = 1, .index = index.data(), .count = 4};
   std::vector<float> dx(3, 77);
-  const Accumulator& fp16 = find_accumulator("fp16_fused");
+  const Accumulator& fp16 = find_accumulator("fp16");
   pick_rows_backward(pick, std::vector<float>{1, 5, 1, 2048}.data(), dx.data(), fp16);
   CHECK(dx == std::vector<float>{5, 0, 2050});
   pick_rows_backward(pick, std::vector<float>{2048, 5, 1, 1}.data(), dx.data(), fp16);
@@ -79,7 +79,7 @@ TEST_CASE("pick_elements_backward: the order is that of the positions along the 
   const std::vector<int32_t> index = {1, 1, 1, 0};
   const ElementPick pick{
       .outer = {0}, .inner = {0}, .stride = 1, .count = 4, .index = index.data()};
-  const Accumulator& fp16 = find_accumulator("fp16_fused");
+  const Accumulator& fp16 = find_accumulator("fp16");
   std::vector<float> dx(2, 0);
   pick_elements_backward(pick, std::vector<float>{1, 1, 2048, 3}.data(), dx.data(), fp16);
   CHECK(dx == std::vector<float>{3, 2050});
@@ -94,7 +94,7 @@ TEST_CASE("gathering: the same bits on one thread and on three") {
   for (size_t i = 0; i < index.size(); ++i) index[i] = static_cast<int32_t>(i * i % kRows);
   const Format& fp32 = find_format("fp32");
   const auto dy = make_data<float>(2 * kCount * kInner, DataKind::kWide, fp32, 9);
-  for (const char* name : {"fp32_fused", "fp16_fused"}) {
+  for (const char* name : {"fp32_fused", "fp16"}) {
     std::vector<float> results[2];
     for (const int threads : {1, 3}) {
       const ThreadCountGuard guard(threads);

@@ -85,13 +85,16 @@ TEST_CASE("row_norm: groups and runs of elements take their own weights") {
   }
 }
 
-TEST_CASE("kernel sets: row_norm has the scalar bits, for every accumulator and thread count") {
+TEST_CASE(
+    "kernel sets: row_norm has the scalar bits, for every accumulator format and thread count") {
   struct Case {
     int64_t rows, cols, groups, spatial;
   };
   const Case cases[] = {{1, 1, 1, 1},    {33, 31, 1, 1}, {100, 256, 1, 1}, {3, 5000, 1, 1},
                         {4200, 7, 1, 1}, {12, 24, 4, 6}, {10, 33, 2, 1}};
-  for (const Accumulator& accumulator : accumulators()) {
+  // One accumulator per format: the row sums see nothing else of it.
+  for (const char* name : {"fp32_fused", "fp16", "bf16", "fp64_fused"}) {
+    const Accumulator& accumulator = find_accumulator(name);
     for (const Case& c : cases) {
       for (const DataKind kind : {DataKind::kSmall, DataKind::kSpecial}) {
         CAPTURE(accumulator.name);

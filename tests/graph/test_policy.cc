@@ -77,7 +77,8 @@ TEST_CASE("policy files: a file name that cannot be a policy's name") {
                        InputError);
 }
 
-// The ops' own rows and the preset's lists are two definitions of one fact.
+// The ops' own rows and the preset's lists are two definitions of one fact. A row is as the newest
+// version has it: 2.12 moved rms_norm.
 TEST_CASE("torch presets: their lists agree with the ops' cast classes") {
   for (const char* name : {"torch-autocast-fp16:2.11", "torch-autocast-fp16:2.12",
                            "torch-autocast-bf16:2.11", "torch-autocast-bf16:2.12"}) {
@@ -86,7 +87,9 @@ TEST_CASE("torch presets: their lists agree with the ops' cast classes") {
       if (op.vjp == nullptr) continue;
       CAPTURE(name);
       CAPTURE(op.name);
-      CHECK(to_string(class_under(policy, op)) == to_string(op.cast_class));
+      const bool moved = op.name == "rms_norm" && policy.version == "2.11";
+      CHECK(to_string(class_under(policy, op)) ==
+            to_string(moved ? CastClass::kFollow : op.cast_class));
     }
   }
 }

@@ -1,14 +1,15 @@
-"""Movement, normalisation, embedding, pooling, up-sampling and convolution, op by op, against PyTorch."""
+"""Movement, normalisation, embedding, pools, resizing, convolution: op by op against PyTorch."""
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from op_tool import OpError, compare_with_torch, random_arrays, run_op
+from op_tool import OpError, compare_with_torch, distance, random_arrays, run_op
 
 
 def check(op, reference, inputs, attrs=None, **more):
-    print(f"{op} {attrs}: {compare_with_torch(op, reference, inputs, attrs, **more):.3f} of the bound")
+    worst = compare_with_torch(op, reference, inputs, attrs, **more)
+    print(f"{op} {attrs}: {worst:.3f} of the bound")
 
 
 @pytest.mark.parametrize("shape,dims", [((3, 4, 5), (2, 0, 1)), ((2, 5, 3, 4), (0, 2, 1, 3)),
@@ -232,3 +233,40 @@ def test_an_index_out_of_range_is_refused(op, inputs, attrs, shape, part):
     with pytest.raises(OpError) as error:
         run_op(op, inputs, attrs, np.ones(shape))
     assert part in str(error.value)
+
+
+@pytest.mark.parametrize("policy", ["pure-fp16", "torch-autocast-fp16", "torch-autocast-bf16"])
+def test_narrow_lanes_come_close_to_fp32(policy):
+    """Every kind of op lowers and runs, forward and backward, within a few units of 2^-8 (BF16)."""
+    index = np.random.default_rng(23).integers(0, 4, 9)
+    x, w, g, b, k, kt = random_arrays(23, (2, 4, 6, 6), (4, 5), (4,), (4,), (4, 2, 3, 3),
+                                      (4, 2, 2, 2))
+    cases = [
+        ("permute", [x], {"dims": (3, 1, 0, 2)}, (6, 4, 2, 6)),
+        ("expand", [x], {"shape": (2, 2, 4, 6, 6)}, (2, 2, 4, 6, 6)),
+        ("slice", [x], {"dim": 2, "start": 1}, (2, 4, 5, 6)),
+        ("cat", [x, x + 1], {"dim": 1}, (2, 8, 6, 6)),
+        ("pad", [x], {"pads": (1, 2), "value": 0.3}, (2, 4, 6, 9)),
+        ("pixel_shuffle", [x], {"factor": 2}, (2, 1, 12, 12)),
+        ("gather", [w, index.reshape(9, 1)], {"dim": 0}, (9, 1)),
+        ("index_select", [w, index], {}, (9, 5)),
+        ("embedding", [w, index], {}, (9, 5)),
+        ("layer_norm", [x.transpose(0, 2, 3, 1), g, b], {}, (2, 6, 6, 4)),
+        ("rms_norm", [x.transpose(0, 2, 3, 1), g], {}, (2, 6, 6, 4)),
+        ("group_norm", [x, g, b], {"groups": 2}, x.shape),
+        ("max_pool2d", [x], {"kernel": 2}, (2, 4, 3, 3)),
+        ("avg_pool2d", [x], {"kernel": 2}, (2, 4, 3, 3)),
+        ("adaptive_avg_pool2d", [x], {"size": (1, 1)}, (2, 4, 1, 1)),
+        ("upsample_nearest2d", [x], {"scale": 2}, (2, 4, 12, 12)),
+        ("upsample_bilinear2d", [x], {"scale": 2}, (2, 4, 12, 12)),
+        ("conv2d", [x, k, b], {"groups": 2}, (2, 4, 4, 4)),
+        ("conv_transpose2d", [x, kt], {"stride": 2}, (2, 2, 12, 12)),
+    ]
+    for op, inputs, attrs, shape in cases:
+        dy = np.random.default_rng(24).standard_normal(shape)
+        (want, *_), expected = run_op(op, inputs, attrs, dy, "fp32")
+        (y, *_), gradients = run_op(op, inputs, attrs, dy, "fp32", policy)
+        assert distance(y, want) <= 4 * 2**-8, op
+        for ours, reference in zip(gradients, expected):
+            assert (ours is None) == (reference is None), op
+            assert ours is None or distance(ours, reference) <= 4 * 2**-8, op

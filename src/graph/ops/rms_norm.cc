@@ -33,7 +33,7 @@ std::vector<OpDef> rms_norm_ops() {
                "sqrt(mean of "
                "x^2 + eps); operands x, weight?; also gives inv_rms, one per row",
        .source = "B. Zhang, R. Sennrich, NeurIPS 2019; torch.nn.functional.rms_norm; CUDA "
-                 "autocast: fp32",
+                 "autocast: fp32 since 2.12",
        .cast_class = CastClass::kFp32,
        .max_inputs = 2,
        .follow_operands = {0},
