@@ -295,3 +295,35 @@ def test_prelu(shape, slopes):
     x, w = random_arrays(18, shape, (slopes,))
     x.flat[0] = 0
     print(compare_with_torch("prelu", F.prelu, [x, w]))
+
+
+def test_weight_norm_from_ops():
+    """w = g v / |v|, the norm over all dimensions but the first, as torch's weight_norm forms it."""
+    v, g, dw = random_arrays(19, (4, 3, 2), (4, 1, 1), (4, 3, 2))
+
+    def run(op, inputs, dy, attrs=None):
+        (y, *_), gradients = run_op(op, inputs, attrs, dy)
+        return y, gradients
+
+    over = {"dims": [1, 2], "keepdim": True}
+    try:
+        square, _ = run("mul", [v, v], v)
+        total, _ = run("sum", [square], g, over)
+        norm, _ = run("sqrt", [total], g)
+        unit, _ = run("div", [v, norm], v)
+    except OpError as error:
+        if "unknown" in str(error):
+            pytest.skip(f"weight norm needs an op that is not there: {error}")
+        raise
+    w, (dunit, dg) = run("mul", [unit, g], dw)
+    _, (dv, dnorm) = run("div", [v, norm], dunit)
+    _, (dtotal,) = run("sqrt", [total], dnorm)
+    _, (dsquare,) = run("sum", [square], dtotal, over)
+    _, (left, right) = run("mul", [v, v], dsquare)
+
+    tensors = [torch.tensor(x, requires_grad=True) for x in (v, g)]
+    expected = torch._weight_norm(tensors[0], tensors[1], 0)
+    expected.backward(torch.tensor(dw))
+    assert distance(w, expected.detach().numpy()) <= 1e-12
+    assert distance(dv + left + right, tensors[0].grad.numpy()) <= 1e-12
+    assert distance(dg, tensors[1].grad.numpy()) <= 1e-12

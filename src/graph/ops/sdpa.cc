@@ -106,7 +106,6 @@ void sdpa_vjp(GradientBuilder& builder, const Node& node) {
 }
 
 // C (m,n) = op(a) op(b) for every stack. Factors made inside are read in the formats of q and k.
-// b's.
 template <typename T>
 void stacked_product(const OpCall& call, int64_t stacks, bool transpose_a, const T* a,
                      bool transpose_b, const T* b, int64_t m, int64_t n, int64_t k, T* c,
