@@ -3,6 +3,8 @@
 // Where a lane of low precision rounds in between depends on the implementation; two are modelled.
 //   math   q and k are each multiplied by sqrt(scale) and rounded; scores rounded; mask added and
 //          rounded; softmax inside FP32, rounded; dropout, rounded; product with v
+//          (torch's math backend where allow_fp16_bf16_reduction_math_sdp is set; without it torch
+//          computes FP16 and BF16 in FP32 up to the result, which is not modelled)
 //   flash  scores, mask and softmax stay FP32; the weights are rounded only as factors of the
 //          product with v. The online rescaling of blocks is not modelled.
 // The saved probabilities are those after softmax, before dropout, as the model leaves them.
@@ -103,8 +105,7 @@ void sdpa_vjp(GradientBuilder& builder, const Node& node) {
   builder.add_node(node, "sdpa_backward", std::move(operands), node.attributes, {0, 1, 2});
 }
 
-// C (rows x cols) = op(a) op(b) for every stack; `factor`: operands whose formats count as a's,
-// b's.
+// C (m,n) = op(a) op(b) for every stack. Factors made inside are read in the formats of q and k.
 template <typename T>
 void stacked_product(const OpCall& call, int64_t stacks, bool transpose_a, const T* a,
                      bool transpose_b, const T* b, int64_t m, int64_t n, int64_t k, T* c,
