@@ -18,6 +18,7 @@
 #include "src/core/text.h"
 #include "src/train/models/model.h"
 #include "src/train/optimizers.h"
+#include "src/train/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -42,14 +43,29 @@ void refuse_model(const std::string& name) {
   }
 }
 
-// The numbers that are not at their initial value.
-HyperValues changed_values(const OptimizerSpec& spec) {
-  HyperValues changed;
-  for (const HyperParameter& p : find_optimizer(spec.name).parameters) {
-    const auto given = spec.values.find(p.name);
-    if (given != spec.values.end() && given->second != p.initial) changed.insert(*given);
+// The given numbers that are not as in `otherwise`.
+HyperValues changed(const HyperChoice& choice, const HyperNumbers& otherwise) {
+  HyperValues values;
+  for (const auto& [name, value] : choice.values) {
+    if (value != otherwise[name]) values.emplace(name, value);
   }
-  return changed;
+  return values;
+}
+HyperNumbers initial_numbers(std::span<const HyperParameter> parameters) {
+  return {parameters, {}};
+}
+
+// As parse_group reads it: what differs from the run's own optimizer, or another one.
+std::string group_words(const ParameterGroup& group, const OptimizerSpec& base) {
+  const OptimizerSpec& spec = group.optimizer;
+  if (spec.name == base.name) {
+    const HyperValues values = changed(spec, numbers_of(base));
+    return group.layers + ":" +
+           (values.empty() ? "optimizer=" + spec.name : hyper_values_text(values));
+  }
+  const HyperValues values = changed(spec, initial_numbers(find_optimizer(spec.name).parameters));
+  const std::string text = values.empty() ? "" : "," + hyper_values_text(values);
+  return group.layers + ":optimizer=" + spec.name + text;
 }
 
 // The replay of `o` with other lanes: every option that is not at its default, a few to a line.
@@ -68,7 +84,8 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   add("--seed", o.seed, d.seed);
   add("--optimizer", o.optimizer.name, d.optimizer.name);
   HyperValues others;  // without an option of their own
-  for (const auto& [name, value] : changed_values(o.optimizer)) {
+  const auto initial = initial_numbers(find_optimizer(o.optimizer.name).parameters);
+  for (const auto& [name, value] : changed(o.optimizer, initial)) {
     if (std::ranges::count(kNumberOptions, name) > 0) {
       words.push_back(fmt::format("{} {}", option_name(name), value));
     } else {
@@ -76,14 +93,14 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
     }
   }
   if (!others.empty()) words.push_back("--optimizer-args " + hyper_values_text(others));
-  if (o.schedule.name != d.schedule.name || !o.schedule.values.empty()) {
-    const std::string given = hyper_values_text(o.schedule.values);
+  const HyperValues schedule =
+      changed(o.schedule, initial_numbers(find_schedule(o.schedule.name).parameters));
+  if (o.schedule.name != d.schedule.name || !schedule.empty()) {
+    const std::string given = hyper_values_text(schedule);
     words.push_back("--schedule " + o.schedule.name + (given.empty() ? "" : ":" + given));
   }
   for (const ParameterGroup& group : o.groups) {
-    const std::string given = hyper_values_text(group.optimizer.values);
-    words.push_back("--group " + shell_quoted(group.layers + ":optimizer=" + group.optimizer.name +
-                                              (given.empty() ? "" : "," + given)));
+    words.push_back("--group " + shell_quoted(group_words(group, o.optimizer)));
   }
   add("--accumulate", o.accumulate, d.accumulate);
   add("--clip-norm", o.clip_norm, d.clip_norm);

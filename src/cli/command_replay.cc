@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -94,32 +95,39 @@ void check_lanes(const ReplayArgs& args, ProblemList& problems) {
   }
 }
 
-// Which optimizers have a number, each through `text`.
-template <typename Text>
-std::vector<std::string> owners(std::string_view number, Text text) {
+std::vector<std::string> owners(std::string_view number) {
   std::vector<std::string> found;
   for (const Optimizer& optimizer : optimizers()) {
     for (const HyperParameter& p : optimizer.parameters) {
-      if (p.name == number) found.push_back(text(optimizer, p));
+      if (p.name == number) found.emplace_back(optimizer.name);
     }
   }
   return found;
 }
 
-// "sgd 0.9, rmsprop 0": with what it is when not given.
+// "sgd 0.05; adam, adamw 0.001": with what it is when not given.
 std::string owners_help(std::string_view number) {
-  return join(owners(number,
-                     [](const Optimizer& optimizer, const HyperParameter& p) {
-                       return fmt::format("{} {}", optimizer.name, p.initial);
-                     }),
-              ", ");
+  std::string text;
+  double last = std::numeric_limits<double>::quiet_NaN();
+  for (const Optimizer& optimizer : optimizers()) {
+    for (const HyperParameter& p : optimizer.parameters) {
+      if (p.name != number) continue;
+      if (p.initial == last) {
+        text += fmt::format(", {}", optimizer.name);
+      } else {
+        if (!text.empty()) text += fmt::format(" {}; ", last);
+        text += optimizer.name;
+      }
+      last = p.initial;
+    }
+  }
+  return text + fmt::format(" {}", last);
 }
 
 // A number given for an optimizer that lacks it would change nothing without a word.
 bool has_number(const std::string& optimizer, const std::string& number, const std::string& text,
                 ProblemList& problems) {
-  std::vector<std::string> names =
-      owners(number, [](const Optimizer& o, const HyperParameter&) { return std::string(o.name); });
+  std::vector<std::string> names = owners(number);
   const auto is_known = [&](const Optimizer& o) { return o.name == optimizer; };
   if (std::ranges::none_of(optimizers(), is_known)) return false;  // LockstepRun says so
   if (std::ranges::count(names, optimizer) > 0) return true;

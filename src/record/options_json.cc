@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "src/core/text.h"
 #include "src/train/optimizers.h"
 #include "src/train/schedules.h"
 
@@ -53,8 +54,8 @@ Json to_object(const RunOptions& o) {
       {"groups", groups},
       {"clip_norm", o.clip_norm},
       {"clip_value", o.clip_value},
-      {"freeze", o.freeze},
-      {"eval_batch_norm", o.eval_batch_norm},
+      {"freeze", join(o.freeze, ",")},
+      {"eval_batch_norm", join(o.eval_batch_norm, ",")},
       {"start_from", o.start_from},
       {"eval_policy", o.eval_in_fp32 ? "fp32" : "own"},
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
@@ -93,8 +94,12 @@ RunOptions options_from_json(std::string_view json) {
   }
   o.clip_norm = j.value("clip_norm", o.clip_norm);
   o.clip_value = j.value("clip_value", o.clip_value);
-  o.freeze = j.value("freeze", o.freeze);
-  o.eval_batch_norm = j.value("eval_batch_norm", o.eval_batch_norm);
+  const auto globs = [&](const char* key) {
+    const std::string text = j.value(key, "");
+    return text.empty() ? std::vector<std::string>{} : split(text, ',');
+  };
+  o.freeze = globs("freeze");
+  o.eval_batch_norm = globs("eval_batch_norm");
   o.start_from = j.value("start_from", o.start_from);
   o.eval_in_fp32 = j.value("eval_policy", "own") == "fp32";
   o.mode = j.at("mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;

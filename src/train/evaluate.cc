@@ -72,6 +72,7 @@ Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
 
 EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
                                      const std::vector<bool>& alive, int64_t steps_done) {
+  const Policy fp32_policy = find_policy(kReferenceLane);
   EvaluationRecord record;
   record.steps_done = steps_done;
   record.example_count = data_.held_out_count();
@@ -93,7 +94,7 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       const Container container = container_of(lane);
       // The truth lane stays what it is.
       const bool in_fp32 = in_fp32_ && container != Container::kF64;
-      const Policy policy = in_fp32 ? find_policy(kReferenceLane) : lane.policy;
+      const Policy& policy = in_fp32 ? fp32_policy : lane.policy;
       auto& executor = plan.executors[l];
       if (executor == nullptr) {
         executor = std::make_unique<Executor>(

@@ -88,7 +88,7 @@ expect 2 replay mlp --seed 18446744073709551616 -o bad.h5
 errs "--seed 18446744073709551616: a whole number"
 expect 2 replay mlp --optimizer sgd --beta1 0.5 --eps 1e-3 -o bad.h5
 errs "--beta1 0.5: only adam, adamw and lion have it"
-errs "--eps 1e-3: only adam and adamw have it"
+errs "--eps 1e-3: only adam, adamw, adagrad and rmsprop have it"
 for option in --data -o --lanes --simd; do
   expect 2 replay mlp $option ""
   errs "'': empty, a word required"

@@ -5,7 +5,11 @@
 
 #include "src/core/error.h"
 #include "src/core/parallel.h"
+#include "src/graph/autodiff.h"
+#include "src/graph/builder.h"
 #include "src/train/clip.h"
+#include "src/train/lane.h"
+#include "src/train/models/model.h"
 #include "src/train/parameter_groups.h"
 #include "tests/train/small_runs.h"
 
@@ -271,4 +275,43 @@ TEST_CASE("evaluation in FP32: a narrow lane's weights, without its arithmetic")
   run(options, fp32);
   CHECK(own.evaluations[0].loss[0] == fp32.evaluations[0].loss[0]);
   CHECK(own.evaluations[0].loss[1] != fp32.evaluations[0].loss[1]);
+}
+
+TEST_CASE("several losses: each named one is recorded, their sum is trained on") {
+  GraphBuilder b("two_losses");
+  const Value x = b.input("x", {{4, 3}, ElementType::kFloat});
+  const Value t = b.input("t", {{4, 2}, ElementType::kFloat});
+  const Value y = b.linear("fc", x, 2);
+  const Value near = b.op("mse_loss", {y, t}, {}, "near");
+  const Value far = b.op("mse_loss", {b.relu("relu", y), t}, {}, "far");
+  b.name_output("loss/near", near);
+  b.name_output("loss/far", far);
+  b.name_output("y", y);
+  b.set_loss(b.op("add", {near, far}, {}, "loss"));
+  const Graph graph = differentiate(b.finish());
+  CHECK(loss_names(graph) == std::vector<std::string>{"far", "near"});
+  const SiteTable sites = make_sites(graph, 1);
+  RunOptions options;
+  options.accumulate = 2;
+  const LaneContext context = make_lane_context(graph, sites, options);
+  Lane lane(context, describe_lane("fp32"), initial_state(graph, 1));
+  LaneStep record;
+  record.sites.resize(sites.sites.size());
+  record.updates.resize(sites.sites.size());
+  const Tensor target = Tensor::from<float>({4, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
+  for (int64_t micro = 0; micro < 2; ++micro) {
+    Tensor input({4, 3}, Container::kF32);
+    std::ranges::fill(input.as<float>(), static_cast<float>(micro + 1));
+    const Batch batch = {{"x", input}, {"t", target}};
+    lane.begin_micro_batch(0, micro, batch);
+    for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
+      lane.run_node(n, nullptr, record.sites);
+    }
+    lane.finish_micro_batch(micro, record);
+  }
+  lane.finish_step(nullptr, record);
+  REQUIRE(record.losses.size() == 2);
+  CHECK(record.losses[0] > 0);
+  CHECK(record.losses[0] != record.losses[1]);
+  CHECK(record.loss == doctest::Approx(record.losses[0] + record.losses[1]).epsilon(1e-6));
 }
