@@ -113,6 +113,7 @@ constexpr Problem kProblems[] = {
     {false, true, 64, 64, 128},   {true, true, 30, 70, 201},   {false, false, 20, 45, 1700},
     {false, true, 20, 45, 1700},  {true, false, 20, 45, 1700}, {false, false, 16, 4500, 9},
     {false, false, 2100, 40, 20}, {true, false, 2100, 7, 20},  {false, true, 40, 2100, 33},
+    {false, false, 40, 4500, 900},
 };
 
 }  // namespace
