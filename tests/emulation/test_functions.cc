@@ -273,8 +273,10 @@ TEST_CASE("functions: derivatives are the slopes of their functions") {
       kernels.unary_backward(row.function, parameters, &saved, &dy, &dx, 1);
       CAPTURE(row.name);
       CAPTURE(x);
+      // Its slope is 1/6 in float.
+      const double rounding = row.function == Unary::kHardsigmoid ? 0x1p-24 : 0;
       CHECK(std::fabs(dx - dy * (value(x + h) - value(x - h)) / (2 * h)) <=
-            tolerance * (1 + std::fabs(dx)));
+            (tolerance + rounding) * (1 + std::fabs(dx)));
     }
   }
 }
