@@ -141,7 +141,7 @@ struct GeluTanhFunction : FunctionBase {
   }
 };
 
-// x min(max(x + 3, 0), 6) / 6; derivative 0 at -3, 1 at 3.
+// x min(max(x + 3, 0), 6) / 6; derivative 0 at -3, 1 at 3 and for NaN.
 template <class M>
 struct HardswishFunction : FunctionBase {
   using V = typename M::V;
@@ -151,22 +151,24 @@ struct HardswishFunction : FunctionBase {
   }
   HWY_INLINE V backward(V x, V dy) const {
     const V inside = dy * (x / M::set(3) + M::set(0.5));
-    const V right = M::select(M::le(M::set(3), x), dy, inside);
+    const V right = M::select(M::lt(x, M::set(3)), inside, dy);
     return M::select(M::le(x, M::set(-3)), M::set(0), right);
   }
 };
 
-// min(max(x + 3, 0), 6) / 6; derivative 0 at both kinks.
+// min(max(x + 3, 0), 6) / 6; derivative 0 at both kinks. Between them it is 1/6 rounded to float,
+// in FP64 too, because PyTorch's is.
 template <class M>
 struct HardsigmoidFunction : FunctionBase {
   using V = typename M::V;
+  static constexpr double kSixth = 1.0f / 6.0f;
   explicit HWY_INLINE HardsigmoidFunction(const FunctionParameters&) {}
   HWY_INLINE V value(V x) const {
     return M::clamp(x + M::set(3), M::set(0), M::set(6)) / M::set(6);
   }
   HWY_INLINE V backward(V x, V dy) const {
     const auto inside = M::both(M::lt(M::set(-3), x), M::lt(x, M::set(3)));
-    return M::select(inside, dy / M::set(6), M::set(0));
+    return M::select(inside, dy * M::set(kSixth), M::set(0));
   }
 };
 

@@ -78,7 +78,7 @@ inline double positive_power(double x, double y) {
   if (high < C::kExpMin) return 0;
   const double low = std::fma(y, log.high, -high) + y * log.low;
   const auto [n, r, tail] = reduce_exp(high);
-  const double result = 1 + (r + (tail + low));
+  const double result = 1 + (r + std::fma(low, 1 + (r + tail), tail));  // e^low = 1 + low
   const auto whole = static_cast<int64_t>(n), half = whole >> 1;
   return result * power_of_two<double>(half) * power_of_two<double>(whole - half);
 }

@@ -78,8 +78,7 @@ void check_functions(size_t count) {
                                             [](Wide x) { return Wide(log(1 + x)); });
   const double sigmoid_error = worst_error<T>(count, -top, top, lockstep_sigmoid<T>,
                                               [](Wide x) { return Wide(1 / (1 + exp(-x))); });
-  MESSAGE(sizeof(T) * 8, " bits, ulps: erf ", erf_error, " expm1 ", expm1_error, " log1p ",
-          log1p_error, " sigmoid ", sigmoid_error);
+  CAPTURE(sizeof(T));
   CHECK(erf_error <= kFunctionBound);
   CHECK(expm1_error <= kFunctionBound);
   CHECK(log1p_error <= kFunctionBound);
@@ -102,7 +101,7 @@ void check_power(size_t count) {
     const T y = static_cast<T>(v * top / std::fabs(std::log(static_cast<double>(x))));
     worst = std::max(worst, error_ulps(lockstep_pow(x, y), Wide(pow(Wide(x), Wide(y)))));
   }
-  MESSAGE(sizeof(T) * 8, " bits, ulps: pow ", worst);
+  CAPTURE(sizeof(T));
   CHECK(worst <= kPowerBound);
   CHECK(worst > 0.4);
 }
@@ -273,8 +272,10 @@ TEST_CASE("functions: derivatives are the slopes of their functions") {
       kernels.unary_backward(row.function, parameters, &saved, &dy, &dx, 1);
       CAPTURE(row.name);
       CAPTURE(x);
+      // Its slope is 1/6 in float.
+      const double rounding = row.function == Unary::kHardsigmoid ? 0x1p-24 : 0;
       CHECK(std::fabs(dx - dy * (value(x + h) - value(x - h)) / (2 * h)) <=
-            tolerance * (1 + std::fabs(dx)));
+            (tolerance + rounding) * (1 + std::fabs(dx)));
     }
   }
 }

@@ -96,8 +96,9 @@ Graph make_graph(const Json& request, const std::string& directory) {
     const Value term = builder.op("sum", {product}, {}, "loss");
     loss = loss.empty() ? term : builder.op("add", {loss, term}, {}, "loss");
   }
-  if (!loss.empty()) builder.set_loss(loss);
-  Graph graph = builder.finish();
+  // Without a cotangent there is nothing to differentiate, but every graph has a loss.
+  builder.set_loss(loss.empty() ? builder.op("sum", {y}, {}, "loss") : loss);
+  const Graph graph = builder.finish();
   return loss.empty() ? graph : differentiate(graph);
 }
 
