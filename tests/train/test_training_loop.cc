@@ -180,6 +180,29 @@ TEST_CASE("groups: parsing takes the run's numbers over, unless the optimizer is
   CHECK_THROWS_WITH_AS(parse_group("fc*", base), doctest::Contains("LAYERS:"), InputError);
 }
 
+TEST_CASE("groups: the last glob that matches wins, over layers and whole names") {
+  const std::vector<ParameterGroup> groups = {{"fc*", {"sgd", {}}}, {"fc1.bias", {"lion", {}}}};
+  const auto group = [&](const char* name, const char* layer) {
+    return group_of({name, {}, true, layer}, groups);
+  };
+  CHECK(group("conv1.weight", "conv1") == 0);
+  CHECK(group("fc1.weight", "fc1") == 1);
+  CHECK(group("fc1.bias", "fc1") == 2);
+}
+
+TEST_CASE("batch_norm in evaluation mode: the layers named, and no others") {
+  Graph graph = find_model("lenet").build({2, {1, 28, 28}, 10}, /*training=*/true);
+  set_eval_batch_norm(graph, {"bn1"});
+  for (const Node& node : graph.nodes) {
+    if (node.op != "batch_norm") continue;
+    CHECK(std::get<bool>(node.attributes.at("training")) == (node.layer != "bn1"));
+  }
+  REQUIRE(graph.mutations.size() == 2);
+  CHECK(graph.mutations[0].buffer == "bn2.running_mean");
+  CHECK_THROWS_WITH_AS(set_eval_batch_norm(graph, {"conv1"}), doctest::Contains("bn1, bn2"),
+                       InputError);
+}
+
 TEST_CASE("kahan in a run follows FP32 more closely than rounding to nearest") {
   const std::string storage = "[storage]\nweight = \"bf16\"\n[optimizer]\nupdate_rounding = ";
   RunOptions options = small_run({"fp32", write_policy("nearest", storage + "\"nearest_even\"\n"),
