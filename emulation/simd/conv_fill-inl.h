@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "emulation/simd/conv_planes.h"
 #include "emulation/simd/gemm_plan.h"
@@ -59,6 +60,15 @@ class PlaneRows {
   explicit PlaneRows(const PlaneAxis& w) : w_(w), part_size_(ceil_div(w.size, w.stride)) {
     static thread_local Workspace<T> space;
     parts_ = space.get(static_cast<size_t>(part_size_ * w.stride)).data();
+    for (int64_t s = 0; s < w.taps; ++s) {
+      const int64_t first = s * w.dilation - w.pad;
+      int64_t part = first % w.stride, shift = first / w.stride;
+      if (part < 0) part += w.stride, --shift;
+      const int64_t size = (w.size - part + w.stride - 1) / w.stride;
+      const int64_t begin = std::clamp<int64_t>(-shift, 0, w.outputs);
+      const int64_t end = std::clamp<int64_t>(size - shift, begin, w.outputs);
+      runs_.push_back({part * part_size_ + begin + shift, begin, end});
+    }
   }
 
   void write(const T* in, T* out, int64_t plane_size) const {
@@ -66,20 +76,16 @@ class PlaneRows {
       for (int64_t s = 0; s < w_.taps; ++s) write_slowly(in, s, out + s * plane_size);
       return;
     }
-    if (w_.stride > 1) split_row(in, w_.size, w_.stride, parts_, part_size_);
-    for (int64_t s = 0; s < w_.taps; ++s, out += plane_size) {
-      const int64_t first = s * w_.dilation - w_.pad;
-      int64_t part = first % w_.stride, shift = first / w_.stride;
-      if (part < 0) part += w_.stride, --shift;
-      const int64_t size = (w_.size - part + w_.stride - 1) / w_.stride;
-      const int64_t begin = std::clamp<int64_t>(-shift, 0, w_.outputs);
-      const int64_t end = std::clamp<int64_t>(size - shift, begin, w_.outputs);
-      for (int64_t q = 0; q < begin; ++q) out[q] = T(0);
-      if (begin < end) {
-        const T* from = w_.stride == 1 ? in : parts_ + part * part_size_;
-        copy_run(from + begin + shift, end - begin, out + begin);
-      }
-      for (int64_t q = end; q < w_.outputs; ++q) out[q] = T(0);
+    const T* from = in;
+    if (w_.stride > 1) {
+      split_row(in, w_.size, w_.stride, parts_, part_size_);
+      from = parts_;
+    }
+    for (const Run& run : runs_) {
+      for (int64_t q = 0; q < run.begin; ++q) out[q] = T(0);
+      if (run.begin < run.end) copy_run(from + run.from, run.end - run.begin, out + run.begin);
+      for (int64_t q = run.end; q < w_.outputs; ++q) out[q] = T(0);
+      out += plane_size;
     }
   }
 
@@ -91,9 +97,15 @@ class PlaneRows {
     }
   }
 
+  // Outputs [begin, end) see pixels of the image, in one run; `from`: the first of it, in the row
+  // split by remainders.
+  struct Run {
+    int64_t from, begin, end;
+  };
   const PlaneAxis& w_;
   const int64_t part_size_;
   T* parts_;
+  std::vector<Run> runs_;
 };
 
 // Which lanes of the vectors that a run of rows of `width` is cut into, from a row's start on, hold
