@@ -99,7 +99,8 @@ std::vector<double> parse_factors(const std::string& text, const std::string& na
                         name, word, format->name, stored, read));
         return;
       }
-      if (std::isfinite(stored) && Exact(stored) == x.exact) return;
+      // No decimal is expected to be an FP64 number.
+      if (format->is_fp64() || (std::isfinite(stored) && Exact(stored) == x.exact)) return;
       notes.push_back(
           fmt::format("{}: {} is no value of {}, rounded to {}", name, word, format->name, stored));
     });

@@ -92,15 +92,24 @@ double error_of(const ParsedNumber& number, double y) {
   return oracle_round(Exact(y) - number.exact, find_format("fp64"), Rounding::kNearestEven);
 }
 
+// In ulps; a number below all of FP64's leaves its sign.
+std::string ulps_of(const ParsedNumber& number, double y, const Format& format) {
+  if (!std::isfinite(number.odd) || !std::isfinite(y)) return "-";
+  const int sign = (Exact(y) - number.exact).sign();
+  const double error = error_of(number, y);
+  if (sign != 0 && error == 0) return sign > 0 ? "+0.0000 ulp" : "-0.0000 ulp";
+  return ulps_text_of(error, number.odd, format);
+}
+
 std::string error_text(const ParsedNumber& number, double y, const Format& format) {
   const double x = number.odd;
   if (!std::isfinite(x) || !std::isfinite(y)) return "-";
   if (Exact(y) == number.exact) return "0 (exact)";
   const double error = error_of(number, y);
   if (error == 0) return "not 0, but below FP64's smallest number";
-  std::string text = fmt::format("{:.6g} = {} (1 ulp = {:.6g})", error,
-                                 ulps_text_of(error, x, format), ulp(x, format));
-  if (x != 0) text += fmt::format(", relative {:.3g}", error / x);
+  std::string text = fmt::format("{:.6g} = {} (1 ulp = {:.6g})", error, ulps_of(number, y, format),
+                                 ulp(x, format));
+  if (number.nearest != 0) text += fmt::format(", relative {:.3g}", error / number.nearest);
   return text;
 }
 
@@ -159,11 +168,10 @@ uint64_t fractions_away(double x, const Format& format) {
 void print_roundings(const ParsedNumber& number, const Format& format, Rounding chosen) {
   const double x = number.odd;
   const auto row = [&](std::string_view name, double y, bool marked, const std::string& tail) {
-    const bool finite = std::isfinite(x) && std::isfinite(y);
     std::string text =
         fmt::format("{:<14} {:>10}  {:<26} {:>14}{}", name, hex_bits(y, format),
                     std::isfinite(y) ? fmt::format("{:.17g}", y) : fmt::format("{}", y),
-                    finite ? ulps_text_of(error_of(number, y), x, format) : "-", tail);
+                    ulps_of(number, y, format), tail);
     text.erase(text.find_last_not_of(' ') + 1);
     fmt::print("  {:<{}}{}\n", marked ? "            >" : "", kFieldIndent - 2, text);
   };
@@ -194,7 +202,9 @@ void print_number(const RoundedNumber& given, const Format& format, const RoundA
   fmt::print("{} in {}, {}{}\n", given.word, format.name, to_string(rounding), random);
   if (given.is_storage_word) {
     print_field("read as",
-                fmt::format("storage word of {}: {}", format.name, value_text(x.nearest)));
+                fmt::format("storage word of {}: {}", format.name,
+                            std::isnan(x.nearest) ? "a NaN, which rounding makes the quiet one"
+                                                  : value_text(x.nearest)));
   } else if (!x.is_double) {
     print_field("as fp64", value_text(x.nearest) + ", not used: the number is rounded once");
   }

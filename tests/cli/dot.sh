@@ -38,7 +38,7 @@ says "result  1 = 0x1p+0"
 says "0x3c00)"
 says "error   -0.000488281 = -0.5 ulp of fp16"
 expect 0 dot 1,2,3 1,1,1 --accumulator avx512_bf16
-that test "$(grep -c '  *\(t\|acc\) = ' out.txt)" = 4
+that test "$(grep -c '^ *\(t\|acc\) = ' out.txt)" = 4
 that test "$(sed -n 's/^ *\(t\|acc\) = .*a\[\(.\)\].*/\1\2/p' out.txt | tr -d '\n')" = t1acc0t3acc2
 expect 0 dot 1,2,3,4 1,1,1,1 0.5 --accumulator amx_bf16
 that test "$(grep -c ' 3\.5$' out.txt)" = 0   # no register ever holds c + 1 + 2
