@@ -37,7 +37,7 @@ expect 0 round 1.00048828125 --format fp16
 says "0x3c00"
 expect 0 round 1e-400 --format fp16 --rounding up
 says "value         5.9604644775390625e-08"
-says "nearest_even       0x0000  0                                 -0.0000 ulp"
+says "-0.0000 ulp"
 expect 0 round --format fp64 --rounding down -- -1e-400
 says "value         -4.9406564584124654e-324"
 expect 0 round 0x1.8000000000000000001p-25 --format fp16
