@@ -141,7 +141,8 @@ TEST_CASE("accumulators with operand formats: by policy where they fit, by rule 
   CHECK(unit(net, "conv1", "conv2d") == "hopper_fp16");
   CHECK(unit(net, "fc1", "linear") == "fp32_fused");
   CHECK(has(problems_of(small_net(), "[gemm]\naccumulator = 'hopper_fp16'"),
-            "no sum of products has factors that it takes"));
+            "no sum of products has factors that it takes; `lockstep list accumulators` tells "
+            "them; without the accumulator `lockstep explain` shows every sum's factors"));
   CHECK(has(problems_of(small_net(),
                         "[[rule]]\nop = 'linear'\naccumulator = 'hopper_bf16+positive_zero'"),
             "hopper_bf16+positive_zero does not take fp32 x fp32"));
