@@ -95,9 +95,9 @@ const Accumulator& accumulator_of(std::string arch, const std::string& instr,
   if (!is_fp16 && acc != "f32" && acc != "fp32") {
     throw InputError("acc '" + acc + "': must be f16 or f32");
   }
-  if (instr.find("mx") != instr.npos) {
-    throw InputError("instr '" + instr + "': scaled instructions have no accumulator here",
-                     "block formats are for `lockstep round` and the C++ kernels");
+  for (const char* part : {"mx", "block_scale", ".sp"}) {
+    if (instr.find(part) == instr.npos) continue;
+    throw InputError("instr '" + instr + "': scaled and sparse instructions are not modelled");
   }
   if (&a != &b && !(is_fp8(a) && is_fp8(b))) {
     throw InputError("factors " + a.name + " and " + b.name + ": only FP8 formats can be mixed");

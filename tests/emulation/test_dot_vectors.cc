@@ -317,7 +317,8 @@ TEST_CASE("vector files: what is refused, line by line") {
   check_problem(kHeader + "hopper,wgmma,f16,f32,3c00,3c00,,3f8000", "has 6 hexadecimal digits");
   check_problem(kHeader + "hopper,rubbish,e4m3,f32,38,38,,\n", "instr 'rubbish': unknown");
   check_problem(kHeader + "hopper,,f16,f32,3c00,3c00,,\n", "instr '': unknown");
-  check_problem(kHeader + "blackwell,mxf8f6f4,e4m3,f32,38,38,,\n", "scaled instructions");
+  check_problem(kHeader + "blackwell,mxf8f6f4,e4m3,f32,38,38,,\n", "scaled and sparse");
+  check_problem(kHeader + "ada,mma.sp.m16n8k32,f16,f32,3c00,3c00,,\n", "scaled and sparse");
   check_problem(kHeader + "ada,wgmma.k32,e4m3,f32,38,38,,\n", "hopper has wgmma, not ada");
   check_problem(kHeader + "hopper,wmma,e4m3,f32,38,38,,\n", "wmma takes no factors in fp8_e4m3");
   check_problem(kHeader + "hopper,mma/wgmma,e4m3,f32,38,38,,\n", "sum fp8_e4m3 differently");
