@@ -23,10 +23,12 @@
 
 namespace lockstep {
 
-// What happened inside a block, for people (`lockstep dot`).
-struct RegisterAddition {  // of a promotion: what the blocks left joins the running sum
+// A promotion: what the blocks left joins the running sum.
+struct RegisterAddition {
   double before, partial, after;
 };
+
+// What happened inside a block, for people (`lockstep dot`).
 struct BlockTrace {
   struct Term {
     int64_t k;     // index of the product; -1 is the addend
