@@ -174,6 +174,10 @@ class Table {
              source);
       blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), source);
       blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), tf32_source);
+      // Behind the row that '@hardware' is to take.
+      blocks(hardware, "tf32_wmma", {"tf32"}, "wmma m16n16k8",
+             spec(4, 25, kFp32, kFp32Emin - kHopper),
+             "nvcc 13.0's machine code: two m16n8k4 instructions; each as the row of mma.sync");
     }
     blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13),
            "recorded GPU outputs reproduced, started from zero; the rest from MMA-Sim");
@@ -268,6 +272,9 @@ constexpr AccumulatorSwitch kSwitches[] = {
     {"U4", "split_blocks", "FP8 mma.sync: two blocks of 16 products, k mod 4 in {0, 1} first",
      true},
     {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false},
+    {"TF32", "truncate", "the low 13 bits of FP32 registers are cut off", true},
+    {"TF32", "nearest_away", "FP32 registers are rounded to TF32, ties away from zero", false},
+    {"TF32", "nearest_even", "FP32 registers are rounded to TF32, ties to even", false},
 };
 
 // Applies a switch; false when the row has no such question.
@@ -280,6 +287,8 @@ bool apply_switch(std::string_view name, Accumulator& row) {
   if (name == "negative_zero" || name == "skip_zero_products") return true;
   if (name == "carry_floor") return floors;
   if (name == "split_blocks") return compiled;
+  const bool has_tf32 = row.takes(find_format("tf32"));
+  if (name == "truncate") return has_tf32;
   if (name == "positive_zero") {
     block.keeps_negative_zero = false;
   } else if (name == "count_zero_products") {
@@ -291,6 +300,10 @@ bool apply_switch(std::string_view name, Accumulator& row) {
   } else if (name == "one_block" && compiled) {
     block.length = block.promotion_interval;
     block.order = ProductOrder::kAscending;
+  } else if (name == "nearest_away" && has_tf32) {
+    block.tf32_input = Tf32Input::kNearestAway;
+  } else if (name == "nearest_even" && has_tf32) {
+    block.tf32_input = Tf32Input::kNearestEven;
   } else {
     return false;
   }

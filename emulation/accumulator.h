@@ -40,6 +40,10 @@ enum class ProductOrder : uint8_t {
   kPairsOfFour,  // k mod 4 in {0, 1} first, then {2, 3}: byte pairs of 32-bit registers
 };
 
+// The number that a TF32 product makes of an FP32 register. The hardware is said to cut its low 13
+// bits off; cvt.rna.tf32.f32, run before, rounds to nearest away.
+enum class Tf32Input : uint8_t { kTruncate, kNearestAway, kNearestEven };
+
 // A tensor core's block, T_FDPA(L, F, OUT, E_floor) of the numerics page: n <= L products and one
 // addend, aligned to one exponent, truncated to F fraction bits, summed exactly, rounded once.
 struct BlockSpec {
@@ -56,6 +60,7 @@ struct BlockSpec {
   // and the result is added to the addend by one IEEE addition (to nearest even).
   int promotion_interval = 0;
   ProductOrder order = ProductOrder::kAscending;
+  Tf32Input tf32_input = Tf32Input::kTruncate;  // of rows with TF32 factors
 
   static constexpr int kNoFloor = -9999;  // below every exponent that products can have
 };
@@ -85,7 +90,7 @@ std::span<const Accumulator> accumulators();
 // Throws: InputError with a did-you-mean; a switch that the row has not.
 const Accumulator& find_accumulator(std::string_view name);
 
-// The rules that no recording settles (numerics page, section 6), by name. The first option of
+// The rules that no recording settles, and how TF32 inputs form, by name. The first option of
 // each question is the default.
 struct AccumulatorSwitch {
   std::string_view question;  // "U1"

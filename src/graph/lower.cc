@@ -397,9 +397,11 @@ class Lowering {
     }
     if (!policy_unit_used_ && !policy_.gemm_accumulator->operands.empty() &&
         !graph_.gradients.empty()) {
-      problems.add("[gemm] accumulator " + policy_.gemm_accumulator->name +
-                       ": no sum of products has factors that it takes",
-                   "`lockstep list accumulators` tells them, `lockstep explain` those of the sums");
+      problems.add(
+          "[gemm] accumulator " + policy_.gemm_accumulator->name +
+              ": no sum of products has factors that it takes",
+          "`lockstep list accumulators` tells them; without the accumulator `lockstep explain` "
+          "shows every sum's factors");
     }
     if (!graph_.gradients.empty()) rules_.report_unused(problems);
     for (const Mutation& m : graph_.mutations) {

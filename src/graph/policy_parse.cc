@@ -246,7 +246,28 @@ class PolicyReader {
     }
     read_tf32_input(table);
     read_accumulator(table, policy_.gemm_accumulator);
+    read_tf32_switch(table);
     table.finish();
+  }
+
+  // An accumulator that is said to round its TF32 inputs gets them so: the policy's cast is where
+  // they form.
+  void read_tf32_switch(TomlTable& table) {
+    const Tf32Input input = policy_.gemm_accumulator->block.tf32_input;
+    if (!table.has("accumulator") || input == Tf32Input::kTruncate ||
+        policy_.gemm_operand != &find_format("tf32")) {
+      return;
+    }
+    const Rounding rounding =
+        input == Tf32Input::kNearestAway ? Rounding::kNearestAway : Rounding::kNearestEven;
+    const bool is_told = table.has("tf32_input") || table.has("operand_rounding");
+    if (is_told && policy_.gemm_operand_rounding != rounding) {
+      table.problem("accumulator", "= '" + policy_.gemm_accumulator->name +
+                                       "': operand_rounding or tf32_input " + "says " +
+                                       std::string(to_string(policy_.gemm_operand_rounding)) +
+                                       ", must be the same");
+    }
+    policy_.tf32_input = policy_.gemm_operand_rounding = rounding;
   }
 
   // operand and operand_rounding for TF32 in one word, which a hardware target does not override.

@@ -93,7 +93,7 @@ TEST_CASE("accumulator names: what is refused, and why") {
   for (const char* name :
        {"fp32_fused+positive_zero", "avx512_bf16+no_floor", "hopper_fp8+emin_floor",
         "hopper_fp8+carry_floor", "hopper_fp16+one_block", "hopper_fp8_mma_acc16+one_block",
-        "hopper_fp8_mma_acc16+split_blocks"}) {
+        "hopper_fp8_mma_acc16+split_blocks", "hopper_fp16+nearest_away", "fp32_fused+truncate"}) {
     CAPTURE(name);
     CHECK(holds(refusal(name), "has no switch"));
   }
@@ -107,8 +107,9 @@ TEST_CASE("accumulator names: RTX Blackwell's blocks are Blackwell's, and their 
     check_same_spec(row, find_accumulator("blackwell_" + row.name.substr(rtx.size())));
     ++compared;
   }
-  CHECK(compared == 6);
-  for (const char* unit : {"fp16", "fp16_acc16", "bf16", "tf32", "fp8_mma", "fp8_mma_acc16"}) {
+  CHECK(compared == 7);
+  for (const char* unit :
+       {"fp16", "fp16_acc16", "bf16", "tf32", "tf32_wmma", "fp8_mma", "fp8_mma_acc16"}) {
     check_same_spec(find_accumulator(std::string("blackwell_") + unit),
                     find_accumulator(std::string("hopper_") + unit));
   }
