@@ -134,6 +134,18 @@ void run_backward_bias(const OpCall& call) {
   });
 }
 
+std::vector<ProductShape> forward_products(const Node& node, std::span<const TensorType> inputs) {
+  return {conv_products(node, inputs[0].shape, node.outputs[0].shape, inputs[1].shape).to_small};
+}
+std::vector<ProductShape> backward_input_products(const Node& node,
+                                                  std::span<const TensorType> inputs) {
+  return {conv_products(node, node.outputs[0].shape, inputs[1].shape, inputs[0].shape).to_big};
+}
+std::vector<ProductShape> backward_weight_products(const Node& node,
+                                                   std::span<const TensorType> inputs) {
+  return {conv_products(node, inputs[0].shape, inputs[1].shape, node.outputs[0].shape).to_weight};
+}
+
 }  // namespace
 
 std::vector<OpDef> conv2d_ops() {
@@ -149,7 +161,8 @@ std::vector<OpDef> conv2d_ops() {
        .attributes = {"stride", "padding", "dilation", "groups"},
        .infer = infer_conv2d,
        .vjp = conv2d_vjp,
-       .run = run_conv2d},
+       .run = run_conv2d,
+       .products = forward_products},
       {.name = "conv2d_backward_input",
        .help = "dx of conv2d; operands w, dy; sums over (o, r, s)",
        .source = "chain rule of conv2d",
@@ -159,7 +172,8 @@ std::vector<OpDef> conv2d_ops() {
        .has_gemm_accumulator = true,
        .attributes = {"stride", "padding", "dilation", "groups", "input_shape"},
        .infer = infer_backward_input,
-       .run = run_backward_input},
+       .run = run_backward_input,
+       .products = backward_input_products},
       {.name = "conv2d_backward_weight",
        .help = "dw of conv2d; operands x, dy; sums over (n, p, q)",
        .source = "chain rule of conv2d",
@@ -169,7 +183,8 @@ std::vector<OpDef> conv2d_ops() {
        .has_gemm_accumulator = true,
        .attributes = {"stride", "padding", "dilation", "groups", "weight_shape"},
        .infer = infer_backward_weight,
-       .run = run_backward_weight},
+       .run = run_backward_weight,
+       .products = backward_weight_products},
       {.name = "conv2d_backward_bias",
        .help = "db[o] = sum over (n, p, q) of dy; dy (N,O,P,Q), db (O)",
        .source = "chain rule of conv2d",

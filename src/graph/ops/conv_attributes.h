@@ -44,6 +44,23 @@ inline ConvAttributes conv_attributes(const Node& node) {
   return a;
 }
 
+// The im2col form of a convolution of small (N,c,p,q) from big (N,C,H,W) images with weights
+// (c,C/g,R,S): per group, small = (N p q, C/g R S) x (C/g R S, c/g). The gradients of both operands
+// are its other two products; zeros between strided pixels count.
+struct ConvProducts {
+  ProductShape to_small, to_big, to_weight;
+};
+inline ConvProducts conv_products(const Node& node, const Shape& big, const Shape& small,
+                                  const Shape& weight) {
+  const int64_t groups = int_attribute(node, "groups", 1);
+  const int64_t taps = weight[2] * weight[3];
+  const int64_t big_pixels = big[0] * big[2] * big[3], pixels = small[0] * small[2] * small[3];
+  const int64_t big_channels = big[1] / groups, channels = small[1] / groups;
+  return {{groups, pixels, channels, big_channels * taps},
+          {groups, big_pixels, big_channels, channels * taps},
+          {groups, channels, big_channels * taps, pixels}};
+}
+
 // y (N,O,P,Q) += b (O).
 template <typename T>
 void add_channel_bias(T* y, const T* b, const Shape& shape) {

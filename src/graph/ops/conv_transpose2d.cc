@@ -126,6 +126,19 @@ void run_backward_weight(const OpCall& call) {
   });
 }
 
+// x is the small image, y the big one.
+std::vector<ProductShape> forward_products(const Node& node, std::span<const TensorType> inputs) {
+  return {conv_products(node, node.outputs[0].shape, inputs[0].shape, inputs[1].shape).to_big};
+}
+std::vector<ProductShape> backward_input_products(const Node& node,
+                                                  std::span<const TensorType> inputs) {
+  return {conv_products(node, inputs[1].shape, node.outputs[0].shape, inputs[0].shape).to_small};
+}
+std::vector<ProductShape> backward_weight_products(const Node& node,
+                                                   std::span<const TensorType> inputs) {
+  return {conv_products(node, inputs[1].shape, inputs[0].shape, node.outputs[0].shape).to_weight};
+}
+
 }  // namespace
 
 std::vector<OpDef> conv_transpose2d_ops() {
@@ -149,7 +162,8 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .attributes = attributes,
        .infer = infer,
        .vjp = vjp,
-       .run = run},
+       .run = run,
+       .products = forward_products},
       {.name = "conv_transpose2d_backward_input",
        .help = "dx of conv_transpose2d, a convolution of dy; operands w, dy; sums over (o, r, s)",
        .source = "chain rule of conv_transpose2d",
@@ -159,7 +173,8 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .has_gemm_accumulator = true,
        .attributes = with("input_shape"),
        .infer = infer_backward_input,
-       .run = run_backward_input},
+       .run = run_backward_input,
+       .products = backward_input_products},
       {.name = "conv_transpose2d_backward_weight",
        .help = "dw of conv_transpose2d; operands x, dy; sums over (n, h, w)",
        .source = "chain rule of conv_transpose2d",
@@ -169,7 +184,8 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .has_gemm_accumulator = true,
        .attributes = with("weight_shape"),
        .infer = infer_backward_weight,
-       .run = run_backward_weight},
+       .run = run_backward_weight,
+       .products = backward_weight_products},
   };
 }
 

@@ -156,6 +156,26 @@ void run_backward_b(const OpCall& call) {
   }
 }
 
+// C (m,n) of `count` matrices, summed over `k`.
+std::vector<ProductShape> products_of(const Node& node, int64_t k) {
+  const Shape& c = node.outputs[0].shape;
+  return {{element_count(batch_of(c)), matrix_of(c).rows, matrix_of(c).cols, k}};
+}
+std::vector<ProductShape> matmul_products(const Node& node, std::span<const TensorType> inputs) {
+  const Matrix a = matrix_of(inputs[0].shape);
+  return products_of(node, bool_attribute(node, "transpose_a", false) ? a.rows : a.cols);
+}
+std::vector<ProductShape> backward_a_products(const Node& node,
+                                              std::span<const TensorType> inputs) {
+  return products_of(node, matrix_of(inputs[1].shape).cols);
+}
+std::vector<ProductShape> backward_b_products(const Node& node,
+                                              std::span<const TensorType> inputs) {
+  const Shape& dc = inputs[1].shape;
+  const bool fold = bool_attribute(node, "fold", false);
+  return products_of(node, matrix_of(dc).rows * (fold ? element_count(batch_of(dc)) : 1));
+}
+
 }  // namespace
 
 std::vector<OpDef> matmul_ops() {
@@ -172,7 +192,8 @@ std::vector<OpDef> matmul_ops() {
        .attributes = attributes,
        .infer = infer_matmul,
        .vjp = matmul_vjp,
-       .run = run_matmul},
+       .run = run_matmul,
+       .products = matmul_products},
       {.name = "matmul_backward_a",
        .help = "dA = dC op(B)^T, transposed where A was; operands B, dC; sums over N",
        .source = "chain rule of matmul",
@@ -182,7 +203,8 @@ std::vector<OpDef> matmul_ops() {
        .has_gemm_accumulator = true,
        .attributes = attributes,
        .infer = infer_backward_a,
-       .run = run_backward_a},
+       .run = run_backward_a,
+       .products = backward_a_products},
       {.name = "matmul_backward_b",
        .help = "dB = op(A)^T dC, transposed where B was; operands A, dC; sums over M; "
                "fold: over the whole stack's rows, dB is one matrix",
@@ -193,7 +215,8 @@ std::vector<OpDef> matmul_ops() {
        .has_gemm_accumulator = true,
        .attributes = {"transpose_a", "transpose_b", "fold"},
        .infer = infer_backward_b,
-       .run = run_backward_b},
+       .run = run_backward_b,
+       .products = backward_b_products},
   };
 }
 

@@ -135,6 +135,35 @@ bool is_recurrent_factor(const Node& node, size_t operand) {
          (operand - first) % per_direction < 2;
 }
 
+namespace {
+
+// Per cell: the input's projection of all steps, and one product per step with the hidden state.
+std::vector<ProductShape> forward_products(const Node& node, std::span<const TensorType> inputs) {
+  const RecurrentLayout layout = recurrent_layout(node, inputs);
+  const int64_t rows = layout.gates * layout.hidden, all = layout.time * layout.batch;
+  std::vector<ProductShape> products;
+  for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
+    products.push_back({1, all, rows, layout.layer_in(cell / layout.directions)});
+    products.push_back({layout.time, layout.batch, rows, layout.hidden});
+  }
+  return products;
+}
+std::vector<ProductShape> backward_products(const Node& node, std::span<const TensorType> inputs) {
+  const RecurrentLayout layout = recurrent_layout(node, inputs);
+  const int64_t rows = layout.gates * layout.hidden, all = layout.time * layout.batch;
+  std::vector<ProductShape> products;
+  for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
+    const int64_t in = layout.layer_in(cell / layout.directions);
+    products.push_back({1, all, in, rows});                                // dx
+    products.push_back({layout.time, layout.batch, layout.hidden, rows});  // dh
+    products.push_back({1, rows, in, all});                                // dw_ih
+    products.push_back({1, rows, layout.hidden, all});                     // dw_hh
+  }
+  return products;
+}
+
+}  // namespace
+
 std::vector<OpDef> recurrent_ops() {
   const std::vector<std::string_view> attributes = {
       "layers", "bidirectional", "batch_first", "dropout", "has_bias", "training", "proj_size"};
@@ -172,7 +201,8 @@ std::vector<OpDef> recurrent_ops() {
          .product_operands = {0, 1 + states},
          .is_factor = is_recurrent_factor,
          .shows_sums = false,
-         .differentiable_outputs = 1 + states},
+         .differentiable_outputs = 1 + states,
+         .products = forward_products},
         {.name = lstm ? "lstm_backward" : "gru_backward",
          .help = "backpropagation through time: gradients of all operands; operands those of the "
                  "forward op, what it saved, then dy, dh_n and, of an LSTM, dc_n where they arrive",
@@ -186,7 +216,8 @@ std::vector<OpDef> recurrent_ops() {
          .run = run_recurrent_backward,
          .product_operands = {0, 1 + states},
          .is_factor = is_recurrent_factor,
-         .shows_sums = false},
+         .shows_sums = false,
+         .products = backward_products},
     };
   };
   std::vector<OpDef> rows = make(/*lstm=*/true);

@@ -297,6 +297,18 @@ void run_backward(const OpCall& call) {
   });
 }
 
+std::vector<ProductShape> forward_products(const Node&, std::span<const TensorType> inputs) {
+  const AttentionShape s = shape_of(inputs[0].shape, inputs[1].shape, inputs[2].shape);
+  return {{s.stacks, s.queries, s.keys, s.width}, {s.stacks, s.queries, s.value_width, s.keys}};
+}
+std::vector<ProductShape> backward_products(const Node&, std::span<const TensorType> inputs) {
+  const AttentionShape s = shape_of(inputs[0].shape, inputs[1].shape, inputs[2].shape);
+  return {{s.stacks, s.queries, s.keys, s.value_width},   // dweights
+          {s.stacks, s.queries, s.width, s.keys},         // dq
+          {s.stacks, s.keys, s.width, s.queries},         // dk
+          {s.stacks, s.keys, s.value_width, s.queries}};  // dv
+}
+
 }  // namespace
 
 std::vector<OpDef> sdpa_ops() {
@@ -320,7 +332,8 @@ std::vector<OpDef> sdpa_ops() {
        .infer = infer_sdpa,
        .vjp = sdpa_vjp,
        .run = run_sdpa,
-       .product_operands = {0, 1, 2}},
+       .product_operands = {0, 1, 2},
+       .products = forward_products},
       {.name = "sdpa_backward",
        .help = "dq, dk, dv; operands q, k, v, probabilities, dropout mask?, dy",
        .source = "chain rule of sdpa",
@@ -332,7 +345,8 @@ std::vector<OpDef> sdpa_ops() {
        .infer = infer_backward,
        .run = run_backward,
        .is_factor = [](const Node& node, size_t i) { return i < 3 || i + 1 == node.inputs.size(); },
-       .shows_sums = false},
+       .shows_sums = false,
+       .products = backward_products},
   };
 }
 
