@@ -68,7 +68,7 @@ class Adam {
         beta2_(in.constant(rule.beta2)),
         one_minus_beta2_(in.constant(1 - rule.beta2)),
         eps_(in.constant(rule.eps)),
-        largest_(rule.amsgrad ? 2 : 1) {}
+        amsgrad_(rule.amsgrad) {}
 
   template <int K, typename In, typename V>
   V state(const In& in, V g, const V* s) const {
@@ -78,14 +78,14 @@ class Adam {
   }
   template <typename In, typename V>
   V change(const In& in, V, const V*, const V* s) const {
-    const V root = in.round(std::sqrt(s[largest_]));
+    const V root = in.round(std::sqrt(amsgrad_ ? s[2] : s[1]));
     const V denominator = in.add(in.round(root / V(root_correction_)), V(eps_));
     return in.round(in.round(V(minus_step_size_) * s[0]) / denominator);
   }
 
  private:
   Value minus_step_size_, root_correction_, one_minus_beta1_, beta2_, one_minus_beta2_, eps_;
-  int largest_;
+  bool amsgrad_;
 };
 
 template <typename Value>

@@ -81,6 +81,11 @@ class Storage {
     return rounded(x, state_, *formats_.state, formats_.state_rounding, formats_.state_keys[k],
                    index);
   }
+  // Whether keeping a value is one conversion to the container's type.
+  bool is_plain() const {
+    return native_state_ && native_weight_ && formats_.rounding == Rounding::kNearestEven &&
+           formats_.state_rounding == Rounding::kNearestEven;
+  }
   // What Kahan's sum lost.
   T compensation(double x) const {
     if (native_weight_) return canonical_nan(static_cast<T>(x));
@@ -165,6 +170,7 @@ template <bool kMeasured, typename T, typename Arithmetic, template <typename> t
 class OptimizerLoop {
   using Value = typename Arithmetic::Value;
   static constexpr int kStates = Formulas<Value>::kStates;
+  static constexpr bool kPlain = !kMeasured && std::is_same_v<Value, T>;
 
  public:
   OptimizerLoop(const Numbers& rule, const OptimizerArrays<T>& arrays)
@@ -193,7 +199,12 @@ class OptimizerLoop {
       const int64_t n = std::min(kReductionBlock, a_.count - begin);
       double dw[kReductionBlock], before[kReductionBlock];
       uint64_t still = 0;
-      for (int64_t j = 0; j < n; ++j) still += step(begin + j, dw[j], before[j]);
+      if (kPlain && storage_.is_plain() && a_.compensation == nullptr) {
+        still = plain_steps<0>(begin, n, dw, before);
+        if (stats == nullptr) return;
+      } else {
+        for (int64_t j = 0; j < n; ++j) still += step(begin + j, dw[j], before[j]);
+      }
       const size_t b = static_cast<size_t>(block);
       stagnant[b] = still;
       update_sq[b] = reduce_fixed<double>(
@@ -270,6 +281,52 @@ class OptimizerLoop {
     }
     if (of_weight_.wanted()) of_weight_.add(i, sum, a_.weight[i]);
     return dw != 0 && a_.weight[i] == static_cast<T>(w);
+  }
+
+  // step() for elements begin..begin + n - 1 where every format is the container's own: the same
+  // operations, in a loop without branches on formats, which compilers turn into vectors. kCount:
+  // states in use. Requires: storage_.is_plain(), no compensation.
+  template <int kCount>
+  uint64_t plain_steps(int64_t begin, int64_t n, double* dw, double* before) {
+    if constexpr (kPlain && kCount < kStates) {
+      if (a_.state_count > kCount) return plain_steps<kCount + 1>(begin, n, dw, before);
+    }
+    uint64_t still = 0;
+    if constexpr (kPlain) {
+      const Formulas<Value> formulas = formulas_;  // local: no store can change it
+      const Arithmetic in = arithmetic_;
+      const T decay = decay_, keep = keep_;
+      const bool decay_weight = decay_weight_, decay_gradient = decay_gradient_;
+      T* __restrict weight = a_.weight + begin;
+      const T* __restrict grad = a_.grad + begin;
+      T* __restrict states[kStates];
+      for (int k = 0; k < kCount; ++k) states[k] = a_.states[k] + begin;
+      T* __restrict update = a_.update == nullptr ? nullptr : a_.update + begin;
+      for (int64_t j = 0; j < n; ++j) {
+        T s[kStates] = {}, old[kStates] = {};
+        for (int k = 0; k < kCount; ++k) s[k] = old[k] = states[k][j];
+        const T w = weight[j];
+        const T base = decay_weight ? keep * w : w;
+        const T g = decay_gradient ? grad[j] + decay * w : grad[j];
+        plain_states<0, kCount>(formulas, in, g, s);
+        for (int k = 0; k < kCount; ++k) states[k][j] = s[k];
+        const T delta = formulas.change(in, g, old, s);
+        const T sum = canonical_nan(base + delta);
+        weight[j] = sum;
+        before[j] = w;
+        dw[j] = base == w ? double(delta) : (double(base) - double(w)) + double(delta);
+        if (update != nullptr) update[j] = canonical_nan(static_cast<T>(dw[j]));
+        still += dw[j] != 0 && sum == w;
+      }
+    }
+    return still;
+  }
+  template <int K, int kCount>
+  static void plain_states(const Formulas<Value>& formulas, const Arithmetic& in, T g, T* s) {
+    if constexpr (K < kCount) {
+      s[K] = canonical_nan(formulas.template state<K>(in, g, s));
+      plain_states<K + 1, kCount>(formulas, in, g, s);
+    }
   }
 
   const OptimizerArrays<T>& a_;

@@ -214,7 +214,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     call.state_count = static_cast<int>(p.states.size());
     for (size_t k = 0; k < p.states.size(); ++k) call.states[k] = p.states[k].as<T>().data();
     if (!p.compensation.empty()) call.compensation = p.compensation.as<T>().data();
-    call.update = p.update.as<T>().data();
+    if (context_.options->measure) call.update = p.update.as<T>().data();
     call.step = optimizer_step_ + 1;
     const QuantizeSpec rounding = update_rounding(weight_format, weight_site);
     call.formats = {policy.optimizer_arithmetic, policy.optimizer_state, weight_format,
@@ -235,7 +235,8 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       }
     }
     const OptimizerGroup& group = context_.groups[p.group];
-    optimizer_step(*group.optimizer, group.numbers, context_.lr(p.group, step_), call, &update);
+    optimizer_step(*group.optimizer, group.numbers, context_.lr(p.group, step_), call,
+                   context_.options->measure ? &update : nullptr);
   }
   if (!context_.options->measure) {
     if (p.master.empty() || skip) return;
