@@ -3,6 +3,7 @@
 //   process of its own that takes its turns; LOCKSTEP_PYTHON names an interpreter with torch)
 //   FP32 and three emulated lanes with all statistics and errors, beside four plain FP32 steps
 // Steps include drawing the batch, on Lockstep's side alone.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ class TorchPeer {
     const char* python = std::getenv("LOCKSTEP_PYTHON");
     if (python == nullptr) return;
     int to_child[2], from_child[2];
-    if (pipe(to_child) != 0 || pipe(from_child) != 0) return;
+    if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0) return;
     child_ = fork();
     if (child_ == 0) {
       dup2(to_child[0], STDIN_FILENO);
@@ -99,7 +100,7 @@ class Steps {
     options.batch = of.batch;
     options.lanes = std::move(lanes);
     options.steps = int64_t{1} << 40;
-    options.optimizer.lr = 0.01;
+    options.optimizer.values = {{"lr", 0.01}};
     options.measure = measure;
     run_ = std::make_unique<LockstepRun>(options);
   }

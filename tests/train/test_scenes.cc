@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -87,7 +88,8 @@ TEST_CASE(
 }
 
 TEST_CASE("text: windows, successors, vocabulary and held-out part, by hand") {
-  const std::string path = "text_windows.txt";
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "lockstep_text_windows.txt").string();
   std::string text;
   for (int i = 0; i < 100; ++i) text += static_cast<char>('a' + i % 3);
   std::ofstream(path) << text;
