@@ -7,22 +7,16 @@
 #include <cmath>
 #include <map>
 
+#include "emulation/ptx_types.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
 
-struct TypeName {
-  std::string_view type, format;
-};
-constexpr TypeName kTypes[] = {{"f16", "fp16"},      {"f32", "fp32"},      {"bf16", "bf16"},
-                               {"tf32", "tf32"},     {"e4m3", "fp8_e4m3"}, {"e5m2", "fp8_e5m2"},
-                               {"e3m2", "fp6_e3m2"}, {"e2m3", "fp6_e2m3"}, {"e2m1", "fp4_e2m1"}};
-
 const Format& format_of_type(const std::string& type) {
-  for (const TypeName& row : kTypes) {
-    if (row.type == type) return find_format(row.format);
+  for (const PtxType& row : kPtxTypes) {
+    if (row.ptx == type) return find_format(row.format);
   }
   return find_format(type);
 }
@@ -164,9 +158,10 @@ class Reader {
     if (!is_fp16 && acc != "f32" && acc != "fp32") {
       throw InputError("acc '" + acc + "': must be f16 or f32");
     }
+    const Hardware* chips = find_hardware(arch);
+    const bool has_none = chips != nullptr && chips->emulates_fp8_mma;
     std::replace(arch.begin(), arch.end(), '-', '_');
     const bool is_fp8 = format.storage_bits() <= 8;
-    const bool has_none = arch == "hopper" || arch == "blackwell";
     std::string name = arch + "_" + (is_fp8 ? "fp8" : format.name);
     if (is_fp8 && has_none && instr.find("mma.sync") != std::string::npos) name += "_mma";
     if (is_fp16) name += "_acc16";

@@ -155,14 +155,14 @@ class BlockTile {
         a_lines[i] = missing[i] ? nullptr : t_.a + at * kRows;
         b_lines[i] = missing[i] ? nullptr : t_.b + at * t_.ldb;
       }
-      const bool zeros_count = spec_.counts_zero_products;
+      const bool zeros_count = spec_.zero_products != ZeroProducts::kIgnored;
       const auto lines = static_cast<size_t>(lines_);
-      a_.gather({a_lines, lines}, rules_.a_format, zeros_count);
-      b_.gather({b_lines, lines}, rules_.b_format, zeros_count);
+      a_.gather({a_lines, lines}, rules_.a_format, spec_.zero_products);
+      b_.gather({b_lines, lines}, rules_.b_format, spec_.zero_products);
       const bool calm = calm_factors();
       if (!calm) {
-        a_.make_powers(lines_, rules_.a_format, zeros_count);
-        b_.make_powers(lines_, rules_.b_format, zeros_count);
+        a_.make_powers(lines_, rules_.a_format, spec_.zero_products);
+        b_.make_powers(lines_, rules_.b_format, spec_.zero_products);
       }
       task_.c = c;
       for (int i = 0; i < lines_; i += spec_.length) {
@@ -179,8 +179,8 @@ class BlockTile {
       calm_addends_ = calm_factors && (calm_addends_ || addends_are_calm(task_.c));
       if (calm_addends_) return float_block();
       if (calm_factors) {
-        a_.make_powers(lines_, rules_.a_format, spec_.counts_zero_products);
-        b_.make_powers(lines_, rules_.b_format, spec_.counts_zero_products);
+        a_.make_powers(lines_, rules_.a_format, spec_.zero_products);
+        b_.make_powers(lines_, rules_.b_format, spec_.zero_products);
       }
       DoubleBlock(task_).run();
     }
