@@ -152,11 +152,13 @@ class Table {
     // Rows of one hardware: the first that fits a lane's operands is taken for '@hardware'.
     constexpr int kVolta = 5, kAmpere = 6, kHopper = 7;  // integer bits
     for (const BlockOutput out : {kFp32, kFp16}) {
-      const char* unit = out == kFp32 ? "fp16" : "fp16_acc16";
-      const int emin = out == kFp32 ? kFp32Emin : kFp16Emin;
-      blocks("volta", unit, {"fp16"}, "mma.m8n8k4", spec(4, 23, out, emin - kVolta), kRecordings,
+      blocks("volta", out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m8n8k4",
+             spec(4, 23, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kVolta), kRecordings,
              recorded("V100", hidden_cut(out)));
-      blocks("turing", unit, {"fp16"}, "mma.m16n8k8", spec(8, 24, out, emin - kAmpere), kMmaSim,
+    }
+    for (const BlockOutput out : {kFp32, kFp16}) {
+      blocks("turing", out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m16n8k8",
+             spec(8, 24, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kAmpere), kMmaSim,
              simulated);
     }
     for (const char* hardware : {"ampere", "ada"}) {
