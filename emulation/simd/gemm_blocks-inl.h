@@ -1,7 +1,7 @@
 // Register tiles of the vector gemm for tensor cores: chains of aligned blocks over k
 // (emulation/aligned_block.h), every output in its own lane.
 // The blocks of k run outside, the tile's rows inside: a chain is serial, a tile has many. Each
-// block takes the fast form where its factors and addends are calm (block_rules.h), else doubles.
+// block takes the fast form where its factors and addends are calm (aligned_rules.h), else doubles.
 // Included once per instruction set.
 #if defined(LOCKSTEP_GEMM_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_GEMM_BLOCKS_INL_H_
@@ -18,10 +18,10 @@
 
 #include "emulation/aligned_block_core.h"
 #include "emulation/kernel_set.h"
-#include "emulation/simd/block_double-inl.h"
-#include "emulation/simd/block_float-inl.h"
-#include "emulation/simd/block_operands-inl.h"
-#include "emulation/simd/block_rules.h"
+#include "emulation/simd/aligned_double-inl.h"
+#include "emulation/simd/aligned_float-inl.h"
+#include "emulation/simd/aligned_operands-inl.h"
+#include "emulation/simd/aligned_rules.h"
 #include "emulation/simd/gemm_plan.h"
 #include "emulation/simd/gemm_tile-inl.h"
 #include "emulation/simd/targets.h"

@@ -2,11 +2,11 @@
 // One side of a block (emulation/aligned_block.h): its factors copied line by line, the range of
 // their exponents, and the exponents themselves as bytes or as powers of two. Knows nothing of the
 // addend and of sums. Included once per instruction set.
-#if defined(LOCKSTEP_BLOCK_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LOCKSTEP_BLOCK_OPERANDS_INL_H_
-#undef LOCKSTEP_BLOCK_OPERANDS_INL_H_
+#if defined(LOCKSTEP_ALIGNED_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_ALIGNED_OPERANDS_INL_H_
+#undef LOCKSTEP_ALIGNED_OPERANDS_INL_H_
 #else
-#define LOCKSTEP_BLOCK_OPERANDS_INL_H_
+#define LOCKSTEP_ALIGNED_OPERANDS_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -16,7 +16,7 @@
 #include <span>
 
 #include "emulation/format.h"
-#include "emulation/simd/block_rules.h"
+#include "emulation/simd/aligned_rules.h"
 #include "emulation/simd/narrow-inl.h"
 #include "emulation/simd/targets.h"
 
