@@ -6,22 +6,39 @@
 #include <algorithm>
 #include <tuple>
 
+#include "src/core/text.h"
+#include "src/train/optimizers.h"
+#include "src/train/schedules.h"
+
 namespace lockstep {
 namespace {
 
 // The options that decide the numbers, in words. Steps, evaluation and histogram intervals only
 // decide how much of them is recorded.
 std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
-  const OptimizerSpec& opt = o.optimizer;
+  const auto text = [](const HyperChoice& choice, const HyperNumbers& numbers) {
+    return choice.name + " " + hyper_values_text(numbers.all());
+  };
+  std::string groups;
+  for (const ParameterGroup& group : o.groups) {
+    groups += fmt::format("{}{}: {}", groups.empty() ? "" : "; ", group.layers,
+                          text(group.optimizer, numbers_of(group.optimizer)));
+  }
   return {
       {"model", o.model},
       {"data", o.data.substr(0, o.data.find(':'))},
       {"batch", fmt::format("{}", o.batch)},
       {"seed", fmt::format("{}", o.seed)},
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
-      {"optimizer",
-       fmt::format("{} lr={} momentum={} betas={},{} eps={} weight_decay={}", opt.name, opt.lr,
-                   opt.momentum, opt.beta1, opt.beta2, opt.eps, opt.weight_decay)},
+      {"accumulate", fmt::format("{}", o.accumulate)},
+      {"optimizer", text(o.optimizer, numbers_of(o.optimizer))},
+      {"schedule", text(o.schedule, HyperNumbers(find_schedule(o.schedule.name).parameters,
+                                                 o.schedule.values))},
+      {"groups", groups},
+      {"clipping", fmt::format("norm {}, value {}", o.clip_norm, o.clip_value)},
+      {"frozen layers", join(o.freeze, ",")},
+      {"batch_norm in evaluation mode", join(o.eval_batch_norm, ",")},
+      {"start_from", o.start_from},
   };
 }
 

@@ -19,6 +19,7 @@ namespace lockstep::bench {
 
 // --threads=N (1)  --markdown  --filter=TEXT: only rows whose work or size contains TEXT
 // --seconds=S (0.4): time spent on one row, at least kFewestTurns turns whatever it takes.
+// --cpu-clock: the time of this thread alone, for a machine that others use, too; one thread only.
 struct Options {
   int threads = 1;
   bool markdown = false;
@@ -32,9 +33,10 @@ struct Options {
 // Exits with code 2 on an unknown option.
 Options start(int argc, char** argv, const std::function<void(int threads)>& start_peers = {});
 
-enum class Unit { kNsPerElement, kGigaflops };
+enum class Unit { kNsPerElement, kGigaflops, kMilliseconds, kMegabytes };
 
-// What one row says. `amount`: elements or floating-point operations of one call.
+// What one row says. `amount`: elements or floating-point operations of one call. kMegabytes rows
+// are added with bytes in place of seconds.
 // `target`: the ratio that is to be reached, time over peer's time; 0: none.
 struct Row {
   std::string work, size;

@@ -28,6 +28,13 @@ lockstep_tests(reports lockstep_reports)
 # One FP64 step on raw files: what the PyTorch comparison of tests/integration runs.
 add_executable(lockstep_step_tool ${CMAKE_SOURCE_DIR}/tests/train/step_tool/step_tool.cc)
 target_link_libraries(lockstep_step_tool PRIVATE lockstep_train)
+# Optimizer steps on raw files, for the comparison with torch.optim.
+add_executable(lockstep_optimizer_tool
+  ${CMAKE_SOURCE_DIR}/tests/train/optimizer_tool/optimizer_tool.cc)
+target_link_libraries(lockstep_optimizer_tool PRIVATE lockstep_train)
 # Formats on raw files: what the ml_dtypes comparison of tests/integration runs.
 add_executable(lockstep_format_tool ${CMAKE_SOURCE_DIR}/tests/emulation/format_tool/format_tool.cc)
 target_link_libraries(lockstep_format_tool PRIVATE lockstep_emulation)
+# One op on raw files: what the op by op PyTorch comparisons of tests/integration run.
+add_executable(lockstep_op_tool ${CMAKE_SOURCE_DIR}/tests/graph/op_tool/op_tool.cc)
+target_link_libraries(lockstep_op_tool PRIVATE lockstep_train)

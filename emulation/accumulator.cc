@@ -189,26 +189,34 @@ class Table {
       const char* k8 = is_hopper ? "mma.sync k8, wgmma k8"
                        : is_rtx  ? "mma.sync k8"
                                  : "mma.sync k8, tcgen05 kind::tf32";
-      const auto evidence = [&](BlockOutput out, bool is_tf32) {
-        const std::string k4 = is_tf32 ? ", K = 4" : "";
+      const auto evidence = [&](BlockOutput out) {
         if (is_hopper) {
-          return recorded(
-              "H100 through WMMA" + k4,
-              std::string(is_tf32 ? "blocks of 8, wgmma, " : "wgmma, ") + hidden_cut(out));
+          return recorded("H100 through WMMA", "wgmma, " + std::string(hidden_cut(out)));
         }
         return Evidence{.reported = is_rtx ? "RTX PRO 6000 as B200"
-                                           : "B200 through WMMA" + k4 + ", finite numbers near 1",
+                                           : "B200 through WMMA, finite numbers near 1",
                         .simulated = "everything"};
       };
       for (const BlockOutput out : {kFp32, kFp16}) {
         blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, k16,
                spec(16, 25, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kHopper), kRecordings,
-               evidence(out, /*is_tf32=*/false));
+               evidence(out));
       }
       blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), kRecordings,
-             evidence(kFp32, /*is_tf32=*/false));
-      blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), kRecordings,
-             evidence(kFp32, /*is_tf32=*/true));
+             evidence(kFp32));
+      blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), kMmaSim,
+             {.simulated = "everything", .documented = "WMMA is made of its mma.sync k4"});
+      // Behind the row that '@hardware' is to take.
+      Evidence wmma =
+          is_hopper
+              ? recorded("H100 through WMMA, K = 4", "")
+              : Evidence{.reported = is_rtx ? "RTX PRO 6000 as B200"
+                                            : "B200 through WMMA, K = 4, finite numbers near 1",
+                         .simulated = "everything"};
+      wmma.documented =
+          "two m16n8k4 instructions, by machine code of nvcc 13.0 (tests/gpu/README.md)";
+      blocks(hardware, "tf32_wmma", {"tf32"}, "wmma m16n16k8",
+             spec(4, 25, kFp32, kFp32Emin - kHopper), kRecordings, wmma);
     }
     blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13), kRecordings,
            recorded("H100 from zero", "an addend, "));
@@ -328,6 +336,12 @@ constexpr AccumulatorSwitch kSwitches[] = {
      "compiler may do otherwise"},
     {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false,
      "fits the same B200 recordings"},
+    {"TF32", "truncate", "the low 13 bits of FP32 registers are cut off", true,
+     "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity"},
+    {"TF32", "nearest_away", "FP32 registers are rounded to TF32, ties away from zero", false,
+     "what PTX's cvt.rna.tf32.f32 makes of them, run before"},
+    {"TF32", "nearest_even", "FP32 registers are rounded to TF32, ties to even", false,
+     "what a library that converts so makes of them"},
 };
 
 // Applies a switch; false when the row has no such question.
@@ -340,6 +354,8 @@ bool apply_switch(std::string_view name, Accumulator& row) {
   if (name == "negative_zero" || name == "skip_zero_products") return true;
   if (name == "carry_floor") return floors;
   if (name == "split_blocks") return compiled;
+  const bool has_tf32 = row.takes(find_format("tf32"));
+  if (name == "truncate") return has_tf32;
   if (name == "positive_zero") {
     block.keeps_negative_zero = false;
   } else if (name == "count_zero_products") {
@@ -353,6 +369,10 @@ bool apply_switch(std::string_view name, Accumulator& row) {
   } else if (name == "one_block" && compiled) {
     block.length = block.promotion_interval;
     block.order = ProductOrder::kAscending;
+  } else if (name == "nearest_away" && has_tf32) {
+    block.tf32_input = Tf32Input::kNearestAway;
+  } else if (name == "nearest_even" && has_tf32) {
+    block.tf32_input = Tf32Input::kNearestEven;
   } else {
     return false;
   }
@@ -401,9 +421,15 @@ constexpr Hardware kHardware[] = {
     {"turing", "tensor cores of NVIDIA T4, RTX 20 (sm_75)", false, false, {75}},
     {"ampere", "tensor cores of NVIDIA A100, A2, RTX 30 (sm_80, sm_86)", true, false, {80, 86}},
     {"ada", "tensor cores of NVIDIA L40, RTX 40 (sm_89)", true, false, {89}},
-    {"hopper", "tensor cores of NVIDIA H100, H200 (sm_90)", true, false, {90}, true},
-    {"blackwell", "tensor cores of NVIDIA B200 (sm_100)", true, false, {100}, true},
-    {"rtx-blackwell", "tensor cores of NVIDIA RTX 50, RTX PRO 6000 (sm_120)", true, false, {120}},
+    {"hopper", "tensor cores of NVIDIA H100, H200 (sm_90)", true, false, {90}, true, true},
+    {"blackwell", "tensor cores of NVIDIA B200 (sm_100)", true, false, {100}, true, true},
+    {"rtx-blackwell",
+     "tensor cores of NVIDIA RTX 50, RTX PRO 6000 (sm_120)",
+     true,
+     false,
+     {120},
+     false,
+     true},
     {"avx512-bf16", "AVX512-BF16 of x86 CPUs: VDPBF16PS, VCVTNEPS2BF16", false, true},
     {"amx", "AMX tiles of Intel CPUs: TDPBF16PS, TDPFP16PS", false, true},
     {"arm-bf16", "Arm's BFDOT and BFMMLA, FPCR.EBF = 0", false, false},

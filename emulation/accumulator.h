@@ -48,6 +48,10 @@ enum class ProductOrder : uint8_t {
   kPairsOfFour,  // k mod 4 in {0, 1} first, then {2, 3}: byte pairs of 32-bit registers
 };
 
+// The number that a TF32 product makes of an FP32 register. The hardware is said to cut its low 13
+// bits off; cvt.rna.tf32.f32, run before, rounds to nearest away.
+enum class Tf32Input : uint8_t { kTruncate, kNearestAway, kNearestEven };
+
 // A tensor core's block, drawn in docs/accumulators.md: n <= L products and one addend, aligned to
 // one exponent, truncated to F fraction bits, summed exactly, rounded once.
 struct BlockSpec {
@@ -63,6 +67,7 @@ struct BlockSpec {
   // and the result is added to the addend by one IEEE addition (to nearest even).
   int promotion_interval = 0;
   ProductOrder order = ProductOrder::kAscending;
+  Tf32Input tf32_input = Tf32Input::kTruncate;  // of rows with TF32 factors
 
   static constexpr int kNoFloor = -9999;  // below every exponent that products can have
 };
@@ -104,8 +109,9 @@ std::span<const Accumulator> accumulators();
 // Throws: InputError with a did-you-mean; a switch that the row has not.
 const Accumulator& find_accumulator(std::string_view name);
 
-// The rules that no recording settles (docs/accumulators.md#unsettled-rules), by name. The first
-// option of each question is the default.
+// The rules that no recording settles, and how TF32 inputs form
+// (docs/accumulators.md#unsettled-rules), by name. The first option of each question is the
+// default.
 struct AccumulatorSwitch {
   std::string_view question;  // "U1"
   std::string_view name;      // "positive_zero"
@@ -126,6 +132,8 @@ struct Hardware {
   std::array<int, 2> capabilities = {};
   // Compilers make FP8 mma.sync of FP16 instructions, as the chip has none: its rows *_fp8_mma.
   bool emulates_fp8_mma = false;
+  // WMMA of TF32 runs in blocks of 4 where mma.sync takes blocks of 8: the row *_tf32_wmma.
+  bool splits_tf32_wmma = false;
   // Sums that none of its accumulators takes run as the policy has them (a whole CPU); otherwise
   // they are a problem, unless their factors are FP32.
   bool runs_other_sums = false;

@@ -50,9 +50,10 @@ class BlockObserver {
 
   // An IEEE addition joined two registers.
   void added(uint32_t x_bits, uint32_t y_bits, uint32_t sum_bits) {
-    if (events_ == nullptr) return;
     const double x = decode(x_bits, format_), y = decode(y_bits, format_);
     const double sum = decode(sum_bits, format_);
+    if (traces_ != nullptr) traces_->back().addition = {x, y, sum};
+    if (events_ == nullptr) return;
     if (std::isnan(sum)) *events_ |= kStepNan;
     if (!std::isfinite(x) || !std::isfinite(y)) return;
     if (std::isinf(sum)) *events_ |= kStepToInfinity;
@@ -68,10 +69,10 @@ class BlockObserver {
 
 }  // namespace
 
-BlockFactor decode_factor(float x, const Format& format) {
+BlockFactor decode_factor(float x, const Format& format, Tf32Input tf32_input) {
   constexpr uint32_t kTf32Mask = ~uint32_t{0x1fff};  // the low 13 of 23 fraction bits are ignored
   if (format.precision == 11 && format.emin == -126) {
-    x = std::bit_cast<float>(std::bit_cast<uint32_t>(x) & kTf32Mask);
+    x = std::bit_cast<float>(tf32_register(std::bit_cast<uint32_t>(x), tf32_input) & kTf32Mask);
   }
   BlockFactor f;
   f.negative = std::signbit(x);
@@ -97,9 +98,10 @@ double aligned_block_dot(const Accumulator& accumulator, const float* a, const F
                          const float* b, const Format& b_format, int64_t count, double start,
                          uint8_t* events, std::vector<BlockTrace>* traces) {
   const Format& format = *accumulator.register_format;
-  const auto decoded = [count](const float* values, const Format& of) {
+  const Tf32Input tf32_input = accumulator.block.tf32_input;
+  const auto decoded = [=](const float* values, const Format& of) {
     std::vector<BlockFactor> factors(static_cast<size_t>(count));
-    for (int64_t k = 0; k < count; ++k) factors[k] = decode_factor(values[k], of);
+    for (int64_t k = 0; k < count; ++k) factors[k] = decode_factor(values[k], of, tf32_input);
     return [factors, count, zero = decode_factor(0, of)](int64_t k) -> const BlockFactor& {
       return k < count ? factors[k] : zero;
     };

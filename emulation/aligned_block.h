@@ -15,12 +15,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "emulation/accumulator.h"
 #include "emulation/aligned_block_core.h"
 
 namespace lockstep {
+
+// A promotion: what the blocks left joins the running sum.
+struct RegisterAddition {
+  double before, partial, after;
+};
 
 // What happened inside a block, for people (`lockstep dot`).
 struct BlockTrace {
@@ -36,11 +42,13 @@ struct BlockTrace {
   int common_exponent = 0;
   int64_t sum = 0;  // in units of 2^(common_exponent - F)
   double result = 0;
+  std::optional<RegisterAddition> addition;  // behind this block
 };
 
-// Throws: std::logic_error when x is no value of the format. TF32 takes any float: the low 13 bits
-// are ignored, as the hardware does.
-BlockFactor decode_factor(float x, const Format& format);
+// Throws: std::logic_error when x is no value of the format. TF32 takes any float: it is the FP32
+// register that the number is made of.
+BlockFactor decode_factor(float x, const Format& format,
+                          Tf32Input tf32_input = Tf32Input::kTruncate);
 
 // The chain of blocks over k ascending, promotion included. `traces` may be null.
 double aligned_block_dot(const Accumulator& accumulator, const float* a, const Format& a_format,

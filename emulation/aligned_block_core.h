@@ -41,13 +41,12 @@ struct BlockEncoding {
   LOCKSTEP_HOST_DEVICE constexpr uint32_t sign_bit() const {
     return uint32_t{1} << (storage_bits - 1);
   }
-  // Where infinities are: all exponent bits set, and the quiet NaN with the top fraction bit.
+  // Where infinities are: all exponent bits set. The one NaN of NVIDIA's chips has all fraction
+  // bits set, too, and no sign: 7fffffff, 7fff.
   LOCKSTEP_HOST_DEVICE constexpr uint32_t infinity() const {
     return field_mask() << fraction_bits();
   }
-  LOCKSTEP_HOST_DEVICE constexpr uint32_t nan() const {
-    return infinity() | uint32_t{1} << (fraction_bits() - 1);
-  }
+  LOCKSTEP_HOST_DEVICE constexpr uint32_t nan() const { return sign_bit() - 1; }
   LOCKSTEP_HOST_DEVICE constexpr bool is_nan(uint32_t bits) const {
     return (bits & (sign_bit() - 1)) > infinity();
   }
@@ -59,6 +58,16 @@ LOCKSTEP_HOST_DEVICE constexpr BlockEncoding register_encoding(BlockOutput outpu
     return {.precision = 11, .emin = -14, .storage_bits = 16};
   }
   return {.precision = 24, .emin = -126, .storage_bits = 32};
+}
+
+// The FP32 register that hardware which rounds its TF32 inputs would use instead of `bits`; its low
+// 13 bits are still to be ignored.
+LOCKSTEP_HOST_DEVICE constexpr uint32_t tf32_register(uint32_t bits, Tf32Input input) {
+  constexpr uint32_t kHalf = uint32_t{1} << 12, kLastKept = uint32_t{1} << 13;
+  constexpr BlockEncoding kFp32 = register_encoding(BlockOutput::kFp32TowardZero);
+  if (input == Tf32Input::kTruncate || (bits & kFp32.infinity()) == kFp32.infinity()) return bits;
+  if (input == Tf32Input::kNearestAway) return bits + kHalf;
+  return bits + (kHalf - 1) + ((bits & kLastKept) != 0 ? 1 : 0);
 }
 
 LOCKSTEP_HOST_DEVICE inline BlockFactor decode_bits(uint32_t bits, const BlockEncoding& e) {
@@ -276,7 +285,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t add_fp16(uint32_t x, uint32_t y) {
       .bits;
 }
 
-// One IEEE addition of two registers, to nearest even; NaN is the canonical one.
+// One IEEE addition of two registers, to nearest even; NaN is the chip's one (PTX ISA, add).
 LOCKSTEP_HOST_DEVICE inline uint32_t add_registers(uint32_t x, uint32_t y, BlockOutput output) {
   if (output == BlockOutput::kFp16NearestEven) return add_fp16(x, y);
 #ifdef __CUDA_ARCH__

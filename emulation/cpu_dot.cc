@@ -2,6 +2,7 @@
 #include "emulation/cpu_dot.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -66,13 +67,23 @@ float round_nearest(double exact) {
   return static_cast<float>(round_to_format(exact, fp32, Rounding::kNearestEven));
 }
 
-// Calls step(even k's factors, odd k's factors) for every pair.
+// Calls step(k, a[k], b[k], a[k + 1], b[k + 1]) for every even k.
 template <typename Step>
 void for_pairs(const float* a, const float* b, int64_t count, Step step) {
   for (int64_t k = 0; k < count; k += 2) {
     const bool whole = k + 1 < count;
-    step(a[k], b[k], whole ? a[k + 1] : 0.0f, whole ? b[k + 1] : 0.0f);
+    step(k, a[k], b[k], whole ? a[k + 1] : 0.0f, whole ? b[k + 1] : 0.0f);
   }
+}
+
+// flushing_fma and what it shows: `target` = `addend` + the product at k.
+float fma_step(DotSteps* steps, const char* target, const char* addend, int64_t k, float a, float b,
+               float c) {
+  const float result = flushing_fma(a, b, c);
+  note_step(
+      steps, target, [&] { return std::string(addend) + " + " + product_text(k); },
+      odd_sum(double{a} * b, c), result);
+  return result;
 }
 
 }  // namespace
@@ -82,47 +93,81 @@ float flushing_fma(float a, float b, float c) {
   return round_and_flush(odd_sum(product, flush(c)));
 }
 
-float bf16_pairs_dot(const float* a, const float* b, int64_t count, float start) {
+float bf16_pairs_dot(const float* a, const float* b, int64_t count, float start, DotSteps* steps) {
   float sum = start;
-  for_pairs(a, b, count, [&](float a0, float b0, float a1, float b1) {
-    sum = flushing_fma(a0, b0, flushing_fma(a1, b1, sum));
+  for_pairs(a, b, count, [&](int64_t k, float a0, float b0, float a1, float b1) {
+    const float odd = fma_step(steps, "t", "acc", k + 1, a1, b1, sum);
+    sum = fma_step(steps, "acc", "t", k, a0, b0, odd);
   });
   return canonical_nan(sum);
 }
 
-float amx_tile_dot(const float* a, const float* b, int64_t count, float start) {
+float amx_tile_dot(const float* a, const float* b, int64_t count, float start, DotSteps* steps) {
   float sum = start;
-  for (int64_t k = 0; k < count; k += 2 * kAmxTilePairs) {
+  for (int64_t tile = 0; tile < count; tile += 2 * kAmxTilePairs) {
     float even = 0, odd = 0;
-    for_pairs(a + k, b + k, std::min(count - k, 2 * kAmxTilePairs),
-              [&](float a0, float b0, float a1, float b1) {
-                even = flushing_fma(a0, b0, even);
-                odd = flushing_fma(a1, b1, odd);
+    for_pairs(a + tile, b + tile, std::min(count - tile, 2 * kAmxTilePairs),
+              [&](int64_t k, float a0, float b0, float a1, float b1) {
+                even = fma_step(steps, "even", "even", tile + k, a0, b0, even);
+                odd = fma_step(steps, "odd", "odd", tile + k + 1, a1, b1, odd);
               });
-    const float both = round_and_flush(odd_sum(even, odd));
+    const double both_exact = odd_sum(even, odd);
+    const float both = round_and_flush(both_exact);
+    note_step(
+        steps, "both", [] { return "even + odd"; }, both_exact, both);
+    const double exact = odd_sum(sum, both);
     sum = round_and_flush(odd_sum(flush(sum), both));
+    note_step(
+        steps, "acc", [] { return "acc + both"; }, exact, sum);
   }
   return canonical_nan(sum);
 }
 
-float arm_pairs_dot(const float* a, const float* b, int64_t count, float start) {
+float arm_pairs_dot(const float* a, const float* b, int64_t count, float start, DotSteps* steps) {
   float sum = start;
-  for_pairs(a, b, count, [&](float a0, float b0, float a1, float b1) {
-    const float p0 = round_to_odd_and_flush(double{flush(a0)} * flush(b0));
-    const float p1 = round_to_odd_and_flush(double{flush(a1)} * flush(b1));
-    const float both = round_to_odd_and_flush(odd_sum(p0, p1));
+  for_pairs(a, b, count, [&](int64_t k, float a0, float b0, float a1, float b1) {
+    const auto product = [&](const char* target, int64_t at, float x, float y) {
+      const float p = round_to_odd_and_flush(double{flush(x)} * flush(y));
+      note_step(
+          steps, target, [&] { return product_text(at); }, double{x} * y, p);
+      return p;
+    };
+    const float p0 = product("p", k, a0, b0), p1 = product("q", k + 1, a1, b1);
+    const double both_exact = odd_sum(p0, p1);
+    const float both = round_to_odd_and_flush(both_exact);
+    note_step(
+        steps, "both", [] { return "p + q"; }, both_exact, both);
+    const double exact = odd_sum(sum, both);
     sum = round_to_odd_and_flush(odd_sum(flush(sum), both));
+    note_step(
+        steps, "acc", [] { return "acc + both"; }, exact, sum);
   });
   return canonical_nan(sum);
 }
 
-float arm_pairs_fused_dot(const float* a, const float* b, int64_t count, float start) {
+float arm_pairs_fused_dot(const float* a, const float* b, int64_t count, float start,
+                          DotSteps* steps) {
   float sum = start;
-  for_pairs(a, b, count, [&](float a0, float b0, float a1, float b1) {
-    const float both = round_nearest(odd_sum(double{a0} * b0, double{a1} * b1));
-    sum = round_nearest(odd_sum(sum, both));
+  for_pairs(a, b, count, [&](int64_t k, float a0, float b0, float a1, float b1) {
+    const double both_exact = odd_sum(double{a0} * b0, double{a1} * b1);
+    const float both = round_nearest(both_exact);
+    note_step(
+        steps, "both", [&] { return product_text(k) + " + " + product_text(k + 1); }, both_exact,
+        both);
+    const double exact = odd_sum(sum, both);
+    sum = round_nearest(exact);
+    note_step(
+        steps, "acc", [] { return "acc + both"; }, exact, sum);
   });
   return canonical_nan(sum);
+}
+
+uint32_t vdpbf16ps_nan(uint32_t a0, uint32_t b0, uint32_t a1, uint32_t b1, uint32_t c) {
+  constexpr uint32_t kQuiet = 0x00400000, kInvalid = 0xffc00000;
+  for (const uint32_t bits : {a0, b0, a1, b1, c}) {
+    if (std::isnan(std::bit_cast<float>(bits))) return bits | kQuiet;
+  }
+  return kInvalid;
 }
 
 }  // namespace lockstep

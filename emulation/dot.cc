@@ -11,6 +11,7 @@
 
 #include "emulation/aligned_block.h"
 #include "emulation/cpu_dot.h"
+#include "emulation/dot_trace.h"
 #include "emulation/fast_round.h"
 #include "emulation/rounding.h"
 
@@ -35,9 +36,13 @@ uint8_t events_of_step(double result, double exact, bool inexact, bool finite_op
   return result == 0 && exact != 0 ? kStepInexact | kStepToZero : kStepInexact;
 }
 
+// x + y, rounded to odd where that is not exact: no narrower sum is equal to it.
+double exact_sum(double x, double y) {
+  return std::isfinite(x) && std::isfinite(y) ? add_round_to_odd(x, y) : x + y;
+}
+
 double round_sum(double x, double y, const Format& format, double* exact) {
-  const bool finite = std::isfinite(x) && std::isfinite(y);
-  *exact = finite ? add_round_to_odd(x, y) : x + y;
+  *exact = exact_sum(x, y);
   return canonical_nan(round_to_format(*exact, format, Rounding::kNearestEven));
 }
 
@@ -97,36 +102,71 @@ class ChainRule {
 };
 
 // FP32 in plain float operations, which GCC neither contracts nor reorders here.
-float kahan_dot(const float* a, const float* b, int64_t count, float start) {
+float kahan_dot(const float* a, const float* b, int64_t count, float start, DotSteps* steps) {
+  const auto note = [&](const char* target, const char* formula, double exact, float rounded) {
+    note_step(
+        steps, target, [&] { return formula; }, exact, rounded);
+  };
   float sum = start, lost = 0;
   for (int64_t k = 0; k < count; ++k) {
-    const float y = a[k] * b[k] - lost;
+    const float product = a[k] * b[k];
+    note_step(
+        steps, "p", [&] { return product_text(k); }, double{a[k]} * b[k], product);
+    const float y = product - lost;
+    note("y", "p - lost", exact_sum(product, -lost), y);
     const float t = sum + y;
-    lost = (t - sum) - y;
+    note("t", "acc + y", exact_sum(sum, y), t);
+    const float taken = t - sum;
+    lost = taken - y;
+    note("lost", "(t - acc) - y", exact_sum(taken, -y), lost);
     sum = t;
   }
+  note("acc", "t", sum, sum);
   return canonical_nan(sum);
 }
 
 // A binary counter: level j holds the sum of 2^j products, or nothing.
-float pairwise_dot(const float* a, const float* b, int64_t count, float start) {
+float pairwise_dot(const float* a, const float* b, int64_t count, float start, DotSteps* steps) {
+  // Two neighbouring sums, of k in [first, middle) and [middle, end).
+  const auto join = [&](float x, float y, int64_t first, int64_t middle, int64_t end) {
+    const float sum = x + y;
+    const auto text = [&] {
+      const auto range = [](int64_t from, int64_t to) {
+        const std::string begin = "s[" + std::to_string(from);
+        return to == from + 1 ? begin + "]" : begin + ".." + std::to_string(to - 1) + "]";
+      };
+      return range(first, middle) + " + " + range(middle, end);
+    };
+    note_step(steps, "s", text, exact_sum(x, y), sum);
+    return sum;
+  };
   std::vector<float> levels;
   for (int64_t k = 0; k < count; ++k) {
     float sum = a[k] * b[k];
+    note_step(
+        steps, "s", [&] { return product_text(k); }, double{a[k]} * b[k], sum);
     size_t level = 0;
-    for (int64_t carry = k; (carry & 1) != 0; carry >>= 1) sum = levels[level++] + sum;
+    for (int64_t carry = k; (carry & 1) != 0; carry >>= 1) {
+      const int64_t half = int64_t{1} << level;
+      sum = join(levels[level++], sum, k + 1 - 2 * half, k + 1 - half, k + 1);
+    }
     if (level == levels.size()) levels.push_back(0);
     levels[level] = sum;
   }
   if (count == 0) return canonical_nan(start);
   float total = 0;
-  bool any = false;
+  int64_t begin = count;  // total is the sum of k in [begin, count)
   for (size_t level = 0; level < levels.size(); ++level) {
-    if ((count >> level & 1) == 0) continue;
-    total = any ? levels[level] + total : levels[level];
-    any = true;
+    const int64_t length = int64_t{1} << level;
+    if ((count & length) == 0) continue;
+    total =
+        begin == count ? levels[level] : join(levels[level], total, begin - length, begin, count);
+    begin -= length;
   }
-  return canonical_nan(start + total);
+  const float sum = start + total;
+  note_step(
+      steps, "acc", [] { return "acc + s"; }, exact_sum(start, total), sum);
+  return canonical_nan(sum);
 }
 
 // The format a factor is decoded in. Rows that take any factors do not look at encodings.
@@ -141,7 +181,7 @@ const Format& operand_format(const Accumulator& accumulator, const Format* given
 }
 
 double dot_of_floats(const Accumulator& accumulator, const DotOperands<float>& o, double start,
-                     uint8_t* events) {
+                     uint8_t* events, DotSteps* steps) {
   const Format& a_format = operand_format(accumulator, o.a_format);
   const Format& b_format = operand_format(accumulator, o.b_format);
   if (accumulator.kind == AccumulatorKind::kAlignedBlocks) {
@@ -154,17 +194,17 @@ double dot_of_floats(const Accumulator& accumulator, const DotOperands<float>& o
   const auto c = static_cast<float>(start);
   switch (accumulator.kind) {
     case AccumulatorKind::kKahan:
-      return kahan_dot(o.a, o.b, o.count, c);
+      return kahan_dot(o.a, o.b, o.count, c, steps);
     case AccumulatorKind::kPairwise:
-      return pairwise_dot(o.a, o.b, o.count, c);
+      return pairwise_dot(o.a, o.b, o.count, c, steps);
     case AccumulatorKind::kBf16Pairs:
-      return bf16_pairs_dot(o.a, o.b, o.count, c);
+      return bf16_pairs_dot(o.a, o.b, o.count, c, steps);
     case AccumulatorKind::kAmxTile:
-      return amx_tile_dot(o.a, o.b, o.count, c);
+      return amx_tile_dot(o.a, o.b, o.count, c, steps);
     case AccumulatorKind::kArmPairs:
-      return arm_pairs_dot(o.a, o.b, o.count, c);
+      return arm_pairs_dot(o.a, o.b, o.count, c, steps);
     case AccumulatorKind::kArmPairsFused:
-      return arm_pairs_fused_dot(o.a, o.b, o.count, c);
+      return arm_pairs_fused_dot(o.a, o.b, o.count, c, steps);
     default:
       throw std::logic_error("accumulator " + accumulator.name + ": not a dot product of floats");
   }
@@ -198,10 +238,37 @@ double accumulate_dot(const Accumulator& accumulator, const DotOperands<T>& o, d
     return canonical_nan(sum);
   }
   if constexpr (std::is_same_v<T, float>) {
-    return dot_of_floats(accumulator, o, start, events);
+    return dot_of_floats(accumulator, o, start, events, nullptr);
   } else {
     throw std::logic_error("accumulator " + accumulator.name + ": takes floats");
   }
+}
+
+DotSteps trace_dot(const Accumulator& accumulator, const DotOperands<float>& o, double start) {
+  if (accumulator.kind == AccumulatorKind::kAlignedBlocks) {
+    throw std::logic_error("accumulator " + accumulator.name + ": its steps are blocks");
+  }
+  DotSteps steps;
+  if (!accumulator.adds()) {
+    dot_of_floats(accumulator, o, start, nullptr, &steps);
+    return steps;
+  }
+  const bool fused = accumulator.kind == AccumulatorKind::kFusedChain;
+  double acc = start;
+  for (int64_t k = 0; k < o.count; ++k) {
+    const double product = double{o.a[k]} * o.b[k];
+    double term = product;
+    if (!fused) {
+      term = round_to_format(product, *accumulator.format, Rounding::kNearestEven);
+      note_step(
+          &steps, "p", [&] { return product_text(k); }, product, term);
+    }
+    const double exact = exact_sum(acc, term);
+    acc = accumulate_step(accumulator, acc, o.a[k], o.b[k]);
+    note_step(
+        &steps, "acc", [&] { return fused ? "acc + " + product_text(k) : "acc + p"; }, exact, acc);
+  }
+  return steps;
 }
 
 template double accumulate_dot(const Accumulator&, const DotOperands<float>&, double, uint8_t*);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "emulation/aligned_block_core.h"
 #include "emulation/ptx_types.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -32,6 +33,87 @@ constexpr int kRegisterBits = 32;
 // FP32, and TF32, whose operands are whole FP32 registers.
 bool is_register(const Format& format) {
   return format.is_fp32() || &format == &find_format("tf32");
+}
+
+int word_bits(const Format& format) {
+  return is_register(format) ? kRegisterBits : format.storage_bits();
+}
+
+// --- which accumulator an instruction computes by ---
+
+// Families of instructions, by what their names begin with, and who has them.
+struct Family {
+  std::string_view name, only_on;  // "": all hardware
+  bool takes_fp8;
+};
+constexpr Family kFamilies[] = {{"mma", "", true},
+                                {"wmma", "", false},
+                                {"wgmma", "hopper", true},
+                                {"tcgen05", "blackwell", true}};
+
+const Family& find_family(const std::string& name, const std::string& instr) {
+  std::vector<std::string> known;
+  for (const Family& family : kFamilies) {
+    if (family.name == name) return family;
+    known.emplace_back(family.name);
+  }
+  throw InputError("instr '" + instr + "': unknown instruction", "known: " + join(known, ", "));
+}
+
+bool is_fp8(const Format& format) {
+  return format.storage_bits() <= 8;
+}
+
+// FP8 mma.sync is made by the compiler where the chip has no such instruction, and so is WMMA of
+// TF32 where it has none of that shape.
+std::string unit_of(const Family& family, const Hardware& hardware, const Format& format) {
+  if (is_fp8(format)) {
+    return family.name == "mma" && hardware.emulates_fp8_mma ? "fp8_mma" : "fp8";
+  }
+  const bool is_tf32 = &format == &find_format("tf32");
+  return family.name == "wmma" && is_tf32 && hardware.splits_tf32_wmma ? "tf32_wmma" : format.name;
+}
+
+// `instr`: "mma.sync.m16n8k16", "mma/wgmma.k16".
+const Accumulator& accumulator_of(std::string arch, const std::string& instr,
+                                  const std::string& acc, const Format& a, const Format& b) {
+  std::replace(arch.begin(), arch.end(), '_', '-');
+  const Hardware* chips = find_hardware(arch);
+  if (chips == nullptr) {
+    std::vector<std::string> known;
+    for (const Hardware& row : hardware()) known.emplace_back(row.name);
+    throw InputError("arch '" + arch + "': unknown hardware", did_you_mean(arch, known));
+  }
+  const bool is_fp16 = acc == "f16" || acc == "fp16";
+  if (!is_fp16 && acc != "f32" && acc != "fp32") {
+    throw InputError("acc '" + acc + "': must be f16 or f32");
+  }
+  for (const char* part : {"mx", "block_scale", ".sp"}) {
+    if (instr.find(part) == instr.npos) continue;
+    throw InputError("instr '" + instr + "': scaled and sparse instructions are not modelled");
+  }
+  if (&a != &b && !(is_fp8(a) && is_fp8(b))) {
+    throw InputError("factors " + a.name + " and " + b.name + ": only FP8 formats can be mixed");
+  }
+  std::string unit;
+  for (const std::string& name : split(instr.substr(0, instr.find_first_of(". ")), '/')) {
+    const Family& family = find_family(name, instr);
+    if (!family.only_on.empty() && family.only_on != arch) {
+      throw InputError("instr '" + instr + "': " + std::string(family.only_on) + " has " + name +
+                       ", not " + arch);
+    }
+    if (!family.takes_fp8 && is_fp8(a)) {
+      throw InputError("instr '" + instr + "': " + name + " takes no factors in " + a.name);
+    }
+    const std::string its_unit = unit_of(family, *chips, a);
+    if (!unit.empty() && unit != its_unit) {
+      throw InputError("instr '" + instr + "': they sum " + a.name + " differently, must be one");
+    }
+    unit = its_unit;
+  }
+  std::string row = arch + "_" + unit + (is_fp16 ? "_acc16" : "");
+  std::replace(row.begin(), row.end(), '-', '_');
+  return find_accumulator(row);
 }
 
 class Reader {
@@ -75,7 +157,13 @@ class Reader {
   void read_header(const std::vector<std::string>& cells) {
     for (size_t i = 0; i < cells.size(); ++i) columns_[trimmed(cells[i])] = i;
     std::vector<std::string> needed = {"a", "b"};
-    if (options_.format == nullptr) needed.push_back("type_ab");
+    if (options_.a_format == nullptr) {
+      const bool has_both = columns_.contains("type_a") && columns_.contains("type_b");
+      if (!has_both) needed.push_back("type_ab");
+      if (has_both && columns_.contains("type_ab")) {
+        problems_.add("line 1: columns type_a, type_b and type_ab say the same thing");
+      }
+    }
     if (options_.accumulator == nullptr) needed.insert(needed.end(), {"arch", "instr", "acc"});
     for (const std::string& name : needed) {
       if (columns_.contains(name)) continue;
@@ -101,29 +189,40 @@ class Reader {
     row.tag = cell("tag");
     row.confidence = cell("confidence");
     try {
-      row.format = options_.format != nullptr ? options_.format : &format_of_type(cell("type_ab"));
-      row.accumulator =
-          options_.accumulator != nullptr
-              ? options_.accumulator
-              : &accumulator_of(cell("arch"), cell("instr"), cell("acc"), *row.format);
+      const auto format = [&](const Format* told, const char* own) {
+        return told != nullptr ? told : &format_of_type(cell(has("type_ab") ? "type_ab" : own));
+      };
+      row.a_format = format(options_.a_format, "type_a");
+      row.b_format = format(options_.b_format, "type_b");
+      row.accumulator = options_.accumulator != nullptr
+                            ? options_.accumulator
+                            : &accumulator_of(cell("arch"), cell("instr"), cell("acc"),
+                                              *row.a_format, *row.b_format);
     } catch (const InputError& error) {
       for (const std::string& text : error.problems()) problem(text);
       return false;
     }
-    if (!contains(find_format("fp32"), *row.format)) {
-      problem("factors in " + row.format->name + ": must fit in fp32");
-      return false;
-    }
-    if (!row.accumulator->takes(*row.format)) {
-      problem("accumulator " + row.accumulator->name + " takes no factors in " + row.format->name);
-      return false;
+    for (const Format* format : {row.a_format, row.b_format}) {
+      if (!contains(find_format("fp32"), *format)) {
+        problem("factors in " + format->name + ": must fit in fp32");
+        return false;
+      }
+      if (!row.accumulator->takes(*format)) {
+        problem("accumulator " + row.accumulator->name + " takes no factors in " + format->name);
+        return false;
+      }
     }
     const Format& outer = *row.accumulator->register_format;
     const int before = count_;
-    for (const double x : words(cell("a"), "a", *row.format))
-      row.a.push_back(static_cast<float>(x));
-    for (const double x : words(cell("b"), "b", *row.format))
-      row.b.push_back(static_cast<float>(x));
+    const auto floats = [&](const char* column, const Format& format) {
+      std::vector<float> values;
+      for (const uint64_t word : words(cell(column), column, format)) {
+        values.push_back(static_cast<float>(decode_word(word, format)));
+      }
+      return values;
+    };
+    row.a = floats("a", *row.a_format);
+    row.b = floats("b", *row.b_format);
     const auto c = words(cell("c"), "c", outer), d = words(cell("d"), "d", outer);
     if (row.a.size() != row.b.size() && count_ == before) {
       problem("a has " + std::to_string(row.a.size()) + " words and b " +
@@ -132,40 +231,34 @@ class Reader {
     if (row.a.empty() && count_ == before) problem("a and b are empty, must have a word each");
     if (c.size() > 1 || d.size() > 1) problem("c and d must be one word each");
     if (count_ != before) return false;
-    if (!c.empty()) row.c = c[0];
-    if (!d.empty()) row.d = d[0];
+    if (!c.empty()) row.c = decode_word(c[0], outer);
+    if (!d.empty()) {
+      row.d_word = d[0];
+      row.d = decode_word(d[0], outer);
+    }
     return true;
   }
 
-  std::vector<double> words(const std::string& text, const std::string& column,
-                            const Format& format) {
-    std::vector<double> values;
+  // A word that lost its last digits would be another number: all of them are asked for.
+  std::vector<uint64_t> words(const std::string& text, const std::string& column,
+                              const Format& format) {
+    std::vector<uint64_t> values;
     for (const std::string& word : split(text, ' ')) {
       if (word.empty()) continue;
       try {
-        values.push_back(decode_word(parse_word(word, format), format));
+        values.push_back(parse_word(word, format));
+        const size_t prefix = word.starts_with("0x") || word.starts_with("0X") ? 2 : 0;
+        const auto digits = static_cast<size_t>((word_bits(format) + 3) / 4);
+        if (word.size() - prefix != digits) {
+          problem(column + ": word '" + word + "': has " + std::to_string(word.size() - prefix) +
+                  " hexadecimal digits, must have " + std::to_string(digits) + " (" + format.name +
+                  ")");
+        }
       } catch (const InputError& error) {
         for (const std::string& told : error.problems()) problem(column + ": " + told);
       }
     }
     return values;
-  }
-
-  // FP8 mma.sync is made by the compiler where the chip has no such instruction.
-  static const Accumulator& accumulator_of(std::string arch, const std::string& instr,
-                                           const std::string& acc, const Format& format) {
-    const bool is_fp16 = acc == "f16" || acc == "fp16";
-    if (!is_fp16 && acc != "f32" && acc != "fp32") {
-      throw InputError("acc '" + acc + "': must be f16 or f32");
-    }
-    const Hardware* chips = find_hardware(arch);
-    const bool has_none = chips != nullptr && chips->emulates_fp8_mma;
-    std::replace(arch.begin(), arch.end(), '-', '_');
-    const bool is_fp8 = format.storage_bits() <= 8;
-    std::string name = arch + "_" + (is_fp8 ? "fp8" : format.name);
-    if (is_fp8 && has_none && instr.find("mma.sync") != std::string::npos) name += "_mma";
-    if (is_fp16) name += "_acc16";
-    return find_accumulator(name);
   }
 
   const DotVectorOptions& options_;
@@ -193,7 +286,7 @@ double decode_word(uint64_t word, const Format& format) {
 }
 
 uint64_t parse_word(std::string_view text, const Format& format) {
-  const int width = is_register(format) ? kRegisterBits : format.storage_bits();
+  const int width = word_bits(format);
   std::string_view digits = text;
   if (digits.starts_with("0x") || digits.starts_with("0X")) digits.remove_prefix(2);
   uint64_t word = 0;
@@ -208,7 +301,19 @@ uint64_t parse_word(std::string_view text, const Format& format) {
 }
 
 uint64_t result_word(double result, const Accumulator& accumulator) {
-  return encode(result, *accumulator.register_format);
+  const bool has_one = std::isnan(result) && has_hardware_nan(accumulator);
+  return has_one ? register_encoding(accumulator.block.output).nan()
+                 : encode(result, *accumulator.register_format);
+}
+
+bool has_hardware_nan(const Accumulator& accumulator) {
+  return accumulator.kind == AccumulatorKind::kAlignedBlocks;
+}
+
+bool same_word(uint64_t result, uint64_t expected, const Accumulator& accumulator) {
+  if (result == expected || has_hardware_nan(accumulator)) return result == expected;
+  const Format& format = *accumulator.register_format;
+  return std::isnan(decode(result, format)) && std::isnan(decode(expected, format));
 }
 
 bool same_result(double result, double expected) {

@@ -14,19 +14,24 @@
 #include "emulation/scalar/block_quantize.h"
 #include "emulation/scalar/conv2d.h"
 #include "emulation/scalar/elementwise.h"
+#include "emulation/scalar/functions.h"
 #include "emulation/scalar/gemm.h"
 #include "emulation/scalar/loss.h"
-#include "emulation/scalar/optimizer.h"
 #include "emulation/scalar/pool2d.h"
 #include "emulation/scalar/quantize.h"
 #include "emulation/scalar/reduce.h"
+#include "emulation/scalar/row_norm.h"
 #include "emulation/scalar/softmax.h"
 #include "emulation/simd/block_quantize.h"
 #include "emulation/simd/conv2d.h"
 #include "emulation/simd/elementwise.h"
+#include "emulation/simd/functions.h"
 #include "emulation/simd/gemm.h"
+#include "emulation/simd/pool2d.h"
+#include "emulation/simd/loss.h"
 #include "emulation/simd/quantize.h"
 #include "emulation/simd/reduce.h"
+#include "emulation/simd/row_norm.h"
 #include "emulation/simd/targets.h"
 #include "src/core/error.h"
 
@@ -50,18 +55,22 @@ constexpr Kernels<T> make_scalar() {
       .scale = scalar_scale<T>,
       .relu = scalar_relu<T>,
       .relu_backward = scalar_relu_backward<T>,
+      .unary = scalar_unary<T>,
+      .unary_backward = scalar_unary_backward<T>,
+      .binary = scalar_binary<T>,
       .max_pool2d = scalar_max_pool2d<T>,
       .max_pool2d_backward = scalar_max_pool2d_backward<T>,
+      .row = kScalarRow<T>,
       .batch_norm = scalar_batch_norm<T>,
       .batch_norm_backward = scalar_batch_norm_backward<T>,
+      .row_norm = scalar_row_norm<T>,
+      .row_norm_backward = scalar_row_norm_backward<T>,
       .softmax = scalar_softmax<T>,
       .softmax_backward = scalar_softmax_backward<T>,
+      .log_softmax = scalar_log_softmax<T>,
+      .log_softmax_backward = scalar_log_softmax_backward<T>,
       .cross_entropy = scalar_cross_entropy<T>,
       .cross_entropy_backward = scalar_cross_entropy_backward<T>,
-      .mse_loss = scalar_mse_loss<T>,
-      .mse_loss_backward = scalar_mse_loss_backward<T>,
-      .sgd = scalar_sgd<T>,
-      .adam = scalar_adam<T>,
   };
 }
 
@@ -77,8 +86,15 @@ KernelSet make_avx2() {
   set.f32.quantize_blocks = avx2_quantize_blocks;
   set.f32.finite_abs_max = avx2_finite_abs_max;
   use_avx2_sums(set.f32);
+  use_avx2_sums(set.f64);
+  use_avx2_losses(set.f32);
+  use_avx2_losses(set.f64);
   use_avx2_elementwise(set.f32);
   use_avx2_elementwise(set.f64);
+  use_avx2_functions(set.f32);
+  use_avx2_functions(set.f64);
+  use_avx2_row_norm(set);
+  set.f32.max_pool2d = avx2_max_pool2d;
   set.f32.gemm = avx2_gemm;
   set.f32.rounded_gemm = avx2_rounded_gemm;
   set.f64.gemm = avx2_gemm;
@@ -100,8 +116,15 @@ KernelSet make_avx512() {
   set.f32.quantize_blocks = avx512_quantize_blocks;
   set.f32.finite_abs_max = avx512_finite_abs_max;
   use_avx512_sums(set.f32);
+  use_avx512_sums(set.f64);
+  use_avx512_losses(set.f32);
+  use_avx512_losses(set.f64);
   use_avx512_elementwise(set.f32);
   use_avx512_elementwise(set.f64);
+  use_avx512_functions(set.f32);
+  use_avx512_functions(set.f64);
+  use_avx512_row_norm(set);
+  set.f32.max_pool2d = avx512_max_pool2d;
   set.f32.gemm = avx512_gemm;
   set.f32.rounded_gemm = avx512_rounded_gemm;
   set.f64.gemm = avx512_gemm;

@@ -12,6 +12,7 @@
 
 #include "emulation/block_quantize.h"
 #include "emulation/dot.h"
+#include "emulation/elementwise_functions.h"
 #include "emulation/quantize.h"
 
 namespace lockstep {
@@ -70,10 +71,12 @@ struct ConvArgs {
   uint8_t* events = nullptr;  // as GemmArgs, shape of out
 };
 
-// 2-d max pooling. Ties go to the first element in scan order; a NaN wins; padding never does.
+// Windows of 2-d pooling. pad_h, pad_w: above and left; what the last windows need below and on the
+// right follows from the output's extents.
 struct PoolShape {
   int64_t batch, channels, in_height, in_width, out_height, out_width;
   int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h = 0, pad_w = 0;
+  int64_t dilation_h = 1, dilation_w = 1;
 };
 
 // Batch normalisation over (N, S) of x (N,C,S). Sums go through `accumulator`, the rest is T.
@@ -101,56 +104,63 @@ struct BatchNormBackwardArgs {
   const Accumulator* accumulator;
 };
 
-// How an optimizer computes: every elementary operation is rounded to `arithmetic` (FP32: none
-// needed), the states to `state`, the weights to `weight`.
-struct OptimizerFormats {
-  const Format* arithmetic;
-  const Format* state;
-  const Format* weight;  // of the array that is updated: the master weights where there are any
-  Rounding rounding = Rounding::kNearestEven;  // of the weight after the update
-  StochasticKey key;
-  Rounding state_rounding = Rounding::kNearestEven;
-  StochasticKey state_keys[2] = {};  // in the order of the arguments
-};
-// What an optimizer's roundings did, each null where nobody asks. Before: the value without the
-// roundings of this step, in double, from the stored operands; after: the value kept.
-// The weight's "before" is the exact sum of the weight and its update as rounded.
-struct OptimizerMeasurements {
-  TensorStats* weight = nullptr;
-  TensorStats* update = nullptr;  // of dw; needs the array `update`
-  TensorStats* states[2] = {};
-};
-struct UpdateStats {      // the run file's updates/
-  uint64_t stagnant = 0;  // update != 0 but the rounded weight did not move
-  uint64_t count = 0;
-  double update_sq = 0;  // sum of dw^2, dw as computed before the weight's rounding
-  double weight_sq = 0;  // sum of w^2 before the update
-};
+// Normalisation of the rows of x (R,C): layer, RMS and group normalisation. Sums go through
+// `accumulator` in the order of emulation/reduction.h, the rest is T.
+//   mean = sum x / C (0 when not centred);  inv_std = 1 / sqrt(sum (x - mean)^2 / C + eps)
+//   y = (x - mean) * inv_std * w + b;  row r takes the weights of group r mod `groups`, and
+//   `spatial` consecutive elements of a row share one: w, b (groups * C / spatial), null: 1 and 0
 template <typename T>
-struct SgdArgs {  // buf = mu buf + g (first step: buf = g), g includes weight_decay * w; w -= lr
-                  // buf
-  int64_t count;
-  T* weight;
-  const T* grad;       // unscaled
-  T* momentum_buffer;  // null when momentum == 0
-  T* update;           // receives dw = w_new_exact - w before rounding, for statistics
-  double lr, momentum, weight_decay;
-  bool first_step;
-  OptimizerFormats formats;
-  OptimizerMeasurements measured = {};
+struct RowNormArgs {
+  int64_t rows, cols, groups = 1, spatial = 1;
+  double eps;
+  bool centred;
+  const T *x, *weight, *bias;
+  T *y, *mean, *inv_std;  // mean: null when not centred
+  const Accumulator* accumulator;
 };
+// g = dy w;  dx = inv_std / C * ((C g - sum g) - xhat sum(g xhat)), without the sum of g when not
+// centred;  dw = sum(dy xhat), db = sum dy over what shares the weight.
 template <typename T>
-struct AdamArgs {  // decoupled: w *= 1 - lr wd first (AdamW); else g += wd w (Adam)
-  int64_t count;
-  T* weight;
-  const T* grad;
-  T *exp_avg, *exp_avg_sq;
-  T* update;
-  double lr, beta1, beta2, eps, weight_decay;
-  bool decoupled_weight_decay;
-  int64_t step;  // 1-based; bias corrections 1 - beta^step are formed in double
-  OptimizerFormats formats;
-  OptimizerMeasurements measured = {};
+struct RowNormBackwardArgs {
+  int64_t rows, cols, groups = 1, spatial = 1;
+  bool centred;
+  const T *x, *dy, *weight, *mean, *inv_std;
+  T *dx, *dweight, *dbias;  // dweight, dbias: null when not wanted
+  const Accumulator* accumulator;
+};
+
+// What kernels over rows (softmax, sums, norms) are made of. They run on the calling thread.
+template <typename T>
+struct RowFunctions {
+  // Sum of at most 4096 terms: one block of emulation/reduction.h.
+  double (*block_sum)(const T* terms, int64_t count, const Accumulator&);
+  void (*exp)(const T* x, T* y, int64_t count);  // y may be x
+};
+
+// What becomes of the losses of single rows or elements.
+enum class LossReduction : uint8_t { kMean, kSum, kNone };
+
+// Cross entropy of x (N,C,S) against class numbers (N,S); a row is one (n, s) over its C classes.
+//   lse    = log sum over c of exp(x[c] - max)
+//   nll    = w[t] (lse + (max - x[t]))
+//   smooth = sum over c of w[c] (lse + (max - x[c]))                      w: class weights or 1
+//   row    = (1 - label_smoothing) nll + label_smoothing / C smooth,      0 where t == ignore_index
+//   loss   = sum of rows / (sum of w[t] over rows not ignored)            kMean: NaN where none is
+//   dx[c]  = (softmax(x)[c] k - label_smoothing / C w[c] - (1 - label_smoothing) w[t] [c == t]) g,
+//            k = (1 - label_smoothing) w[t] + label_smoothing / C sum w,  g = dloss / divisor
+// Requires: every target is ignore_index or in [0, C) (checked by the caller).
+template <typename T>
+struct CrossEntropyArgs {
+  int64_t batch, classes, spatial = 1;
+  const T* x = nullptr;
+  const int32_t* target = nullptr;
+  const T* class_weight = nullptr;  // (C), or null: all 1
+  int64_t ignore_index = -100;
+  double label_smoothing = 0;
+  LossReduction reduction = LossReduction::kMean;
+  const T* dloss = nullptr;  // backward: a scalar; kNone: (N,S)
+  T* out = nullptr;          // the loss, a scalar or (N,S); backward: dx (N,C,S)
+  const Accumulator* accumulator = nullptr;
 };
 
 template <typename T>
@@ -179,27 +189,28 @@ struct Kernels {
   void (*scale)(const T* x, T factor, T* y, int64_t count);
   void (*relu)(const T* x, T* y, int64_t count);                         // NaN stays NaN
   void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t count);  // 0 at x == 0
-  // windows
+  UnaryKernel<T> unary;
+  UnaryBackwardKernel<T> unary_backward;
+  BinaryKernel<T> binary;
+  // windows; max pooling: ties go to the first element in scan order; a NaN wins; padding never does
   void (*max_pool2d)(const PoolShape&, const T* x, T* y, int32_t* argmax);  // argmax: h*W + w
   void (*max_pool2d_backward)(const PoolShape&, const T* dy, const int32_t* argmax, T* dx);
   // normalisation and losses
+  RowFunctions<T> row;
   void (*batch_norm)(const BatchNormArgs<T>&);
   void (*batch_norm_backward)(const BatchNormBackwardArgs<T>&);
+  void (*row_norm)(const RowNormArgs<T>&);
+  void (*row_norm_backward)(const RowNormBackwardArgs<T>&);
   // softmax over the last axis of (R,C); backward dx = y * (dy - sum(dy * y))
   void (*softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
   void (*softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                            const Accumulator&);
-  // mean over rows of logsumexp(x) - x[target]; target in [0, cols) (checked by the caller)
-  void (*cross_entropy)(const T* x, const int32_t* target, T* loss, int64_t rows, int64_t cols,
-                        const Accumulator&);
-  // dx = (softmax(x) - onehot(target)) * dloss / rows
-  void (*cross_entropy_backward)(const T* x, const int32_t* target, T dloss, T* dx, int64_t rows,
-                                 int64_t cols, const Accumulator&);
-  void (*mse_loss)(const T* x, const T* target, T* loss, int64_t count, const Accumulator&);
-  void (*mse_loss_backward)(const T* x, const T* target, T dloss, T* dx, int64_t count);
-  // optimizers
-  void (*sgd)(const SgdArgs<T>&, UpdateStats*);
-  void (*adam)(const AdamArgs<T>&, UpdateStats*);
+  // y = x - log(sum exp x), backward dx = dy - exp(y) * sum(dy); shapes as softmax
+  void (*log_softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
+  void (*log_softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
+                               const Accumulator&);
+  void (*cross_entropy)(const CrossEntropyArgs<T>&);
+  void (*cross_entropy_backward)(const CrossEntropyArgs<T>&);
 };
 
 struct KernelSet {

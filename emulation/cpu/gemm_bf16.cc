@@ -29,12 +29,22 @@ LOCKSTEP_TARGET inline __m512i join_pairs(__m512i even, __m512i odd) {
   return _mm512_ternarylogic_epi32(high_half, odd, _mm512_srli_epi32(even, kBf16Bits), kSelect);
 }
 
+// Rows that are fetched before their turn: pieces of rows far apart, which no hardware foresees.
+constexpr int64_t kRowsAhead = 16;
+
 // Lines side by side in memory, k by k over all panels, so that rows are read in long runs.
 template <int kStride>
 LOCKSTEP_TARGET void pack_side_by_side(const PackArgs& p, uint32_t* panels) {
   for (int64_t k = 0; k < p.factors; k += 2, panels += kStride) {
     const float* even = p.in + k * p.k_step;
     const float* odd = k + 1 < p.factors ? even + p.k_step : nullptr;
+    if (k + kRowsAhead + 1 < p.factors) {
+      const float* ahead = even + kRowsAhead * p.k_step;
+      for (int64_t line = 0; line < p.lines; line += kLanes) {
+        _mm_prefetch(ahead + line, _MM_HINT_T0);
+        _mm_prefetch(ahead + p.k_step + line, _MM_HINT_T0);
+      }
+    }
     uint32_t* out = panels;
     for (int64_t line = 0; line < p.lines; line += p.width, out += p.panel_step) {
       const int64_t lines = std::min(p.width, p.lines - line);

@@ -12,12 +12,8 @@
 
 namespace lockstep::mma {
 
-// What a TF32 operand is made of. The hardware is said to cut; cvt.rna.tf32.f32 rounds.
-enum class Tf32Input : uint8_t { kTruncate, kNearestAway, kNearestEven };
-
 struct Rule {
   BlockSpec block;
-  Tf32Input tf32_input = Tf32Input::kTruncate;
 };
 
 // A: m rows of k, B: n columns of k, C: m rows of n.
@@ -26,18 +22,6 @@ struct Tile {
   const uint32_t* b;
   const uint32_t* c;
 };
-
-// The register that hardware rounding its TF32 inputs would use instead of `bits`.
-LOCKSTEP_HOST_DEVICE inline uint32_t tf32_register(uint32_t bits, Tf32Input input) {
-  constexpr uint32_t kHalf = uint32_t{1} << 12, kLastKept = uint32_t{1} << 13;
-  constexpr BlockEncoding kFp32 = register_encoding(BlockOutput::kFp32TowardZero);
-  if (input == Tf32Input::kTruncate || kFp32.is_nan(bits) ||
-      (bits & kFp32.infinity()) == kFp32.infinity()) {
-    return bits;
-  }
-  if (input == Tf32Input::kNearestAway) return bits + kHalf;
-  return bits + (kHalf - 1) + ((bits & kLastKept) != 0 ? 1 : 0);
-}
 
 // The factors of a row of A or a column of B; zeros beyond k.
 struct RowFactors {
@@ -66,17 +50,12 @@ LOCKSTEP_HOST_DEVICE inline uint32_t tile_addend(const Shape& shape, const Tile&
 LOCKSTEP_HOST_DEVICE inline uint32_t tile_dot(const Rule& rule, const Shape& shape,
                                               const Tile& tile, int row, int column,
                                               uint32_t start) {
-  const RowFactors a{tile.a + row * shape.row_words(), shape.k, shape.a, rule.tf32_input};
-  const RowFactors b{tile.b + column * shape.row_words(), shape.k, shape.b, rule.tf32_input};
+  const RowFactors a{tile.a + row * shape.row_words(), shape.k, shape.a, rule.block.tf32_input};
+  const RowFactors b{tile.b + column * shape.row_words(), shape.k, shape.b, rule.block.tf32_input};
   IgnoreBlocks nobody;
   return block_chain(rule.block, shape.k, a, b,
                      encoding_of(shape.a).fraction_bits() + encoding_of(shape.b).fraction_bits(),
                      start, nobody);
-}
-
-// NaN as NaN: payloads are not modelled.
-LOCKSTEP_HOST_DEVICE inline bool same_bits(uint32_t x, uint32_t y, const BlockEncoding& e) {
-  return x == y || (e.is_nan(x) && e.is_nan(y));
 }
 
 }  // namespace lockstep::mma

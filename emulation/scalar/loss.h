@@ -1,34 +1,21 @@
-// Scalar losses and their gradients, over any block sum. Formulas: emulation/kernel_set.h.
+// Scalar cross entropy and its gradient, over any array math. Formulas: emulation/kernel_set.h.
+// Rows are worked on in tiles of a few thousand elements, so that exp and log run over whole
+// arrays and a tile stays in the cache; every row's result is its own, whatever the tiles.
 #pragma once
 
-#include "emulation/scalar/reduce.h"
+#include "emulation/kernel_set.h"
+#include "emulation/scalar/array_math.h"
 
 namespace lockstep {
 
-// Mean over rows of log(sum exp(x - max)) + (max - x[target]).
 template <typename T>
-void cross_entropy_with(BlockSum<T> block_sum, const T* x, const int32_t* target, T* loss,
-                        int64_t rows, int64_t cols, const Accumulator& accumulator);
-// dx = (softmax(x) - onehot(target)) * (dloss / rows).
+void cross_entropy_with(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args);
 template <typename T>
-void cross_entropy_backward_with(BlockSum<T> block_sum, const T* x, const int32_t* target, T dloss,
-                                 T* dx, int64_t rows, int64_t cols, const Accumulator& accumulator);
-// Mean of (x - target)^2.
-template <typename T>
-void mse_loss_with(BlockSum<T> block_sum, const T* x, const T* target, T* loss, int64_t count,
-                   const Accumulator& accumulator);
+void cross_entropy_backward_with(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args);
 
 template <typename T>
-void scalar_cross_entropy(const T* x, const int32_t* target, T* loss, int64_t rows, int64_t cols,
-                          const Accumulator& accumulator);
+void scalar_cross_entropy(const CrossEntropyArgs<T>& args);
 template <typename T>
-void scalar_cross_entropy_backward(const T* x, const int32_t* target, T dloss, T* dx, int64_t rows,
-                                   int64_t cols, const Accumulator& accumulator);
-template <typename T>
-void scalar_mse_loss(const T* x, const T* target, T* loss, int64_t count,
-                     const Accumulator& accumulator);
-// dx = (x - target) * (2 dloss / count).
-template <typename T>
-void scalar_mse_loss_backward(const T* x, const T* target, T dloss, T* dx, int64_t count);
+void scalar_cross_entropy_backward(const CrossEntropyArgs<T>& args);
 
 }  // namespace lockstep

@@ -7,31 +7,6 @@
 #include "emulation/scalar/chunks.h"
 
 namespace lockstep {
-namespace {
-
-// The index (h * W + w) of the first maximum, or of the first NaN, in one window.
-template <typename T>
-int32_t window_argmax(const PoolShape& s, const T* plane, int64_t p, int64_t q) {
-  const int64_t h0 = p * s.stride_h - s.pad_h, w0 = q * s.stride_w - s.pad_w;
-  const int64_t h_begin = std::max<int64_t>(h0, 0), w_begin = std::max<int64_t>(w0, 0);
-  const int64_t h_end = std::min(h0 + s.kernel_h, s.in_height);
-  const int64_t w_end = std::min(w0 + s.kernel_w, s.in_width);
-  int64_t best = h_begin * s.in_width + w_begin;
-  T best_value = plane[best];
-  for (int64_t h = h_begin; h < h_end; ++h) {
-    for (int64_t i = h * s.in_width + w_begin; i < h * s.in_width + w_end; ++i) {
-      // Larger, or a NaN, unless a NaN was found before. Single bits and selections instead of
-      // branches, which would be mispredicted at every other window.
-      const bool wins = !(plane[i] <= best_value) & (best_value == best_value);
-      best = wins ? i : best;
-      best_value = wins ? plane[i] : best_value;
-    }
-  }
-  return static_cast<int32_t>(best);
-}
-
-}  // namespace
-
 template <typename T>
 void scalar_max_pool2d(const PoolShape& s, const T* x, T* y, int32_t* argmax) {
   const int64_t in_plane = s.in_height * s.in_width, out_plane = s.out_height * s.out_width;

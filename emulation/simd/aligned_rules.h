@@ -34,6 +34,8 @@ struct BlockRules {
     if (a == nullptr || b == nullptr || !accumulator.takes(*a) || !accumulator.takes(*b)) {
       return false;
     }
+    // Vector code cuts FP32 registers to TF32, as the hardware is said to.
+    if (accumulator.block.tf32_input != Tf32Input::kTruncate) return false;
     // Products are exact in float; two halves of a block fit 32-bit integers.
     constexpr int kFloatPrecision = 24;
     const BlockSpec& spec = accumulator.block;

@@ -1,11 +1,13 @@
-// Convolution over any gemm. Work is cut into (image, rows of pixels), or into columns of the
-// weight gradient, so that the gathered columns of a piece stay in a core's cache.
+// Convolution over any gemm, where there is no direct one. Work is cut into (image, rows of
+// pixels), or into columns of the weight gradient, so that the gathered columns of a piece stay in
+// a core's cache.
 #include "emulation/simd/conv2d.h"
 
 #include <type_traits>
 #include <vector>
 
 #include "emulation/simd/columns.h"
+#include "emulation/simd/conv2d_direct.h"
 #include "emulation/simd/gemm.h"
 #include "emulation/simd/gemm_plan.h"
 #include "src/core/parallel.h"
@@ -254,12 +256,15 @@ int64_t w_size(const ConvShape& s) {
 
 #define LOCKSTEP_CONV2D(SET, T)                                                                   \
   void SET##_conv2d_forward(const ConvArgs<T>& a) {                                               \
+    if (has_direct_conv2d(a)) return SET##_direct_conv2d<T>().forward(a);                         \
     run(a, y_size(a.shape), forward<T>, SET##_gemm, forward<double>, SET##_gemm);                 \
   }                                                                                               \
   void SET##_conv2d_backward_input(const ConvArgs<T>& a) {                                        \
+    if (has_direct_conv2d(a)) return SET##_direct_conv2d<T>().backward_input(a);                  \
     run(a, x_size(a.shape), backward_input<T>, SET##_gemm, backward_input<double>, SET##_gemm);   \
   }                                                                                               \
   void SET##_conv2d_backward_weight(const ConvArgs<T>& a) {                                       \
+    if (has_direct_conv2d(a)) return SET##_direct_conv2d<T>().backward_weight(a);                 \
     run(a, w_size(a.shape), backward_weight<T>, SET##_gemm, backward_weight<double>, SET##_gemm); \
   }
 LOCKSTEP_CONV2D(avx2, float)

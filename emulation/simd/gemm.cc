@@ -174,24 +174,40 @@ class BlockGemm {
         // saves.
         direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows && rounded_b == nullptr),
         block_m_(block_size(g.m, kBlockM, kRows)),
-        block_n_(block_size(g.n, kBlockN, kCols)),
+        narrow_(!direct_ && !g.transpose_b && g.m <= kFewRows && g.n > kBlockN),
+        block_n_(block_size(g.n, narrow_ ? kNarrowBlockN : kBlockN, kCols)),
         block_k_(block_size(g.k, kBlockK, kDepthStep)),
         panel_rows_(ceil_div(std::min(block_m_, g.m), ceil_div(std::min(block_m_, g.m), kRows))),
         a_(g.a, g.lda, g.transpose_a, rounded_a),
-        b_(g.b, g.ldb, !g.transpose_b, rounded_b) {}
+        b_(g.b, g.ldb, !g.transpose_b, rounded_b),
+        rounded_b_(rounded_b) {}
 
   void run() {
+    if (!narrow_) return run_columns(0, g_.n);
+    // Statistics read long stretches of B, short pieces of rows would share most of their blocks.
+    if (rounded_b_ != nullptr) rounded_b_->measure_ahead();
+    const int64_t columns = kBlockN / block_n_ * block_n_;
+    parallel_for(ceil_div(g_.n, columns), [&](int64_t task) {
+      BlockGemm part(*this);
+      part.run_columns(task * columns, std::min(g_.n, (task + 1) * columns));
+    });
+  }
+
+ private:
+  void run_columns(int64_t begin, int64_t end) {
     static thread_local Scratch scratch;
-    for (int64_t j = 0; j < g_.n; j += block_n_) {
-      const int64_t n = std::min(block_n_, g_.n - j);
+    const bool keeps_a = block_k_ >= g_.k && block_m_ >= g_.m;
+    for (int64_t j = begin; j < end; j += block_n_) {
+      const int64_t n = std::min(block_n_, end - j);
       for (int64_t k = 0; k < g_.k; k += block_k_) {
         const int64_t depth = std::min(block_k_, g_.k - k);
         direct_strips_ = direct_ ? n / kCols : 0;
         const int64_t in_place = direct_strips_ * kCols;
         b_.select(scratch.b, j + in_place, n - in_place, kCols, k, depth, true);
         for (int64_t i = 0; i < g_.m; i += block_m_) {
+          const bool a_is_new = !keeps_a || j == begin;
           a_.select(scratch.a, i, std::min(block_m_, g_.m - i), panel_rows_, k, depth, j == 0);
-          pack(scratch, i == 0);
+          pack(scratch, a_is_new, i == 0);
           multiply({.row = i,
                     .col = j,
                     .k = k,
@@ -203,7 +219,6 @@ class BlockGemm {
     }
   }
 
- private:
   static constexpr int64_t kRows = Tile::kRows, kCols = Tile::kCols;
   struct Scratch {
     Workspace<T> a, b;
@@ -245,8 +260,8 @@ class BlockGemm {
     }
   }
 
-  void pack(Scratch& scratch, bool b_is_new) {
-    const int64_t a_tasks = a_.tasks();
+  void pack(Scratch& scratch, bool a_is_new, bool b_is_new) {
+    const int64_t a_tasks = a_is_new ? a_.tasks() : 0;
     spread(a_tasks + (b_is_new ? b_.tasks() : 0), [&](int64_t task) {
       if (task < a_tasks) {
         a_.pack(task);
@@ -255,8 +270,8 @@ class BlockGemm {
       }
     });
     if constexpr (Tile::kWantsFacts) {
-      const int64_t panels = a_.panels(), strips = b_.panels(), depth = a_.depth();
-      a_facts_ = scratch.a_facts.get(static_cast<size_t>(panels)).data();
+      const int64_t panels = a_is_new ? a_.panels() : 0, strips = b_.panels(), depth = a_.depth();
+      a_facts_ = scratch.a_facts.get(static_cast<size_t>(a_.panels())).data();
       b_facts_ = scratch.b_facts.get(static_cast<size_t>(strips)).data();
       spread(panels + (b_is_new ? strips : 0), [&](int64_t i) {
         if (i < panels) {
@@ -311,10 +326,12 @@ class BlockGemm {
   const GemmArgs<T>& g_;
   const Tile& tile_;
   const bool serial_, direct_;
+  const bool narrow_;  // blocks of few columns
   const int64_t block_m_, block_n_, block_k_;
   const int64_t panel_rows_;  // equal ones: a tile of one or two rows would wait for its sums
   PackedOperand<T, kRows> a_;
   PackedOperand<T, kCols> b_;
+  RoundedOperand* rounded_b_;
   PanelFacts *a_facts_ = nullptr, *b_facts_ = nullptr;
   int64_t direct_strips_ = 0;  // of the present block, read where they are
 };

@@ -29,6 +29,11 @@ inline constexpr int64_t kBlockK = 768;
 inline constexpr int64_t kDepthStep = 128;
 inline constexpr int64_t kBlockM = 2016;  // a multiple of every kernel's rows
 inline constexpr int64_t kBlockN = 2048;  // a multiple of every kernel's columns
+// With few rows every packed strip of B is used a few times only: blocks of so few columns that
+// they stay in a second-level cache between being packed and being used, in tasks of kBlockN
+// columns.
+inline constexpr int64_t kFewRows = 128;
+inline constexpr int64_t kNarrowBlockN = 128;
 // Half of a second-level cache of 1 MB; the rest is for A and C.
 inline constexpr int64_t kGroupBytes = 512 << 10;
 // Panels of one task: with a group of strips some hundred microseconds of work.

@@ -1,8 +1,6 @@
 // Array loops over the vector functions; the last, partial vector is masked.
 #include "emulation/simd/math.h"
 
-#include <algorithm>
-
 #include "emulation/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,10 +19,11 @@ template <typename T, class Function>
 HWY_INLINE void apply(const T* x, T* y, int64_t count, Function function) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t i = 0; i < count; i += lanes) {
-    const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(lanes, count - i)));
-    hn::BlendedStore(function(d, hn::MaskedLoad(mask, d, x + i)), mask, d, y + i);
-  }
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(function(d, hn::LoadU(d, x + i)), d, y + i);
+  if (i == count) return;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(count - i));
+  hn::BlendedStore(function(d, hn::MaskedLoad(mask, d, x + i)), mask, d, y + i);
 }
 
 #define LOCKSTEP_ARRAY_FUNCTION(NAME, T)                                             \

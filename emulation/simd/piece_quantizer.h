@@ -26,8 +26,9 @@ class PieceQuantizer {
   // Elements [begin, end) rounded, from `out` on. Requires: begin is a multiple of 64
   // (emulation/stochastic.h).
   virtual void round(int64_t begin, int64_t end, float* out) const = 0;
-  // The same, measured; sums[0] is the first block's. Requires: `tally` is one of make_tally();
-  // begin is the start of a block, end the end of one or of the array.
+  // The same, measured; sums[0] is the first block's. `out` may be null: nothing is stored.
+  // Requires: `tally` is one of make_tally(); begin is the start of a block, end the end of one or
+  // of the array.
   virtual void measure(int64_t begin, int64_t end, float* out, PieceTally& tally,
                        BlockSums<kQuantizeSums>* sums) const = 0;
 };

@@ -7,9 +7,9 @@
 #include "emulation/fast_round.h"
 #include "emulation/reduction.h"
 #include "emulation/scalar/batch_norm.h"
-#include "emulation/scalar/loss.h"
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
+#include "emulation/simd/math.h"
 #include "emulation/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -99,6 +99,28 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
+// Softmax and its relatives with vectors inside the rows.
+template <typename T, const RowFunctions<T>& kRow>
+void use_row(Kernels<T>& kernels) {
+  kernels.row = kRow;
+  kernels.softmax = [](const T* x, T* y, int64_t rows, int64_t cols,
+                       const Accumulator& accumulator) {
+    softmax_with<T>(kRow, x, y, rows, cols, accumulator);
+  };
+  kernels.softmax_backward = [](const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
+                                const Accumulator& accumulator) {
+    softmax_backward_with<T>(kRow, y, dy, dx, rows, cols, accumulator);
+  };
+  kernels.log_softmax = [](const T* x, T* y, int64_t rows, int64_t cols,
+                           const Accumulator& accumulator) {
+    log_softmax_with<T>(kRow, x, y, rows, cols, accumulator);
+  };
+  kernels.log_softmax_backward = [](const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
+                                    const Accumulator& accumulator) {
+    log_softmax_backward_with<T>(kRow, y, dy, dx, rows, cols, accumulator);
+  };
+}
+
 template <BlockSum<float> kSum>
 void use_sums(Kernels<float>& kernels) {
   kernels.channel_sum = [](const float* x, float* y, int64_t outer, int64_t channels, int64_t inner,
@@ -108,26 +130,6 @@ void use_sums(Kernels<float>& kernels) {
   kernels.batch_norm = [](const BatchNormArgs<float>& a) { batch_norm_with<float>(kSum, a); };
   kernels.batch_norm_backward = [](const BatchNormBackwardArgs<float>& a) {
     batch_norm_backward_with<float>(kSum, a);
-  };
-  kernels.softmax = [](const float* x, float* y, int64_t rows, int64_t cols,
-                       const Accumulator& accumulator) {
-    softmax_with<float>(kSum, x, y, rows, cols, accumulator);
-  };
-  kernels.softmax_backward = [](const float* y, const float* dy, float* dx, int64_t rows,
-                                int64_t cols, const Accumulator& accumulator) {
-    softmax_backward_with<float>(kSum, y, dy, dx, rows, cols, accumulator);
-  };
-  kernels.cross_entropy = [](const float* x, const int32_t* target, float* loss, int64_t rows,
-                             int64_t cols, const Accumulator& accumulator) {
-    cross_entropy_with<float>(kSum, x, target, loss, rows, cols, accumulator);
-  };
-  kernels.cross_entropy_backward = [](const float* x, const int32_t* target, float dloss, float* dx,
-                                      int64_t rows, int64_t cols, const Accumulator& accumulator) {
-    cross_entropy_backward_with<float>(kSum, x, target, dloss, dx, rows, cols, accumulator);
-  };
-  kernels.mse_loss = [](const float* x, const float* target, float* loss, int64_t count,
-                        const Accumulator& accumulator) {
-    mse_loss_with<float>(kSum, x, target, loss, count, accumulator);
   };
 }
 
@@ -139,11 +141,28 @@ double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accu
 double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
   return N_AVX3::block_sum(terms, count, accumulator);
 }
+
+namespace {
+// Sums of doubles are plain loops.
+constexpr RowFunctions<float> kAvx2Float = {avx2_block_sum, avx2_exp};
+constexpr RowFunctions<double> kAvx2Double = {scalar_block_sum<double>, avx2_exp};
+constexpr RowFunctions<float> kAvx512Float = {avx512_block_sum, avx512_exp};
+constexpr RowFunctions<double> kAvx512Double = {scalar_block_sum<double>, avx512_exp};
+}  // namespace
+
 void use_avx2_sums(Kernels<float>& kernels) {
   use_sums<avx2_block_sum>(kernels);
+  use_row<float, kAvx2Float>(kernels);
+}
+void use_avx2_sums(Kernels<double>& kernels) {
+  use_row<double, kAvx2Double>(kernels);
 }
 void use_avx512_sums(Kernels<float>& kernels) {
   use_sums<avx512_block_sum>(kernels);
+  use_row<float, kAvx512Float>(kernels);
+}
+void use_avx512_sums(Kernels<double>& kernels) {
+  use_row<double, kAvx512Double>(kernels);
 }
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // The kernels that sum, with block sums in vectors: the bits of emulation/scalar/reduce.h and of
-// the scalar kernels built on it. Float only; sums of doubles run the scalar kernels. Requires:
+// the scalar kernels built on it. Sums of doubles run the scalar kernels. Requires:
 // cpu_has_avx2() or cpu_has_avx512() (emulation/simd/targets.h).
 #pragma once
 
@@ -10,8 +10,11 @@ namespace lockstep {
 double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 
-// Replaces channel_sum, batch_norm, softmax, the losses and their gradients in `kernels`.
+// Replace, in float, channel_sum and batch_norm; in both types `row`, softmax and log_softmax with
+// their gradients.
 void use_avx2_sums(Kernels<float>& kernels);
+void use_avx2_sums(Kernels<double>& kernels);
 void use_avx512_sums(Kernels<float>& kernels);
+void use_avx512_sums(Kernels<double>& kernels);
 
 }  // namespace lockstep

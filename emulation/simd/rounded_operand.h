@@ -34,6 +34,19 @@ class RoundedOperand {
     sums_.resize(static_cast<size_t>((count + kReductionBlock - 1) / kReductionBlock));
   }
 
+  // Measures the whole array now, so that pieces are only rounded later: where they are short.
+  void measure_ahead() {
+    if (how_.stats == nullptr || measured_) return;
+    parallel_for((count_ + kChunk - 1) / kChunk, [&](int64_t chunk) {
+      const int64_t begin = chunk * kChunk, end = std::min(count_, begin + kChunk);
+      const auto tally = quantizer_->make_tally();
+      quantizer_->measure(begin, end, nullptr, *tally, sums_.data() + begin / kReductionBlock);
+      const std::lock_guard lock(mutex_);
+      tally->add_to(*how_.stats);
+    });
+    measured_ = true;
+  }
+
   // Floats of scratch memory that a piece may take beside its own.
   static constexpr int64_t kMargin = kReductionBlock + 2 * static_cast<int64_t>(kStochasticGroup);
 
@@ -41,7 +54,8 @@ class RoundedOperand {
   class Reader {
    public:
     Reader(RoundedOperand& operand, bool measures) : operand_(operand) {
-      if (measures && operand.how_.stats != nullptr) tally_ = operand.quantizer_->make_tally();
+      if (measures && operand.how_.stats != nullptr && !operand.measured_)
+        tally_ = operand.quantizer_->make_tally();
     }
     ~Reader() {
       if (tally_ == nullptr) return;
@@ -94,7 +108,8 @@ class RoundedOperand {
   GemmRounding how_;
   std::unique_ptr<PieceQuantizer> quantizer_;
   std::vector<BlockSums<kQuantizeSums>> sums_;
-  std::mutex mutex_;  // guards *how_.stats
+  std::mutex mutex_;       // guards *how_.stats
+  bool measured_ = false;  // all of it, by measure_ahead
 };
 
 }  // namespace lockstep

@@ -130,7 +130,10 @@ UnitResult compare_bits(const BitComparison& comparison, const VerifyOptions& op
     for (int64_t j = 0; j < count; ++j) {
       const auto at = static_cast<size_t>(j);
       if (unit[at] == model[at]) continue;
-      if (is_nan(unit[at], *comparison.result) && is_nan(model[at], *comparison.result)) continue;
+      if (!comparison.nan_bits_count && is_nan(unit[at], *comparison.result) &&
+          is_nan(model[at], *comparison.result)) {
+        continue;
+      }
       ++mismatches;
       first_here = std::min(first_here, j);
     }

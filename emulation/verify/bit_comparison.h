@@ -1,7 +1,7 @@
 // Do a unit and its model give the same bits?
 // Cases are tuples of operand words. Edge cases are Cartesian products of lists; random cases are
 // drawn from counters, so that a case depends on the seed and its number alone. Unit and model get
-// whole batches. NaN equals NaN. Knows no unit.
+// whole batches. NaN equals NaN, unless the model says which one. Knows no unit.
 #pragma once
 
 #include <array>
@@ -44,6 +44,7 @@ struct OperandField {
 struct BitComparison {
   std::vector<OperandField> fields;
   const Format* result = nullptr;
+  bool nan_bits_count = false;  // the model gives the unit's own NaN
   // Every product of lists, one list per field.
   std::vector<std::vector<std::vector<uint32_t>>> edges;
   // Fills one random case, one word per field.

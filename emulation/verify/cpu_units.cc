@@ -7,6 +7,7 @@
 
 #include "emulation/cpu/instructions.h"
 #include "emulation/cpu/unit.h"
+#include "emulation/cpu_dot.h"
 #include "emulation/dot.h"
 #include "emulation/rounding.h"
 #include "emulation/verify/bit_comparison.h"
@@ -152,15 +153,19 @@ class DotCases {
   std::vector<uint32_t> factor_edges_, sum_edges_;
 };
 
+// The unit's own NaN of case j, where its source specifies it.
+using NanRule = uint32_t (*)(const CaseBatch& batch, int64_t j);
+
 // c + sum of a[i] * b[i] under an accumulator. `unit` gets the fields as DotCases orders them.
 UnitResult compare_dot(const Accumulator& accumulator, const Format& factor, int products,
                        std::function<void(const CaseBatch&, uint32_t*)> unit,
-                       const VerifyOptions& options) {
+                       const VerifyOptions& options, NanRule nan_rule = nullptr) {
   const Format& sum = *accumulator.register_format;
   const DotCases cases(factor, sum);
   const Decoder factor_value(factor), sum_value(sum);
   BitComparison comparison;
   comparison.result = &sum;
+  comparison.nan_bits_count = nan_rule != nullptr;
   comparison.fields.push_back({"c", &sum});
   for (int i = 0; i < products; ++i) {
     const std::string index = products == 1 ? "" : std::to_string(i);
@@ -199,7 +204,8 @@ UnitResult compare_dot(const Accumulator& accumulator, const Format& factor, int
       const DotOperands<float> operands{a.data(), b.data(), products, &factor, &factor};
       const double model = accumulator.adds() ? accumulate_step(accumulator, c, a[0], b[0])
                                               : accumulate_dot(accumulator, operands, c);
-      results[j] = result_bits(model, sum);
+      const bool takes_rule = nan_rule != nullptr && std::isnan(model);
+      results[j] = takes_rule ? nan_rule(batch, j) : result_bits(model, sum);
     }
   };
   return compare_bits(comparison, options);
@@ -356,7 +362,12 @@ UnitResult run_vdpbf16ps(const VerifyOptions& options) {
                    y.data(), batch.count);
     store_results(y, results);
   };
-  return compare_dot(find_accumulator("avx512_bf16"), find_format("bf16"), 2, unit, options);
+  const auto nan_rule = [](const CaseBatch& batch, int64_t j) {
+    const auto bf16 = [&](int i) { return batch.operand(i)[j] << kBits; };
+    return vdpbf16ps_nan(bf16(1), bf16(2), bf16(3), bf16(4), batch.operand(0)[j]);
+  };
+  return compare_dot(find_accumulator("avx512_bf16"), find_format("bf16"), 2, unit, options,
+                     nan_rule);
 }
 
 UnitResult run_vfmadd231ph(const VerifyOptions& options) {

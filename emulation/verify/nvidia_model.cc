@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "emulation/dot.h"
+#include "emulation/dot_vectors.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -15,7 +16,6 @@ namespace {
 
 using mma::Family;
 using mma::Instruction;
-using mma::Tf32Input;
 using mma::Type;
 
 bool is_fp8(Type type) {
@@ -29,30 +29,18 @@ std::string row_name(int capability, const Instruction& instruction) {
   std::replace(name.begin(), name.end(), '-', '_');
   const Type type = instruction.shape.a;
   name += is_fp8(type) ? "_fp8" : "_" + std::string(mma::format_name(type));
-  const bool is_mma = instruction.family == Family::kMmaSync;
-  if (is_fp8(type) && is_mma && hardware->emulates_fp8_mma) name += "_mma";
+  if (is_fp8(type) && instruction.family == Family::kMmaSync && hardware->emulates_fp8_mma) {
+    name += "_mma";
+  }
+  if (type == Type::kTf32 && instruction.family == Family::kWmma && hardware->splits_tf32_wmma) {
+    name += "_wmma";
+  }
   return instruction.shape.halves ? name + "_acc16" : name;
 }
 
-NvidiaModel model_of_row(const Accumulator& row, const Instruction& instruction) {
-  NvidiaModel model{.accumulator = row, .rule = {}, .name = row.name, .choice = ""};
-  // WMMA's m16n16k8 is made of m16n8k4 instructions (nvcc 13.0, machine code of every chip).
-  constexpr int kWmmaTf32Block = 4;
-  if (instruction.family == Family::kWmma && instruction.shape.a == Type::kTf32 &&
-      row.block.length > kWmmaTf32Block) {
-    model.accumulator.block.length = kWmmaTf32Block;
-    model.name += " in blocks of 4";
-  }
-  model.rule.block = model.accumulator.block;
-  return model;
+NvidiaModel model_of_row(const Accumulator& row) {
+  return {.accumulator = row, .rule = {.block = row.block}, .name = row.name, .choice = ""};
 }
-
-struct Tf32Choice {
-  Tf32Input input;
-  std::string_view name;
-};
-constexpr Tf32Choice kTf32Choices[] = {{Tf32Input::kNearestAway, "nearest_away"},
-                                       {Tf32Input::kNearestEven, "nearest_even"}};
 
 // The value of every code of a format of 16 bits or fewer.
 template <Type kType>
@@ -68,10 +56,10 @@ const std::vector<float>& code_values() {
   return values;
 }
 
-float code_value(uint32_t bits, Type type, Tf32Input input) {
+float code_value(uint32_t bits, Type type) {
   switch (type) {
     case Type::kTf32:
-      return std::bit_cast<float>(mma::tf32_register(bits, input));
+      return std::bit_cast<float>(bits);
     case Type::kFp16:
       return code_values<Type::kFp16>()[bits];
     case Type::kBf16:
@@ -104,7 +92,7 @@ std::string hex(uint32_t bits, int storage_bits) {
 }  // namespace
 
 NvidiaModel nvidia_model(int capability, const Instruction& instruction) {
-  return model_of_row(find_accumulator(row_name(capability, instruction)), instruction);
+  return model_of_row(find_accumulator(row_name(capability, instruction)));
 }
 
 std::vector<NvidiaModel> alternative_models(int capability, const Instruction& instruction,
@@ -114,18 +102,10 @@ std::vector<NvidiaModel> alternative_models(int capability, const Instruction& i
   for (const AccumulatorSwitch& choice : accumulator_switches()) {
     if (choice.is_default || choice.question != question) continue;
     try {
-      const Accumulator& row = find_accumulator(name + "+" + std::string(choice.name));
-      models.push_back(model_of_row(row, instruction));
+      models.push_back(model_of_row(find_accumulator(name + "+" + std::string(choice.name))));
       models.back().choice = choice.name;
     } catch (const InputError&) {
       // The row does not ask this question.
-    }
-  }
-  if (question == kTf32Question && instruction.shape.a == Type::kTf32) {
-    for (const Tf32Choice& choice : kTf32Choices) {
-      models.push_back(nvidia_model(capability, instruction));
-      models.back().rule.tf32_input = choice.input;
-      models.back().choice = choice.name;
     }
   }
   return models;
@@ -149,13 +129,8 @@ std::vector<NvidiaModel> combined_models(int capability, const Instruction& inst
     const size_t before = models.size();
     for (const NvidiaModel& choice : choices) {
       for (size_t i = 0; i < before; ++i) {
-        NvidiaModel both = models[i];
-        if (question == kTf32Question) {
-          both.rule.tf32_input = choice.rule.tf32_input;
-        } else {
-          both = model_of_row(find_accumulator(models[i].accumulator.name + "+" + choice.choice),
-                              instruction);
-        }
+        NvidiaModel both =
+            model_of_row(find_accumulator(models[i].accumulator.name + "+" + choice.choice));
         both.choice = models[i].choice + (models[i].choice.empty() ? "" : "+") + choice.choice;
         models.push_back(std::move(both));
       }
@@ -172,8 +147,7 @@ uint32_t host_result(const NvidiaModel& model, const mma::TileBatch& tiles, int6
   for (int k = 0; k < shape.k; ++k) {
     const auto value = [&](const uint32_t* matrix, int line, Type type) {
       return code_value(
-          mma::packed_number(matrix + line * shape.row_words(), k, mma::bits_of(type)), type,
-          model.rule.tf32_input);
+          mma::packed_number(matrix + line * shape.row_words(), k, mma::bits_of(type)), type);
     };
     a[k] = value(words.a, row, shape.a);
     b[k] = value(words.b, column, shape.b);
@@ -182,7 +156,7 @@ uint32_t host_result(const NvidiaModel& model, const mma::TileBatch& tiles, int6
   const DotOperands<float> operands{a.data(), b.data(), shape.k, &format_of(shape.a),
                                     &format_of(shape.b)};
   const double result = accumulate_dot(model.accumulator, operands, decode(start, sum));
-  return static_cast<uint32_t>(encode(result, sum));
+  return static_cast<uint32_t>(result_word(result, model.accumulator));
 }
 
 std::string operands_text(const mma::TileBatch& tiles, int64_t tile, int row, int column,

@@ -13,16 +13,16 @@
 namespace lockstep {
 
 struct NvidiaModel {
-  Accumulator accumulator;  // the table's row, possibly in shorter blocks
+  Accumulator accumulator;  // the table's row
   mma::Rule rule;
-  std::string name;    // of the row, with what differs from it
+  std::string name;    // of the row
   std::string choice;  // which unsettled rules it follows instead of the defaults, or ""
 };
 
 // Requires: instruction.runs_on(capability), a capability with hardware.
 NvidiaModel nvidia_model(int capability, const mma::Instruction& instruction);
 
-// What no recording settles: the questions of accumulator_switches(), and how TF32 inputs form.
+// What no recording settles: the questions of accumulator_switches().
 inline constexpr std::string_view kTf32Question = "TF32";
 inline constexpr std::string_view kUnsettledQuestions[] = {"U1", "U2", "U3", "U4", kTf32Question};
 

@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <memory>
+#include <tuple>
 
 #include "emulation/aligned_block.h"
+#include "emulation/dot_trace.h"
 #include "emulation/dot_vectors.h"
 #include "emulation/oracle.h"
 #include "emulation/rounding.h"
@@ -25,75 +27,152 @@ struct DotArgs {
 // What the arguments say, after all of them were looked at.
 struct DotRequest {
   const Accumulator* accumulator = nullptr;
-  const Format* format = nullptr;
+  const Format *a_format = nullptr, *b_format = nullptr;
   std::vector<float> a, b;
   double c = 0;
   std::vector<std::string> notes;
+
+  DotOperands<float> operands() const {
+    return {a.data(), b.data(), static_cast<int64_t>(a.size()), a_format, b_format};
+  }
 };
 
-// "1.5,-2e-3" or hexadecimal storage words "0x3e00,0xbc00".
+std::string factors_text(const Format& a, const Format& b) {
+  return &a == &b ? a.name : a.name + " and " + b.name;
+}
+
+const Format& tf32() {
+  static const Format& format = find_format("tf32");
+  return format;
+}
+
+// The number that a tensor core makes of a register, for TF32; elsewhere the factor itself.
+double read_factor(float x, const Format& format, const Accumulator& accumulator) {
+  if (accumulator.kind != AccumulatorKind::kAlignedBlocks || !std::isfinite(x)) return x;
+  const BlockFactor f = decode_factor(x, format, accumulator.block.tf32_input);
+  const double magnitude = std::ldexp(f.significand, f.exponent - format.precision + 1);
+  if (f.what != BlockFactor::Class::kFinite) return std::copysign(HUGE_VAL, x);
+  return f.negative ? -magnitude : magnitude;
+}
+
+// How a number becomes a value of a format. A tensor core's TF32 factor is an FP32 register, which
+// the unit itself cuts or rounds; other TF32 factors are made as cvt.rna does.
+struct FactorRule {
+  const Format& stored;
+  Rounding rounding = Rounding::kNearestEven;
+};
+FactorRule factor_rule(const Format& format, const Accumulator& accumulator) {
+  if (&format != &tf32()) return {format};
+  if (accumulator.kind == AccumulatorKind::kAlignedBlocks) return {find_format("fp32")};
+  return {format, Rounding::kNearestAway};
+}
+
+// "1.5,-2e-3" or hexadecimal storage words "0x3e00,0xbc00". Without a format the words are only
+// looked at.
 std::vector<double> parse_factors(const std::string& text, const std::string& name,
-                                  const Format& format, DotRequest& request,
-                                  ProblemList& problems) {
+                                  const Format* format, const DotRequest& request,
+                                  std::vector<std::string>& notes, ProblemList& problems) {
   std::vector<double> values;
   for (const std::string& word : split(text, ',')) {
     collect_problems(problems, [&] {
-      const bool is_hex = word.find_first_of("xX") != word.npos;
-      if (is_hex && word.find_first_of(".pP") == word.npos) {
-        values.push_back(decode_word(parse_word(word, format), format));
+      if (is_storage_word(word)) {
+        if (format == nullptr) return;
+        try {
+          values.push_back(decode_word(parse_word(word, *format), *format));
+        } catch (const InputError& error) {
+          throw InputError(name + ": " + error.what());
+        }
         return;
       }
-      const double x = parse_number(name, word);
-      const double rounded = round_to_format(x, format, Rounding::kNearestEven);
-      values.push_back(rounded);
-      if (rounded == x || std::isnan(x)) return;
-      request.notes.push_back(
-          fmt::format("{}: {} is no value of {}, rounded to {}", name, word, format.name, rounded));
+      const ParsedNumber x = parse_exact_number(name, word);
+      if (format == nullptr) return;
+      const FactorRule rule = factor_rule(*format, *request.accumulator);
+      const double stored = round_number(x, rule.stored, rule.rounding);
+      values.push_back(stored);
+      if (!std::isfinite(x.nearest)) return;
+      if (&rule.stored != format) {
+        const double read = read_factor(static_cast<float>(stored), *format, *request.accumulator);
+        if (std::isfinite(stored) && Exact(read) == x.exact) return;
+        notes.push_back(
+            fmt::format("{}: {} is no value of {}: the unit reads the FP32 register {} "
+                        "as {}",
+                        name, word, format->name, stored, read));
+        return;
+      }
+      // No decimal is expected to be an FP64 number.
+      if (format->is_fp64() || (std::isfinite(stored) && Exact(stored) == x.exact)) return;
+      notes.push_back(
+          fmt::format("{}: {} is no value of {}, rounded to {}", name, word, format->name, stored));
     });
   }
   return values;
 }
 
-const Format& factor_format(const Accumulator& accumulator, const std::string& given) {
-  if (!given.empty()) {
-    const Format& format = find_format(given);
-    if (!contains(find_format("fp32"), format)) {
-      throw InputError("--format " + given + ": must fit in fp32");
+// "F", or "F,F" for A and B.
+std::pair<const Format*, const Format*> named_formats(const std::string& given) {
+  const std::vector<std::string> parts = split(given, ',');
+  if (parts.size() > 2) throw InputError("--format " + given + ": must be one format or two");
+  std::vector<const Format*> formats;
+  for (const std::string& part : parts) {
+    formats.push_back(&find_format(part));
+    if (!contains(find_format("fp32"), *formats.back())) {
+      throw InputError("--format " + part + ": must fit in fp32");
     }
-    if (accumulator.takes(format)) return format;
   }
-  if (given.empty() && accumulator.operands.size() == 1) return *accumulator.operands[0];
-  if (given.empty() && accumulator.operands.empty()) {
-    return accumulator.format->is_fp64() ? find_format("fp32") : *accumulator.format;
-  }
+  return {formats.front(), formats.back()};
+}
+
+// --format, or without it the accumulator's only one.
+std::pair<const Format*, const Format*> factor_formats(const Accumulator& accumulator,
+                                                       const std::string& given) {
   std::vector<std::string> names;
   for (const Format* f : accumulator.operands) names.push_back(f->name);
-  throw InputError(fmt::format("accumulator {}: takes {}{}", accumulator.name, join(names, ", "),
-                               given.empty() ? "" : ", not " + given),
-                   "choose one of them with --format");
+  const std::string takes =
+      fmt::format("accumulator {}: takes {}", accumulator.name, join(names, ", "));
+  if (given.empty()) {
+    if (accumulator.operands.size() > 1) {
+      throw InputError(takes, "choose with --format F, or --format F,F for A and B");
+    }
+    const Format* only = accumulator.operands.size() == 1 ? accumulator.operands[0]
+                         : accumulator.format->is_fp64()  ? &find_format("fp32")
+                                                          : accumulator.format;
+    return {only, only};
+  }
+  const auto formats = named_formats(given);
+  for (const Format* format : {formats.first, formats.second}) {
+    if (!accumulator.takes(*format)) throw InputError(takes + ", not " + format->name);
+  }
+  return formats;
 }
 
 DotRequest read_request(const DotArgs& args, ProblemList& problems) {
   DotRequest request;
   collect_problems(problems, [&] { request.accumulator = &find_accumulator(args.accumulator); });
-  if (request.accumulator == nullptr) return request;
-  collect_problems(problems,
-                   [&] { request.format = &factor_format(*request.accumulator, args.format); });
-  if (request.format == nullptr) return request;
-  // Factors fit in floats: factor_format saw to it.
-  for (const double x : parse_factors(args.a, "A", *request.format, request, problems)) {
+  if (request.accumulator != nullptr) {
+    collect_problems(problems, [&] {
+      std::tie(request.a_format, request.b_format) =
+          factor_formats(*request.accumulator, args.format);
+    });
+  }
+  const auto parse = [&](const std::string& text, const char* name, const Format* format) {
+    return parse_factors(text, name, format, request, request.notes, problems);
+  };
+  // Factors fit in floats: factor_formats saw to it.
+  for (const double x : parse(args.a, "A", request.a_format)) {
     request.a.push_back(static_cast<float>(x));
   }
-  for (const double x : parse_factors(args.b, "B", *request.format, request, problems)) {
+  for (const double x : parse(args.b, "B", request.b_format)) {
     request.b.push_back(static_cast<float>(x));
   }
-  const auto c =
-      parse_factors(args.c, "C", *request.accumulator->register_format, request, problems);
+  const Format* outer =
+      request.accumulator == nullptr ? nullptr : request.accumulator->register_format;
+  const auto c = parse(args.c, "C", outer);
   if (c.size() == 1) request.c = c[0];
-  if (problems.empty() && c.size() != 1) problems.add("C '" + args.c + "': must be one number");
-  if (problems.empty() && request.a.size() != request.b.size()) {
-    problems.add(fmt::format("A has {} factors and B has {}: must be equally many",
-                             request.a.size(), request.b.size()));
+  if (split(args.c, ',').size() != 1) problems.add("C '" + args.c + "': must be one number");
+  const size_t a_count = split(args.a, ',').size(), b_count = split(args.b, ',').size();
+  if (a_count != b_count) {
+    problems.add(
+        fmt::format("A has {} factors and B has {}: must be equally many", a_count, b_count));
   }
   return request;
 }
@@ -126,52 +205,64 @@ void print_block(const BlockTrace& block, size_t index, const BlockSpec& spec) {
   fmt::print("    leaves as {:.17g}\n", block.result);
 }
 
-// The running sum after every factor that its accumulator looks at by itself.
-void print_steps(const DotRequest& r) {
-  const bool in_pairs = r.accumulator->kind == AccumulatorKind::kBf16Pairs ||
-                        r.accumulator->kind == AccumulatorKind::kArmPairs ||
-                        r.accumulator->kind == AccumulatorKind::kArmPairsFused;
-  const int64_t step = in_pairs ? 2 : 1;
-  const auto count = static_cast<int64_t>(r.a.size());
-  fmt::print("\n    {:>5}  {:>24}  {:>24}\n", "k", "exact product", "sum of k = 0 to here");
-  for (int64_t k = 0; k < count; ++k) {
-    const double product = double{r.a[static_cast<size_t>(k)]} * r.b[static_cast<size_t>(k)];
-    const bool shows = (k + 1) % step == 0 || k + 1 == count;
-    std::string sum;
-    if (shows) {
-      const DotOperands<float> head{r.a.data(), r.b.data(), k + 1, r.format, r.format};
-      sum = fmt::format("{:.17g}", accumulate_dot(*r.accumulator, head, r.c));
-    }
-    fmt::print("    {:>5}  {:>24.17g}  {:>24}\n", k, product, sum);
+std::string number_text(double x) {
+  return std::isnan(x) ? "nan" : fmt::format("{:.17g}", x);
+}
+
+// What the blocks left joins the running sum.
+void print_addition(const RegisterAddition& sum, int64_t interval) {
+  fmt::print("\nafter {} products: running sum {} + partial sum {} -> {}, by an IEEE addition\n",
+             interval, number_text(sum.before), number_text(sum.partial), number_text(sum.after));
+}
+
+void print_blocks(const DotRequest& r) {
+  const BlockSpec& spec = r.accumulator->block;
+  std::vector<BlockTrace> blocks;
+  aligned_block_dot(*r.accumulator, r.a.data(), *r.a_format, r.b.data(), *r.b_format,
+                    static_cast<int64_t>(r.a.size()), r.c, nullptr, &blocks);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    print_block(blocks[i], i, spec);
+    if (blocks[i].addition) print_addition(*blocks[i].addition, spec.promotion_interval);
   }
 }
 
-double exact_factor(float x, const Format& format) {
-  const BlockFactor f = decode_factor(x, format);
-  const double magnitude = std::ldexp(f.significand, f.exponent - format.precision + 1);
-  return f.negative ? -magnitude : magnitude;
+// Every operation that rounds, in the unit's own order, with the registers that it has.
+void print_steps(const DotRequest& r) {
+  const DotSteps steps = trace_dot(*r.accumulator, r.operands(), r.c);
+  size_t width = std::string_view("operation").size();
+  for (const DotStep& step : steps) {
+    width = std::max(width, step.target.size() + 3 + step.formula.size());
+  }
+  fmt::print("\nacc starts as {}\n", number_text(r.c));
+  fmt::print("    {:<{}}  {:>24}  {:>24}\n", "operation", width, "exact", "rounded");
+  for (const DotStep& step : steps) {
+    fmt::print("    {:<{}}  {:>24}  {:>24}\n", step.target + " = " + step.formula, width,
+               number_text(step.exact), number_text(step.rounded));
+  }
 }
 
 void print_exact(const DotRequest& r, double result) {
-  const auto finite = [](double x) { return std::isfinite(x); };
-  const bool all_finite = std::all_of(r.a.begin(), r.a.end(), finite) &&
-                          std::all_of(r.b.begin(), r.b.end(), finite) && finite(r.c);
-  if (!all_finite || !std::isfinite(result)) return;
-  // A TF32 product ignores its registers' low bits.
-  const auto read = [&](float x) { return exact_factor(x, *r.format); };
+  const Accumulator& accumulator = *r.accumulator;
+  // A TF32 register may read as another number, or as an infinity.
+  const auto read = [&](float x, const Format* format) {
+    return read_factor(x, *format, accumulator);
+  };
+  if (!std::isfinite(result) || !std::isfinite(r.c)) return;
   Exact sum(r.c);
   for (size_t k = 0; k < r.a.size(); ++k) {
-    sum = sum + Exact(read(r.a[k])) * Exact(read(r.b[k]));
+    const double a = read(r.a[k], r.a_format), b = read(r.b[k], r.b_format);
+    if (!std::isfinite(a) || !std::isfinite(b)) return;
+    sum = sum + Exact(a) * Exact(b);
   }
   const double nearest = oracle_round(sum, find_format("fp64"), Rounding::kNearestEven);
   const double error =
       oracle_round(Exact(result) - sum, find_format("fp64"), Rounding::kNearestEven);
-  const double unit = ulp(nearest, *r.accumulator->register_format);
+  // Ulps of what the sum can hold, which a register may be wider than (E8M13 in FP32).
+  const double unit = ulp(nearest, *accumulator.format);
   fmt::print("exact   {:.17g}\n", nearest);
-  fmt::print("error   {}\n", error == 0
-                                 ? std::string("0 (exact)")
-                                 : fmt::format("{:.6g} = {:.4g} ulp of {}", error, error / unit,
-                                               r.accumulator->register_format->name));
+  fmt::print("error   {}\n", error == 0 ? std::string("0 (exact)")
+                                        : fmt::format("{:.6g} = {:.4g} ulp of {}", error,
+                                                      error / unit, accumulator.format->name));
 }
 
 int show_one(const DotArgs& args, ProblemList& problems) {
@@ -179,27 +270,24 @@ int show_one(const DotArgs& args, ProblemList& problems) {
   problems.throw_if_any();
   const Accumulator& accumulator = *r.accumulator;
   for (const std::string& note : r.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
-  fmt::print("{}: {}\nfactors {}, sum {}\n", accumulator.name, accumulator.help, r.format->name,
-             accumulator.format->name);
-  const DotOperands<float> operands{r.a.data(), r.b.data(), static_cast<int64_t>(r.a.size()),
-                                    r.format, r.format};
-  const double result = accumulate_dot(accumulator, operands, r.c);
+  fmt::print("{}: {}\nfactors {}, sum {}\n", accumulator.name, accumulator.help,
+             factors_text(*r.a_format, *r.b_format), accumulator.format->name);
+  const double result = accumulate_dot(accumulator, r.operands(), r.c);
   if (accumulator.kind == AccumulatorKind::kAlignedBlocks) {
-    std::vector<BlockTrace> blocks;
-    aligned_block_dot(accumulator, r.a.data(), *r.format, r.b.data(), *r.format, operands.count,
-                      r.c, nullptr, &blocks);
-    for (size_t i = 0; i < blocks.size(); ++i) print_block(blocks[i], i, accumulator.block);
-    if (accumulator.block.promotion_interval != 0) {
-      fmt::print(
-          "\nevery {} products, what the blocks left joins the running sum by an IEEE "
-          "addition\n",
-          accumulator.block.promotion_interval);
-    }
+    print_blocks(r);
   } else {
     print_steps(r);
   }
-  fmt::print("\nresult  {:.17g} = {:a}\n", result, result);
+  if (std::isnan(result)) {
+    fmt::print("\nresult  nan\n");
+  } else {
+    fmt::print("\nresult  {:.17g} = {:a}\n", result, result);
+  }
   fmt::print("bits    {}\n", bits_by_field(result, *accumulator.register_format));
+  if (std::isnan(result) && has_hardware_nan(accumulator)) {
+    fmt::print("        {:#x} on the chip; lanes hold the canonical NaN\n",
+               result_word(result, accumulator));
+  }
   print_exact(r, result);
   return kExitFine;
 }
@@ -211,10 +299,12 @@ int show_file(const DotArgs& args, ProblemList& problems) {
     if (!args.accumulator.empty()) options.accumulator = &find_accumulator(args.accumulator);
   });
   collect_problems(problems, [&] {
-    if (!args.format.empty()) {
-      options.format = &find_format(args.format);
-    } else if (options.accumulator != nullptr && options.accumulator->operands.size() == 1) {
-      options.format = options.accumulator->operands[0];
+    const Accumulator* all = options.accumulator;
+    // Without --format a unit of several formats leaves the choice to the rows.
+    if (all != nullptr && (!args.format.empty() || all->operands.size() == 1)) {
+      std::tie(options.a_format, options.b_format) = factor_formats(*all, args.format);
+    } else if (!args.format.empty()) {
+      std::tie(options.a_format, options.b_format) = named_formats(args.format);
     }
   });
   problems.throw_if_any();
@@ -223,19 +313,17 @@ int show_file(const DotArgs& args, ProblemList& problems) {
   if (!args.quiet) fmt::print("id,accumulator,result,d,same\n");
   for (const DotVector& row : rows) {
     const double result = accumulate_dot(*row.accumulator, row.operands(), row.c);
-    const bool same = !row.d || same_result(result, *row.d);
-    compared += row.d.has_value();
+    const uint64_t word = result_word(result, *row.accumulator);
+    const bool same = !row.d_word || same_word(word, *row.d_word, *row.accumulator);
+    compared += row.d_word.has_value();
     mismatches += !same;
     if (args.quiet && same) continue;
     const int digits = row.accumulator->register_format->storage_bits() / 4;
-    const auto word = [&](double x) {
-      return fmt::format("{:0{}x}", result_word(x, *row.accumulator), digits);
-    };
-    fmt::print("{},{},{},{},{}\n", row.id, row.accumulator->name, word(result),
-               row.d ? word(*row.d) : "",
-               !row.d ? ""
-               : same ? "yes"
-                      : "no");
+    fmt::print("{},{},{:0{}x},{},{}\n", row.id, row.accumulator->name, word, digits,
+               row.d_word ? fmt::format("{:0{}x}", *row.d_word, digits) : "",
+               !row.d_word ? ""
+               : same      ? "yes"
+                           : "no");
   }
   fmt::print(stderr, "{} rows, {} with a result to compare with, {} mismatches\n", rows.size(),
              compared, mismatches);
@@ -256,6 +344,7 @@ int run_dot(const DotArgs& args, ProblemList& problems) {
   if (args.accumulator.empty()) {
     problems.add("--accumulator required", "see `lockstep list accumulators`");
   }
+  if (args.quiet) problems.add("--quiet: is for --csv, here it would hide nothing");
   problems.throw_if_any();
   return show_one(args, problems);
 }
@@ -275,12 +364,17 @@ std::function<int()> declare_dot(CLI::App& app) {
                  "how the sum is formed (see `lockstep list accumulators`), with +SWITCH for an "
                  "unsettled rule; with --csv: of every row [the row's own]")
       ->type_name("ACC");
-  app.add_option("--format", args->format, "of the factors [the accumulator's only one]")
+  app.add_option("--format", args->format,
+                 "of the factors, or F,F of those of A and of B [the accumulator's only one]")
       ->type_name("F");
   app.add_option("--csv", args->csv,
-                 "a file of dot products: columns a, b, c, d, type_ab, arch, instr, acc")
+                 "a file of dot products: columns a, b, c, d, type_ab (or type_a, type_b), arch, "
+                 "instr, acc")
       ->type_name("F");
   app.add_flag("--quiet", args->quiet, "with --csv: only rows whose result differs from d");
+  app.footer(
+      "Exit codes: 0 fine; 1 with --csv: a result differs from its row's d; 2 usage, input or\n"
+      "file error.");
   const ArgumentChecks checks("dot");
   return [args, checks] { return run_dot(*args, checks.problems()); };
 }

@@ -1,6 +1,7 @@
 // lockstep recommend: the range table of a run, and the policy that follows from it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,9 +13,12 @@
 #include "reports/range_text.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/number_options.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/train/models/model.h"
+#include "src/train/optimizers.h"
+#include "src/train/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -39,6 +43,31 @@ void refuse_model(const std::string& name) {
   }
 }
 
+// The given numbers that are not as in `otherwise`.
+HyperValues changed(const HyperChoice& choice, const HyperNumbers& otherwise) {
+  HyperValues values;
+  for (const auto& [name, value] : choice.values) {
+    if (value != otherwise[name]) values.emplace(name, value);
+  }
+  return values;
+}
+HyperNumbers initial_numbers(std::span<const HyperParameter> parameters) {
+  return {parameters, {}};
+}
+
+// As parse_group reads it: what differs from the run's own optimizer, or another one.
+std::string group_words(const ParameterGroup& group, const OptimizerSpec& base) {
+  const OptimizerSpec& spec = group.optimizer;
+  if (spec.name == base.name) {
+    const HyperValues values = changed(spec, numbers_of(base));
+    return group.layers + ":" +
+           (values.empty() ? "optimizer=" + spec.name : hyper_values_text(values));
+  }
+  const HyperValues values = changed(spec, initial_numbers(find_optimizer(spec.name).parameters));
+  const std::string text = values.empty() ? "" : "," + hyper_values_text(values);
+  return group.layers + ":optimizer=" + spec.name + text;
+}
+
 // The replay of `o` with other lanes: every option that is not at its default, a few to a line.
 std::string replay_command(const RunOptions& o, const std::string& lanes,
                            const std::string& output) {
@@ -54,12 +83,34 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   if (o.mode == LaneMode::kSynced) words.emplace_back("--mode synced");
   add("--seed", o.seed, d.seed);
   add("--optimizer", o.optimizer.name, d.optimizer.name);
-  add("--lr", o.optimizer.lr, d.optimizer.lr);
-  add("--momentum", o.optimizer.momentum, d.optimizer.momentum);
-  add("--beta1", o.optimizer.beta1, d.optimizer.beta1);
-  add("--beta2", o.optimizer.beta2, d.optimizer.beta2);
-  add("--eps", o.optimizer.eps, d.optimizer.eps);
-  add("--weight-decay", o.optimizer.weight_decay, d.optimizer.weight_decay);
+  HyperValues others;  // without an option of their own
+  const auto initial = initial_numbers(find_optimizer(o.optimizer.name).parameters);
+  for (const auto& [name, value] : changed(o.optimizer, initial)) {
+    if (std::ranges::count(kNumberOptions, name) > 0) {
+      words.push_back(fmt::format("{} {}", option_name(name), value));
+    } else {
+      others.emplace(name, value);
+    }
+  }
+  if (!others.empty()) words.push_back("--optimizer-args " + hyper_values_text(others));
+  const HyperValues schedule =
+      changed(o.schedule, initial_numbers(find_schedule(o.schedule.name).parameters));
+  if (o.schedule.name != d.schedule.name || !schedule.empty()) {
+    const std::string given = hyper_values_text(schedule);
+    words.push_back("--schedule " + o.schedule.name + (given.empty() ? "" : ":" + given));
+  }
+  for (const ParameterGroup& group : o.groups) {
+    words.push_back("--group " + shell_quoted(group_words(group, o.optimizer)));
+  }
+  add("--accumulate", o.accumulate, d.accumulate);
+  add("--clip-norm", o.clip_norm, d.clip_norm);
+  add("--clip-value", o.clip_value, d.clip_value);
+  if (!o.freeze.empty()) words.push_back("--freeze " + shell_quoted(join(o.freeze, ",")));
+  if (!o.eval_batch_norm.empty()) {
+    words.push_back("--eval-batch-norm " + shell_quoted(join(o.eval_batch_norm, ",")));
+  }
+  if (!o.start_from.empty()) words.push_back("--start-from " + shell_quoted(o.start_from));
+  if (o.eval_in_fp32) words.emplace_back("--eval-policy fp32");
   add("--eval-every", o.eval_every, d.eval_every);
   add("--histogram-every", o.histogram_every, d.histogram_every);
   add("--checkpoint-every", o.checkpoint_every, d.checkpoint_every);

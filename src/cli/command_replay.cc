@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 
 #include "reports/section.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/number_options.h"
 #include "src/cli/progress.h"
 #include "src/cli/stop_signal.h"
 #include "src/core/error.h"
@@ -16,6 +18,9 @@
 #include "src/core/text.h"
 #include "src/record/run_file.h"
 #include "src/train/lockstep.h"
+#include "src/train/optimizers.h"
+#include "src/train/parameter_groups.h"
+#include "src/train/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +30,9 @@ constexpr uint64_t kMostThreads = 256;
 
 struct ReplayArgs {
   RunOptions options;
+  std::map<std::string, std::string> numbers;  // as given, by name
+  std::vector<std::string> groups;
+  std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, eval_policy = "own";
   std::string mode = "free", lanes = "fp32", sizes, output, resume_from, simd;
   int threads = 0;
   bool overwrite = false, quiet = false;
@@ -75,26 +83,8 @@ std::unique_ptr<Progress> make_progress(const ReplayArgs& args, int64_t first, i
   return args.quiet ? nullptr : std::make_unique<Progress>(first, steps);
 }
 
-// An optimizer's numbers given for another one, or a lane without a name, would change nothing
-// without a word.
-void check_combinations(const ReplayArgs& args, const CLI::App& app, ProblemList& problems) {
-  struct Owner {
-    const char *option, *optimizers;
-    bool sgd;
-  };
-  constexpr Owner kOwners[] = {{"--momentum", "sgd has it", true},
-                               {"--beta1", "adam and adamw have it", false},
-                               {"--beta2", "adam and adamw have it", false},
-                               {"--eps", "adam and adamw have it", false}};
-  const std::string& optimizer = args.options.optimizer.name;
-  const bool sgd = optimizer == "sgd";
-  for (const Owner& owner : kOwners) {
-    const CLI::Option* option = app.get_option(owner.option);
-    if (option->count() == 0 || owner.sgd == sgd) continue;
-    problems.add(fmt::format("{} {}: only {}, --optimizer is {}", owner.option,
-                             option->results().front(), owner.optimizers, optimizer),
-                 "leave it out");
-  }
+// A lane without a name would change nothing without a word.
+void check_lanes(const ReplayArgs& args, ProblemList& problems) {
   if (args.lanes.empty()) return;  // refuse_empty_words says so
   for (const std::string& lane : args.options.lanes) {
     if (!lane.empty()) continue;
@@ -102,6 +92,88 @@ void check_combinations(const ReplayArgs& args, const CLI::App& app, ProblemList
         fmt::format("--lanes {}: a name before and after every comma required", args.lanes),
         "e.g. --lanes fp32,tf32");
     return;
+  }
+}
+
+std::vector<std::string> owners(std::string_view number) {
+  std::vector<std::string> found;
+  for (const Optimizer& optimizer : optimizers()) {
+    for (const HyperParameter& p : optimizer.parameters) {
+      if (p.name == number) found.emplace_back(optimizer.name);
+    }
+  }
+  return found;
+}
+
+// "sgd 0.05; adam, adamw 0.001": with what it is when not given.
+std::string owners_help(std::string_view number) {
+  std::string text;
+  double last = std::numeric_limits<double>::quiet_NaN();
+  for (const Optimizer& optimizer : optimizers()) {
+    for (const HyperParameter& p : optimizer.parameters) {
+      if (p.name != number) continue;
+      if (p.initial == last) {
+        text += fmt::format(", {}", optimizer.name);
+      } else {
+        if (!text.empty()) text += fmt::format(" {}; ", last);
+        text += optimizer.name;
+      }
+      last = p.initial;
+    }
+  }
+  return text + fmt::format(" {}", last);
+}
+
+// A number given for an optimizer that lacks it would change nothing without a word.
+bool has_number(const std::string& optimizer, const std::string& number, const std::string& text,
+                ProblemList& problems) {
+  std::vector<std::string> names = owners(number);
+  const auto is_known = [&](const Optimizer& o) { return o.name == optimizer; };
+  if (std::ranges::none_of(optimizers(), is_known)) return false;  // LockstepRun says so
+  if (std::ranges::count(names, optimizer) > 0) return true;
+  const std::string last = names.back();
+  names.pop_back();
+  problems.add(fmt::format("{} {}: only {} and {} have it, --optimizer is {}", option_name(number),
+                           text, join(names, ", "), last, optimizer),
+               "leave it out");
+  return false;
+}
+
+std::vector<std::string> globs(const std::string& text) {
+  return text.empty() ? std::vector<std::string>{} : split(text, ',');
+}
+
+// Options that are small languages of their own.
+void read_loop_options(ReplayArgs& args, ProblemList& problems) {
+  RunOptions& o = args.options;
+  collect_problems(problems, [&] {
+    o.optimizer.values = parse_hyper_values("--optimizer-args", args.optimizer_args);
+  });
+  for (const auto& [name, text] : args.numbers) {
+    if (!has_number(o.optimizer.name, name, text, problems)) continue;
+    collect_problems(problems, [&] {
+      const HyperValues one = parse_hyper_values(option_name(name), name + "=" + text);
+      if (!o.optimizer.values.insert(*one.begin()).second) {
+        problems.add(option_name(name) + ": in --optimizer-args, too", "give it once");
+      }
+    });
+  }
+  collect_problems(problems, [&] { o.schedule = parse_schedule(args.schedule); });
+  for (const std::string& group : args.groups) {
+    collect_problems(problems, [&] { o.groups.push_back(parse_group(group, o.optimizer)); });
+  }
+  o.freeze = globs(args.freeze);
+  o.eval_batch_norm = globs(args.eval_batch_norm);
+  o.eval_in_fp32 = args.eval_policy == "fp32";
+}
+
+// The run, from the weights that its options name.
+void make_run(std::optional<LockstepRun>& run, const RunOptions& options) {
+  if (options.start_from.empty()) {
+    run.emplace(options);
+  } else {
+    const auto start = read_start(options.start_from);
+    run.emplace(options, &start);
   }
 }
 
@@ -115,7 +187,7 @@ int start(ReplayArgs& args, ProblemList& problems) {
   if (args.options.model.empty()) {
     problems.add("MODEL: missing", "`lockstep list models` names them");
   } else if (std::ranges::count(args.options.lanes, "") == 0) {
-    collect_problems(problems, [&] { made.emplace(args.options); });
+    collect_problems(problems, [&] { make_run(made, args.options); });
   }
   problems.throw_if_any();
   LockstepRun& run = *made;
@@ -177,7 +249,9 @@ int resume(const ReplayArgs& args, const ProblemList& problems) {
     return kExitFine;
   }
   const int64_t from = state ? state->steps_done : 0;
-  LockstepRun run(options);
+  std::optional<LockstepRun> made;
+  make_run(made, options);
+  LockstepRun& run = *made;
   if (state) run.restore(*state);
   int code = kExitFine;
   {
@@ -217,9 +291,6 @@ std::function<int()> declare_replay(CLI::App& app) {
                          const char* help) {
     checks.whole(add(in, name, value, "N", help)->capture_default_str(), low, high);
   };
-  const auto number = [&](const char* name, double& value, const char* help) {
-    checks.number(add("Optimizer", name, value, "X", help)->capture_default_str());
-  };
   app.add_option("MODEL", o.model, "a built-in model: see `lockstep list models`")->type_name("");
   const char* group = "What to run";
   add(group, "--data", o.data, "SPEC", "see `lockstep list data` [the model's default]");
@@ -237,14 +308,41 @@ std::function<int()> declare_replay(CLI::App& app) {
       {"free", "synced"});
   whole(group, "--seed", o.seed, 0, UINT64_MAX, "of weights, batches and noise");
 
-  OptimizerSpec& opt = o.optimizer;
-  add("Optimizer", "--optimizer", opt.name, "NAME", "sgd, adam or adamw")->capture_default_str();
-  number("--lr", opt.lr, "learning rate");
-  number("--momentum", opt.momentum, "sgd");
-  number("--beta1", opt.beta1, "adam, adamw");
-  number("--beta2", opt.beta2, "adam, adamw");
-  number("--eps", opt.eps, "adam, adamw");
-  number("--weight-decay", opt.weight_decay, "adamw: decoupled");
+  group = "Optimizer";
+  add(group, "--optimizer", o.optimizer.name, "NAME", "see `lockstep list optimizers`")
+      ->capture_default_str();
+  for (const std::string_view number : kNumberOptions) {
+    const std::string help = owners_help(number);
+    CLI::Option* option = app.add_option_function<std::string>(
+        option_name(number),
+        [args, number](const std::string& text) { args->numbers[std::string(number)] = text; },
+        help);
+    option->type_name("X")->group(group);
+    checks.number(option);
+    fixed->push_back(option);
+  }
+  add(group, "--optimizer-args", args->optimizer_args, "K=V,...",
+      "any of its numbers, e.g. nesterov=1");
+  add(group, "--schedule", args->schedule, "NAME[:K=V,...]", "see `lockstep list schedules`")
+      ->capture_default_str();
+  add(group, "--group", args->groups, "LAYERS:K=V,...",
+      "layers with numbers or an optimizer= of their own; repeatable")
+      ->allow_extra_args(false);
+
+  group = "The loop";
+  whole(group, "--accumulate", o.accumulate, 1, kLargestBatch, "micro-batches per step");
+  checks.number(add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: any")
+                    ->capture_default_str());
+  checks.number(add(group, "--clip-value", o.clip_value, "X", "largest gradient element; 0: any")
+                    ->capture_default_str());
+  add(group, "--freeze", args->freeze, "GLOB,...", "layers whose parameters stay");
+  add(group, "--eval-batch-norm", args->eval_batch_norm, "GLOB,...",
+      "batch_norm layers in evaluation mode");
+  add(group, "--start-from", o.start_from, "RUN.state[:LANE]", "weights of another run's lane");
+  checks.one_of(add(group, "--eval-policy", args->eval_policy, "own|fp32",
+                    "what held-out evaluations compute in")
+                    ->capture_default_str(),
+                {"own", "fp32"});
 
   group = "What to record";
   whole(group, "--eval-every", o.eval_every, 0, kLargestCount,
@@ -283,7 +381,8 @@ std::function<int()> declare_replay(CLI::App& app) {
     const bool resuming = resumed->count() > 0;
     args->options.lanes = split(args->lanes, ',');
     if (resuming) refuse_fixed(*fixed);
-    if (!resuming) check_combinations(*args, app, problems);
+    if (!resuming) check_lanes(*args, problems);
+    if (!resuming) read_loop_options(*args, problems);
     if (args->threads != 0) set_thread_count(args->threads);
     if (!args->simd.empty()) collect_problems(problems, [&] { select_kernels(args->simd); });
     return resuming ? resume(*args, problems) : start(*args, problems);

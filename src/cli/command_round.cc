@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "emulation/block_format.h"
+#include "emulation/dot_vectors.h"
 #include "emulation/format.h"
 #include "emulation/rounding.h"
 #include "src/cli/arguments.h"
@@ -25,6 +26,19 @@ struct RoundArgs {
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A number on the command line, and what it was written as.
+struct RoundedNumber {
+  std::string word;
+  ParsedNumber number;
+  bool is_storage_word = false;
+};
+
+// What the code of an infinity or a NaN says beside its exponent field.
+std::string special_text(double y, const Format& format) {
+  if (std::isinf(y)) return "with fraction 0 infinity";
+  return format.has_negative_zero ? "with this fraction a NaN" : "this is the code of -0: NaN";
+}
 
 // The bits with what each field says, a line for each:
 //   0 01011 1001100110 = 0x2e66
@@ -50,8 +64,7 @@ void print_bits(double y, const Format& format) {
   }
   std::string meaning;
   if (is_special) {
-    meaning = fmt::format("{}, {}", field,
-                          std::isnan(y) ? "with this fraction a NaN" : "with fraction 0 infinity");
+    meaning = fmt::format("{}, {}", field, special_text(y, format));
   } else if (field == 0) {
     meaning = fmt::format("{}, the leading bit is 0", format.emin);
   } else {
@@ -59,7 +72,8 @@ void print_bits(double y, const Format& format) {
                           field - (1 - format.emin));
   }
   print_field("", fmt::format("| exponent: {}", meaning));
-  print_field("", fmt::format("sign: {}", std::signbit(y) ? '-' : '+'));
+  const bool sign_bit = (code >> (format.storage_bits() - 1) & 1) != 0;
+  print_field("", fmt::format("sign: {}", sign_bit ? '-' : '+'));
 }
 
 // The next value of the format beyond y in the direction of `towards`, or that there is none.
@@ -73,13 +87,29 @@ std::string neighbour_text(double y, const Format& format, double towards) {
   return value_text(next);
 }
 
-std::string error_text(double x, double y, const Format& format) {
+// y less the number, correctly rounded. Requires: both finite.
+double error_of(const ParsedNumber& number, double y) {
+  return oracle_round(Exact(y) - number.exact, find_format("fp64"), Rounding::kNearestEven);
+}
+
+// In ulps; a number below all of FP64's leaves its sign.
+std::string ulps_of(const ParsedNumber& number, double y, const Format& format) {
+  if (!std::isfinite(number.odd) || !std::isfinite(y)) return "-";
+  const int sign = (Exact(y) - number.exact).sign();
+  const double error = error_of(number, y);
+  if (sign != 0 && error == 0) return sign > 0 ? "+0.0000 ulp" : "-0.0000 ulp";
+  return ulps_text_of(error, number.odd, format);
+}
+
+std::string error_text(const ParsedNumber& number, double y, const Format& format) {
+  const double x = number.odd;
   if (!std::isfinite(x) || !std::isfinite(y)) return "-";
-  const double error = y - x;
-  if (error == 0) return "0 (exact)";
-  std::string text =
-      fmt::format("{:.6g} = {} (1 ulp = {:.6g})", error, ulps_text(x, y, format), ulp(x, format));
-  if (x != 0) text += fmt::format(", relative {:.3g}", error / x);
+  if (Exact(y) == number.exact) return "0 (exact)";
+  const double error = error_of(number, y);
+  if (error == 0) return "not 0, but below FP64's smallest number";
+  std::string text = fmt::format("{:.6g} = {} (1 ulp = {:.6g})", error, ulps_of(number, y, format),
+                                 ulp(x, format));
+  if (number.nearest != 0) text += fmt::format(", relative {:.3g}", error / number.nearest);
   return text;
 }
 
@@ -108,6 +138,9 @@ std::string remarks(double x, double y, const Format& format) {
     }
     return fmt::format("underflow to zero: the smallest nonzero magnitude is {:.6g}", least);
   }
+  if (x == 0 && std::signbit(x) && !std::signbit(y)) {
+    return fmt::format("{} has no -0: its code is the NaN's", format.name);
+  }
   if (y != 0 && std::fabs(y) < format.min_normal()) {
     const int kept = std::ilogb(y) - std::ilogb(least) + 1;
     return fmt::format("subnormal: {} of {} significand bits are left", kept, format.precision);
@@ -132,19 +165,20 @@ uint64_t fractions_away(double x, const Format& format) {
 }
 
 // What every rounding gives, the chosen one marked.
-void print_roundings(double x, const Format& format, Rounding chosen) {
+void print_roundings(const ParsedNumber& number, const Format& format, Rounding chosen) {
+  const double x = number.odd;
   const auto row = [&](std::string_view name, double y, bool marked, const std::string& tail) {
     std::string text =
         fmt::format("{:<14} {:>10}  {:<26} {:>14}{}", name, hex_bits(y, format),
                     std::isfinite(y) ? fmt::format("{:.17g}", y) : fmt::format("{}", y),
-                    ulps_text(x, y, format), tail);
+                    ulps_of(number, y, format), tail);
     text.erase(text.find_last_not_of(' ') + 1);
     fmt::print("  {:<{}}{}\n", marked ? "            >" : "", kFieldIndent - 2, text);
   };
   fmt::print("\n  roundings\n");
   for (const RoundingInfo& info : roundings()) {
     if (info.rounding == Rounding::kStochastic) continue;
-    row(info.name, round_to_format(x, format, info.rounding), info.rounding == chosen, "");
+    row(info.name, round_number(number, format, info.rounding), info.rounding == chosen, "");
   }
   const uint64_t away = fractions_away(x, format);
   const double toward_value = round_to_format(x, format, Rounding::kStochastic, UINT32_MAX);
@@ -158,11 +192,22 @@ void print_roundings(double x, const Format& format, Rounding chosen) {
   fmt::print("\n");
 }
 
-void print_number(const std::string& word, double x, const Format& format, const RoundArgs& args,
+void print_number(const RoundedNumber& given, const Format& format, const RoundArgs& args,
                   Rounding rounding) {
-  const double y = round_to_format(x, format, rounding, args.random);
-  fmt::print("{} in {}, {}\n", word, format.name, to_string(rounding));
-  print_field("read as fp64", value_text(x));
+  const ParsedNumber& x = given.number;
+  const double y = round_number(x, format, rounding, args.random);
+  // The value of stochastic rounding is one of two; without --random it is that of the bits 0.
+  const std::string random =
+      rounding == Rounding::kStochastic ? fmt::format(", random bits 0x{:08x}", args.random) : "";
+  fmt::print("{} in {}, {}{}\n", given.word, format.name, to_string(rounding), random);
+  if (given.is_storage_word) {
+    print_field("read as",
+                fmt::format("storage word of {}: {}", format.name,
+                            std::isnan(x.nearest) ? "a NaN, which rounding makes the quiet one"
+                                                  : value_text(x.nearest)));
+  } else if (!x.is_double) {
+    print_field("as fp64", value_text(x.nearest) + ", not used: the number is rounded once");
+  }
   print_bits(y, format);
   print_field("value", value_text(y));
   print_field("error", error_text(x, y, format));
@@ -170,9 +215,10 @@ void print_number(const std::string& word, double x, const Format& format, const
     print_field("next below", neighbour_text(y, format, -kInfinity));
     print_field("next above", neighbour_text(y, format, kInfinity));
   }
-  print_field("remark", remarks(x, y, format));
+  print_field("remark", remarks(x.odd, y, format));
   // A value of the format, or NaN: every rounding leaves it as it is.
-  if (y != x && !std::isnan(x)) print_roundings(x, format, rounding);
+  const bool is_exact = std::isfinite(y) && std::isfinite(x.odd) ? Exact(y) == x.exact : y == x.odd;
+  if (!is_exact && !std::isnan(x.odd)) print_roundings(x, format, rounding);
   print_field("format", format.help);
   print_field("hint", format_hint(args.format));
 }
@@ -188,6 +234,11 @@ void round_as_block(const RoundArgs& args, Rounding rounding, ProblemList& probl
   }
   for (const std::string& word : args.values) {
     collect_problems(problems, [&] {
+      if (is_storage_word(word)) {
+        throw InputError(
+            fmt::format("value '{}': a storage word? Blocks are made of numbers", word),
+            fmt::format("{}p0 is the number in hexadecimal", word));
+      }
       const double value = parse_number("value", word);
       if (std::isfinite(value) && std::isinf(static_cast<float>(value))) {
         throw InputError(fmt::format("value '{}': beyond FP32's largest, 3.4e38", word),
@@ -230,17 +281,24 @@ int run_round(const RoundArgs& args, ProblemList& problems) {
     round_as_block(args, rounding, problems);
     return kExitFine;
   }
-  std::vector<double> values;
+  std::vector<RoundedNumber> numbers;
   for (const std::string& word : args.values) {
-    collect_problems(problems, [&] { values.push_back(parse_number("value", word)); });
+    collect_problems(problems, [&] {
+      if (!is_storage_word(word)) {
+        numbers.push_back({word, parse_exact_number("value", word)});
+      } else if (format != nullptr) {
+        const double value = decode_word(parse_word(word, *format), *format);
+        numbers.push_back({word, ParsedNumber(value), true});
+      }
+    });
   }
   if (!args.tensor_scale.empty()) {
     problems.add("--tensor-scale: only block formats with a tensor scale have it", "nvfp4 has");
   }
   problems.throw_if_any();
-  for (size_t i = 0; i < values.size(); ++i) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
     if (i > 0) fmt::print("\n");
-    print_number(args.values[i], values[i], *format, args, rounding);
+    print_number(numbers[i], *format, args, rounding);
   }
   return kExitFine;
 }
@@ -250,8 +308,8 @@ int run_round(const RoundArgs& args, ProblemList& problems) {
 std::function<int()> declare_round(CLI::App& app) {
   auto args = std::make_shared<RoundArgs>();
   app.add_option("VALUE", args->values,
-                 "decimal, hexadecimal float, inf, nan (-inf: after --); several:\n"
-                 "each, or one block of a block format")
+                 "decimal, hexadecimal float (0x1.8p-3), storage word of F (0x3c00), inf,\n"
+                 "nan (-inf: after --); several: each, or one block of a block format")
       ->type_name("")
       ->required();
   app.add_option("--format", args->format, "see `lockstep list formats` and `lockstep list blocks`")

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "emulation/dot_vectors.h"
 #include "emulation/verify/hardware_unit.h"
+#include "reports/text_writer.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/listing.h"
@@ -21,7 +23,7 @@ namespace lockstep {
 namespace {
 
 struct VerifyArgs {
-  std::string capture, only, json;
+  std::string capture, only, json, require;
   bool hardware = false, overwrite = false;
   VerifyOptions options;
   int threads = 0;
@@ -35,7 +37,7 @@ struct VerifiedUnit {
   double seconds = 0;
 };
 
-// One line on a terminal, redrawn; nothing elsewhere.
+// One line on a terminal, redrawn; elsewhere a line when the unit is done.
 class UnitProgress {
  public:
   explicit UnitProgress(const HardwareUnit& unit)
@@ -43,12 +45,17 @@ class UnitProgress {
   ~UnitProgress() {
     if (drawn_) fmt::print(stderr, "\r\x1b[K");
   }
+  void done(const VerifiedUnit& v) const {
+    if (is_terminal_) return;
+    fmt::print(stderr, "{}: {} cases, {} mismatches, {:.1f} s\n", name_, v.result.cases(),
+               v.result.mismatches, v.seconds);
+  }
   UnitProgress(const UnitProgress&) = delete;
   UnitProgress& operator=(const UnitProgress&) = delete;
 
   void operator()(uint64_t done, uint64_t total) {
     const auto now = Clock::now();
-    if (isatty(STDERR_FILENO) != 1 || now - last_ < kRedrawEvery) return;
+    if (!is_terminal_ || now - last_ < kRedrawEvery) return;
     last_ = now;
     drawn_ = true;
     constexpr uint64_t kPercent = 100;
@@ -59,6 +66,7 @@ class UnitProgress {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
+  const bool is_terminal_ = isatty(STDERR_FILENO) == 1;
   std::string name_;
   Clock::time_point last_ = Clock::now();
   bool drawn_ = false;
@@ -75,14 +83,24 @@ VerifiedUnit verify_unit(const HardwareUnit& unit, VerifyOptions options) {
   verified.result = unit.run(options);
   verified.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  progress.done(verified);
   return verified;
+}
+
+std::string name_of(const HardwareUnit& unit) {
+  return fmt::format("{} {}", unit.unit, unit.instruction);
+}
+
+// --require's words stand in a unit's table or in its name.
+bool is_required(const HardwareUnit& unit, const std::string& words) {
+  return unit.group.find(words) != unit.group.npos || name_of(unit).find(words) != words.npos;
 }
 
 std::vector<HardwareUnit> chosen_units(const std::string& only) {
   std::vector<HardwareUnit> chosen;
   std::vector<std::string> names;
   for (const HardwareUnit& unit : hardware_units()) {
-    const std::string name = fmt::format("{} {}", unit.unit, unit.instruction);
+    const std::string name = name_of(unit);
     if (name.find(only) != std::string::npos) chosen.push_back(unit);
     names.push_back(name);
   }
@@ -93,23 +111,32 @@ std::vector<HardwareUnit> chosen_units(const std::string& only) {
   return chosen;
 }
 
-Listing table(const std::vector<VerifiedUnit>& units, std::string_view group) {
+// The units of a group that ran, and below them the others by reason.
+std::string group_text(const std::vector<VerifiedUnit>& units, std::string_view group) {
   Listing listing{.columns = {"unit", "instruction", "model", "cases", "mismatches", "note"},
                   .rows = {}};
+  std::vector<std::pair<std::string, std::vector<std::string>>> absent;  // reason, names
   for (const VerifiedUnit& v : units) {
     if (v.unit.group != group) continue;
-    std::vector<std::string> row = {std::string(v.unit.unit), std::string(v.unit.instruction),
-                                    std::string(v.unit.model)};
     if (v.available) {
-      row.push_back(fmt::format("{}", v.result.cases()));
-      row.push_back(fmt::format("{}", v.result.mismatches));
-      row.push_back(v.result.note);
-    } else {
-      row.insert(row.end(), {"-", "-", "not on this machine"});
+      listing.rows.push_back({std::string(v.unit.unit), std::string(v.unit.instruction),
+                              std::string(v.unit.model), fmt::format("{}", v.result.cases()),
+                              fmt::format("{}", v.result.mismatches), v.result.note});
+      continue;
     }
-    listing.rows.push_back(std::move(row));
+    auto known = std::ranges::find(absent, v.why_not, [](const auto& row) { return row.first; });
+    if (known == absent.end()) known = absent.insert(known, {v.why_not, {}});
+    known->second.push_back(name_of(v.unit));
   }
-  return listing;
+  std::string text = fmt::format("{}\n", group);
+  if (!listing.rows.empty()) text += listing_text(listing);
+  constexpr size_t kNamed = 4;
+  for (const auto& [reason, names] : absent) {
+    const std::string which =
+        names.size() <= kNamed ? join(names, "; ") : fmt::format("{} checks", names.size());
+    text += wrap(fmt::format("not run: {}: {}", which, reason), kTextWidth);
+  }
+  return text;
 }
 
 nlohmann::ordered_json to_json(const std::vector<VerifiedUnit>& units, const VerifyArgs& args) {
@@ -151,27 +178,33 @@ int verify_hardware(const VerifyArgs& args) {
   std::string_view group;
   uint64_t mismatches = 0, cases = 0;
   size_t ran = 0;
+  bool required_ran = args.require.empty();
   for (const VerifiedUnit& v : units) {
     if (v.unit.group != group) {
       group = v.unit.group;
-      fmt::print("{}\n{}\n", group, listing_text(table(units, group)));
+      fmt::print("{}\n", group_text(units, group));
     }
     mismatches += v.result.mismatches;
     cases += v.result.cases();
-    ran += v.available ? 1 : 0;
+    if (!v.available) continue;
+    ++ran;
+    required_ran = required_ran || is_required(v.unit, args.require);
   }
   for (const VerifiedUnit& v : units) {
     if (v.result.mismatches == 0) continue;
     fmt::print("{} {}, first mismatch: {}\n", v.unit.unit, v.unit.instruction,
                v.result.first_mismatch);
   }
-  fmt::print("{} of {} units are on this machine: {} cases, {} mismatch{}\n", ran, units.size(),
+  fmt::print("{} of {} checks ran on this machine: {} cases, {} mismatch{}\n", ran, units.size(),
              cases, mismatches, mismatches == 1 ? "" : "es");
+  if (ran == 0) fmt::print("Nothing was compared.\n");
+  if (!required_ran) fmt::print("Inconclusive: no check of '{}' ran.\n", args.require);
   if (!args.json.empty()) {
     write_text_file_atomically(args.json, to_json(units, args).dump(2) + "\n");
     fmt::print("Wrote {}\n", args.json);
   }
-  return mismatches == 0 ? kExitFine : kExitRegression;
+  if (mismatches != 0) return kExitRegression;
+  return ran == 0 || !required_ran ? kExitInconclusive : kExitFine;
 }
 
 int verify(const VerifyArgs& args, ProblemList& problems) {
@@ -180,6 +213,11 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
                  "`lockstep verify --hardware` checks the models of hardware units");
   } else if (!args.hardware) {
     problems.add("nothing to verify is named", "`lockstep verify --hardware`");
+  }
+  if (!args.require.empty() && std::ranges::none_of(hardware_units(), [&](const auto& unit) {
+        return is_required(unit, args.require);
+      })) {
+    problems.add(fmt::format("--require {}: part of no unit's table or name", args.require));
   }
   if (!args.json.empty()) {
     check_output(args.json, args.overwrite ? Replace::kText : Replace::kNothing,
@@ -221,13 +259,17 @@ std::function<int()> declare_verify(CLI::App& app) {
                0, UINT64_MAX);
   app.add_option("--only", args->only, "units whose name or instruction contains TEXT")
       ->type_name("TEXT");
+  app.add_option("--require", args->require,
+                 "exit code 3 unless a unit ran whose table, name or instruction contains TEXT")
+      ->type_name("TEXT");
   checks.whole(app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N"), 1,
                kMostThreads);
   app.add_option("--json", args->json, "write the results here, too")->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(
       "Every unit and its model get the same operands; results are compared bit by bit, NaN as\n"
-      "NaN. Exit codes: 0 no mismatch; 1 a unit differs from its model; 2 usage or file error.");
+      "NaN where the unit's NaN is not documented. Exit codes: 0 no mismatch; 1 a unit differs\n"
+      "from its model; 2 usage or file error; 3 no unit ran, or none that --require asks for.");
   return [args, checks] { return verify(*args, checks.problems()); };
 }
 

@@ -23,6 +23,7 @@
 #include "src/train/loss_scale.h"
 #include "src/train/models/model.h"
 #include "src/train/optimizers.h"
+#include "src/train/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -98,10 +99,34 @@ Listing list_scalers() {
 }
 
 Listing list_optimizers() {
-  Listing out{{"optimizer", "meaning", "source"}, {}};
+  Listing out{{"optimizer", "meaning", "numbers", "source"}, {}};
   for (const Optimizer& o : optimizers()) {
-    out.rows.push_back({str(o.name), str(o.help), str(o.source)});
+    out.rows.push_back(
+        {str(o.name), str(o.help), initial_values_text(o.parameters), str(o.source)});
   }
+  return out;
+}
+
+Listing list_schedules() {
+  Listing out{{"schedule", "learning rate of step t", "numbers", "source"}, {}};
+  for (const Schedule& s : schedules()) {
+    out.rows.push_back(
+        {str(s.name), str(s.help), initial_values_text(s.parameters), str(s.source)});
+  }
+  return out;
+}
+
+// What the numbers of optimizers and schedules mean.
+Listing list_numbers() {
+  Listing out{{"of", "number", "initial", "range", "meaning"}, {}};
+  const auto add = [&](std::string_view owner, std::span<const HyperParameter> parameters) {
+    for (const HyperParameter& p : parameters) {
+      out.rows.push_back(
+          {str(owner), str(p.name), fmt::format("{}", p.initial), range_text(p), str(p.help)});
+    }
+  };
+  for (const Optimizer& o : optimizers()) add(o.name, o.parameters);
+  for (const Schedule& s : schedules()) add(s.name, s.parameters);
   return out;
 }
 
@@ -230,6 +255,8 @@ constexpr std::array kTopics = {
     ListTopic{"presets", "policies that ship with Lockstep", list_presets},
     ListTopic{"scalers", "loss scalers", list_scalers},
     ListTopic{"optimizers", "optimizers", list_optimizers},
+    ListTopic{"schedules", "learning rates over a run", list_schedules},
+    ListTopic{"numbers", "the numbers of optimizers and schedules", list_numbers},
     ListTopic{"models", "built-in models", list_models},
     ListTopic{"data", "where batches come from", list_data},
     ListTopic{"ops", "operations a graph may hold", list_ops},

@@ -1,12 +1,15 @@
-// strtod with the project's messages; numbers as text.
+// strtod with the project's messages, the digits themselves where doubles do not hold them; numbers
+// as text.
 #include "src/cli/number_text.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "reports/text_writer.h"
 #include "src/core/error.h"
@@ -26,6 +29,111 @@ double parse_number(const std::string& name, const std::string& text) {
     throw InputError(fmt::format("{} '{}': beyond FP64's largest, 1.8e308", name, text));
   }
   return value;
+}
+
+namespace {
+
+// Digits, a point and an exponent as they stand, without the sign: digits * base^exponent * 2^twos.
+struct Written {
+  Exact::Integer digits = 0;
+  int base = 10;
+  int64_t exponent = 0, twos = 0;
+};
+
+// Requires: what strtod has read to its end, a finite number without its sign.
+Written read_digits(std::string_view text) {
+  constexpr int64_t kBitsPerHexDigit = 4;
+  Written w;
+  const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
+  if (is_hex) {
+    w.base = 16;
+    text.remove_prefix(2);
+  }
+  const size_t end = text.find_first_of(is_hex ? "pP" : "eE");
+  bool behind_point = false;
+  for (const char c : text.substr(0, end)) {
+    if (c == '.') {
+      behind_point = true;
+      continue;
+    }
+    constexpr int kTen = 10;
+    const int digit = c <= '9' ? c - '0' : (c | 0x20) - 'a' + kTen;
+    w.digits = w.digits * w.base + digit;
+    if (behind_point) --w.exponent;
+  }
+  if (end != text.npos) {
+    constexpr long long kMost = 1'000'000'000;  // beyond it every number is tiny
+    const long long power = std::clamp(
+        std::strtoll(std::string(text.substr(end + 1)).c_str(), nullptr, 10), -kMost, kMost);
+    (is_hex ? w.twos : w.exponent) += power;
+  }
+  if (is_hex) {
+    w.twos += w.exponent * kBitsPerHexDigit;
+    w.exponent = 0;
+  }
+  return w;
+}
+
+// The number itself, or one that no format with fewer bits than kBits tells from it: its last bit
+// stands for all the bits behind it that are not zero. Requires: within double's range or tiny.
+Exact exact_value(const Written& w) {
+  constexpr int kBits = 192, kTiny = -3000;
+  using boost::multiprecision::msb;
+  using boost::multiprecision::pow;
+  const auto magnitude = static_cast<int64_t>(msb(w.digits));
+  // Below 2^-1400 every format rounds alike; powers of such exponents would not fit.
+  constexpr int64_t kNothing = 1400, kBitsOfTen = 3;
+  if (magnitude + w.exponent * kBitsOfTen + w.twos < -kNothing) return {1, kTiny};
+  if (w.exponent >= 0) {
+    const Exact::Integer whole =
+        w.digits * pow(Exact::Integer(10), static_cast<unsigned>(w.exponent));
+    return {whole, static_cast<int>(w.twos)};
+  }
+  const Exact::Integer divisor = pow(Exact::Integer(10), static_cast<unsigned>(-w.exponent));
+  const int64_t shift =
+      std::max<int64_t>(0, kBits + static_cast<int64_t>(msb(divisor)) - magnitude);
+  const Exact::Integer scaled = w.digits << static_cast<unsigned>(shift);
+  Exact::Integer quotient = scaled / divisor;
+  const bool has_rest = quotient * divisor != scaled;
+  quotient = quotient * 2 + (has_rest ? 1 : 0);
+  return {quotient, static_cast<int>(w.twos - shift - 1)};
+}
+
+}  // namespace
+
+ParsedNumber::ParsedNumber(double x) : nearest(x), odd(x) {
+  if (std::isfinite(x)) exact = Exact(x);
+}
+
+ParsedNumber::ParsedNumber(double nearest_double, Exact value)
+    : nearest(nearest_double),
+      is_double(Exact(nearest_double) == value),
+      exact(std::move(value)),
+      odd(is_double ? nearest : oracle_round(exact, find_format("fp64"), Rounding::kOdd)) {}
+
+ParsedNumber parse_exact_number(const std::string& name, const std::string& text) {
+  const double nearest = parse_number(name, text);
+  if (!std::isfinite(nearest)) return ParsedNumber(nearest);
+  std::string_view digits = text;
+  digits.remove_prefix(digits.find_first_not_of(" \t\n\v\f\r"));
+  const bool negative = digits.starts_with('-');
+  if (negative || digits.starts_with('+')) digits.remove_prefix(1);
+  const Written written = read_digits(digits);
+  if (written.digits == 0) return ParsedNumber(nearest);
+  const Exact magnitude = exact_value(written);
+  return {nearest, negative ? -magnitude : magnitude};
+}
+
+bool is_storage_word(const std::string& text) {
+  return (text.starts_with("0x") || text.starts_with("0X")) &&
+         text.find_first_of(".pP") == text.npos;
+}
+
+double round_number(const ParsedNumber& x, const Format& format, Rounding rounding,
+                    uint32_t random) {
+  if (x.is_double) return round_to_format(x.nearest, format, rounding, random);
+  if (!format.is_fp64()) return round_to_format(x.odd, format, rounding, random);
+  return rounding == Rounding::kStochastic ? x.nearest : oracle_round(x.exact, format, rounding);
 }
 
 std::string decimal_text(double x) {
@@ -69,7 +177,11 @@ std::string bits_by_field(double x, const Format& format) {
 
 std::string ulps_text(double x, double y, const Format& format, double unit) {
   if (!std::isfinite(x) || !std::isfinite(y)) return "-";
-  const double error = y - x;  // exact where y is near x (Sterbenz), else correctly rounded
+  // Exact where y is near x (Sterbenz), else correctly rounded.
+  return ulps_text_of(y - x, x, format, unit);
+}
+
+std::string ulps_text_of(double error, double x, const Format& format, double unit) {
   if (error == 0) return "exact";
   const double ulps = error / (ulp(x / unit, format) * unit);
   constexpr double kManyUlps = 1e4;

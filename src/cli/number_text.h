@@ -7,12 +7,34 @@
 #include <string_view>
 
 #include "emulation/format.h"
+#include "emulation/oracle.h"
 
 namespace lockstep {
 
 // A decimal, a hexadecimal float (0x1.8p-3), inf or nan. `name` is what the message calls it.
 // Throws: InputError.
 double parse_number(const std::string& name, const std::string& text);
+
+// A number exactly as it was written, so that it is rounded once.
+struct ParsedNumber {
+  double nearest = 0;     // the nearest double: what a program would read
+  bool is_double = true;  // nearest is the number itself; so for infinities, NaN and zeros
+  Exact exact;            // of finite numbers
+  // The number rounded to odd: rounds on to every format of 51 bits or fewer as the number does.
+  // Source: Boldo & Melquiond, IEEE TC 57(4), 2008.
+  double odd = 0;
+
+  explicit ParsedNumber(double x);
+  ParsedNumber(double nearest_double, Exact exact_value);
+};
+// As parse_number. Throws: InputError.
+ParsedNumber parse_exact_number(const std::string& name, const std::string& text);
+// True for hexadecimal digits without a point or an exponent: "0x3c00".
+bool is_storage_word(const std::string& text);
+
+// The number rounded once. Stochastic rounding to FP64 takes the nearest double: nothing is left.
+double round_number(const ParsedNumber& x, const Format& format, Rounding rounding,
+                    uint32_t random = 0);
 
 // Every digit, or "17 of them (17 digits)" where that is too long for a line.
 std::string decimal_text(double x);
@@ -29,6 +51,8 @@ std::string bits_by_field(double x, const Format& format);
 // "-0.4000 ulp", ulps of `format` at x; "exact"; "-" where either is not finite. `unit` scales the
 // ulp: the scale of x's block, or 1.
 std::string ulps_text(double x, double y, const Format& format, double unit = 1);
+// The same for an error that was worked out exactly.
+std::string ulps_text_of(double error, double x, const Format& format, double unit = 1);
 
 // "  name          text", wrapped under itself; nothing when `text` is empty.
 void print_field(std::string_view name, const std::string& text);

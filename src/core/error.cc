@@ -73,6 +73,15 @@ void ProblemList::throw_if_any() const {
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
   const std::string wanted = lower_case(name);
+  // "hopper" for hopper_fp16, "fp4" for fp4_e2m1: a name that stops at a joint.
+  std::vector<std::string> longer;
+  for (const std::string& candidate : candidates) {
+    if (!wanted.empty() && lower_case(candidate).starts_with(wanted + "_")) {
+      longer.push_back(candidate);
+    }
+  }
+  if (longer.size() == 1) return "did you mean '" + longer[0] + "'?";
+  if (longer.size() > 1) return "did you mean one of " + join(longer, ", ") + "?";
   const std::string* nearest = nullptr;
   // A third of the letters may be wrong; beyond that a suggestion would be a guess.
   constexpr size_t kLettersPerMistake = 3;

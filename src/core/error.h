@@ -38,8 +38,8 @@ class ProblemList {
   std::vector<std::string> problems_;
 };
 
-// The candidate nearest to `name` by edit distance, as "did you mean 'x'?", or the list of all
-// candidates when none is near.
+// The candidates that go on with '_' where `name` ends, or the one nearest to it by edit distance,
+// as "did you mean 'x'?"; the list of all candidates when there is none.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace lockstep

@@ -33,11 +33,13 @@ RandomStream::RandomStream(uint64_t seed, RandomPurpose purpose, uint32_t index)
       purpose_(static_cast<uint32_t>(purpose)),
       index_(index) {}
 
-uint32_t RandomStream::bits(uint64_t n) const {
-  const uint64_t block = n / 4;
-  const auto words = philox4x32(
+std::array<uint32_t, 4> RandomStream::four(uint64_t block) const {
+  return philox4x32(
       key_, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), purpose_, index_});
-  return words[n % 4];
+}
+
+uint32_t RandomStream::bits(uint64_t n) const {
+  return four(n / 4)[n % 4];
 }
 
 double RandomStream::uniform(uint64_t n) const {

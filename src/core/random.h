@@ -23,13 +23,16 @@ enum class RandomPurpose : uint32_t {
   kTest,
   kMaskedTokens,
   kNoise,
+  kDropout,
+  kInnerDropout,  // masks drawn inside attention and recurrent layers
 };
 
 class RandomStream {
  public:
   RandomStream(uint64_t seed, RandomPurpose purpose, uint32_t index = 0);
-  uint32_t bits(uint64_t n) const;   // the n-th number
-  double uniform(uint64_t n) const;  // [0, 1), 32 bits of resolution
+  uint32_t bits(uint64_t n) const;                     // the n-th number
+  std::array<uint32_t, 4> four(uint64_t block) const;  // numbers 4 block to 4 block + 3
+  double uniform(uint64_t n) const;                    // [0, 1), 32 bits of resolution
   // A permutation of 0..size-1 (Fisher-Yates driven by bits(n)), written into `out`.
   template <typename Vector>
   void shuffle(Vector& out) const {

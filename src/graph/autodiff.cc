@@ -114,7 +114,9 @@ Graph differentiate(const Graph& forward) {
   }
   for (const Node& node : forward.nodes) {
     bool needed = false;
-    for (size_t i = 0; i < node.inputs.size(); ++i) needed |= builder.needs_gradient(node, i);
+    if (find_op(node.op).differentiable_outputs > 0) {
+      for (size_t i = 0; i < node.inputs.size(); ++i) needed |= builder.needs_gradient(node, i);
+    }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       builder.needs_[output_id(node, i)] = needed && node.outputs[i].element == ElementType::kFloat;
     }

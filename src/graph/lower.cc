@@ -126,7 +126,8 @@ class Lowering {
     }
     return {builder_.read(value, target, rounding, site), seen, rule.format != nullptr};
   }
-  static bool is_factor(const OpDef& op, size_t operand) {
+  static bool is_factor(const Node& node, const OpDef& op, size_t operand) {
+    if (op.is_factor != nullptr) return op.is_factor(node, operand);
     return op.has_gemm_accumulator &&
            std::find(op.product_operands.begin(), op.product_operands.end(),
                      static_cast<int>(operand)) != op.product_operands.end();
@@ -192,6 +193,13 @@ class Lowering {
     return policy_.unlisted.value_or(op.cast_class);
   }
 
+  // The format that the node itself names for its output, or null.
+  const Format* own_format(const Node& node, const OpDef& op) const {
+    if (op.format_attribute.empty()) return nullptr;
+    if (container_->is_fp64()) return container_;
+    return &find_format(string_attribute(node, op.format_attribute, ""));
+  }
+
   // What the node's class casts its operands to and gives its output; null: follow the operands.
   const Format* class_format(const Node& node, const OpDef& op, const Format* compute) const {
     if (compute != nullptr) return compute;
@@ -216,7 +224,8 @@ class Lowering {
   void lower_forward(const Node& node) {
     const OpDef& op = find_op(node.op);
     const Format* compute = rules_.compute(node);
-    const Format* target = class_format(node, op, compute);
+    const Format* own = own_format(node, op);
+    const Format* target = own != nullptr ? nullptr : class_format(node, op, compute);
     Operands& used = operands_[node.id];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const int value = builder_.stored(node.inputs[i]);
@@ -224,15 +233,16 @@ class Lowering {
       used.format.push_back(cast_to != nullptr && builder_.format_of(value) != nullptr
                                 ? cast_to
                                 : builder_.format_of(value));
-      const Operand operand =
-          read_operand(node, i, value, value, cast_to, is_factor(op, i) && compute == nullptr);
+      const Operand operand = read_operand(node, i, value, value, cast_to,
+                                           is_factor(node, op, i) && compute == nullptr);
       used.value.push_back(operand.value);
       used.seen.push_back(operand.seen);
     }
     std::vector<const Format*> formats;
     const Format* first = target != nullptr ? target : followed(op, used.format);
     for (size_t k = 0; k < node.outputs.size(); ++k) {
-      formats.push_back(extra_output_format(node, op, k, compute, first));
+      formats.push_back(
+          k == 0 && own != nullptr ? own : extra_output_format(node, op, k, compute, first));
     }
     compute_[node.id] = compute;
     add_op(node, op, used.value, used.seen, formats, compute, node.op);
@@ -303,8 +313,8 @@ class Lowering {
       } else if (saved != forward.inputs.end()) {
         value = used.value[static_cast<size_t>(saved - forward.inputs.begin())];
       }
-      const Operand operand =
-          read_operand(node, i, value, original, target, is_factor(op, i) && compute == nullptr);
+      const Operand operand = read_operand(node, i, value, original, target,
+                                           is_factor(node, op, i) && compute == nullptr);
       inputs.push_back(operand.value);
       // A saved operand is computed with as the forward op did, unless a rule casts it anew.
       const bool as_saved = saved != forward.inputs.end() && !operand.by_rule;
@@ -387,9 +397,11 @@ class Lowering {
     }
     if (!policy_unit_used_ && !policy_.gemm_accumulator->operands.empty() &&
         !graph_.gradients.empty()) {
-      problems.add("[gemm] accumulator " + policy_.gemm_accumulator->name +
-                       ": no sum of products has factors that it takes",
-                   "`lockstep list accumulators` tells them, `lockstep explain` those of the sums");
+      problems.add(
+          "[gemm] accumulator " + policy_.gemm_accumulator->name +
+              ": no sum of products has factors that it takes",
+          "`lockstep list accumulators` tells them; without the accumulator `lockstep explain` "
+          "shows every sum's factors");
     }
     if (!graph_.gradients.empty()) rules_.report_unused(problems);
     for (const Mutation& m : graph_.mutations) {

@@ -51,6 +51,12 @@ struct OpCall {
   QuantizeSpec inner = {};
 };
 
+// The extents of a sum of products: `count` independent ones, C (M,N) = A (M,K) B (K,N). A
+// convolution is the product that its im2col form is.
+struct ProductShape {
+  int64_t count = 1, m = 0, n = 0, k = 0;
+};
+
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
 
 struct OpDef {
@@ -59,7 +65,7 @@ struct OpDef {
   std::string_view source;
   CastClass cast_class = CastClass::kFollow;
   int min_inputs = 1, max_inputs = 1;
-  bool has_gemm_accumulator = false;  // output 0 is a sum of products: it has an accumulator site
+  bool has_gemm_accumulator = false;  // sums products through the gemm accumulator
   // kFollow: operands whose formats decide the output's (empty: all floating operands). E.g.
   // batch_norm follows operand 0 alone.
   std::vector<int> follow_operands = {};
@@ -76,8 +82,22 @@ struct OpDef {
   // Of ops with a gemm accumulator: the operands that are factors of the products, which a policy
   // with [gemm] operand (TF32) rounds. A bias is added, not multiplied.
   std::vector<int> product_operands = {0, 1};
-  // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one.
+  // Where it depends on the node which operands are factors; null: product_operands says it. The
+  // first two of product_operands decide which unit of a hardware target sums in either case.
+  bool (*is_factor)(const Node& node, size_t operand) = nullptr;
+  // Output 0, or what sums_ready shows, is the bare sums, which an accumulator site measures.
+  // False: roundings lie between the sums and the outputs (a recurrent layer); there is no such
+  // site.
+  bool shows_sums = true;
+  // Gradients may flow through outputs 0 to this - 1; the vjp asks which ones have one. 0: the op
+  // ends the way of gradients, and what is computed from it alone needs none.
   int differentiable_outputs = 1;
+  // Of ops with a gemm accumulator: the products they are, for advice.
+  std::vector<ProductShape> (*products)(const Node& node,
+                                        std::span<const TensorType> inputs) = nullptr;
+  // The attribute that names output 0's format in every lane but the truth lane; its operand is
+  // then read as it is. Empty: the cast class decides.
+  std::string_view format_attribute = {};
 };
 
 std::span<const OpDef> ops();
@@ -87,6 +107,7 @@ const OpDef& find_op(std::string_view name);  // Throws: InputError with a did-y
 int64_t int_attribute(const Node& node, std::string_view name, int64_t fallback);
 double double_attribute(const Node& node, std::string_view name, double fallback);
 bool bool_attribute(const Node& node, std::string_view name, bool fallback);
+std::string string_attribute(const Node& node, std::string_view name, std::string fallback);
 std::vector<int64_t> ints_attribute(const Node& node, std::string_view name,
                                     std::vector<int64_t> fallback);
 

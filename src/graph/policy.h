@@ -25,6 +25,14 @@ struct LossScaleSpec {
   int64_t growth_interval = 2000;
 };
 
+// How the sum of a weight (of its master, where there is one) and its update is rounded.
+enum class UpdateRounding : uint8_t {
+  kStorage,      // as [storage] rounding says for formats narrower than FP32, else to nearest even
+  kNearestEven,  // these three in every format
+  kStochastic,
+  kKahan,  // to nearest even, with a compensation per element that keeps what is lost
+};
+
 // [[rule]]: an exception for matching places. Globs; later rules win over earlier ones.
 //   compute      the matching ops run with operands and output in this format, forward and backward
 //                (an autocast-disabled region when it is fp32); matched by layer and op
@@ -70,9 +78,11 @@ struct Policy {
   const Hardware* hardware = nullptr;  // behind '@' in the lane's name; see hardware_policy.h
 
   // [optimizer]
-  bool master_weights = false;  // FP32 masters beside lower-precision weights
+  bool master_weights = false;  // wider masters beside lower-precision weights
+  const Format* master;         // their format
   const Format* optimizer_arithmetic;
   const Format* optimizer_state;
+  UpdateRounding update_rounding = UpdateRounding::kStorage;
 
   LossScaleSpec loss_scale;
   std::vector<PolicyRule> rules;

@@ -83,7 +83,7 @@ class PolicyReader {
     const Accumulator& fused = find_accumulator("fp32_fused");
     policy_.weight = policy_.buffer = policy_.input = &fp32;
     policy_.gemm_accumulator = policy_.reduce_accumulator = &fused;
-    policy_.optimizer_arithmetic = policy_.optimizer_state = &fp32;
+    policy_.optimizer_arithmetic = policy_.optimizer_state = policy_.master = &fp32;
     const auto base = root.text("extends");
     if (!base) return;
     try {
@@ -246,7 +246,28 @@ class PolicyReader {
     }
     read_tf32_input(table);
     read_accumulator(table, policy_.gemm_accumulator);
+    read_tf32_switch(table);
     table.finish();
+  }
+
+  // An accumulator that is said to round its TF32 inputs gets them so: the policy's cast is where
+  // they form.
+  void read_tf32_switch(TomlTable& table) {
+    const Tf32Input input = policy_.gemm_accumulator->block.tf32_input;
+    if (!table.has("accumulator") || input == Tf32Input::kTruncate ||
+        policy_.gemm_operand != &find_format("tf32")) {
+      return;
+    }
+    const Rounding rounding =
+        input == Tf32Input::kNearestAway ? Rounding::kNearestAway : Rounding::kNearestEven;
+    const bool is_told = table.has("tf32_input") || table.has("operand_rounding");
+    if (is_told && policy_.gemm_operand_rounding != rounding) {
+      table.problem("accumulator", "= '" + policy_.gemm_accumulator->name +
+                                       "': operand_rounding or tf32_input " + "says " +
+                                       std::string(to_string(policy_.gemm_operand_rounding)) +
+                                       ", must be the same");
+    }
+    policy_.tf32_input = policy_.gemm_operand_rounding = rounding;
   }
 
   // operand and operand_rounding for TF32 in one word, which a hardware target does not override.
@@ -277,13 +298,34 @@ class PolicyReader {
 
   void read_optimizer(TomlTable& table) {
     policy_.master_weights = table.boolean("master_weights").value_or(policy_.master_weights);
+    read_format(table, "master", policy_.master);
     read_format(table, "arithmetic", policy_.optimizer_arithmetic);
     read_format(table, "state", policy_.optimizer_state);
+    read_name(table, "update_rounding", find_update_rounding,
+              [&](UpdateRounding found) { policy_.update_rounding = found; });
     table.finish();
-    if (policy_.master_weights && policy_.weight->is_fp32()) {
-      table.problem("master_weights", "= true: weights are fp32 already and need no FP32 masters",
-                    "set [storage] weight to a narrower format, or master_weights = false");
+    if (table.has("master") && !policy_.master_weights) {
+      table.problem("master", "has no effect: master_weights is false",
+                    "set master_weights = true, or remove the key");
     }
+    if (!policy_.master_weights) return;
+    if (policy_.weight->is_fp32()) {
+      table.problem("master_weights", "= true: weights are fp32 already and need no masters",
+                    "set [storage] weight to a narrower format, or master_weights = false");
+    } else if (!contains(*policy_.master, *policy_.weight)) {
+      table.problem("master",
+                    "= '" + policy_.master->name + "': must hold every " + policy_.weight->name +
+                        " weight exactly",
+                    "fp32 holds them all");
+    }
+  }
+
+  static UpdateRounding find_update_rounding(const std::string& name) {
+    if (name == "nearest_even") return UpdateRounding::kNearestEven;
+    if (name == "stochastic") return UpdateRounding::kStochastic;
+    if (name == "kahan") return UpdateRounding::kKahan;
+    throw InputError("update_rounding '" + name + "': unknown",
+                     did_you_mean(name, {"nearest_even", "stochastic", "kahan"}));
   }
 
   // A positive number that FP32, which scalers compute in, can hold.

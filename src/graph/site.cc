@@ -17,10 +17,11 @@ class SiteMaker {
  public:
   explicit SiteMaker(const Graph& step) : step_(step) {}
 
-  std::vector<Site> make(int optimizer_states) {
+  std::vector<Site> make(const std::function<int(const Parameter&)>& optimizer_states) {
     for (const Node& node : step_.nodes) add_node(node);
     for (const Parameter& parameter : step_.parameters) {
-      if (step_.gradients.contains(parameter.name)) add_updates(parameter, optimizer_states);
+      if (step_.gradients.contains(parameter.name))
+        add_updates(parameter, optimizer_states(parameter));
     }
     return std::move(sites_);
   }
@@ -74,7 +75,7 @@ class SiteMaker {
       operands.push_back(site.id);
     }
     std::vector<int32_t> sources = operands;
-    if (find_op(node.op).has_gemm_accumulator) {
+    if (const OpDef& op = find_op(node.op); op.has_gemm_accumulator && op.shows_sums) {
       Site& site = add(layer, node.op, Role::kAccumulator, Point::kAccumulator,
                        node.outputs[0].shape, node.id, 0, output_id(node, 0));
       site.feeds = operands;
@@ -164,6 +165,11 @@ int32_t SiteTable::find_update(std::string_view parameter, Role role, int index)
 }
 
 SiteTable make_sites(const Graph& step, int optimizer_states) {
+  return make_sites(step, [=](const Parameter&) { return optimizer_states; });
+}
+
+SiteTable make_sites(const Graph& step,
+                     const std::function<int(const Parameter&)>& optimizer_states) {
   return {SiteMaker(step).make(optimizer_states)};
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,7 +45,10 @@ struct SiteTable {
   int32_t find_update(std::string_view parameter, Role role, int index = 0) const;
 };
 
-// Integer values have no sites. `optimizer_states` is the number of state tensors per parameter.
+// Integer values have no sites. `optimizer_states` is the number of state tensors per parameter, or
+// says it for each.
 SiteTable make_sites(const Graph& step, int optimizer_states);
+SiteTable make_sites(const Graph& step,
+                     const std::function<int(const Parameter&)>& optimizer_states);
 
 }  // namespace lockstep

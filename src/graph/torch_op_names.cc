@@ -11,6 +11,10 @@ constexpr std::array kNames = {
     TorchOpName{"bmm", "matmul"},
     // On CUDA torch's cross_entropy is log_softmax followed by nll_loss, both on the fp32 list.
     TorchOpName{"nll_loss", "cross_entropy"},
+    TorchOpName{"binary_cross_entropy_with_logits", "bce_with_logits"},
+    TorchOpName{"scaled_dot_product_attention", "sdpa"},
+    TorchOpName{"lstm_cell", "lstm"},
+    TorchOpName{"gru_cell", "gru"},
     TorchOpName{"view", "reshape"},
     TorchOpName{"native_batch_norm", "batch_norm"},
     TorchOpName{"cudnn_batch_norm", "batch_norm"},

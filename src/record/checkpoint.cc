@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "src/core/error.h"
 #include "src/record/commit_driver.h"
@@ -170,6 +171,13 @@ void write_checkpoint(const std::string& run_path, const RunState& run, const Re
 std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit) {
   std::optional<Checkpoint> newest = read_if_not_past(newest_path(run_path), limit);
   return newest ? std::move(newest) : read_if_not_past(older_path(run_path), limit);
+}
+
+Checkpoint read_checkpoint_file(const std::string& path) {
+  std::optional<Checkpoint> found = read_if_not_past(path, std::numeric_limits<int64_t>::max());
+  if (found) return *std::move(found);
+  throw InputError(fmt::format("checkpoint '{}': no such file", path),
+                   "`lockstep replay -o RUN` writes RUN.state beside RUN");
 }
 
 void remove_checkpoints(const std::string& run_path) {

@@ -28,6 +28,9 @@ void write_checkpoint(const std::string& run_path, const RunState& run, const Re
 // The newest one with steps_done <= limit. Throws: InputError when one is damaged.
 std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit);
 
+// A checkpoint by its own path. Throws: InputError when it is missing or damaged.
+Checkpoint read_checkpoint_file(const std::string& path);
+
 void remove_checkpoints(const std::string& run_path);
 
 }  // namespace lockstep

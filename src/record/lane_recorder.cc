@@ -1,8 +1,10 @@
 #include "src/record/lane_recorder.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "src/record/layout.h"
+#include "src/train/lockstep.h"
 
 namespace lockstep {
 namespace {
@@ -27,8 +29,15 @@ std::vector<uint64_t> bits_hash_row(const LaneStep& lane, int64_t site_count) {
   return row;
 }
 
+LaneExtent lane_extent(const RunDescription& description) {
+  return {static_cast<int64_t>(description.sites->sites.size()),
+          description.options->histogram_every,
+          static_cast<int64_t>(description.options->groups.size()) + 1,
+          loss_names(*description.step_graph)};
+}
+
 LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int64_t index,
-                                  int64_t site_count, int64_t histogram_every) {
+                                  const LaneExtent& extent) {
   LaneRecorder r;
   r.group_ = hdf5::create_group(lanes, layout::escape(lane.name));
   const hid_t group = r.group_.id();
@@ -43,21 +52,21 @@ LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int6
   hdf5::write_attribute(group, layout::kFallbacks, fallbacks);
   hdf5::write_attribute(group, layout::kDiedAt, int64_t{-1});
   hdf5::write_attribute(group, layout::kPolicyHash, layout::hex(lane.policy.hash()));
+  hdf5::write_attribute(group, layout::kMemory, to_json(lane.memory));
   hdf5::write_text(group, layout::kPolicy, lane.policy.text);
-  r.site_count_ = site_count;
-  r.histogram_every_ = histogram_every;
-  r.sums_.assign(static_cast<size_t>(site_count * kHistogramBins), 0);
+  r.extent_ = extent;
+  r.site_count_ = extent.sites;
+  r.sums_.assign(static_cast<size_t>(extent.sites * kHistogramBins), 0);
   r.make(group, true);
   return r;
 }
 
-LaneRecorder LaneRecorder::open(hid_t lanes, const LaneDescription& lane, int64_t site_count,
-                                int64_t histogram_every, int64_t steps_complete,
-                                std::vector<uint64_t> unfinished_sums) {
+LaneRecorder LaneRecorder::open(hid_t lanes, const LaneDescription& lane, const LaneExtent& extent,
+                                int64_t steps_complete, std::vector<uint64_t> unfinished_sums) {
   LaneRecorder r;
   r.group_ = hdf5::open_group(lanes, layout::escape(lane.name));
-  r.site_count_ = site_count;
-  r.histogram_every_ = histogram_every;
+  r.extent_ = extent;
+  r.site_count_ = extent.sites;
   r.sums_ = std::move(unfinished_sums);
   r.make(r.group_.id(), false);
   // Records and sums of steps that were never completed are written again.
@@ -95,6 +104,13 @@ void LaneRecorder::make(hid_t group, bool create) {
   series(loss_, group, "loss", H5T_NATIVE_DOUBLE);
   series(seconds_, group, "seconds", H5T_NATIVE_DOUBLE);
   series(attempts_, group, "attempts", H5T_NATIVE_INT32);
+  dataset(lr_, group, "lr", H5T_NATIVE_DOUBLE, {extent_.groups}, false);
+  series(gradient_norm_, group, "gradient_norm", H5T_NATIVE_DOUBLE);
+  const hdf5::Handle losses = subgroup("losses");
+  for (const std::string& name : extent_.losses) {
+    dataset(losses_.emplace_back(), losses.id(), layout::escape(name), H5T_NATIVE_DOUBLE, {},
+            false);
+  }
 
   const hdf5::Handle eval = subgroup("eval");
   series(eval_steps_done_, eval.id(), "steps_done", H5T_NATIVE_INT64);
@@ -148,6 +164,7 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   loss_.write(step, &loss);
   seconds_.write(step, &seconds);
   attempts_.write(step, &attempts);
+  write_rates(step, lane);
   write_scalers(step, lane);
   write_sites(step, lane);
   write_updates(step, lane);
@@ -168,6 +185,20 @@ std::vector<uint64_t> LaneRecorder::recorded_bits_hash(int64_t step) const {
   std::vector<uint64_t> row(static_cast<size_t>(site_count_));
   bits_hash_.read(step, row.data());
   return row;
+}
+
+// NaN where a lane is dead or has none.
+void LaneRecorder::write_rates(int64_t step, const LaneStep& lane) {
+  std::vector<double> lr(static_cast<size_t>(extent_.groups), kNaN);
+  std::vector<double> losses(losses_.size(), kNaN);
+  if (lane.alive) {
+    std::copy_n(lane.lr.begin(), std::min(lr.size(), lane.lr.size()), lr.begin());
+    std::copy_n(lane.losses.begin(), std::min(losses.size(), lane.losses.size()), losses.begin());
+  }
+  const double norm = lane.alive ? lane.gradient_norm : kNaN;
+  lr_.write(step, lr.data());
+  gradient_norm_.write(step, &norm);
+  for (size_t i = 0; i < losses.size(); ++i) losses_[i].write(step, &losses[i]);
 }
 
 void LaneRecorder::write_scalers(int64_t step, const LaneStep& lane) {
@@ -234,7 +265,7 @@ void LaneRecorder::write_updates(int64_t step, const LaneStep& lane) {
 
 bool LaneRecorder::keeps_histogram(int64_t step, const LaneStep& lane) const {
   if (!lane.alive) return false;
-  if (step < layout::kHistogramFirstSteps || step % histogram_every_ == 0) return true;
+  if (step < layout::kHistogramFirstSteps || step % extent_.histogram_every == 0) return true;
   for (const ScalerRecord& scaler : lane.scalers) {
     if (scaler.skipped) return true;
   }

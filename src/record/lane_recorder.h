@@ -11,16 +11,22 @@
 
 namespace lockstep {
 
+// What decides the widths of a lane's rows.
+struct LaneExtent {
+  int64_t sites = 0, histogram_every = 1, groups = 1;  // groups: of parameters
+  std::vector<std::string> losses;                     // loss_names()
+};
+LaneExtent lane_extent(const RunDescription& description);
+
 class LaneRecorder {
  public:
   // Makes the group `lanes`/NAME and everything in it. Throws: hdf5::Error.
   static LaneRecorder create(hid_t lanes, const LaneDescription& lane, int64_t index,
-                             int64_t site_count, int64_t histogram_every);
+                             const LaneExtent& extent);
   // Opens it again behind `steps_complete` steps, with the unfinished 50-step sums as they were
   // after `resume_from` steps.
-  static LaneRecorder open(hid_t lanes, const LaneDescription& lane, int64_t site_count,
-                           int64_t histogram_every, int64_t steps_complete,
-                           std::vector<uint64_t> unfinished_sums);
+  static LaneRecorder open(hid_t lanes, const LaneDescription& lane, const LaneExtent& extent,
+                           int64_t steps_complete, std::vector<uint64_t> unfinished_sums);
 
   void write_step(int64_t step, const LaneStep& lane);
   // A step that is in the file already: only brings the unfinished sums up to date.
@@ -38,17 +44,20 @@ class LaneRecorder {
   void write_sums(int64_t steps_done);
   void add_to_sums(const LaneStep& lane);
   bool keeps_histogram(int64_t step, const LaneStep& lane) const;
+  void write_rates(int64_t step, const LaneStep& lane);
   void write_scalers(int64_t step, const LaneStep& lane);
   void write_sites(int64_t step, const LaneStep& lane);
   void write_updates(int64_t step, const LaneStep& lane);
   void write_histogram(int64_t step, const LaneStep& lane);
 
   hdf5::Handle group_;
-  int64_t site_count_ = 0, histogram_every_ = 1, histogram_records_ = 0;
+  LaneExtent extent_;
+  int64_t site_count_ = 0, histogram_records_ = 0;
   bool died_ = false, short_row_dropped_ = false;
   std::vector<uint64_t> sums_;
 
-  GrowingDataset loss_, seconds_, attempts_;
+  GrowingDataset loss_, seconds_, attempts_, lr_, gradient_norm_;
+  std::vector<GrowingDataset> losses_;  // as extent_.losses
   GrowingDataset eval_steps_done_, eval_loss_, eval_accuracy_, eval_count_;
   GrowingDataset scaler_scale_, found_inf_, skipped_, growth_tracker_, culprit_site_;
   GrowingDataset scale_, bits_hash_;

@@ -26,6 +26,7 @@ inline constexpr char kStepsComplete[] = "steps_complete";
 
 // Objects.
 inline constexpr char kGraph[] = "graph";
+inline constexpr char kProducts[] = "products";
 inline constexpr char kSites[] = "sites";
 inline constexpr char kLanes[] = "lanes";
 inline constexpr char kPolicy[] = "policy";
@@ -40,6 +41,7 @@ inline constexpr char kEngine[] = "engine";
 inline constexpr char kTarget[] = "target";
 inline constexpr char kIsReference[] = "is_reference";
 inline constexpr char kFallbacks[] = "fallbacks";
+inline constexpr char kMemory[] = "memory";
 inline constexpr char kDiedAt[] = "died_at";
 inline constexpr char kPolicyHash[] = "policy_hash";
 

@@ -2,12 +2,45 @@
 
 #include <nlohmann/json.hpp>
 
+#include "src/core/text.h"
+#include "src/train/optimizers.h"
+#include "src/train/schedules.h"
+
 namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Every number of the row, given or not: what the defaults are may change.
+Json choice_to_json(const HyperChoice& choice, std::span<const HyperParameter> parameters) {
+  Json j = {{"name", choice.name}};
+  const HyperNumbers numbers(parameters, choice.values);
+  for (const HyperParameter& p : parameters) j[std::string(p.name)] = numbers[p.name];
+  return j;
+}
+
+// Numbers that the row lacks are left out: files of the first version held those of every
+// optimizer.
+HyperChoice choice_from_json(const Json& j, std::span<const HyperParameter> parameters) {
+  HyperChoice choice{j.at("name"), {}};
+  for (const HyperParameter& p : parameters) {
+    const auto it = j.find(std::string(p.name));
+    if (it != j.end()) choice.values[std::string(p.name)] = it->get<double>();
+  }
+  return choice;
+}
+HyperChoice optimizer_from_json(const Json& j) {
+  return choice_from_json(j, find_optimizer(j.at("name").get<std::string>()).parameters);
+}
+
 Json to_object(const RunOptions& o) {
+  Json groups = Json::array();
+  for (const ParameterGroup& group : o.groups) {
+    groups.push_back(
+        {{"layers", group.layers},
+         {"optimizer",
+          choice_to_json(group.optimizer, find_optimizer(group.optimizer.name).parameters)}});
+  }
   return {
       {"model", o.model},
       {"sizes", o.sizes},
@@ -15,14 +48,16 @@ Json to_object(const RunOptions& o) {
       {"lanes", o.lanes},
       {"steps", o.steps},
       {"batch", o.batch},
-      {"optimizer",
-       {{"name", o.optimizer.name},
-        {"lr", o.optimizer.lr},
-        {"momentum", o.optimizer.momentum},
-        {"beta1", o.optimizer.beta1},
-        {"beta2", o.optimizer.beta2},
-        {"eps", o.optimizer.eps},
-        {"weight_decay", o.optimizer.weight_decay}}},
+      {"accumulate", o.accumulate},
+      {"optimizer", choice_to_json(o.optimizer, find_optimizer(o.optimizer.name).parameters)},
+      {"schedule", choice_to_json(o.schedule, find_schedule(o.schedule.name).parameters)},
+      {"groups", groups},
+      {"clip_norm", o.clip_norm},
+      {"clip_value", o.clip_value},
+      {"freeze", join(o.freeze, ",")},
+      {"eval_batch_norm", join(o.eval_batch_norm, ",")},
+      {"start_from", o.start_from},
+      {"eval_policy", o.eval_in_fp32 ? "fp32" : "own"},
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
       {"eval_every", o.eval_every},
       {"histogram_every", o.histogram_every},
@@ -46,14 +81,27 @@ RunOptions options_from_json(std::string_view json) {
   j.at("lanes").get_to(o.lanes);
   j.at("steps").get_to(o.steps);
   j.at("batch").get_to(o.batch);
-  const Json& optimizer = j.at("optimizer");
-  optimizer.at("name").get_to(o.optimizer.name);
-  optimizer.at("lr").get_to(o.optimizer.lr);
-  optimizer.at("momentum").get_to(o.optimizer.momentum);
-  optimizer.at("beta1").get_to(o.optimizer.beta1);
-  optimizer.at("beta2").get_to(o.optimizer.beta2);
-  optimizer.at("eps").get_to(o.optimizer.eps);
-  optimizer.at("weight_decay").get_to(o.optimizer.weight_decay);
+  o.optimizer = optimizer_from_json(j.at("optimizer"));
+  // Files of the first version have none of these: what they say by default is what those runs did.
+  o.accumulate = j.value("accumulate", o.accumulate);
+  if (j.contains("schedule")) {
+    const Json& schedule = j["schedule"];
+    o.schedule = choice_from_json(schedule,
+                                  find_schedule(schedule.at("name").get<std::string>()).parameters);
+  }
+  for (const Json& group : j.value("groups", Json::array())) {
+    o.groups.push_back({group.at("layers"), optimizer_from_json(group.at("optimizer"))});
+  }
+  o.clip_norm = j.value("clip_norm", o.clip_norm);
+  o.clip_value = j.value("clip_value", o.clip_value);
+  const auto globs = [&](const char* key) {
+    const std::string text = j.value(key, "");
+    return text.empty() ? std::vector<std::string>{} : split(text, ',');
+  };
+  o.freeze = globs("freeze");
+  o.eval_batch_norm = globs("eval_batch_norm");
+  o.start_from = j.value("start_from", o.start_from);
+  o.eval_in_fp32 = j.value("eval_policy", "own") == "fp32";
   o.mode = j.at("mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   j.at("eval_every").get_to(o.eval_every);
   j.at("histogram_every").get_to(o.histogram_every);

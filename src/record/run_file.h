@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-inline constexpr int kRunFormatVersion = 1;
+inline constexpr int kRunFormatVersion = 2;
 
 // An Observer that writes the run file and, beside it, the checkpoints `PATH.state` (newest) and
 // `PATH.state.1` (the one before).
@@ -52,6 +52,7 @@ struct LaneInfo {
   std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
   bool is_reference = false;
   int64_t died_at = -1;
+  MemoryFacts memory;  // what the lane's recipe keeps on hardware, in bytes
 };
 struct Evaluation {
   int64_t steps_done = 0;
@@ -73,11 +74,17 @@ class RunFile {
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
+  // The step's sums of products as JSON: see docs/run-file.md.
+  const std::string& products_json() const;
   const SiteTable& sites() const;
   const std::vector<LaneInfo>& lanes() const;   // the reference first
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
-  std::vector<double> loss(int lane) const;       // [step]
+  std::vector<double> loss(int lane) const;  // [step]
+  // [step]; empty in files that have none.
+  std::vector<double> named_loss(int lane, std::string_view name) const;
+  std::vector<double> gradient_norm(int lane) const;
+  std::vector<double> lr(int lane) const;         // [step * parameter groups]
   std::vector<double> seconds(int lane) const;    // [step], of the lane's work
   std::vector<int32_t> attempts(int lane) const;  // [step]
   std::vector<Evaluation> evaluations(int lane) const;
@@ -99,6 +106,11 @@ class RunFile {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Parameters and buffers to start a run from: PATH[:LANE] names a checkpoint (RUN.state) and a lane
+// of it, without one the reference. Masters where the lane has them; all in FP32, by name.
+// Throws: InputError: no such file, damaged, no such lane (listing those there are).
+std::map<std::string, Tensor> read_start(std::string_view text);
 
 // The newest checkpoint of `run_path` that is not past `steps_complete`; nothing when there is
 // none. Throws: InputError when a checkpoint is damaged.

@@ -26,7 +26,7 @@ struct RunFile::Impl {
   hdf5::Handle file;
   int64_t steps = 0;
   RunOptions options;
-  std::string command_line, graph_json;
+  std::string command_line, graph_json, products_json;
   std::map<std::string, std::string> environment;
   SiteTable sites;
   std::vector<LaneInfo> lanes;
@@ -76,6 +76,16 @@ struct RunFile::Impl {
     dataset(lane, name).read_rows(0, count, values.data());
     return values;
   }
+  // Of a dataset that files of earlier versions lack: empty there.
+  std::vector<double> optional_series(int lane, std::string_view name, size_t width = 1) const {
+    return guard([&] {
+      std::vector<double> values;
+      if (H5Lexists(file.id(), lane_path(lane, name).c_str(), H5P_DEFAULT) <= 0) return values;
+      values.resize(static_cast<size_t>(steps) * width);
+      dataset(lane, name).read_rows(0, steps, values.data());
+      return values;
+    });
+  }
   void check_step(int64_t step) const {
     if (step >= 0 && step < steps) return;
     throw InputError(fmt::format("run file '{}': step {} asked for, steps 0 to {} are recorded",
@@ -118,6 +128,13 @@ void RunFile::Impl::open(bool allow_empty) {
                     hdf5::text_attribute(root, layout::kLockstepVersion)),
         "read it with that version of Lockstep or a newer one");
   }
+  if (version < kRunFormatVersion) {
+    throw InputError(
+        fmt::format("run file '{}': format version {}, {} is wanted (written by Lockstep {})", path,
+                    version, kRunFormatVersion,
+                    hdf5::text_attribute(root, layout::kLockstepVersion)),
+        "replay it again: its command line is in the attribute command_line");
+  }
   steps = hdf5::int_attribute(root, layout::kStepsComplete);
   if (steps <= 0 && !allow_empty) {
     throw InputError(fmt::format("run file '{}': no complete step", path),
@@ -132,6 +149,7 @@ void RunFile::Impl::read_description() {
   environment = nlohmann::json::parse(hdf5::text_attribute(root, layout::kEnvironment))
                     .get<std::map<std::string, std::string>>();
   graph_json = hdf5::read_text(root, layout::kGraph);
+  products_json = hdf5::read_text(root, layout::kProducts);
   sites = read_sites(root);
   const hdf5::Handle group = hdf5::open_group(root, layout::kLanes);
   for (const std::string& name : lane_names(root)) {
@@ -145,6 +163,8 @@ void RunFile::Impl::read_description() {
     info.policy_text = hdf5::read_text(lane.id(), layout::kPolicy);
     info.is_reference = hdf5::int_attribute(lane.id(), layout::kIsReference) != 0;
     info.died_at = hdf5::int_attribute(lane.id(), layout::kDiedAt);
+    info.memory =
+        memory_facts_from_json(hdf5::text_attribute(lane.id(), layout::kMemory));
     if (info.died_at >= steps) info.died_at = -1;  // said in a step that was not completed
   }
   if (lanes.empty()) damaged("it has no lane");
@@ -179,6 +199,9 @@ const std::string& RunFile::command_line() const {
 const std::map<std::string, std::string>& RunFile::environment() const {
   return impl_->environment;
 }
+const std::string& RunFile::products_json() const {
+  return impl_->products_json;
+}
 const std::string& RunFile::graph_json() const {
   return impl_->graph_json;
 }
@@ -201,6 +224,19 @@ int RunFile::lane_index(std::string_view name) const {
 
 std::vector<double> RunFile::loss(int lane) const {
   return impl_->guard([&] { return impl_->series<double>(lane, "loss", impl_->steps); });
+}
+
+std::vector<double> RunFile::named_loss(int lane, std::string_view name) const {
+  return impl_->optional_series(lane, "losses/" + layout::escape(name));
+}
+
+std::vector<double> RunFile::gradient_norm(int lane) const {
+  return impl_->optional_series(lane, "gradient_norm");
+}
+
+std::vector<double> RunFile::lr(int lane) const {
+  const size_t groups = options().groups.size() + 1;
+  return impl_->optional_series(lane, "lr", groups);
 }
 
 std::vector<double> RunFile::seconds(int lane) const {

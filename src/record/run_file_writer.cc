@@ -12,6 +12,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/json.h"
+#include "src/graph/layer_facts.h"
 #include "src/record/checkpoint.h"
 #include "src/record/commit_driver.h"
 #include "src/record/environment.h"
@@ -187,12 +188,13 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   hdf5::write_attribute(root, layout::kRunHash, record.run_hash);
   hdf5::write_attribute(root, layout::kStepsComplete, int64_t{0});
   hdf5::write_text(root, layout::kGraph, to_json(*description.step_graph));
+  hdf5::write_text(root, layout::kProducts, to_json(product_facts(*description.step_graph)));
   write_sites(root, sites);
   const hdf5::Handle group = hdf5::create_group(root, layout::kLanes);
-  const int64_t site_count = static_cast<int64_t>(sites.sites.size());
+  const LaneExtent extent = lane_extent(description);
   for (const LaneDescription& lane : description.lanes) {
-    lanes.push_back(LaneRecorder::create(group.id(), lane, static_cast<int64_t>(lanes.size()),
-                                         site_count, description.options->histogram_every));
+    lanes.push_back(
+        LaneRecorder::create(group.id(), lane, static_cast<int64_t>(lanes.size()), extent));
   }
   flush();
   // Only now does the name lead to a file, and to a complete one. Checkpoints of an older run under
@@ -219,9 +221,8 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   for (size_t i = 0; i < description.lanes.size(); ++i) {
     std::vector<uint64_t> sums(sum_count, 0);
     if (checkpoint) sums = checkpoint->record.unfinished_sums.at(i);
-    lanes.push_back(LaneRecorder::open(
-        group.id(), description.lanes[i], static_cast<int64_t>(sites.sites.size()),
-        description.options->histogram_every, steps_complete, std::move(sums)));
+    lanes.push_back(LaneRecorder::open(group.id(), description.lanes[i], lane_extent(description),
+                                       steps_complete, std::move(sums)));
   }
   checkpoint.reset();
   for (const Evaluation& e : RunFile(path, true).evaluations(0)) evaluated.push_back(e.steps_done);

@@ -49,8 +49,14 @@ Score score_of(const Tensor& logits, const Tensor& labels) {
 }  // namespace
 
 Evaluator::Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
-                     const OptimizerSpec& spec, int64_t batch, uint64_t seed)
-    : model_(model), sizes_(sizes), data_(data), spec_(spec), batch_(batch), seed_(seed) {}
+                     const OptimizerSpec& spec, int64_t batch, uint64_t seed, bool in_fp32)
+    : model_(model),
+      sizes_(sizes),
+      data_(data),
+      spec_(spec),
+      batch_(batch),
+      seed_(seed),
+      in_fp32_(in_fp32) {}
 
 Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
   std::unique_ptr<Plan>& plan = plans_[batch];
@@ -58,8 +64,7 @@ Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
     plan = std::make_unique<Plan>();
     plan->graph = differentiate(model_.build(
         {batch, data_.image_shape(), data_.class_count(), sizes_}, /*training=*/false));
-    const auto states = find_optimizer(spec_.name).state_names(spec_).size();
-    plan->sites = make_sites(plan->graph, static_cast<int>(states));
+    plan->sites = make_sites(plan->graph, state_count(spec_));
     plan->executors.resize(lane_count);
   }
   return *plan;
@@ -67,6 +72,7 @@ Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
 
 EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
                                      const std::vector<bool>& alive, int64_t steps_done) {
+  const Policy fp32_policy = find_policy(kReferenceLane);
   EvaluationRecord record;
   record.steps_done = steps_done;
   record.example_count = data_.held_out_count();
@@ -86,24 +92,27 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       if (!alive[l]) continue;
       const LaneDescription& lane = lanes[l]->description();
       const Container container = container_of(lane);
+      // The truth lane stays what it is.
+      const bool in_fp32 = in_fp32_ && container != Container::kF64;
+      const Policy& policy = in_fp32 ? fp32_policy : lane.policy;
       auto& executor = plan.executors[l];
       if (executor == nullptr) {
         executor = std::make_unique<Executor>(
             plan.graph, plan.sites,
-            lower(plan.graph, plan.sites, lane.policy, container == Container::kF64), container,
-            find_engine(lane.engine).kernels);
-        lanes[l]->bind_state(*executor);
+            lower(plan.graph, plan.sites, policy, container == Container::kF64), container,
+            in_fp32 ? active_kernels : find_engine(lane.engine).kernels);
+        lanes[l]->bind_state(*executor, in_fp32);
       }
       // Every batch of every evaluation has its own key, and none is a training step's.
       constexpr int kBatchShift = 32;
-      const ExecutionKey key{seed_, lane.policy.stream,
+      const ExecutionKey key{seed_, policy.stream,
                              static_cast<uint64_t>(steps_done) |
                                  static_cast<uint64_t>(batch_index + 1) << kBatchShift};
       std::map<std::string, Tensor> copies;
       bind_inputs(
           *executor, plan.graph, batch,
           {nullptr,
-           lane.policy.rounding,
+           policy.rounding,
            {key.seed, key.stream, static_cast<uint32_t>(plan.sites.sites.size()), key.step}},
           copies);
       executor->begin_step(key, 1);

@@ -17,9 +17,10 @@ namespace lockstep {
 
 class Evaluator {
  public:
-  // All must outlive the evaluator. `batch`: examples per forward pass.
+  // All must outlive the evaluator. `batch`: examples per forward pass. `in_fp32`: every lane's
+  // weights (masters where it has them) under the FP32 policy instead of its own.
   Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
-            const OptimizerSpec& spec, int64_t batch, uint64_t seed);
+            const OptimizerSpec& spec, int64_t batch, uint64_t seed, bool in_fp32 = false);
 
   // Mean loss and accuracy over all held-out examples, per lane; NaN where `alive` is false. The
   // class of an example (of a pixel, a character, an anchor) is the first largest logit; one with a
@@ -43,6 +44,7 @@ class Evaluator {
   OptimizerSpec spec_;
   int64_t batch_;
   uint64_t seed_;
+  bool in_fp32_;
   std::map<int64_t, std::unique_ptr<Plan>> plans_;  // by batch size
 };
 

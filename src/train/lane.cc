@@ -9,6 +9,7 @@
 #include "src/core/error.h"
 #include "src/core/random.h"
 #include "src/train/engines.h"
+#include "src/train/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -24,23 +25,36 @@ void store(const Tensor& from, Tensor& to, const QuantizeSpec& spec) {
   }
 }
 
+void fill(Tensor& tensor, double value) {
+  if (tensor.container() == Container::kF64) {
+    std::ranges::fill(tensor.as<double>(), value);
+  } else {
+    std::ranges::fill(tensor.as<float>(), static_cast<float>(value));
+  }
+}
+
 }  // namespace
 
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
-                              const OptimizerSpec& spec, uint64_t seed) {
-  LaneContext context{&step_graph, &sites, &find_optimizer(spec.name), spec, seed, {}};
-  const size_t states = context.optimizer->state_names(spec).size();
+                              const RunOptions& options) {
+  LaneContext context{&step_graph,           &sites, &options, optimizer_groups(options), {},
+                      loss_names(step_graph)};
   for (const Parameter& parameter : step_graph.parameters) {
-    LaneContext::UpdateSites& found = context.update_sites[parameter.name];
+    LaneContext::Update& found = context.updates[parameter.name];
+    found.group = group_of(parameter, options.groups);
     found.update = sites.find_update(parameter.name, Role::kUpdate);
     found.master = sites.find_update(parameter.name, Role::kMasterWeight);
     found.weight = sites.find_update(parameter.name, Role::kWeight);
-    for (size_t i = 0; i < states; ++i) {
+    for (size_t i = 0; i < context.groups[found.group].states.size(); ++i) {
       found.states.push_back(
           sites.find_update(parameter.name, Role::kOptimizerState, static_cast<int>(i)));
     }
   }
   return context;
+}
+
+double LaneContext::lr(size_t group, int64_t step) const {
+  return scheduled_lr(options->schedule, groups[group].numbers["lr"], step, options->steps);
 }
 
 void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, QuantizeSpec rounding,
@@ -81,20 +95,29 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   survey_program();
   const Graph& graph = *context.step_graph;
   const Container container = executor_.container();
-  const size_t state_count = context.optimizer->state_names(context.spec).size();
   parameters_.resize(graph.parameters.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = graph.parameters[i];
     const Shape& shape = parameter.type.shape;
     ParameterState& p = parameters_[i];
     p.name = parameter.name;
+    p.group = context.updates.at(p.name).group;
     p.format = executor_.external_format("p:" + p.name);
     p.weight = Tensor(shape, container);
     if (const auto it = graph.gradients.find(p.name); it != graph.gradients.end()) {
       p.gradient = it->second;
       p.update = Tensor(shape, container);
-      for (size_t k = 0; k < state_count; ++k) p.states.emplace_back(shape, container);
+      for (const OptimizerState& state : context.groups[p.group].states) {
+        Tensor start(shape, container);
+        fill(start, state.initial);
+        store(start, p.states.emplace_back(shape, container),
+              {description.policy.optimizer_state, Rounding::kNearestEven, {}});
+      }
       if (description.policy.master_weights) p.master = Tensor(shape, container);
+      if (description.policy.update_rounding == UpdateRounding::kKahan) {
+        p.compensation = Tensor(shape, container);
+      }
+      if (keeps_gradients()) p.sum = Tensor(shape, container);
     }
     store_weight(p, initial.at(p.name));
   }
@@ -103,6 +126,11 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     store(initial.at(buffer.name), mine,
           rounding_to(executor_.external_format("b:" + buffer.name), buffer_key(buffer.name)));
   }
+  description_.memory =
+      memory_facts(graph, executor_.program(), description.policy, [&](const Parameter& parameter) {
+        const size_t group = context.updates.at(parameter.name).group;
+        return static_cast<int>(context.groups[group].states.size());
+      });
   seed_ = Tensor({}, container);
   executor_.bind(kLossSeedId, seed_);
   bind_state(executor_);
@@ -119,7 +147,12 @@ void Lane::survey_program() {
   }
   problems.throw_if_any();
   description_.fallbacks = std::move(survey.fallbacks);
-  description_.fallbacks.emplace_back(context_.spec.name);  // the optimizer
+  for (const OptimizerGroup& group : context_.groups) {
+    const std::string name(group.optimizer->name);
+    if (std::ranges::count(description_.fallbacks, name) == 0) {
+      description_.fallbacks.push_back(name);
+    }
+  }
 }
 
 QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {
@@ -127,8 +160,8 @@ QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {
   const bool narrow = format == nullptr || format->precision < kFp32Precision;
   return {format,
           narrow ? description_.policy.rounding : Rounding::kNearestEven,
-          {context_.seed, description_.policy.stream, static_cast<uint32_t>(site),
-           static_cast<uint64_t>(step_)}};
+          {context_.options->seed, description_.policy.stream, static_cast<uint32_t>(site),
+           static_cast<uint64_t>(micro_step_)}};
 }
 
 // Stochastic keys of what has no site of its own, behind the last site: inputs (kind 0), parameters
@@ -148,14 +181,19 @@ int32_t Lane::buffer_key(std::string_view name) const {
 
 // Masters take the exact value and the weights are rounded from them; without masters directly.
 void Lane::store_weight(ParameterState& p, const Tensor& exact) {
-  int32_t site = context_.update_sites.at(p.name).weight;
+  int32_t site = context_.updates.at(p.name).weight;
   if (site < 0) site = siteless_key(1, &p - parameters_.data());
-  if (!p.master.empty()) p.master = exact.to(p.master.container());
+  if (!p.master.empty()) {
+    store(exact, p.master,
+          rounding_to(description_.policy.master, context_.updates.at(p.name).master));
+  }
   store(exact, p.weight, rounding_to(p.format, site));
 }
 
-void Lane::bind_state(Executor& executor) const {
-  for (const ParameterState& p : parameters_) executor.bind("p:" + p.name, p.weight);
+void Lane::bind_state(Executor& executor, bool masters) const {
+  for (const ParameterState& p : parameters_) {
+    executor.bind("p:" + p.name, masters ? p.updated() : p.weight);
+  }
   for (const auto& [name, tensor] : buffers_) executor.bind("b:" + name, tensor);
 }
 
@@ -166,13 +204,15 @@ const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState
 // Rounds with the key of the step before, whose end state this is.
 void Lane::restart_from(const Lane& reference, int64_t step) {
   step_ = step - 1;
+  micro_step_ = step * context_.options->accumulate - 1;
   for (ParameterState& p : parameters_) {
     const ParameterState& ref = *partner(&reference, p);
     store_weight(p, ref.updated());
+    if (!p.compensation.empty()) p.compensation.fill_zero();
     for (size_t k = 0; k < p.states.size(); ++k) {
-      store(ref.states[k], p.states[k],
-            rounding_to(description_.policy.optimizer_state,
-                        context_.update_sites.at(p.name).states[k]));
+      store(
+          ref.states[k], p.states[k],
+          rounding_to(description_.policy.optimizer_state, context_.updates.at(p.name).states[k]));
     }
   }
   for (auto& [name, tensor] : buffers_) {
@@ -185,7 +225,8 @@ void Lane::restart_from(const Lane& reference, int64_t step) {
 void Lane::move_weights_by_one_ulp(int64_t step) {
   constexpr int kStepShift = 40;  // no tensor has 2^40 elements
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const RandomStream signs(context_.seed, RandomPurpose::kTwin, static_cast<uint32_t>(i));
+    const RandomStream signs(context_.options->seed, RandomPurpose::kTwin,
+                             static_cast<uint32_t>(i));
     const uint64_t first = static_cast<uint64_t>(step) << kStepShift;
     const auto weights = parameters_[i].updated().as<float>();
     for (size_t n = 0; n < weights.size(); ++n) {
@@ -198,19 +239,25 @@ void Lane::move_weights_by_one_ulp(int64_t step) {
   }
 }
 
-void Lane::begin_step(int64_t step, const Batch& batch) {
+// The loss is divided by the number of micro-batches, so that their gradients add up to the mean's.
+void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch) {
+  const int64_t count = context_.options->accumulate;
   step_ = step;
+  micro_step_ = step * count + micro_batch;
   Tensor scale({}, Container::kF32);
-  scale.as<float>()[0] = scale_.scale;
+  scale.as<float>()[0] = scale_.scale / static_cast<float>(count);
   store(scale, seed_, {executor_.external_format(kLossSeedId), Rounding::kNearestEven, {}});
   bind_inputs(executor_, *context_.step_graph, batch, rounding_to(nullptr, siteless_key(0, 0)),
               input_copies_);
-  executor_.begin_step({context_.seed, description_.policy.stream, static_cast<uint64_t>(step)},
-                       scale_.scale);
+  executor_.begin_step(
+      {context_.options->seed, description_.policy.stream, static_cast<uint64_t>(micro_step_)},
+      scale_.scale);
 }
 
-void Lane::run_node(int node, const Lane* reference, LaneStep& record) {
-  executor_.run_node(node, reference == nullptr ? nullptr : &reference->executor_, record.sites);
+void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
+  const std::span<SiteRecord> records =
+      context_.options->measure ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
+  executor_.run_node(node, reference == nullptr ? nullptr : &reference->executor_, records);
 }
 
 // Everything a checkpoint holds of a lane, by the names it has there.
@@ -219,6 +266,7 @@ void Lane::visit_tensors(Self& self, Visit visit) {
   for (auto& p : self.parameters_) {
     visit("weight/" + p.name, p.weight);
     if (!p.master.empty()) visit("master/" + p.name, p.master);
+    if (!p.compensation.empty()) visit("kahan/" + p.name, p.compensation);
     for (size_t k = 0; k < p.states.size(); ++k) {
       visit("state/" + p.name + "/" + std::to_string(k), p.states[k]);
     }

@@ -13,7 +13,7 @@
 #include "src/train/execute.h"
 #include "src/train/lockstep.h"
 #include "src/train/loss_scale.h"
-#include "src/train/optimizers.h"
+#include "src/train/parameter_groups.h"
 
 namespace lockstep {
 
@@ -33,20 +33,23 @@ inline Container container_of(const LaneDescription& lane) {
 
 // What all lanes of a run share; must outlive them.
 struct LaneContext {
-  struct UpdateSites {  // of one parameter; -1 where there is none
+  struct Update {  // of one parameter: its group, and its sites, -1 where there is none
+    size_t group = 0;
     int32_t update = -1, master = -1, weight = -1;
     std::vector<int32_t> states;
   };
   const Graph* step_graph = nullptr;
   const SiteTable* sites = nullptr;
-  const Optimizer* optimizer = nullptr;
-  OptimizerSpec spec;
-  uint64_t seed = 0;
-  std::map<std::string, UpdateSites> update_sites;  // by parameter name
-  LaneMode mode = LaneMode::kFree;
+  const RunOptions* options = nullptr;
+  std::vector<OptimizerGroup> groups;
+  std::map<std::string, Update> updates;  // by parameter name
+  std::vector<std::string> losses;        // loss_names()
+
+  // The learning rate of a group in a step.
+  double lr(size_t group, int64_t step) const;
 };
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
-                              const OptimizerSpec& spec, uint64_t seed);
+                              const RunOptions& options);
 
 // Binds a batch to a program's inputs. Tensors whose format or container differs from the data's
 // are converted into `copies`. Both must stay until the program has run.
@@ -68,24 +71,30 @@ class Lane {
   // The parts of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   void move_weights_by_one_ulp(int64_t step);              // the twin
-  void begin_step(int64_t step, const Batch& batch);
-  void run_node(int node, const Lane* reference, LaneStep& record);
+  // These three for every micro-batch of the step; what nodes measure goes to `sites`.
+  void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch);
+  void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
+  void finish_micro_batch(int64_t micro_batch, LaneStep& record);
   void finish_step(const Lane* reference, LaneStep& record);
 
   LaneState state() const;
   // Throws: InputError when a tensor is missing or has another shape.
   void restore(const LaneState& state);
 
-  // Binds weights and buffers to another program of the same policy (evaluation).
-  void bind_state(Executor& executor) const;
+  // Binds weights and buffers to another program (evaluation): of the same policy, or with
+  // `masters` one in FP32, which takes the masters where there are any.
+  void bind_state(Executor& executor, bool masters = false) const;
 
  private:
   struct ParameterState {
     std::string name, gradient;  // gradient: value id, "" where none is required
     const Format* format;        // of the weight
+    size_t group;                // of parameters, see LaneContext::groups
     Tensor weight, master;       // master: empty without master weights
     std::vector<Tensor> states;
-    Tensor update;  // dw of the last step
+    Tensor compensation;  // Kahan's, empty without
+    Tensor sum;           // the gradient over the micro-batches, where it is changed before its use
+    Tensor update;        // dw of the last step
     Tensor& updated() { return master.empty() ? weight : master; }
     const Tensor& updated() const { return master.empty() ? weight : master; }
   };
@@ -100,6 +109,11 @@ class Lane {
   template <typename Self, typename Visit>
   static void visit_tensors(Self& self, Visit visit);
   const ParameterState* partner(const Lane* lane, const ParameterState& parameter) const;
+  bool keeps_gradients() const;
+  const Tensor& gradient(const ParameterState& parameter) const;
+  void add_gradient(ParameterState& parameter, bool first);
+  double clip_gradients();
+  QuantizeSpec update_rounding(const Format* format, int32_t site) const;
   void take_mutations();
   bool found_inf() const;
   bool weights_finite() const;
@@ -122,6 +136,7 @@ class Lane {
   Tensor unscaled_;  // scratch: one gradient after unscaling
   LossScaleState scale_;
   int64_t step_ = -1;           // the step in progress
+  int64_t micro_step_ = -1;     // micro-batches before this one, over all steps
   int64_t optimizer_step_ = 0;  // steps taken, skipped ones not counted
   int64_t died_at_ = -1, nonfinite_since_ = -1;
 };

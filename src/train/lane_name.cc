@@ -15,7 +15,7 @@ Policy truth_policy() {
   policy.help = "the truth lane: FP64 everywhere";
   policy.aliases.clear();
   policy.weight = policy.buffer = policy.input = fp64;
-  policy.optimizer_arithmetic = policy.optimizer_state = fp64;
+  policy.optimizer_arithmetic = policy.optimizer_state = policy.master = fp64;
   policy.gemm_accumulator = policy.reduce_accumulator = &find_accumulator("fp64_fused");
   policy.text =
       "# built in, not a policy file: every value, sum and state is fp64\nname = \"fp64\"\n";

@@ -6,14 +6,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
 #include "src/train/data/noise.h"
+#include "src/train/data/sources.h"
 #include "src/train/evaluate.h"
 #include "src/train/lane.h"
 #include "src/train/models/model.h"
+#include "src/train/parameter_groups.h"
+#include "src/train/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -34,6 +39,14 @@ void check_numbers(const RunOptions& options, ProblemList& problems) {
   };
   at_least("steps", options.steps, 1);
   at_least("batch", options.batch, 1);
+  at_least("accumulate", options.accumulate, 1);
+  const auto limit = [&](std::string_view name, double value) {
+    if (value >= 0 && std::isfinite(value)) return;
+    problems.add(fmt::format("{} {}: 0 <= {} < infinity required", name, value, name),
+                 "0 does not clip");
+  };
+  limit("clip-norm", options.clip_norm);
+  limit("clip-value", options.clip_value);
   at_least("eval-every", options.eval_every, 0);
   at_least("histogram-every", options.histogram_every, 1);
   at_least("checkpoint-every", options.checkpoint_every, 1);
@@ -57,6 +70,23 @@ std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, Prob
     if (lane != kReferenceLane) ordered.push_back(lane);
   }
   return ordered;
+}
+
+// Weights and buffers from elsewhere in place of fresh ones: all of them, by name and shape.
+void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
+                ProblemList& problems) {
+  for (auto& [name, tensor] : initial) {
+    const auto found = start.find(name);
+    if (found == start.end()) {
+      problems.add("start-from: '" + name + "' is missing", "it is a run of another model");
+    } else if (found->second.shape() != tensor.shape()) {
+      problems.add("start-from: '" + name + "' has shape " + to_string(found->second.shape()) +
+                       ", this model has " + to_string(tensor.shape()),
+                   "it is a run of another model");
+    } else {
+      tensor = found->second;
+    }
+  }
 }
 
 // One arithmetic under two names ("tf32,tf32:1") would be computed twice and shown as two.
@@ -93,9 +123,14 @@ class Stopwatch {
 }  // namespace
 
 struct LockstepRun::Impl {
-  explicit Impl(RunOptions wanted);
+  Impl(RunOptions wanted, const std::map<std::string, Tensor>* start);
 
   void clear(LaneStep& lane, bool alive) const;
+  void clear_sites(std::vector<SiteRecord>& records) const;
+  // work(lane's index, the reference or null, the lane's record), timed.
+  template <typename Work>
+  void each_alive(Work work);
+  void run_micro_batch(int64_t step, int64_t micro);
   void run_step(int64_t step);
   void evaluate();
   void hand_out_checkpoint();
@@ -111,19 +146,26 @@ struct LockstepRun::Impl {
   std::unique_ptr<Evaluator> evaluator;
   RunDescription description;
   std::vector<Observer*> observers;
-  StepRecord record;  // reused: its histograms are large
+  StepRecord record;                                 // reused: its histograms are large
+  std::vector<std::vector<SiteRecord>> micro_sites;  // by lane: of one micro-batch among several
   int64_t steps_done = 0;
 };
 
-LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
+LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* start)
+    : options(std::move(wanted)) {
   ProblemList problems("replay");
   check_numbers(options, problems);
-  collect(problems, [&] { find_optimizer(options.optimizer.name); });
   collect(problems, [&] { check_optimizer_spec(options.optimizer); });
+  for (const ParameterGroup& group : options.groups) {
+    collect(problems, [&] { check_optimizer_spec(group.optimizer); });
+  }
+  collect(problems, [&] { check_schedule(options.schedule); });
   collect(problems, [&] { model = &find_model(options.model); });
   if (model != nullptr && options.data.empty()) options.data = model->default_data;
   ModelSizes sizes;
-  if (model != nullptr) {
+  if (model == nullptr && !options.data.empty()) {
+    collect(problems, [&] { find_data_source(options.data); });
+  } else if (model != nullptr) {
     collect(problems, [&] {
       sizes = complete_sizes(*model, options.sizes);
       data = open_data_set(options.data, data_request(*model, sizes, options.seed));
@@ -145,12 +187,22 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   problems.throw_if_any();
 
   const ModelShape shape{options.batch, data->image_shape(), data->class_count(), sizes};
-  graph = differentiate(model->build(shape, /*training=*/true));
-  const auto states = find_optimizer(options.optimizer.name).state_names(options.optimizer);
-  sites = make_sites(graph, static_cast<int>(states.size()));
-  context = make_lane_context(graph, sites, options.optimizer, options.seed);
-  context.mode = options.mode;
-  const auto initial = initial_state(*model, sizes, graph, options.seed);
+  Graph forward = model->build(shape, /*training=*/true);
+  collect(problems, [&] { freeze_layers(forward, options.freeze); });
+  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  collect(problems, [&] { check_groups(forward, options.groups); });
+  problems.throw_if_any();
+  graph = differentiate(forward);
+  const auto groups = optimizer_groups(options);
+  sites = make_sites(graph, [&](const Parameter& parameter) {
+    return static_cast<int>(groups[group_of(parameter, options.groups)].states.size());
+  });
+  context = make_lane_context(graph, sites, options);
+  std::map<std::string, Tensor> initial = initial_state(*model, sizes, graph, options.seed);
+  if (start != nullptr) {
+    take_start(*start, initial, problems);
+    problems.throw_if_any();
+  }
   for (LaneDescription& lane : description.lanes) {
     collect(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
@@ -159,51 +211,79 @@ LockstepRun::Impl::Impl(RunOptions wanted) : options(std::move(wanted)) {
   }
   problems.throw_if_any();
   evaluator = std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
-                                          options.seed);
+                                          options.seed, options.eval_in_fp32);
   description.step_graph = &graph;
   description.sites = &sites;
   description.options = &options;
   description.data = data->describe();
   record.lanes.resize(lanes.size());
+  micro_sites.resize(lanes.size());
 }
 
 void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
   lane.alive = alive;
   lane.loss = lane.seconds = 0;
+  lane.losses.assign(context.losses.size(), 0);
+  lane.lr.clear();
+  lane.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   lane.attempts = 1;
   lane.scalers.assign(1, {});
   lane.updates.assign(sites.sites.size(), {});
-  lane.sites.resize(sites.sites.size());
-  for (SiteRecord& site : lane.sites) {
+  clear_sites(lane.sites);
+}
+
+void LockstepRun::Impl::clear_sites(std::vector<SiteRecord>& records) const {
+  records.resize(sites.sites.size());
+  for (SiteRecord& site : records) {
     if (site.measured) site = {};
   }
 }
 
-void LockstepRun::Impl::run_step(int64_t step) {
-  const uint64_t draw = static_cast<uint64_t>(step);
-  Batch batch = data->gather(batch_indices(*data, step, options.batch, options.seed), draw);
-  add_noise(graph, options.seed, draw, batch);
-  record.step = step;
+template <typename Work>
+void LockstepRun::Impl::each_alive(Work work) {
   const Lane& reference = *lanes[0];
-  const auto each_alive = [&](auto work) {
-    for (size_t l = 0; l < lanes.size(); ++l) {
-      if (!record.lanes[l].alive) continue;
-      const Stopwatch watch(record.lanes[l].seconds);
-      work(*lanes[l], l == 0 ? nullptr : &reference, record.lanes[l]);
-    }
-  };
+  for (size_t l = 0; l < lanes.size(); ++l) {
+    if (!record.lanes[l].alive) continue;
+    const Stopwatch watch(record.lanes[l].seconds);
+    work(l, l == 0 ? nullptr : &reference, record.lanes[l]);
+  }
+}
+
+// Micro-batches take consecutive batches of the data. What several measure is merged.
+void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro) {
+  const int64_t at = step * options.accumulate + micro;
+  const uint64_t draw = static_cast<uint64_t>(at);
+  Batch batch = data->gather(batch_indices(*data, at, options.batch, options.seed), draw);
+  add_noise(graph, options.seed, draw, batch);
+  const bool several = options.accumulate > 1;
+  each_alive([&](size_t l, const Lane*, LaneStep&) {
+    if (several) clear_sites(micro_sites[l]);
+    lanes[l]->begin_micro_batch(step, micro, batch);
+  });
+  for (int node = 0; node < static_cast<int>(graph.nodes.size()); ++node) {
+    each_alive([&](size_t l, const Lane* ref, LaneStep& out) {
+      lanes[l]->run_node(node, ref, several ? micro_sites[l] : out.sites);
+    });
+  }
+  each_alive([&](size_t l, const Lane*, LaneStep& out) {
+    lanes[l]->finish_micro_batch(micro, out);
+    if (!several) return;
+    for (size_t s = 0; s < out.sites.size(); ++s) out.sites[s].merge(micro_sites[l][s]);
+  });
+}
+
+void LockstepRun::Impl::run_step(int64_t step) {
+  record.step = step;
   for (size_t l = 0; l < lanes.size(); ++l) clear(record.lanes[l], lanes[l]->alive_at(step));
-  each_alive([&](Lane& lane, const Lane* ref, LaneStep&) {
+  each_alive([&](size_t l, const Lane* ref, LaneStep&) {
+    Lane& lane = *lanes[l];
     const bool synced = options.mode == LaneMode::kSynced;
     if (synced && ref != nullptr) lane.restart_from(*ref, step);
     const bool is_twin = lane.description().policy.name == kTwinLane;
     if (is_twin && (synced || step == 0)) lane.move_weights_by_one_ulp(step);
-    lane.begin_step(step, batch);
   });
-  for (int node = 0; node < static_cast<int>(graph.nodes.size()); ++node) {
-    each_alive([&](Lane& lane, const Lane* ref, LaneStep& out) { lane.run_node(node, ref, out); });
-  }
-  each_alive([&](Lane& lane, const Lane* ref, LaneStep& out) { lane.finish_step(ref, out); });
+  for (int64_t micro = 0; micro < options.accumulate; ++micro) run_micro_batch(step, micro);
+  each_alive([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->finish_step(ref, out); });
 }
 
 void LockstepRun::Impl::evaluate() {
@@ -226,7 +306,8 @@ void LockstepRun::Impl::hand_out_checkpoint() {
   for (Observer* observer : observers) observer->on_checkpoint(now);
 }
 
-LockstepRun::LockstepRun(RunOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+LockstepRun::LockstepRun(RunOptions options, const std::map<std::string, Tensor>* start)
+    : impl_(std::make_unique<Impl>(std::move(options), start)) {}
 LockstepRun::~LockstepRun() = default;
 
 const RunDescription& LockstepRun::description() const {

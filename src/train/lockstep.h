@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/train/data/dataset.h"
+#include "src/train/hyper_parameters.h"
 #include "src/train/observer.h"
 
 namespace lockstep {
@@ -20,12 +21,13 @@ enum class LaneMode : uint8_t {
   kSynced,  // every step each lane restarts from the reference's state, rounded to its storage
 };
 
-struct OptimizerSpec {
-  std::string name = "sgd";  // sgd | adam | adamw
-  double lr = 0.05;
-  double momentum = 0.9;                          // sgd
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // adam, adamw
-  double weight_decay = 0;
+using OptimizerSpec = HyperChoice;  // a row of the optimizer table
+using ScheduleSpec = HyperChoice;   // a row of the schedule table
+
+// Layers with an optimizer of their own; the last group that matches has a parameter.
+struct ParameterGroup {
+  std::string layers;  // a glob over layers (or whole parameter names)
+  OptimizerSpec optimizer;
 };
 
 struct RunOptions {
@@ -34,11 +36,21 @@ struct RunOptions {
   std::string data;                           // "" = the model's default
   std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", "twin"
   int64_t steps = 200, batch = 64;
-  OptimizerSpec optimizer;
+  int64_t accumulate = 1;  // micro-batches of `batch` examples merged into one step
+  OptimizerSpec optimizer{"sgd", {}};
+  ScheduleSpec schedule{"constant", {}};
+  std::vector<ParameterGroup> groups;
+  double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
+  std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
+  std::string start_from;                            // RUN.state[:LANE], "" = fresh weights
+  bool eval_in_fp32 = false;                         // evaluate every lane's weights in FP32
   LaneMode mode = LaneMode::kFree;
   int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;
   uint64_t seed = 1;
+  // False: nothing is measured, records hold loss, scale and time alone. For benchmarks; a run file
+  // needs everything.
+  bool measure = true;
   // By lane: the TOML that its policy file held when the run began. A resumed run
   // (RunFile::options) goes on with these; the files may have gone or changed. Empty: the files are
   // read.
@@ -55,7 +67,9 @@ class LockstepRun {
  public:
   // Builds graph, sites and lanes. The reference lane "fp32" is always first, also when not listed.
   // Throws: InputError with all problems: model, data, lanes, policies, options.
-  explicit LockstepRun(RunOptions options);
+  // `start`: parameters and buffers to begin with, by name, instead of fresh ones (start_from says
+  // where they came from).
+  explicit LockstepRun(RunOptions options, const std::map<std::string, Tensor>* start = nullptr);
   ~LockstepRun();
 
   const RunDescription& description() const;

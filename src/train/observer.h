@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "emulation/kernel_set.h"
+#include "emulation/optimizer.h"
 #include "emulation/tensor_stats.h"
 #include "src/graph/ir.h"
+#include "src/graph/layer_facts.h"
 #include "src/graph/policy.h"
 #include "src/graph/site.h"
 
@@ -26,6 +27,7 @@ struct LaneDescription {
   std::string target;  // "" or the text behind '@'
   bool is_reference = false;
   std::vector<std::string> fallbacks;  // kernels the engine lacked
+  MemoryFacts memory;                  // what the recipe keeps on hardware
 };
 
 // What is known before the first step; constant over the run.
@@ -37,11 +39,15 @@ struct RunDescription {
   std::string data;                    // DataSet::describe()
 };
 
+// The names of the graph's outputs "loss/NAME", each a scalar: the terms that its loss is made of.
+std::vector<std::string> loss_names(const Graph& graph);
+
 struct SiteRecord {
   bool measured = false;  // false: this lane lacks the site (count 0, NaN moments)
   double scale = 1;       // the factor by which the values are scaled
   TensorStats stats;
   ErrorStats error;
+  void merge(const SiteRecord& other);  // another micro-batch of the same step
 };
 struct ScalerRecord {
   double scale = 1;  // that applied in this step
@@ -54,9 +60,12 @@ struct UpdateRecord {
   UpdateStats stats;
 };
 struct LaneStep {
-  bool alive = true;   // false: died earlier; everything below is unset
-  double loss = 0;     // unscaled
-  double seconds = 0;  // of this lane's own work
+  bool alive = true;           // false: died earlier; everything below is unset
+  double loss = 0;             // unscaled; the mean over the micro-batches
+  std::vector<double> losses;  // the named ones, as loss_names()
+  std::vector<double> lr;      // by parameter group
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping by norm
+  double seconds = 0;                                               // of this lane's own work
   int32_t attempts = 1;
   std::vector<ScalerRecord> scalers;  // one per scaler, at least one (scale 1 without scaling)
   std::vector<SiteRecord> sites;      // by site id
@@ -75,7 +84,7 @@ struct EvaluationRecord {
 // Everything needed to go on from after step `steps_done - 1`.
 struct LaneState {
   std::map<std::string, Tensor>
-      tensors;  // "weight/NAME", "master/NAME", "state/NAME/k", "buffer/NAME"
+      tensors;  // "weight/NAME", "master/NAME", "state/NAME/k", "kahan/NAME", "buffer/NAME"
   float scale = 1;
   int32_t growth_tracker = 0;
   int64_t optimizer_step = 0;

@@ -1,53 +1,48 @@
 // Which optimizers are there, and what does one step of them need?
-// One row per optimizer: its states and its kernel. Knows one parameter's arrays; which gradients
-// are skipped or unscaled is decided by the lane.
+// One row per optimizer: its numbers, its states and its update rule. Knows one parameter's arrays;
+// which gradients are skipped or unscaled is decided by the lane.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "emulation/kernel_set.h"
+#include "emulation/optimizer.h"
+#include "src/train/hyper_parameters.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep {
 
-inline constexpr int kMaxOptimizerStates = 2;
-
-// One parameter's arrays, all of `count` elements.
-template <typename T>
-struct OptimizerCall {
-  int64_t count = 0;
-  T* weight = nullptr;      // the master weights where there are any
-  const T* grad = nullptr;  // unscaled
-  std::array<T*, kMaxOptimizerStates> states{};
-  T* update = nullptr;  // receives dw before the weight's rounding
-  int64_t step = 1;     // 1-based: skipped steps do not count
-  OptimizerFormats formats;
-  OptimizerMeasurements measured = {};
+struct OptimizerState {
+  std::string_view name;
+  double initial = 0;
 };
 
 struct Optimizer {
   std::string_view name, help, source;
-  // The state tensors a parameter has under this spec (none, e.g., for SGD without momentum).
-  std::vector<std::string_view> (*state_names)(const OptimizerSpec&);
-  void (*step_f32)(const Kernels<float>&, const OptimizerSpec&, const OptimizerCall<float>&,
-                   UpdateStats*);
-  void (*step_f64)(const Kernels<double>&, const OptimizerSpec&, const OptimizerCall<double>&,
-                   UpdateStats*);
+  std::span<const HyperParameter> parameters;
+  // The state tensors a parameter has (none, e.g., for SGD without momentum).
+  std::vector<OptimizerState> (*states)(const HyperNumbers&);
+  // Which combination of numbers makes no sense, "" if none; ranges are checked already.
+  std::string_view (*conflict)(const HyperNumbers&);
+  void (*step_f32)(const HyperNumbers&, double lr, const OptimizerArrays<float>&, UpdateStats*);
+  void (*step_f64)(const HyperNumbers&, double lr, const OptimizerArrays<double>&, UpdateStats*);
 };
 
 std::span<const Optimizer> optimizers();
 const Optimizer& find_optimizer(std::string_view name);  // Throws: InputError, did-you-mean
 
-// Throws: InputError with every value out of its range.
+// Throws: InputError: unknown optimizer, unknown numbers, every value out of its range.
 void check_optimizer_spec(const OptimizerSpec& spec);
 
+// All numbers of the spec's optimizer.
+HyperNumbers numbers_of(const OptimizerSpec& spec);
+int state_count(const OptimizerSpec& spec);
+
+// One step with the learning rate of this step.
 template <typename T>
-void optimizer_step(const Optimizer& optimizer, const Kernels<T>& kernels,
-                    const OptimizerSpec& spec, const OptimizerCall<T>& call, UpdateStats* stats);
+void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
+                    const OptimizerArrays<T>& arrays, UpdateStats* stats);
 
 // The factor GradScaler.unscale_ multiplies gradients by: FP32 of the double reciprocal.
 // Infinite once scale <= 2^-128.

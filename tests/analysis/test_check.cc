@@ -160,7 +160,8 @@ TEST_CASE("what is not about the same thing is never compared") {
   CHECK(verdict_of([](RunOptions& o) { o.seed = 2; }) == CheckVerdict::kNothingComparable);
   CHECK(verdict_of([](RunOptions& o) { o.batch = 4; }) == CheckVerdict::kNothingComparable);
   CHECK(verdict_of([](RunOptions& o) { o.model = "lenet"; }) == CheckVerdict::kNothingComparable);
-  CHECK(verdict_of([](RunOptions& o) { o.optimizer.lr *= 2; }) == CheckVerdict::kNothingComparable);
+  CHECK(verdict_of([](RunOptions& o) { o.optimizer.values["lr"] *= 2; }) ==
+        CheckVerdict::kNothingComparable);
   CHECK(verdict_of([](RunOptions& o) { o.mode = LaneMode::kSynced; }) ==
         CheckVerdict::kNothingComparable);
   // One lane more, or more steps: nothing differs, but not everything has a baseline.

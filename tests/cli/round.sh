@@ -3,7 +3,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 expect 0 round 0.1 --format fp16
-says "read as fp64  0.1000000000000000055511151231257827021181583404541015625 = 0x1.999999999999ap-4"
+says "as fp64       0.1000000000000000055511151231257827021181583404541015625 = 0x1.999999999999ap-4"
 says "0 01011 1001100110 = 0x2e66"
 says "| |     fraction: 614/1024"
 says "exponent: 11 - 15 = -4"
@@ -27,6 +27,48 @@ expect 0 round --format bf16 -- -inf
 says "with fraction 0 infinity"
 expect 0 round nan --format fp4_e2m1
 says "has no NaN"
+
+# A decimal is rounded once: this one lies above a tie that its nearest double is; and no number but
+# zero is zero.
+expect 0 round 1.00048828125000000001 --format fp16
+says "0x3c01"
+says "error         0.000488281 = +0.5000 ulp"
+expect 0 round 1.00048828125 --format fp16
+says "0x3c00"
+expect 0 round 1e-400 --format fp16 --rounding up
+says "value         5.9604644775390625e-08"
+says "-0.0000 ulp"
+expect 0 round --format fp64 --rounding down -- -1e-400
+says "value         -4.9406564584124654e-324"
+expect 0 round 0x1.8000000000000000001p-25 --format fp16
+says "value         5.9604644775390625e-08"
+expect 0 round 0.1 --format fp64
+says "+0.4000 ulp"
+expect 0 round 0e999999999999999999999 -0 --format fp16
+says "0 (exact)"
+expect 2 round 1e400 --format fp16
+errs "beyond FP64's largest"
+
+# The same word as in lockstep dot: an integer in hexadecimal is a storage word.
+expect 0 round 0x3c00 --format fp16
+says "read as       storage word of fp16: 1 = 0x1p+0"
+expect 0 round 0x7c01 --format fp16
+says "storage word of fp16: a NaN"
+expect 0 round 0x3c00p0 --format fp32
+says "value         15360"
+expect 2 round 0x13c00 --format fp16
+errs "must be hexadecimal digits of 16 bits (fp16)"
+expect 2 round 0x3c --format mxfp8
+errs "0x3cp0 is the number"
+
+expect 0 round 0.1 --format fp16 --rounding stochastic
+that test "$(head -1 out.txt)" = "0.1 in fp16, stochastic, random bits 0x00000000"
+# The code of -0 is the one NaN.
+expect 0 round nan --format fp8_e4m3fnuz
+says "this is the code of -0: NaN"
+says "sign: -"
+expect 0 round --format fp8_e4m3fnuz -- -0
+says "fp8_e4m3fnuz has no -0: its code is the NaN's"
 
 expect 0 round 7 -2.5 0.2 0.25 --format mxfp4
 says "4 values as one block of mxfp4, nearest_even"
@@ -53,6 +95,8 @@ done
 
 expect 2 round 1 --format mxfp9
 errs "did you mean 'mxfp8'?"
+expect 2 round 1 --format fp4
+errs "did you mean 'fp4_e2m1'?"
 expect 2 round 1 --format mxfp4+flor
 errs "did you mean 'floor'?"
 expect 2 round 1 --format nvfp4+ceil

@@ -4,10 +4,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 expect 0 verify --hardware --cases 2000 --json v.json
 for part in unit instruction model cases mismatches "VCVTPS2PH RNE" VDPBF16PS TDPBF16PS BFDOT \
-  "units are on this machine" " 0 mismatches" "Wrote v.json"; do
+  "checks ran on this machine" " 0 mismatches" "Wrote v.json"; do
   says "$part"
 done
-that test ! -s err.txt
+errs "F16C VCVTPH2PS: 65536 cases, 0 mismatches"   # no terminal: a line per unit
 grep -v '^Wrote' out.txt >first.txt
 that grep -q '"format": "lockstep-verify-hardware"' v.json
 that grep -q '"cases": 2000' v.json
@@ -18,6 +18,26 @@ that cmp -s first.txt out.txt
 expect 0 verify --hardware --cases 10 --only F16C
 says "VCVTPH2PS"
 that test "$(grep -c VDPBF16PS out.txt)" = 0
+
+# What did not run says why, and nothing compared is not "fine".
+absent() { grep -q "\"instruction\": \"[^\"]*$1" <(grep -B4 '"available": false' v.json); }
+for unit in TDPBF16PS VFMADD231PH m64n; do
+  absent "$unit" || continue
+  expect 3 verify --hardware --cases 10 --only "$unit" --json w.json --overwrite
+  says "Nothing was compared."
+  says "not run: "
+  says "$(sed -n 's/.*"why_not": "\([^"]\{1,30\}\).*/\1/p' w.json | head -1)"
+  expect 3 verify --hardware --cases 10 --only "$unit" --require "$unit"
+  says "no check of '$unit' ran"
+done
+if absent "operand layouts"; then
+  expect 3 verify --hardware --cases 10 --require "NVIDIA GPUs"
+  says "no check of 'NVIDIA GPUs' ran"
+  says " 0 mismatches"
+fi
+expect 0 verify --hardware --cases 10 --only F16C --require F16C
+expect 2 verify --hardware --require NVIDEA
+errs "--require NVIDEA"
 
 expect 2 verify
 errs "--hardware"

@@ -35,6 +35,7 @@ void check_same_spec(const Accumulator& x, const Accumulator& y) {
   CHECK(x.block.zero_products == y.block.zero_products);
   CHECK(x.block.promotion_interval == y.block.promotion_interval);
   CHECK(x.block.order == y.block.order);
+  CHECK((x.block.tf32_input == y.block.tf32_input));
   CHECK(x.format == y.format);
   CHECK(x.register_format == y.register_format);
   CHECK(x.operands == y.operands);
@@ -97,6 +98,11 @@ TEST_CASE("accumulator names: hardware by compute capability, chips without a so
     };
     const auto rows = accumulators();
     CHECK(std::any_of(rows.begin(), rows.end(), is_compiled) == row.emulates_fp8_mma);
+    // Chips whose WMMA has shorter blocks of TF32 have rows that say so.
+    const auto is_split = [&](const Accumulator& a) {
+      return a.hardware == row.name && a.name.ends_with("_tf32_wmma") && a.block.length == 4;
+    };
+    CHECK(std::any_of(rows.begin(), rows.end(), is_split) == row.splits_tf32_wmma);
   }
   CHECK(chips == 8);
   // Xavier, Orin, B300 and the smaller RTX Blackwell: nobody has looked.
@@ -118,7 +124,7 @@ TEST_CASE("accumulator names: what is refused, and why") {
   for (const char* name :
        {"fp32_fused+positive_zero", "avx512_bf16+no_floor", "hopper_fp8+mmasim_floor",
         "hopper_fp8+carry_floor", "hopper_fp16+one_block", "hopper_fp8_mma_acc16+one_block",
-        "hopper_fp8_mma_acc16+split_blocks"}) {
+        "hopper_fp8_mma_acc16+split_blocks", "hopper_fp16+nearest_away", "fp32_fused+truncate"}) {
     CAPTURE(name);
     CHECK(holds(refusal(name), "has no switch"));
   }
@@ -132,8 +138,9 @@ TEST_CASE("accumulator names: RTX Blackwell's blocks are Blackwell's, and their 
     check_same_spec(row, find_accumulator("blackwell_" + row.name.substr(rtx.size())));
     ++compared;
   }
-  CHECK(compared == 6);
-  for (const char* unit : {"fp16", "fp16_acc16", "bf16", "tf32", "fp8_mma", "fp8_mma_acc16"}) {
+  CHECK(compared == 7);
+  for (const char* unit :
+       {"fp16", "fp16_acc16", "bf16", "tf32", "tf32_wmma", "fp8_mma", "fp8_mma_acc16"}) {
     check_same_spec(find_accumulator(std::string("blackwell_") + unit),
                     find_accumulator(std::string("hopper_") + unit));
   }

@@ -126,9 +126,14 @@ double chain_of_blocks(const BlockSpec& spec, std::vector<Product> products, dou
   return c;
 }
 
-// TF32 registers are read without their low 13 bits, infinities and NaN too.
-double as_read(float x, const Format& format) {
+// TF32 registers are read without their low 13 bits, infinities and NaN too, or finite ones
+// rounded.
+double as_read(float x, const Format& format, Tf32Input input) {
   if (&format != &find_format("tf32")) return x;
+  if (input != Tf32Input::kTruncate && std::isfinite(x)) {
+    const bool away = input == Tf32Input::kNearestAway;
+    return round_to_format(x, format, away ? Rounding::kNearestAway : Rounding::kNearestEven);
+  }
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0xffffe000);
 }
 
@@ -150,6 +155,9 @@ std::vector<const Accumulator*> rows_and_variants() {
     }
     const bool is_compiled = row.block.order == ProductOrder::kPairsOfFour;
     if (is_compiled && row.register_format->is_fp32()) variants.emplace_back("+one_block");
+    if (row.takes(find_format("tf32"))) {
+      variants.insert(variants.end(), {"+nearest_away", "+nearest_even"});
+    }
     for (const std::string& v : variants) out.push_back(&find_accumulator(row.name + v));
   }
   return out;
@@ -195,7 +203,8 @@ TEST_CASE("aligned blocks: every row equals the rule in exact rationals, results
           };
           std::vector<Product> products;
           for (int k = 0; k < count; ++k) {
-            const double p = as_read(x.a[k], *fa), q = as_read(x.b[k], *fb);
+            const Tf32Input input = row->block.tf32_input;
+            const double p = as_read(x.a[k], *fa, input), q = as_read(x.b[k], *fb, input);
             const bool finite = std::isfinite(p) && std::isfinite(q);
             const int exponent = finite ? counted_exponent(p, *fa) + counted_exponent(q, *fb) : 0;
             products.push_back({product(p, q), exponent});

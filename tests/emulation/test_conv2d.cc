@@ -23,10 +23,12 @@ ConvShape make_shape(int64_t batch, int64_t in, int64_t height, int64_t width, i
 
 std::vector<ConvShape> shapes() {
   std::vector<ConvShape> list = {
-      make_shape(2, 1, 28, 28, 6, 5, 5, 1, 0, 1), make_shape(1, 3, 9, 7, 4, 3, 3, 2, 1, 1),
-      make_shape(2, 2, 8, 8, 3, 3, 2, 1, 2, 2),   make_shape(3, 5, 6, 6, 2, 1, 1, 1, 0, 1),
-      make_shape(1, 2, 11, 5, 17, 3, 5, 3, 2, 1), make_shape(1, 4, 6, 40, 33, 2, 3, 2, 3, 2),
-      make_shape(2, 1, 4, 4, 1, 4, 4, 1, 0, 1),   make_shape(1, 40, 70, 70, 2, 3, 3, 1, 1, 1)};
+      make_shape(2, 1, 28, 28, 6, 5, 5, 1, 0, 1),  make_shape(1, 3, 9, 7, 4, 3, 3, 2, 1, 1),
+      make_shape(2, 2, 8, 8, 3, 3, 2, 1, 2, 2),    make_shape(3, 5, 6, 6, 2, 1, 1, 1, 0, 1),
+      make_shape(1, 2, 11, 5, 17, 3, 5, 3, 2, 1),  make_shape(1, 4, 6, 40, 33, 2, 3, 2, 3, 2),
+      make_shape(2, 1, 4, 4, 1, 4, 4, 1, 0, 1),    make_shape(1, 40, 70, 70, 2, 3, 3, 1, 1, 1),
+      make_shape(2, 3, 16, 16, 20, 1, 1, 2, 0, 1), make_shape(2, 4, 18, 35, 34, 3, 3, 2, 1, 1),
+      make_shape(1, 2, 23, 19, 3, 4, 3, 4, 1, 3)};
   ConvShape uneven = make_shape(2, 2, 9, 12, 3, 3, 2, 1, 0, 1);
   uneven.stride_h = 2, uneven.pad_w = 1, uneven.dilation_w = 3;
   uneven.out_height = (9 - 2 - 1) / 2 + 1;
@@ -122,6 +124,26 @@ TEST_CASE("conv2d: every kernel set gives the scalar bits") {
   }
   compare_sets<double>(find_accumulator("fp64_fused"), find_format("fp64"), DataKind::kSmall,
                        false);
+}
+
+TEST_CASE("conv2d: zeros between the pixels of dy make +0 of -0") {
+  // Pixel (1, 1) is seen through tap (1, 1) alone: -2^-200 rounded to -0. Then come the other taps
+  // times zero: with positive weights they make it +0, with negative ones it stays.
+  for (const float others : {1.0f, -1.0f}) {
+    for (const int64_t out_channels : {1, 2}) {
+      ConvShape s = make_shape(1, 1, 17, 17, out_channels, 3, 3, 2, 0, 1);
+      std::vector<float> w(w_size(s), others), dy(y_size(s), 0x1p-100f);
+      w[4] = -0x1p-100f;
+      for (size_t i = y_size(s) / static_cast<size_t>(out_channels); i < dy.size(); ++i) dy[i] = 0;
+      const Accumulator& accumulator = find_accumulator("fp32_fused");
+      const std::vector<float> x(x_size(s));
+      const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, false);
+      CHECK(std::signbit(want.dx[17 + 1]) == (others < 0));
+      for (const KernelSet* set : available_kernel_sets()) {
+        CHECK(same_bits(convolve(*set, s, accumulator, x, w, dy, false).dx, want.dx));
+      }
+    }
+  }
 }
 
 TEST_CASE("conv2d: gradients are the derivative of sum(y * dy)") {

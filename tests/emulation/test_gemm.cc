@@ -64,6 +64,7 @@ std::vector<Problem> problems() {
   list.push_back({false, false, false, true, 3, 5, 0});
   list.push_back({false, false, true, true, 3, 40, 600});  // three blocks of k
   list.push_back({true, true, false, true, 128, 65, 300});
+  list.push_back({false, false, true, true, 17, 2090, 2});  // few rows, many columns
   return list;
 }
 
@@ -156,6 +157,20 @@ TEST_CASE("gemm: bits do not depend on the number of threads") {
     for (const auto& result : results) {
       CHECK(same_bits(result.c, results[0].c));
       CHECK(same_bits(result.events, results[0].events));
+    }
+  }
+}
+
+TEST_CASE("gemm: few rows, many columns, several blocks of k") {
+  const Problem p{true, false, false, false, 20, 2100, 800};
+  const Accumulator& accumulator = find_accumulator("fp32_fused");
+  const Format& inputs = find_format("fp32");
+  const auto want = multiply<float>(scalar_kernels(), p, accumulator, DataKind::kWide, inputs);
+  for (const KernelSet* set : available_kernel_sets()) {
+    for (const int threads : {1, 2}) {
+      const ThreadCountGuard guard(threads);
+      const auto got = multiply<float>(*set, p, accumulator, DataKind::kWide, inputs);
+      CHECK(same_bits(got.c, want.c));
     }
   }
 }

@@ -119,14 +119,18 @@ TEST_CASE("kernel sets: sums inside batch_norm, softmax and losses have the scal
     for (int64_t i = 0; i < kRows; ++i)
       target[static_cast<size_t>(i)] = static_cast<int32_t>(i * 97);
     const auto losses = [&](const Kernels<float>& k) {
-      std::vector<float> out(4 * x.size() + 2);
+      std::vector<float> out(3 * x.size() + 1);
+      const float dloss = 0.5f;
+      CrossEntropyArgs<float> ce{.batch = kRows, .classes = kCols};
+      ce.x = x.data(), ce.target = target.data(), ce.accumulator = &accumulator;
+      ce.dloss = &dloss;
       float *y = out.data(), *dx = y + x.size(), *dx2 = dx + x.size();
       k.softmax(x.data(), y, kRows, kCols, accumulator);
       k.softmax_backward(y, dy.data(), dx, kRows, kCols, accumulator);
-      k.cross_entropy_backward(x.data(), target.data(), 0.5f, dx2, kRows, kCols, accumulator);
-      k.mse_loss_backward(x.data(), dy.data(), 3.0f, dx2 + x.size(), kRows * kCols);
-      k.cross_entropy(x.data(), target.data(), &out[4 * x.size()], kRows, kCols, accumulator);
-      k.mse_loss(x.data(), dy.data(), &out[4 * x.size() + 1], kRows * kCols, accumulator);
+      ce.out = dx2;
+      k.cross_entropy_backward(ce);
+      ce.out = &out[3 * x.size()];
+      k.cross_entropy(ce);
       return out;
     };
     const auto want_losses = losses(scalar_kernels().f32);
@@ -159,31 +163,100 @@ TEST_CASE("softmax and losses: gradients") {
     k.softmax(x.data(), y.data(), kRows, kCols, fp64());
     return dot(y, dy);
   });
-  k.cross_entropy_backward(x.data(), target.data(), 1.5, dx.data(), kRows, kCols, fp64());
+  const double dloss = 1.5;
+  CrossEntropyArgs<double> ce{.batch = kRows, .classes = kCols};
+  ce.x = x.data(), ce.target = target.data(), ce.dloss = &dloss, ce.accumulator = &fp64();
+  ce.out = dx.data();
+  k.cross_entropy_backward(ce);
   check_gradient(x, dx, [&] {
     double loss;
-    k.cross_entropy(x.data(), target.data(), &loss, kRows, kCols, fp64());
+    ce.out = &loss;
+    k.cross_entropy(ce);
     return 1.5 * loss;
   });
-  k.mse_loss_backward(x.data(), dy.data(), 1.5, dx.data(), kRows * kCols);
-  check_gradient(x, dx, [&] {
-    double loss;
-    k.mse_loss(x.data(), dy.data(), &loss, kRows * kCols, fp64());
-    return 1.5 * loss;
-  });
+}
+
+TEST_CASE(
+    "cross_entropy: with every option, every kernel set and thread count has the scalar bits") {
+  // 1500 rows of 21 classes, (N,C,S): several tiles, whose last is short and which cross images.
+  constexpr int64_t kBatch = 4, kClasses = 21, kSpatial = 375, kRows = kBatch * kSpatial;
+  const auto x = data<float>(kBatch * kClasses * kSpatial, 8), dloss = data<float>(kRows, 9);
+  auto weight = data<float>(kClasses, 10);
+  for (float& w : weight) w = 1.5f + w;
+  std::vector<int32_t> target(kRows);
+  for (int32_t i = 0; i < kRows; ++i) target[static_cast<size_t>(i)] = i % 23 == 22 ? -7 : i % 21;
+  for (const Accumulator& accumulator : accumulators()) {
+    for (const LossReduction reduction : {LossReduction::kMean, LossReduction::kNone}) {
+      const auto results = [&](const Kernels<float>& k) {
+        std::vector<float> loss(kRows), dx(x.size());
+        CrossEntropyArgs<float> ce{.batch = kBatch, .classes = kClasses, .spatial = kSpatial};
+        ce.x = x.data(), ce.target = target.data(), ce.class_weight = weight.data();
+        ce.ignore_index = -7, ce.label_smoothing = 0.1, ce.reduction = reduction;
+        ce.dloss = dloss.data(), ce.accumulator = &accumulator;
+        ce.out = loss.data();
+        k.cross_entropy(ce);
+        ce.out = dx.data();
+        k.cross_entropy_backward(ce);
+        loss.insert(loss.end(), dx.begin(), dx.end());
+        return loss;
+      };
+      const auto want = results(scalar_kernels().f32);
+      for (const KernelSet* set : available_kernel_sets()) {
+        for (const int threads : {1, 2}) {
+          const ThreadCountGuard guard(threads);
+          CAPTURE(set->name);
+          CAPTURE(accumulator.name);
+          CHECK(same_bits(results(set->f32), want));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cross_entropy: a row's bits do not depend on the rows around it or on the layout") {
+  constexpr int64_t kRows = 500, kClasses = 21;
+  const auto x = data<double>(kRows * kClasses, 11);
+  std::vector<double> turned(x.size());  // (1,C,S)
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t c = 0; c < kClasses; ++c) {
+      turned[static_cast<size_t>(c * kRows + row)] = x[static_cast<size_t>(row * kClasses + c)];
+    }
+  }
+  std::vector<int32_t> target(kRows);
+  for (int32_t i = 0; i < kRows; ++i) target[static_cast<size_t>(i)] = i % 21;
+  std::vector<double> together(kRows), spread(kRows), alone(kRows);
+  CrossEntropyArgs<double> ce{.batch = kRows, .classes = kClasses};
+  ce.x = x.data(), ce.target = target.data(), ce.reduction = LossReduction::kNone;
+  ce.accumulator = &fp64(), ce.out = together.data();
+  const auto& k = active_kernels().f64;
+  k.cross_entropy(ce);
+  ce.batch = 1, ce.spatial = kRows, ce.x = turned.data(), ce.out = spread.data();
+  k.cross_entropy(ce);
+  ce.spatial = 1;
+  for (int64_t row = 0; row < kRows; ++row) {
+    ce.x = &x[static_cast<size_t>(row * kClasses)], ce.target = &target[static_cast<size_t>(row)];
+    ce.out = &alone[static_cast<size_t>(row)];
+    k.cross_entropy(ce);
+  }
+  CHECK(same_bits(spread, together));
+  CHECK(same_bits(alone, together));
 }
 
 TEST_CASE("cross_entropy: equal logits give log(classes), large logits do not overflow") {
   const std::vector<double> equal(8, 1e300);
   const std::vector<int32_t> target = {0, 3};
   double loss = 0;
-  active_kernels().f64.cross_entropy(equal.data(), target.data(), &loss, 2, 4, fp64());
+  CrossEntropyArgs<double> ce{.batch = 2, .classes = 4};
+  ce.x = equal.data(), ce.target = target.data(), ce.out = &loss, ce.accumulator = &fp64();
+  active_kernels().f64.cross_entropy(ce);
   CHECK(std::fabs(loss - 1.3862943611198906) <= 2 * 0x1p-52);  // 2 ln 2, half an ulp + log's ulp
   const std::vector<float> steep = {0, 200};
   const int32_t first = 0;
   float steep_loss = 0;
-  active_kernels().f32.cross_entropy(steep.data(), &first, &steep_loss, 1, 2,
-                                     find_accumulator("fp32_fused"));
+  CrossEntropyArgs<float> one{.batch = 1, .classes = 2};
+  one.x = steep.data(), one.target = &first, one.out = &steep_loss;
+  one.accumulator = &find_accumulator("fp32_fused");
+  active_kernels().f32.cross_entropy(one);
   CHECK(steep_loss == 200);
 }
 

@@ -1,9 +1,10 @@
-// SGD, Adam and AdamW: textbook formulas in double, FP16 arithmetic step by step, and the
-// statistics.
+// The update rules: textbook formulas in double, FP16 arithmetic step by step, Kahan's
+// compensation, and the statistics. tests/integration/test_torch_optimizers.py compares with torch.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
+#include "emulation/scalar/optimizer.h"
 #include "tests/emulation/kernel_test_util.h"
 
 namespace lockstep {
@@ -16,6 +17,32 @@ OptimizerFormats uniform_formats(const char* name) {
           .weight = &format,
           .rounding = Rounding::kNearestEven,
           .key = {}};
+}
+
+template <typename T>
+OptimizerArrays<T> arrays(int64_t count, T* weight, const T* grad, std::vector<T*> states,
+                          T* update, const OptimizerFormats& formats, int64_t step = 2) {
+  OptimizerArrays<T> a{.count = count,
+                       .weight = weight,
+                       .grad = grad,
+                       .state_count = static_cast<int>(states.size()),
+                       .update = update,
+                       .step = step,
+                       .formats = formats};
+  std::copy(states.begin(), states.end(), a.states.begin());
+  return a;
+}
+
+SgdRule sgd(double lr, double momentum = 0, double decay = 0) {
+  return {.lr = lr, .weight_decay = decay, .momentum = momentum};
+}
+AdamRule adam(double lr, double beta1, double beta2, double eps, double decay, bool decoupled) {
+  return {.lr = lr,
+          .weight_decay = decay,
+          .decoupled_weight_decay = decoupled,
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .eps = eps};
 }
 
 // Every operation of the tests below is one rounding of a double result.
@@ -31,8 +58,9 @@ TEST_CASE("sgd: three steps by hand") {
   const double grad = 1;
   UpdateStats stats;
   const auto step = [&](bool first) {
-    active_kernels().f64.sgd(
-        {1, &w, &grad, &buffer, &update, 0.25, 0.5, 0.5, first, uniform_formats("fp64")}, &stats);
+    scalar_optimizer(
+        sgd(0.25, 0.5, 0.5),
+        arrays(1, &w, &grad, {&buffer}, &update, uniform_formats("fp64"), first ? 1 : 2), &stats);
   };
   step(true);  // g = 2, buf = 2
   CHECK(w == 1.5);
@@ -63,9 +91,9 @@ TEST_CASE("adam: the formulas of torch.optim, coupled and decoupled decay") {
       v_want = b2 * v_want + (1 - b2) * g * g;
       const double root = std::sqrt(v_want) / std::sqrt(1 - std::pow(b2, double(t))) + eps;
       w_want -= lr / (1 - std::pow(b1, double(t))) * m_want / root;
-      active_kernels().f64.adam({1, &w, &grad, &m, &v, &update, lr, b1, b2, eps, decay, decoupled,
-                                 t, uniform_formats("fp64")},
-                                nullptr);
+      scalar_optimizer(adam(lr, b1, b2, eps, decay, decoupled),
+                       arrays(1, &w, &grad, {&m, &v}, &update, uniform_formats("fp64"), t),
+                       nullptr);
       // About 16 roundings per step, relative to numbers below 1, five steps.
       constexpr double kTolerance = 16 * 5 * 0x1p-53;
       CHECK(std::fabs(w - w_want) <= kTolerance);
@@ -83,9 +111,9 @@ TEST_CASE("optimizers: FP16 arithmetic rounds every elementary operation") {
   const auto old_buffer = buffer;
   std::vector<float> update(5000);
   UpdateStats stats;
-  active_kernels().f32.sgd(
-      {5000, w.data(), grads.data(), buffer.data(), update.data(), 0.05, 0.9, 1e-4, false, formats},
-      &stats);
+  scalar_optimizer(sgd(0.05, 0.9, 1e-4),
+                   arrays(5000, w.data(), grads.data(), {buffer.data()}, update.data(), formats),
+                   &stats);
   uint64_t stagnant = 0;
   for (size_t i = 0; i < w.size(); ++i) {
     const double g = fp16(grads[i] + fp16(fp16(1e-4) * weights[i]));
@@ -101,38 +129,36 @@ TEST_CASE("optimizers: FP16 arithmetic rounds every elementary operation") {
 
   // Adam's eps of 1e-8 is zero in FP16: a zero gradient gives 0 / 0.
   float weight = 1, grad = 0, m = 0, v = 0, dw = 0;
-  active_kernels().f32.adam(
-      {1, &weight, &grad, &m, &v, &dw, 1e-3, 0.9, 0.999, 1e-8, 0, false, 1, formats}, nullptr);
+  const AdamRule rule = adam(1e-3, 0.9, 0.999, 1e-8, 0, false);
+  const float& g = grad;
+  scalar_optimizer(rule, arrays(1, &weight, &g, {&m, &v}, &dw, formats, 1), nullptr);
   CHECK(std::isnan(weight));
   weight = 1, m = 0, v = 0;
-  active_kernels().f32.adam({1, &weight, &grad, &m, &v, &dw, 1e-3, 0.9, 0.999, 1e-8, 0, false, 1,
-                             uniform_formats("fp32")},
-                            nullptr);
+  scalar_optimizer(rule, arrays(1, &weight, &g, {&m, &v}, &dw, uniform_formats("fp32"), 1),
+                   nullptr);
   CHECK(weight == 1);
 }
 
-TEST_CASE("optimizers: FP32 is float arithmetic, whatever the sets and threads") {
+TEST_CASE("optimizers: FP32 is float arithmetic, whatever the threads") {
   const auto weights = make_data<float>(20000, DataKind::kSmall, find_format("fp32"), 1);
   const auto grads = make_data<float>(20000, DataKind::kWide, find_format("fp32"), 2);
   std::vector<float> update(20000);
-  for (const KernelSet* set : available_kernel_sets()) {
-    UpdateStats first;
-    for (const int threads : {1, 2}) {
-      const ThreadCountGuard guard(threads);
-      auto w = weights;
-      UpdateStats stats;
-      set->f32.sgd({20000, w.data(), grads.data(), nullptr, update.data(), 0.05, 0, 0, true,
-                    uniform_formats("fp32")},
-                   &stats);
-      for (size_t i = 0; i < w.size(); ++i) {
-        const float dw = -0.05f * grads[i];
-        REQUIRE(w[i] == weights[i] + dw);
-      }
-      if (threads == 1) first = stats;
-      CHECK(stats.update_sq == first.update_sq);
-      CHECK(stats.weight_sq == first.weight_sq);
-      CHECK(stats.stagnant == first.stagnant);
+  UpdateStats first;
+  for (const int threads : {1, 2}) {
+    const ThreadCountGuard guard(threads);
+    auto w = weights;
+    UpdateStats stats;
+    scalar_optimizer(
+        sgd(0.05),
+        arrays(20000, w.data(), grads.data(), {}, update.data(), uniform_formats("fp32")), &stats);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const float dw = -0.05f * grads[i];
+      REQUIRE(w[i] == weights[i] + dw);
     }
+    if (threads == 1) first = stats;
+    CHECK(stats.update_sq == first.update_sq);
+    CHECK(stats.weight_sq == first.weight_sq);
+    CHECK(stats.stagnant == first.stagnant);
   }
 }
 
@@ -149,8 +175,8 @@ TEST_CASE("optimizers: stochastic weight rounding keeps small updates on average
     formats.key = {.seed = 1, .stream = 0, .site = 3, .step = 7};
     std::vector<float> w(kCount, 1);
     UpdateStats stats;
-    active_kernels().f32.sgd(
-        {kCount, w.data(), grads.data(), nullptr, update.data(), 1, 0, 0, true, formats}, &stats);
+    scalar_optimizer(sgd(1), arrays(kCount, w.data(), grads.data(), {}, update.data(), formats),
+                     &stats);
     const double moved = static_cast<double>(kCount - stats.stagnant);
     if (rounding == Rounding::kNearestEven) {
       CHECK(moved == 0);
@@ -177,7 +203,7 @@ TEST_CASE("optimizers: the weight is rounded once, whatever the mode") {
   for (const Row& row : rows) {
     formats.rounding = row.rounding;
     float w = 1, update = 0;
-    active_kernels().f32.sgd({1, &w, &row.grad, nullptr, &update, 1, 0, 0, true, formats}, nullptr);
+    scalar_optimizer(sgd(1), arrays(1, &w, &row.grad, {}, &update, formats), nullptr);
     CAPTURE(to_string(row.rounding));
     CHECK(w == row.want);
   }
@@ -189,7 +215,7 @@ TEST_CASE("optimizers: narrow arithmetic adds wider numbers with one rounding") 
   formats.state = &find_format("fp32");
   float w = 0, update = 0, buffer = 0x1p-100f;
   const float grad = 257;
-  active_kernels().f32.sgd({1, &w, &grad, &buffer, &update, 1, 1, 0, false, formats}, nullptr);
+  scalar_optimizer(sgd(1, 1), arrays(1, &w, &grad, {&buffer}, &update, formats), nullptr);
   CHECK(buffer == 258);
 }
 
@@ -200,23 +226,12 @@ TEST_CASE("optimizers: measurements tell what the roundings did") {
   const std::vector<float> grads(count, 0x1p-12f);
   std::vector<float> w(count, 1), m(count), v(count), update(count);
   TensorStats of_weight, of_update, of_m, of_v;
-  AdamArgs<float> args{.count = static_cast<int64_t>(count),
-                       .weight = w.data(),
-                       .grad = grads.data(),
-                       .exp_avg = m.data(),
-                       .exp_avg_sq = v.data(),
-                       .update = update.data(),
-                       .lr = 0x1p-13,
-                       .beta1 = 0.9,
-                       .beta2 = 0.999,
-                       .eps = 0x1p-10,
-                       .weight_decay = 0,
-                       .decoupled_weight_decay = false,
-                       .step = 1,
-                       .formats = uniform_formats("fp16"),
-                       .measured = {&of_weight, &of_update, {&of_m, &of_v}}};
+  const AdamRule rule = adam(0x1p-13, 0.9, 0.999, 0x1p-10, 0, false);
+  auto args = arrays(static_cast<int64_t>(count), w.data(), grads.data(), {m.data(), v.data()},
+                     update.data(), uniform_formats("fp16"), 1);
+  args.measured = {&of_weight, &of_update, {&of_m, &of_v}};
   UpdateStats stats;
-  active_kernels().f32.adam(args, &stats);
+  scalar_optimizer(rule, args, &stats);
   CHECK(of_v.count == count);
   CHECK(of_v.to_zero == count);
   CHECK(of_v.source_zero == 0);
@@ -238,9 +253,9 @@ TEST_CASE("optimizers: measurements tell what the roundings did") {
   CHECK(of_v.bits_hash == kept(v));
   // Asking changes no bit.
   std::vector<float> w2(count, 1), m2(count), v2(count);
-  args.weight = w2.data(), args.exp_avg = m2.data(), args.exp_avg_sq = v2.data();
+  args.weight = w2.data(), args.states = {m2.data(), v2.data()};
   args.measured = {};
-  active_kernels().f32.adam(args, nullptr);
+  scalar_optimizer(rule, args, nullptr);
   CHECK(same_bits(w, w2));
   CHECK(same_bits(m, m2));
   CHECK(same_bits(v, v2));
@@ -254,18 +269,9 @@ TEST_CASE("optimizers: without narrow formats a measurement is quantize's") {
   formats.weight = &find_format("bf16");
   std::vector<float> w = weights, update(9000), exact(9000), rounded(9000);
   TensorStats measured, want;
-  active_kernels().f32.sgd({.count = 9000,
-                            .weight = w.data(),
-                            .grad = grads.data(),
-                            .momentum_buffer = nullptr,
-                            .update = update.data(),
-                            .lr = 0x1p-4,
-                            .momentum = 0,
-                            .weight_decay = 0,
-                            .first_step = true,
-                            .formats = formats,
-                            .measured = {.weight = &measured}},
-                           nullptr);
+  auto args = arrays(9000, w.data(), grads.data(), {}, update.data(), formats);
+  args.measured.weight = &measured;
+  scalar_optimizer(sgd(0x1p-4), args, nullptr);
   uint64_t whole = 0;  // sums that are floats, most of them
   for (size_t i = 0; i < exact.size(); ++i) {
     exact[i] = weights[i] + update[i];
@@ -294,9 +300,9 @@ TEST_CASE("optimizers: states follow their own rounding and key") {
   formats.state = &find_format("bf16");
   formats.state_rounding = Rounding::kStochastic;
   formats.state_keys[0] = {.seed = 1, .stream = 0, .site = 3, .step = 7};
-  active_kernels().f32.sgd(
-      {kCount, w.data(), grads.data(), buffer.data(), update.data(), 1, 0.5, 0, true, formats},
-      nullptr);
+  scalar_optimizer(
+      sgd(1, 0.5),
+      arrays(kCount, w.data(), grads.data(), {buffer.data()}, update.data(), formats, 1), nullptr);
   const auto up = static_cast<double>(std::count(buffer.begin(), buffer.end(), 1 + 0x1p-7f));
   const auto down = static_cast<double>(std::count(buffer.begin(), buffer.end(), 1.0f));
   CHECK(up + down == kCount);
@@ -311,13 +317,74 @@ TEST_CASE("adam: with beta1 <= 0.5 the average is formed from the gradient's sid
   for (int sample = 0; sample < 100; ++sample) {
     const double grad = 1.0 / (3 + sample), start = 1.0 / (7 + 2 * sample);
     double w = 0.5, m = start, v = 1, update = 0;
-    active_kernels().f64.adam({1, &w, &grad, &m, &v, &update, 0.01, kBeta1, 0.99, 1e-8, 0, false, 2,
-                               uniform_formats("fp64")},
-                              nullptr);
+    scalar_optimizer(adam(0.01, kBeta1, 0.99, 1e-8, 0, false),
+                     arrays(1, &w, &grad, {&m, &v}, &update, uniform_formats("fp64")), nullptr);
     CHECK(m == grad - (grad - start) * (1 - weight));
     differ += m != start + weight * (grad - start);
   }
   CHECK(differ > 0);
+}
+
+TEST_CASE("kahan: steps below half an ulp add up, to nearest they stand still") {
+  // BF16 at 1: spacing 2^-7. 64 steps of 2^-10 make 2^-4, which is 8 spacings.
+  const Format& bf16 = find_format("bf16");
+  OptimizerFormats formats = uniform_formats("fp32");
+  formats.weight = &bf16;
+  const float grad = -0x1p-10f;
+  float plain = 1, kept = 1, lost = 0, update = 0;
+  uint64_t stagnant = 0;
+  for (int step = 0; step < 64; ++step) {
+    scalar_optimizer(sgd(1), arrays(1, &plain, &grad, {}, &update, formats), nullptr);
+    auto args = arrays(1, &kept, &grad, {}, &update, formats);
+    args.compensation = &lost;
+    UpdateStats stats;
+    scalar_optimizer(sgd(1), args, &stats);
+    stagnant += stats.stagnant;
+    // The weight and what it lacks are together the exact sum: all of it fits in the two.
+    CHECK(double(kept) - double(lost) == 1 + (step + 1) * 0x1p-10);
+    CHECK(round_to_format(lost, bf16, Rounding::kNearestEven) == lost);
+  }
+  CHECK(plain == 1);
+  CHECK(kept == 1 + 0x1p-4f);
+  CHECK(stagnant == 64 - 8);  // one step in eight moves the weight
+}
+
+TEST_CASE("rmsprop and adagrad: two steps by hand") {
+  // Squares of 2 and 4, eps 0: all roots are exact.
+  const OptimizerFormats fp64 = uniform_formats("fp64");
+  double w = 1, sum = 0, update = 0, grad = 2;
+  const AdagradRule adagrad{.lr = 0.5, .lr_decay = 1};
+  const double& g = grad;
+  scalar_optimizer(adagrad, arrays(1, &w, &g, {&sum}, &update, fp64, 1), nullptr);
+  CHECK(sum == 4);
+  CHECK(w == 0.5);  // -0.5 * 2 / 2
+  sum = 0, grad = 4;
+  scalar_optimizer(adagrad, arrays(1, &w, &g, {&sum}, &update, fp64, 3), nullptr);
+  CHECK(w == 0.5 - 0.5 / 3);  // lr / (1 + 2)
+
+  // v = 0 + 0.5 * 8^2 = 32; a = 4; v - a^2 = 16: the gradient over 4; buf = 2; w -= 0.5 * 2.
+  double square = 0, average = 0, buffer = 0;
+  w = 1, grad = 8;
+  const RmspropRule rule{.lr = 0.5, .alpha = 0.5, .momentum = 0.5, .centered = true};
+  scalar_optimizer(rule, arrays(1, &w, &g, {&square, &average, &buffer}, &update, fp64), nullptr);
+  CHECK(square == 32);
+  CHECK(average == 4);
+  CHECK(buffer == 2);
+  CHECK(w == 0);
+}
+
+TEST_CASE("lion: the sign of the mix moves the weight; zero stands still, NaN is kept") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double grads[] = {1, -1, 0, nan};
+  double w[] = {1, 1, 1, 1}, m[] = {0, 0, 0, 0}, update[4];
+  const LionRule rule{
+      .lr = 0.25, .weight_decay = 0.5, .decoupled_weight_decay = true, .beta1 = 0.5, .beta2 = 0.75};
+  scalar_optimizer(rule, arrays(4, w, grads, {m}, update, uniform_formats("fp64")), nullptr);
+  CHECK(w[0] == 1 - 0.125 - 0.25);
+  CHECK(w[1] == 1 - 0.125 + 0.25);
+  CHECK(w[2] == 1 - 0.125);
+  CHECK(std::isnan(w[3]));
+  CHECK(m[0] == 0.25);
 }
 
 }  // namespace lockstep

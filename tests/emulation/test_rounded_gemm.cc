@@ -130,6 +130,15 @@ TEST_CASE("rounded gemm: one pass gives the bits and the statistics of four") {
   }
 }
 
+TEST_CASE("rounded gemm: few rows, many columns, several blocks of k") {
+  for (const KernelSet* set : available_kernel_sets()) {
+    if (set == &scalar_kernels()) continue;  // it has no such blocks
+    const KernelSetGuard guard(*set);
+    compare_with_passes({false, false, 16, 2100, 800}, "fp32_fused", DataKind::kWide,
+                        {to("fp16"), to("fp16"), to("fp16")});
+  }
+}
+
 TEST_CASE("rounded gemm: every way of rounding, and operands taken as they are") {
   QuantizeSpec observed = to("fp16");
   observed.measure_only = true;

@@ -3,7 +3,8 @@
 # with an NVIDIA GPU and its driver, and runs it there. README.md beside this file tells the recipe.
 #   run.sh pack FOLDER [VECTORS.csv] [RECORDINGS]   on a machine with nvcc; at most 64 MiB
 #   FOLDER/run.sh check OUT [OPTION...]             on the machine with the GPU
-# `check` writes OUT/verify-hardware.json and .txt and ends with the exit code of `lockstep verify`.
+# `check` writes OUT/verify-hardware.json and .txt and ends with the exit code of `lockstep verify`: 3
+# where not one unit of a GPU ran.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -54,8 +55,8 @@ check() {
   [ ! -f "$here/vectors.csv" ] || options=(--vectors "$here/vectors.csv")
   {
     nvidia-smi -L 2>/dev/null || echo "no nvidia-smi"
-    "${program[@]}" verify --hardware "${options[@]}" --json "$out/verify-hardware.json" \
-      --overwrite "$@" || code=$?
+    "${program[@]}" verify --hardware "${options[@]}" --require "NVIDIA GPUs" \
+      --json "$out/verify-hardware.json" --overwrite "$@" || code=$?
     echo "exit code $code"
   } >"$out/verify-hardware.txt" 2>&1
   cat "$out/verify-hardware.txt"

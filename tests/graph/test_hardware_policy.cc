@@ -74,6 +74,15 @@ TEST_CASE("hardware: TF32 factors are truncated unless the policy says how they 
   CHECK(rounding(
             lower_net(small_net(), parse_policy("extends = 'tf32'\n[gemm]\ntf32_input = 'truncate'",
                                                 "test.toml"))) == Rounding::kTowardZero);
+  // The unit's switch says it, too; both must agree.
+  const Lowered switched =
+      lower_on("extends = 'tf32'\n[gemm]\naccumulator = 'hopper_tf32+nearest_even'", "hopper");
+  CHECK(rounding(switched) == Rounding::kNearestEven);
+  CHECK(unit(switched, "conv1", "conv2d") == "hopper_tf32+nearest_even");
+  CHECK(has(problems_on("extends = 'tf32'\n[gemm]\ntf32_input = 'truncate'\n"
+                        "accumulator = 'hopper_tf32+nearest_away'",
+                        "hopper"),
+            "tf32_input says toward_zero, must be the same"));
 }
 
 TEST_CASE("hardware: a CPU's BF16 conversion flushes") {
@@ -132,7 +141,8 @@ TEST_CASE("accumulators with operand formats: by policy where they fit, by rule 
   CHECK(unit(net, "conv1", "conv2d") == "hopper_fp16");
   CHECK(unit(net, "fc1", "linear") == "fp32_fused");
   CHECK(has(problems_of(small_net(), "[gemm]\naccumulator = 'hopper_fp16'"),
-            "no sum of products has factors that it takes"));
+            "no sum of products has factors that it takes; `lockstep list accumulators` tells "
+            "them; without the accumulator `lockstep explain` shows every sum's factors"));
   CHECK(has(problems_of(small_net(),
                         "[[rule]]\nop = 'linear'\naccumulator = 'hopper_bf16+positive_zero'"),
             "hopper_bf16+positive_zero does not take fp32 x fp32"));

@@ -112,14 +112,17 @@ TEST_CASE("shape rules: what they refuse, and that they say why") {
   CHECK(contains(refusal("linear", {floats({5, 7}), floats({3, 7}), floats({4})}), "must be [3]"));
   CHECK(contains(refusal("linear", {floats({5, 7})}), "has 1 operands, must have 2 to 3"));
   CHECK(contains(refusal("linear", {ints({5, 7}), floats({3, 7})}), "must be floating"));
-  CHECK(contains(refusal("matmul", {floats({2, 3, 4}), floats({3, 4, 5})}), "not broadcast"));
+  CHECK(contains(refusal("matmul", {floats({2, 3, 4}), floats({3, 4, 5})}), "do not broadcast"));
+  CHECK(contains(refusal("matmul", {floats({4}), floats({4, 5})}), "at least 2 dimensions"));
   CHECK(contains(refusal("matmul", {floats({3, 4}), floats({5, 6})}), "inner extents are 4 and 5"));
   const TensorType image = floats({2, 4, 7, 7}), weight = floats({6, 4, 3, 3});
   CHECK(contains(refusal("conv2d", {image, floats({6, 2, 3, 3})}), "expects 2"));
-  CHECK(
-      contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{2}}}), "not supported yet"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{2}}}), "expects 8 in 2"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{0}}}), "at least 1"));
+  CHECK(contains(refusal("conv2d", {image, floats({6, 1, 3, 3})}, {{"groups", int64_t{4}}}),
+                 "must be a multiple of the 4 groups"));
   CHECK(contains(refusal("conv2d", {image, weight}, {{"stride", Shape{0, 1}}}), "at least 1"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"padding", Shape{1, 1, 1}}}), "must have 2"));
+  CHECK(contains(refusal("conv2d", {image, weight}, {{"padding", Shape{1, 1, 1}}}), "1, 2 or 4"));
   CHECK(contains(refusal("conv2d", {image, floats({6, 4, 9, 9})}), "does not fit"));
   CHECK(contains(refusal("conv2d", {image, weight}, {{"strides", Shape{1, 1}}}),
                  "did you mean 'stride'?"));
@@ -138,7 +141,7 @@ TEST_CASE("shape rules: what they refuse, and that they say why") {
   CHECK(contains(refusal("sum_to", {floats({4, 2})}, {{"shape", Shape{3}}}), "do not broadcast"));
   CHECK(contains(refusal("sum_to", {floats({4, 1})}, {{"shape", Shape{4, 2}}}), "must broadcast"));
   CHECK(contains(refusal("reshape", {floats({4, 6})}, {{"shape", Shape{5, 5}}}), "25 elements"));
-  CHECK(contains(refusal("softmax", {floats({4, 6})}, {{"dim", int64_t{0}}}), "must be -1 or 1"));
+  CHECK(contains(refusal("softmax", {floats({4, 6})}, {{"dim", int64_t{2}}}), "must be -2 to 1"));
   CHECK(contains(refusal("cross_entropy", {floats({8, 10}), ints({7})}), "must be [8]"));
   CHECK(contains(refusal("cross_entropy", {floats({8, 10}), floats({8})}), "integer"));
   CHECK(contains(refusal("mse_loss", {floats({8, 10}), floats({8})}), "the shape of x"));

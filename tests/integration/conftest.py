@@ -44,6 +44,14 @@ def mnist():
     return path
 
 
+@pytest.fixture(scope="session")
+def corpus():
+    path = SHARED / "data" / "tinyshakespeare" / "input.txt"
+    if not path.exists():
+        pytest.skip("no text corpus beside the checkout (../shared/data/tinyshakespeare)")
+    return path
+
+
 def datasets(path):
     """Every dataset of an HDF5 file as {name: array}."""
     found = {}

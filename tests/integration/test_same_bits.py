@@ -17,11 +17,28 @@ def instruction_sets():
     return sets
 
 
-@pytest.mark.parametrize("model,steps,batch,lanes", [
-    ("mlp", 6, 16, LANES),
-    ("lenet", 2, 3, LANES),
-])
-def test_threads_and_instruction_sets(lockstep, tmp_path, model, steps, batch, lanes):
+# Evaluation after two steps where the held-out set is small; sizes small enough for scalar loops.
+FEW_LANES = "fp32,torch-autocast-fp16,pure-fp16"
+TEXT = ["--data", "grammar:10000"]
+CASES = {
+    "mlp": (LANES, ["--data", "synthetic:500", "--steps", 6, "--batch", 16, "--eval-every", 2]),
+    "lenet": (LANES, ["--data", "synthetic:500", "--steps", 2, "--batch", 3, "--eval-every", 2]),
+    "resnet20": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "width=8"]),
+    "unet": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "width=8"]),
+    "detector": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "width=8"]),
+    "vae": (FEW_LANES, ["--data", "synthetic:50", "--batch", 4, "--size", "hidden=50"]),
+    "vit": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "layers=1,width=32"]),
+    "gpt": (FEW_LANES, [*TEXT, "--batch", 2, "--size", "layers=1,width=32,context=40"]),
+    "bert": (FEW_LANES, [*TEXT, "--batch", 2, "--size", "layers=1,width=32,context=40"]),
+    "lstm": (FEW_LANES, [*TEXT, "--batch", 2, "--size", "embedding=16,hidden=40,context=24"]),
+}
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_threads_and_instruction_sets(lockstep, tmp_path, model):
+    lanes, options = CASES[model]
+    if "--steps" not in options:
+        options = ["--steps", 1, *options]
     sets = instruction_sets()
     if len(sets) < 3:
         print(f"SKIPPED: this CPU offers only {sets}")
@@ -29,8 +46,7 @@ def test_threads_and_instruction_sets(lockstep, tmp_path, model, steps, batch, l
     paths = []
     for simd, threads in runs:
         path = tmp_path / f"{simd}-{threads}.h5"
-        lockstep("replay", model, "--data", "synthetic:500", "--steps", steps, "--batch", batch,
-                 "--lanes", lanes, "--simd", simd, "--threads", threads, "--eval-every", 2,
+        lockstep("replay", model, *options, "--lanes", lanes, "--simd", simd, "--threads", threads,
                  "--checkpoint-every", 2, "-o", path)
         paths.append(path)
     for path in paths[1:]:

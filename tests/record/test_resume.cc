@@ -126,7 +126,7 @@ TEST_CASE("a file of another run is not gone on with") {
   SUBCASE("options: every difference is listed") {
     SyntheticRun other(40);
     other.options.batch = 7;
-    other.options.optimizer.lr = 0.5;
+    other.options.optimizer.values["lr"] = 0.5;
     const std::string message = resume_error(other, path);
     CHECK(message.find("batch: 64 in the file, 7 now") != std::string::npos);
     CHECK(message.find("optimizer/lr: 0.05 in the file, 0.5 now") != std::string::npos);

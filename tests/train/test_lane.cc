@@ -136,7 +136,7 @@ TEST_CASE("synced: a lane that skips goes on with the reference's optimizer step
   RunOptions options = small_run({"fp32", overflow}, 3);
   options.mode = LaneMode::kSynced;
   options.optimizer.name = "adam";
-  options.optimizer.lr = 0.001;
+  options.optimizer.values["lr"] = 0.001;
   Recorder recorder;
   const RunState end = run(options, recorder);
   CHECK(end.lanes[0].optimizer_step == 3);
@@ -210,7 +210,7 @@ TEST_CASE("synced: a lane whose weights become non-finite every step goes on") {
   // Without a check the overflowing gradients reach the weights; each step starts afresh.
   const std::string overflow = write_policy("overflow_unchecked", "extends = \"pure-fp16\"\n");
   RunOptions options = small_run({"fp32", overflow}, kStepsAfterNonfinite + 3);
-  options.optimizer.lr = 1e9;  // beyond FP16: an infinite step in that lane
+  options.optimizer.values["lr"] = 1e9;  // beyond FP16: an infinite step in that lane
   for (const LaneMode mode : {LaneMode::kFree, LaneMode::kSynced}) {
     options.mode = mode;
     Recorder recorder;
@@ -244,7 +244,7 @@ TEST_CASE("non-finite gradients are found and named without a scaler that checks
 TEST_CASE("the roundings of optimizer states, updates and weights are counted") {
   RunOptions options = small_run({"fp32", "pure-fp16"}, 2);
   options.optimizer.name = "adam";
-  options.optimizer.lr = 0.001;
+  options.optimizer.values["lr"] = 0.001;
   Recorder recorder;
   LockstepRun lockstep_run(options);
   run(lockstep_run, recorder);

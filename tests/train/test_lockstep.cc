@@ -50,7 +50,7 @@ TEST_CASE("going on from a checkpoint gives the bits of a run that was never sto
       RunOptions options = small_run(kAllLanes, 5);
       options.mode = mode;
       options.optimizer.name = optimizer;
-      options.optimizer.lr = optimizer == std::string("adam") ? 0.001 : 0.05;
+      options.optimizer.values["lr"] = optimizer == std::string("adam") ? 0.001 : 0.05;
       options.checkpoint_every = 3;
       options.eval_every = 2;
       Recorder whole;
@@ -87,7 +87,7 @@ TEST_CASE("evaluation covers every held-out example, whatever the batch size") {
   const auto evaluate = [](int64_t batch) {
     RunOptions options = small_run({"fp32", "fp64"}, 1);
     options.batch = batch;
-    options.optimizer.lr = 0;  // the weights stay, so every run judges the same network
+    options.optimizer.values["lr"] = 0;  // the weights stay, so every run judges the same network
     Recorder recorder;
     run(options, recorder);
     REQUIRE(recorder.evaluations.size() == 1);

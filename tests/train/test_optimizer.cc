@@ -12,36 +12,34 @@ namespace {
 
 // One weight, stepped through the table as a lane would.
 struct OneWeight {
-  explicit OneWeight(OptimizerSpec s) : spec(std::move(s)), optimizer(find_optimizer(spec.name)) {}
+  explicit OneWeight(const OptimizerSpec& spec)
+      : optimizer(find_optimizer(spec.name)), numbers(numbers_of(spec)) {}
 
   double step(double gradient) {
-    OptimizerCall<double> call;
+    OptimizerArrays<double> call;
     call.count = 1;
     call.weight = &weight;
     call.grad = &gradient;
-    const size_t state_count = optimizer.state_names(spec).size();
-    for (size_t k = 0; k < state_count; ++k) call.states[k] = &states[k];
+    call.state_count = static_cast<int>(optimizer.states(numbers).size());
+    for (int k = 0; k < call.state_count; ++k) call.states[k] = &states[k];
     call.update = &update;
     call.step = ++steps;
     const Format* fp64 = &find_format("fp64");
     call.formats = {fp64, fp64, fp64, Rounding::kNearestEven, {}};
-    optimizer_step(optimizer, scalar_kernels().f64, spec, call, &stats);
+    optimizer_step(optimizer, numbers, numbers["lr"], call, &stats);
     return weight;
   }
 
-  OptimizerSpec spec;
   const Optimizer& optimizer;
+  HyperNumbers numbers;
   double weight = 1, update = 0;
-  double states[2] = {0, 0};
+  double states[kMaxOptimizerStates] = {};
   int64_t steps = 0;
   UpdateStats stats;
 };
 
 OptimizerSpec spec_of(std::string name, double lr) {
-  OptimizerSpec spec;
-  spec.name = std::move(name);
-  spec.lr = lr;
-  return spec;
+  return {std::move(name), {{"lr", lr}}};
 }
 
 // Relative: some ten operations, each within one unit roundoff of FP64.
@@ -53,7 +51,7 @@ bool close(double a, double b) {
 
 TEST_CASE("sgd: momentum starts from the first gradient, then accumulates") {
   OptimizerSpec spec = spec_of("sgd", 0.25);
-  spec.momentum = 0.5;
+  spec.values["momentum"] = 0.5;
   OneWeight w(spec);
   CHECK(w.step(0.5) == 0.875);  // buf 0.5
   CHECK(w.update == -0.125);
@@ -63,10 +61,10 @@ TEST_CASE("sgd: momentum starts from the first gradient, then accumulates") {
 
 TEST_CASE("sgd: weight decay joins the gradient; no momentum keeps no state") {
   OptimizerSpec spec = spec_of("sgd", 0.25);
-  spec.momentum = 0;
-  spec.weight_decay = 0.5;
+  spec.values["momentum"] = 0;
+  spec.values["weight_decay"] = 0.5;
   OneWeight w(spec);
-  CHECK(w.optimizer.state_names(spec).empty());
+  CHECK(state_count(spec) == 0);
   CHECK(w.step(0.5) == 0.75);  // g = 0.5 + 0.5 * 1
   CHECK(w.stats.count == 1);
   CHECK(w.stats.update_sq == 0.0625);
@@ -76,7 +74,7 @@ TEST_CASE("sgd: weight decay joins the gradient; no momentum keeps no state") {
 
 TEST_CASE("adam: the first step is lr sign(g) when eps is 0, whatever the betas") {
   OptimizerSpec spec = spec_of("adam", 0.125);
-  spec.eps = 0;
+  spec.values["eps"] = 0;
   OneWeight up(spec), down(spec);
   CHECK(close(down.step(3.0), 0.875));
   CHECK(close(up.step(-0.001), 1.125));
@@ -84,11 +82,12 @@ TEST_CASE("adam: the first step is lr sign(g) when eps is 0, whatever the betas"
 
 TEST_CASE("adam adds weight decay to the gradient, adamw shrinks the weight") {
   OptimizerSpec spec = spec_of("adam", 0.125);
-  spec.eps = 0;
-  spec.weight_decay = 0.5;
+  spec.values["eps"] = 0;
+  spec.values["weight_decay"] = 0.5;
   OneWeight adam(spec);
   CHECK(close(adam.step(1.0), 0.875));  // sign(1 + 0.5 * 1): no change
   spec.name = "adamw";
+  REQUIRE(numbers_of(spec)["weight_decay"] == 0.5);
   OneWeight adamw(spec);
   CHECK(close(adamw.step(1.0), 1 - 0.125 * 0.5 - 0.125));
 }
@@ -98,11 +97,12 @@ TEST_CASE("adam: the second step follows the bias-corrected moments") {
   OneWeight w(spec);
   const double g1 = 0.5, g2 = -0.25;
   const double first = w.step(g1);
-  const double m = spec.beta1 * (1 - spec.beta1) * g1 + (1 - spec.beta1) * g2;
-  const double v = spec.beta2 * (1 - spec.beta2) * g1 * g1 + (1 - spec.beta2) * g2 * g2;
-  const double m_hat = m / (1 - spec.beta1 * spec.beta1);
-  const double v_hat = v / (1 - spec.beta2 * spec.beta2);
-  const double expected = first - spec.lr * m_hat / (std::sqrt(v_hat) + spec.eps);
+  const double beta1 = w.numbers["beta1"], beta2 = w.numbers["beta2"];
+  const double m = beta1 * (1 - beta1) * g1 + (1 - beta1) * g2;
+  const double v = beta2 * (1 - beta2) * g1 * g1 + (1 - beta2) * g2 * g2;
+  const double m_hat = m / (1 - beta1 * beta1);
+  const double v_hat = v / (1 - beta2 * beta2);
+  const double expected = first - w.numbers["lr"] * m_hat / (std::sqrt(v_hat) + w.numbers["eps"]);
   // 1 - beta2^2 cancels nine bits or so of beta2^2: its error is 2^9 unit roundoffs.
   CHECK(std::fabs(w.step(g2) - expected) <= 512 * 16 * std::ldexp(1.0, -53));
 }
@@ -111,15 +111,16 @@ TEST_CASE("FP16 arithmetic rounds adam's eps of 1e-8 to zero: a zero gradient gi
   const OptimizerSpec spec = spec_of("adam", 0.125);
   const Format* fp16 = &find_format("fp16");
   float weight = 1, gradient = 0, update = 0, m = 0, v = 0;
-  OptimizerCall<float> call;
+  OptimizerArrays<float> call;
   call.count = 1;
   call.weight = &weight;
   call.grad = &gradient;
+  call.state_count = 2;
   call.states = {&m, &v};
   call.update = &update;
   call.formats = {fp16, fp16, fp16, Rounding::kNearestEven, {}};
   UpdateStats stats;
-  optimizer_step(find_optimizer("adam"), scalar_kernels().f32, spec, call, &stats);
+  optimizer_step(find_optimizer("adam"), numbers_of(spec), 0.125, call, &stats);
   CHECK(std::isnan(weight));
 }
 
@@ -134,17 +135,26 @@ TEST_CASE("unscaling multiplies by the FP32 of the double reciprocal") {
 TEST_CASE("optimizers are found by name; unknown ones and bad values are refused") {
   for (const Optimizer& optimizer : optimizers()) {
     CHECK(&find_optimizer(optimizer.name) == &optimizer);
-    CHECK(optimizer.state_names(OptimizerSpec{}).size() <= kMaxOptimizerStates);
+    HyperValues all;  // every number at its largest: the most states there can be
+    for (const HyperParameter& p : optimizer.parameters) {
+      CHECK_NOTHROW(
+          check_optimizer_spec({std::string(optimizer.name), {{std::string(p.name), p.initial}}}));
+      all[std::string(p.name)] = 1;
+    }
+    CHECK(state_count({std::string(optimizer.name), all}) <= kMaxOptimizerStates);
   }
   CHECK_THROWS_WITH_AS(find_optimizer("adamv"), doctest::Contains("did you mean"), InputError);
   OptimizerSpec spec = spec_of("sgd", std::nan(""));
-  spec.momentum = 1;
-  spec.beta2 = -0.5;
+  spec.values["momentum"] = 1;
+  spec.values["beta2"] = 0.5;  // adam's
   try {
     check_optimizer_spec(spec);
     FAIL("not refused");
   } catch (const InputError& error) {
     CHECK(error.problems().size() == 3);  // all at once
   }
-  CHECK_NOTHROW(check_optimizer_spec(OptimizerSpec{}));
+  CHECK_NOTHROW(check_optimizer_spec({"sgd", {}}));
+  const OptimizerSpec nesterov{"sgd", {{"nesterov", 1}, {"dampening", 0.5}}};
+  CHECK_THROWS_WITH_AS(check_optimizer_spec(nesterov), doctest::Contains("dampening = 0 required"),
+                       InputError);
 }

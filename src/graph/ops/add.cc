@@ -1,38 +1,33 @@
-// add: y = a + b with numpy's broadcasting. Also joins the gradients of a value used several times.
+// add: y = a + alpha b with numpy's broadcasting, or a number in b's place. Also joins the
+// gradients of a value used several times.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<TensorType> infer_add(const Node& node, std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
-  return {{broadcast_shape(node, inputs[0].shape, inputs[1].shape)}};
-}
-
 void add_vjp(GradientBuilder& builder, const Node& node) {
   const std::string dy = builder.output_gradient(node);
-  for (size_t operand = 0; operand < 2; ++operand) {
-    if (!builder.needs_gradient(node, operand)) continue;
-    const std::string& value = node.inputs[operand];
-    const Graph& graph = builder.graph();
-    // dy itself is the gradient, unless it has to be summed. A parameter gets a node of its own (a
-    // sum over nothing), so that its gradient has its own site and its own format.
-    if (graph.type_of(value) == node.outputs[0] && !graph.parameter_of(value)) {
-      builder.pass_gradient(node, operand, dy);
-    } else {
-      reduce_gradient(builder, node, operand, dy);
-    }
+  const double alpha = double_attribute(node, "alpha", 1);
+  if (builder.needs_gradient(node, 0)) pass_broadcast_gradient(builder, node, 0, dy);
+  if (node.inputs.size() == 1 || !builder.needs_gradient(node, 1)) return;
+  if (alpha == 1) {
+    pass_broadcast_gradient(builder, node, 1, dy);
+  } else {
+    add_broadcast_gradient(builder, node, 1, "mul", {dy}, {{"scalar", alpha}});
   }
 }
 
 void run_add(const OpCall& call) {
+  const double alpha = double_attribute(call.node, "alpha", 1);
   dispatch(call, [&]<typename T>(T*) {
-    const Shape& shape = output_shape(call, 0);
-    std::vector<T> a_storage, b_storage;
-    const T* a = expand(input<T>(call, 0), input_shape(call, 0), shape, a_storage);
-    const T* b = expand(input<T>(call, 1), input_shape(call, 1), shape, b_storage);
-    call.kernels.of<T>().add(a, b, output<T>(call, 0), call.outputs[0]->size());
+    run_binary<T>(call, [&](const T* a, const T* b, T* y, int64_t count) {
+      if (alpha == 1) {
+        call.kernels.of<T>().add(a, b, y, count);
+      } else {
+        call.kernels.of<T>().binary(Binary::kAddScaled, {alpha}, a, b, y, count);
+      }
+    });
   });
 }
 
@@ -40,11 +35,13 @@ void run_add(const OpCall& call) {
 
 std::vector<OpDef> add_ops() {
   return {{.name = "add",
-           .help = "y = a + b; shapes equal or broadcast as in numpy",
+           .help = "y = a + alpha b, rounded once; shapes equal or broadcast as in numpy, or the "
+                   "number `scalar` as b",
            .source = "torch.add; CUDA autocast: not listed, type promotion decides",
-           .min_inputs = 2,
+           .min_inputs = 1,
            .max_inputs = 2,
-           .infer = infer_add,
+           .attributes = {"alpha", "scalar"},
+           .infer = infer_binary,
            .vjp = add_vjp,
            .run = run_add}};
 }

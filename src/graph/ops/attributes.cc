@@ -39,6 +39,13 @@ bool bool_attribute(const Node& node, std::string_view name, bool fallback) {
   wrong_type(name, "true or false");
 }
 
+std::string string_attribute(const Node& node, std::string_view name, std::string fallback) {
+  const Attribute* attribute = find_attribute(node, name);
+  if (!attribute) return fallback;
+  if (const auto* value = std::get_if<std::string>(attribute)) return *value;
+  wrong_type(name, "a string");
+}
+
 std::vector<int64_t> ints_attribute(const Node& node, std::string_view name,
                                     std::vector<int64_t> fallback) {
   const Attribute* attribute = find_attribute(node, name);

@@ -56,12 +56,50 @@ const T* expand(const T* x, const Shape& from, const Shape& to, std::vector<T>& 
 }
 template const float* expand(const float*, const Shape&, const Shape&, std::vector<float>&);
 template const double* expand(const double*, const Shape&, const Shape&, std::vector<double>&);
+template const int32_t* expand(const int32_t*, const Shape&, const Shape&, std::vector<int32_t>&);
 
 void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
                      const std::string& gradient) {
   const Graph& graph = builder.graph();
   const Shape& shape = graph.type_of(node.inputs[operand]).shape;
   builder.add_node(node, "sum_to", {gradient}, {{"shape", shape}}, {static_cast<int>(operand)});
+}
+
+bool has_scalar(const Node& node) {
+  return node.attributes.contains("scalar");
+}
+
+std::vector<TensorType> infer_binary(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require(has_scalar(node) == (inputs.size() == 1), node,
+          "has " + std::to_string(inputs.size()) + " operands " +
+              (has_scalar(node) ? "and" : "and no") + " attribute 'scalar'",
+          "two operands, or one and 'scalar'");
+  if (has_scalar(node)) {
+    double_attribute(node, "scalar", 0);  // its type is checked here
+    return {inputs[0]};
+  }
+  return {{broadcast_shape(node, inputs[0].shape, inputs[1].shape)}};
+}
+
+void pass_broadcast_gradient(GradientBuilder& builder, const Node& node, size_t operand,
+                             const std::string& dy) {
+  const Graph& graph = builder.graph();
+  const std::string& value = node.inputs[operand];
+  if (graph.type_of(value) == node.outputs[0] && !graph.parameter_of(value)) {
+    builder.pass_gradient(node, operand, dy);
+  } else {
+    reduce_gradient(builder, node, operand, dy);
+  }
+}
+
+void add_broadcast_gradient(GradientBuilder& builder, const Node& node, size_t operand,
+                            std::string_view op, std::vector<std::string> inputs,
+                            Attributes attributes) {
+  const bool same = builder.graph().type_of(node.inputs[operand]) == node.outputs[0];
+  const std::string repeated = builder.add_node(node, op, std::move(inputs), std::move(attributes),
+                                                {same ? static_cast<int>(operand) : -1});
+  if (!same) reduce_gradient(builder, node, operand, repeated);
 }
 
 }  // namespace lockstep

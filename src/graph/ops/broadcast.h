@@ -3,8 +3,10 @@
 // dimension) is repeated. A gradient goes the other way, through sum_to. For ops/*.cc alone.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
+#include "emulation/scalar/chunks.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/op.h"
 
@@ -22,5 +24,47 @@ const T* expand(const T* x, const Shape& from, const Shape& to, std::vector<T>& 
 // gradient for the operand as repeated: adds the sum_to that is needed, if one is.
 void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
                      const std::string& gradient);
+
+// The operands of a function of two numbers: two, or one and the number `scalar`, which takes the
+// second one's place in the type that the op computes in, as Python's numbers do in torch.
+std::vector<TensorType> infer_binary(const Node& node, std::span<const TensorType> inputs);
+bool has_scalar(const Node& node);
+
+// Calls kernel(a, b, y, count) on the operands as repeated to the output's shape.
+template <typename T, typename Kernel>
+void run_binary(const OpCall& call, const T* a, const T* b, Kernel kernel) {
+  T* y = call.outputs[0]->as<T>().data();
+  const int64_t count = call.outputs[0]->size();
+  if (b == nullptr) {
+    const std::vector<T> scalar(static_cast<size_t>(std::min(count, kElementGrain)),
+                                static_cast<T>(double_attribute(call.node, "scalar", 0)));
+    parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+      kernel(a + begin, scalar.data(), y + begin, end - begin);
+    });
+  } else {
+    kernel(a, b, y, count);
+  }
+}
+template <typename T, typename Kernel>
+void run_binary(const OpCall& call, Kernel kernel) {
+  const Shape& shape = call.outputs[0]->shape();
+  std::vector<T> storage[2];
+  const T* operands[2] = {};
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    operands[i] =
+        expand(call.inputs[i]->as<T>().data(), call.inputs[i]->shape(), shape, storage[i]);
+  }
+  run_binary(call, operands[0], operands[1], kernel);
+}
+
+// Adds dy's way to operand `operand` of a node whose gradient it is up to repetition: dy itself, or
+// a node that sums it (a parameter always gets a node, so that its gradient has a site and a format
+// of its own).
+void pass_broadcast_gradient(GradientBuilder& builder, const Node& node, size_t operand,
+                             const std::string& dy);
+// Adds `op` on `inputs`, which gives the gradient of `operand` as repeated, and sums that.
+void add_broadcast_gradient(GradientBuilder& builder, const Node& node, size_t operand,
+                            std::string_view op, std::vector<std::string> inputs,
+                            Attributes attributes = {});
 
 }  // namespace lockstep

@@ -1,48 +1,42 @@
-// conv2d: 2-d convolution (cross-correlation, as in the field), with its three gradients.
-// As in linear, the bias joins the sum of products in the container's precision before the
-// rounding.
-#include "src/graph/ops/op_helpers.h"
+// conv2d: 2-d convolution (cross-correlation, as in the field), whole or in groups of channels,
+// with its three gradients. As in linear, the bias joins the sum of products in the container's
+// precision before the rounding.
+#include "emulation/scalar/grouped_conv2d.h"
+#include "src/graph/ops/conv_attributes.h"
 
 namespace lockstep {
 namespace {
 
-// floor((in + 2 pad - dilation (kernel - 1) - 1) / stride) + 1; at most 0 when the kernel does not
+// floor((in + pads - dilation (kernel - 1) - 1) / stride) + 1; at most 0 when the kernel does not
 // fit.
-int64_t out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation) {
-  const int64_t room = in + 2 * pad - dilation * (kernel - 1) - 1;
+int64_t out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t pads, int64_t dilation) {
+  const int64_t room = in + pads - dilation * (kernel - 1) - 1;
   return room < 0 ? 0 : room / stride + 1;
 }
 
 // Everything but the batch of dy is known from x, w and the attributes; checks them against each
-// other.
+// other. The padding below and on the right shows only in the output's extents.
 ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
-  const std::vector<int64_t> stride = pair_attribute(node, "stride", {1, 1});
-  const std::vector<int64_t> pad = pair_attribute(node, "padding", {0, 0});
-  const std::vector<int64_t> dilation = pair_attribute(node, "dilation", {1, 1});
-  const int64_t groups = int_attribute(node, "groups", 1);
-  require(groups == 1, node, "attribute 'groups' is " + std::to_string(groups) + ", must be 1",
-          "grouped convolution is not supported yet");
-  require(stride[0] >= 1 && stride[1] >= 1, node,
-          "attribute 'stride' is " + to_string(stride) + ", must be at least 1");
-  require(pad[0] >= 0 && pad[1] >= 0, node,
-          "attribute 'padding' is " + to_string(pad) + ", must not be negative");
-  require(dilation[0] >= 1 && dilation[1] >= 1, node,
-          "attribute 'dilation' is " + to_string(dilation) + ", must be at least 1");
+  const ConvAttributes a = conv_attributes(node);
   require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
-  require(w.size() == 4, node, "the weight is " + to_string(w) + ", must be (O,C,R,S)");
-  require(x[1] == w[1], node,
+  require(w.size() == 4, node, "the weight is " + to_string(w) + ", must be (O,C/groups,R,S)");
+  require(x[1] == w[1] * a.groups, node,
           "the image has " + std::to_string(x[1]) + " channels, the weight " + to_string(w) +
-              " expects " + std::to_string(w[1]));
+              " expects " + std::to_string(w[1] * a.groups) + " in " + std::to_string(a.groups) +
+              " groups");
+  require(w[0] % a.groups == 0, node,
+          "the weight " + to_string(w) + " gives " + std::to_string(w[0]) +
+              " channels, must be a multiple of the " + std::to_string(a.groups) + " groups");
   ConvShape s{};
   s.batch = x[0], s.in_channels = x[1], s.in_height = x[2], s.in_width = x[3];
   s.out_channels = w[0], s.kernel_height = w[2], s.kernel_width = w[3];
-  s.stride_h = stride[0], s.stride_w = stride[1], s.pad_h = pad[0], s.pad_w = pad[1];
-  s.dilation_h = dilation[0], s.dilation_w = dilation[1];
-  s.out_height = out_extent(x[2], w[2], stride[0], pad[0], dilation[0]);
-  s.out_width = out_extent(x[3], w[3], stride[1], pad[1], dilation[1]);
+  a.set(s);
+  s.out_height = out_extent(x[2], w[2], s.stride_h, a.padding[0] + a.padding[1], s.dilation_h);
+  s.out_width = out_extent(x[3], w[3], s.stride_w, a.padding[2] + a.padding[3], s.dilation_w);
   require(s.out_height >= 1 && s.out_width >= 1, node,
-          "the kernel of " + to_string(w) + " with dilation " + to_string(dilation) +
-              " does not fit into the image " + to_string(x) + " padded by " + to_string(pad));
+          "the kernel of " + to_string(w) + " with dilation " +
+              to_string(Shape{s.dilation_h, s.dilation_w}) + " does not fit into the image " +
+              to_string(x) + " padded by " + to_string(a.padding));
   return s;
 }
 
@@ -82,17 +76,10 @@ void run_conv2d(const OpCall& call) {
     conv.x = input<T>(call, 0), conv.w = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
     conv.x_format = factor_format(call, 0), conv.w_format = factor_format(call, 1);
-    kernels.conv2d_forward(conv);
+    grouped_conv2d(kernels, ConvPass::kForward, conv, conv_attributes(call.node).groups);
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
-    const ConvShape& s = conv.shape;
-    const T* b = input<T>(call, 2);
-    const int64_t plane = s.out_height * s.out_width;
-    for (int64_t row = 0; row < s.batch * s.out_channels; ++row) {
-      const T bias = b[row % s.out_channels];
-      T* y = conv.out + row * plane;
-      for (int64_t i = 0; i < plane; ++i) y[i] += bias;
-    }
+    add_channel_bias(conv.out, input<T>(call, 2), output_shape(call, 0));
   });
 }
 
@@ -109,7 +96,8 @@ void run_backward_input(const OpCall& call) {
     conv.w = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
     conv.w_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
-    call.kernels.of<T>().conv2d_backward_input(conv);
+    grouped_conv2d(call.kernels.of<T>(), ConvPass::kBackwardInput, conv,
+                   conv_attributes(call.node).groups);
   });
 }
 
@@ -127,7 +115,8 @@ void run_backward_weight(const OpCall& call) {
     conv.x = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
     conv.x_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
-    call.kernels.of<T>().conv2d_backward_weight(conv);
+    grouped_conv2d(call.kernels.of<T>(), ConvPass::kBackwardWeight, conv,
+                   conv_attributes(call.node).groups);
   });
 }
 
@@ -145,13 +134,25 @@ void run_backward_bias(const OpCall& call) {
   });
 }
 
+std::vector<ProductShape> forward_products(const Node& node, std::span<const TensorType> inputs) {
+  return {conv_products(node, inputs[0].shape, node.outputs[0].shape, inputs[1].shape).to_small};
+}
+std::vector<ProductShape> backward_input_products(const Node& node,
+                                                  std::span<const TensorType> inputs) {
+  return {conv_products(node, node.outputs[0].shape, inputs[1].shape, inputs[0].shape).to_big};
+}
+std::vector<ProductShape> backward_weight_products(const Node& node,
+                                                   std::span<const TensorType> inputs) {
+  return {conv_products(node, inputs[0].shape, inputs[1].shape, node.outputs[0].shape).to_weight};
+}
+
 }  // namespace
 
 std::vector<OpDef> conv2d_ops() {
   return {
       {.name = "conv2d",
-       .help =
-           "y = x * w + b; x (N,C,H,W), w (O,C,R,S), b (O) or absent, y (N,O,P,Q); zero padding",
+       .help = "y = x * w + b; x (N,C,H,W), w (O,C/groups,R,S), b (O) or absent, y (N,O,P,Q); zero "
+               "padding: one number, two (rows, columns) or four (top, bottom, left, right)",
        .source = "torch.nn.functional.conv2d; CUDA autocast: lower_precision_fp",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
@@ -160,7 +161,8 @@ std::vector<OpDef> conv2d_ops() {
        .attributes = {"stride", "padding", "dilation", "groups"},
        .infer = infer_conv2d,
        .vjp = conv2d_vjp,
-       .run = run_conv2d},
+       .run = run_conv2d,
+       .products = forward_products},
       {.name = "conv2d_backward_input",
        .help = "dx of conv2d; operands w, dy; sums over (o, r, s)",
        .source = "chain rule of conv2d",
@@ -170,7 +172,8 @@ std::vector<OpDef> conv2d_ops() {
        .has_gemm_accumulator = true,
        .attributes = {"stride", "padding", "dilation", "groups", "input_shape"},
        .infer = infer_backward_input,
-       .run = run_backward_input},
+       .run = run_backward_input,
+       .products = backward_input_products},
       {.name = "conv2d_backward_weight",
        .help = "dw of conv2d; operands x, dy; sums over (n, p, q)",
        .source = "chain rule of conv2d",
@@ -180,7 +183,8 @@ std::vector<OpDef> conv2d_ops() {
        .has_gemm_accumulator = true,
        .attributes = {"stride", "padding", "dilation", "groups", "weight_shape"},
        .infer = infer_backward_weight,
-       .run = run_backward_weight},
+       .run = run_backward_weight,
+       .products = backward_weight_products},
       {.name = "conv2d_backward_bias",
        .help = "db[o] = sum over (n, p, q) of dy; dy (N,O,P,Q), db (O)",
        .source = "chain rule of conv2d",

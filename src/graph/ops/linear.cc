@@ -119,6 +119,18 @@ void run_backward_bias(const OpCall& call) {
   });
 }
 
+std::vector<ProductShape> linear_product(const Node& node, std::span<const TensorType> inputs) {
+  return {{1, rows_of(inputs[0].shape), node.outputs[0].shape.back(), inputs[0].shape.back()}};
+}
+std::vector<ProductShape> backward_input_product(const Node& node,
+                                                 std::span<const TensorType> inputs) {
+  return {{1, rows_of(inputs[1].shape), node.outputs[0].shape.back(), inputs[1].shape.back()}};
+}
+std::vector<ProductShape> backward_weight_product(const Node& node,
+                                                  std::span<const TensorType> inputs) {
+  return {{1, node.outputs[0].shape[0], node.outputs[0].shape[1], rows_of(inputs[0].shape)}};
+}
+
 }  // namespace
 
 std::vector<OpDef> linear_ops() {
@@ -132,7 +144,8 @@ std::vector<OpDef> linear_ops() {
        .has_gemm_accumulator = true,
        .infer = infer_linear,
        .vjp = linear_vjp,
-       .run = run_linear},
+       .run = run_linear,
+       .products = linear_product},
       {.name = "linear_backward_input",
        .help = "dx = dy w; w (N,K), dy (...,N), dx (...,K); sums over N",
        .source = "chain rule of linear",
@@ -141,7 +154,8 @@ std::vector<OpDef> linear_ops() {
        .max_inputs = 2,
        .has_gemm_accumulator = true,
        .infer = infer_backward_input,
-       .run = run_backward_input},
+       .run = run_backward_input,
+       .products = backward_input_product},
       {.name = "linear_backward_weight",
        .help = "dw = dy^T x; x (...,K), dy (...,N), dw (N,K); sums over the rows",
        .source = "chain rule of linear",
@@ -150,7 +164,8 @@ std::vector<OpDef> linear_ops() {
        .max_inputs = 2,
        .has_gemm_accumulator = true,
        .infer = infer_backward_weight,
-       .run = run_backward_weight},
+       .run = run_backward_weight,
+       .products = backward_weight_product},
       {.name = "linear_backward_bias",
        .help = "db = sum over the rows of dy; dy (...,N), db (N)",
        .source = "chain rule of linear",

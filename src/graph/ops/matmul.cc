@@ -1,58 +1,66 @@
 // matmul: C = op(A) op(B) on matrices or stacks of them, op being the transposition of the last two
-// dimensions on request. Leading (batch) dimensions must be equal: they are not broadcast.
+// dimensions on request. Leading (batch) dimensions broadcast as in numpy; the gradient of a
+// repeated operand is summed over the repetitions: where one matrix B serves a whole stack of A,
+// inside the product (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
+#include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
+#include "src/graph/ops/stacked_gemm.h"
 
 namespace lockstep {
 namespace {
 
-struct MatrixShape {
-  int64_t batch, rows, cols;  // as stored
-};
-MatrixShape matrix_shape(const Shape& s) {
-  const size_t r = s.size();
-  return {element_count(s) / (s[r - 2] * s[r - 1]), s[r - 2], s[r - 1]};
-}
-
-// The shape with the last two extents replaced.
-Shape with_matrix(Shape shape, int64_t rows, int64_t cols) {
-  shape[shape.size() - 2] = rows;
-  shape.back() = cols;
-  return shape;
+// batch dimensions, then (rows, cols).
+Shape stack_shape(Shape batch, int64_t rows, int64_t cols) {
+  batch.insert(batch.end(), {rows, cols});
+  return batch;
 }
 
 void require_stacks(const Node& node, std::span<const TensorType> inputs) {
   require_floats(node, inputs);
-  const Shape &a = inputs[0].shape, &b = inputs[1].shape;
-  require(a.size() >= 2 && a.size() == b.size(), node,
-          "operands are " + to_string(a) + " and " + to_string(b) +
-              ", must have equally many dimensions, at least 2");
-  require(with_matrix(a, 1, 1) == with_matrix(b, 1, 1), node,
-          "operands are " + to_string(a) + " and " + to_string(b) +
-              ", all extents but the last two must agree",
-          "batch dimensions are not broadcast");
+  for (size_t i = 0; i < 2; ++i) {
+    require(inputs[i].shape.size() >= 2, node,
+            "operand " + std::to_string(i) + " is " + to_string(inputs[i].shape) +
+                ", must have at least 2 dimensions");
+  }
+}
+Shape common_batch(const Node& node, std::span<const TensorType> inputs) {
+  return broadcast_shape(node, batch_of(inputs[0].shape), batch_of(inputs[1].shape));
 }
 
 std::vector<TensorType> infer_matmul(const Node& node, std::span<const TensorType> inputs) {
   require_stacks(node, inputs);
   const bool ta = bool_attribute(node, "transpose_a", false);
   const bool tb = bool_attribute(node, "transpose_b", false);
-  const MatrixShape a = matrix_shape(inputs[0].shape), b = matrix_shape(inputs[1].shape);
+  const Matrix a = matrix_of(inputs[0].shape), b = matrix_of(inputs[1].shape);
   const int64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols;
   const int64_t n = tb ? b.rows : b.cols, k_of_b = tb ? b.cols : b.rows;
   require(k == k_of_b, node,
           "inner extents are " + std::to_string(k) + " and " + std::to_string(k_of_b) +
               ", must be equal (operands " + to_string(inputs[0].shape) + " and " +
               to_string(inputs[1].shape) + ")");
-  return {{with_matrix(inputs[0].shape, m, n)}};
+  return {{stack_shape(common_batch(node, inputs), m, n)}};
+}
+
+// One matrix B for a stack of A as stored: dB is one product over all rows of the stack.
+bool folds(const Node& node, const Shape& a, const Shape& b) {
+  return a.size() > 2 && b.size() == 2 && !bool_attribute(node, "transpose_a", false);
 }
 
 void matmul_vjp(GradientBuilder& builder, const Node& node) {
   const std::string dc = builder.output_gradient(node);
-  if (builder.needs_gradient(node, 0)) {
-    builder.add_node(node, "matmul_backward_a", {node.inputs[1], dc}, node.attributes, {0});
-  }
-  if (builder.needs_gradient(node, 1)) {
-    builder.add_node(node, "matmul_backward_b", {node.inputs[0], dc}, node.attributes, {1});
+  for (size_t operand = 0; operand < 2; ++operand) {
+    if (!builder.needs_gradient(node, operand)) continue;
+    const Shape shape = builder.graph().type_of(node.inputs[operand]).shape;
+    const Shape other = builder.graph().type_of(node.inputs[1 - operand]).shape;
+    Attributes attributes = node.attributes;
+    const bool fold = operand == 1 && folds(node, other, shape);
+    if (fold) attributes["fold"] = true;
+    const bool whole = fold || batch_of(shape) == batch_of(node.outputs[0].shape);
+    const std::string gradient =
+        builder.add_node(node, operand == 0 ? "matmul_backward_a" : "matmul_backward_b",
+                         {node.inputs[1 - operand], dc}, std::move(attributes),
+                         {whole ? static_cast<int>(operand) : -1});
+    if (!whole) reduce_gradient(builder, node, operand, gradient);
   }
 }
 
@@ -60,21 +68,23 @@ void matmul_vjp(GradientBuilder& builder, const Node& node) {
 void run_stack(const OpCall& call, size_t left, bool transpose_left, size_t right,
                bool transpose_right) {
   dispatch(call, [&]<typename T>(T*) {
-    const MatrixShape a = matrix_shape(input_shape(call, left));
-    const MatrixShape b = matrix_shape(input_shape(call, right));
-    const MatrixShape c = matrix_shape(output_shape(call, 0));
-    const int64_t matrix = c.rows * c.cols;
-    for (int64_t i = 0; i < c.batch; ++i) {
-      GemmArgs<T> gemm{.transpose_a = transpose_left, .transpose_b = transpose_right};
-      gemm.m = c.rows, gemm.n = c.cols, gemm.k = transpose_left ? a.rows : a.cols;
-      gemm.a = input<T>(call, left) + i * a.rows * a.cols, gemm.lda = a.cols;
-      gemm.b = input<T>(call, right) + i * b.rows * b.cols, gemm.ldb = b.cols;
-      gemm.c = output<T>(call, 0) + i * matrix, gemm.ldc = c.cols;
-      gemm.accumulator = &call.gemm_accumulator;
-      gemm.a_format = factor_format(call, left), gemm.b_format = factor_format(call, right);
-      gemm.events = call.events ? call.events + i * matrix : nullptr;
-      call.kernels.of<T>().gemm(gemm);
-    }
+    const Shape& c = output_shape(call, 0);
+    StackedGemm<T> stack;
+    GemmArgs<T>& gemm = stack.product;
+    const Matrix a = matrix_of(input_shape(call, left)), b = matrix_of(input_shape(call, right));
+    gemm.transpose_a = transpose_left, gemm.transpose_b = transpose_right;
+    gemm.m = matrix_of(c).rows, gemm.n = matrix_of(c).cols;
+    gemm.k = transpose_left ? a.rows : a.cols;
+    gemm.a = input<T>(call, left), gemm.lda = a.cols;
+    gemm.b = input<T>(call, right), gemm.ldb = b.cols;
+    gemm.c = output<T>(call, 0), gemm.ldc = gemm.n;
+    gemm.accumulator = &call.gemm_accumulator;
+    gemm.a_format = factor_format(call, left), gemm.b_format = factor_format(call, right);
+    gemm.events = call.events;
+    stack.a_matrices = repeated_matrices(batch_of(input_shape(call, left)), batch_of(c));
+    stack.b_matrices = repeated_matrices(batch_of(input_shape(call, right)), batch_of(c));
+    stack.count = element_count(batch_of(c));
+    run_stacked_gemm(call.kernels, stack);
   });
 }
 
@@ -88,12 +98,12 @@ std::vector<TensorType> infer_backward_a(const Node& node, std::span<const Tenso
   require_stacks(node, inputs);
   const bool ta = bool_attribute(node, "transpose_a", false);
   const bool tb = bool_attribute(node, "transpose_b", false);
-  const MatrixShape b = matrix_shape(inputs[0].shape), dc = matrix_shape(inputs[1].shape);
+  const Matrix b = matrix_of(inputs[0].shape), dc = matrix_of(inputs[1].shape);
   const int64_t m = dc.rows, n = tb ? b.rows : b.cols, k = tb ? b.cols : b.rows;
   require(dc.cols == n, node,
           "operand 1 is " + to_string(inputs[1].shape) + ", its last extent must be " +
               std::to_string(n));
-  return {{with_matrix(inputs[1].shape, ta ? k : m, ta ? m : k)}};
+  return {{stack_shape(common_batch(node, inputs), ta ? k : m, ta ? m : k)}};
 }
 
 void run_backward_a(const OpCall& call) {
@@ -110,15 +120,34 @@ std::vector<TensorType> infer_backward_b(const Node& node, std::span<const Tenso
   require_stacks(node, inputs);
   const bool ta = bool_attribute(node, "transpose_a", false);
   const bool tb = bool_attribute(node, "transpose_b", false);
-  const MatrixShape a = matrix_shape(inputs[0].shape), dc = matrix_shape(inputs[1].shape);
+  const Matrix a = matrix_of(inputs[0].shape), dc = matrix_of(inputs[1].shape);
   const int64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols, n = dc.cols;
   require(dc.rows == m, node,
           "operand 1 is " + to_string(inputs[1].shape) + ", its last extent but one must be " +
               std::to_string(m));
-  return {{with_matrix(inputs[1].shape, tb ? n : k, tb ? k : n)}};
+  const Shape batch = bool_attribute(node, "fold", false) ? Shape{} : common_batch(node, inputs);
+  return {{stack_shape(batch, tb ? n : k, tb ? k : n)}};
+}
+
+// fold: A (...,M,K) and dC (...,M,N) are read as one matrix each, of all their rows.
+void run_folded_b(const OpCall& call) {
+  const bool tb = bool_attribute(call.node, "transpose_b", false);
+  dispatch(call, [&]<typename T>(T*) {
+    const Matrix c = matrix_of(output_shape(call, 0));
+    const size_t left = tb ? 1 : 0, right = tb ? 0 : 1;
+    GemmArgs<T> gemm{.transpose_a = true, .m = c.rows, .n = c.cols};
+    gemm.k = call.inputs[0]->size() / matrix_of(input_shape(call, 0)).cols;
+    gemm.a = input<T>(call, left), gemm.lda = c.rows;
+    gemm.b = input<T>(call, right), gemm.ldb = c.cols;
+    gemm.c = output<T>(call, 0), gemm.ldc = c.cols;
+    gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
+    gemm.a_format = factor_format(call, left), gemm.b_format = factor_format(call, right);
+    call.kernels.of<T>().gemm(gemm);
+  });
 }
 
 void run_backward_b(const OpCall& call) {
+  if (bool_attribute(call.node, "fold", false)) return run_folded_b(call);
   const bool ta = bool_attribute(call.node, "transpose_a", false);
   if (bool_attribute(call.node, "transpose_b", false)) {
     run_stack(call, 1, true, 0, ta);
@@ -127,15 +156,34 @@ void run_backward_b(const OpCall& call) {
   }
 }
 
+// C (m,n) of `count` matrices, summed over `k`.
+std::vector<ProductShape> products_of(const Node& node, int64_t k) {
+  const Shape& c = node.outputs[0].shape;
+  return {{element_count(batch_of(c)), matrix_of(c).rows, matrix_of(c).cols, k}};
+}
+std::vector<ProductShape> matmul_products(const Node& node, std::span<const TensorType> inputs) {
+  const Matrix a = matrix_of(inputs[0].shape);
+  return products_of(node, bool_attribute(node, "transpose_a", false) ? a.rows : a.cols);
+}
+std::vector<ProductShape> backward_a_products(const Node& node,
+                                              std::span<const TensorType> inputs) {
+  return products_of(node, matrix_of(inputs[1].shape).cols);
+}
+std::vector<ProductShape> backward_b_products(const Node& node,
+                                              std::span<const TensorType> inputs) {
+  const Shape& dc = inputs[1].shape;
+  const bool fold = bool_attribute(node, "fold", false);
+  return products_of(node, matrix_of(dc).rows * (fold ? element_count(batch_of(dc)) : 1));
+}
+
 }  // namespace
 
 std::vector<OpDef> matmul_ops() {
   const std::vector<std::string_view> attributes = {"transpose_a", "transpose_b"};
   return {
       {.name = "matmul",
-       .help =
-           "C = op(A) op(B); A (...,M,K), B (...,K,N), C (...,M,N); transpose_a: A is (...,K,M), "
-           "transpose_b: B is (...,N,K)",
+       .help = "C = op(A) op(B); A (...,M,K), B (...,K,N), C (...,M,N), leading extents broadcast; "
+               "transpose_a: A is (...,K,M), transpose_b: B is (...,N,K)",
        .source = "torch.matmul, bmm; CUDA autocast: lower_precision_fp",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
@@ -144,7 +192,8 @@ std::vector<OpDef> matmul_ops() {
        .attributes = attributes,
        .infer = infer_matmul,
        .vjp = matmul_vjp,
-       .run = run_matmul},
+       .run = run_matmul,
+       .products = matmul_products},
       {.name = "matmul_backward_a",
        .help = "dA = dC op(B)^T, transposed where A was; operands B, dC; sums over N",
        .source = "chain rule of matmul",
@@ -154,17 +203,20 @@ std::vector<OpDef> matmul_ops() {
        .has_gemm_accumulator = true,
        .attributes = attributes,
        .infer = infer_backward_a,
-       .run = run_backward_a},
+       .run = run_backward_a,
+       .products = backward_a_products},
       {.name = "matmul_backward_b",
-       .help = "dB = op(A)^T dC, transposed where B was; operands A, dC; sums over M",
+       .help = "dB = op(A)^T dC, transposed where B was; operands A, dC; sums over M; "
+               "fold: over the whole stack's rows, dB is one matrix",
        .source = "chain rule of matmul",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
        .max_inputs = 2,
        .has_gemm_accumulator = true,
-       .attributes = attributes,
+       .attributes = {"transpose_a", "transpose_b", "fold"},
        .infer = infer_backward_b,
-       .run = run_backward_b},
+       .run = run_backward_b,
+       .products = backward_b_products},
   };
 }
 

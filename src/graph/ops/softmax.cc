@@ -1,47 +1,61 @@
-// softmax over the last dimension.
+// softmax and log_softmax along any dimension.
 #include "src/graph/ops/op_helpers.h"
+#include "src/graph/ops/rows.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<TensorType> infer_softmax(const Node& node, std::span<const TensorType> inputs) {
+bool is_log(const Node& node) {
+  return node.op.starts_with("log_");
+}
+
+std::vector<TensorType> infer_forward(const Node& node, std::span<const TensorType> inputs) {
   require_floats(node, inputs);
-  const int64_t rank = static_cast<int64_t>(inputs[0].shape.size());
-  require(rank >= 1, node, "operand 0 is a scalar, must be (...,C)");
-  const int64_t dim = int_attribute(node, "dim", -1);
-  require(
-      dim == -1 || dim == rank - 1, node,
-      "attribute 'dim' is " + std::to_string(dim) + ", must be -1 or " + std::to_string(rank - 1),
-      "only the last dimension is supported");
+  single_dim(node, inputs[0].shape, -1);
   return {inputs[0]};
 }
 
-void softmax_vjp(GradientBuilder& builder, const Node& node) {
-  builder.add_node(node, "softmax_backward", {output_id(node, 0), builder.output_gradient(node)},
-                   {}, {0});
+void vjp(GradientBuilder& builder, const Node& node) {
+  builder.add_node(node, node.op + "_backward", {output_id(node, 0), builder.output_gradient(node)},
+                   node.attributes, {0});
 }
 
-void run_softmax(const OpCall& call) {
+RowLayout layout_of(const OpCall& call) {
+  const std::vector<int64_t> dims = {single_dim(call.node, input_shape(call, 0), -1)};
+  return {input_shape(call, 0), dims};
+}
+
+void run_forward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    const int64_t cols = input_shape(call, 0).back();
-    call.kernels.of<T>().softmax(input<T>(call, 0), output<T>(call, 0),
-                                 call.inputs[0]->size() / cols, cols, call.reduce_accumulator);
+    const Kernels<T>& kernels = call.kernels.of<T>();
+    const auto kernel = is_log(call.node) ? kernels.log_softmax : kernels.softmax;
+    const RowLayout layout = layout_of(call);
+    std::vector<T> storage;
+    const T* x = layout.gather(input<T>(call, 0), storage);
+    layout.write_rows(output<T>(call, 0), [&](T* y) {
+      kernel(x, y, layout.rows, layout.cols, call.reduce_accumulator);
+    });
   });
 }
 
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
   require_floats(node, inputs);
-  require(!inputs[0].shape.empty(), node, "operand 0 is a scalar, must be (...,C)");
+  single_dim(node, inputs[0].shape, -1);
   require_shape(node, inputs, 1, inputs[0].shape, "the shape of y");
   return {inputs[0]};
 }
 
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    const int64_t cols = input_shape(call, 0).back();
-    call.kernels.of<T>().softmax_backward(input<T>(call, 0), input<T>(call, 1), output<T>(call, 0),
-                                          call.inputs[0]->size() / cols, cols,
-                                          call.reduce_accumulator);
+    const Kernels<T>& kernels = call.kernels.of<T>();
+    const auto kernel = is_log(call.node) ? kernels.log_softmax_backward : kernels.softmax_backward;
+    const RowLayout layout = layout_of(call);
+    std::vector<T> y_storage, dy_storage;
+    const T* y = layout.gather(input<T>(call, 0), y_storage);
+    const T* dy = layout.gather(input<T>(call, 1), dy_storage);
+    layout.write_rows(output<T>(call, 0), [&](T* dx) {
+      kernel(y, dy, dx, layout.rows, layout.cols, call.reduce_accumulator);
+    });
   });
 }
 
@@ -50,19 +64,37 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> softmax_ops() {
   return {
       {.name = "softmax",
-       .help = "y = exp(x - max) / sum exp(x - max) along the last dimension; x (...,C)",
+       .help = "y = exp(x - max) / sum exp(x - max) along `dim`; NaN where all are -inf",
        .source = "torch.softmax; CUDA autocast: fp32_set_opt_dtype",
        .cast_class = CastClass::kFp32,
        .attributes = {"dim"},
-       .infer = infer_softmax,
-       .vjp = softmax_vjp,
-       .run = run_softmax},
+       .infer = infer_forward,
+       .vjp = vjp,
+       .run = run_forward},
+      {.name = "log_softmax",
+       .help = "y = (x - max) - ln sum exp(x - max) along `dim`; NaN where all are -inf",
+       .source = "torch.log_softmax; CUDA autocast: fp32_set_opt_dtype",
+       .cast_class = CastClass::kFp32,
+       .attributes = {"dim"},
+       .infer = infer_forward,
+       .vjp = vjp,
+       .run = run_forward},
       {.name = "softmax_backward",
-       .help = "dx = y (dy - sum dy y) along the last dimension; operands y, dy",
+       .help = "dx = y (dy - sum dy y) along `dim`; operands y, dy",
        .source = "chain rule of softmax",
        .cast_class = CastClass::kFp32,
        .min_inputs = 2,
        .max_inputs = 2,
+       .attributes = {"dim"},
+       .infer = infer_backward,
+       .run = run_backward},
+      {.name = "log_softmax_backward",
+       .help = "dx = dy - exp(y) sum dy along `dim`; operands y, dy",
+       .source = "chain rule of log_softmax",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"dim"},
        .infer = infer_backward,
        .run = run_backward},
   };

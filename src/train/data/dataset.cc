@@ -103,26 +103,29 @@ int64_t parse_example_count(std::string_view kind, std::string_view argument, in
   return count;
 }
 
-std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request) {
-  const size_t colon = spec.find(':');
-  const std::string_view kind = spec.substr(0, colon);
-  const bool has_argument = colon != std::string_view::npos;
-  const std::string_view argument = has_argument ? spec.substr(colon + 1) : std::string_view();
-
+const DataSource& find_data_source(std::string_view spec) {
+  const std::string_view kind = spec.substr(0, spec.find(':'));
   std::vector<std::string> kinds;
   for (const DataSource& source : sources()) {
+    if (source.kind == kind) return source;
     kinds.emplace_back(source.kind);
-    if (source.kind != kind) continue;
-    require_task(source, spec, request.task);
-    const bool optional = source.argument.front() == '[';
-    if (argument.empty() && (has_argument || !optional)) {
-      throw InputError("data '" + std::string(spec) + "': nothing stands behind the colon",
-                       "write one of " + spec_list());
-    }
-    return source.open(argument, request);
   }
   throw InputError("data '" + std::string(spec) + "': unknown kind '" + std::string(kind) + "'",
                    did_you_mean(kind, kinds) + "; write one of " + spec_list());
+}
+
+std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request) {
+  const DataSource& source = find_data_source(spec);
+  const size_t colon = spec.find(':');
+  const bool has_argument = colon != std::string_view::npos;
+  const std::string_view argument = has_argument ? spec.substr(colon + 1) : std::string_view();
+  const bool optional = source.argument.front() == '[';
+  if (argument.empty() && (has_argument || !optional)) {
+    throw InputError("data '" + std::string(spec) + "': nothing stands behind the colon",
+                     "write one of " + spec_list());
+  }
+  require_task(source, spec, request.task);
+  return source.open(argument, request);
 }
 
 std::vector<int64_t> batch_indices(const DataSet& data, int64_t step, int64_t batch_size,

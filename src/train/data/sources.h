@@ -22,6 +22,8 @@ struct DataSource {
   std::unique_ptr<DataSet> (*open)(std::string_view argument, const DataRequest& request);
 };
 std::span<const DataSource> data_sources();
+// The row of a data spec's kind. Throws: InputError with a did-you-mean.
+const DataSource& find_data_source(std::string_view spec);
 
 std::unique_ptr<DataSet> open_synthetic(std::string_view argument, const DataRequest&);
 std::unique_ptr<DataSet> open_mnist(std::string_view argument, const DataRequest&);

@@ -1,0 +1,49 @@
+// One time step of an LSTM or GRU cell, after the products with the weight matrices.
+// The model is that of a fused cell: from the sums of products to the new state everything is
+// computed in T, and only what is returned is rounded, by the caller. Scalar alone.
+//
+// LSTM, gates in torch's order i, f, g, o; x_gates = W_ih x + b_ih, h_gates = W_hh h + b_hh:
+//   i, f, o = sigmoid(x_gates + h_gates), g = tanh(x_gates + h_gates)
+//   c = f c_prev + i g,  h = o tanh(c)                              saved: i, f, g, o
+// GRU, gates in torch's order r, z, n; q is n's part of h_gates, b_hn included:
+//   r, z = sigmoid(x_gates + h_gates),  n = tanh(x_gates + r q)
+//   h = (h_prev - n) z + n                                          saved: r, z, n, q
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+inline constexpr int64_t kSavedGates = 4;
+
+// Shapes: h, c (N,H); saved (N,4H); gates (N,GH), G = 4 for LSTM and 3 for GRU.
+template <typename T>
+struct RecurrentStep {
+  int64_t batch, hidden;
+  const T *x_gates = nullptr, *h_gates = nullptr;
+  const T *h_prev = nullptr, *c_prev = nullptr;  // c_prev, c: LSTM
+  T *saved = nullptr, *h = nullptr, *c = nullptr;
+};
+template <typename T>
+void lstm_step(const RecurrentStep<T>& step);
+template <typename T>
+void gru_step(const RecurrentStep<T>& step);
+
+// dh, dc: all that reaches the step's results. The gates' gradients are before sigmoid and tanh;
+// dh_direct is what reaches h_prev around the product with W_hh.
+template <typename T>
+struct RecurrentStepBackward {
+  int64_t batch, hidden;
+  const T *saved = nullptr, *h_prev = nullptr;  // h_prev: GRU
+  const T *c = nullptr, *c_prev = nullptr;      // LSTM
+  const T* dh = nullptr;
+  T* dc = nullptr;                             // LSTM: in: of c, out: of c_prev
+  T *dx_gates = nullptr, *dh_gates = nullptr;  // dh_gates: GRU; LSTM's are both dx_gates
+  T* dh_direct = nullptr;                      // GRU
+};
+template <typename T>
+void lstm_step_backward(const RecurrentStepBackward<T>& step);
+template <typename T>
+void gru_step_backward(const RecurrentStepBackward<T>& step);
+
+}  // namespace lockstep

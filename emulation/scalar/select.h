@@ -1,0 +1,24 @@
+// Choosing between values by an integer mask, and drawing such masks. Masks count as true where
+// they are not 0.
+#pragma once
+
+#include <cstdint>
+
+#include "src/core/random.h"
+
+namespace lockstep {
+
+// y = condition ? a : b. A null a or b stands for `constant`.
+template <typename T>
+void scalar_select(const int32_t* condition, const T* a, const T* b, T constant, T* y,
+                   int64_t count);
+// y = mask ? x * scale : x * 0, so that infinities and NaN that are dropped leave NaN, as in torch.
+template <typename T>
+void scalar_masked_scale(const T* x, const int32_t* mask, T scale, T* y, int64_t count);
+
+// mask[i] = 1 with probability `keep`, to 32 bits: whether the number step 2^40 + i of the stream
+// is below keep 2^32. Requires: count <= 2^40.
+void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* mask,
+               int64_t count);
+
+}  // namespace lockstep

@@ -1,0 +1,141 @@
+// sub, div, minimum and maximum with numpy's broadcasting, or a number in b's place.
+#include "emulation/scalar/functions.h"
+#include "src/graph/ops/broadcast.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+template <Binary kFunction>
+void run_function(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    run_binary<T>(call, [&](const T* a, const T* b, T* y, int64_t count) {
+      call.kernels.of<T>().binary(kFunction, {}, a, b, y, count);
+    });
+  });
+}
+
+void sub_vjp(GradientBuilder& builder, const Node& node) {
+  const std::string dy = builder.output_gradient(node);
+  if (builder.needs_gradient(node, 0)) pass_broadcast_gradient(builder, node, 0, dy);
+  if (node.inputs.size() == 1 || !builder.needs_gradient(node, 1)) return;
+  add_broadcast_gradient(builder, node, 1, "neg", {dy});
+}
+
+void div_vjp(GradientBuilder& builder, const Node& node) {
+  const std::string dy = builder.output_gradient(node);
+  if (has_scalar(node)) {
+    builder.add_node(node, "div", {dy}, node.attributes, {0});
+    return;
+  }
+  if (builder.needs_gradient(node, 0)) {
+    add_broadcast_gradient(builder, node, 0, "div", {dy, node.inputs[1]});
+  }
+  if (builder.needs_gradient(node, 1)) {
+    add_broadcast_gradient(builder, node, 1, "div_backward_divisor",
+                           {node.inputs[0], node.inputs[1], dy});
+  }
+}
+
+// The gradient for the operand in front: minimum(a, b) and minimum(b, a) are the same.
+void choice_vjp(GradientBuilder& builder, const Node& node) {
+  const std::string dy = builder.output_gradient(node), op = node.op + "_backward";
+  if (has_scalar(node)) {
+    builder.add_node(node, op, {node.inputs[0], dy}, node.attributes, {0});
+    return;
+  }
+  for (size_t operand = 0; operand < 2; ++operand) {
+    if (!builder.needs_gradient(node, operand)) continue;
+    add_broadcast_gradient(builder, node, operand, op,
+                           {node.inputs[operand], node.inputs[1 - operand], dy});
+  }
+}
+
+// Operands a, b (where `scalar` is not in its place) and dy of the shape they broadcast to.
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  const size_t last = inputs.size() - 1;
+  const Shape shape = infer_binary(node, inputs.first(last))[0].shape;
+  require_float(node, inputs, last);
+  require_shape(node, inputs, last, shape, "the shape that the others broadcast to");
+  return {{shape}};
+}
+
+// Calls kernel(a, b, dy, dx, count) on the operands as repeated.
+template <typename T, typename Kernel>
+void run_backward(const OpCall& call, Kernel kernel) {
+  const size_t last = call.inputs.size() - 1;
+  const T* dy = input<T>(call, last);
+  T* dx = output<T>(call, 0);
+  OpCall operands = call;
+  operands.inputs = call.inputs.first(last);
+  run_binary<T>(operands, [&](const T* a, const T* b, T* out, int64_t count) {
+    kernel(a, b, dy + (out - dx), out, count);
+  });
+}
+
+template <int kSign>
+void run_choice_backward(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    run_backward<T>(call, [](const T* own, const T* other, const T* dy, T* dx, int64_t count) {
+      scalar_choice_backward(T(kSign), own, other, dy, dx, count);
+    });
+  });
+}
+
+void run_div_backward(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) { run_backward<T>(call, scalar_div_backward<T>); });
+}
+
+OpDef forward_row(std::string_view name, std::string_view help, std::string_view source,
+                  void (*vjp)(GradientBuilder&, const Node&), void (*run)(const OpCall&)) {
+  return {.name = name,
+          .help = help,
+          .source = source,
+          .min_inputs = 1,
+          .max_inputs = 2,
+          .attributes = {"scalar"},
+          .infer = infer_binary,
+          .vjp = vjp,
+          .run = run};
+}
+
+OpDef backward_row(std::string_view name, std::string_view help, std::string_view source,
+                   void (*run)(const OpCall&)) {
+  return {.name = name,
+          .help = help,
+          .source = source,
+          .min_inputs = 2,
+          .max_inputs = 3,
+          .attributes = {"scalar"},
+          .infer = infer_backward,
+          .run = run};
+}
+
+}  // namespace
+
+std::vector<OpDef> binary_ops() {
+  return {
+      forward_row("sub", "y = a - b; shapes broadcast, or the number `scalar` as b",
+                  "torch.sub; CUDA autocast: not listed, type promotion decides", sub_vjp,
+                  run_function<Binary::kSub>),
+      forward_row("div", "y = a / b; shapes broadcast, or the number `scalar` as b",
+                  "torch.div; CUDA autocast: not listed, type promotion decides", div_vjp,
+                  run_function<Binary::kDiv>),
+      forward_row("minimum", "y = the smaller of a and b, NaN where either is; as sub",
+                  "torch.minimum; CUDA autocast: not listed, type promotion decides", choice_vjp,
+                  run_function<Binary::kMinimum>),
+      forward_row("maximum", "y = the larger of a and b, NaN where either is; as sub",
+                  "torch.maximum; CUDA autocast: not listed, type promotion decides", choice_vjp,
+                  run_function<Binary::kMaximum>),
+      backward_row("div_backward_divisor", "db = -dy (a / b) / b; operands a, b, dy",
+                   "chain rule of div", run_div_backward),
+      backward_row("minimum_backward",
+                   "da = dy where a < b, dy / 2 where a = b, else 0; operands a, b, dy",
+                   "torch's derivative of minimum", run_choice_backward<1>),
+      backward_row("maximum_backward",
+                   "da = dy where a > b, dy / 2 where a = b, else 0; operands a, b, dy",
+                   "torch's derivative of maximum", run_choice_backward<-1>),
+  };
+}
+
+}  // namespace lockstep

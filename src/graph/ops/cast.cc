@@ -1,0 +1,62 @@
+// cast and detach: the same numbers, in a format the model asks for, or without a gradient.
+#include <cstring>
+
+#include "emulation/format.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<TensorType> infer_same(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  return {inputs[0]};
+}
+
+std::vector<TensorType> infer_cast(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require(node.attributes.contains("dtype"), node, "attribute 'dtype' is missing",
+          "the name of a format, e.g. \"fp16\"");
+  try {
+    find_format(string_attribute(node, "dtype", ""));
+  } catch (const InputError& error) {
+    require(false, node, std::string("attribute 'dtype': ") + error.what());
+  }
+  return {inputs[0]};
+}
+
+// What is rounded is rounded by the executor.
+void run_copy(const OpCall& call) {
+  std::memcpy(call.outputs[0]->raw(), call.inputs[0]->raw(), call.inputs[0]->bytes());
+}
+
+void cast_vjp(GradientBuilder& builder, const Node& node) {
+  builder.add_node(node, "cast_backward", {builder.output_gradient(node)}, {}, {0});
+}
+
+}  // namespace
+
+std::vector<OpDef> cast_ops() {
+  return {
+      {.name = "cast",
+       .help = "y = x in the format `dtype`, in every lane but fp64",
+       .source = "torch.Tensor.to; written in the model, so no cast class applies",
+       .attributes = {"dtype"},
+       .infer = infer_cast,
+       .vjp = cast_vjp,
+       .run = run_copy,
+       .format_attribute = "dtype"},
+      {.name = "cast_backward",
+       .help = "dx = dy in x's format; operand dy",
+       .source = "torch's derivative of to",
+       .infer = infer_same,
+       .run = run_copy},
+      {.name = "detach",
+       .help = "y = x; no gradient flows through it",
+       .source = "torch.Tensor.detach",
+       .infer = infer_same,
+       .run = run_copy,
+       .differentiable_outputs = 0},
+  };
+}
+
+}  // namespace lockstep

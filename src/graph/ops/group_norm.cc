@@ -1,0 +1,76 @@
+// group_norm: x (N,C,...) is normalised over every group of C / groups neighbouring channels of an
+// image, with one weight and bias per channel. Instance normalisation is groups = C.
+#include "src/graph/ops/row_norm_op.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kTorchEps = 1e-5;
+
+RowNormLayout layout(const Node& node, const Shape& x) {
+  require(x.size() >= 2, node, "operand 0 is " + to_string(x) + ", must be (N,C,...)");
+  const int64_t groups = int_attribute(node, "groups", 0);
+  require(groups >= 1 && x[1] % groups == 0, node,
+          "attribute 'groups' is " + std::to_string(groups) + ", must divide the " +
+              std::to_string(x[1]) + " channels of operand 0 " + to_string(x));
+  RowNormLayout layout{};
+  layout.rows = x[0] * groups;
+  layout.cols = element_count(x) / layout.rows;
+  layout.groups = groups;
+  layout.spatial = element_count(x) / (x[0] * x[1]);
+  layout.weight = {x[1]};
+  layout.statistics = {x[0], groups};
+  return layout;
+}
+
+constexpr RowNormKind kKind = {"group_norm_backward", true, kTorchEps, layout};
+
+std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
+  return infer_row_norm(kKind, node, inputs);
+}
+void vjp(GradientBuilder& builder, const Node& node) {
+  row_norm_vjp(kKind, builder, node);
+}
+void run(const OpCall& call) {
+  run_row_norm(kKind, call);
+}
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  return infer_row_norm_backward(kKind, node, inputs);
+}
+void run_backward(const OpCall& call) {
+  run_row_norm_backward(kKind, call);
+}
+
+}  // namespace
+
+std::vector<OpDef> group_norm_ops() {
+  return {
+      {.name = "group_norm",
+       .help =
+           "y = (x - mean) inv_std w + b over groups of channels; x (N,C,...), weight?, bias? (C); "
+           "also gives mean and inv_std (N,groups)",
+       .source = "Y. Wu, K. He, ECCV 2018; torch.nn.functional.group_norm; CUDA autocast: fp32",
+       .cast_class = CastClass::kFp32,
+       .max_inputs = 3,
+       .follow_operands = {0},
+       .output_follows = {-1, -2, -2},
+       .attributes = {"groups", "eps"},
+       .infer = infer,
+       .vjp = vjp,
+       .run = run},
+      {.name = "group_norm_backward",
+       .help = "dx, dw, db of group_norm (dw, db where there were w, b); operands x, mean, "
+               "inv_std, dy, "
+               "weight?",
+       .source = "chain rule of group_norm, through the statistics",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 4,
+       .max_inputs = 5,
+       .follow_operands = {0},
+       .attributes = {"groups", "has_weight", "has_bias"},
+       .infer = infer_backward,
+       .run = run_backward},
+  };
+}
+
+}  // namespace lockstep

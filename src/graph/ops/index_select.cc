@@ -1,0 +1,84 @@
+// index_select: the slices of x along dim that an index (J) names, in its order, repeats allowed.
+#include "emulation/scalar/gather.h"
+#include "src/graph/ops/movement.h"
+#include "src/graph/ops/rows.h"
+
+namespace lockstep {
+namespace {
+
+// x seen as (outer, dim, inner).
+RowPick pick_of(const OpCall& call, const Shape& x, size_t index_operand) {
+  const auto dim = static_cast<size_t>(single_dim(call.node, x, 0));
+  RowPick pick{};
+  pick.outer = pick.inner = 1;
+  for (size_t d = 0; d < x.size(); ++d) (d < dim ? pick.outer : pick.inner) *= d == dim ? 1 : x[d];
+  pick.rows = x[dim];
+  pick.index = checked_indices(call, index_operand, x[dim]);
+  pick.count = call.inputs[index_operand]->size();
+  return pick;
+}
+
+Shape selected_shape(const Node& node, Shape x, std::span<const TensorType> inputs,
+                     size_t index_operand) {
+  require_int(node, inputs, index_operand);
+  require_rank(node, inputs, index_operand, 1, "(J)");
+  x[static_cast<size_t>(single_dim(node, x, 0))] = inputs[index_operand].shape[0];
+  return x;
+}
+
+std::vector<TensorType> infer_index_select(const Node& node, std::span<const TensorType> inputs) {
+  return {{selected_shape(node, inputs[0].shape, inputs, 1), inputs[0].element}};
+}
+
+void index_select_vjp(GradientBuilder& builder, const Node& node) {
+  Attributes attributes = node.attributes;
+  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
+  builder.add_node(node, "index_select_backward", {node.inputs[1], builder.output_gradient(node)},
+                   attributes, {0});
+}
+
+void run_index_select(const OpCall& call) {
+  const RowPick pick = pick_of(call, input_shape(call, 0), 1);
+  dispatch_any(call,
+               [&]<typename T>(T*) { pick_rows(pick, input<T>(call, 0), output<T>(call, 0)); });
+}
+
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  require_float(node, inputs, 1);
+  const Shape x = ints_attribute(node, "input_shape", {});
+  require_shape(node, inputs, 1, selected_shape(node, x, inputs, 0), "the shape of the selection");
+  return {{x}};
+}
+
+void run_backward(const OpCall& call) {
+  const RowPick pick = pick_of(call, output_shape(call, 0), 0);
+  dispatch(call, [&]<typename T>(T*) {
+    pick_rows_backward(pick, input<T>(call, 1), output<T>(call, 0), call.reduce_accumulator);
+  });
+}
+
+}  // namespace
+
+std::vector<OpDef> index_select_ops() {
+  return {
+      {.name = "index_select",
+       .help = "the slices of x along dim (default 0) that index (J) names; operands x, index",
+       .source = "torch.index_select; CUDA autocast: not listed, runs in its input's type",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"dim"},
+       .infer = infer_index_select,
+       .vjp = index_select_vjp,
+       .run = run_index_select},
+      {.name = "index_select_backward",
+       .help = "dx = sum of dy over the positions that took a slice, ascending; operands index, dy",
+       .source = "chain rule of index_select",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"dim", "input_shape"},
+       .infer = infer_backward,
+       .run = run_backward},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// layer_norm: y = (x - mean) / sqrt(var + eps) * w + b over the last `normalized_ndim` dimensions,
+// with the biased variance (mean first, then the squares of what is left).
+#include "src/graph/ops/row_norm_op.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kTorchEps = 1e-5;
+constexpr RowNormKind kKind = {"layer_norm_backward", true, kTorchEps, last_dims_layout};
+
+std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
+  return infer_row_norm(kKind, node, inputs);
+}
+void vjp(GradientBuilder& builder, const Node& node) {
+  row_norm_vjp(kKind, builder, node);
+}
+void run(const OpCall& call) {
+  run_row_norm(kKind, call);
+}
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  return infer_row_norm_backward(kKind, node, inputs);
+}
+void run_backward(const OpCall& call) {
+  run_row_norm_backward(kKind, call);
+}
+
+}  // namespace
+
+std::vector<OpDef> layer_norm_ops() {
+  return {
+      {.name = "layer_norm",
+       .help =
+           "y = (x - mean) inv_std w + b over the last normalized_ndim (1) dimensions; operands x, "
+           "weight?, bias?; also gives mean and inv_std, one per row",
+       .source =
+           "J. Ba, J. Kiros, G. Hinton, arXiv 1607.06450; torch.nn.functional.layer_norm; CUDA "
+           "autocast: fp32",
+       .cast_class = CastClass::kFp32,
+       .max_inputs = 3,
+       .follow_operands = {0},
+       .output_follows = {-1, -2, -2},
+       .attributes = {"normalized_ndim", "eps"},
+       .infer = infer,
+       .vjp = vjp,
+       .run = run},
+      {.name = "layer_norm_backward",
+       .help = "dx, dw, db of layer_norm (dw, db where there were w, b); operands x, mean, "
+               "inv_std, dy, "
+               "weight?",
+       .source = "chain rule of layer_norm, through the statistics",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 4,
+       .max_inputs = 5,
+       .follow_operands = {0},
+       .attributes = {"normalized_ndim", "has_weight", "has_bias"},
+       .infer = infer_backward,
+       .run = run_backward},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,109 @@
+// prelu: a leaky relu whose slope is learned, one for all or one per channel (dimension 1).
+#include "emulation/scalar/chunks.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+int64_t channels_of(const Shape& x) {
+  return x.size() >= 2 ? x[1] : 1;
+}
+
+void require_slopes(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  const Shape &x = inputs[0].shape, &w = inputs[1].shape;
+  const int64_t channels = channels_of(x);
+  require(w == Shape{1} || w == Shape{channels}, node,
+          "operand 1 is " + to_string(w) + ", must be [1] or [" + std::to_string(channels) +
+              "] = (C), C being dimension 1 of x " + to_string(x));
+}
+
+std::vector<TensorType> infer_prelu(const Node& node, std::span<const TensorType> inputs) {
+  require_slopes(node, inputs);
+  return {inputs[0]};
+}
+
+// The slopes' gradient is formed element by element and then summed, as torch does it: each is
+// rounded.
+void prelu_vjp(GradientBuilder& builder, const Node& node) {
+  const std::string id = builder.add_node(
+      node, "prelu_backward", {node.inputs[0], node.inputs[1], builder.output_gradient(node)}, {},
+      {0, -1});
+  if (!builder.needs_gradient(node, 1)) return;
+  const Shape x = builder.graph().type_of(node.inputs[0]).shape;
+  const Shape w = builder.graph().type_of(node.inputs[1]).shape;
+  const std::string products = id + ".1";
+  if (w == Shape{1} || x.size() <= 2) {
+    builder.add_node(node, "sum_to", {products}, {{"shape", w}}, {1});
+    return;
+  }
+  Shape aligned(x.size() - 1, 1);
+  aligned[0] = w[0];
+  const std::string sum = builder.add_node(node, "sum_to", {products}, {{"shape", aligned}}, {-1});
+  builder.add_node(node, "reshape", {sum}, {{"shape", w}}, {1});
+}
+
+// body(element, its slope)
+template <typename T, typename Body>
+void for_elements(const OpCall& call, Body body) {
+  const Shape& x = input_shape(call, 0);
+  const T* w = input<T>(call, 1);
+  const bool shared = call.inputs[1]->size() == 1;
+  const int64_t channels = channels_of(x);
+  const int64_t inner = x.size() >= 2 ? element_count(Shape(x.begin() + 2, x.end())) : 1;
+  parallel_chunks(call.inputs[0]->size(), kElementGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i, shared ? w[0] : w[i / inner % channels]);
+  });
+}
+
+void run_prelu(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const T* x = input<T>(call, 0);
+    T* y = output<T>(call, 0);
+    for_elements<T>(call, [&](int64_t i, T slope) { y[i] = x[i] > 0 ? x[i] : slope * x[i]; });
+  });
+}
+
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  require_slopes(node, inputs);
+  require_shape(node, inputs, 2, inputs[0].shape, "the shape of x");
+  return {inputs[0], inputs[0]};
+}
+
+void run_backward(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    const T *x = input<T>(call, 0), *dy = input<T>(call, 2);
+    T *dx = output<T>(call, 0), *products = output<T>(call, 1);
+    for_elements<T>(call, [&](int64_t i, T slope) {
+      dx[i] = x[i] > 0 ? dy[i] : slope * dy[i];
+      products[i] = x[i] > 0 ? T(0) : x[i] * dy[i];
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<OpDef> prelu_ops() {
+  return {
+      {.name = "prelu",
+       .help = "y = x where x > 0, else w x; x (N,C,...), w (C) or (1)",
+       .source = "torch.nn.functional.prelu; CUDA autocast: lower_precision_fp",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .infer = infer_prelu,
+       .vjp = prelu_vjp,
+       .run = run_prelu},
+      {.name = "prelu_backward",
+       .help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, which summed up is dw; "
+               "operands x, w, dy",
+       .source = "chain rule of prelu",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .infer = infer_backward,
+       .run = run_backward},
+  };
+}
+
+}  // namespace lockstep

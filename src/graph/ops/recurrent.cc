@@ -1,0 +1,228 @@
+// lstm and gru: whole stacks of recurrent layers as one op each, unrolled inside.
+//
+// The input products of all time steps are one product; the recurrent product is one per step. Both
+// go through the gemm accumulator. In a lane of low precision the model is that of a fused cell:
+// from the sums to the new states the arithmetic is the container's (FP32), and h and c are rounded
+// to the op's format at every step, as are the gates' gradients and the states' gradients on the
+// way back. Gates saved for the backward pass keep the reduce accumulator's format. No accumulator
+// site: the sums lie behind the cell's arithmetic and are not measured.
+#include "src/graph/ops/inner_rounding.h"
+#include "src/graph/ops/recurrent_layout.h"
+
+namespace lockstep {
+namespace {
+
+bool is_lstm(const Node& node) {
+  return node.op.starts_with("lstm");
+}
+
+std::vector<TensorType> infer_recurrent(const Node& node, std::span<const TensorType> inputs) {
+  const RecurrentLayout layout = recurrent_layout(node, inputs);
+  const int64_t t = layout.time, n = layout.batch, width = layout.directions * layout.hidden;
+  std::vector<TensorType> outputs = {
+      {layout.batch_first ? Shape{n, t, width} : Shape{t, n, width}}};
+  for (size_t state = 0; state < layout.states(); ++state) outputs.push_back(inputs[1]);
+  for (TensorType& type : saved_types(layout)) outputs.push_back(std::move(type));
+  return outputs;
+}
+
+void recurrent_vjp(GradientBuilder& builder, const Node& node) {
+  std::vector<TensorType> types;
+  for (const std::string& id : node.inputs) types.push_back(builder.graph().type_of(id));
+  const RecurrentLayout layout = recurrent_layout(node, types);
+  std::vector<std::string> operands = node.inputs;
+  for (size_t i = 0; i < layout.saved_count(); ++i) {
+    operands.push_back(output_id(node, 1 + layout.states() + i));
+  }
+  Attributes attributes = node.attributes;
+  const char* const arrives[] = {"has_dy", "has_dh", "has_dc"};
+  for (size_t k = 0; k <= layout.states(); ++k) {
+    const std::string gradient = builder.output_gradient(node, k);
+    attributes[arrives[k]] = !gradient.empty();
+    if (!gradient.empty()) operands.push_back(gradient);
+  }
+  std::vector<int> gradient_operands;
+  for (size_t i = 0; i < node.inputs.size(); ++i) gradient_operands.push_back(static_cast<int>(i));
+  builder.add_node(node, is_lstm(node) ? "lstm_backward" : "gru_backward", std::move(operands),
+                   std::move(attributes), std::move(gradient_operands));
+}
+
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  const RecurrentLayout layout = recurrent_layout(node, inputs);
+  const std::vector<TensorType> saved = saved_types(layout);
+  require(inputs.size() >= layout.operands() + saved.size(), node,
+          "has " + std::to_string(inputs.size()) + " operands, must have at least " +
+              std::to_string(layout.operands() + saved.size()));
+  for (size_t i = 0; i < saved.size(); ++i) {
+    require_shape(node, inputs, layout.operands() + i, saved[i].shape, "a saved value");
+  }
+  return {inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(layout.operands())};
+}
+
+}  // namespace
+
+RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> inputs) {
+  RecurrentLayout layout{};
+  layout.is_lstm = is_lstm(node);
+  layout.gates = layout.is_lstm ? 4 : 3;
+  layout.has_bias = bool_attribute(node, "has_bias", true);
+  layout.batch_first = bool_attribute(node, "batch_first", true);
+  layout.layers = int_attribute(node, "layers", 1);
+  layout.directions = bool_attribute(node, "bidirectional", false) ? 2 : 1;
+  require(layout.layers >= 1, node,
+          "attribute 'layers' is " + std::to_string(layout.layers) + ", must be at least 1");
+  const int64_t projection = int_attribute(node, "proj_size", 0);
+  require(projection == 0, node,
+          "attribute 'proj_size' is " + std::to_string(projection) + ", must be 0",
+          "projected hidden states are not supported");
+  const double dropout = active_dropout(node, "dropout");
+  layout.dropout = layout.layers > 1 ? dropout : 0;
+  require(inputs.size() >= layout.operands(), node,
+          "has " + std::to_string(inputs.size()) + " operands, must have " +
+              std::to_string(layout.operands()) + " (x, h0" + (layout.is_lstm ? ", c0" : "") +
+              " and " + std::to_string(layout.per_direction()) + " per layer and direction)");
+  for (size_t i = 0; i < layout.operands(); ++i) require_float(node, inputs, i);
+  const char* const meaning = layout.batch_first ? "(N,T,C)" : "(T,N,C)";
+  require_rank(node, inputs, 0, 3, meaning);
+  const Shape& x = inputs[0].shape;
+  layout.time = x[layout.batch_first ? 1 : 0], layout.batch = x[layout.batch_first ? 0 : 1];
+  layout.in = x[2];
+  require(layout.time >= 1, node,
+          "operand 0 is " + to_string(x) + " = " + meaning + ", must have at least one time step");
+  require_rank(node, inputs, 1, 3, "(layers * directions, N, H)");
+  layout.hidden = inputs[1].shape[2];
+  for (size_t i = 1; i <= layout.states(); ++i) {
+    require_shape(node, inputs, i, {layout.layers * layout.directions, layout.batch, layout.hidden},
+                  "(layers * directions, N, H)");
+  }
+  const int64_t rows = layout.gates * layout.hidden;
+  for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
+    const int64_t in = layout.layer_in(cell / layout.directions);
+    require_shape(node, inputs, layout.weight(cell, 0), {rows, in}, "(gates * H, inputs), w_ih");
+    require_shape(node, inputs, layout.weight(cell, 1), {rows, layout.hidden},
+                  "(gates * H, H), w_hh");
+    for (size_t k = 2; k < layout.per_direction(); ++k) {
+      require_shape(node, inputs, layout.weight(cell, k), {rows}, "(gates * H), a bias");
+    }
+  }
+  return layout;
+}
+
+std::vector<TensorType> saved_types(const RecurrentLayout& layout) {
+  constexpr int64_t kSaved = 4;  // per state element, see emulation/scalar/recurrent.h
+  const int64_t cells = layout.layers * layout.directions;
+  const Shape states = {cells, layout.time, layout.batch, layout.hidden};
+  Shape gates = states;
+  gates.back() *= kSaved;
+  std::vector<TensorType> types = {{gates}};
+  for (size_t state = 0; state < layout.states(); ++state) types.push_back({states});
+  if (layout.drops()) {
+    const Shape between = {layout.layers - 1, layout.time, layout.batch,
+                           layout.directions * layout.hidden};
+    types.push_back({between, ElementType::kInt});
+    types.push_back({between});
+  }
+  return types;
+}
+
+bool is_recurrent_factor(const Node& node, size_t operand) {
+  if (operand == 0) return true;
+  const size_t first = is_lstm(node) ? 3 : 2;
+  const size_t per_direction = bool_attribute(node, "has_bias", true) ? 4 : 2;
+  const auto cells = static_cast<size_t>(int_attribute(node, "layers", 1) *
+                                         (bool_attribute(node, "bidirectional", false) ? 2 : 1));
+  return operand >= first && operand < first + cells * per_direction &&
+         (operand - first) % per_direction < 2;
+}
+
+namespace {
+
+// Per cell: the input's projection of all steps, and one product per step with the hidden state.
+std::vector<ProductShape> forward_products(const Node& node, std::span<const TensorType> inputs) {
+  const RecurrentLayout layout = recurrent_layout(node, inputs);
+  const int64_t rows = layout.gates * layout.hidden, all = layout.time * layout.batch;
+  std::vector<ProductShape> products;
+  for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
+    products.push_back({1, all, rows, layout.layer_in(cell / layout.directions)});
+    products.push_back({layout.time, layout.batch, rows, layout.hidden});
+  }
+  return products;
+}
+std::vector<ProductShape> backward_products(const Node& node, std::span<const TensorType> inputs) {
+  const RecurrentLayout layout = recurrent_layout(node, inputs);
+  const int64_t rows = layout.gates * layout.hidden, all = layout.time * layout.batch;
+  std::vector<ProductShape> products;
+  for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
+    const int64_t in = layout.layer_in(cell / layout.directions);
+    products.push_back({1, all, in, rows});                                // dx
+    products.push_back({layout.time, layout.batch, layout.hidden, rows});  // dh
+    products.push_back({1, rows, in, all});                                // dw_ih
+    products.push_back({1, rows, layout.hidden, all});                     // dw_hh
+  }
+  return products;
+}
+
+}  // namespace
+
+std::vector<OpDef> recurrent_ops() {
+  const std::vector<std::string_view> attributes = {
+      "layers", "bidirectional", "batch_first", "dropout", "has_bias", "training", "proj_size"};
+  std::vector<std::string_view> backward_attributes = attributes;
+  backward_attributes.insert(backward_attributes.end(), {"has_dy", "has_dh", "has_dc"});
+  constexpr int kAccumulatorFormat = -2, kMaxCells = 32, kMaxSaved = 8;
+  const auto make = [&](bool lstm) -> std::vector<OpDef> {
+    const int states = lstm ? 2 : 1, most = 1 + states + 4 * kMaxCells;
+    std::vector<int> follows(static_cast<size_t>(states) + 1, -1);
+    follows.push_back(kAccumulatorFormat);
+    return {
+        {.name = lstm ? "lstm" : "gru",
+         .help =
+             lstm
+                 ? "stacked LSTM, gates i, f, g, o: c = f c + i g, h = o tanh(c), as a fused cell: "
+                   "h and c are rounded at every step, the arithmetic between is FP32; operands x "
+                   "(N,T,C), h0, c0 (layers * directions,N,H), then w_ih, w_hh, b_ih, b_hh per "
+                   "layer and direction; outputs y, h_n, c_n, and what the gradient needs"
+                 : "stacked GRU, gates r, z, n: n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h = "
+                   "(h - n) z + n, as a fused cell: h is rounded at every step, the arithmetic "
+                   "between is FP32; operands x (N,T,C), h0 (layers * directions,N,H), then w_ih, "
+                   "w_hh, b_ih, b_hh per layer and direction; outputs y, h_n, and what the "
+                   "gradient needs",
+         .source = lstm ? "torch.nn.LSTM; CUDA autocast: lower_precision_fp (lstm_cell)"
+                        : "torch.nn.GRU; CUDA autocast: lower_precision_fp (gru_cell)",
+         .cast_class = CastClass::kLowPrecision,
+         .min_inputs = 1 + states + 2,
+         .max_inputs = most,
+         .has_gemm_accumulator = true,
+         .output_follows = follows,
+         .attributes = attributes,
+         .infer = infer_recurrent,
+         .vjp = recurrent_vjp,
+         .run = run_recurrent,
+         .product_operands = {0, 1 + states},
+         .is_factor = is_recurrent_factor,
+         .shows_sums = false,
+         .differentiable_outputs = 1 + states,
+         .products = forward_products},
+        {.name = lstm ? "lstm_backward" : "gru_backward",
+         .help = "backpropagation through time: gradients of all operands; operands those of the "
+                 "forward op, what it saved, then dy, dh_n and, of an LSTM, dc_n where they arrive",
+         .source = "chain rule",
+         .cast_class = CastClass::kLowPrecision,
+         .min_inputs = 1 + states + 2 + 2,
+         .max_inputs = most + kMaxSaved,
+         .has_gemm_accumulator = true,
+         .attributes = backward_attributes,
+         .infer = infer_backward,
+         .run = run_recurrent_backward,
+         .product_operands = {0, 1 + states},
+         .is_factor = is_recurrent_factor,
+         .shows_sums = false,
+         .products = backward_products},
+    };
+  };
+  std::vector<OpDef> rows = make(/*lstm=*/true);
+  for (OpDef& row : make(/*lstm=*/false)) rows.push_back(std::move(row));
+  return rows;
+}
+
+}  // namespace lockstep

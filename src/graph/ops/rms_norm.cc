@@ -1,0 +1,58 @@
+// rms_norm: y = x / sqrt(mean of x^2 + eps) * w over the last `normalized_ndim` dimensions.
+#include "src/graph/ops/row_norm_op.h"
+
+namespace lockstep {
+namespace {
+
+// torch's default is the machine epsilon of x's type; this one is FP32's.
+constexpr double kTorchEps = 0x1p-23;
+constexpr RowNormKind kKind = {"rms_norm_backward", false, kTorchEps, last_dims_layout};
+
+std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
+  return infer_row_norm(kKind, node, inputs);
+}
+void vjp(GradientBuilder& builder, const Node& node) {
+  row_norm_vjp(kKind, builder, node);
+}
+void run(const OpCall& call) {
+  run_row_norm(kKind, call);
+}
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  return infer_row_norm_backward(kKind, node, inputs);
+}
+void run_backward(const OpCall& call) {
+  run_row_norm_backward(kKind, call);
+}
+
+}  // namespace
+
+std::vector<OpDef> rms_norm_ops() {
+  return {
+      {.name = "rms_norm",
+       .help = "y = x inv_rms w over the last normalized_ndim (1) dimensions, inv_rms = 1 / "
+               "sqrt(mean of "
+               "x^2 + eps); operands x, weight?; also gives inv_rms, one per row",
+       .source = "B. Zhang, R. Sennrich, NeurIPS 2019; torch.nn.functional.rms_norm; CUDA "
+                 "autocast: fp32 since 2.12",
+       .cast_class = CastClass::kFp32,
+       .max_inputs = 2,
+       .follow_operands = {0},
+       .output_follows = {-1, -2},
+       .attributes = {"normalized_ndim", "eps"},
+       .infer = infer,
+       .vjp = vjp,
+       .run = run},
+      {.name = "rms_norm_backward",
+       .help = "dx, dw of rms_norm (dw where there was w); operands x, inv_rms, dy, weight?",
+       .source = "chain rule of rms_norm, through the statistics",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 3,
+       .max_inputs = 4,
+       .follow_operands = {0},
+       .attributes = {"normalized_ndim", "has_weight", "has_bias"},
+       .infer = infer_backward,
+       .run = run_backward},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// What layer_norm, rms_norm and group_norm share: they differ in how x is cut into rows and in
+// whether the mean is taken away. For ops/*.cc alone.
+//
+//   forward   operands x, weight?, bias?               outputs y, mean (centred), inv_std
+//   backward  operands x, mean (centred), inv_std, dy, weight?   outputs dx, dweight?, dbias?
+#pragma once
+
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+
+struct RowNormLayout {
+  int64_t rows, cols, groups, spatial;  // as RowNormArgs
+  Shape weight, statistics;             // of weight and bias; of mean and inv_std
+};
+
+// A kind of normalisation; the attributes are those of its forward op.
+struct RowNormKind {
+  std::string_view backward_op;
+  bool centred;
+  double default_eps;
+  // Throws: InputError for an x or an attribute that does not fit.
+  RowNormLayout (*layout)(const Node& node, const Shape& x);
+};
+
+std::vector<TensorType> infer_row_norm(const RowNormKind& kind, const Node& node,
+                                       std::span<const TensorType> inputs);
+void row_norm_vjp(const RowNormKind& kind, GradientBuilder& builder, const Node& node);
+void run_row_norm(const RowNormKind& kind, const OpCall& call);
+
+// Attributes of the backward op: the forward's (without eps), has_weight and has_bias.
+std::vector<TensorType> infer_row_norm_backward(const RowNormKind& kind, const Node& node,
+                                                std::span<const TensorType> inputs);
+void run_row_norm_backward(const RowNormKind& kind, const OpCall& call);
+
+// Layout of the ops that normalise over the last `normalized_ndim` dimensions.
+RowNormLayout last_dims_layout(const Node& node, const Shape& x);
+
+}  // namespace lockstep

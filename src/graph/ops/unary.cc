@@ -1,0 +1,184 @@
+// Functions of one number, element by element: one row each. The formulas and derivatives stand in
+// emulation/elementwise_functions-inl.h.
+#include <array>
+#include <limits>
+
+#include "emulation/scalar/functions.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A parameter of the function: the attribute that gives it, and its value where that is absent.
+struct Argument {
+  std::string_view name;
+  double fallback = 0;
+};
+struct Row {
+  std::string_view name;
+  Unary function;
+  CastClass cast_class;
+  std::string_view help, source;
+  std::array<Argument, 2> parameters = {};
+  Unary variant = function;  // of gelu, with approximate = "tanh"
+};
+
+constexpr CastClass kFollow = CastClass::kFollow, kFp32 = CastClass::kFp32;
+constexpr std::string_view kFollows = "CUDA autocast: not listed, runs in its input's type";
+constexpr std::string_view kWide = "CUDA autocast: fp32";
+
+constexpr Row kRows[] = {
+    {"neg", Unary::kNeg, kFollow, "y = -x", kFollows},
+    {"abs", Unary::kAbs, kFollow, "y = |x|, derivative 0 at 0", kFollows},
+    {"sqrt", Unary::kSqrt, kFollow, "y = sqrt(x)", kFollows},
+    {"rsqrt", Unary::kRsqrt, kFp32, "y = 1 / sqrt(x)", kWide},
+    {"reciprocal", Unary::kReciprocal, kFp32, "y = 1 / x", kWide},
+    {"exp", Unary::kExp, kFp32, "y = e^x", kWide},
+    {"log", Unary::kLog, kFp32, "y = ln x", kWide},
+    {"tanh", Unary::kTanh, kFollow, "y = tanh(x)", kFollows},
+    {"sigmoid", Unary::kSigmoid, kFollow, "y = 1 / (1 + exp(-x))", kFollows},
+    {"silu", Unary::kSilu, kFollow, "y = x / (1 + exp(-x))", kFollows},
+    {"gelu",
+     Unary::kGelu,
+     kFollow,
+     "y = x Phi(x), Phi by erf, or with approximate = \"tanh\" by tanh",
+     kFollows,
+     {},
+     Unary::kGeluTanh},
+    {"hardswish", Unary::kHardswish, kFollow, "y = x min(max(x + 3, 0), 6) / 6", kFollows},
+    {"hardsigmoid", Unary::kHardsigmoid, kFollow, "y = min(max(x + 3, 0), 6) / 6", kFollows},
+    {"leaky_relu",
+     Unary::kLeakyRelu,
+     kFollow,
+     "y = x, or negative_slope x for x <= 0",
+     kFollows,
+     {{{"negative_slope", 0.01}}}},
+    {"elu",
+     Unary::kElu,
+     kFollow,
+     "y = x, or alpha (e^x - 1) for x <= 0",
+     kFollows,
+     {{{"alpha", 1}}}},
+    {"softplus",
+     Unary::kSoftplus,
+     kFp32,
+     "y = ln(1 + exp(beta x)) / beta, or x where beta x > threshold",
+     kWide,
+     {{{"beta", 1}, {"threshold", 20}}}},
+    {"clamp",
+     Unary::kClamp,
+     kFollow,
+     "y = x cut to [min, max], where given; derivative 1 on the bounds",
+     kFollows,
+     {{{"min", -kInfinity}, {"max", kInfinity}}}},
+};
+
+const Row& row_of(std::string_view forward_op) {
+  for (const Row& row : kRows) {
+    if (row.name == forward_op) return row;
+  }
+  throw std::logic_error("unary: no row for op '" + std::string(forward_op) + "'");
+}
+
+constexpr std::string_view kBackward = "_backward";
+const Row& row_of(const Node& node) {
+  std::string_view op = node.op;
+  if (op.ends_with(kBackward)) op.remove_suffix(kBackward.size());
+  return row_of(op);
+}
+
+Unary function_of(const Node& node) {
+  const Row& row = row_of(node);
+  const bool is_variant = string_attribute(node, "approximate", "none") == "tanh";
+  return is_variant ? row.variant : row.function;
+}
+
+FunctionParameters parameters_of(const Node& node) {
+  const auto& [a, b] = row_of(node).parameters;
+  return {double_attribute(node, a.name, a.fallback), double_attribute(node, b.name, b.fallback)};
+}
+
+std::vector<TensorType> infer_forward(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  parameters_of(node);  // their types are checked here
+  const std::string approximate = string_attribute(node, "approximate", "none");
+  require(approximate == "none" || approximate == "tanh", node,
+          "attribute 'approximate' is '" + approximate + "', must be none or tanh");
+  return {inputs[0]};
+}
+
+void vjp(GradientBuilder& builder, const Node& node) {
+  const std::string saved =
+      saves_output(function_of(node)) ? output_id(node, 0) : node.inputs.at(0);
+  builder.add_node(node, node.op + std::string(kBackward), {saved, builder.output_gradient(node)},
+                   node.attributes, {0});
+}
+
+void run_forward(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    call.kernels.of<T>().unary(function_of(call.node), parameters_of(call.node), input<T>(call, 0),
+                               output<T>(call, 0), call.inputs[0]->size());
+  });
+}
+
+std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  require_shape(node, inputs, 1, inputs[0].shape, "the shape of x");
+  return {inputs[0]};
+}
+
+void run_backward(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    call.kernels.of<T>().unary_backward(function_of(call.node), parameters_of(call.node),
+                                        input<T>(call, 0), input<T>(call, 1), output<T>(call, 0),
+                                        call.inputs[0]->size());
+  });
+}
+
+// The names of the backward rows, which string_views point to.
+const std::string& backward_name(const Row& row) {
+  static const auto names = [] {
+    std::array<std::string, std::size(kRows)> made;
+    for (size_t i = 0; i < made.size(); ++i) {
+      made[i] = std::string(kRows[i].name) + std::string(kBackward);
+    }
+    return made;
+  }();
+  return names[static_cast<size_t>(&row - kRows)];
+}
+
+}  // namespace
+
+std::vector<OpDef> unary_ops() {
+  std::vector<OpDef> rows;
+  for (const Row& row : kRows) {
+    OpDef forward{.name = row.name,
+                  .help = row.help,
+                  .source = row.source,
+                  .cast_class = row.cast_class,
+                  .infer = infer_forward,
+                  .vjp = vjp,
+                  .run = run_forward};
+    for (const Argument& parameter : row.parameters) {
+      if (!parameter.name.empty()) forward.attributes.push_back(parameter.name);
+    }
+    if (row.variant != row.function) forward.attributes.push_back("approximate");
+    OpDef backward{.name = backward_name(row),
+                   .help = saves_output(row.function) ? "dx = dy f'(x) from y; operands y, dy"
+                                                      : "dx = dy f'(x); operands x, dy",
+                   .source = "chain rule",
+                   .cast_class = row.cast_class,
+                   .min_inputs = 2,
+                   .max_inputs = 2,
+                   .attributes = forward.attributes,
+                   .infer = infer_backward,
+                   .run = run_backward};
+    rows.push_back(std::move(forward));
+    rows.push_back(std::move(backward));
+  }
+  return rows;
+}
+
+}  // namespace lockstep

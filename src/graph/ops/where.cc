@@ -1,0 +1,118 @@
+// where and masked_fill: elements chosen by an integer mask, not 0 being true.
+#include "emulation/scalar/select.h"
+#include "src/graph/ops/broadcast.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<TensorType> infer_where(const Node& node, std::span<const TensorType> inputs) {
+  require_int(node, inputs, 0);
+  require_float(node, inputs, 1);
+  require_float(node, inputs, 2);
+  const Shape values = broadcast_shape(node, inputs[1].shape, inputs[2].shape);
+  return {{broadcast_shape(node, inputs[0].shape, values)}};
+}
+
+// The operand at `index` as repeated to the output's shape.
+template <typename T>
+const T* repeated(const OpCall& call, size_t index, std::vector<T>& storage) {
+  return expand(input<T>(call, index), input_shape(call, index), output_shape(call, 0), storage);
+}
+
+void run_where(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    std::vector<int32_t> condition;
+    std::vector<T> a, b;
+    scalar_select<T>(repeated(call, 0, condition), repeated(call, 1, a), repeated(call, 2, b), T(0),
+                     output<T>(call, 0), call.outputs[0]->size());
+  });
+}
+
+void where_vjp(GradientBuilder& builder, const Node& node) {
+  for (size_t operand = 1; operand < 3; ++operand) {
+    if (!builder.needs_gradient(node, operand)) continue;
+    add_broadcast_gradient(builder, node, operand, "where_backward",
+                           {node.inputs[0], builder.output_gradient(node)},
+                           {{"branch", operand == 1}});
+  }
+}
+
+std::vector<TensorType> infer_where_backward(const Node& node, std::span<const TensorType> inputs) {
+  require_int(node, inputs, 0);
+  require_float(node, inputs, 1);
+  bool_attribute(node, "branch", true);  // its type is checked here
+  require(broadcast_shape(node, inputs[0].shape, inputs[1].shape) == inputs[1].shape, node,
+          "operand 0 is " + to_string(inputs[0].shape) + ", must broadcast to dy " +
+              to_string(inputs[1].shape));
+  return {inputs[1]};
+}
+
+void run_where_backward(const OpCall& call) {
+  const bool branch = bool_attribute(call.node, "branch", true);
+  dispatch(call, [&]<typename T>(T*) {
+    std::vector<int32_t> condition;
+    const T* dy = input<T>(call, 1);
+    scalar_select<T>(repeated(call, 0, condition), branch ? dy : nullptr, branch ? nullptr : dy,
+                     T(0), output<T>(call, 0), call.outputs[0]->size());
+  });
+}
+
+std::vector<TensorType> infer_masked_fill(const Node& node, std::span<const TensorType> inputs) {
+  require_float(node, inputs, 0);
+  require_int(node, inputs, 1);
+  require(node.attributes.contains("value"), node, "attribute 'value' is missing");
+  double_attribute(node, "value", 0);  // its type is checked here
+  require(broadcast_shape(node, inputs[0].shape, inputs[1].shape) == inputs[0].shape, node,
+          "operand 1 is " + to_string(inputs[1].shape) + ", must broadcast to x " +
+              to_string(inputs[0].shape));
+  return {inputs[0]};
+}
+
+void run_masked_fill(const OpCall& call) {
+  dispatch(call, [&]<typename T>(T*) {
+    std::vector<int32_t> mask;
+    scalar_select<T>(repeated(call, 1, mask), nullptr, input<T>(call, 0),
+                     static_cast<T>(double_attribute(call.node, "value", 0)), output<T>(call, 0),
+                     call.outputs[0]->size());
+  });
+}
+
+void masked_fill_vjp(GradientBuilder& builder, const Node& node) {
+  builder.add_node(node, "where_backward", {node.inputs[1], builder.output_gradient(node)},
+                   {{"branch", false}}, {0});
+}
+
+}  // namespace
+
+std::vector<OpDef> where_ops() {
+  return {
+      {.name = "where",
+       .help = "y = a where the condition is not 0, else b; operands condition, a, b broadcast",
+       .source = "torch.where; CUDA autocast: not listed, type promotion decides",
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .infer = infer_where,
+       .vjp = where_vjp,
+       .run = run_where},
+      {.name = "masked_fill",
+       .help = "y = the number `value` where the mask is not 0, else x; operands x, mask",
+       .source = "torch.Tensor.masked_fill; CUDA autocast: not listed, runs in its input's type",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"value"},
+       .infer = infer_masked_fill,
+       .vjp = masked_fill_vjp,
+       .run = run_masked_fill},
+      {.name = "where_backward",
+       .help = "dy where the condition is `branch`, else 0; operands condition, dy",
+       .source = "chain rule of where and masked_fill",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"branch"},
+       .infer = infer_where_backward,
+       .run = run_where_backward},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// See clip.h.
+#include "src/train/clip.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+#include "emulation/accumulator.h"
+#include "emulation/kernel_set.h"
+#include "emulation/quantize.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+T rounded(T x, const Format* format) {
+  T out = x;
+  quantize<T>(std::span<const T>(&x, 1), std::span<T>(&out, 1), {format}, nullptr);
+  return out;
+}
+
+template <typename T>
+T norm_of(const T* x, int64_t count) {
+  static const Accumulator& kSum =
+      find_accumulator(std::is_same_v<T, float> ? "fp32_fused" : "fp64_fused");
+  const Kernels<T>& kernels = active_kernels().of<T>();
+  std::vector<T> squares(static_cast<size_t>(count));
+  kernels.mul(x, x, squares.data(), count);
+  T sum = 0;
+  kernels.channel_sum(squares.data(), &sum, 1, 1, count, kSum);
+  return std::sqrt(sum);
+}
+
+template <typename T>
+double clip_norm(const std::vector<ClippedGradient>& gradients, double max_norm) {
+  constexpr double kTiny = 1e-6;  // torch's guard against a norm of zero
+  std::vector<T> norms;
+  const Format* common = gradients[0].format;
+  for (const ClippedGradient& g : gradients) {
+    norms.push_back(
+        rounded(norm_of(std::as_const(*g.values).as<T>().data(), g.values->size()), g.format));
+    if (g.format != common) common = &find_format("fp32");
+  }
+  const T total = rounded(norm_of(norms.data(), static_cast<int64_t>(norms.size())), common);
+  const T guarded = rounded(static_cast<T>(total + rounded(static_cast<T>(kTiny), common)), common);
+  const T ratio = rounded(rounded(static_cast<T>(max_norm), common) / guarded, common);
+  const T coefficient = ratio > 1 ? T(1) : ratio;  // a NaN stays one
+  for (const ClippedGradient& g : gradients) {
+    const auto values = g.values->as<T>();
+    active_kernels().of<T>().scale(values.data(), coefficient, values.data(), g.values->size());
+    quantize<T>(values, values, {g.format}, nullptr);
+  }
+  return total;
+}
+
+template <typename T>
+void clip_values(const ClippedGradient& g, double max_value) {
+  const T limit = rounded(static_cast<T>(max_value), g.format);
+  for (T& x : g.values->as<T>()) {
+    if (x > limit) x = limit;
+    if (x < -limit) x = -limit;
+  }
+}
+
+}  // namespace
+
+double clip_by_norm(const std::vector<ClippedGradient>& gradients, double max_norm) {
+  if (gradients.empty()) return 0;
+  return gradients[0].values->container() == Container::kF64
+             ? clip_norm<double>(gradients, max_norm)
+             : clip_norm<float>(gradients, max_norm);
+}
+
+void clip_by_value(const std::vector<ClippedGradient>& gradients, double max_value) {
+  for (const ClippedGradient& g : gradients) {
+    if (g.values->container() == Container::kF64) {
+      clip_values<double>(g, max_value);
+    } else {
+      clip_values<float>(g, max_value);
+    }
+  }
+}
+
+}  // namespace lockstep

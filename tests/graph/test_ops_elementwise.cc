@@ -1,0 +1,171 @@
+// Elementwise ops and reductions: gradients against central differences, the formats of lowered
+// casts, what ends a gradient's way, and dropout's masks. Values against PyTorch's are compared in
+// tests/integration/test_torch_ops_elementwise.py.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "src/graph/builder.h"
+#include "src/graph/lower.h"
+#include "tests/graph/lowered.h"
+#include "tests/graph/run_graph.h"
+
+namespace lockstep {
+namespace {
+
+using testing::gradient_error;
+using testing::kGradientTolerance;
+using testing::run_graph;
+
+// Of loss = mse(op(x + 1.5, ...), target): x of at least 0.5, where every function has a derivative
+// but for kinks at integers.
+double error_of(std::string_view op, const std::vector<Shape>& shapes, Attributes attributes = {},
+                int output = 0) {
+  GraphBuilder b("op");
+  std::vector<Value> operands;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const Value w = b.parameter("w" + std::to_string(i), shapes[i]);
+    operands.push_back(b.op("add", {w}, {{"scalar", 1.5}}, ""));
+  }
+  Value y = b.op(op, operands, std::move(attributes), "");
+  if (output > 0) y = output_id(b.graph().node(y), static_cast<size_t>(output));
+  b.set_loss(b.op("mse_loss", {y, b.input("target", b.graph().type_of(y))}, {}, ""));
+  return gradient_error(b.finish());
+}
+
+TEST_CASE("gradients: functions of one and two numbers") {
+  for (const char* op :
+       {"neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", "tanh", "sigmoid", "silu",
+        "gelu", "hardswish", "hardsigmoid", "leaky_relu", "elu", "softplus"}) {
+    CAPTURE(op);
+    CHECK(error_of(op, {{3, 4}}) <= kGradientTolerance);
+  }
+  CHECK(error_of("gelu", {{3, 4}}, {{"approximate", std::string("tanh")}}) <= kGradientTolerance);
+  CHECK(error_of("clamp", {{3, 4}}, {{"min", 1.0}, {"max", int64_t{2}}}) <= kGradientTolerance);
+  CHECK(error_of("pow", {{3, 4}}, {{"exponent", 2.5}}) <= kGradientTolerance);
+  for (const char* op : {"add", "sub", "mul", "div", "minimum", "maximum", "pow"}) {
+    CAPTURE(op);
+    CHECK(error_of(op, {{3, 1, 4}, {5, 1}}) <= kGradientTolerance);
+    if (std::string(op) == "pow") continue;
+    CHECK(error_of(op, {{3, 4}}, {{"scalar", 1.25}}) <= kGradientTolerance);
+  }
+  CHECK(error_of("add", {{3, 4}, {4}}, {{"alpha", -0.5}}) <= kGradientTolerance);
+}
+
+TEST_CASE("gradients: reductions and softmaxes over any dimension") {
+  for (const Shape& dims : {Shape{}, Shape{0}, Shape{1}, Shape{0, 2}, Shape{-1, 1}}) {
+    for (const char* op : {"sum", "mean", "amax", "logsumexp", "var_mean"}) {
+      CAPTURE(op);
+      CHECK(error_of(op, {{3, 4, 2}}, {{"dims", dims}}) <= kGradientTolerance);
+    }
+    CHECK(error_of("var_mean", {{3, 4, 2}}, {{"dims", dims}, {"keepdim", true}}, 1) <=
+          kGradientTolerance);
+  }
+  for (const int64_t dim : {0, 1, -1}) {
+    for (const char* op : {"softmax", "log_softmax", "cumsum", "max_dim"}) {
+      CAPTURE(op);
+      CHECK(error_of(op, {{3, 4, 2}}, {{"dim", dim}}) <= kGradientTolerance);
+    }
+  }
+}
+
+TEST_CASE("autocast classes of the elementwise ops are those of torch's CUDA lists") {
+  for (const char* op : {"exp", "log", "rsqrt", "reciprocal", "pow", "softplus", "sum", "cumsum",
+                         "logsumexp", "log_softmax", "softmax"}) {
+    CAPTURE(op);
+    CHECK(find_op(op).cast_class == CastClass::kFp32);
+  }
+  for (const char* op :
+       {"sub", "div", "neg", "sqrt", "tanh", "sigmoid", "silu", "gelu", "clamp", "mean", "amax",
+        "max_dim", "var_mean", "where", "masked_fill", "dropout", "minimum", "detach"}) {
+    CAPTURE(op);
+    CHECK(find_op(op).cast_class == CastClass::kFollow);
+  }
+}
+
+TEST_CASE("every forward op that gives floats has a gradient, or says that it ends one") {
+  const std::set<std::string_view> inner = {"sum_to"};  // made by autodiff alone
+  for (const OpDef& op : ops()) {
+    if (op.name.find("_backward") != std::string_view::npos || inner.contains(op.name)) continue;
+    CAPTURE(op.name);
+    CHECK(((op.vjp != nullptr) == (op.differentiable_outputs > 0)));
+  }
+}
+
+TEST_CASE("cast: its output has the named format in every lane but fp64, its gradient goes back") {
+  GraphBuilder b("casts");
+  const Value w = b.parameter("w", {4});
+  const Value low = b.op("cast", {w}, {{"dtype", std::string("bf16")}}, "down");
+  const Value high = b.op("cast", {low}, {{"dtype", std::string("fp32")}}, "up");
+  b.set_loss(b.op("mse_loss", {high, b.input("t", {{4}})}, {}, "loss"));
+  const Graph graph = b.finish();
+  for (const char* policy : {"fp32", "torch-autocast-fp16"}) {
+    CAPTURE(policy);
+    const Lowered lane = lower_net(graph, find_policy(policy));
+    CHECK(lane.writes(lane.op("down", "cast")) == "bf16");
+    CHECK(lane.reads(lane.op("up", "cast")) == "bf16");
+    CHECK(lane.writes(lane.op("up", "cast")) == "fp32");
+    CHECK(lane.writes(lane.op("up", "cast_backward")) == "bf16");
+    CHECK(lane.reads(lane.op("down", "cast_backward")) == "bf16");
+    CHECK(lane.writes(lane.op("down", "cast_backward")) == "fp32");
+  }
+  const Lowered truth = lower_net(graph, find_policy("fp32"), /*fp64=*/true);
+  CHECK(truth.writes(truth.op("down", "cast")) == "fp64");
+  CHECK(truth.writes(truth.op("down", "cast_backward")) == "fp64");
+}
+
+TEST_CASE("formats: sum goes to FP32 under autocast, mean and a product with a number stay") {
+  GraphBuilder b("formats");
+  const Value h = b.linear("fc", b.input("x", {{2, 3}}), 4);
+  const Value scaled = b.op("mul", {h}, {{"scalar", 0.1}}, "scale");
+  const Value mean = b.op("mean", {scaled}, {{"dims", Shape{1}}}, "mean");
+  b.set_loss(b.op("sum", {mean}, {}, "sum"));
+  const Lowered lane = lower_net(b.finish(), find_policy("torch-autocast-fp16"));
+  CHECK(lane.writes(lane.op("scale", "mul")) == "fp16");
+  CHECK(lane.writes(lane.op("mean", "mean")) == "fp16");
+  CHECK(lane.reads(lane.op("sum", "sum")) == "fp16");  // widening needs no cast
+  CHECK(lane.writes(lane.op("sum", "sum")) == "fp32");
+  CHECK(lane.writes(lane.op("sum", "sum_backward")) == "fp32");
+  CHECK(lane.writes(lane.op("mean", "mean_backward")) == "fp16");
+}
+
+TEST_CASE("detach: no gradient, and none is computed for what lies behind it") {
+  GraphBuilder b("detach");
+  const Value a = b.op("detach", {b.parameter("a", {3})}, {}, "stop");
+  const Value y = b.op("mul", {a, b.parameter("b", {3})}, {}, "mul");
+  b.set_loss(b.op("mse_loss", {y, b.input("t", {{3}})}, {}, "loss"));
+  const Graph step = differentiate(b.finish());
+  CHECK(step.gradients.size() == 1);
+  CHECK(step.gradients.contains("b"));
+  int products = 0;
+  for (const Node& node : step.nodes) products += node.is_backward() && node.op == "mul";
+  CHECK(products == 1);
+}
+
+TEST_CASE("dropout: two nodes of one step draw different masks, a step redraws them") {
+  GraphBuilder b("dropouts");
+  const Value x = b.input("x", {{64, 64}});
+  const Value first = b.op("dropout", {x}, {{"p", 0.5}}, "first");
+  const Value second = b.op("dropout", {first}, {{"p", 0.5}}, "second");
+  const Graph graph = b.finish();
+  const auto mask_of = [&](const Value& value, RandomKey key) {
+    const Node& node = graph.node(value);
+    Tensor in = testing::distinct_values({64, 64}, 1), y({64, 64}, Container::kF64);
+    Tensor mask({64, 64}, Container::kI32);
+    const std::vector<const Tensor*> inputs = {&in};
+    const std::vector<Tensor*> outputs = {&y, &mask};
+    const Accumulator& accumulator = find_accumulator("fp64_fused");
+    OpCall call{node, inputs, outputs, scalar_kernels(), accumulator, accumulator};
+    call.random = key;
+    find_op("dropout").run(call);
+    const auto values = mask.as<int32_t>();
+    return std::vector<int32_t>(values.begin(), values.end());
+  };
+  CHECK(mask_of(first, {1, 2, 3}) == mask_of(second, {1, 2, 3}));
+  CHECK(mask_of(first, {1, 2, 3}) != mask_of(first, {1, 2, 4}));
+  CHECK(mask_of(first, {1, 2, 3}) != mask_of(first, {1, 3, 3}));
+  CHECK(mask_of(first, {1, 2, 3}) != mask_of(first, {2, 2, 3}));
+}
+
+}  // namespace
+}  // namespace lockstep

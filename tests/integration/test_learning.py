@@ -1,0 +1,13 @@
+"""Every built-in model learns, in FP32 and under BF16 autocast: the short runs of learning.py."""
+
+import learning
+import pytest
+
+
+@pytest.mark.parametrize("run", learning.SHORT, ids=lambda run: run.name)
+def test_learns(lockstep, request, tmp_path, run):
+    spec = f"mnist:{request.getfixturevalue('mnist')}" if run.data == "mnist" else ""
+    found = learning.learn(lockstep, run, tmp_path / "run.h5", spec)
+    for lane, (measured, seconds) in found.items():
+        print(f"{run.name} {lane}: {run.figure[0]} {measured:.4f}, wanted {run.figure[1]}, {seconds:.0f} s")
+        assert learning.reached(run.figure, measured)

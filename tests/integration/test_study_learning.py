@@ -1,0 +1,32 @@
+"""Study: the long runs of learning.py. Writes docs/study/learning.md when LOCKSTEP_STUDY_DIR is set."""
+
+import os
+import pathlib
+
+import learning
+
+WORDS = {"accuracy": "held-out accuracy, at least", "nats": "held-out nats per character, at most",
+         "share": "last tenth's loss / first loss, at most"}
+
+
+def test_every_model_learns(lockstep, mnist, corpus, tmp_path):
+    rows = ["# Learning: every built-in model, FP32 and BF16 autocast", "",
+            "The figures to reach were named before the runs (tests/integration/learning.py). Seconds are "
+            "those of the lane,", "statistics included, on two threads. Repeat: `./dev study`.", "",
+            "| model | data | figure | to reach | " + " | ".join(
+                f"{lane} | seconds" for lane in learning.LANES) + " |",
+            "|---" * (4 + 2 * len(learning.LANES)) + "|"]
+    missed = []
+    for run in learning.LONG:
+        spec = {"mnist": f"mnist:{mnist}", "text": f"text:{corpus}"}.get(run.data, "")
+        found = learning.learn(lockstep, run, tmp_path / f"{run.name}.h5", spec)
+        cells = [f"{figure:.3f} | {seconds:.0f}" for figure, seconds in found.values()]
+        rows.append(f"| {run.model} | {run.data or 'synthetic'} | {WORDS[run.figure[0]]} | {run.figure[1]} | "
+                    + " | ".join(cells) + " |")
+        print(rows[-1], flush=True)
+        missed += [f"{run.name} {lane}: {figure}" for lane, (figure, _) in found.items()
+                   if not learning.reached(run.figure, figure)]
+    folder = os.environ.get("LOCKSTEP_STUDY_DIR")
+    if folder:
+        pathlib.Path(folder, "learning.md").write_text("\n".join(rows) + "\n")
+    assert not missed

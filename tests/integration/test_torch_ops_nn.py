@@ -1,0 +1,329 @@
+"""Losses, products, attention and recurrent layers, one by one, against PyTorch: values, gradients.
+
+FP64 to 1e-12, FP32 to 2e-6 (values) and 1e-5 (gradients), by the norm of the difference.
+"""
+
+import numpy as np
+import pytest
+import torch
+from op_tool import OpError, compare_with_torch, distance, random_arrays, run_op
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+F = torch.nn.functional
+
+
+def run_forward(op, inputs, attrs, like, **options):
+    """The outputs alone; the tool wants a gradient for output 0, of the shape of `like`."""
+    return run_op(op, inputs, attrs, np.zeros(np.shape(like)), **options)[0]
+
+
+def labels(seed, shape, classes, ignored=()):
+    target = np.random.default_rng(seed).integers(0, classes, shape)
+    for place in ignored:
+        target.flat[place] = -100
+    return target
+
+
+# --- losses ---
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(9, 5), (3, 4, 5, 7)])
+def test_cross_entropy(reduction, smoothing, weighted, shape):
+    (x,) = random_arrays(1, shape)
+    target = labels(2, (shape[0], *shape[2:]), shape[1], ignored=(1, 4))
+    operands = [3 * x, target]
+    if weighted:
+        operands.append(np.linspace(0.5, 2, shape[1]))
+
+    def reference(x, t, w=None):
+        return F.cross_entropy(x, t, weight=None if w is None else w.detach(), reduction=reduction,
+                               label_smoothing=smoothing)
+    attrs = {"reduction": reduction, "label_smoothing": smoothing}
+    print(compare_with_torch("cross_entropy", reference, operands, attrs,
+                             constants=[2] if weighted else []))
+
+
+def test_cross_entropy_without_targets_is_nan():
+    (x,) = random_arrays(3, (4, 3))
+    (y,) = run_forward("cross_entropy", [x, np.full(4, -100)], {}, 0)
+    assert np.isnan(y)
+    attrs = {"ignore_index": 7, "reduction": "sum"}
+    (y,) = run_forward("cross_entropy", [x, np.full(4, 7)], attrs, 0)
+    assert y == 0
+
+
+def test_cross_entropy_refuses_targets_out_of_range():
+    (x,) = random_arrays(3, (4, 3))
+    with pytest.raises(OpError, match=r"target 2 is 3, must be in \[0, 3\) or the ignore_index"):
+        run_forward("cross_entropy", [x, np.array([0, 1, 3, 2])], {}, 0)
+
+
+SIMPLE = {
+    "mse_loss": (F.mse_loss, {}),
+    "l1_loss": (F.l1_loss, {}),
+    "smooth_l1_loss": (F.smooth_l1_loss, {"beta": 0.7}),
+    "huber_loss": (F.huber_loss, {"delta": 0.6}),
+}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("op", SIMPLE)
+def test_losses_of_differences(op, reduction):
+    function, attrs = SIMPLE[op]
+    x, t = random_arrays(4, (6, 5), (6, 5))
+    x[0, 0] = t[0, 0]  # the kink
+    def reference(x, t):
+        return function(x, t, reduction=reduction, **attrs)
+    print(compare_with_torch(op, reference, [x, t], {"reduction": reduction, **attrs}))
+
+
+def test_smooth_l1_without_a_square_part():
+    x, t = random_arrays(5, (6, 5), (6, 5))
+    print(compare_with_torch("smooth_l1_loss", lambda x, t: F.smooth_l1_loss(x, t, beta=0.0), [x, t],
+                             {"beta": 0.0}))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none", "batchmean"])
+@pytest.mark.parametrize("log_target", [False, True])
+def test_kl_div(reduction, log_target):
+    x, t = random_arrays(6, (6, 5), (6, 5))
+    x = torch.log_softmax(torch.tensor(x), -1).numpy()
+    t = torch.log_softmax(torch.tensor(t), -1).numpy() if log_target \
+        else torch.softmax(torch.tensor(t), -1).numpy()
+    x, t = x.astype(np.float32).astype(np.float64), t.astype(np.float32).astype(np.float64)
+    def reference(x, t):
+        return F.kl_div(x, t, reduction=reduction, log_target=log_target)
+    print(compare_with_torch("kl_div", reference, [x, t],
+                             {"reduction": reduction, "log_target": log_target}))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weights", [0, 1, 2])
+def test_bce_with_logits(reduction, weights):
+    x, t = random_arrays(7, (6, 5), (6, 5))
+    x, t = 8 * x, 1 / (1 + np.exp(-t))
+    t = t.astype(np.float32).astype(np.float64)
+    more = [np.linspace(0.5, 1.5, 5).astype(np.float32), np.linspace(0.25, 4, 5).astype(np.float32)]
+    def reference(x, t, weight=None, pos_weight=None):
+        return F.binary_cross_entropy_with_logits(
+            x, t, None if weight is None else weight.detach(),
+            pos_weight=None if pos_weight is None else pos_weight.detach(), reduction=reduction)
+    print(compare_with_torch("bce_with_logits", reference, [x, t, *more[:weights]],
+                             {"reduction": reduction}, constants=[2, 3][:weights]))
+
+
+# --- products ---
+
+
+@pytest.mark.parametrize("a,b", [((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
+                                 ((2, 1, 3, 4), (5, 4, 2)), ((1, 3, 4), (6, 4, 2)),
+                                 ((7, 3, 4), (1, 4, 2))])
+@pytest.mark.parametrize("ta", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+def test_matmul_broadcasts(a, b, ta, tb):
+    def turned(shape, turn):
+        return (*shape[:-2], shape[-1], shape[-2]) if turn else shape
+    x, y = random_arrays(8, turned(a, ta), turned(b, tb))
+    def reference(x, y):
+        return torch.matmul(x.mT if ta else x, y.mT if tb else y)
+    print(compare_with_torch("matmul", reference, [x, y], {"transpose_a": ta, "transpose_b": tb}))
+
+
+# --- attention ---
+
+QKV = ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6))
+
+
+def attention(q, k, v, mask=None, **options):
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+
+
+@pytest.mark.parametrize("model", ["math", "flash"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_sdpa(model, causal, scale):
+    attrs = {"model": model, "causal": causal}
+    if scale is not None:
+        attrs["scale"] = scale
+    print(compare_with_torch("sdpa", lambda q, k, v: attention(q, k, v, is_causal=causal, scale=scale),
+                             random_arrays(9, *QKV), attrs))
+
+
+@pytest.mark.parametrize("model", ["math", "flash"])
+def test_sdpa_masks(model):
+    q, k, v = random_arrays(10, *QKV)
+    keep = np.random.default_rng(11).random((2, 1, 5, 7)) < 0.6
+    keep[0, 0, 1] = False  # a row without keys: zeros
+    print(compare_with_torch("sdpa", lambda q, k, v, m: attention(q, k, v, m), [q, k, v, keep],
+                             {"model": model}))
+    added = np.where(keep, np.random.default_rng(12).random(keep.shape), -np.inf).astype(np.float32)
+    print(compare_with_torch("sdpa", lambda q, k, v, m: attention(q, k, v, m.detach()),
+                             [q, k, v, added], {"model": model}, constants=[3]))
+
+
+@pytest.mark.parametrize("model", ["math", "flash"])
+def test_sdpa_dropout_is_its_mask(model):
+    q, k, v = random_arrays(13, *QKV)
+    p = 0.25
+    (dy,) = random_arrays(14, (2, 3, 5, 6))
+    attrs = {"model": model, "dropout_p": p}
+    (y, probabilities, mask), gradients = run_op("sdpa", [q, k, v], attrs, dy)
+    tensors = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
+    weights = torch.softmax(tensors[0] @ tensors[1].mT / 2, -1)
+    expected = (weights * torch.tensor(mask) / (1 - p)) @ tensors[2]
+    expected.backward(torch.tensor(dy))
+    assert distance(probabilities, weights.detach().numpy()) <= 1e-12
+    assert distance(y, expected.detach().numpy()) <= 1e-12
+    for ours, tensor in zip(gradients, tensors):
+        assert distance(ours, tensor.grad.numpy()) <= 1e-12
+    # 210 draws; 5 sigma of sqrt(210 p (1 - p)) = 6.3
+    assert abs((1 - mask).sum() - 210 * p) <= 5 * 6.3
+    other = run_forward("sdpa", [q, k, v], attrs, dy, step=1)[2]
+    assert (mask != other).any()
+    assert len(run_forward("sdpa", [q, k, v], {**attrs, "training": False}, dy)) == 2
+
+
+def test_sdpa_rounds_where_torch_rounds():
+    """BF16: the math model against torch's math backend, and against the same steps written out."""
+    q, k, v = (torch.tensor(x).bfloat16() for x in random_arrays(15, *QKV))
+    root = 4**-0.25
+    scores = ((q * root).float() @ (k * root).float().mT).bfloat16()
+    weights = torch.softmax(scores.float(), -1).bfloat16()
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        expected = attention(q, k, v).float().numpy()
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
+    y, probabilities = run_forward("sdpa", [x.float().numpy() for x in (q, k, v)], {}, expected,
+                                   dtype="fp32", policy="torch-autocast-bf16")
+    # Another order of the FP32 sums may flip single roundings, each by an ulp of BF16, 2^-7 at most.
+    assert (probabilities == weights.float().numpy()).mean() > 0.95
+    assert (y == expected).mean() > 0.95
+    assert np.abs(y - expected).max() <= 2**-7 * np.abs(expected).max()
+    print(f"math model in BF16: {(y == expected).mean():.4f} of the outputs have torch's bits")
+
+
+# --- recurrent layers ---
+
+
+def recurrent(kind, layers, bidirectional, bias, seed=16, n=3, t=4, c=5, h=2):
+    torch.manual_seed(seed)
+    module = getattr(torch.nn, kind)(c, h, layers, bias=bias, bidirectional=bidirectional,
+                                     batch_first=True)
+    states = 2 if kind == "LSTM" else 1
+    cells = layers * (2 if bidirectional else 1)
+    operands = random_arrays(seed, (n, t, c), *[(cells, n, h)] * states)
+    weights = [p.detach().double().numpy() for p in module.parameters()]
+    attrs = {"layers": layers, "bidirectional": bidirectional, "has_bias": bias}
+    return module, operands, weights, attrs, states
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("layers,bidirectional,bias",
+                         [(1, False, True), (2, False, False), (2, True, True), (3, True, False)])
+def test_recurrent(kind, layers, bidirectional, bias):
+    module, operands, weights, attrs, states = recurrent(kind, layers, bidirectional, bias)
+    names = [name for name, _ in module.named_parameters()]
+
+    def reference(x, *rest):
+        start, values = rest[:states], rest[states:]
+        start = tuple(start) if states == 2 else start[0]
+        twin = module.to(x.dtype)
+        y, end = torch.func.functional_call(twin, dict(zip(names, values)), (x, start))
+        return (y, *end) if states == 2 else (y, end)
+
+    op = kind.lower()
+    print(compare_with_torch(op, reference, [*operands, *weights], attrs,
+                             float_outputs=1 + states))
+
+    def time_first(x, *rest):
+        y, *end = reference(x.transpose(0, 1), *rest)
+        return (y.transpose(0, 1), *end)
+
+    operands[0] = operands[0].transpose(1, 0, 2)
+    print(compare_with_torch(op, time_first, [*operands, *weights], {**attrs, "batch_first": False},
+                             float_outputs=1 + states))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_dropout_is_its_mask(kind):
+    module, operands, weights, attrs, states = recurrent(kind, 2, True, True, n=4, t=6, h=3)
+    p = 0.3
+    (dy,) = random_arrays(17, (4, 6, 6))
+    outputs, gradients = run_op(kind.lower(), [*operands, *weights], {**attrs, "dropout": p}, dy)
+    mask = outputs[-2][0]  # (T,N,2H)
+    # 144 draws; 5 sigma of sqrt(144 p (1 - p)) = 5.5
+    assert mask.shape == (6, 4, 6) and abs((1 - mask).sum() - mask.size * p) <= 5 * 5.5
+
+    tensors = [torch.tensor(x, requires_grad=True) for x in [*operands, *weights]]
+    x, start = tensors[0], tensors[1:1 + states]
+    values = tensors[1 + states:]
+    for layer in range(2):
+        single = getattr(torch.nn, kind)(x.shape[-1], 3, 1, bidirectional=True, batch_first=True)
+        mine = values[layer * 8:(layer + 1) * 8]
+        state = [s[2 * layer:2 * layer + 2] for s in start]
+        names = [name for name, _ in single.named_parameters()]
+        x, _ = torch.func.functional_call(single.double(), dict(zip(names, mine)),
+                                          (x, tuple(state) if states == 2 else state[0]))
+        if layer == 0:
+            x = x * torch.tensor(mask).transpose(0, 1) / (1 - p)
+    x.backward(torch.tensor(dy))
+    assert distance(outputs[0], x.detach().numpy()) <= 1e-12
+    for ours, tensor in zip(gradients, tensors):
+        assert distance(ours, tensor.grad.numpy()) <= 1e-12
+    without = run_forward(kind.lower(), [*operands, *weights],
+                          {**attrs, "dropout": p, "training": False}, dy)
+    assert len(without) == len(outputs) - 2
+
+
+def test_recurrent_refuses_projections():
+    _, operands, weights, attrs, _ = recurrent("LSTM", 1, False, True)
+    with pytest.raises(OpError, match="attribute 'proj_size' is 3, must be 0"):
+        run_forward("lstm", [*operands, *weights], {**attrs, "proj_size": 3}, 0)
+
+
+# --- prelu, weight norm ---
+
+
+@pytest.mark.parametrize("shape,slopes", [((4, 3), 3), ((2, 3, 4, 5), 3), ((2, 3, 4), 1), ((7,), 1)])
+def test_prelu(shape, slopes):
+    x, w = random_arrays(18, shape, (slopes,))
+    x.flat[0] = 0
+    print(compare_with_torch("prelu", F.prelu, [x, w]))
+
+
+def test_weight_norm_from_ops():
+    """w = g v / |v|, the norm over all dimensions but the first, as torch's weight_norm forms it."""
+    v, g, dw = random_arrays(19, (4, 3, 2), (4, 1, 1), (4, 3, 2))
+
+    def run(op, inputs, dy, attrs=None):
+        (y, *_), gradients = run_op(op, inputs, attrs, dy)
+        return y, gradients
+
+    over = {"dims": [1, 2], "keepdim": True}
+    try:
+        square, _ = run("mul", [v, v], v)
+        total, _ = run("sum", [square], g, over)
+        norm, _ = run("sqrt", [total], g)
+        unit, _ = run("div", [v, norm], v)
+    except OpError as error:
+        if "unknown" in str(error):
+            pytest.skip(f"weight norm needs an op that is not there: {error}")
+        raise
+    w, (dunit, dg) = run("mul", [unit, g], dw)
+    _, (dv, dnorm) = run("div", [v, norm], dunit)
+    _, (dtotal,) = run("sqrt", [total], dnorm)
+    _, (dsquare,) = run("sum", [square], dtotal, over)
+    _, (left, right) = run("mul", [v, v], dsquare)
+
+    tensors = [torch.tensor(x, requires_grad=True) for x in (v, g)]
+    expected = torch._weight_norm(tensors[0], tensors[1], 0)
+    expected.backward(torch.tensor(dw))
+    assert distance(w, expected.detach().numpy()) <= 1e-12
+    assert distance(dv + left + right, tensors[0].grad.numpy()) <= 1e-12
+    assert distance(dg, tensors[1].grad.numpy()) <= 1e-12
