@@ -33,7 +33,8 @@ struct ProductFact {
 std::vector<ProductFact> product_facts(const Graph& step);
 
 // What a lane keeps, in bytes of its formats (Lockstep's own containers are wider): the recipe's
-// cost on hardware. Integers count 4 bytes.
+// cost on hardware. Integers count 4 bytes. Copies
+// that only widen (FP16 to FP32 before a loss) are not counted: frameworks make some of them.
 struct MemoryFacts {
   int64_t weights = 0, master_weights = 0, gradients = 0, optimizer_state = 0;
   int64_t activations = 0;  // made in the forward pass, read in the backward pass, casts included

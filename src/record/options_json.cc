@@ -76,7 +76,7 @@ RunOptions options_from_json(std::string_view json) {
   const Json j = Json::parse(json);
   RunOptions o;
   j.at("model").get_to(o.model);
-  j.at("sizes").get_to(o.sizes);
+  if (j.contains("sizes")) j.at("sizes").get_to(o.sizes);  // files of version 1 lack them
   j.at("data").get_to(o.data);
   j.at("lanes").get_to(o.lanes);
   j.at("steps").get_to(o.steps);

@@ -52,7 +52,8 @@ struct LaneInfo {
   std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
   bool is_reference = false;
   int64_t died_at = -1;
-  MemoryFacts memory;  // what the lane's recipe keeps on hardware, in bytes
+  // What the lane's recipe keeps on hardware, in bytes; absent from files of version 1.
+  std::optional<MemoryFacts> memory;
 };
 struct Evaluation {
   int64_t steps_done = 0;
@@ -74,7 +75,7 @@ class RunFile {
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
-  // The step's sums of products as JSON: see docs/run-file.md.
+  // The step's sums of products as JSON: see docs/run-file.md; empty for files of version 1.
   const std::string& products_json() const;
   const SiteTable& sites() const;
   const std::vector<LaneInfo>& lanes() const;   // the reference first

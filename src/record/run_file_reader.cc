@@ -128,13 +128,6 @@ void RunFile::Impl::open(bool allow_empty) {
                     hdf5::text_attribute(root, layout::kLockstepVersion)),
         "read it with that version of Lockstep or a newer one");
   }
-  if (version < kRunFormatVersion) {
-    throw InputError(
-        fmt::format("run file '{}': format version {}, {} is wanted (written by Lockstep {})", path,
-                    version, kRunFormatVersion,
-                    hdf5::text_attribute(root, layout::kLockstepVersion)),
-        "replay it again: its command line is in the attribute command_line");
-  }
   steps = hdf5::int_attribute(root, layout::kStepsComplete);
   if (steps <= 0 && !allow_empty) {
     throw InputError(fmt::format("run file '{}': no complete step", path),
@@ -149,7 +142,9 @@ void RunFile::Impl::read_description() {
   environment = nlohmann::json::parse(hdf5::text_attribute(root, layout::kEnvironment))
                     .get<std::map<std::string, std::string>>();
   graph_json = hdf5::read_text(root, layout::kGraph);
-  products_json = hdf5::read_text(root, layout::kProducts);
+  if (H5Lexists(root, layout::kProducts, H5P_DEFAULT) > 0) {
+    products_json = hdf5::read_text(root, layout::kProducts);
+  }
   sites = read_sites(root);
   const hdf5::Handle group = hdf5::open_group(root, layout::kLanes);
   for (const std::string& name : lane_names(root)) {
@@ -163,8 +158,9 @@ void RunFile::Impl::read_description() {
     info.policy_text = hdf5::read_text(lane.id(), layout::kPolicy);
     info.is_reference = hdf5::int_attribute(lane.id(), layout::kIsReference) != 0;
     info.died_at = hdf5::int_attribute(lane.id(), layout::kDiedAt);
-    info.memory =
-        memory_facts_from_json(hdf5::text_attribute(lane.id(), layout::kMemory));
+    if (hdf5::has_attribute(lane.id(), layout::kMemory)) {
+      info.memory = memory_facts_from_json(hdf5::text_attribute(lane.id(), layout::kMemory));
+    }
     if (info.died_at >= steps) info.died_at = -1;  // said in a step that was not completed
   }
   if (lanes.empty()) damaged("it has no lane");

@@ -56,7 +56,7 @@ TEST_CASE("a newer version is refused, naming both") {
   const std::string path = folder.file("run.h5");
   SyntheticRun(2).record(path);
   set_version(path, kRunFormatVersion + 1);
-  says(error_of_reading(path), "format version 2, at most 1");
+  says(error_of_reading(path), "format version 3, at most 2");
   CHECK_FALSE(input_error([&] { RunFileWriter::resume(path, 0); }).empty());
 }
 

@@ -317,7 +317,7 @@ TEST_CASE("several losses: each named one is recorded, their sum is trained on")
   RunOptions options;
   options.accumulate = 2;
   const LaneContext context = make_lane_context(graph, sites, options);
-  Lane lane(context, describe_lane("fp32"), initial_state(graph, 1));
+  Lane lane(context, describe_lane("fp32"), initial_state(find_model("mlp"), {}, graph, 1));
   LaneStep record;
   record.sites.resize(sites.sites.size());
   record.updates.resize(sites.sites.size());

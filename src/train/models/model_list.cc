@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/core/error.h"
+#include "src/graph/infer.h"
 #include "src/train/models/model_rows.h"
 
 namespace lockstep {
@@ -96,11 +97,15 @@ Value classify(GraphBuilder& builder, const std::string& layer, const Value& log
 namespace {
 
 // What model.eval() means for a graph: batch_norm reads its running statistics and leaves them,
-// dropout passes its input on.
+// dropout passes its input on. Some ops save less then.
 void set_evaluation_mode(Graph& graph) {
   for (Node& node : graph.nodes) {
     const auto training = node.attributes.find("training");
-    if (training != node.attributes.end()) training->second = false;
+    if (training == node.attributes.end()) continue;
+    training->second = false;
+    std::vector<TensorType> inputs;
+    for (const std::string& input : node.inputs) inputs.push_back(graph.type_of(input));
+    node.outputs = infer_outputs(node, inputs);
   }
   graph.mutations.clear();
 }
