@@ -167,6 +167,31 @@ TEST_CASE("mma model: the device's source equals the host's definition on every 
   CHECK(cases > 50'000);
 }
 
+TEST_CASE("mma model: instructions that compilers make of others have the rows that say how") {
+  int wmma = 0, fp8 = 0;
+  for (const int capability : kCapabilities) {
+    for (const Instruction& instruction : mma::instructions()) {
+      if (!instruction.runs_on(capability)) continue;
+      CAPTURE(capability);
+      CAPTURE(instruction.name());
+      const NvidiaModel model = nvidia_model(capability, instruction);
+      if (instruction.family == Family::kWmma && instruction.shape.a == Type::kTf32) {
+        ++wmma;
+        CHECK(model.rule.block.length == 4);
+        CHECK(model.name.ends_with("_wmma") == (capability >= 90));
+      } else if (instruction.family == Family::kMmaSync && instruction.shape.a == Type::kE4m3) {
+        ++fp8;
+        CHECK((model.name.find("_fp8_mma") != std::string::npos) ==
+              (capability == 90 || capability == 100));
+      } else {
+        CHECK(!model.name.ends_with("_wmma"));
+      }
+    }
+  }
+  CHECK(wmma == 5);
+  CHECK(fp8 > 0);
+}
+
 TEST_CASE("mma cases: a probe's tiles tell every answer from the default") {
   constexpr int64_t kTiles = 12;
   for (const int capability : {80, 89, 90, 120}) {
