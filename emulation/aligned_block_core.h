@@ -139,6 +139,13 @@ struct IgnoreBlocks {
 
 constexpr int64_t kAddendIndex = -1;  // the addend's k, to an observer
 
+// A factor's exponent in the search for the common one.
+LOCKSTEP_HOST_DEVICE inline int counted_exponent(const BlockSpec& spec, const BlockFactor& f) {
+  constexpr int kFp32Emin = -126;
+  const bool is_fp32s = spec.zero_products == ZeroProducts::kFp32Emin && f.significand == 0;
+  return is_fp32s ? kFp32Emin : f.exponent;
+}
+
 // The aligned sum of `count` products and one addend. index(i) is the k of the i-th product; a(k)
 // and b(k) give its factors, whose significands have `fraction_bits` together behind the point.
 template <typename Index, typename A, typename B, typename Observer>
@@ -162,8 +169,9 @@ LOCKSTEP_HOST_DEVICE BlockSum sum_block(const BlockSpec& spec, int count, const 
     if (what == Class::kInfinite) infinite[x.negative != y.negative] = true;
     const bool enters = x.significand != 0 && y.significand != 0;
     any = any || enters;
-    const int exponent = x.exponent + y.exponent;
-    if ((enters || spec.counts_zero_products) && exponent > common) common = exponent;
+    if (!enters && spec.zero_products == ZeroProducts::kIgnored) continue;
+    const int exponent = counted_exponent(spec, x) + counted_exponent(spec, y);
+    if (exponent > common) common = exponent;
   }
   if (nan || infinite[0] || infinite[1]) {
     out.what = nan || (infinite[0] && infinite[1]) ? Class::kNan : Class::kInfinite;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cctype>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -11,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "emulation/format_name.h"
 #include "emulation/power_of_two.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -71,12 +71,6 @@ const std::vector<BlockFormat>& table() {
                  "scales, 2^-6, left out)"},
   };
   return rows;
-}
-
-std::string canonical_spelling(std::string_view name) {
-  std::string out(name);
-  for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower((unsigned char)c));
-  return out;
 }
 
 const BlockFormat* find_row(const std::string& base) {

@@ -8,22 +8,16 @@
 #include <map>
 
 #include "emulation/aligned_block_core.h"
+#include "emulation/ptx_types.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
 
-struct TypeName {
-  std::string_view type, format;
-};
-constexpr TypeName kTypes[] = {{"f16", "fp16"},      {"f32", "fp32"},      {"bf16", "bf16"},
-                               {"tf32", "tf32"},     {"e4m3", "fp8_e4m3"}, {"e5m2", "fp8_e5m2"},
-                               {"e3m2", "fp6_e3m2"}, {"e2m3", "fp6_e2m3"}, {"e2m1", "fp4_e2m1"}};
-
 const Format& format_of_type(const std::string& type) {
-  for (const TypeName& row : kTypes) {
-    if (row.type == type) return find_format(row.format);
+  for (const PtxType& row : kPtxTypes) {
+    if (row.ptx == type) return find_format(row.format);
   }
   return find_format(type);
 }
@@ -72,21 +66,20 @@ bool is_fp8(const Format& format) {
 
 // FP8 mma.sync is made by the compiler where the chip has no such instruction, and so is WMMA of
 // TF32 where it has none of that shape.
-std::string unit_of(const Family& family, const std::string& hardware, const Format& format) {
+std::string unit_of(const Family& family, const Hardware& hardware, const Format& format) {
   if (is_fp8(format)) {
-    const bool has_none = hardware == "hopper" || hardware == "blackwell";
-    return family.name == "mma" && has_none ? "fp8_mma" : "fp8";
+    return family.name == "mma" && hardware.emulates_fp8_mma ? "fp8_mma" : "fp8";
   }
-  const bool has_own = hardware == "hopper" || hardware.ends_with("blackwell");
   const bool is_tf32 = &format == &find_format("tf32");
-  return family.name == "wmma" && is_tf32 && has_own ? "tf32_wmma" : format.name;
+  return family.name == "wmma" && is_tf32 && hardware.splits_tf32_wmma ? "tf32_wmma" : format.name;
 }
 
 // `instr`: "mma.sync.m16n8k16", "mma/wgmma.k16".
 const Accumulator& accumulator_of(std::string arch, const std::string& instr,
                                   const std::string& acc, const Format& a, const Format& b) {
   std::replace(arch.begin(), arch.end(), '_', '-');
-  if (find_hardware(arch) == nullptr) {
+  const Hardware* chips = find_hardware(arch);
+  if (chips == nullptr) {
     std::vector<std::string> known;
     for (const Hardware& row : hardware()) known.emplace_back(row.name);
     throw InputError("arch '" + arch + "': unknown hardware", did_you_mean(arch, known));
@@ -112,7 +105,7 @@ const Accumulator& accumulator_of(std::string arch, const std::string& instr,
     if (!family.takes_fp8 && is_fp8(a)) {
       throw InputError("instr '" + instr + "': " + name + " takes no factors in " + a.name);
     }
-    const std::string its_unit = unit_of(family, arch, a);
+    const std::string its_unit = unit_of(family, *chips, a);
     if (!unit.empty() && unit != its_unit) {
       throw InputError("instr '" + instr + "': they sum " + a.name + " differently, must be one");
     }

@@ -82,7 +82,9 @@ const std::vector<Format>& table() {
        .overflow = kInfinity,
        .max_finite = 0x1.fep127,
        .help = "16 bits, max (2 - 2^-7) 2^127 = 3.4e38, normal from 2^-126, least 2^-133",
-       .source = "Intel, \"BFLOAT16 - Hardware Numerics Definition\", 2018, §1"},
+       .source =
+           "Intel, \"BFLOAT16 - Hardware Numerics Definition\", 2018, §1 (layout); subnormals "
+           "kept as in IEEE 754 and PyTorch. That document's units flush them: bf16+flush_in"},
       {.name = "fp8_e4m3",
        .aliases = {"float8_e4m3fn", "e4m3fn"},
        .precision = 4,

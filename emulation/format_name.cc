@@ -1,6 +1,8 @@
 // Which format does a name mean?
 // Reads NAME[+POLICY...]: a row of the table or an alias, or e<E>m<M>; then policies that differ
 // from the format's own. Knows nothing of bits and values.
+#include "emulation/format_name.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include <mutex>
 #include <optional>
 
+#include "emulation/block_format.h"
 #include "emulation/format.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -41,13 +44,6 @@ constexpr FormatPolicy kPolicies[] = {
      "stays",
      "as FTZ (Intel SDM vol. 1 §10.2.3.3), judged on the stored result"},
 };
-
-// Names are compared in lower case, with '-' for '_'.
-std::string canonical_spelling(std::string_view name) {
-  std::string out(name);
-  for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower((unsigned char)c));
-  return out;
-}
 
 constexpr int kMinExponentBits = 2, kMaxExponentBits = 8;
 constexpr int kMinFractionBits = 1, kMaxFractionBits = 23;
@@ -114,6 +110,13 @@ const Format& find_base(const std::string& wanted, std::string_view name) {
   }
   const auto widths = parse_exmy(wanted);
   if (!widths) {
+    if (names_block_format(wanted)) {
+      throw InputError(
+          "format '" + std::string(name) +
+              "': a block format with shared scales, must be a format of single numbers here",
+          "`lockstep round` and the C++ kernels (emulation/block_quantize.h) take it; lanes do not "
+          "yet");
+    }
     throw InputError("format '" + std::string(name) + "': unknown",
                      did_you_mean(wanted, known) + " (or e<E>m<M>, as in e6m9)");
   }
@@ -207,6 +210,12 @@ class Policies {
 };
 
 }  // namespace
+
+std::string canonical_spelling(std::string_view name) {
+  std::string out(name);
+  for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower((unsigned char)c));
+  return out;
+}
 
 std::span<const FormatPolicy> format_policies() {
   return kPolicies;

@@ -183,15 +183,15 @@ void tile_dots(const uint16_t* a, const uint16_t* b, const float* c, float* y, i
   const TileSession session(shape);
   for (int64_t i = 0; i < count; ++i, a += 2 * pairs, b += 2 * pairs) {
     float sum = c[i];
-    tile_load<kTileSum>(&sum, sizeof sum);
-    tile_load<kTileA>(a, pairs * kPairBytes);
-    tile_load<kTileB>(b, kPairBytes);
+    HardwareTiles::load<kTileSum>(&sum, sizeof sum);
+    HardwareTiles::load<kTileA>(a, pairs * kPairBytes);
+    HardwareTiles::load<kTileB>(b, kPairBytes);
     if constexpr (kIsFp16) {
-      tile_dot_fp16();
+      HardwareTiles::dot_fp16();
     } else {
-      tile_dot_bf16();
+      HardwareTiles::dot_bf16();
     }
-    tile_store<kTileSum>(&sum, sizeof sum);
+    HardwareTiles::store<kTileSum>(&sum, sizeof sum);
     y[i] = sum;
   }
 }

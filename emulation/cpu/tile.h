@@ -1,6 +1,7 @@
 // How are AMX tiles driven?
 // Three tiles, by their own instructions: sum (rows x columns floats), A (rows x pairs of 16-bit
 // factors) and B (pairs x columns of pairs); sum += A * B. Requires: cpu_has(kAmxBf16 or kAmxFp16).
+// gemm_amx_tile.h takes HardwareTiles as a parameter: tests give it tiles of software.
 // Source: Intel SDM vol. 1, chapter 18 (palette 1), vol. 2, LDTILECFG, TILELOADD, TDPBF16PS.
 #pragma once
 
@@ -45,21 +46,20 @@ class TileSession {
   }
 };
 
-template <int kTile>
-inline void tile_load(const void* rows, int64_t row_step_bytes) {
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(row_step_bytes), "i"(kTile)
-                   : "memory");
-}
-template <int kTile>
-inline void tile_store(void* rows, int64_t row_step_bytes) {
-  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(rows), "r"(row_step_bytes), "i"(kTile)
-                   : "memory");
-}
-inline void tile_dot_bf16() {
-  __asm__ volatile("tdpbf16ps %%tmm2, %%tmm1, %%tmm0" ::: "memory");
-}
-inline void tile_dot_fp16() {
-  __asm__ volatile("tdpfp16ps %%tmm2, %%tmm1, %%tmm0" ::: "memory");
-}
+struct HardwareTiles {
+  using Session = TileSession;
+  template <int kTile>
+  static void load(const void* rows, int64_t row_step_bytes) {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(row_step_bytes), "i"(kTile)
+                     : "memory");
+  }
+  template <int kTile>
+  static void store(void* rows, int64_t row_step_bytes) {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(rows), "r"(row_step_bytes), "i"(kTile)
+                     : "memory");
+  }
+  static void dot_bf16() { __asm__ volatile("tdpbf16ps %%tmm2, %%tmm1, %%tmm0" ::: "memory"); }
+  static void dot_fp16() { __asm__ volatile("tdpfp16ps %%tmm2, %%tmm1, %%tmm0" ::: "memory"); }
+};
 
 }  // namespace lockstep

@@ -19,7 +19,8 @@ enum class Pattern : uint8_t {
   kCancelPairs,   // a[2i+1] = a[2i], b[2i+1] = -b[2i], one in four a last place off
   kCancelAddend,  // c = -(the model's sum without c), up to three places off
   kSpecials,      // near one, one in sixteen a zero, infinity, NaN, largest or smallest number
-  kZeroProducts,  // one product of small factors, otherwise zeros times large factors; c small
+  kZeroProducts,  // one product of small factors, otherwise zeros times large factors; c small. Of
+                  // FP32 sums every third tile: zero products alone, c about the smallest number
   kUnderflow,     // products about the smallest number of the sum; c mostly zero
   kFloorTies,     // one power of two at half or all of the smallest number of the sum, others far
                   // below; c zero
@@ -123,7 +124,7 @@ struct TilePlan {
   Pattern pattern;
   int a_exponent, b_exponent;  // centres
   int spread;
-  int lone_k;  // of kZeroProducts and kFloorTies
+  int lone_k;  // of kZeroProducts and kFloorTies; -1: none
 };
 
 LOCKSTEP_HOST_DEVICE inline TilePlan plan_tile(const CaseStream& stream, const Shape& shape,
@@ -141,6 +142,9 @@ LOCKSTEP_HOST_DEVICE inline TilePlan plan_tile(const CaseStream& stream, const S
   plan.b_exponent = draw.between(b.emin, b_last);
   plan.spread = draw.below(kLongestSpread);
   plan.lone_k = draw.below(shape.k);
+  if (plan.pattern == Pattern::kZeroProducts && !shape.halves && draw.below(3) == 0) {
+    plan.lone_k = -1;
+  }
   const bool ties = plan.pattern == Pattern::kFloorTies;
   if (ties || plan.pattern == Pattern::kUnderflow || plan.pattern == Pattern::kOverflow) {
     // a_exponent + b_exponent about `target`, as far as the formats reach.
@@ -243,6 +247,9 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_addend(const CaseStream& stream, const
     case Pattern::kOverflow:
       return code_with_exponent(e, negative, -e.emin - draw.below(4), word);
     case Pattern::kZeroProducts:
+      if (plan.lone_k < 0) {
+        return code_with_exponent(e, negative, e.emin + draw.between(0, 24), word);
+      }
       if (draw.below(3) == 0) return zero;
       return code_with_exponent(e, negative, draw.between(-24, -6), word);
     case Pattern::kWindow:

@@ -2,6 +2,9 @@
 #include "emulation/cuda/mma_instruction.h"
 
 #include <array>
+#include <stdexcept>
+
+#include "emulation/ptx_types.h"
 
 namespace lockstep::mma {
 namespace {
@@ -41,18 +44,10 @@ constexpr std::array kInstructions = {
 };
 
 std::string ptx_name(Type type) {
-  switch (type) {
-    case Type::kFp16:
-      return "f16";
-    case Type::kBf16:
-      return "bf16";
-    case Type::kTf32:
-      return "tf32";
-    case Type::kE4m3:
-      return "e4m3";
-    default:
-      return "e5m2";
+  for (const PtxType& row : kPtxTypes) {
+    if (row.format == format_name(type)) return std::string(row.ptx);
   }
+  throw std::logic_error("ptx_name: a type without a row");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Register tiles of the vector gemm for tensor cores: chains of aligned blocks over k
 // (emulation/aligned_block.h), every output in its own lane.
 // The blocks of k run outside, the tile's rows inside: a chain is serial, a tile has many. Each
-// block takes the fast form where its factors and addends are calm (block_rules.h), else doubles.
+// block takes the fast form where its factors and addends are calm (aligned_rules.h), else doubles.
 // Included once per instruction set.
 #if defined(LOCKSTEP_GEMM_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_GEMM_BLOCKS_INL_H_
@@ -18,10 +18,10 @@
 
 #include "emulation/aligned_block_core.h"
 #include "emulation/kernel_set.h"
-#include "emulation/simd/block_double-inl.h"
-#include "emulation/simd/block_float-inl.h"
-#include "emulation/simd/block_operands-inl.h"
-#include "emulation/simd/block_rules.h"
+#include "emulation/simd/aligned_double-inl.h"
+#include "emulation/simd/aligned_float-inl.h"
+#include "emulation/simd/aligned_operands-inl.h"
+#include "emulation/simd/aligned_rules.h"
 #include "emulation/simd/gemm_plan.h"
 #include "emulation/simd/gemm_tile-inl.h"
 #include "emulation/simd/targets.h"
@@ -155,14 +155,14 @@ class BlockTile {
         a_lines[i] = missing[i] ? nullptr : t_.a + at * kRows;
         b_lines[i] = missing[i] ? nullptr : t_.b + at * t_.ldb;
       }
-      const bool zeros_count = spec_.counts_zero_products;
+      const bool zeros_count = spec_.zero_products != ZeroProducts::kIgnored;
       const auto lines = static_cast<size_t>(lines_);
-      a_.gather({a_lines, lines}, rules_.a_format, zeros_count);
-      b_.gather({b_lines, lines}, rules_.b_format, zeros_count);
+      a_.gather({a_lines, lines}, rules_.a_format, spec_.zero_products);
+      b_.gather({b_lines, lines}, rules_.b_format, spec_.zero_products);
       const bool calm = calm_factors();
       if (!calm) {
-        a_.make_powers(lines_, rules_.a_format, zeros_count);
-        b_.make_powers(lines_, rules_.b_format, zeros_count);
+        a_.make_powers(lines_, rules_.a_format, spec_.zero_products);
+        b_.make_powers(lines_, rules_.b_format, spec_.zero_products);
       }
       task_.c = c;
       for (int i = 0; i < lines_; i += spec_.length) {
@@ -179,8 +179,8 @@ class BlockTile {
       calm_addends_ = calm_factors && (calm_addends_ || addends_are_calm(task_.c));
       if (calm_addends_) return float_block();
       if (calm_factors) {
-        a_.make_powers(lines_, rules_.a_format, spec_.counts_zero_products);
-        b_.make_powers(lines_, rules_.b_format, spec_.counts_zero_products);
+        a_.make_powers(lines_, rules_.a_format, spec_.zero_products);
+        b_.make_powers(lines_, rules_.b_format, spec_.zero_products);
       }
       DoubleBlock(task_).run();
     }

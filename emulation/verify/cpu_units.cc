@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include "emulation/cpu/instructions.h"
@@ -455,9 +456,13 @@ template <CpuUnit kUnit>
 bool has(std::string* why_not) {
   return cpu_has(kUnit, why_not);
 }
-bool is_arm(std::string* why_not) {
-  if (why_not != nullptr) *why_not = "this program is built for x86";
+// Models whose instructions no kernel of this program drives, on any machine.
+bool has_no_kernel(std::string* why_not) {
+  if (why_not != nullptr) *why_not = "no code for this unit in this program";
   return false;
+}
+UnitResult run_no_kernel(const VerifyOptions&) {
+  throw std::logic_error("verify: a unit without code");
 }
 
 constexpr HardwareUnit kUnits[] = {
@@ -484,8 +489,8 @@ constexpr HardwareUnit kUnits[] = {
      run_vaddph},
     {kCpuGroup, "AMX-BF16", "TDPBF16PS", "amx_bf16", has<CpuUnit::kAmxBf16>, run_tdpbf16ps},
     {kCpuGroup, "AMX-FP16", "TDPFP16PS", "amx_fp16", has<CpuUnit::kAmxFp16>, run_tdpfp16ps},
-    {kCpuGroup, "Arm BF16", "BFDOT, BFMMLA", "arm_bfdot", is_arm, nullptr},
-    {kCpuGroup, "Arm EBF16", "BFDOT, BFMMLA", "arm_bfdot_ebf", is_arm, nullptr},
+    {kCpuGroup, "Arm BF16", "BFDOT, BFMMLA", "arm_bfdot", has_no_kernel, run_no_kernel},
+    {kCpuGroup, "Arm EBF16", "BFDOT, BFMMLA", "arm_bfdot_ebf", has_no_kernel, run_no_kernel},
 };
 
 }  // namespace

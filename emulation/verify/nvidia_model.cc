@@ -18,37 +18,24 @@ using mma::Family;
 using mma::Instruction;
 using mma::Type;
 
-struct Chip {
-  int capability;
-  std::string_view hardware;
-};
-// The A/B/C of one generation share their tensor cores' arithmetic.
-constexpr Chip kChips[] = {
-    {70, "volta"},      {72, "volta"},          {75, "turing"},
-    {80, "ampere"},     {86, "ampere"},         {87, "ampere"},
-    {89, "ada"},        {90, "hopper"},         {100, "blackwell"},
-    {103, "blackwell"}, {120, "rtx-blackwell"}, {121, "rtx-blackwell"},
-};
-
 bool is_fp8(Type type) {
   return type == Type::kE4m3 || type == Type::kE5m2;
 }
 
 std::string row_name(int capability, const Instruction& instruction) {
-  std::string name(hardware_of_capability(capability));
+  const Hardware* hardware = hardware_of_capability(capability);
+  if (hardware == nullptr) throw std::logic_error("row_name: no model of this chip");
+  std::string name(hardware->name);
   std::replace(name.begin(), name.end(), '-', '_');
   const Type type = instruction.shape.a;
   name += is_fp8(type) ? "_fp8" : "_" + std::string(mma::format_name(type));
-  // Where the chip has no FP8 mma.sync the compiler makes one of FP16 instructions.
-  const bool made_of_fp16 = capability == 90 || capability == 100 || capability == 103;
-  if (is_fp8(type) && instruction.family == Family::kMmaSync && made_of_fp16) name += "_mma";
-  if (instruction.shape.halves) name += "_acc16";
-  // Some chips have a row of its own for what WMMA makes of smaller instructions.
-  const std::string wmma = name + "_wmma";
-  const bool has_own =
-      instruction.family == Family::kWmma &&
-      std::ranges::any_of(accumulators(), [&](const Accumulator& row) { return row.name == wmma; });
-  return has_own ? wmma : name;
+  if (is_fp8(type) && instruction.family == Family::kMmaSync && hardware->emulates_fp8_mma) {
+    name += "_mma";
+  }
+  if (type == Type::kTf32 && instruction.family == Family::kWmma && hardware->splits_tf32_wmma) {
+    name += "_wmma";
+  }
+  return instruction.shape.halves ? name + "_acc16" : name;
 }
 
 NvidiaModel model_of_row(const Accumulator& row) {
@@ -103,13 +90,6 @@ std::string hex(uint32_t bits, int storage_bits) {
 }
 
 }  // namespace
-
-std::string_view hardware_of_capability(int capability) {
-  for (const Chip& chip : kChips) {
-    if (chip.capability == capability) return chip.hardware;
-  }
-  return "";
-}
 
 NvidiaModel nvidia_model(int capability, const Instruction& instruction) {
   return model_of_row(find_accumulator(row_name(capability, instruction)));

@@ -19,9 +19,6 @@ struct NvidiaModel {
   std::string choice;  // which unsettled rules it follows instead of the defaults, or ""
 };
 
-// Name of the hardware table for a compute capability (10 * major + minor), or "".
-std::string_view hardware_of_capability(int capability);
-
 // Requires: instruction.runs_on(capability), a capability with hardware.
 NvidiaModel nvidia_model(int capability, const mma::Instruction& instruction);
 

@@ -25,7 +25,7 @@ struct RowTexts {
     for (const NvidiaUnit& unit : units) {
       const mma::Instruction& first = unit.instructions.front();
       const bool runs = device != nullptr && first.runs_on(device->capability()) &&
-                        !hardware_of_capability(device->capability()).empty();
+                        hardware_of_capability(device->capability()) != nullptr;
       unit_models.push_back(runs ? nvidia_model(device->capability(), first).name : "by chip");
     }
     for (const NvidiaProbe& probe : nvidia_probes()) {
@@ -42,7 +42,7 @@ const RowTexts& texts() {
 mma::Device* known_device(std::string* why_not) {
   mma::Device* device = mma::cuda_device(why_not);
   if (device == nullptr) return nullptr;
-  if (!hardware_of_capability(device->capability()).empty()) return device;
+  if (hardware_of_capability(device->capability()) != nullptr) return device;
   if (why_not != nullptr) *why_not = "no model of this chip: " + device->description();
   return nullptr;
 }

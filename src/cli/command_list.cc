@@ -11,9 +11,15 @@ namespace lockstep {
 namespace {
 
 struct ListArgs {
-  std::string topic;
+  std::string topic, name;
   bool markdown = false, json = false;
 };
+
+// An accumulator's name may have switches behind it, which no row has.
+Listing listing_of(const ListTopic& topic, const std::string& name) {
+  if (name.empty()) return topic.make();
+  return topic.name == "accumulators" ? list_accumulator(name) : row_of(topic.make(), name);
+}
 
 int list(const ListArgs& args) {
   if (args.markdown && args.json) throw InputError("list: --markdown and --json", "choose one");
@@ -25,7 +31,7 @@ int list(const ListArgs& args) {
   for (const ListTopic& topic : list_topics()) {
     names.emplace_back(topic.name);
     if (topic.name != args.topic) continue;
-    const Listing listing = topic.make();
+    const Listing listing = listing_of(topic, args.name);
     fmt::print("{}", args.markdown ? listing_markdown(listing)
                      : args.json   ? listing_json(listing)
                                    : listing_text(listing));
@@ -39,6 +45,8 @@ int list(const ListArgs& args) {
 std::function<int()> declare_list(CLI::App& app) {
   auto args = std::make_shared<ListArgs>();
   app.add_option("TOPIC", args->topic, "what to list; without it: the topics")->type_name("");
+  app.add_option("NAME", args->name, "one row alone; of accumulators with its drawing")
+      ->type_name("");
   app.add_flag("--markdown", args->markdown, "as a Markdown table");
   app.add_flag("--json", args->json, "as JSON");
   return [args] { return list(*args); };

@@ -3,15 +3,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "analysis/check.h"
 #include "emulation/accumulator.h"
+#include "emulation/accumulator_picture.h"
 #include "emulation/block_format.h"
 #include "emulation/format.h"
 #include "emulation/kernel_set.h"
 #include "emulation/rounding.h"
 #include "emulation/tensor_stats.h"
+#include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/op.h"
 #include "src/graph/policy.h"
@@ -178,21 +181,45 @@ Listing list_kernels() {
   return out;
 }
 
+void add_accumulator(Listing& out, const Accumulator& a) {
+  std::vector<std::string> factors;
+  for (const Format* f : a.operands) factors.push_back(f->name);
+  out.rows.push_back({a.name, factors.empty() ? "any" : join(factors, ", "), a.format->name,
+                      a.instruction, a.help, a.evidence.text(), a.source});
+  out.pictures.push_back(accumulator_picture(a));
+}
+
+const std::vector<std::string> kAccumulatorColumns = {
+    "accumulator", "factors", "sum", "instruction", "meaning", "evidence", "source"};
+
 Listing list_accumulators() {
-  Listing out{{"accumulator", "factors", "sum", "instruction", "meaning", "source"}, {}};
+  Listing out{kAccumulatorColumns, {}};
+  for (const Accumulator& a : accumulators()) add_accumulator(out, a);
+  return out;
+}
+
+// Accumulators that compute alike share a drawing.
+Listing list_pictures() {
+  Listing out{{"accumulators"}, {}};
+  out.draws = true;
   for (const Accumulator& a : accumulators()) {
-    std::vector<std::string> factors;
-    for (const Format* f : a.operands) factors.push_back(f->name);
-    out.rows.push_back({a.name, factors.empty() ? "any" : join(factors, ", "), a.format->name,
-                        a.instruction, a.help, a.source});
+    const std::string picture = accumulator_picture(a);
+    const auto known = std::find(out.pictures.begin(), out.pictures.end(), picture);
+    if (known == out.pictures.end()) {
+      out.rows.push_back({a.name});
+      out.pictures.push_back(picture);
+    } else {
+      out.rows[static_cast<size_t>(known - out.pictures.begin())][0] += ", " + a.name;
+    }
   }
   return out;
 }
 
 Listing list_switches() {
-  Listing out{{"switch", "question", "default", "meaning"}, {}};
+  Listing out{{"switch", "question", "default", "meaning", "source"}, {}};
   for (const AccumulatorSwitch& s : accumulator_switches()) {
-    out.rows.push_back({str(s.name), str(s.question), s.is_default ? "yes" : "no", str(s.help)});
+    out.rows.push_back(
+        {str(s.name), str(s.question), s.is_default ? "yes" : "no", str(s.help), str(s.source)});
   }
   return out;
 }
@@ -235,7 +262,9 @@ constexpr std::array kTopics = {
     ListTopic{"ops", "operations a graph may hold", list_ops},
     ListTopic{"engines", "what may stand behind '@' in a lane's name", list_engines},
     ListTopic{"kernels", "kernel sets this machine can run; all give equal bits", list_kernels},
-    ListTopic{"accumulators", "how sums of products are formed", list_accumulators},
+    ListTopic{"accumulators", "how sums of products are formed; with a NAME: a drawing too",
+              list_accumulators},
+    ListTopic{"pictures", "drawings of all accumulators", list_pictures},
     ListTopic{"switches", "unsettled rules of tensor cores, behind '+' of an accumulator's name",
               list_switches},
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
@@ -246,6 +275,27 @@ constexpr std::array kTopics = {
 
 std::span<const ListTopic> list_topics() {
   return kTopics;
+}
+
+Listing row_of(const Listing& listing, std::string_view name) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < listing.rows.size(); ++i) {
+    names.push_back(listing.rows[i][0]);
+    if (names.back() != name) continue;
+    Listing one{listing.columns, {listing.rows[i]}};
+    if (!listing.pictures.empty()) one.pictures = {listing.pictures[i]};
+    one.draws = !one.pictures.empty();
+    return one;
+  }
+  throw InputError(fmt::format("{} '{}': unknown", listing.columns[0], name),
+                   did_you_mean(name, names));
+}
+
+Listing list_accumulator(std::string_view name) {
+  Listing out{kAccumulatorColumns, {}};
+  out.draws = true;
+  add_accumulator(out, find_accumulator(name));
+  return out;
 }
 
 }  // namespace lockstep

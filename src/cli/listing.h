@@ -13,6 +13,9 @@ struct Listing {
   std::vector<std::string> columns;  // the first is the name
   std::vector<std::vector<std::string>>
       rows;  // as many cells as columns; "" where nothing is known
+  // A drawing per row, or none at all. JSON always has them; text and Markdown where draws is true.
+  std::vector<std::string> pictures = {};
+  bool draws = false;
 };
 
 struct ListTopic {
@@ -20,6 +23,12 @@ struct ListTopic {
   Listing (*make)();
 };
 std::span<const ListTopic> list_topics();
+
+// The row whose first cell is `name`, with its drawing.
+// Throws: InputError with a did-you-mean.
+Listing row_of(const Listing& listing, std::string_view name);
+// An accumulator with its drawing, switches behind its name included. Throws: InputError.
+Listing list_accumulator(std::string_view name);
 
 std::string listing_text(const Listing& listing);
 std::string listing_markdown(const Listing& listing);

@@ -6,6 +6,7 @@
 
 #include "reports/text_writer.h"
 #include "src/cli/listing.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -19,6 +20,17 @@ std::string markdown_cell(const std::string& cell) {
     if (c == '|') out += '\\';
     out += c == '\n' ? ' ' : c;
   }
+  return out;
+}
+
+// Every line but empty ones, two places to the right.
+std::string indented(const std::string& picture) {
+  std::string out;
+  for (const std::string& line : split(picture, '\n')) {
+    if (!line.empty()) out += "  " + line;
+    out += "\n";
+  }
+  out.pop_back();  // behind the last newline there is no line
   return out;
 }
 
@@ -44,18 +56,27 @@ std::string listing_text(const Listing& listing) {
     return line + "\n";
   };
   std::string out = side_by_side(listing.columns);
-  for (const auto& row : listing.rows) {
-    out += side_by_side(row);
+  for (size_t r = 0; r < listing.rows.size(); ++r) {
+    const auto& row = listing.rows[r];
+    out += n > 1 ? side_by_side(row) : wrap(row[0], kTextWidth, "");
     for (size_t c = 0; c < n; ++c) {
       if (is_short(c) || row[c].empty()) continue;
       const bool is_meaning = listing.columns[c] == "meaning" || listing.columns[c] == "limits";
       out += wrap(is_meaning ? row[c] : listing.columns[c] + ": " + row[c], kTextWidth, "    ");
     }
+    if (listing.draws) out += "\n" + indented(listing.pictures[r]) + "\n";
   }
   return out;
 }
 
+// Drawings follow the table, each under its name; a listing of names and drawings has no table.
 std::string listing_markdown(const Listing& listing) {
+  std::string drawn;
+  for (size_t r = 0; listing.draws && r < listing.rows.size(); ++r) {
+    drawn += std::string(r == 0 ? "" : "\n") + "**" + listing.rows[r][0] + "**\n```\n" +
+             listing.pictures[r] + "```\n";
+  }
+  if (listing.columns.size() == 1) return drawn;
   std::string out = "|", rule = "|";
   for (const std::string& column : listing.columns) {
     out += " " + column + " |";
@@ -67,14 +88,17 @@ std::string listing_markdown(const Listing& listing) {
     for (const std::string& cell : row) out += " " + markdown_cell(cell) + " |";
     out += "\n";
   }
-  return out;
+  return drawn.empty() ? out : out + "\n" + drawn;
 }
 
 std::string listing_json(const Listing& listing) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const auto& row : listing.rows) {
+  for (size_t r = 0; r < listing.rows.size(); ++r) {
     nlohmann::ordered_json object;
-    for (size_t c = 0; c < listing.columns.size(); ++c) object[listing.columns[c]] = row[c];
+    for (size_t c = 0; c < listing.columns.size(); ++c) {
+      object[listing.columns[c]] = listing.rows[r][c];
+    }
+    if (!listing.pictures.empty()) object["picture"] = listing.pictures[r];
     rows.push_back(std::move(object));
   }
   return rows.dump(2) + "\n";

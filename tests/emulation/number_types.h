@@ -32,6 +32,7 @@ inline constexpr std::tuple kNamedTypes{
 inline constexpr std::tuple kOtherTypes{
     NamedType<ieee<2, 1>>{"e2m1"},
     NamedType<ieee<2, 13>>{"e2m13"},
+    NamedType<ieee<3, 4>>{"e3m4"},
     NamedType<ieee<4, 3>>{"e4m3"},
     NamedType<ieee<6, 9>>{"e6m9"},
     NamedType<ieee<8, 1>>{"e8m1"},

@@ -1,12 +1,16 @@
 // The accumulator table, and one step of each row against exact arithmetic.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "emulation/accumulator.h"
+#include "emulation/accumulator_picture.h"
 #include "emulation/fast_round.h"
 #include "emulation/oracle.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "tests/emulation/kernel_test_util.h"
 
 namespace lockstep {
@@ -32,6 +36,51 @@ TEST_CASE("accumulators: names are unique and find their row") {
     CHECK(names.count(name) == 1);
   CHECK_THROWS_WITH_AS(find_accumulator("fp32_fussed"), doctest::Contains("fp32_fused"),
                        InputError);
+}
+
+TEST_CASE(
+    "accumulators: drawings show what the row says, and differ where rows compute otherwise") {
+  const auto lines_of = [](const Accumulator& row) {
+    return split(accumulator_picture(row), '\n');
+  };
+  std::map<std::string, const Accumulator*> drawn;
+  for (const Accumulator& row : accumulators()) {
+    CAPTURE(row.name);
+    const std::string picture = accumulator_picture(row);
+    CHECK(picture.ends_with("\n"));
+    for (const std::string& line : lines_of(row)) {
+      CHECK(line.size() <= size_t{kPictureWidth});
+      CHECK(!line.ends_with(" "));
+    }
+    const Accumulator& first = *drawn.emplace(picture, &row).first->second;
+    CHECK(first.kind == row.kind);
+    CHECK(first.register_format == row.register_format);
+    if (row.kind != AccumulatorKind::kAlignedBlocks) continue;
+    const BlockSpec &x = first.block, &y = row.block;
+    CHECK(x.length == y.length);
+    CHECK(x.fraction_bits == y.fraction_bits);
+    CHECK(x.output == y.output);
+    CHECK(x.exponent_floor == y.exponent_floor);
+    CHECK(x.promotion_interval == y.promotion_interval);
+    CHECK(x.order == y.order);
+    // To scale: the sum has F fraction bits, and so many before the point that L + 1 terms below 4
+    // fit.
+    for (const std::string& line : lines_of(row)) {
+      if (line.find("sum, exact") == std::string::npos) continue;
+      const std::string bits = line.substr(0, line.find('|'));
+      CHECK(std::count(bits.begin(), bits.end(), 'f') == y.fraction_bits);
+      const auto integers = std::count(bits.begin(), bits.end(), 'i');
+      CHECK((int64_t{1} << integers) >= 4 * (y.length + 1));
+      CHECK((int64_t{1} << integers) < 8 * (y.length + 1));
+    }
+  }
+  CHECK(drawn.size() > 20);
+  // Switches are drawn too.
+  for (const char* name : {"hopper_bf16+mmasim_floor", "hopper_bf16+no_floor",
+                           "hopper_bf16+mmasim_zero", "hopper_bf16+count_zero_products",
+                           "hopper_bf16+positive_zero", "hopper_fp8_mma+one_block"}) {
+    CHECK(!drawn.contains(accumulator_picture(find_accumulator(name))));
+  }
 }
 
 TEST_CASE("accumulators: fused chains equal the oracle's, bit for bit") {

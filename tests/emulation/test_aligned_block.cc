@@ -1,4 +1,4 @@
-// Does a tensor core's block compute what the numerics page says?
+// Does a tensor core's block compute what docs/accumulators.md says?
 // The rule of its section 2 once more, on exact rationals and the rows' parameters alone, against
 // every row, every pair of factor formats and every unsettled option; then events by hand. Shares
 // no arithmetic with emulation/aligned_block_core.h.
@@ -62,7 +62,8 @@ double block(const BlockSpec& spec, const std::vector<Product>& products, double
   for (const Product& p : products) {
     const bool is_zero = p.value.exact.sign() == 0;
     if (!is_zero) terms.push_back(p.value.exact);
-    if (!is_zero || spec.counts_zero_products) common = std::max(common, p.exponent);
+    if (!is_zero || spec.zero_products != ZeroProducts::kIgnored)
+      common = std::max(common, p.exponent);
   }
   if (c != 0) {
     terms.emplace_back(c);
@@ -148,9 +149,9 @@ std::vector<const Accumulator*> rows_and_variants() {
   for (const Accumulator& row : accumulators()) {
     if (row.kind != AccumulatorKind::kAlignedBlocks) continue;
     out.push_back(&row);
-    std::vector<std::string> variants = {"+positive_zero", "+count_zero_products"};
+    std::vector<std::string> variants = {"+positive_zero", "+count_zero_products", "+mmasim_zero"};
     if (row.block.exponent_floor != BlockSpec::kNoFloor) {
-      variants.insert(variants.end(), {"+emin_floor", "+positive_zero+no_floor"});
+      variants.insert(variants.end(), {"+mmasim_floor", "+positive_zero+no_floor"});
     }
     const bool is_compiled = row.block.order == ProductOrder::kPairsOfFour;
     if (is_compiled && row.register_format->is_fp32()) variants.emplace_back("+one_block");
@@ -196,20 +197,24 @@ TEST_CASE("aligned blocks: every row equals the rule in exact rationals, results
             scramble_ignored_bits(x.a, words);
             scramble_ignored_bits(x.b, words);
           }
+          const auto counted_exponent = [&](double x, const Format& format) {
+            const bool is_mmasim = row->block.zero_products == ZeroProducts::kFp32Emin;
+            return x == 0 && is_mmasim ? -126 : encoded_exponent(x, format);
+          };
           std::vector<Product> products;
           for (int k = 0; k < count; ++k) {
             const Tf32Input input = row->block.tf32_input;
             const double p = as_read(x.a[k], *fa, input), q = as_read(x.b[k], *fb, input);
             const bool finite = std::isfinite(p) && std::isfinite(q);
-            const int exponent = finite ? encoded_exponent(p, *fa) + encoded_exponent(q, *fb) : 0;
+            const int exponent = finite ? counted_exponent(p, *fa) + counted_exponent(q, *fb) : 0;
             products.push_back({product(p, q), exponent});
           }
           // Instructions are padded with zeros, whose exponents count under U2.
-          if (row->block.counts_zero_products) {
+          if (row->block.zero_products != ZeroProducts::kIgnored) {
             const bool interleaved = row->block.order == ProductOrder::kPairsOfFour;
             const int whole = interleaved ? row->block.promotion_interval : row->block.length;
             while (products.size() % static_cast<size_t>(whole) != 0) {
-              products.push_back({0.0, fa->emin + fb->emin});
+              products.push_back({0.0, counted_exponent(0, *fa) + counted_exponent(0, *fb)});
             }
           }
           int want_events = 0;

@@ -7,6 +7,7 @@
 #include "emulation/cpu/gemm.h"
 #include "emulation/cpu/quantize.h"
 #include "tests/emulation/kernel_test_util.h"
+#include "tests/emulation/unit_products.h"
 
 namespace lockstep {
 namespace {
@@ -73,10 +74,6 @@ std::vector<const Accumulator*> unit_accumulators() {
   if (!absent.empty()) MESSAGE("SKIPPED: accumulators of units that this CPU lacks:" << absent);
   return present;
 }
-// The format of its factors.
-const Format& factor_format(const Accumulator& accumulator) {
-  return accumulator.operands.empty() ? *accumulator.format : *accumulator.operands[0];
-}
 
 }  // namespace
 
@@ -130,91 +127,19 @@ TEST_CASE("cpu: conversions that no unit makes are the software kernels'") {
   }
 }
 
-namespace {
-
-struct Problem {
-  int64_t m, n, k;
-  bool transpose_a, transpose_b, start_from_c, with_events;
-};
-
-// Around the tiles (14 x 32, 14 x 64, 16 x 16), pairs and blocks of k; one beyond every block.
-std::vector<Problem> problems() {
-  std::vector<Problem> list;
-  const int64_t rows[] = {1, 13, 14, 15, 17, 40}, cols[] = {1, 16, 31, 33, 65, 130};
-  const int64_t depths[] = {1, 2, 31, 32, 33, 100};
-  uint32_t flags = 0;
-  for (const int64_t m : rows) {
-    for (const int64_t n : cols) {
-      const int64_t k = depths[flags * 5 / 2 % 6];
-      list.push_back(
-          {m, n, k, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, (flags & 8) != 0});
-      ++flags;
-    }
-  }
-  for (const bool t : {false, true}) {
-    list.push_back({29, 70, 2051, t, t, t, t});
-    list.push_back({3, 600, 65, t, !t, !t, t});
-  }
-  return list;
-}
-
-}  // namespace
-
 TEST_CASE("cpu: products equal the software kernels under the unit's accumulator") {
   int compared = 0;
   for (const Accumulator* accumulator : unit_accumulators()) {
-    const Format& factors = factor_format(*accumulator);
-    // An FP32 sum has no events: nothing is narrower than its container.
-    const bool has_events = !accumulator->format->is_fp32();
-    for (const DataKind kind : kAllData) {
-      const auto count = [](int64_t a, int64_t b) { return static_cast<size_t>(a * b); };
-      for (const Problem& p : problems()) {
-        const auto a = make_data<float>(count(p.m, p.k), kind, factors, 1);
-        const auto b = make_data<float>(count(p.k, p.n), kind, factors, 2);
-        // One column more than the matrix has: it must stay as it is.
-        auto c = make_data<float>(count(p.m, p.n + 1), kind, *accumulator->register_format, 3);
-        auto expected = c;
-        std::vector<uint8_t> events(p.with_events && has_events ? count(p.m, p.n) : 0);
-        std::vector<uint8_t> expected_events = events;
-        GemmArgs<float> args{.transpose_a = p.transpose_a,
-                             .transpose_b = p.transpose_b,
-                             .m = p.m,
-                             .n = p.n,
-                             .k = p.k,
-                             .a = a.data(),
-                             .lda = p.transpose_a ? p.m : p.k,
-                             .b = b.data(),
-                             .ldb = p.transpose_b ? p.k : p.n,
-                             .c = c.data(),
-                             .ldc = p.n + 1,
-                             .start_from_c = p.start_from_c,
-                             .accumulator = accumulator,
-                             .a_format = &factors,
-                             .b_format = &factors,
-                             .events = events.empty() ? nullptr : events.data()};
-        cpu_engine_kernels().f32.gemm(args);
-        args.c = expected.data();
-        args.events = events.empty() ? nullptr : expected_events.data();
-        scalar_kernels().f32.gemm(args);
-        CAPTURE(accumulator->name);
-        CAPTURE(static_cast<int>(kind));
-        CAPTURE(p.m);
-        CAPTURE(p.n);
-        CAPTURE(p.k);
-        REQUIRE(same_bits(c, expected));
-        REQUIRE(events == expected_events);
-        ++compared;
-      }
-    }
+    compared += check_products(*accumulator, unit_problems(), cpu_engine_kernels().f32.gemm);
   }
   if (cpu_has(CpuUnit::kAvx512Bf16)) {
-    CHECK(compared >= static_cast<int>(std::size(kAllData) * problems().size()));
+    CHECK(compared >= static_cast<int>(std::size(kAllData) * unit_problems().size()));
   }
 }
 
 TEST_CASE("cpu: products do not depend on threads") {
   for (const Accumulator* accumulator : unit_accumulators()) {
-    const Format& factors = factor_format(*accumulator);
+    const Format& factors = unit_factor_format(*accumulator);
     // Columns of one tile: the rows are spread over the threads.
     constexpr int64_t kM = 600, kN = 30, kK = 90;
     const auto a = make_data<float>(kM * kK, DataKind::kSmall, factors, 1);
@@ -258,7 +183,7 @@ TEST_CASE("cpu: convolutions equal the software kernels under the unit's accumul
     const size_t y_size = size(s.batch, s.out_channels, s.out_height, s.out_width);
     const size_t w_size = size(s.out_channels, s.in_channels, s.kernel_height, s.kernel_width);
     for (const Accumulator* accumulator : present) {
-      const Format& factors = factor_format(*accumulator);
+      const Format& factors = unit_factor_format(*accumulator);
       const auto x = make_data<float>(x_size, DataKind::kSmall, factors, 1);
       const auto w = make_data<float>(w_size, DataKind::kSmall, factors, 2);
       const auto dy = make_data<float>(y_size, DataKind::kSmall, factors, 3);
@@ -294,7 +219,7 @@ TEST_CASE("cpu: sums that no unit forms are the software kernels'; an absent uni
   CHECK(cpu_unit_of(find_accumulator("hopper_fp16")) == nullptr);
   const float a[] = {1, 0.5f}, b[] = {2, 1.5f};
   for (const Accumulator& accumulator : accumulators()) {
-    const Format& factors = factor_format(accumulator);
+    const Format& factors = unit_factor_format(accumulator);
     if (accumulator.format->is_fp64()) continue;
     float c = -1, expected = -1;
     GemmArgs<float> args{.m = 1, .n = 1, .k = 2, .a = a, .lda = 2, .b = b, .ldb = 1, .c = &c};

@@ -167,6 +167,31 @@ TEST_CASE("mma model: the device's source equals the host's definition on every 
   CHECK(cases > 50'000);
 }
 
+TEST_CASE("mma model: instructions that compilers make of others have the rows that say how") {
+  int wmma = 0, fp8 = 0;
+  for (const int capability : kCapabilities) {
+    for (const Instruction& instruction : mma::instructions()) {
+      if (!instruction.runs_on(capability)) continue;
+      CAPTURE(capability);
+      CAPTURE(instruction.name());
+      const NvidiaModel model = nvidia_model(capability, instruction);
+      if (instruction.family == Family::kWmma && instruction.shape.a == Type::kTf32) {
+        ++wmma;
+        CHECK(model.rule.block.length == 4);
+        CHECK(model.name.ends_with("_wmma") == (capability >= 90));
+      } else if (instruction.family == Family::kMmaSync && instruction.shape.a == Type::kE4m3) {
+        ++fp8;
+        CHECK((model.name.find("_fp8_mma") != std::string::npos) ==
+              (capability == 90 || capability == 100));
+      } else {
+        CHECK(!model.name.ends_with("_wmma"));
+      }
+    }
+  }
+  CHECK(wmma == 5);
+  CHECK(fp8 > 0);
+}
+
 TEST_CASE("mma cases: a probe's tiles tell every answer from the default") {
   constexpr int64_t kTiles = 12;
   for (const int capability : {80, 89, 90, 120}) {
@@ -180,14 +205,22 @@ TEST_CASE("mma cases: a probe's tiles tell every answer from the default") {
         const mma::TileBatch tiles = make_tiles(stream, model.rule, shape, 0, kTiles);
         for (const NvidiaModel& other :
              alternative_models(capability, instruction, probe.question)) {
+          int64_t differ_here = 0;
           for (int64_t place = 0; place < kTiles * shape.outputs(); ++place) {
             const mma::Tile tile = tiles.tile(place / shape.outputs());
             const int row = static_cast<int>(place % shape.outputs()) / shape.n;
             const int column = static_cast<int>(place % shape.outputs()) % shape.n;
             const uint32_t start = mma::tile_addend(shape, tile, row, column);
-            differ[other.choice] += mma::tile_dot(model.rule, shape, tile, row, column, start) !=
-                                    mma::tile_dot(other.rule, shape, tile, row, column, start);
+            differ_here += mma::tile_dot(model.rule, shape, tile, row, column, start) !=
+                           mma::tile_dot(other.rule, shape, tile, row, column, start);
           }
+          differ[other.choice] += differ_here;
+          // Zeros of every format ask it, where the sum has room below them and the addend is of
+          // the block.
+          const bool asks = !shape.halves && model.rule.block.promotion_interval == 0;
+          CAPTURE(instruction.name());
+          CAPTURE(other.choice);
+          if (probe.question == "U2" && asks) CHECK(differ_here > 0);
         }
       }
       CAPTURE(capability);
@@ -229,7 +262,7 @@ TEST_CASE("mma check: silicon that follows another rule is found out and the rul
     const std::string other = probe.question == kTf32Question ? "nearest_away"
                               : probe.question == "U1"        ? "positive_zero"
                               : probe.question == "U2"        ? "count_zero_products"
-                              : probe.question == "U3"        ? "emin_floor"
+                              : probe.question == "U3"        ? "mmasim_floor"
                                                               : "one_block";
     CHECK_MESSAGE(result.note.find(other + ": 0 of") != std::string::npos, result.note);
   }

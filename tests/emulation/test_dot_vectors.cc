@@ -79,7 +79,7 @@ constexpr Recording kRecordings[] = {
     {"Ada", "E4M3", "ada_fp8", "fp32"},           {"Ada", "E4M3", "ada_fp8_acc16", "fp16"},
     {"Ada", "E5M2", "ada_fp8", "fp32"},           {"Ada", "E5M2", "ada_fp8_acc16", "fp16"},
     {"H100", "fp16", "hopper_fp16", "fp32"},      {"H100", "fp16", "hopper_fp16_acc16", "fp16"},
-    {"H100", "bf16", "hopper_bf16", "fp32"},      {"H100", "tf32", "hopper_tf32", "fp32"},
+    {"H100", "bf16", "hopper_bf16", "fp32"},      {"H100", "tf32", "hopper_tf32_wmma", "fp32"},
     {"H100", "E4M3", "hopper_fp8", "fp32", true}, {"H100", "E4M3", "hopper_fp8_mma_acc16", "fp16"},
     {"H100", "E5M2", "hopper_fp8", "fp32", true}, {"H100", "E5M2", "hopper_fp8_mma_acc16", "fp16"},
 };
@@ -88,6 +88,34 @@ const Format& recorded_format(const std::string& name) {
   if (name == "E4M3") return find_format("fp8_e4m3");
   if (name == "E5M2") return find_format("fp8_e5m2");
   return find_format(name);
+}
+
+// A recording's operands under an accumulator.
+Count replay(const fs::path& folder, const Recording& r, const Accumulator& accumulator) {
+  const fs::path place = folder / r.gpu / r.format;
+  const auto file = [&](const std::string& what, const std::string& kind) {
+    return read_gzip_lines(place / (what + "_" + r.gpu + "_" + kind + ".txt.gz"));
+  };
+  const auto a = file("a", r.format), b = file("b", r.format), d = file("d", r.result);
+  const auto c = r.starts_from_zero ? std::vector<std::string>() : file("c", "fp32");
+  const Format& format = recorded_format(r.format);
+  REQUIRE(a.size() == d.size());
+  REQUIRE(b.size() == d.size());
+  REQUIRE((r.starts_from_zero || c.size() == d.size()));
+  Count count;
+  count.rows = static_cast<int64_t>(d.size());
+  for (size_t i = 0; i < d.size(); ++i) {
+    const auto x = decode_line(a[i], 16), y = decode_line(b[i], 16);
+    const double start =
+        r.starts_from_zero ? 0.0
+                           : round_to_format(decode_line(c[i], 2)[0], *accumulator.register_format,
+                                             Rounding::kNearestEven);
+    const DotOperands<float> operands{x.data(), y.data(), static_cast<int64_t>(x.size()), &format,
+                                      &format};
+    const double result = accumulate_dot(accumulator, operands, start);
+    count.wrong += same_result(result, decode_line(d[i], 2)[0]) ? 0 : 1;
+  }
+  return count;
 }
 
 }  // namespace
@@ -100,7 +128,7 @@ TEST_CASE("dot: every settled row of mma_vectors.csv") {
   Count count;
   check_rows(/*uncertain=*/false, count);
   MESSAGE("mma_vectors.csv: ", count.rows, " rows, ", count.wrong, " mismatches");
-  CHECK(count.rows > 700);
+  CHECK(count.rows == 766);
 }
 
 TEST_CASE("dot: the uncertain rows under the default switches") {
@@ -119,40 +147,86 @@ TEST_CASE("dot: every row of every recording") {
     MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings beside the repository");
     return;
   }
+  int recordings = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("d_") || !name.ends_with(".txt.gz")) continue;
+    ++recordings;
+    const bool is_read =
+        std::any_of(std::begin(kRecordings), std::end(kRecordings), [&](const Recording& r) {
+          const std::string file = std::string("d_") + r.gpu + "_" + r.result + ".txt.gz";
+          return entry.path() == folder / r.gpu / r.format / file;
+        });
+    CHECK_MESSAGE(is_read, "a recording that no test reads: ", entry.path().string());
+  }
+  CHECK(recordings == std::size(kRecordings));
+
   int64_t total = 0, wrong = 0;
   for (const Recording& r : kRecordings) {
-    const fs::path place = folder / r.gpu / r.format;
-    const auto file = [&](const std::string& what, const std::string& kind) {
-      return read_gzip_lines(place / (what + "_" + r.gpu + "_" + kind + ".txt.gz"));
-    };
-    const auto a = file("a", r.format), b = file("b", r.format), d = file("d", r.result);
-    const auto c = r.starts_from_zero ? std::vector<std::string>() : file("c", "fp32");
-    const Accumulator& accumulator = find_accumulator(r.accumulator);
-    const Format& format = recorded_format(r.format);
-    REQUIRE(a.size() == d.size());
-    REQUIRE(b.size() == d.size());
-    int64_t wrong_here = 0;
-    for (size_t i = 0; i < d.size(); ++i) {
-      const auto x = decode_line(a[i], 16), y = decode_line(b[i], 16);
-      const double start = r.starts_from_zero ? 0.0
-                                              : round_to_format(decode_line(c[i], 2)[0],
-                                                                *accumulator.register_format,
-                                                                Rounding::kNearestEven);
-      const DotOperands<float> operands{x.data(), y.data(), static_cast<int64_t>(x.size()), &format,
-                                        &format};
-      const double result = accumulate_dot(accumulator, operands, start);
-      wrong_here += same_result(result, decode_line(d[i], 2)[0]) ? 0 : 1;
-    }
+    const Count count = replay(folder, r, find_accumulator(r.accumulator));
     CAPTURE(r.gpu);
     CAPTURE(r.format);
     CAPTURE(r.accumulator);
-    CHECK(wrong_here == 0);
-    total += static_cast<int64_t>(d.size());
-    wrong += wrong_here;
+    CHECK(count.wrong == 0);
+    total += count.rows;
+    wrong += count.wrong;
   }
   MESSAGE("tensor-core-recordings: ", total, " rows, ", wrong, " mismatches");
   constexpr int64_t kRows = 5000;
   CHECK(total == static_cast<int64_t>(std::size(kRecordings)) * kRows);
+}
+
+TEST_CASE("dot: recordings of TF32 with K = 4 do not tell blocks of 8 from WMMA's blocks of 4") {
+  const fs::path folder = kShared / "data" / "tensor-core-recordings";
+  if (!fs::exists(folder)) {
+    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings beside the repository");
+    return;
+  }
+  const Recording recording = {"H100", "tf32", "hopper_tf32", "fp32"};
+  CHECK(find_accumulator("hopper_tf32").block.length == 8);
+  CHECK(replay(folder, recording, find_accumulator("hopper_tf32")).wrong == 0);
+}
+
+TEST_CASE("accumulators: what is called recorded has a recording, and README counts those rows") {
+  int rows = 0, recorded = 0;
+  for (const Accumulator& row : accumulators()) {
+    if (row.kind != AccumulatorKind::kAlignedBlocks) continue;
+    ++rows;
+    const bool is_recorded =
+        std::any_of(std::begin(kRecordings), std::end(kRecordings),
+                    [&](const Recording& r) { return row.name == r.accumulator; });
+    CAPTURE(row.name);
+    CHECK(is_recorded == !row.evidence.recorded.empty());
+    CHECK(row.evidence.text() != "definition");
+    recorded += is_recorded ? 1 : 0;
+  }
+  const std::string readme = read_text_file(LOCKSTEP_SOURCE_DIR "/README.md");
+  const std::string claim =
+      std::to_string(recorded) + " of " + std::to_string(rows) + " tensor-core rows";
+  CHECK_MESSAGE(readme.find(claim) != std::string::npos, "README.md must say: ", claim);
+}
+
+TEST_CASE("dot: recordings tell F apart where a row's evidence does not leave it to a simulator") {
+  const fs::path folder = kShared / "data" / "tensor-core-recordings";
+  if (!fs::exists(folder)) {
+    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings beside the repository");
+    return;
+  }
+  for (const Recording& r : kRecordings) {
+    const Accumulator& row = find_accumulator(r.accumulator);
+    int64_t fewest = std::numeric_limits<int64_t>::max();
+    for (const int change : {-1, 1}) {
+      Accumulator other = row;
+      other.block.fraction_bits += change;
+      fewest = std::min(fewest, replay(folder, r, other).wrong);
+    }
+    MESSAGE(row.name, ", factors ", std::string(r.format), ": ", fewest,
+            " of 5000 results differ with F one bit off");
+    CAPTURE(row.name);
+    constexpr int64_t kFew = 50;
+    const bool is_left = row.evidence.simulated.find("F, ") != std::string::npos;
+    CHECK((fewest < kFew) == is_left);
+  }
 }
 
 TEST_CASE("dot: the uncertain rows under the other options") {
@@ -180,22 +254,25 @@ TEST_CASE("dot: the uncertain rows under the other options") {
       // cuts the 2^-25 that made it 2^-23.
       const bool is_sum = row.tag.find("2^15+2^-25") != std::string::npos;
       check(row, "count_zero_products", is_sum && block.fraction_bits == 25 ? kSmallestFp16 : 0);
+      // 0 * 2^15 has exponent -126 + 15, 0 * 2^100 has -126 + 100: above the addend 2^-149.
+      check(row, "mmasim_zero", row.tag.find("0*2^100") != std::string::npos ? 0 : *row.d);
     }
     if (row.tag.starts_with("probe_floor_A")) {
-      check(row, "emin_floor", 0);
+      check(row, "mmasim_floor", 0);
       // Eight products make the smallest number in one block, but four only half of it.
       check(row, "no_floor", block.length >= 8 ? kSmallestFp32 : 0);
     }
     if (row.tag.starts_with("probe_floor_B")) {
-      check(row, "emin_floor", kSmallestFp32);
+      check(row, "mmasim_floor", kSmallestFp32);
       check(row, "no_floor", 0);
     }
     if (row.tag.starts_with("probe_floor_C")) {
-      check(row, "emin_floor", 0);
+      check(row, "mmasim_floor", kSmallestFp16);  // -126 is below every FP16 product
       check(row, "no_floor", kSmallestFp16);
     }
   }
-  for (const char* option : {"positive_zero", "count_zero_products", "emin_floor", "no_floor"}) {
+  for (const char* option :
+       {"positive_zero", "count_zero_products", "mmasim_zero", "mmasim_floor", "no_floor"}) {
     CHECK(seen[option] > 5);
   }
 }

@@ -204,6 +204,11 @@ TEST_CASE("wrong names say what is wrong") {
   CHECK_THROWS_WITH_AS(find_format("fp61"),
                        "format 'fp61': unknown; did you mean 'fp16'? (or e<E>m<M>, as in e6m9)",
                        InputError);
+  // `lockstep list blocks` shows these: they are not unknown.
+  for (const char* name : {"mxfp8_e4m3", "MXFP4", "nvfp4", "mxfp8-e4m3+ceil"}) {
+    CHECK_THROWS_WITH_AS(find_format(name), doctest::Contains("a block format with shared scales"),
+                         InputError);
+  }
   CHECK_THROWS_WITH_AS(find_format("e9m3"),
                        "format 'e9m3': E = 9 exponent bits, must be 2 <= E <= 8", InputError);
   CHECK_THROWS_WITH_AS(find_format("e1m24"),

@@ -15,7 +15,8 @@ import sys
 
 # GPU: hardware; the instruction that the recording's K stands for, by format.
 HARDWARE = {"V100": "volta", "A100": "ampere", "Ada": "ada", "H100": "hopper"}
-TYPES = {"fp16": "f16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3", "E5M2": "e5m2"}
+# The recordings' names of formats: Lockstep's.
+TYPES = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "fp8_e4m3", "E5M2": "fp8_e5m2"}
 
 
 def float_of(pattern):

@@ -2,11 +2,11 @@
 // One side of a block (emulation/aligned_block.h): its factors copied line by line, the range of
 // their exponents, and the exponents themselves as bytes or as powers of two. Knows nothing of the
 // addend and of sums. Included once per instruction set.
-#if defined(LOCKSTEP_BLOCK_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LOCKSTEP_BLOCK_OPERANDS_INL_H_
-#undef LOCKSTEP_BLOCK_OPERANDS_INL_H_
+#if defined(LOCKSTEP_ALIGNED_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_ALIGNED_OPERANDS_INL_H_
+#undef LOCKSTEP_ALIGNED_OPERANDS_INL_H_
 #else
-#define LOCKSTEP_BLOCK_OPERANDS_INL_H_
+#define LOCKSTEP_ALIGNED_OPERANDS_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -16,7 +16,7 @@
 #include <span>
 
 #include "emulation/format.h"
-#include "emulation/simd/block_rules.h"
+#include "emulation/simd/aligned_rules.h"
 #include "emulation/simd/narrow-inl.h"
 #include "emulation/simd/targets.h"
 
@@ -62,8 +62,9 @@ struct BlockSide {
   }
 
   // Copies lines[0], lines[1], ... and makes their bytes; a null line is one of zeros. Zeros have
-  // the exponent emin where they count.
-  void gather(std::span<const float*> lines, const Format& format, bool zeros_count) {
+  // the exponent emin where they count with it; FP32's is below every calm product's anyway.
+  void gather(std::span<const float*> lines, const Format& format, ZeroProducts zeros) {
+    const bool zeros_count = zeros == ZeroProducts::kFormatEmin;
     alignas(64) static constexpr float kZeros[kWidth] = {};
     for (const float*& line : lines) line = line != nullptr ? line : kZeros;
     // Formats of few exponents need not be searched for their smallest number.
@@ -76,15 +77,20 @@ struct BlockSide {
   }
 
   // Infinities and NaN have no exponent.
-  void make_powers(int length, const Format& format, bool zeros_count) {
+  void make_powers(int length, const Format& format, ZeroProducts zeros) {
     const D d;
+    constexpr uint32_t kFp32Emin = 1;  // biased
+    const uint32_t zero_field = zeros == ZeroProducts::kIgnored      ? 0
+                                : zeros == ZeroProducts::kFormatEmin ? format.emin + kFloatBias
+                                                                     : kFp32Emin;
+    const V zero_power = hn::Set(d, zero_field << kFloatFractionBits);
     const V emin = hn::Set(d, static_cast<uint32_t>(format.emin + kFloatBias));
     for (int i = 0; i < length * kWidth; i += kLanes) {
       const V magnitude = hn::And(hn::Load(d, reinterpret_cast<const uint32_t*>(values + i)),
                                   hn::Set(d, kMagnitudeBits));
       V power = hn::ShiftLeft<kFloatFractionBits>(
           hn::Max(hn::ShiftRight<kFloatFractionBits>(magnitude), emin));
-      if (!zeros_count) power = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(d)), power);
+      power = hn::IfThenElse(hn::Eq(magnitude, hn::Zero(d)), zero_power, power);
       power = hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, kExponentBits)), power);
       hn::Store(power, d, reinterpret_cast<uint32_t*>(powers + i));
     }

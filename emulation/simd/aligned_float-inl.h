@@ -1,5 +1,5 @@
 // A tensor core's block in float and 32-bit integer lanes: the fast form, for calm blocks
-// (emulation/simd/block_rules.h). One lane is one output.
+// (emulation/simd/aligned_rules.h). One lane is one output.
 //
 //   E       bytes: the largest sum of the factors' exponents, all columns at a time; then c's
 //   term    int(a * b * 2^(F - E)), which cuts toward zero; product and scaling are exact
@@ -7,11 +7,11 @@
 //   result  float(sum), cut toward zero or to odd, times 2^(E - F), which is exact
 //
 // Included once per instruction set.
-#if defined(LOCKSTEP_BLOCK_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LOCKSTEP_BLOCK_FLOAT_INL_H_
-#undef LOCKSTEP_BLOCK_FLOAT_INL_H_
+#if defined(LOCKSTEP_ALIGNED_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_ALIGNED_FLOAT_INL_H_
+#undef LOCKSTEP_ALIGNED_FLOAT_INL_H_
 #else
-#define LOCKSTEP_BLOCK_FLOAT_INL_H_
+#define LOCKSTEP_ALIGNED_FLOAT_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -21,8 +21,8 @@
 #include <limits>
 
 #include "emulation/dot.h"
-#include "emulation/simd/block_operands-inl.h"
-#include "emulation/simd/block_rules.h"
+#include "emulation/simd/aligned_operands-inl.h"
+#include "emulation/simd/aligned_rules.h"
 #include "emulation/simd/narrow-inl.h"
 #include "emulation/simd/targets.h"
 

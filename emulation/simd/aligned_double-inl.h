@@ -8,11 +8,11 @@
 //   result  sum * 2^(E - F), exact, rounded once to the output
 //
 // Included once per instruction set.
-#if defined(LOCKSTEP_BLOCK_DOUBLE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LOCKSTEP_BLOCK_DOUBLE_INL_H_
-#undef LOCKSTEP_BLOCK_DOUBLE_INL_H_
+#if defined(LOCKSTEP_ALIGNED_DOUBLE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_ALIGNED_DOUBLE_INL_H_
+#undef LOCKSTEP_ALIGNED_DOUBLE_INL_H_
 #else
-#define LOCKSTEP_BLOCK_DOUBLE_INL_H_
+#define LOCKSTEP_ALIGNED_DOUBLE_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -22,9 +22,9 @@
 
 #include "emulation/dot.h"
 #include "emulation/power_of_two.h"
-#include "emulation/simd/block_float-inl.h"
-#include "emulation/simd/block_operands-inl.h"
-#include "emulation/simd/block_rules.h"
+#include "emulation/simd/aligned_float-inl.h"
+#include "emulation/simd/aligned_operands-inl.h"
+#include "emulation/simd/aligned_rules.h"
 #include "emulation/simd/narrow-inl.h"
 #include "emulation/simd/targets.h"
 

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# `lockstep list`: one row alone, and accumulators with their drawings.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+expect 0 list accumulators hopper_fp16
+says "hopper_fp16"
+says "2^(E-25)"
+says "k = 0 to 15 with c"
+says "recorded: H100 through WMMA"
+says "simulated: wgmma"
+that test "$(grep -c '2^(E-' out.txt)" = 1
+expect 0 list accumulators hopper_fp16+no_floor
+says "hopper_fp16+no_floor"
+that test "$(grep -c 'at least -133' out.txt)" = 0
+expect 0 list accumulators
+says "recorded: V100"
+that test "$(grep -c '2^(E-' out.txt)" = 0
+expect 0 list accumulators --json
+says '"picture": '
+expect 0 list pictures
+says "ampere_fp16, "
+says "--odd--> s"
+expect 0 list pictures --markdown
+says '**avx512_bf16**'
+expect 0 list formats fp16
+says "65504"
+that test "$(grep -c bf16 out.txt)" = 0
+
+expect 2 list accumulators hoper_fp16
+errs "did you mean 'hopper_fp16'?"
+expect 2 list accumulators hopper_fp16+emin_floor
+errs "unknown switch 'emin_floor'"
+expect 2 list formats fp17
+errs "did you mean 'fp16'?"
+finish
