@@ -290,8 +290,10 @@ class WeightGradient {
   explicit WeightGradient(const ConvArgs<T>& a)
       : a_(a),
         s_(a.shape),
-        height_(s_.in_height + 2 * s_.pad_h),
-        width_(s_.in_width + 2 * s_.pad_w),
+        height_(extent(s_.in_height + s_.pad_h, s_.out_height, s_.stride_h, s_.kernel_height,
+                       s_.dilation_h)),
+        width_(extent(s_.in_width + s_.pad_w, s_.out_width, s_.stride_w, s_.kernel_width,
+                      s_.dilation_w)),
         image_size_(s_.in_channels * height_ * width_),
         pixels_(s_.out_height * s_.out_width) {
     const int64_t lanes = hn::MaxLanes(hn::ScalableTag<T>());
@@ -358,16 +360,25 @@ class WeightGradient {
   // Images that are made ready together: a second-level cache of 1 MB.
   static constexpr int64_t kBatchBytes = 1 << 20;
 
+  // Of the padded image: what lies before the padding behind, or as far as the last window reaches,
+  // which is further where more is padded behind than before.
+  static int64_t extent(int64_t before, int64_t outputs, int64_t stride, int64_t taps,
+                        int64_t dilation) {
+    return std::max(before, (outputs - 1) * stride + (taps - 1) * dilation + 1);
+  }
+
   void pad_image(int64_t n, T* out) const {
+    const int64_t behind_h = height_ - s_.pad_h - s_.in_height;
+    const int64_t behind_w = width_ - s_.pad_w - s_.in_width;
     const T* in = a_.x + n * s_.in_channels * s_.in_height * s_.in_width;
     for (int64_t c = 0; c < s_.in_channels; ++c) {
       out = std::fill_n(out, s_.pad_h * width_, T(0));
       for (int64_t h = 0; h < s_.in_height; ++h, in += s_.in_width) {
         out = std::fill_n(out, s_.pad_w, T(0));
         for (int64_t w = 0; w < s_.in_width; ++w) out[w] = in[w];
-        out = std::fill_n(out + s_.in_width, s_.pad_w, T(0));
+        out = std::fill_n(out + s_.in_width, behind_w, T(0));
       }
-      out = std::fill_n(out, s_.pad_h * width_, T(0));
+      out = std::fill_n(out, behind_h * width_, T(0));
     }
   }
 

@@ -13,9 +13,11 @@ namespace {
 
 // BF16 factors go through VDPBF16PS, other sums through FMA or AVX512-FP16; an AMX accumulator is
 // named in the policy.
-constexpr Hardware kThisCpu = {"avx512-bf16", "the CPU this program runs on",
-                               /*truncates_tf32=*/false, /*flushes_bf16=*/true,
-                               /*runs_other_sums=*/true};
+constexpr Hardware kThisCpu = {.name = "avx512-bf16",
+                               .help = "the CPU this program runs on",
+                               .truncates_tf32 = false,
+                               .flushes_bf16 = true,
+                               .runs_other_sums = true};
 
 constexpr Engine kEngines[] = {
     {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU", true},

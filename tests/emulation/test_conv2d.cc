@@ -34,6 +34,13 @@ std::vector<ConvShape> shapes() {
   uneven.out_height = (9 - 2 - 1) / 2 + 1;
   uneven.out_width = (12 + 2 - 3 - 1) / 1 + 1;
   list.push_back(uneven);
+  // More padding behind than before: the last windows reach further than the padding before says.
+  ConvShape behind = make_shape(2, 3, 10, 13, 18, 4, 4, 1, 1, 1);
+  behind.out_height += 1, behind.out_width += 2;
+  list.push_back(behind);
+  behind.stride_h = behind.stride_w = 2;
+  behind.out_height = (10 + 1 + 3 - 4) / 2 + 1, behind.out_width = (13 + 1 + 4 - 4) / 2 + 1;
+  list.push_back(behind);
   return list;
 }
 
