@@ -8,11 +8,12 @@
 namespace lockstep {
 
 // X(Name): a function of x with up to two parameters. The first list has vector versions.
-#define LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                                    \
-  X(Neg)                                                                                      \
-  X(Abs)                                                                                      \
-  X(Sqrt) X(Rsqrt) X(Reciprocal) X(Exp) X(Log) X(Tanh) X(Sigmoid) X(Silu) X(Gelu) X(GeluTanh) \
-      X(Hardswish) X(Hardsigmoid) X(LeakyRelu) X(Elu) X(Softplus) X(Clamp)
+#define LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                                         \
+  X(Neg)                                                                                           \
+  X(Abs)                                                                                           \
+  X(Sqrt)                                                                                          \
+  X(Rsqrt) X(Reciprocal) X(Exp) X(Log) X(Tanh) X(Sigmoid) X(Silu) X(Gelu) X(GeluTanh) X(Hardswish) \
+      X(Hardsigmoid) X(LeakyRelu) X(Elu) X(Softplus) X(Clamp)
 #define LOCKSTEP_UNARY_FUNCTIONS(X) LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X) X(Power)
 #define LOCKSTEP_BINARY_FUNCTIONS(X) X(Sub) X(Div) X(Minimum) X(Maximum) X(AddScaled)
 

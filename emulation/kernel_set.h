@@ -192,7 +192,8 @@ struct Kernels {
   UnaryKernel<T> unary;
   UnaryBackwardKernel<T> unary_backward;
   BinaryKernel<T> binary;
-  // windows; max pooling: ties go to the first element in scan order; a NaN wins; padding never does
+  // windows; max pooling: ties go to the first element in scan order; a NaN wins; padding never
+  // does
   void (*max_pool2d)(const PoolShape&, const T* x, T* y, int32_t* argmax);  // argmax: h*W + w
   void (*max_pool2d_backward)(const PoolShape&, const T* dy, const int32_t* argmax, T* dx);
   // normalisation and losses

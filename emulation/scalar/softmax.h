@@ -2,8 +2,8 @@
 // or of -inf alone is NaN.
 #pragma once
 
-#include "emulation/kernel_set.h"
 #include <limits>
+#include "emulation/kernel_set.h"
 
 #include "emulation/scalar/reduce.h"
 
@@ -52,8 +52,8 @@ template <typename T>
 void scalar_log_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                                  const Accumulator& accumulator);
 
-// The largest element; NaN if there is one. Requires: count >= 1. In lanes, which the compiler makes
-// vectors of: a maximum does not depend on the order.
+// The largest element; NaN if there is one. Requires: count >= 1. In lanes, which the compiler
+// makes vectors of: a maximum does not depend on the order.
 template <typename T>
 T row_max(const T* x, int64_t count) {
   constexpr int64_t kLanes = 16;
