@@ -105,7 +105,8 @@ double Lane::clip_gradients() {
   std::vector<ClippedGradient> gradients;
   for (ParameterState& p : parameters_) {
     if (p.gradient.empty()) continue;
-    gradients.push_back({&p.sum, p.format});
+    // Unscaled gradients go to what is updated: masters take them in their own format.
+    gradients.push_back({&p.sum, p.master.empty() ? p.format : description_.policy.master});
     const auto unscale = [&]<typename T>(T factor) {
       T* g = p.sum.as<T>().data();
       active_kernels().of<T>().scale(g, factor, g, p.sum.size());

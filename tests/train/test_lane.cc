@@ -161,6 +161,22 @@ TEST_CASE("a power-of-two loss scale that neither over- nor underflows changes n
   }
 }
 
+TEST_CASE("master weights: a clip that does not bind rounds nothing of the unscaled gradients") {
+  const std::string masters =
+      write_policy("clipped_masters",
+                   "[storage]\nweight = \"fp16\"\n[optimizer]\nmaster_weights = true\n"
+                   "[loss_scale]\nkind = \"static\"\ninit_scale = 65536\n");
+  RunOptions options = small_run({"fp32", masters}, 2);
+  Recorder plain, clipped;
+  const RunState free = run(options, plain);
+  options.clip_norm = 1e9;
+  const RunState bound = run(options, clipped);
+  for (const auto& [name, tensor] : free.lanes[1].tensors) {
+    CAPTURE(name);
+    CHECK(tensor.same_bits(bound.lanes[1].tensors.at(name)));
+  }
+}
+
 TEST_CASE("master weights: the model weights are the masters, rounded") {
   const std::string masters =
       write_policy("masters", "[storage]\nweight = \"bf16\"\n[optimizer]\nmaster_weights = true\n");

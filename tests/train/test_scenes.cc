@@ -145,6 +145,17 @@ TEST_CASE("masked text: 15 % of the places, of those 80/10/10, within 5 sigma; d
                   .same_bits(data->gather(first_examples(10), 7).at("labels")));
 }
 
+TEST_CASE("masked text: even a short window predicts something") {
+  const auto data = open_data_set("grammar", {.task = Task::kMaskedToken, .context = 2});
+  for (uint64_t draw = 0; draw < 3; ++draw) {
+    const Batch batch = data->gather(first_examples(500), draw);
+    const auto label = batch.at("labels").as<int32_t>();
+    for (size_t i = 0; i < label.size(); i += 2) {
+      CHECK((label[i] != kNoLabel || label[i + 1] != kNoLabel));
+    }
+  }
+}
+
 TEST_CASE("noise: standard normal moments within 5 sigma, other numbers in every step") {
   Graph graph;
   graph.inputs.push_back({"in0", "noise", {{400, 50}, ElementType::kFloat}});

@@ -94,10 +94,18 @@ class TextSet : public DataSet {
     const RandomStream random(request_.seed, RandomPurpose::kMaskedTokens,
                               static_cast<uint32_t>(start));
     const uint64_t first = draw * static_cast<uint64_t>(request_.context);
+    // A mean over no label at all is NaN: the place with the least draw is always predicted.
+    int64_t least = 0;
+    const auto chance = [&](int64_t t) {
+      return random.uniform(3 * (first + static_cast<uint64_t>(t)));
+    };
+    for (int64_t t = 1; t < request_.context; ++t) {
+      if (chance(t) < chance(least)) least = t;
+    }
     for (int64_t t = 0; t < request_.context; ++t) {
       const uint64_t n = 3 * (first + static_cast<uint64_t>(t));
       label[t] = kNoLabel;
-      if (random.uniform(n) >= kPredicted) continue;
+      if (t != least && chance(t) >= kPredicted) continue;
       label[t] = text[t];
       const double shown = random.uniform(n + 1);
       if (shown < kShownMasked) {
