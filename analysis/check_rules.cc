@@ -189,6 +189,28 @@ std::vector<RuleRow> make_rows() {
   rows.push_back(evaluation_row("example_count", Comparison::kExact, "examples held out",
                                 [](const Evaluation& e) { return e.example_count; }));
   add_histogram_rows(rows);
+  rows.push_back({.rule = {"gradient_norm", Comparison::kTolerance, "before clipping; NaN: none"},
+                  .scope = Scope::kStep,
+                  .read =
+                      [](const LaneView& v) {
+                        if (v.gradient_norm.empty()) return Column{};  // files of version 1
+                        return Column{.integers = {},
+                                      .reals = {v.gradient_norm[static_cast<size_t>(v.step)]}};
+                      },
+                  .measured = nullptr,
+                  .magnitude = nullptr});
+  rows.push_back({.rule = {"lr", Comparison::kTolerance, "learning rate of every parameter group"},
+                  .scope = Scope::kStep,
+                  .read =
+                      [](const LaneView& v) {
+                        if (v.lr.empty()) return Column{};
+                        const auto groups =
+                            static_cast<std::ptrdiff_t>(v.run.options().groups.size() + 1);
+                        const auto begin = v.lr.begin() + v.step * groups;
+                        return Column{.integers = {}, .reals = {begin, begin + groups}};
+                      },
+                  .measured = nullptr,
+                  .magnitude = nullptr});
   rows.push_back({.rule = {"attempts", Comparison::kExact, "how often the step was computed"},
                   .scope = Scope::kStep,
                   .read =
@@ -218,6 +240,8 @@ LaneView::LaneView(const RunFile& run_file, int lane_index)
     : run(run_file),
       lane(lane_index),
       loss(run.loss(lane)),
+      gradient_norm(run.gradient_norm(lane)),
+      lr(run.lr(lane)),
       attempts(run.attempts(lane)),
       histogram_steps(run.histogram_steps(lane)),
       scalers(run.scalers(lane)),

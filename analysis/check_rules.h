@@ -21,7 +21,7 @@ struct LaneView {
 
   const RunFile& run;
   int lane;
-  std::vector<double> loss;
+  std::vector<double> loss, gradient_norm, lr;  // lr: [step * parameter groups]
   std::vector<int32_t> attempts;
   std::vector<int64_t> histogram_steps;
   std::vector<ScalerRecord> scalers;
