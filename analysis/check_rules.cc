@@ -134,6 +134,32 @@ void add_histogram_rows(std::vector<RuleRow>& rows) {
       }));
 }
 
+// What sampling the sums of products showed, over the run, by site.
+RuleRow sums_row(const HealthColumn& column) {
+  RuleRow row;
+  row.rule = {std::string("sums/") + column.name,
+              column.count != nullptr ? Comparison::kExact : Comparison::kTolerance,
+              std::string(column.name) + " of the sampled sums of products"};
+  row.scope = Scope::kLane;
+  row.read = [&column](const LaneView& v) {
+    Column found;
+    for (const AccumulatorHealth& health : v.sums) {
+      if (column.count != nullptr) found.integers.push_back(health.*column.count);
+      if (column.moment != nullptr) found.reals.push_back(health.*column.moment);
+    }
+    return found;
+  };
+  return row;
+}
+
+void add_sums_rows(std::vector<RuleRow>& rows) {
+  rows.push_back(
+      lane_row("sums/step", "steps that sampled sums of products", [](const LaneView& v) {
+        return std::vector<uint64_t>(v.sums_steps.begin(), v.sums_steps.end());
+      }));
+  for (const HealthColumn& column : health_columns()) rows.push_back(sums_row(column));
+}
+
 std::vector<RuleRow> make_rows() {
   std::vector<RuleRow> rows;
   rows.push_back({.rule = {"bits_hash", Comparison::kExact, "hash of every value's bits"},
@@ -188,6 +214,7 @@ std::vector<RuleRow> make_rows() {
                                 [](const Evaluation& e) { return e.accuracy; }));
   rows.push_back(evaluation_row("example_count", Comparison::kExact, "examples held out",
                                 [](const Evaluation& e) { return e.example_count; }));
+  add_sums_rows(rows);
   add_histogram_rows(rows);
   rows.push_back({.rule = {"gradient_norm", Comparison::kTolerance, "before clipping; NaN: none"},
                   .scope = Scope::kStep,
@@ -245,7 +272,9 @@ LaneView::LaneView(const RunFile& run_file, int lane_index)
       attempts(run.attempts(lane)),
       histogram_steps(run.histogram_steps(lane)),
       scalers(run.scalers(lane)),
-      evaluations(run.evaluations(lane)) {}
+      evaluations(run.evaluations(lane)),
+      sums_steps(run.sums_steps(lane)),
+      sums(run.sums(lane)) {}
 
 void LaneView::load_step(int64_t new_step) {
   step = new_step;

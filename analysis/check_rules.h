@@ -26,6 +26,8 @@ struct LaneView {
   std::vector<int64_t> histogram_steps;
   std::vector<ScalerRecord> scalers;
   std::vector<Evaluation> evaluations;
+  std::vector<int64_t> sums_steps;      // with samples of the sums of products
+  std::vector<AccumulatorHealth> sums;  // of them all, by site
   // Of the loaded step, by site:
   int64_t step = -1;
   std::vector<uint64_t> count, compared, nonzero;

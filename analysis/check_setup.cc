@@ -31,6 +31,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"seed", fmt::format("{}", o.seed)},
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
       {"accumulate", fmt::format("{}", o.accumulate)},
+      {"workers", fmt::format("{}", o.workers)},
       {"optimizer", text(o.optimizer, numbers_of(o.optimizer))},
       {"schedule", text(o.schedule, HyperNumbers(find_schedule(o.schedule.name).parameters,
                                                  o.schedule.values))},
@@ -44,7 +45,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
 
 auto identity_of(const Site& s) {
   return std::tie(s.id, s.layer, s.op, s.role, s.point, s.shape, s.node, s.index, s.value, s.feeds,
-                  s.scaled);
+                  s.scaled, s.stat_exempt);
 }
 
 void compare_sites(const SiteTable& ours, const SiteTable& theirs, CheckResult& result) {

@@ -21,6 +21,7 @@ struct StepCounts {
   bool nonfinite(size_t site) const;
 };
 
+// Infinities that the graph means (Site::stat_exempt) are left out.
 StepCounts read_counts(const RunFile& run, int lane, int64_t step);
 
 }  // namespace lockstep

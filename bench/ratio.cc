@@ -67,16 +67,18 @@ void pin_to(int cpu) {
   sched_setaffinity(0, sizeof set, &set);  // refused: the thread stays movable
 }
 
-// Every index waits for all others, so that each is run by a thread of its own.
-void pin_pool(int threads) {
-  const std::vector<int> cpus = allowed_cpus();
-  if (static_cast<int>(cpus.size()) < threads) return;
+// Every index waits for all others, so that each is run by a thread of its own. Returns the CPUs.
+std::vector<int> pin_pool(int threads) {
+  std::vector<int> cpus = allowed_cpus();
+  if (static_cast<int>(cpus.size()) < threads) return {};
+  cpus.resize(static_cast<size_t>(threads));
   std::atomic<int> arrived{0};
   parallel_for(threads, [&](int64_t i) {
     arrived.fetch_add(1);
     while (arrived.load() < threads) std::this_thread::yield();
     pin_to(cpus[static_cast<size_t>(i)]);
   });
+  return cpus;
 }
 
 [[noreturn]] void usage(std::string_view argument) {
@@ -116,7 +118,7 @@ Options start(int argc, char** argv, const std::function<void(int threads)>& sta
   }
   set_thread_count(options.threads);
   if (start_peers) start_peers(options.threads);
-  pin_pool(options.threads);
+  options.cpus = pin_pool(options.threads);
   return options;
 }
 
@@ -144,6 +146,20 @@ void Table::measure(const Row& row, const std::function<void()>& peer,
   rows_.push_back({row, median(peer_times), median(times), median(ratios)});
 }
 
+void Table::measure_timed(const Row& row, const std::function<double()>& peer,
+                          const std::function<void()>& work) {
+  if (!wants(row)) return;
+  peer(), work();
+  std::vector<double> peer_times, times, ratios;
+  const auto end = Clock::now() + std::chrono::duration<double>(options_.seconds);
+  while (static_cast<int>(times.size()) < kFewestTurns || Clock::now() < end) {
+    peer_times.push_back(peer());
+    times.push_back(seconds_of(work, 1));
+    ratios.push_back(times.back() / peer_times.back());
+  }
+  rows_.push_back({row, median(peer_times), median(times), median(ratios)});
+}
+
 void Table::add(const Row& row, double peer_seconds, double seconds) {
   if (wants(row)) rows_.push_back({row, peer_seconds, seconds, seconds / peer_seconds});
 }
@@ -165,10 +181,11 @@ int Table::print() const {
   };
   std::vector<std::vector<std::string>> cells = {
       {"work", "size", "threads", "measured", "peer", "ratio", "target"}};
-  int missed = 0;
+  int missed = 0, targets = 0;
   for (const Measured& m : rows_) {
     const bool met = m.row.target == 0 || m.ratio <= m.row.target;
     missed += !met;
+    targets += m.row.target != 0;
     const std::string target =
         m.row.target == 0 ? "-" : fmt::format("{:.2f}{}", m.row.target, met ? "" : " missed");
     cells.push_back({m.row.work, m.row.size, std::to_string(options_.threads),
@@ -192,6 +209,7 @@ int Table::print() const {
     for (const size_t width : widths) text += std::string(width + 2, '-') + "|";
     fmt::print("{}\n", text);
   }
+  if (targets > 0) fmt::print("\n{} of {} targets missed\n", missed, targets);
   return missed;
 }
 

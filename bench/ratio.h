@@ -25,6 +25,7 @@ struct Options {
   bool markdown = false;
   std::string filter;
   double seconds = 0.4;
+  std::vector<int> cpus = {};  // that the threads sit on; empty where there are too few
 };
 
 // Reads the options and sets the pool's thread count; the calling thread and the pool's then sit on
@@ -55,10 +56,13 @@ class Table {
   // Runs both in turns and keeps the row; nothing when the filter leaves it out.
   void measure(const Row& row, const std::function<void()>& peer,
                const std::function<void()>& work);
+  // The same, for a peer in another process: `peer` returns the seconds it took by its own clock.
+  void measure_timed(const Row& row, const std::function<double()>& peer,
+                     const std::function<void()>& work);
   // A row measured elsewhere (another process): seconds of one call of each.
   void add(const Row& row, double peer_seconds, double seconds);
   // All rows: `work | size | threads | value | peer's value | ratio | target`, aligned text or
-  // Markdown. Returns the number of rows that missed their target.
+  // Markdown, and below them how many missed their target: that number is returned, too.
   int print() const;
 
  private:

@@ -1,56 +1,69 @@
 """Takes FP32 training steps of a built-in model's twin in PyTorch, one for every line on stdin.
 
-Arguments: model, batch, threads. Answers each line with the seconds of its step; the line "memory" with
-the peak resident set in bytes. The batch is fixed and drawn before; a step is zero_grad, forward,
-backward and SGD with momentum, fused, as PyTorch is fastest. Weights are PyTorch's own.
+Arguments: model, batch, threads, classes, memory format (contiguous or channels_last). Answers each line
+with the seconds of its step; the line "memory" with the peak of the resident set since the first step
+began, in bytes above what was resident then. The batch is fixed and drawn before; a step is zero_grad,
+forward, backward and SGD with momentum, fused, as PyTorch is fastest. Weights are PyTorch's own.
 """
 
 import os
-import resource
 import sys
 import time
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # threads that spin for long would slow the other program
-
-import torch  # noqa: E402
+import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "integration"))
 import torch_models as twins  # noqa: E402
 
 MODELS = {
-    "mlp": (lambda: twins.Mlp(512, 512), (1, 28, 28), 0),
-    "resnet20": (twins.Resnet20, (3, 32, 32), 0),
-    "gpt": (twins.Gpt, None, 128),
+    "mlp": (lambda classes: twins.Mlp(512, 512, classes), (1, 28, 28), 0),
+    "resnet20": (lambda classes: twins.Resnet20(classes=classes), (3, 32, 32), 0),
+    "gpt": (lambda classes: twins.Gpt(classes=classes), None, 128),
 }
-CLASSES = {"mlp": 10, "resnet20": 10, "gpt": 65}
+IDLE_SECONDS = 5e-3  # until OpenMP's threads have stopped spinning, which would slow the other program
+
+
+def status_bytes(name):
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {name} in /proc/self/status")
 
 
 def main() -> None:
-    name, batch, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    name, batch, threads, classes, memory_format = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     make, image, context = MODELS[name]
-    model = make()
-    classes = CLASSES[name]
+    model = make(classes)
     if image:
         data = {"images": torch.randn(batch, *image), "labels": torch.randint(0, classes, (batch,))}
     else:
         data = {"tokens": torch.randint(0, classes, (batch, context)),
                 "labels": torch.randint(0, classes, (batch * context,))}
+    if memory_format == "channels_last":
+        model = model.to(memory_format=torch.channels_last)
+        data["images"] = data["images"].to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
 
     def masks(x):
         return torch.nn.functional.dropout(x, 0.1)
 
+    with open("/proc/self/clear_refs", "w") as clear:
+        clear.write("5")
+    before = status_bytes("VmRSS")
     for line in sys.stdin:
         if line.strip() == "memory":
-            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, flush=True)
+            print(status_bytes("VmHWM") - before, flush=True)
             continue
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         model(data, masks).backward()
         optimizer.step()
-        print(time.perf_counter() - begin, flush=True)
+        seconds = time.perf_counter() - begin
+        time.sleep(IDLE_SECONDS)
+        print(seconds, flush=True)
 
 
 main()

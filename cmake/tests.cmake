@@ -38,3 +38,6 @@ target_link_libraries(lockstep_format_tool PRIVATE lockstep_emulation)
 # One op on raw files: what the op by op PyTorch comparisons of tests/integration run.
 add_executable(lockstep_op_tool ${CMAKE_SOURCE_DIR}/tests/graph/op_tool/op_tool.cc)
 target_link_libraries(lockstep_op_tool PRIVATE lockstep_train)
+# Loss scalers on given overflows: what the comparison with torch's GradScaler runs.
+add_executable(lockstep_scaler_tool ${CMAKE_SOURCE_DIR}/tests/graph/scaler_tool/scaler_tool.cc)
+target_link_libraries(lockstep_scaler_tool PRIVATE lockstep_graph)

@@ -27,7 +27,6 @@
 #include "emulation/simd/elementwise.h"
 #include "emulation/simd/functions.h"
 #include "emulation/simd/gemm.h"
-#include "emulation/simd/loss.h"
 #include "emulation/simd/pool2d.h"
 #include "emulation/simd/quantize.h"
 #include "emulation/simd/reduce.h"
@@ -87,8 +86,6 @@ KernelSet make_avx2() {
   set.f32.finite_abs_max = avx2_finite_abs_max;
   use_avx2_sums(set.f32);
   use_avx2_sums(set.f64);
-  use_avx2_losses(set.f32);
-  use_avx2_losses(set.f64);
   use_avx2_elementwise(set.f32);
   use_avx2_elementwise(set.f64);
   use_avx2_functions(set.f32);
@@ -117,8 +114,6 @@ KernelSet make_avx512() {
   set.f32.finite_abs_max = avx512_finite_abs_max;
   use_avx512_sums(set.f32);
   use_avx512_sums(set.f64);
-  use_avx512_losses(set.f32);
-  use_avx512_losses(set.f64);
   use_avx512_elementwise(set.f32);
   use_avx512_elementwise(set.f64);
   use_avx512_functions(set.f32);

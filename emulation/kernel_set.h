@@ -135,6 +135,7 @@ struct RowFunctions {
   // Sum of at most 4096 terms: one block of emulation/reduction.h.
   double (*block_sum)(const T* terms, int64_t count, const Accumulator&);
   void (*exp)(const T* x, T* y, int64_t count);  // y may be x
+  void (*log)(const T* x, T* y, int64_t count);
 };
 
 // What becomes of the losses of single rows or elements.

@@ -14,8 +14,19 @@ namespace lockstep {
 
 inline constexpr int kMaxOptimizerStates = 3;
 
-// Every elementary operation is rounded to `arithmetic` (the container's own format: no rounding
-// of ours), the states to `state`, the weights to `weight`.
+// What is rounded to OptimizerFormats::arithmetic. No difference where that is the container's own.
+enum class OptimizerSteps : uint8_t {
+  kElementary,  // every elementary operation and every constant
+  // Every torch op, once, as on tensors of that format: its scalars and what happens inside it are
+  // FP32, a product that is added is fused with the sum, and the last op's result is the weight.
+  kTorch,
+  // The same, but the scalars of add (alpha, or a number added) are rounded to the tensors' format,
+  // as torch's CPU kernel does (seen in 2.13); its CUDA kernels keep them in FP32.
+  kTorchCpu,
+};
+
+// The arithmetic is rounded to `arithmetic` (the container's own format: no rounding of ours), the
+// states to `state`, the weights to `weight`.
 struct OptimizerFormats {
   const Format* arithmetic;
   const Format* state;
@@ -24,6 +35,7 @@ struct OptimizerFormats {
   StochasticKey key;
   Rounding state_rounding = Rounding::kNearestEven;
   StochasticKey state_keys[kMaxOptimizerStates] = {};
+  OptimizerSteps steps = OptimizerSteps::kElementary;
 };
 
 // What an optimizer's roundings did, each null where nobody asks. Before: the value without the

@@ -29,6 +29,30 @@ float finite_quotient(float largest, float amax) {
 
 }  // namespace
 
+// The bits of magnitudes are ordered as the numbers are, and those of NaN come last.
+float scaling_amax(std::span<const float> x) {
+  constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+  const auto count = static_cast<int64_t>(x.size());
+  std::vector<uint32_t> parts(static_cast<size_t>((count + kElementGrain - 1) / kElementGrain));
+  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+    uint32_t largest = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t bits = std::bit_cast<uint32_t>(x[static_cast<size_t>(i)]) & kMagnitude;
+      largest = std::max(largest, bits > kInfinity ? 0 : bits);
+    }
+    parts[static_cast<size_t>(begin / kElementGrain)] = largest;
+  });
+  uint32_t largest = 0;
+  for (const uint32_t part : parts) largest = std::max(largest, part);
+  return std::bit_cast<float>(largest);
+}
+
+float two_level_scale(float amax, const BlockFormat& format) {
+  static const double kLargestBlockScale = find_format("fp8_e4m3").max_finite;
+  if (amax == 0 || !std::isfinite(amax)) return 1;
+  return finite_quotient(static_cast<float>(kLargestBlockScale * format.element->max_finite), amax);
+}
+
 float current_scale(float amax, const Format& format, const CurrentScaling& scaling) {
   if (amax < scaling.amax_epsilon) amax = scaling.amax_epsilon;
   if (amax == 0 || !std::isfinite(amax)) return 1;

@@ -16,10 +16,13 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/format.h"
+#include "emulation/block_format.h"
 #include "emulation/quantize.h"
 
 namespace lockstep {
+
+// The amax of a tensor: the largest |x|, an infinity included, NaN left out; 0 if there is none.
+float scaling_amax(std::span<const float> x);
 
 // The scale of a tensor from its own amax: max_finite / amax in FP32.
 //   amax below amax_epsilon counts as amax_epsilon; amax zero, infinite or NaN gives 1;
@@ -29,6 +32,12 @@ struct CurrentScaling {
   bool power_of_two = false;  // the scale's fraction bits are cut
 };
 float current_scale(float amax, const Format& format, const CurrentScaling& scaling);
+
+// The scale under the block scales of a format with e4m3 scales: 448 * max_finite / amax in FP32,
+// so that the largest block scale is the largest e4m3 number; special cases as current_scale.
+// Requires: format.scale is kE4m3.
+// Source: arXiv 2509.25149, appendix on quantization; Transformer Engine's NVFP4BlockScaling.
+float two_level_scale(float amax, const BlockFormat& format);
 
 // Which amax of the history counts.
 enum class AmaxChoice : uint8_t {

@@ -36,7 +36,10 @@ struct TensorStats {
   uint64_t bits_hash = 0;   // of the bits after rounding: see hash_element in quantize.h
   std::array<uint64_t, kHistogramBins> exponent_histogram{};  // FP32 exponent field of before
 
-  bool nonfinite_seen() const { return nan > 0 || to_infinity > 0 || abs_max > kMaxDouble; }
+  // `infinities_meant`: of values that have infinities on purpose (masked scores).
+  bool nonfinite_seen(bool infinities_meant = false) const {
+    return nan > 0 || (!infinities_meant && (to_infinity > 0 || abs_max > kMaxDouble));
+  }
   void merge(const TensorStats& other);  // adds counts, sums and histograms, joins the extremes
 
   static constexpr double kMaxDouble = std::numeric_limits<double>::max();

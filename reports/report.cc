@@ -97,6 +97,10 @@ LaneReport read_lane(const RunFile& run, int lane) {
   read_scaler(scalers, out);
   out.nonfinite_loss_at = first_nonfinite_loss(out.loss, scalers);
   read_health(run, lane, scalers, out);
+  out.sums = run.sums(lane);
+  for (const int32_t attempts : run.attempts(lane)) {
+    if (attempts > 1) out.repeated_attempts += static_cast<uint64_t>(attempts - 1);
+  }
   return out;
 }
 

@@ -41,6 +41,8 @@ struct LaneReport {
   bool has_scaler = false;                  // the scale moved or is not 1
   int64_t nonfinite_loss_at = -1;           // first step whose loss is NaN or infinite, -1: none
   std::vector<LayerHealth> health;          // of the steps before that one
+  uint64_t repeated_attempts = 0;           // batches tried again with another loss scale
+  std::vector<AccumulatorHealth> sums;      // by site, of the steps that sampled them
   std::vector<Stagnation> updates;          // by layer, of the same steps
   std::optional<UnderflowCause> underflow;  // worst gradient site
   std::optional<NonfiniteCause> nonfinite;  // the first one in a step that was not skipped

@@ -14,6 +14,7 @@ constexpr std::array kSections = {
     Section{"loss", "Training loss over the steps", false, loss_section},
     Section{"layers", "What rounding did, layer by layer", false, layers_section},
     Section{"updates", "Weight updates that came to nothing", false, updates_section},
+    Section{"sums", "Sums of products", false, sums_section},
     Section{"loss-scale", "Loss scale", false, loss_scale_section},
     Section{"provenance", "Where this comes from", false, provenance_section},
 };

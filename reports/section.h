@@ -22,6 +22,7 @@ Blocks lanes_section(const Report& report);
 Blocks loss_section(const Report& report);
 Blocks layers_section(const Report& report);
 Blocks updates_section(const Report& report);
+Blocks sums_section(const Report& report);
 Blocks loss_scale_section(const Report& report);
 Blocks provenance_section(const Report& report);
 

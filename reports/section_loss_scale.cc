@@ -1,4 +1,4 @@
-// Section 6: every step the loss scale moved or a step was skipped, and the site that caused it.
+// Section 7: every step the loss scale moved or a step was skipped, and the site that caused it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,6 +49,11 @@ Blocks loss_scale_section(const Report& report) {
                               scale_text(lane.final_scale), lane.skips.size(),
                               counted(static_cast<uint64_t>(report.steps), "step"),
                               counted(lane.growths.size(), "time"))));
+    if (lane.repeated_attempts > 0) {
+      out.push_back(paragraph(
+          fmt::format("{}: overflows made {} after another scale had been set (replay).",
+                      lane.info.name, counted(lane.repeated_attempts, "further attempt"))));
+    }
     if (events.empty()) continue;
     TableBlock table;
     table.columns = {{"step"},

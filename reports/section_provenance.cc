@@ -1,4 +1,4 @@
-// Section 7: what produced the run file, and how to produce it again.
+// Section 8: what produced the run file, and how to produce it again.
 #include <fmt/format.h>
 
 #include "reports/section.h"

@@ -89,6 +89,9 @@ void add_broken(const Report& report, const LaneReport& lane, Blocks& out) {
     text += fmt::format(": its loss is not finite from step {} on", lane.nonfinite_loss_at);
   }
   if (lane.info.died_at >= 0) text += fmt::format(", it stopped at step {}", lane.info.died_at);
+  if (lane.info.died_of == DeathCause::kLossScaler) {
+    text += ": its loss scaler stops training when the scale can shrink no further";
+  }
   text += ". ";
   out.push_back(paragraph(text));
 }

@@ -26,7 +26,8 @@ T block_abs_max(const T* x, int64_t size, int64_t stride) {
   return largest;
 }
 
-// The statistics of a rounding that has been done.
+}  // namespace
+
 template <typename T>
 void measure_blocks(const T* before, const T* after, const BlockShape& shape,
                     const BlockFormat& format, T tensor_scale, const uint8_t* codes,
@@ -67,8 +68,6 @@ void measure_blocks(const T* before, const T* after, const BlockShape& shape,
   stats->sum_sq = totals.sum[kSquares];
   stats->round_err_sq = totals.sum[kRoundErrors];
 }
-
-}  // namespace
 
 template <typename T>
 T scalar_finite_abs_max(const T* x, int64_t count) {
@@ -141,6 +140,10 @@ void scalar_quantize_blocks(const T* before, T* after, const BlockShape& shape,
                            measure);
 }
 
+template void measure_blocks(const float*, const float*, const BlockShape&, const BlockFormat&,
+                             float, const uint8_t*, TensorStats*);
+template void measure_blocks(const double*, const double*, const BlockShape&, const BlockFormat&,
+                             double, const uint8_t*, TensorStats*);
 template float scalar_finite_abs_max(const float*, int64_t);
 template double scalar_finite_abs_max(const double*, int64_t);
 template uint8_t scalar_round_block(const float*, float*, int64_t, int64_t, uint64_t,

@@ -25,6 +25,13 @@ uint8_t scalar_round_block(const T* before, T* after, int64_t size, int64_t stri
                            const BlockQuantizeSpec& spec, const StochasticArrayKey& key,
                            T tensor_scale);
 
+// The statistics of a rounding that has been done, with the codes it used, as BlockShape lays them
+// out.
+template <typename T>
+void measure_blocks(const T* before, const T* after, const BlockShape& shape,
+                    const BlockFormat& format, T tensor_scale, const uint8_t* codes,
+                    TensorStats* stats);
+
 // round(before, after, codes), then, if there is something to measure, measure(before, after,
 // codes) with codes set, on a copy of `before` where it is `after`.
 template <typename T, typename Round, typename Measure>

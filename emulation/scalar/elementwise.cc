@@ -33,6 +33,18 @@ void scalar_scale(const T* x, T factor, T* y, int64_t count) {
 }
 
 template <typename T>
+void scalar_add_channels(T* y, const T* b, int64_t batch, int64_t channels, int64_t plane) {
+  parallel_chunks(batch * channels, row_grain(plane), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T bias = b[row % channels];
+      for (T* at = y + row * plane; at < y + (row + 1) * plane; ++at) {
+        *at = canonical_nan(*at + bias);
+      }
+    }
+  });
+}
+
+template <typename T>
 void scalar_relu(const T* x, T* y, int64_t count) {
   for_each_element(count, y, [=](int64_t i) { return x[i] <= 0 ? T(0) : x[i]; });
 }
@@ -42,11 +54,12 @@ void scalar_relu_backward(const T* x, const T* dy, T* dx, int64_t count) {
   for_each_element(count, dx, [=](int64_t i) { return x[i] <= 0 ? T(0) : dy[i]; });
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                              \
-  template void scalar_add(const T*, const T*, T*, int64_t); \
-  template void scalar_mul(const T*, const T*, T*, int64_t); \
-  template void scalar_scale(const T*, T, T*, int64_t);      \
-  template void scalar_relu(const T*, T*, int64_t);          \
+#define LOCKSTEP_INSTANTIATE(T)                                               \
+  template void scalar_add(const T*, const T*, T*, int64_t);                  \
+  template void scalar_mul(const T*, const T*, T*, int64_t);                  \
+  template void scalar_scale(const T*, T, T*, int64_t);                       \
+  template void scalar_add_channels(T*, const T*, int64_t, int64_t, int64_t); \
+  template void scalar_relu(const T*, T*, int64_t);                           \
   template void scalar_relu_backward(const T*, const T*, T*, int64_t);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -18,8 +18,8 @@ constexpr int64_t kTileElements = 2048;  // of one tile's arrays, 8 KiB of float
 template <typename T>
 class Tile {
  public:
-  Tile(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args, int64_t max_rows)
-      : math_(math),
+  Tile(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args, int64_t max_rows)
+      : functions_(functions),
         args_(args),
         shifted_(static_cast<size_t>(max_rows * args.classes)),
         exponentials_(shifted_.size()),
@@ -39,10 +39,10 @@ class Tile {
       const T max = row_max(row, classes);
       for (int64_t c = 0; c < classes; ++c) row[c] -= max;
     }
-    math_.exp(shifted, exponentials_.data(), rows * classes);
+    functions_.exp(shifted, exponentials_.data(), rows * classes);
     for (int64_t r = 0; r < rows; ++r) {
       sums_[static_cast<size_t>(r)] = static_cast<T>(
-          sum_array<T>(exponentials(r), classes, *args_.accumulator, math_.block_sum));
+          sum_array<T>(exponentials(r), classes, *args_.accumulator, functions_.block_sum));
     }
   }
   // Writes the rows of `values` (laid out as exponentials) to `out`, laid out as x.
@@ -54,7 +54,7 @@ class Tile {
       for_elements(begin, end, [&](int64_t to, int64_t from) { out[to] = values[from]; });
     }
   }
-  void take_logs(int64_t rows) { math_.log(sums_.data(), sums_.data(), rows); }
+  void take_logs(int64_t rows) { functions_.log(sums_.data(), sums_.data(), rows); }
 
   const T* shifted(int64_t r) const { return shifted_.data() + r * args_.classes; }
   T* exponentials(int64_t r) { return exponentials_.data() + r * args_.classes; }
@@ -76,18 +76,18 @@ class Tile {
     }
   }
 
-  const ArrayMath<T>& math_;
+  const RowFunctions<T>& functions_;
   const CrossEntropyArgs<T>& args_;
   std::vector<T> shifted_, exponentials_, sums_;
 };
 
 // Calls body(tile, begin, end) with every tile loaded; tiles are spread over the threads.
 template <typename T, typename Body>
-void for_tiles(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args, Body body) {
+void for_tiles(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args, Body body) {
   const int64_t max_rows = std::max<int64_t>(1, kTileElements / args.classes);
   const int64_t rows = args.batch * args.spatial;
   parallel_chunks(rows, row_grain(args.classes), [&](int64_t chunk_begin, int64_t chunk_end) {
-    Tile<T> tile(math, args, std::min(max_rows, chunk_end - chunk_begin));
+    Tile<T> tile(functions, args, std::min(max_rows, chunk_end - chunk_begin));
     for (int64_t begin = chunk_begin; begin < chunk_end; begin += max_rows) {
       const int64_t end = std::min(begin + max_rows, chunk_end);
       tile.load(begin, end);
@@ -109,13 +109,13 @@ T row_weight(const CrossEntropyArgs<T>& args, int64_t row) {
 
 // What the sum over the rows is divided by.
 template <typename T>
-T divisor(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args) {
+T divisor(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args) {
   if (args.reduction != LossReduction::kMean) return T(1);
   const int64_t rows = args.batch * args.spatial;
   if (args.class_weight == nullptr) {
     return static_cast<T>(rows - std::count(args.target, args.target + rows, args.ignore_index));
   }
-  return static_cast<T>(sum_terms<T>(rows, *args.accumulator, math.block_sum,
+  return static_cast<T>(sum_terms<T>(rows, *args.accumulator, functions.block_sum,
                                      [&](int64_t begin, int64_t n, T* buffer) {
                                        for (int64_t i = 0; i < n; ++i)
                                          buffer[i] = row_weight(args, begin + i);
@@ -138,12 +138,12 @@ Smoothing<T> smoothing_of(const CrossEntropyArgs<T>& args) {
 }  // namespace
 
 template <typename T>
-void cross_entropy_with(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args) {
+void cross_entropy_with(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args) {
   const int64_t rows = args.batch * args.spatial, classes = args.classes;
   const Smoothing<T> smoothing = smoothing_of(args);
   std::vector<T> own(static_cast<size_t>(args.reduction == LossReduction::kNone ? 0 : rows));
   T* row_loss = args.reduction == LossReduction::kNone ? args.out : own.data();
-  for_tiles(math, args, [&](Tile<T>& tile, int64_t begin, int64_t end) {
+  for_tiles(functions, args, [&](Tile<T>& tile, int64_t begin, int64_t end) {
     tile.take_logs(end - begin);
     for (int64_t row = begin; row < end; ++row) {
       const int32_t target = args.target[row];
@@ -160,34 +160,36 @@ void cross_entropy_with(const ArrayMath<T>& math, const CrossEntropyArgs<T>& arg
           terms[c] = weight_of(args, c) * (log_sum - shifted[c]);
         }
         const T smooth =
-            static_cast<T>(sum_array<T>(terms, classes, *args.accumulator, math.block_sum));
+            static_cast<T>(sum_array<T>(terms, classes, *args.accumulator, functions.block_sum));
         loss = smoothing.hit * loss + smoothing.spread * smooth;
       }
       row_loss[row] = canonical_nan(loss);
     }
   });
   if (args.reduction == LossReduction::kNone) return;
-  const T sum = static_cast<T>(sum_array<T>(row_loss, rows, *args.accumulator, math.block_sum));
-  *args.out = canonical_nan(sum / divisor(math, args));
+  const T sum =
+      static_cast<T>(sum_array<T>(row_loss, rows, *args.accumulator, functions.block_sum));
+  *args.out = canonical_nan(sum / divisor(functions, args));
 }
 
 template <typename T>
-void cross_entropy_backward_with(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args) {
+void cross_entropy_backward_with(const RowFunctions<T>& functions,
+                                 const CrossEntropyArgs<T>& args) {
   const int64_t classes = args.classes;
   const Smoothing<T> smoothing = smoothing_of(args);
   const bool is_scalar = args.reduction != LossReduction::kNone;
-  const T shared = is_scalar ? *args.dloss / divisor(math, args) : T(0);
+  const T shared = is_scalar ? *args.dloss / divisor(functions, args) : T(0);
   T spread_weight = 0;  // label_smoothing / C sum w
   if (smoothing.any) {
-    spread_weight =
-        smoothing.spread * static_cast<T>(sum_terms<T>(classes, *args.accumulator, math.block_sum,
-                                                       [&](int64_t begin, int64_t n, T* buffer) {
-                                                         for (int64_t i = 0; i < n; ++i) {
-                                                           buffer[i] = weight_of(args, begin + i);
-                                                         }
-                                                       }));
+    spread_weight = smoothing.spread *
+                    static_cast<T>(sum_terms<T>(classes, *args.accumulator, functions.block_sum,
+                                                [&](int64_t begin, int64_t n, T* buffer) {
+                                                  for (int64_t i = 0; i < n; ++i) {
+                                                    buffer[i] = weight_of(args, begin + i);
+                                                  }
+                                                }));
   }
-  for_tiles(math, args, [&](Tile<T>& tile, int64_t begin, int64_t end) {
+  for_tiles(functions, args, [&](Tile<T>& tile, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       T* out = tile.exponentials(row - begin);
       const int32_t target = args.target[row];
@@ -211,17 +213,17 @@ void cross_entropy_backward_with(const ArrayMath<T>& math, const CrossEntropyArg
 
 template <typename T>
 void scalar_cross_entropy(const CrossEntropyArgs<T>& args) {
-  cross_entropy_with(scalar_array_math<T>(), args);
+  cross_entropy_with(kScalarRow<T>, args);
 }
 template <typename T>
 void scalar_cross_entropy_backward(const CrossEntropyArgs<T>& args) {
-  cross_entropy_backward_with(scalar_array_math<T>(), args);
+  cross_entropy_backward_with(kScalarRow<T>, args);
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                               \
-  template void cross_entropy_with(const ArrayMath<T>&, const CrossEntropyArgs<T>&);          \
-  template void cross_entropy_backward_with(const ArrayMath<T>&, const CrossEntropyArgs<T>&); \
-  template void scalar_cross_entropy(const CrossEntropyArgs<T>&);                             \
+#define LOCKSTEP_INSTANTIATE(T)                                                                  \
+  template void cross_entropy_with(const RowFunctions<T>&, const CrossEntropyArgs<T>&);          \
+  template void cross_entropy_backward_with(const RowFunctions<T>&, const CrossEntropyArgs<T>&); \
+  template void scalar_cross_entropy(const CrossEntropyArgs<T>&);                                \
   template void scalar_cross_entropy_backward(const CrossEntropyArgs<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -1,17 +1,16 @@
-// Scalar cross entropy and its gradient, over any array math. Formulas: emulation/kernel_set.h.
+// Scalar cross entropy and its gradient, over any row functions. Formulas: emulation/kernel_set.h.
 // Rows are worked on in tiles of a few thousand elements, so that exp and log run over whole
 // arrays and a tile stays in the cache; every row's result is its own, whatever the tiles.
 #pragma once
 
 #include "emulation/kernel_set.h"
-#include "emulation/scalar/array_math.h"
 
 namespace lockstep {
 
 template <typename T>
-void cross_entropy_with(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args);
+void cross_entropy_with(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args);
 template <typename T>
-void cross_entropy_backward_with(const ArrayMath<T>& math, const CrossEntropyArgs<T>& args);
+void cross_entropy_backward_with(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args);
 
 template <typename T>
 void scalar_cross_entropy(const CrossEntropyArgs<T>& args);

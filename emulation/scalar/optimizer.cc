@@ -13,15 +13,15 @@ namespace {
 template <typename In, typename V>
 V lerp(const In& in, V m, V g, V weight) {
   constexpr double kHalf = 0.5;
-  const V difference = in.add(g, -m);
-  if (weight < V(kHalf)) return in.add(m, in.round(weight * difference));
-  return in.add(g, -in.round(difference * (V(1) - weight)));  // 1 - weight is exact here
+  const V difference = in.inner_add(g, -m);
+  if (weight < V(kHalf)) return in.add_product(m, weight, difference);
+  return in.add_product(g, weight - V(1), difference);  // weight - 1 is exact here
 }
 
 // keep v + take g^2, as mul_ and addcmul_ form it.
 template <typename In, typename V>
 V average_square(const In& in, V v, V g, V keep, V take) {
-  return in.add(in.round(v * keep), in.round(in.round(take * g) * g));
+  return in.add_product(in.round(v * keep), in.inner(take * g), g);
 }
 
 template <typename Value>
@@ -30,9 +30,10 @@ class Sgd {
   static constexpr int kStates = 1;
   template <typename In>
   Sgd(const SgdRule& rule, int64_t step, const In& in)
-      : minus_lr_(in.constant(-rule.lr)),
+      : minus_lr_(in.alpha(-rule.lr)),
         momentum_(in.constant(rule.momentum)),
-        take_(in.constant(1 - rule.dampening)),
+        ahead_(in.alpha(rule.momentum)),
+        take_(in.alpha(1 - rule.dampening)),
         has_momentum_(rule.momentum != 0),
         dampened_(rule.dampening != 0),
         first_(step == 1),
@@ -42,17 +43,17 @@ class Sgd {
   V state(const In& in, V g, const V* s) const {
     if (first_) return g;
     const V kept = in.round(V(momentum_) * s[0]);
-    return in.add(kept, dampened_ ? in.round(V(take_) * g) : g);
+    return dampened_ ? in.add_product(kept, V(take_), g) : in.add(kept, g);
   }
   template <typename In, typename V>
   V change(const In& in, V g, const V*, const V* s) const {
-    if (!has_momentum_) return in.round(V(minus_lr_) * g);
-    const V direction = nesterov_ ? in.add(g, in.round(V(momentum_) * s[0])) : s[0];
-    return in.round(V(minus_lr_) * direction);
+    if (!has_momentum_) return in.product(V(minus_lr_), g);
+    const V direction = nesterov_ ? in.add_product(g, V(ahead_), s[0]) : s[0];
+    return in.product(V(minus_lr_), direction);
   }
 
  private:
-  Value minus_lr_, momentum_, take_;
+  Value minus_lr_, momentum_, ahead_, take_;
   bool has_momentum_, dampened_, first_, nesterov_;
 };
 
@@ -67,7 +68,7 @@ class Adam {
         one_minus_beta1_(in.constant(1 - rule.beta1)),
         beta2_(in.constant(rule.beta2)),
         one_minus_beta2_(in.constant(1 - rule.beta2)),
-        eps_(in.constant(rule.eps)),
+        eps_(in.alpha(rule.eps)),
         amsgrad_(rule.amsgrad) {}
 
   template <int K, typename In, typename V>
@@ -80,7 +81,7 @@ class Adam {
   V change(const In& in, V, const V*, const V* s) const {
     const V root = in.round(std::sqrt(amsgrad_ ? s[2] : s[1]));
     const V denominator = in.add(in.round(root / V(root_correction_)), V(eps_));
-    return in.round(in.round(V(minus_step_size_) * s[0]) / denominator);
+    return in.inner(in.inner(V(minus_step_size_) * s[0]) / denominator);
   }
 
  private:
@@ -95,16 +96,16 @@ class Adagrad {
   template <typename In>
   Adagrad(const AdagradRule& rule, int64_t step, const In& in)
       : minus_lr_(in.constant(-rule.lr / (1 + static_cast<double>(step - 1) * rule.lr_decay))),
-        eps_(in.constant(rule.eps)) {}
+        eps_(in.alpha(rule.eps)) {}
 
   template <int K, typename In, typename V>
   V state(const In& in, V g, const V* s) const {
-    return in.add(s[0], in.round(g * g));
+    return in.add_product(s[0], g, g);
   }
   template <typename In, typename V>
   V change(const In& in, V g, const V*, const V* s) const {
     const V denominator = in.add(in.round(std::sqrt(s[0])), V(eps_));
-    return in.round(in.round(V(minus_lr_) * g) / denominator);
+    return in.inner(in.inner(V(minus_lr_) * g) / denominator);
   }
 
  private:
@@ -118,9 +119,10 @@ class Rmsprop {
   template <typename In>
   Rmsprop(const RmspropRule& rule, int64_t, const In& in)
       : minus_lr_(in.constant(-rule.lr)),
+        minus_lr_of_buffer_(in.alpha(-rule.lr)),
         alpha_(in.constant(rule.alpha)),
         one_minus_alpha_(in.constant(1 - rule.alpha)),
-        eps_(in.constant(rule.eps)),
+        eps_(in.alpha(rule.eps)),
         momentum_(in.constant(rule.momentum)),
         centered_(rule.centered),
         buffer_(rule.momentum == 0 ? -1
@@ -131,21 +133,21 @@ class Rmsprop {
   V state(const In& in, V g, const V* s) const {
     if (K == 0) return average_square(in, s[0], g, V(alpha_), V(one_minus_alpha_));
     if (K != buffer_) return lerp(in, s[K], g, V(one_minus_alpha_));
-    return in.add(in.round(s[K] * V(momentum_)), in.round(g / denominator(in, s)));
+    return in.add(in.round(s[K] * V(momentum_)), in.inner(g / denominator(in, s)));
   }
   template <typename In, typename V>
   V change(const In& in, V g, const V*, const V* s) const {
-    if (buffer_ >= 0) return in.round(V(minus_lr_) * s[buffer_]);
-    return in.round(in.round(V(minus_lr_) * g) / denominator(in, s));
+    if (buffer_ >= 0) return in.product(V(minus_lr_of_buffer_), s[buffer_]);
+    return in.inner(in.inner(V(minus_lr_) * g) / denominator(in, s));
   }
 
  private:
   template <typename In, typename V>
   V denominator(const In& in, const V* s) const {
-    const V square = centered_ ? in.add(s[0], -in.round(s[1] * s[1])) : s[0];
+    const V square = centered_ ? in.add_product(s[0], -s[1], s[1]) : s[0];
     return in.add(in.round(std::sqrt(square)), V(eps_));
   }
-  Value minus_lr_, alpha_, one_minus_alpha_, eps_, momentum_;
+  Value minus_lr_, minus_lr_of_buffer_, alpha_, one_minus_alpha_, eps_, momentum_;
   bool centered_;
   int buffer_;  // index of the momentum buffer, -1 without one
 };
@@ -157,7 +159,7 @@ class Lion {
   static constexpr int kStates = 1;
   template <typename In>
   Lion(const LionRule& rule, int64_t, const In& in)
-      : minus_lr_(in.constant(-rule.lr)),
+      : minus_lr_(in.alpha(-rule.lr)),
         beta1_(in.constant(rule.beta1)),
         one_minus_beta1_(in.constant(1 - rule.beta1)),
         beta2_(in.constant(rule.beta2)),

@@ -36,28 +36,67 @@ class Rounder {
   std::optional<FastRound> fast_;
 };
 
+// An arithmetic says what happens to each operation. The formulas speak in torch's ops:
+//   constant(c), alpha(c)   a scalar, and that of an add: its alpha, or what it adds
+//   round(x), add(x, y)     the end of an op, and an op that adds
+//   inner(x), inner_add(x, y)   an operation inside an op
+//   add_product(x, a, b)    an op x + a b
+//   product(a, b)           a b inside the op that adds it to the weight
+
 // Operations in the container's own type.
 template <typename T>
 struct NativeArithmetic {
   using Value = T;
-  explicit NativeArithmetic(const Format&) {}
+  explicit NativeArithmetic(const OptimizerFormats&) {}
   Value constant(double x) const { return static_cast<T>(x); }
+  Value alpha(double x) const { return static_cast<T>(x); }
   Value round(Value x) const { return x; }
+  Value inner(Value x) const { return x; }
   Value add(Value x, Value y) const { return x + y; }
+  Value inner_add(Value x, Value y) const { return x + y; }
+  Value add_product(Value x, Value a, Value b) const { return x + a * b; }
+  Value product(Value a, Value b) const { return a * b; }
 };
 // Operations in double, each rounded to a narrower format.
 struct RoundedArithmetic {
   using Value = double;
-  explicit RoundedArithmetic(const Format& format) : rounder(format) {}
+  explicit RoundedArithmetic(const OptimizerFormats& formats) : rounder(*formats.arithmetic) {}
   Value constant(double x) const { return rounder(x); }
+  Value alpha(double x) const { return rounder(x); }
   Value round(Value x) const { return rounder(x); }
+  Value inner(Value x) const { return rounder(x); }
   Value add(Value x, Value y) const { return rounder(fast_add_to_odd(x, y)); }
+  Value inner_add(Value x, Value y) const { return add(x, y); }
+  Value add_product(Value x, Value a, Value b) const { return add(x, rounder(a * b)); }
+  Value product(Value a, Value b) const { return rounder(a * b); }
   Rounder rounder;
 };
-// Operations in double without any rounding of their own: what RoundedArithmetic is measured by.
+// FP32 inside a torch op, one rounding at its end. A product of two FP32 numbers is exact in
+// double, and one double operation on FP32 numbers rounds to FP32 as if it were done there (53 >=
+// 2 * 24 + 2 bits).
+struct TorchArithmetic {
+  using Value = double;
+  explicit TorchArithmetic(const OptimizerFormats& formats)
+      : rounder(*formats.arithmetic), is_cpu(formats.steps == OptimizerSteps::kTorchCpu) {}
+  Value constant(double x) const { return inner(x); }
+  Value alpha(double x) const { return is_cpu ? round(x) : inner(x); }
+  Value round(Value x) const { return rounder(inner(x)); }
+  Value inner(Value x) const { return static_cast<float>(x); }
+  Value add(Value x, Value y) const { return round(x + y); }
+  Value inner_add(Value x, Value y) const { return inner(x + y); }
+  Value add_product(Value x, Value a, Value b) const { return round(fast_add_to_odd(x, a * b)); }
+  Value product(Value a, Value b) const { return a * b; }
+  Rounder rounder;
+  bool is_cpu;
+};
+// Operations in double without any rounding of their own: what the others are measured by.
 struct UnroundedArithmetic {
   double round(double x) const { return x; }
+  double inner(double x) const { return x; }
   double add(double x, double y) const { return x + y; }
+  double inner_add(double x, double y) const { return x + y; }
+  double add_product(double x, double a, double b) const { return x + a * b; }
+  double product(double a, double b) const { return a * b; }
 };
 
 template <typename T>
@@ -91,13 +130,15 @@ class Storage {
     if (native_weight_) return canonical_nan(static_cast<T>(x));
     return canonical_nan(static_cast<T>(weight_(x)));
   }
-  // Of the container's own format: one float (or double) addition. Any other: `sum` rounded once.
+  // Of the container's own format: one float (or double) addition. Any other: the exact sum rounded
+  // once, or in torch's steps its FP32 sum.
   T weight(double base, double delta, int64_t index) const {
     if (native_weight_ && formats_.rounding == Rounding::kNearestEven) {
       return canonical_nan(static_cast<T>(base + delta));
     }
-    return rounded(fast_add_to_odd(base, delta), weight_, *formats_.weight, formats_.rounding,
-                   formats_.key, index);
+    double sum = fast_add_to_odd(base, delta);
+    if (formats_.steps != OptimizerSteps::kElementary) sum = static_cast<float>(sum);
+    return rounded(sum, weight_, *formats_.weight, formats_.rounding, formats_.key, index);
   }
 
  private:
@@ -175,12 +216,12 @@ class OptimizerLoop {
  public:
   OptimizerLoop(const Numbers& rule, const OptimizerArrays<T>& arrays)
       : a_(arrays),
-        arithmetic_(*arrays.formats.arithmetic),
+        arithmetic_(arrays.formats),
         storage_(arrays.formats),
         formulas_(rule, arrays.step, arithmetic_),
         decay_weight_(rule.decoupled_weight_decay && rule.weight_decay != 0),
         decay_gradient_(!rule.decoupled_weight_decay && rule.weight_decay != 0),
-        decay_(arithmetic_.constant(rule.weight_decay)),
+        decay_(arithmetic_.alpha(rule.weight_decay)),
         keep_(arithmetic_.constant(1 - rule.lr * rule.weight_decay)),
         of_weight_(arrays.measured.weight, *arrays.formats.weight, arrays.count),
         of_update_(arrays.measured.update, *arrays.formats.arithmetic, arrays.count) {
@@ -229,7 +270,7 @@ class OptimizerLoop {
   template <typename V, typename In>
   V gradient(const In& in, int64_t i) const {
     const V g = V(a_.grad[i]);
-    return decay_gradient_ ? in.add(g, in.round(V(decay_) * V(a_.weight[i]))) : g;
+    return decay_gradient_ ? in.add_product(g, V(decay_), V(a_.weight[i])) : g;
   }
 
   template <int K>
@@ -345,7 +386,11 @@ void run_optimizer(const Numbers& rule, const OptimizerArrays<T>& arrays, Update
   bool wanted = m.weight != nullptr || m.update != nullptr;
   for (const TensorStats* state : m.states) wanted |= state != nullptr;
   if (!is_native<T>(*arrays.formats.arithmetic)) {
-    OptimizerLoop<true, T, RoundedArithmetic, Formulas, Numbers>(rule, arrays).run(stats);
+    if (arrays.formats.steps == OptimizerSteps::kElementary) {
+      OptimizerLoop<true, T, RoundedArithmetic, Formulas, Numbers>(rule, arrays).run(stats);
+    } else {
+      OptimizerLoop<true, T, TorchArithmetic, Formulas, Numbers>(rule, arrays).run(stats);
+    }
   } else if (wanted) {
     OptimizerLoop<true, T, NativeArithmetic<T>, Formulas, Numbers>(rule, arrays).run(stats);
   } else {

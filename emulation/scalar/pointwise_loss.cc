@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "emulation/fast_round.h"
+#include "emulation/functions.h"
 #include "emulation/math.h"
 #include "emulation/scalar/chunks.h"
 
@@ -83,14 +84,13 @@ struct BceWithLogits {
     const T log = one_plus == 1 ? y : lockstep_log<T>(one_plus) * (y / (one_plus - T(1)));
     return (x < 0 ? -x : T(0)) + log;
   }
-  static T sigmoid(T x) { return T(1) / (T(1) + lockstep_exp<T>(-x)); }
   static T term(const Element<T>& e) {
     const T log_weight = (e.v - T(1)) * e.t + T(1);
     return (T(1) - e.t) * e.x + log_weight * softplus_of_minus(e.x);
   }
   static T dx(const Element<T>& e) {
     const T log_weight = (e.v - T(1)) * e.t + T(1);
-    return log_weight * sigmoid(e.x) - e.v * e.t;
+    return log_weight * lockstep_sigmoid<T>(e.x) - e.v * e.t;
   }
   static T dt(const Element<T>& e) { return (e.v - T(1)) * softplus_of_minus(e.x) - e.x; }
 };

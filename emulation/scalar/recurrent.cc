@@ -1,16 +1,12 @@
 // Elements are independent; rows of the batch are spread over the threads.
 #include "emulation/scalar/recurrent.h"
 
+#include "emulation/functions.h"
 #include "emulation/math.h"
 #include "emulation/scalar/chunks.h"
 
 namespace lockstep {
 namespace {
-
-template <typename T>
-T sigmoid(T x) {
-  return T(1) / (T(1) + lockstep_exp<T>(-x));
-}
 
 // body(state element, index of the element's first gate, H) for every element of the batch.
 template <typename Body>
@@ -30,8 +26,8 @@ void lstm_step(const RecurrentStep<T>& s) {
   const int64_t h = s.hidden;
   for_states(s.batch, h, kLstmGates, [&](int64_t at, int64_t gate) {
     const auto sum = [&](int64_t k) { return s.x_gates[gate + k * h] + s.h_gates[gate + k * h]; };
-    const T i = sigmoid(sum(0)), f = sigmoid(sum(1));
-    const T g = lockstep_tanh<T>(sum(2)), o = sigmoid(sum(3));
+    const T i = lockstep_sigmoid<T>(sum(0)), f = lockstep_sigmoid<T>(sum(1));
+    const T g = lockstep_tanh<T>(sum(2)), o = lockstep_sigmoid<T>(sum(3));
     const T c = f * s.c_prev[at] + i * g;
     s.saved[gate] = i, s.saved[gate + h] = f, s.saved[gate + 2 * h] = g, s.saved[gate + 3 * h] = o;
     s.c[at] = c;
@@ -60,8 +56,8 @@ void gru_step(const RecurrentStep<T>& s) {
   const int64_t h = s.hidden;
   for_states(s.batch, h, kGruGates, [&](int64_t at, int64_t gate) {
     const int64_t saved = gate + at / h * h;  // rows of 4 saved values against rows of 3 gates
-    const T r = sigmoid(s.x_gates[gate] + s.h_gates[gate]);
-    const T z = sigmoid(s.x_gates[gate + h] + s.h_gates[gate + h]);
+    const T r = lockstep_sigmoid<T>(s.x_gates[gate] + s.h_gates[gate]);
+    const T z = lockstep_sigmoid<T>(s.x_gates[gate + h] + s.h_gates[gate + h]);
     const T q = s.h_gates[gate + 2 * h];
     const T n = lockstep_tanh<T>(s.x_gates[gate + 2 * h] + r * q);
     s.saved[saved] = r, s.saved[saved + h] = z;

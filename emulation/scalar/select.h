@@ -16,6 +16,13 @@ void scalar_select(const int32_t* condition, const T* a, const T* b, T constant,
 template <typename T>
 void scalar_masked_scale(const T* x, const int32_t* mask, T scale, T* y, int64_t count);
 
+// What dropout with probability p multiplies a kept element by, as torch forms it: 1 - p in double,
+// the quotient in T; 0 where nothing is kept.
+template <typename T>
+T dropout_scale(double p) {
+  return p < 1 ? T(1) / static_cast<T>(1 - p) : T(0);
+}
+
 // mask[i] = 1 with probability `keep`, to 32 bits: whether the number step 2^40 + i of the stream
 // is below keep 2^32. Requires: count <= 2^40.
 void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* mask,

@@ -14,6 +14,10 @@ template <typename T>
 void scalar_row_exp(const T* x, T* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = lockstep_exp<T>(x[i]);
 }
+template <typename T>
+void scalar_row_log(const T* x, T* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = lockstep_log<T>(x[i]);
+}
 
 template <typename T>
 void softmax_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
@@ -146,6 +150,7 @@ void scalar_log_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, i
                                          const Accumulator&);
 #define LOCKSTEP_INSTANTIATE(T)                                                                   \
   template void scalar_row_exp(const T*, T*, int64_t);                                            \
+  template void scalar_row_log(const T*, T*, int64_t);                                            \
   LOCKSTEP_FORWARD(softmax, T)                                                                    \
   LOCKSTEP_FORWARD(log_softmax, T)                                                                \
   template void logsumexp_backward_with(const RowFunctions<T>&, const T*, const T*, const T*, T*, \

@@ -12,7 +12,10 @@ namespace lockstep {
 template <typename T>
 void scalar_row_exp(const T* x, T* y, int64_t count);
 template <typename T>
-inline constexpr RowFunctions<T> kScalarRow = {scalar_block_sum<T>, scalar_row_exp<T>};
+void scalar_row_log(const T* x, T* y, int64_t count);
+template <typename T>
+inline constexpr RowFunctions<T> kScalarRow = {scalar_block_sum<T>, scalar_row_exp<T>,
+                                               scalar_row_log<T>};
 
 // Shapes: x, y (rows, cols). y = exp(x - max) / sum exp(x - max).
 template <typename T>

@@ -82,6 +82,18 @@ std::vector<int64_t> dense_strides(const std::vector<int64_t>& shape) {
   return strides;
 }
 
+std::vector<StridedDim> repeating_dims(const std::vector<int64_t>& from,
+                                       const std::vector<int64_t>& to) {
+  const std::vector<int64_t> x = dense_strides(from), y = dense_strides(to);
+  const size_t missing = to.size() - from.size();
+  std::vector<StridedDim> dims;
+  for (size_t d = 0; d < to.size(); ++d) {
+    const bool repeated = d < missing || from[d - missing] == 1;
+    dims.push_back({to[d], repeated ? 0 : x[d - missing], y[d]});
+  }
+  return dims;
+}
+
 template <typename T>
 void strided_copy(std::vector<StridedDim> dims, const T* x, T* y) {
   for (const StridedDim& dim : dims) {
@@ -127,5 +139,6 @@ void strided_copy(std::vector<StridedDim> dims, const T* x, T* y) {
 template void strided_copy(std::vector<StridedDim>, const float*, float*);
 template void strided_copy(std::vector<StridedDim>, const double*, double*);
 template void strided_copy(std::vector<StridedDim>, const int32_t*, int32_t*);
+template void strided_copy(std::vector<StridedDim>, const int64_t*, int64_t*);
 
 }  // namespace lockstep

@@ -15,6 +15,11 @@ struct StridedDim {
 // Strides of a dense row-major array.
 std::vector<int64_t> dense_strides(const std::vector<int64_t>& shape);
 
+// The copy that repeats a dense x of shape `from` to a dense y of shape `to`: shapes are aligned at
+// their last dimension, and extents of 1 are repeated. Requires: `from` broadcasts to `to`.
+std::vector<StridedDim> repeating_dims(const std::vector<int64_t>& from,
+                                       const std::vector<int64_t>& to);
+
 // Requires: no two elements meet in y. Spread over the threads where it is large.
 template <typename T>
 void strided_copy(std::vector<StridedDim> dims, const T* x, T* y);

@@ -11,49 +11,35 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "emulation/simd/narrow-inl.h"
+#include "emulation/simd/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 
-template <typename T, class Function>
-HWY_INLINE void for_vectors(const T* a, const T* b, T* y, int64_t count, Function function) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(canonical(d, function(d, hn::LoadU(d, a + i), hn::LoadU(d, b + i))), d, y + i);
-  }
-  if (i == count) return;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(count - i));
-  const auto last = function(d, hn::MaskedLoad(mask, d, a + i), hn::MaskedLoad(mask, d, b + i));
-  hn::BlendedStore(canonical(d, last), mask, d, y + i);
-}
-
 template <typename T>
 void add(const T* a, const T* b, T* y, int64_t count) {
-  for_vectors(a, b, y, count, [](auto, auto u, auto v) HWY_ATTR { return hn::Add(u, v); });
+  map_vectors(a, b, y, count, [](auto u, auto v) HWY_ATTR { return hn::Add(u, v); });
 }
 
 template <typename T>
 void mul(const T* a, const T* b, T* y, int64_t count) {
-  for_vectors(a, b, y, count, [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); });
+  map_vectors(a, b, y, count, [](auto u, auto v) HWY_ATTR { return hn::Mul(u, v); });
 }
 
 template <typename T>
 void scale(const T* x, T factor, T* y, int64_t count) {
-  for_vectors(x, x, y, count,
-              [=](auto d, auto u, auto) HWY_ATTR { return hn::Mul(u, hn::Set(d, factor)); });
+  const auto f = hn::Set(hn::ScalableTag<T>(), factor);
+  map_vectors(x, x, y, count, [&](auto u, auto) HWY_ATTR { return hn::Mul(u, f); });
 }
 
 // v where u > 0 or u is NaN, else +0: relu for u = v.
 template <typename T>
 void gate(const T* x, const T* v, T* y, int64_t count) {
-  for_vectors(x, v, y, count, [](auto d, auto u, auto w) HWY_ATTR {
-    return hn::IfThenZeroElse(hn::Le(u, hn::Zero(d)), w);
-  });
+  const auto zero = hn::Zero(hn::ScalableTag<T>());
+  map_vectors(x, v, y, count,
+              [&](auto u, auto w) HWY_ATTR { return hn::IfThenZeroElse(hn::Le(u, zero), w); });
 }
 
 #endif  // LOCKSTEP_SIMD_TARGET

@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include "emulation/simd/functions-inl.h"
+#include "emulation/simd/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
@@ -20,39 +21,25 @@ namespace HWY_NAMESPACE {
 
 #include "emulation/elementwise_functions-inl.h"
 
-template <typename T, class Function>
-HWY_INLINE void for_vectors(const T* a, const T* b, T* y, int64_t count, Function function) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(canonical(d, function(hn::LoadU(d, a + i), hn::LoadU(d, b + i))), d, y + i);
-  }
-  if (i == count) return;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(count - i));
-  const auto last = function(hn::MaskedLoad(mask, d, a + i), hn::MaskedLoad(mask, d, b + i));
-  hn::BlendedStore(canonical(d, last), mask, d, y + i);
-}
-
 template <template <class> class Function, typename T>
 void apply(const FunctionParameters& parameters, const T* x, const T*, T* y, int64_t count) {
   using V = hn::Vec<hn::ScalableTag<T>>;
   const Function<VectorMath<T>> f(parameters);
-  for_vectors(x, x, y, count, [&](V v, V) HWY_ATTR { return f.value(v); });
+  map_vectors(x, x, y, count, [&](V v, V) HWY_ATTR { return f.value(v); });
 }
 template <template <class> class Function, typename T>
 void apply_backward(const FunctionParameters& parameters, const T* saved, const T* dy, T* dx,
                     int64_t count) {
   using V = hn::Vec<hn::ScalableTag<T>>;
   const Function<VectorMath<T>> f(parameters);
-  for_vectors(saved, dy, dx, count, [&](V s, V v) HWY_ATTR { return f.backward(s, v); });
+  map_vectors(saved, dy, dx, count, [&](V s, V v) HWY_ATTR { return f.backward(s, v); });
 }
 template <template <class> class Function, typename T>
 void apply_binary(const FunctionParameters& parameters, const T* a, const T* b, T* y,
                   int64_t count) {
   using V = hn::Vec<hn::ScalableTag<T>>;
   const Function<VectorMath<T>> f(parameters);
-  for_vectors(a, b, y, count, [&](V u, V v) HWY_ATTR { return f.value(u, v); });
+  map_vectors(a, b, y, count, [&](V u, V v) HWY_ATTR { return f.value(u, v); });
 }
 
 template <typename T>

@@ -7,6 +7,7 @@
 #include "emulation/fast_round.h"
 #include "emulation/reduction.h"
 #include "emulation/scalar/batch_norm.h"
+#include "emulation/scalar/loss.h"
 #include "emulation/scalar/reduce.h"
 #include "emulation/scalar/softmax.h"
 #include "emulation/simd/math.h"
@@ -99,7 +100,7 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
-// Softmax and its relatives with vectors inside the rows.
+// Softmax, its relatives and cross entropy with vectors inside the rows.
 template <typename T, const RowFunctions<T>& kRow>
 void use_row(Kernels<T>& kernels) {
   kernels.row = kRow;
@@ -118,6 +119,10 @@ void use_row(Kernels<T>& kernels) {
   kernels.log_softmax_backward = [](const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                                     const Accumulator& accumulator) {
     log_softmax_backward_with<T>(kRow, y, dy, dx, rows, cols, accumulator);
+  };
+  kernels.cross_entropy = [](const CrossEntropyArgs<T>& a) { cross_entropy_with<T>(kRow, a); };
+  kernels.cross_entropy_backward = [](const CrossEntropyArgs<T>& a) {
+    cross_entropy_backward_with<T>(kRow, a);
   };
 }
 
@@ -144,10 +149,10 @@ double avx512_block_sum(const float* terms, int64_t count, const Accumulator& ac
 
 namespace {
 // Sums of doubles are plain loops.
-constexpr RowFunctions<float> kAvx2Float = {avx2_block_sum, avx2_exp};
-constexpr RowFunctions<double> kAvx2Double = {scalar_block_sum<double>, avx2_exp};
-constexpr RowFunctions<float> kAvx512Float = {avx512_block_sum, avx512_exp};
-constexpr RowFunctions<double> kAvx512Double = {scalar_block_sum<double>, avx512_exp};
+constexpr RowFunctions<float> kAvx2Float = {avx2_block_sum, avx2_exp, avx2_log};
+constexpr RowFunctions<double> kAvx2Double = {scalar_block_sum<double>, avx2_exp, avx2_log};
+constexpr RowFunctions<float> kAvx512Float = {avx512_block_sum, avx512_exp, avx512_log};
+constexpr RowFunctions<double> kAvx512Double = {scalar_block_sum<double>, avx512_exp, avx512_log};
 }  // namespace
 
 void use_avx2_sums(Kernels<float>& kernels) {

@@ -10,8 +10,8 @@ namespace lockstep {
 double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 
-// Replace, in float, channel_sum and batch_norm; in both types `row`, softmax and log_softmax with
-// their gradients.
+// Replace, in float, channel_sum and batch_norm; in both types `row`, softmax, log_softmax and
+// cross_entropy with their gradients.
 void use_avx2_sums(Kernels<float>& kernels);
 void use_avx2_sums(Kernels<double>& kernels);
 void use_avx512_sums(Kernels<float>& kernels);

@@ -17,38 +17,12 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "emulation/simd/narrow-inl.h"
+#include "emulation/simd/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
-
-// How a place in an array is read and written: a whole vector, or its first lanes.
-template <class D>
-struct Whole {
-  using T = hn::TFromD<D>;
-  HWY_INLINE hn::Vec<D> load(const T* from) const { return hn::LoadU(D(), from); }
-  HWY_INLINE void store(hn::Vec<D> v, T* to) const { hn::StoreU(v, D(), to); }
-};
-template <class D>
-struct Part {
-  using T = hn::TFromD<D>;
-  hn::Mask<D> mask;
-  HWY_INLINE hn::Vec<D> load(const T* from) const { return hn::MaskedLoad(mask, D(), from); }
-  HWY_INLINE void store(hn::Vec<D> v, T* to) const { hn::BlendedStore(v, mask, D(), to); }
-};
-
-// body(place, index) for every vector of [0, count).
-template <typename T, class Body>
-HWY_INLINE void for_vectors(int64_t count, Body body) {
-  using D = hn::ScalableTag<T>;
-  const D d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) body(Whole<D>{}, i);
-  if (i < count) body(Part<D>{hn::FirstN(d, static_cast<size_t>(count - i))}, i);
-}
 
 template <typename T>
 void squares(const T* x, T mean, T* out, int64_t count) {

@@ -1,4 +1,4 @@
-// lockstep explain: a model lowered by a policy, as text.
+// lockstep explain: a model lowered by a policy, as text or as JSON.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -19,6 +19,7 @@ namespace {
 struct ExplainArgs {
   std::string model, policy, data, size_words;
   int64_t batch = 64;
+  bool json = false;
   std::map<std::string, double> sizes;
 };
 
@@ -39,10 +40,14 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const SiteTable sites = make_sites(step, kOptimizerStates);
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
+  const Program program = lower(step, sites, policy, container_of(lane) == Container::kF64);
+  if (args.json) {
+    fmt::print("{}\n", to_json(program, step));
+    return kExitFine;
+  }
   const std::string target = lane.target.empty() ? "" : " on " + lane.target;
-  fmt::print(
-      "{} under {}{}: {}\n\n{}", args.model, policy.label(), target, policy.help,
-      to_text(lower(step, sites, policy, container_of(lane) == Container::kF64), step, sites));
+  fmt::print("{} under {}{}: {}\n\n{}", args.model, policy.label(), target, policy.help,
+             to_text(program, step, sites));
   return kExitFine;
 }
 
@@ -66,6 +71,7 @@ std::function<int()> declare_explain(CLI::App& app) {
                    ->type_name("N")
                    ->capture_default_str(),
                1, kLargestBatch);
+  app.add_flag("--json", args->json, "print JSON instead of a table");
   return [args, checks] { return explain(*args, checks.problems()); };
 }
 

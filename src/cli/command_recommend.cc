@@ -103,6 +103,7 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
     words.push_back("--group " + shell_quoted(group_words(group, o.optimizer)));
   }
   add("--accumulate", o.accumulate, d.accumulate);
+  add("--workers", o.workers, d.workers);
   add("--clip-norm", o.clip_norm, d.clip_norm);
   add("--clip-value", o.clip_value, d.clip_value);
   if (!o.freeze.empty()) words.push_back("--freeze " + shell_quoted(join(o.freeze, ",")));

@@ -27,6 +27,7 @@ namespace {
 
 constexpr char kDefaultOutput[] = "run.h5";
 constexpr uint64_t kMostThreads = 256;
+constexpr uint64_t kMostWorkers = 4096;
 
 struct ReplayArgs {
   RunOptions options;
@@ -66,6 +67,9 @@ int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const s
   for (const LaneDescription& lane : run.description().lanes) {
     for (const std::string& note : lane.policy.notes) {
       fmt::print(stderr, "lockstep: note: lane {}: {}\n", lane.name, note);
+    }
+    for (const std::string& warning : lane.warnings) {
+      fmt::print(stderr, "lockstep: warning: lane {}: {}\n", lane.name, warning);
     }
   }
   run.add_observer(&writer);
@@ -167,14 +171,33 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   o.eval_in_fp32 = args.eval_policy == "fp32";
 }
 
-// The run, from the weights that its options name.
-void make_run(std::optional<LockstepRun>& run, const RunOptions& options) {
+// A new run, from the weights that its options name.
+void make_run(std::optional<LockstepRun>& run, RunOptions& options) {
   if (options.start_from.empty()) {
     run.emplace(options);
   } else {
     const auto start = read_start(options.start_from);
+    options.start_hash = start_hash(start);
     run.emplace(options, &start);
   }
+}
+
+// A run of which a file is left: from its checkpoint or, while it has none, from where it began.
+void make_resumed_run(std::optional<LockstepRun>& run, const RunOptions& options,
+                      const std::optional<RunState>& state) {
+  if (state || options.start_from.empty()) {
+    run.emplace(options);
+    if (state) run->restore(*state);
+    return;
+  }
+  const auto start = read_start(options.start_from);
+  const std::string hash = start_hash(start);
+  if (hash != options.start_hash) {
+    throw InputError(fmt::format("start-from '{}': it holds weights {}, the run began with {}",
+                                 options.start_from, hash, options.start_hash),
+                     "that run has gone on since; start a new run");
+  }
+  run.emplace(options, &start);
 }
 
 int start(ReplayArgs& args, ProblemList& problems) {
@@ -182,6 +205,12 @@ int start(ReplayArgs& args, ProblemList& problems) {
   check_output(path, args.overwrite ? Replace::kAny : Replace::kNothing,
                fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to go on with it", path),
                problems);
+  const std::string& start_from = args.options.start_from;
+  collect_problems(problems, [&] {
+    if (start_from.empty() || !starts_from_run(start_from, path)) return;
+    problems.add(fmt::format("--start-from {}: a new run in {} deletes it", start_from, path),
+                 "choose another -o, or copy the checkpoint away first");
+  });
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   std::optional<LockstepRun> made;  // finds every other mistake before a file is touched
   if (args.options.model.empty()) {
@@ -250,9 +279,8 @@ int resume(const ReplayArgs& args, const ProblemList& problems) {
   }
   const int64_t from = state ? state->steps_done : 0;
   std::optional<LockstepRun> made;
-  make_run(made, options);
+  make_resumed_run(made, options, state);
   LockstepRun& run = *made;
-  if (state) run.restore(*state);
   int code = kExitFine;
   {
     const auto writer = RunFileWriter::resume(path, from);
@@ -331,6 +359,8 @@ std::function<int()> declare_replay(CLI::App& app) {
 
   group = "The loop";
   whole(group, "--accumulate", o.accumulate, 1, kLargestBatch, "micro-batches per step");
+  whole(group, "--workers", o.workers, 1, kMostWorkers,
+        "data-parallel workers, each with its part of the batch");
   checks.number(add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: any")
                     ->capture_default_str());
   checks.number(add(group, "--clip-value", o.clip_value, "X", "largest gradient element; 0: any")
@@ -349,6 +379,8 @@ std::function<int()> declare_replay(CLI::App& app) {
         "steps between held-out evaluations; 0: at the end");
   whole(group, "--histogram-every", o.histogram_every, 1, kLargestCount,
         "steps between full histograms");
+  whole(group, "--sums-every", o.sums_every, 0, kLargestCount,
+        "steps between exact recomputations of 64 outputs of every sum of products; 0: never");
   whole(group, "--checkpoint-every", o.checkpoint_every, 1, kLargestCount,
         "steps between checkpoints");
   fixed->push_back(app.add_flag("--overwrite", args->overwrite, "replace the run file if it exists")

@@ -16,11 +16,11 @@
 #include "emulation/tensor_stats.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/loss_scale.h"
 #include "src/graph/op.h"
 #include "src/graph/policy.h"
 #include "src/train/data/sources.h"
 #include "src/train/engines.h"
-#include "src/train/loss_scale.h"
 #include "src/train/models/model.h"
 #include "src/train/optimizers.h"
 #include "src/train/schedules.h"
@@ -91,9 +91,10 @@ Listing list_presets() {
 }
 
 Listing list_scalers() {
-  Listing out{{"scaler", "skips steps", "meaning", "source"}, {}};
+  Listing out{{"scaler", "checks", "meaning", "numbers", "source"}, {}};
   for (const LossScaler& s : loss_scalers()) {
-    out.rows.push_back({str(s.name), s.checks_finite ? "yes" : "no", str(s.help), str(s.source)});
+    out.rows.push_back({str(s.name), str(to_string(s.check)), str(s.help), default_numbers_text(s),
+                        str(s.source)});
   }
   return out;
 }

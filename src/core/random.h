@@ -24,7 +24,7 @@ enum class RandomPurpose : uint32_t {
   kMaskedTokens,
   kNoise,
   kDropout,
-  kInnerDropout,  // masks drawn inside attention and recurrent layers
+  kSampledSums,  // outputs of products that are summed again
 };
 
 class RandomStream {

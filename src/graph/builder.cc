@@ -45,8 +45,8 @@ Value GraphBuilder::parameter(std::string name, Shape shape) {
   return "p:" + name;
 }
 
-Value GraphBuilder::buffer(std::string name, Shape shape) {
-  graph_.buffers.push_back({name, {std::move(shape)}, layer_of_name(name)});
+Value GraphBuilder::buffer(std::string name, Shape shape, ElementType element) {
+  graph_.buffers.push_back({name, {std::move(shape), element}, layer_of_name(name)});
   return "b:" + name;
 }
 
@@ -96,16 +96,26 @@ Value GraphBuilder::conv2d(const std::string& layer, Value x, int64_t out_channe
             layer);
 }
 
-Value GraphBuilder::batch_norm(const std::string& layer, Value x, double momentum, double eps) {
+Value GraphBuilder::batch_norm(const std::string& layer, Value x, std::optional<double> momentum,
+                               double eps) {
   const int64_t channels = extent_of(graph_, layer, x, 1, 2, "(N,C,...)");
   const Value weight = parameter(member(layer, "weight"), {channels});
   const Value bias = parameter(member(layer, "bias"), {channels});
   const Value mean = buffer(member(layer, "running_mean"), {channels});
   const Value var = buffer(member(layer, "running_var"), {channels});
-  const Value y = op("batch_norm", {std::move(x), weight, bias, mean, var},
-                     {{"training", true}, {"momentum", momentum}, {"eps", eps}}, layer);
+  std::vector<Value> inputs = {std::move(x), weight, bias, mean, var};
+  Attributes attributes = {{"training", true}, {"eps", eps}};
+  const std::string count = member(layer, "num_batches_tracked");
+  if (momentum) {
+    attributes["momentum"] = *momentum;
+  } else {
+    inputs.push_back(buffer(count, {}, ElementType::kInt));
+    attributes["cumulative"] = true;
+  }
+  const Value y = op("batch_norm", std::move(inputs), std::move(attributes), layer);
   graph_.mutations.push_back({member(layer, "running_mean"), output_id(graph_.node(y), 1)});
   graph_.mutations.push_back({member(layer, "running_var"), output_id(graph_.node(y), 2)});
+  if (!momentum) graph_.mutations.push_back({count, output_id(graph_.node(y), 5)});
   return y;
 }
 

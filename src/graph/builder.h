@@ -3,6 +3,7 @@
 // built-in model's parameters have the names its PyTorch twin would give them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,7 @@ class GraphBuilder {
 
   Value input(std::string path, TensorType type);
   Value parameter(std::string name, Shape shape);
-  Value buffer(std::string name, Shape shape);
+  Value buffer(std::string name, Shape shape, ElementType element = ElementType::kFloat);
   Value constant(std::string name, Tensor data);  // kF32 or kI32
   // Any op: infers the output types. Throws: InputError.
   Value op(std::string_view op, std::vector<Value> inputs, Attributes attributes, std::string layer,
@@ -29,7 +30,9 @@ class GraphBuilder {
   Value linear(const std::string& layer, Value x, int64_t out_features, bool bias = true);
   Value conv2d(const std::string& layer, Value x, int64_t out_channels, int64_t kernel,
                int64_t stride = 1, int64_t padding = 0, bool bias = true);
-  Value batch_norm(const std::string& layer, Value x, double momentum = 0.1, double eps = 1e-5);
+  // momentum: nullopt as torch's None, the average over all batches, with num_batches_tracked.
+  Value batch_norm(const std::string& layer, Value x, std::optional<double> momentum = 0.1,
+                   double eps = 1e-5);
   // Any padding_idx >= 0: that row gets no gradient.
   Value embedding(const std::string& layer, Value indices, int64_t count, int64_t width,
                   int64_t padding_idx = -1);

@@ -22,21 +22,24 @@ struct ProductFact {
   std::string node, layer, op;
   bool backward;
   ProductShape shape;
-  // Extents among m, n and k that are no multiple of kAlignment16Bit, kAlignmentFp8: e.g. "n",
-  // "mk".
+  // Which of m, n and k are no multiple of kAlignment16Bit, kAlignmentFp8: e.g. "n", "mk". Of a
+  // convolution, whose pixels and taps its kernels pad freely: "c", "o", its input and output
+  // channels per group.
   std::string unaligned_16bit, unaligned_fp8;
   int64_t multiply_adds;
-  int64_t elements;  // of A, B and C together: bytes of memory traffic at least, times bytes each
+  int64_t elements;  // of A, B and C together: each is read or written at least once
+  int64_t bytes(int bits) const { return elements * bits / 8; }  // of memory traffic at least
 };
 
 // Every product of the step graph, in execution order.
 std::vector<ProductFact> product_facts(const Graph& step);
 
 // What a lane keeps, in bytes of its formats (Lockstep's own containers are wider): the recipe's
-// cost on hardware. Integers count 4 bytes. Copies
-// that only widen (FP16 to FP32 before a loss) are not counted: frameworks make some of them.
+// cost on hardware. Masks count 1 byte an element, indices 8, as frameworks keep them. Copies that
+// only widen (FP16 to FP32 before a loss) are not counted: frameworks make some of them.
 struct MemoryFacts {
   int64_t weights = 0, master_weights = 0, gradients = 0, optimizer_state = 0;
+  int64_t kahan_terms = 0;  // the compensations of update_rounding "kahan"
   int64_t activations = 0;  // made in the forward pass, read in the backward pass, casts included
   bool operator==(const MemoryFacts&) const = default;
 };

@@ -3,6 +3,7 @@
 #include "src/graph/lower.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 #include "src/core/error.h"
@@ -29,11 +30,16 @@ struct Operands {
                                       // where widening needed no cast
 };
 
+bool is_one_of(const std::vector<std::string>& ops, const std::string& op) {
+  return std::find(ops.begin(), ops.end(), op) != ops.end();
+}
+
 // A value to read, and the format the op computes with.
 struct Operand {
   int value;
   const Format* seen;
   bool by_rule = false;  // a rule says the format
+  int unscaled = -1;     // of a scaled factor: the value that was scaled
 };
 
 // The truth lane: everything FP64, nothing to cast, no exceptions.
@@ -54,9 +60,14 @@ class Lowering {
         sites_(sites),
         policy_(policy),
         rules_(policy, graph, sites),
-        container_(&find_format(is_fp64 ? "fp64" : "fp32")) {}
+        scaled_(policy, graph),
+        container_(&find_format(is_fp64 ? "fp64" : "fp32")) {
+    find_kept();
+    find_model();
+  }
 
   Program run() {
+    builder_.program().scaling = policy_.scaling;
     add_externals();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
@@ -78,15 +89,56 @@ class Lowering {
  private:
   const Format* stored_format(const std::string& id) const { return builder_.stored_format(id); }
 
+  // What [storage] keep_fp32 keeps. A node without a parameter of its own (a norm that is not
+  // affine) is cast with the rest, buffers included, as apex and torch's fp16_utils do it.
+  void find_kept() {
+    for (const Node& node : graph_.nodes) {
+      if (node.is_backward() || !is_one_of(policy_.keep_fp32, node.op)) continue;
+      const bool is_affine = std::ranges::any_of(
+          node.inputs, [&](const std::string& id) { return graph_.parameter_of(id) != nullptr; });
+      if (is_affine) kept_.insert(node.inputs.begin(), node.inputs.end());
+    }
+  }
+  const Format* storage(const std::string& id, const Format* format) const {
+    return kept_.contains(id) ? &find_format("fp32") : format;
+  }
+
+  // The model is what feeds a loss op; all other forward nodes are the loss.
+  void find_model() {
+    if (policy_.model_input == nullptr && policy_.model_output == nullptr) return;
+    bool has_loss = false;
+    for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+      if (node->is_backward()) continue;
+      const bool is_loss = find_op(node->op).is_loss;
+      has_loss = has_loss || is_loss;
+      if (!is_loss && !model_.contains(node->id)) continue;
+      for (const std::string& id : node->inputs) model_.insert(split_value_id(id).first);
+    }
+    if (has_loss) return;
+    throw InputError("policy '" + policy_.label() + "' on " + graph_.name +
+                         ": [model] needs a loss op to tell the model from its loss",
+                     "end the graph in cross_entropy, mse_loss or another loss, or leave [model] "
+                     "out");
+  }
+  // What a forward node's operand becomes at the model's borders, or null.
+  const Format* border_format(const Node& node, const std::string& id) const {
+    const bool in_model = model_.contains(node.id);
+    const bool is_input =
+        std::ranges::any_of(graph_.inputs, [&](const GraphInput& input) { return input.id == id; });
+    if (is_input) return in_model ? policy_.model_input : nullptr;
+    const bool leaves = !in_model && model_.contains(split_value_id(id).first);
+    return leaves && graph_.producer_of(id) != nullptr ? policy_.model_output : nullptr;
+  }
+
   void add_externals() {
     for (const GraphInput& input : graph_.inputs) {
       builder_.add_external(input.id, input.type, policy_.input);
     }
     for (const Parameter& p : graph_.parameters) {
-      builder_.add_external("p:" + p.name, p.type, policy_.weight);
+      builder_.add_external("p:" + p.name, p.type, storage("p:" + p.name, policy_.weight));
     }
     for (const Buffer& b : graph_.buffers) {
-      builder_.add_external("b:" + b.name, b.type, policy_.buffer);
+      builder_.add_external("b:" + b.name, b.type, storage("b:" + b.name, policy_.buffer));
     }
     for (const Constant& c : graph_.constants) {
       builder_.add_external("c:" + c.name, c.type, policy_.buffer);
@@ -107,10 +159,17 @@ class Lowering {
   Operand read_operand(const Node& node, size_t operand, int value, int original,
                        const Format* target, bool is_factor) {
     if (builder_.format_of(value) == nullptr) return {value, nullptr};  // integers
-    const Format* seen = target != nullptr ? target : builder_.format_of(value);
     const int32_t site = sites_.find(node.id, Point::kOperand, static_cast<int>(operand));
+    if (is_factor && rules_.at_site(site).format == nullptr) {
+      const bool in_backward = is_gradient(node.inputs[operand]);
+      if (auto cast = scaled_.cast_of(node, operand, forward_op(node), in_backward)) {
+        return read_scaled(node, operand, value, target, std::move(*cast), site);
+      }
+    }
+    const Format* seen = target != nullptr ? target : builder_.format_of(value);
     Rounding rounding = policy_.rounding;
-    const Format* factor = is_factor ? policy_.gemm_operand : nullptr;
+    const Format* factor =
+        is_factor && is_gemm_operand_op(forward_op(node)) ? policy_.gemm_operand : nullptr;
     const bool is_narrowed = target != nullptr && !contains(*target, *builder_.format_of(value));
     if (factor != nullptr &&
         !contains(*factor, is_narrowed ? *target : *builder_.format_of(value))) {
@@ -125,6 +184,24 @@ class Lowering {
       value = original;
     }
     return {builder_.read(value, target, rounding, site), seen, rule.format != nullptr};
+  }
+  // A weight is scaled as it is stored, everything else as autocast has it. The accumulator reads
+  // block formats as the FP32 numbers they stand for.
+  Operand read_scaled(const Node& node, size_t operand, int value, const Format* target,
+                      ScaledCast cast, int32_t site) {
+    if (const auto rounding = rules_.at_site(site).rounding) cast.to.rounding = *rounding;
+    const bool is_parameter = graph_.parameter_of(node.inputs[operand]) != nullptr;
+    const int unscaled = builder_.read(value, is_parameter ? nullptr : target, policy_.rounding,
+                                       /*site=*/-1);
+    const Format* seen = cast.to.block != nullptr ? &find_format("fp32") : cast.to.element;
+    return {builder_.read_scaled(unscaled, cast, site), seen, /*by_rule=*/false, unscaled};
+  }
+  std::string forward_op(const Node& node) const {
+    return node.is_backward() ? graph_.node(node.forward_node).op : node.op;
+  }
+  // Whether [gemm] operand holds for the sums of an op, or of its backward partners.
+  bool is_gemm_operand_op(const std::string& forward_op) const {
+    return policy_.gemm_operand_ops.empty() || is_one_of(policy_.gemm_operand_ops, forward_op);
   }
   static bool is_factor(const Node& node, const OpDef& op, size_t operand) {
     if (op.is_factor != nullptr) return op.is_factor(node, operand);
@@ -153,8 +230,9 @@ class Lowering {
       roundings.push_back(std::move(rounding));
     }
     Instruction& run = builder_.add_op(node, std::move(inputs), std::move(roundings));
-    run.gemm_accumulator = wide_enough(policy_.gemm_accumulator, compute);
-    run.reduce_accumulator = wide_enough(policy_.reduce_accumulator, compute);
+    const Format* sums = sum_format(node, op, compute);
+    run.gemm_accumulator = wide_enough(policy_.gemm_accumulator, sums);
+    run.reduce_accumulator = wide_enough(policy_.reduce_accumulator, sums);
     if (!op.has_gemm_accumulator) return;
     const Accumulator* by_rule = rules_.accumulator(node, forward_op);
     if (by_rule != nullptr) run.gemm_accumulator = by_rule;
@@ -170,6 +248,12 @@ class Lowering {
     const auto b = static_cast<size_t>(op.product_operands.at(1));
     const AccumulatorChoice choice =
         choose_accumulator(policy_, *run.gemm_accumulator, by_rule, *seen.at(a), *seen.at(b));
+    if (const BlockFormat* block = block_format_among(run.inputs);
+        block != nullptr && policy_.hardware != nullptr && !policy_.hardware->runs_other_sums) {
+      unit_problems_["no accumulator of " + std::string(policy_.hardware->name) +
+                     " models products of " + block->name]
+          .push_back(layer_of(graph_, node) + " " + node.op);
+    }
     if (!choice.problem.empty()) {
       unit_problems_[choice.problem].push_back(layer_of(graph_, node) + " " + node.op);
     }
@@ -179,6 +263,17 @@ class Lowering {
     run.factor_formats[a] = choice.a;
     run.factor_formats[b] = choice.b;
   }
+  // The block format of some scaled factor, or null.
+  const BlockFormat* block_format_among(const std::vector<int>& values) {
+    const Program& program = builder_.program();
+    for (const int v : values) {
+      const int cast = program.values[v].scaled_cast;
+      if (cast >= 0 && program.scaled_casts[cast].to.block != nullptr) {
+        return program.scaled_casts[cast].to.block;
+      }
+    }
+    return nullptr;
+  }
   // An op that a rule makes compute in FP32 does not sum in FP16.
   const Accumulator* wide_enough(const Accumulator* accumulator, const Format* compute) const {
     if (compute == nullptr || contains(*accumulator->format, *compute)) return accumulator;
@@ -186,8 +281,8 @@ class Lowering {
   }
 
   // --- forward ---
-  CastClass class_of(const OpDef& op) const {
-    if (policy_.low == nullptr) return CastClass::kFollow;
+  CastClass class_of(const OpDef& op, bool autocast) const {
+    if (policy_.low == nullptr || !autocast) return CastClass::kFollow;
     const auto listed = policy_.op_class.find(std::string(op.name));
     if (listed != policy_.op_class.end()) return listed->second;
     return policy_.unlisted.value_or(op.cast_class);
@@ -201,9 +296,10 @@ class Lowering {
   }
 
   // What the node's class casts its operands to and gives its output; null: follow the operands.
-  const Format* class_format(const Node& node, const OpDef& op, const Format* compute) const {
+  const Format* class_format(const Node& node, const OpDef& op, const Format* compute,
+                             bool autocast) const {
     if (compute != nullptr) return compute;
-    switch (class_of(op)) {
+    switch (class_of(op, autocast)) {
       case CastClass::kLowPrecision:
         return policy_.low;
       case CastClass::kFp32:
@@ -211,7 +307,9 @@ class Lowering {
       case CastClass::kPromote: {
         const Format* widest = policy_.low;
         for (const std::string& input : node.inputs) {
-          if (const Format* format = stored_format(input)) widest = wider(widest, format);
+          const Format* border = border_format(node, input);
+          const Format* format = stored_format(input);
+          if (format != nullptr) widest = wider(widest, border != nullptr ? border : format);
         }
         return widest;
       }
@@ -225,53 +323,121 @@ class Lowering {
     const OpDef& op = find_op(node.op);
     const Format* compute = rules_.compute(node);
     const Format* own = own_format(node, op);
-    const Format* target = own != nullptr ? nullptr : class_format(node, op, compute);
+    const bool autocast = !rules_.autocast_off(node);
+    const Format* target = own != nullptr ? nullptr : class_format(node, op, compute, autocast);
     Operands& used = operands_[node.id];
+    const Format* first = target != nullptr ? target : followed(node, op, formats_inside(node));
+    std::vector<int> inputs;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const int value = builder_.stored(node.inputs[i]);
-      const Format* cast_to = is_state(op, i) ? nullptr : target;
+      const Format* cast_to = nullptr;
+      if (!is_state(node, op, i)) {
+        cast_to = target != nullptr ? target : border_format(node, node.inputs[i]);
+        if (cast_to == nullptr && own == nullptr) cast_to = category_cast(node, op, i, first);
+      }
       used.format.push_back(cast_to != nullptr && builder_.format_of(value) != nullptr
                                 ? cast_to
                                 : builder_.format_of(value));
       const Operand operand = read_operand(node, i, value, value, cast_to,
                                            is_factor(node, op, i) && compute == nullptr);
-      used.value.push_back(operand.value);
-      used.seen.push_back(operand.seen);
+      inputs.push_back(operand.value);
+      used.value.push_back(operand.unscaled >= 0 ? operand.unscaled : operand.value);
+      used.seen.push_back(seen_inside(node, op, i, operand));
     }
     std::vector<const Format*> formats;
-    const Format* first = target != nullptr ? target : followed(op, used.format);
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       formats.push_back(
           k == 0 && own != nullptr ? own : extra_output_format(node, op, k, compute, first));
     }
+    if (!autocast) check_region(node, op, used);
     compute_[node.id] = compute;
-    add_op(node, op, used.value, used.seen, formats, compute, node.op);
+    scale_of_[node.id] = rules_.loss_scale(node);
+    add_op(node, op, std::move(inputs), used.seen, formats, compute, node.op);
+  }
+
+  // Without autocast torch has no sum of products of two formats.
+  void check_region(const Node& node, const OpDef& op, const Operands& used) {
+    if (!op.has_gemm_accumulator) return;
+    const auto a = static_cast<size_t>(op.product_operands.at(0));
+    const auto b = static_cast<size_t>(op.product_operands.at(1));
+    if (used.format.at(a) == used.format.at(b)) return;
+    region_problems_.push_back(layer_of(graph_, node) + " " + node.op + ": " +
+                               used.format[a]->name + " x " + used.format[b]->name);
   }
 
   // Running statistics pass through an op in their buffer's format, whatever the op's class.
-  static bool is_state(const OpDef& op, size_t operand) {
-    return std::find(op.output_follows.begin(), op.output_follows.end(),
-                     static_cast<int>(operand)) != op.output_follows.end();
+  static bool is_state(const Node& node, const OpDef& op, size_t operand) {
+    const std::vector<int> follows = output_follows_of(op, node);
+    return std::find(follows.begin(), follows.end(), static_cast<int>(operand)) != follows.end();
   }
 
-  // The promotion of the operands that decide; FP32 when there is none (all integers).
-  const Format* followed(const OpDef& op, const std::vector<const Format*>& formats) const {
-    const Format* widest = nullptr;
-    for (size_t i = 0; i < formats.size(); ++i) {
-      const bool decides = op.follow_operands.empty() ||
-                           std::find(op.follow_operands.begin(), op.follow_operands.end(),
-                                     static_cast<int>(i)) != op.follow_operands.end();
-      if (decides && formats[i] != nullptr) widest = wider(widest, formats[i]);
+  std::vector<const Format*> formats_inside(const Node& node) const {
+    std::vector<const Format*> formats;
+    for (const std::string& input : node.inputs) {
+      const Format* stored = stored_format(input);
+      const Format* border = stored != nullptr ? border_format(node, input) : nullptr;
+      formats.push_back(border != nullptr ? border : stored);
     }
-    return widest != nullptr ? widest : container_;
+    return formats;
+  }
+
+  static bool decides(const OpDef& op, size_t operand) {
+    return op.follow_operands.empty() ||
+           std::find(op.follow_operands.begin(), op.follow_operands.end(),
+                     static_cast<int>(operand)) != op.follow_operands.end();
+  }
+  bool is_number(const Node& node, size_t operand) const {  // of no dimension
+    return graph_.type_of(node.inputs[operand]).shape.empty();
+  }
+
+  // The promotion of the operands that decide: those with dimensions, as in torch, or, where there
+  // are none, the single numbers. FP32 when there is none at all (all integers).
+  const Format* followed(const Node& node, const OpDef& op,
+                         const std::vector<const Format*>& formats) const {
+    const Format *widest = nullptr, *widest_number = nullptr;
+    for (size_t i = 0; i < formats.size(); ++i) {
+      if (!decides(op, i) || formats[i] == nullptr) continue;
+      const Format*& of_kind = is_number(node, i) ? widest_number : widest;
+      of_kind = wider(of_kind, formats[i]);
+    }
+    if (widest != nullptr) return widest;
+    return widest_number != nullptr ? widest_number : container_;
+  }
+
+  // A number wider than what the operands with dimensions promote to is read in their format.
+  const Format* category_cast(const Node& node, const OpDef& op, size_t operand,
+                              const Format* promoted) const {
+    const Format* format = stored_format(node.inputs[operand]);
+    const bool is_wider = format != nullptr && !contains(*promoted, *format);
+    return is_wider && decides(op, operand) && is_number(node, operand) ? promoted : nullptr;
+  }
+
+  // The format the op computes with: what it reads, unless it widens that first.
+  const Format* seen_inside(const Node& node, const OpDef& op, size_t operand,
+                            const Operand& read) const {
+    if (read.seen == nullptr || op.computes_wide == nullptr || !op.computes_wide(node)) {
+      return read.seen;
+    }
+    const Format* fp32 = &find_format("fp32");
+    const bool narrowed = is_factor(node, op, operand) && is_gemm_operand_op(node.op);
+    const Format* factor = narrowed ? policy_.gemm_operand : nullptr;
+    return factor != nullptr && !contains(*factor, *fp32) ? factor : wider(read.seen, fp32);
+  }
+  // The format whose values an op's sums must hold: a rule's, FP32 where it widens, or null.
+  static const Format* sum_format(const Node& node, const OpDef& op, const Format* compute) {
+    if (compute != nullptr || op.computes_wide == nullptr || !op.computes_wide(node)) {
+      return compute;
+    }
+    return &find_format("fp32");
   }
 
   const Format* extra_output_format(const Node& node, const OpDef& op, size_t k,
                                     const Format* compute, const Format* first) const {
     constexpr int kAccumulatorFormat = -2;
-    const int follows = k < op.output_follows.size() ? op.output_follows[k] : -1;
+    const std::vector<int> all = output_follows_of(op, node);
+    const int follows = k < all.size() ? all[k] : -1;
     if (follows == kAccumulatorFormat) {
-      return wide_enough(policy_.reduce_accumulator, compute)->format;
+      return wide_enough(policy_.reduce_accumulator, sum_format(node, op, compute))->format;
     }
     return follows >= 0 ? stored_format(node.inputs.at(static_cast<size_t>(follows))) : first;
   }
@@ -300,11 +466,12 @@ class Lowering {
     const Node& forward = graph_.node(node.forward_node);
     const Operands& used = operands_.at(forward.id);
     const Format* compute = compute_.at(forward.id);
+    const double scale = scale_of_.at(forward.id);
     std::vector<int> inputs;
     std::vector<const Format*> input_formats, seen;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const std::string& id = node.inputs[i];
-      const int original = builder_.stored(id);
+      const int original = is_gradient(id) ? scaled(id, scale) : builder_.stored(id);
       int value = original;
       const Format* target = nullptr;
       const auto saved = std::find(forward.inputs.begin(), forward.inputs.end(), id);
@@ -317,18 +484,38 @@ class Lowering {
                                            is_factor(node, op, i) && compute == nullptr);
       inputs.push_back(operand.value);
       // A saved operand is computed with as the forward op did, unless a rule casts it anew.
-      const bool as_saved = saved != forward.inputs.end() && !operand.by_rule;
+      const bool as_saved =
+          saved != forward.inputs.end() && !operand.by_rule && operand.unscaled < 0;
       seen.push_back(as_saved ? used.seen[static_cast<size_t>(saved - forward.inputs.begin())]
-                              : operand.seen);
+                              : seen_inside(node, op, i, operand));
       input_formats.push_back(target != nullptr ? target : builder_.format_of(value));
     }
     std::vector<const Format*> formats;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
-      const Format* first = formats.empty() ? followed(op, input_formats) : formats.front();
+      const Format* first = formats.empty() ? followed(node, op, input_formats) : formats.front();
       const Format* own = gradient_format(node, k, forward, used);
       formats.push_back(own != nullptr ? own : extra_output_format(node, op, k, compute, first));
     }
     add_op(node, op, std::move(inputs), seen, formats, compute, forward.op);
+    keep_scale(node, scale);
+  }
+
+  // A gradient with the extra factor of the layer that reads it.
+  int scaled(const std::string& id, double scale) {
+    const int value = builder_.stored(id);
+    const double factor = scale / scale_of_value(id);
+    return factor == 1 ? value : builder_.rescale(value, factor, builder_.format_of(value));
+  }
+  double scale_of_value(const std::string& id) const {
+    const auto found = scale_of_.find(split_value_id(id).first);
+    return found == scale_of_.end() ? 1 : found->second;
+  }
+  void keep_scale(const Node& node, double scale) {
+    scale_of_[node.id] = scale;
+    if (scale == 1) return;
+    for (const Site& site : sites_.sites) {
+      if (site.node == node.id) builder_.program().site_factors[site.id] = scale;
+    }
   }
 
   // The format in which `forward` gave the output that `gradient` belongs to.
@@ -356,6 +543,15 @@ class Lowering {
   // Adding up the parts of one gradient.
   void lower_join(const Node& node) {
     const std::string& of = node.gradient_of.front();
+    // Inside a layer with a loss scale of its own gradients stay scaled; those of a parameter as
+    // long as all its consumers agree.
+    double scale = scale_of_value(of);
+    if (graph_.parameter_of(of) != nullptr) {
+      scale = scale_of_value(node.inputs.front());
+      for (const std::string& id : node.inputs) {
+        if (scale_of_value(id) != scale) scale = 1;
+      }
+    }
     const Format* target = stored_format(of);
     if (graph_.parameter_of(of) != nullptr) {
       const Format* shared = stored_format(node.inputs.front());
@@ -366,10 +562,11 @@ class Lowering {
     }
     std::vector<int> inputs;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const int value = builder_.stored(node.inputs[i]);
+      const int value = scaled(node.inputs[i], scale);
       inputs.push_back(read_operand(node, i, value, value, target, /*is_factor=*/false).value);
     }
     add_op(node, find_op(node.op), std::move(inputs), {}, {target}, nullptr, node.op);
+    keep_scale(node, scale);
   }
 
   // --- results ---
@@ -380,7 +577,11 @@ class Lowering {
       program.results["output:" + name] = builder_.stored(id);
     }
     for (const auto& [name, id] : graph_.gradients) {
-      program.results["grad:" + name] = builder_.stored(id);
+      // What a layer's own loss scale multiplied is divided in the parameter's format.
+      const double scale = scale_of_value(id);
+      const int value = builder_.stored(id);
+      program.results["grad:" + name] =
+          scale == 1 ? value : builder_.rescale(value, 1 / scale, stored_format("p:" + name));
     }
     for (const Mutation& m : graph_.mutations) {
       program.results["mutation:" + m.buffer] = builder_.stored(m.value);
@@ -403,7 +604,14 @@ class Lowering {
           "`lockstep list accumulators` tells them; without the accumulator `lockstep explain` "
           "shows every sum's factors");
     }
-    if (!graph_.gradients.empty()) rules_.report_unused(problems);
+    for (const std::string& problem : region_problems_) {
+      problems.add(problem + " in a region without autocast, which torch refuses",
+                   "compute = \"fp32\" casts the operands as well, like x.float() in the region");
+    }
+    if (!graph_.gradients.empty()) {
+      rules_.report_unused(problems);
+      scaled_.report_unused(problems);
+    }
     for (const Mutation& m : graph_.mutations) {
       const Format *value = stored_format(m.value), *buffer = stored_format("b:" + m.buffer);
       if (value == nullptr || contains(*buffer, *value)) continue;
@@ -418,11 +626,16 @@ class Lowering {
   const SiteTable& sites_;
   const Policy& policy_;
   RuleBook rules_;
+  ScaledFactors scaled_;
   const Format* container_;
   ProgramBuilder builder_;
   std::map<std::string, Operands> operands_;      // forward node id ->
   std::map<std::string, const Format*> compute_;  // forward node id -> compute rule or null
+  std::map<std::string, double> scale_of_;        // node id -> extra factor of its gradients
   std::map<std::string, std::vector<std::string>> unit_problems_;  // problem -> sums that have it
+  std::vector<std::string> region_problems_;
+  std::set<std::string> kept_;     // parameters and buffers that stay in FP32, by value id
+  std::set<std::string> model_;    // nodes (and externals) that feed a loss op, by id
   bool policy_unit_used_ = false;  // some sum uses [gemm] accumulator itself
 };
 

@@ -10,6 +10,8 @@
 //   gradient add    in the format of the value it is the gradient of (a parameter used in one
 //   format
 //                   only: in that format, as torch sums on the cached cast)
+//   scaled factor   ([scaling]) the operand as its class casts it, a parameter as it is stored, is
+//                   multiplied by its scale and rounded; block formats once per axis of summation
 // A value is cast to a format once per step; later consumers reuse the cast.
 #pragma once
 
@@ -19,6 +21,7 @@
 
 #include "src/graph/ir.h"
 #include "src/graph/policy.h"
+#include "src/graph/scaled_cast.h"
 #include "src/graph/site.h"
 
 namespace lockstep {
@@ -28,6 +31,8 @@ struct ProgramValue {
   std::string graph_value;  // id in the step graph
   TensorType type;
   const Format* format;  // null for integers
+  // Made by this one of Program::scaled_casts: it holds the scaled numbers; -1: not scaled.
+  int scaled_cast = -1;
 };
 
 // What happens to one output of an op, or to a cast's result.
@@ -38,7 +43,7 @@ struct ValueRounding {
 };
 
 enum class InstructionKind : uint8_t {
-  kCast,     // inputs[0] rounded into outputs[0]
+  kCast,     // inputs[0], times a factor, rounded into outputs[0]
   kOp,       // runs the node, then rounds each output in place
   kObserve,  // statistics of inputs[0] as it is, for operand sites that no cast feeds
 };
@@ -53,6 +58,10 @@ struct Instruction {
   // kOp with sums of products: the formats in which the accumulator reads the inputs, by index;
   // null for what is no factor.
   std::vector<const Format*> factor_formats = {};
+  float factor = 1;  // kCast: a power of two that multiplies before the rounding
+  // kCast: one of Program::scaled_casts, or -1. An op that reads such values has their scales
+  // divided out of its sums of products.
+  int scaled_cast = -1;
   int32_t accumulator_site = -1;  // measured only where the accumulator is not the container's own
 };
 
@@ -62,6 +71,10 @@ struct Program {
   std::map<std::string, int> external;    // inputs, parameters, buffers, seed -> program value
   // "loss", "output:NAME", "grad:PARAMETER", "mutation:BUFFER" -> program value
   std::map<std::string, int> results;
+  // Where a rule's loss_scale multiplies gradients beyond the loss scale: site -> factor.
+  std::map<int32_t, double> site_factors;
+  FactorScaling scaling;  // the policy's, for scaled_casts
+  std::vector<ScaledCast> scaled_casts;
 };
 
 // `step` is a step graph, or a forward graph (evaluation); `sites` is its own table, as make_sites
@@ -75,5 +88,14 @@ Program lower(const Graph& step, const SiteTable& sites, const Policy& policy,
 
 // One line per op, its operands below each other with the casts that feed them.
 std::string to_text(const Program& program, const Graph& step, const SiteTable& sites);
+
+// The same for programs to read:
+//   {"model": "lenet", "values": {"p:fc.weight": "fp32", "n3": "fp16", "in1": "int", ...},
+//    "ops": [{"node": "n3", "layer": "fc", "op": "linear", "backward": false,
+//             "inputs": [{"value": "n2", "as": "fp16"}, ...],
+//             "outputs": [{"value": "n3", "format": "fp16"}, ...], "accumulator": "fp32_fused"}]}
+// "as" is the format the value is read in, after any cast; "values" holds what stands between
+// steps. "accumulator" is absent where an op sums no products.
+std::string to_json(const Program& program, const Graph& step);
 
 }  // namespace lockstep

@@ -49,6 +49,19 @@ const Format* RuleBook::compute(const Node& forward) {
   return format;
 }
 
+bool RuleBook::autocast_off(const Node& forward) {
+  bool off = false;
+  for (size_t i = 0; i < policy_.rules.size(); ++i) {
+    const PolicyRule& rule = policy_.rules[i];
+    if (!rule.autocast_off || !glob_match(rule.layer, layer_of(graph_, forward)) ||
+        !glob_match(rule.op, forward.op)) {
+      continue;
+    }
+    used_[i] = off = true;
+  }
+  return off;
+}
+
 const Accumulator* RuleBook::accumulator(const Node& node, const std::string& forward_op) {
   const Accumulator* accumulator = nullptr;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
@@ -61,6 +74,20 @@ const Accumulator* RuleBook::accumulator(const Node& node, const std::string& fo
     accumulator = rule.accumulator;
   }
   return accumulator;
+}
+
+double RuleBook::loss_scale(const Node& forward) {
+  double scale = 1;
+  for (size_t i = 0; i < policy_.rules.size(); ++i) {
+    const PolicyRule& rule = policy_.rules[i];
+    if (!rule.loss_scale || !glob_match(rule.layer, layer_of(graph_, forward)) ||
+        !glob_match(rule.op, forward.op)) {
+      continue;
+    }
+    used_[i] = true;
+    scale = *rule.loss_scale;
+  }
+  return scale;
 }
 
 RuleBook::SiteRule RuleBook::at_site(int32_t site) {
@@ -85,7 +112,8 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
   std::set<std::string> layers, ops_there, roles_there;
   for (const Node& node : graph_.nodes) {
     layers.insert(layer_of(graph_, node));
-    const bool forward_only = rule.compute != nullptr;
+    const bool forward_only =
+        rule.compute != nullptr || rule.autocast_off || rule.loss_scale.has_value();
     if (glob_match(rule.layer, layer_of(graph_, node)) && !(forward_only && node.is_backward())) {
       ops_there.insert(node.op);
     }
@@ -100,11 +128,12 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
   const bool op_there = std::any_of(ops_there.begin(), ops_there.end(),
                                     [&](const std::string& op) { return glob_match(rule.op, op); });
   if (!op_there) {
-    return (rule.compute != nullptr ? "forward ops there: " : "ops there: ") + listed(ops_there);
+    const bool forward_only = rule.compute != nullptr || rule.autocast_off || rule.loss_scale;
+    return (forward_only ? "forward ops there: " : "ops there: ") + listed(ops_there);
   }
   if (rule.accumulator != nullptr) return "no op there has a sum of products";
   for (const Site& site : sites_.sites) {
-    if (site.point != Point::kAccumulator && !site.node.starts_with("optimizer:") &&
+    if (site.point != Point::kAccumulator && is_in_graph(site) &&
         glob_match(rule.layer, site.layer) && glob_match(rule.op, site.op)) {
       roles_there.insert(std::string(to_string(site.role)) + " " +
                          std::string(to_string(site.point)));

@@ -20,9 +20,13 @@ class RuleBook {
 
   // The compute format of a forward node, or null.
   const Format* compute(const Node& forward);
+  // Whether a forward node is in an autocast-disabled region.
+  bool autocast_off(const Node& forward);
   // The accumulator of a node with sums of products, or null. A backward node is also matched by
   // its forward partner's op.
   const Accumulator* accumulator(const Node& node, const std::string& forward_op);
+  // By how much a forward node's backward partners scale gradients beyond the loss scale, or 1.
+  double loss_scale(const Node& forward);
   struct SiteRule {
     const Format* format = nullptr;
     std::optional<Rounding> rounding;

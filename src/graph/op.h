@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "emulation/accumulator_health.h"
 #include "emulation/kernel_set.h"
 #include "src/core/tensor.h"
 #include "src/graph/ir.h"
@@ -49,12 +50,16 @@ struct OpCall {
   // For what an op rounds between its own parts (a hidden state from one time step to the next):
   // the rounding of output 0. Without a format: the container's own, nothing to round.
   QuantizeSpec inner = {};
+  // Where not null: some outputs of the sums of products are summed again, exactly (not in the
+  // truth lane, whose products are not exact in double).
+  AccumulatorHealth* health = nullptr;
 };
 
 // The extents of a sum of products: `count` independent ones, C (M,N) = A (M,K) B (K,N). A
-// convolution is the product that its im2col form is.
+// convolution is the product that its im2col form is, and has channels, per group, beside.
 struct ProductShape {
   int64_t count = 1, m = 0, n = 0, k = 0;
+  int64_t in_channels = 0, out_channels = 0;
 };
 
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
@@ -69,10 +74,11 @@ struct OpDef {
   // kFollow: operands whose formats decide the output's (empty: all floating operands). E.g.
   // batch_norm follows operand 0 alone.
   std::vector<int> follow_operands = {};
-  // Outputs beyond the first that keep the reduce accumulator's format (saved statistics) or the
-  // format of the operand given here (running statistics follow their buffer); -1: as output 0.
-  std::vector<int> output_follows =
-      {};  // per output: operand index, -1 as output 0, -2 accumulator
+  // Per output: -1 as output 0, -2 the reduce accumulator's format (saved statistics), else the
+  // operand whose format it keeps (running statistics follow their buffer).
+  std::vector<int> output_follows = {};
+  // Where that depends on the node; null: output_follows says it. Read by output_follows_of.
+  std::vector<int> (*node_follows)(const Node& node) = nullptr;
   std::vector<std::string_view> attributes = {};  // names it understands
   // Output types from operand types; throws InputError naming node, value and constraint.
   std::vector<TensorType> (*infer)(const Node& node, std::span<const TensorType> inputs);
@@ -85,6 +91,9 @@ struct OpDef {
   // Where it depends on the node which operands are factors; null: product_operands says it. The
   // first two of product_operands decide which unit of a hardware target sums in either case.
   bool (*is_factor)(const Node& node, size_t operand) = nullptr;
+  // By product operand, seen as a matrix (all extents but the last; the last): the axis that its
+  // products are summed over. Empty: the factors are no such matrices.
+  std::vector<int> sum_axes = {};
   // Output 0, or what sums_ready shows, is the bare sums, which an accumulator site measures.
   // False: roundings lie between the sums and the outputs (a recurrent layer); there is no such
   // site.
@@ -98,10 +107,28 @@ struct OpDef {
   // The attribute that names output 0's format in every lane but the truth lane; its operand is
   // then read as it is. Empty: the cast class decides.
   std::string_view format_attribute = {};
+  // The attribute with a number that the op itself writes into its output (a masked score's -inf).
+  std::string_view fill_attribute = {};
+  // Elements of the operands appear in the output, moved, scaled or added up: an infinity that the
+  // graph means (a mask) is meant there, too.
+  bool keeps_masks = false;
+  // True: whatever the operands are stored in, the op computes in FP32 up to its outputs, products
+  // included (attention that widens FP16 and BF16 first). Null: no node of it does.
+  bool (*computes_wide)(const Node& node) = nullptr;
+  // Bytes of an element of its integer outputs where frameworks keep them: masks 1, indices 8.
+  int integer_bytes = 4;
+  // A training loss. What feeds one is the model, all other forward ops are the loss: a policy's
+  // [model] borders lie between them.
+  bool is_loss = false;
 };
 
 std::span<const OpDef> ops();
 const OpDef& find_op(std::string_view name);  // Throws: InputError with a did-you-mean
+
+// OpDef::output_follows of this node.
+inline std::vector<int> output_follows_of(const OpDef& op, const Node& node) {
+  return op.node_follows != nullptr ? op.node_follows(node) : op.output_follows;
+}
 
 // Attribute access with a default; throws std::logic_error on a wrong type.
 int64_t int_attribute(const Node& node, std::string_view name, int64_t fallback);

@@ -95,6 +95,23 @@ bool answers_to(const Policy& policy, const std::string& name) {
 
 }  // namespace
 
+bool Policy::has_master(const Format* format) const {
+  return master_weights && format == weight;
+}
+
+const Format* Policy::arithmetic_of(const Format* format) const {
+  return format == weight ? optimizer_arithmetic : format;
+}
+
+const Format* Policy::state_of(const Format* format) const {
+  return format == weight ? optimizer_state : format;
+}
+
+const Format* Policy::update_of(const Format* format) const {
+  const bool is_rounded = optimizer_steps == OptimizerSteps::kElementary || format != weight;
+  return is_rounded ? arithmetic_of(format) : &find_format("fp32");
+}
+
 std::string Policy::label() const {
   return version.empty() ? name : name + ":" + version;
 }

@@ -2,6 +2,8 @@
 // was: at its default, or as the policy it extends has it. docs/policy.md lists the same keys.
 #include "src/graph/policy_parse.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,9 +11,11 @@
 #include <limits>
 #include <sstream>
 
+#include "src/core/text.h"
+#include "src/graph/factor_scaling_parse.h"
+#include "src/graph/foreign_op_names.h"
 #include "src/graph/site.h"
 #include "src/graph/toml_table.h"
-#include "src/graph/torch_op_names.h"
 
 namespace lockstep {
 namespace {
@@ -34,13 +38,13 @@ bool is_glob(std::string_view text) {
   return text.find_first_of("*?") != std::string_view::npos;
 }
 
-// What a policy file may name in its lists: forward ops, and torch's names for them.
-std::vector<std::string> listable_ops() {
+// What a policy file may name in its lists: forward ops, and the other system's names for them.
+std::vector<std::string> listable_ops(OpNames system) {
   std::vector<std::string> names;
   for (const OpDef& op : ops()) {
     if (op.vjp != nullptr) names.emplace_back(op.name);
   }
-  for (const TorchOpName& row : torch_op_names()) names.emplace_back(row.torch);
+  for (const OpName& row : foreign_op_names(system)) names.emplace_back(row.foreign);
   return names;
 }
 
@@ -55,10 +59,13 @@ class PolicyReader {
     read_base(root);
     read_identity(root);
     if (auto t = root.table("storage")) read_storage(*t);
+    if (auto t = root.table("model")) read_model(*t);
     if (auto t = root.table("autocast")) read_autocast(*t);
     if (auto t = root.table("gemm")) read_gemm(*t);
+    if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t);
     if (auto t = root.table("optimizer")) read_optimizer(*t);
+    if (auto t = root.table("all_reduce")) read_all_reduce(*t);
     if (auto t = root.table("loss_scale")) read_loss_scale(*t);
     for (TomlTable& t : root.tables("rule")) read_rule(t);
     root.finish();
@@ -191,6 +198,25 @@ class PolicyReader {
         table.problem("stream", "= " + std::to_string(*stream) + ": must be in 0..2^32-1");
       }
     }
+    read_ops(table, "keep_fp32", policy_.keep_fp32);
+    table.finish();
+  }
+
+  // A list of forward ops. An empty list undoes what the extended policy says.
+  void read_ops(TomlTable& table, std::string_view key, std::vector<std::string>& ops) {
+    if (!table.has(key)) return;
+    ops.clear();
+    for (const auto& item : table.texts(key)) {
+      if (!check_listed_op(table, key, item)) continue;
+      for (std::string& op : lockstep_op_names(OpNames::kTorch, item.text)) {
+        ops.push_back(std::move(op));
+      }
+    }
+  }
+
+  void read_model(TomlTable& table) {
+    read_format(table, "input", policy_.model_input, /*none_allowed=*/true);
+    read_format(table, "output", policy_.model_output, /*none_allowed=*/true);
     table.finish();
   }
 
@@ -207,18 +233,21 @@ class PolicyReader {
           throw InputError("unknown class of ops", did_you_mean(name, keys));
         },
         [&](CastClass found) { policy_.unlisted = found; });
+    OpNames names = OpNames::kTorch;
+    read_name(table, "names", find_op_names, [&](OpNames found) { names = found; });
     std::map<std::string, std::string_view> listed;  // op -> list it stands in, in this file
     for (const OpListKey& list : kOpLists) {
       for (const auto& item : table.texts(list.key)) {
-        const std::string op = lockstep_op_name(item.text);
-        if (!source_.is_preset && !check_listed_op(table, list.key, item)) continue;
-        const auto [where, is_new] = listed.emplace(op, list.key);
-        if (!is_new && where->second != list.key) {
-          table.problem_at(item.line, list.key,
-                           "has '" + item.text + "', which " + std::string(where->second) +
-                               " has, too: an op belongs to one class");
+        if (!source_.is_preset && !check_listed_op(table, list.key, item, names)) continue;
+        for (const std::string& op : lockstep_op_names(names, item.text)) {
+          const auto [where, is_new] = listed.emplace(op, list.key);
+          if (!is_new && where->second != list.key) {
+            table.problem_at(item.line, list.key,
+                             "has '" + item.text + "', which " + std::string(where->second) +
+                                 " has, too: an op belongs to one class");
+          }
+          policy_.op_class[op] = list.cast_class;
         }
-        policy_.op_class[op] = list.cast_class;
       }
     }
     table.finish();
@@ -228,9 +257,10 @@ class PolicyReader {
     }
   }
 
-  bool check_listed_op(TomlTable& table, std::string_view list, const TomlTable::Item& item) {
-    const std::vector<std::string> names = listable_ops();
-    const std::string op = lockstep_op_name(item.text);
+  bool check_listed_op(TomlTable& table, std::string_view list, const TomlTable::Item& item,
+                       OpNames system = OpNames::kTorch) {
+    const std::vector<std::string> names = listable_ops(system);
+    const std::string op = lockstep_op_names(system, item.text).front();
     if (std::find(names.begin(), names.end(), op) != names.end()) return true;
     table.problem_at(item.line, list, "has '" + item.text + "': no such forward op",
                      did_you_mean(item.text, names));
@@ -240,6 +270,10 @@ class PolicyReader {
   void read_gemm(TomlTable& table) {
     read_format(table, "operand", policy_.gemm_operand, /*none_allowed=*/true);
     read_rounding(table, "operand_rounding", policy_.gemm_operand_rounding);
+    read_ops(table, "operand_ops", policy_.gemm_operand_ops);
+    if (table.has("operand_ops") && policy_.gemm_operand == nullptr) {
+      table.problem("operand_ops", "has no effect: operand is none", "set operand = \"tf32\"");
+    }
     // Said by the user's own file, it holds on hardware that would truncate, too.
     if (!source_.is_preset && table.has("operand_rounding")) {
       policy_.tf32_input = policy_.gemm_operand_rounding;
@@ -301,6 +335,8 @@ class PolicyReader {
     read_format(table, "master", policy_.master);
     read_format(table, "arithmetic", policy_.optimizer_arithmetic);
     read_format(table, "state", policy_.optimizer_state);
+    read_name(table, "steps", find_steps,
+              [&](OptimizerSteps found) { policy_.optimizer_steps = found; });
     read_name(table, "update_rounding", find_update_rounding,
               [&](UpdateRounding found) { policy_.update_rounding = found; });
     table.finish();
@@ -320,6 +356,31 @@ class PolicyReader {
     }
   }
 
+  void read_all_reduce(TomlTable& table) {
+    AllReduce& reduce = policy_.all_reduce;
+    read_format(table, "format", reduce.format, /*none_allowed=*/true);
+    const auto one_of = [](const std::string& first, const std::string& second) {
+      return [first, second](const std::string& name) {
+        if (name == first || name == second) return name == first;
+        throw InputError("'" + name + "': must be " + first + " or " + second);
+      };
+    };
+    read_name(table, "order", one_of("ring", "tree"), [&](bool ring) {
+      reduce.order = ring ? AllReduce::Order::kRing : AllReduce::Order::kTree;
+    });
+    read_name(table, "divide", one_of("before", "after"),
+              [&](bool before) { reduce.divides_before = before; });
+    table.finish();
+  }
+
+  static OptimizerSteps find_steps(const std::string& name) {
+    if (name == "elementary") return OptimizerSteps::kElementary;
+    if (name == "torch") return OptimizerSteps::kTorch;
+    if (name == "torch_cpu") return OptimizerSteps::kTorchCpu;
+    throw InputError("steps '" + name + "': unknown",
+                     did_you_mean(name, {"elementary", "torch", "torch_cpu"}));
+  }
+
   static UpdateRounding find_update_rounding(const std::string& name) {
     if (name == "nearest_even") return UpdateRounding::kNearestEven;
     if (name == "stochastic") return UpdateRounding::kStochastic;
@@ -328,20 +389,32 @@ class PolicyReader {
                      did_you_mean(name, {"nearest_even", "stochastic", "kahan"}));
   }
 
-  // A positive number that FP32, which scalers compute in, can hold.
-  void read_factor(TomlTable& table, std::string_view key, double above, double below,
-                   double& value) {
-    const auto number = table.number(key);
+  // The loss is FP32: there a tiny factor is 0 and a huge one infinite.
+  void read_number(TomlTable& table, const LossScaleKey& key, double& value) {
+    const auto number = table.number(key.name);
     if (!number) return;
-    // Scalers compute in FP32, where a tiny number is 0 and a huge one infinite.
     const double held = static_cast<float>(*number);
-    if (held > above && held < below && std::isfinite(held)) {
+    const bool above = held > key.least || (key.least_allowed && *number == key.least);
+    const bool below = held < key.most || (key.most_allowed && *number == key.most);
+    if (above && below) {
       value = *number;
       return;
     }
-    const std::string text = "= " + shortest(*number) + ": must be above " + shortest(above) +
-                             " and below " + shortest(below) + ", in FP32";
-    table.problem(key, text);
+    table.problem(key.name,
+                  fmt::format("= {}: must be {} {} and {} {}, in FP32", shortest(*number),
+                              key.least_allowed ? "at least" : "above", shortest(key.least),
+                              key.most_allowed ? "at most" : "below", shortest(key.most)));
+  }
+  void read_number(TomlTable& table, const LossScaleKey& key, int64_t& value) {
+    const auto number = table.integer(key.name);
+    if (!number) return;
+    if (*number < 1) {
+      table.problem(key.name, "= " + std::to_string(*number) + ": must be at least 1");
+    }
+    value = *number;
+  }
+  void read_number(TomlTable& table, const LossScaleKey& key, bool& value) {
+    value = table.boolean(key.name).value_or(value);
   }
   static std::string shortest(double value) {
     std::ostringstream text;
@@ -349,30 +422,75 @@ class PolicyReader {
     return text.str();
   }
 
-  // The kind is looked up by whoever makes the scaler: the table of kinds lives with the lanes.
+  // A kind that the extended policy does not have begins with its own defaults.
   void read_loss_scale(TomlTable& table) {
     LossScaleSpec& spec = policy_.loss_scale;
-    if (auto kind = table.text("kind")) spec.kind = *kind;
-    const double above_fp32 = 2 * 0x1p127;  // 2^128: the first power of two that FP32 lacks
-    read_factor(table, "init_scale", 0, above_fp32, spec.init_scale);
-    read_factor(table, "growth_factor", 1, above_fp32, spec.growth_factor);
-    read_factor(table, "backoff_factor", 0, 1, spec.backoff_factor);
-    if (auto interval = table.integer("growth_interval")) {
-      if (*interval < 1) {
-        table.problem("growth_interval", "= " + std::to_string(*interval) + ": must be at least 1");
+    const LossScaler* scaler = &find_loss_scaler(spec.kind);
+    bool kind_is_known = !table.has("kind");
+    read_name(table, "kind", find_loss_scaler, [&](const LossScaler& found) {
+      if (scaler != &found) {
+        spec = found.defaults;
+        policy_.loss_scale_use = {};
       }
-      spec.growth_interval = *interval;
+      scaler = &found;
+      kind_is_known = true;
+    });
+    for (const LossScaleKey& key : loss_scale_keys()) {
+      std::visit([&](auto member) { read_number(table, key, spec.*member); }, key.member);
+      if (table.has(key.name) && kind_is_known && !scaler->knows(key.name)) {
+        refuse_key(table, key, *scaler);
+      }
     }
-    if (spec.kind == kNone) {
-      for (std::string_view key :
-           {"init_scale", "growth_factor", "backoff_factor", "growth_interval"}) {
-        if (table.has(key)) {
-          table.problem(key, "has no effect: kind is none",
-                        "set kind to static or torch-dynamic, or remove the key");
-        }
-      }
+    read_scale_use(table, kind_is_known ? scaler : nullptr);
+    if (spec.min_scale > std::min(spec.init_scale, spec.max_scale)) {
+      table.problem("min_scale",
+                    fmt::format("= {}: must be at most init_scale = {} and max_scale = {}",
+                                spec.min_scale, spec.init_scale, spec.max_scale));
     }
     table.finish();
+  }
+
+  // `scaler`: null where its kind is unknown.
+  void read_scale_use(TomlTable& table, const LossScaler* scaler) {
+    LossScaleUse& use = policy_.loss_scale_use;
+    use.replay = table.boolean("replay").value_or(use.replay);
+    if (const auto limit = table.integer("replay_limit")) {
+      use.replay_limit = *limit;
+      if (*limit < 2) {
+        table.problem("replay_limit", "= " + std::to_string(*limit) + ": must be at least 2",
+                      "the first attempt counts");
+      }
+      if (!use.replay) table.problem("replay_limit", "has no effect: replay is false");
+    }
+    const auto one_of = [](const std::string& normal, const std::string& other) {
+      return [normal, other](const std::string& name) {
+        if (name == normal || name == other) return name == other;
+        throw InputError("'" + name + "': must be " + normal + " or " + other);
+      };
+    };
+    read_name(table, "clip", one_of("after_unscale", "before_unscale"),
+              [&](bool before) { use.clip_before_unscale = before; });
+    read_name(table, "skip", one_of("step", "group"),
+              [&](bool by_group) { use.skip_by_group = by_group; });
+    if (scaler == nullptr) return;
+    const std::string kind = "kind is " + std::string(scaler->name);
+    if (scaler->check == LossScaler::Check::kNone) {
+      for (const std::string_view key : {"replay", "clip", "skip"}) {
+        if (table.has(key)) table.problem(key, "has no effect: " + kind);
+      }
+    } else if (use.replay && !scaler->knows("growth_interval")) {
+      table.problem("replay", "= true: " + kind + ", whose scale would overflow again",
+                    "choose a kind whose scale moves");
+    }
+  }
+
+  static void refuse_key(TomlTable& table, const LossScaleKey& key, const LossScaler& scaler) {
+    std::vector<std::string> kinds;
+    for (const LossScaler& other : loss_scalers()) {
+      if (other.knows(key.name)) kinds.emplace_back(other.name);
+    }
+    table.problem(key.name, "has no effect: kind is " + std::string(scaler.name),
+                  "kinds that take it: " + join(kinds, ", "));
   }
 
   void read_rule(TomlTable& table) {
@@ -386,9 +504,17 @@ class PolicyReader {
     check_literal(table, "role", rule.role, [](const std::string& name) { find_role(name); });
     check_literal(table, "point", rule.point, [](const std::string& name) { find_point(name); });
     read_format(table, "compute", rule.compute);
+    if (const auto autocast = table.text("autocast")) {
+      rule.autocast_off = *autocast == "off";
+      if (!rule.autocast_off) table.problem("autocast", "= '" + *autocast + "': must be \"off\"");
+      if (policy_.low == nullptr) {
+        table.problem("autocast", "= \"off\" has no effect: the policy has no [autocast] format");
+      }
+    }
     read_format(table, "format", rule.format);
     read_name(table, "rounding", find_rounding, [&](Rounding found) { rule.rounding = found; });
     read_accumulator(table, rule.accumulator);
+    read_layer_scale(table, rule);
     table.finish();
     check_rule(table, rule);
     policy_.rules.push_back(std::move(rule));
@@ -404,21 +530,41 @@ class PolicyReader {
     }
   }
 
+  // Powers of two lose nothing on the way in and out but to overflow and underflow.
+  static void read_layer_scale(TomlTable& table, PolicyRule& rule) {
+    rule.loss_scale = table.number("loss_scale");
+    if (!rule.loss_scale) return;
+    constexpr double kLeast = 0x1p-64, kMost = 0x1p64;
+    const double scale = *rule.loss_scale;
+    if (scale >= kLeast && scale <= kMost && std::exp2(std::ilogb(scale)) == scale) return;
+    table.problem("loss_scale",
+                  "= " + shortest(scale) + ": must be a power of two from 2^-64 to 2^64");
+  }
+
   void check_rule(TomlTable& table, const PolicyRule& rule) {
-    const bool of_ops = table.has("compute") || table.has("accumulator");
+    const bool of_ops = table.has("compute") || table.has("accumulator") || table.has("autocast") ||
+                        table.has("loss_scale");
     const bool of_sites = table.has("format") || table.has("rounding");
     if (!of_ops && !of_sites) {
-      table.problem("", "sets nothing", "give compute, format, rounding or accumulator");
+      table.problem("", "sets nothing",
+                    "give compute, autocast, format, rounding, accumulator or loss_scale");
+    }
+    if (table.has("compute") && table.has("autocast")) {
+      table.problem("", "has compute and autocast: compute says the formats whatever the autocast",
+                    "remove one of them");
     }
     if (of_ops && of_sites) {
       table.problem("",
-                    "mixes compute or accumulator, which apply to ops, with format or rounding, "
-                    "which apply to single values",
+                    "mixes compute, autocast, accumulator or loss_scale, which apply to ops, with "
+                    "format or rounding, which apply to single values",
                     "write two rules");
     }
     if (of_ops && (table.has("role") || table.has("point"))) {
-      table.problem("", "has role or point, but compute and accumulator look at layer and op only",
-                    "remove role and point, or use format");
+      table.problem(
+          "",
+          "has role or point, but compute, autocast, accumulator and loss_scale look at layer and "
+          "op only",
+          "remove role and point, or use format");
     }
     if (of_sites && rule.point == to_string(Point::kAccumulator)) {
       table.problem("point", "= 'accumulator': a sum's format belongs to its accumulator",

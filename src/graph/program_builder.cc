@@ -41,6 +41,40 @@ int ProgramBuilder::read(int value, const Format* target, Rounding rounding, int
   return cast.outputs[0];
 }
 
+int ProgramBuilder::rescale(int value, double factor, const Format* format) {
+  const auto [found, is_new] = rescaled_.try_emplace({value, factor, format}, 0);
+  if (!is_new) return found->second;
+  const ProgramValue from = program_.values[value];
+  const int result = found->second = add_value(from.graph_value, from.type, format);
+  const auto [index, cast] = add_instruction(InstructionKind::kCast);
+  cast->inputs = {value};
+  cast->outputs = {result};
+  cast->roundings = {{format, Rounding::kNearestEven, {}}};
+  cast->factor = static_cast<float>(factor);
+  measured_by_[result] = index;
+  return result;
+}
+
+int ProgramBuilder::read_scaled(int value, const ScaledCast& cast, int32_t site) {
+  const auto [found, is_new] = scaled_casts_.try_emplace({value, cast.sameness()}, 0);
+  if (is_new) {
+    const ProgramValue from = program_.values[value];
+    const int result = add_value(from.graph_value, from.type, cast.to.element);
+    const int place = static_cast<int>(program_.scaled_casts.size());
+    program_.scaled_casts.push_back(cast);
+    program_.values[result].scaled_cast = place;
+    const auto [index, added] = add_instruction(InstructionKind::kCast);
+    added->inputs = {value};
+    added->outputs = {result};
+    added->roundings = {{cast.to.element, cast.to.rounding, {}}};
+    added->scaled_cast = place;
+    found->second = index;
+  }
+  Instruction& made = program_.instructions[found->second];
+  if (site >= 0) made.roundings[0].sites.push_back(site);
+  return made.outputs[0];
+}
+
 // What no further cast feeds is measured on the cast that made it, or by an observation of its own.
 void ProgramBuilder::observe(int value, int32_t site) {
   if (site < 0) return;

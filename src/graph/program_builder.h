@@ -34,6 +34,11 @@ class ProgramBuilder {
   // (-1: none); it joins those of the instruction that measures what is read.
   int read(int value, const Format* target, Rounding rounding, int32_t site);
 
+  // The program value that holds `value` times a power of two, rounded to `format`.
+  int rescale(int value, double factor, const Format* format);
+  // The value to read where `value` is a scaled factor: a scaled cast, made now or before.
+  int read_scaled(int value, const ScaledCast& cast, int32_t site);
+
   // Adds the op; `roundings` has one entry per output of `node`, whose values it stores.
   Instruction& add_op(const Node& node, std::vector<int> inputs,
                       std::vector<ValueRounding> roundings);
@@ -47,7 +52,10 @@ class ProgramBuilder {
   Program program_;
   int node_ = 0;
   std::map<std::string, int> stored_;
-  std::map<std::tuple<int, const Format*, Rounding>, int> casts_;  // -> instruction
+  std::map<std::tuple<int, const Format*, Rounding>, int> casts_;   // -> instruction
+  std::map<std::tuple<int, double, const Format*>, int> rescaled_;  // -> program value
+  // Its value and what ScaledCast::sameness compares -> instruction.
+  std::map<std::pair<int, decltype(ScaledCast().sameness())>, int> scaled_casts_;
   std::map<int, int> measured_by_;  // program value -> its cast or observe instruction
 };
 

@@ -62,12 +62,29 @@ class ProgramText {
 
   std::string read_as(int value, int node) const {
     const auto cast = cast_of_.find(value);
-    const std::string format = format_name(program_.values[value].format);
+    const ScaledCast* scaled = scaled_cast(value);
+    const std::string format =
+        scaled != nullptr ? scaled->to.name() : format_name(program_.values[value].format);
     if (cast == cast_of_.end()) return format;
     const Instruction& made = *cast->second;
     if (made.node != node) return fmt::format("{} (cast at {})", format, made.node);
-    return fmt::format("{} -> {} {}", format_name(program_.values[made.inputs[0]].format), format,
-                       to_string(made.roundings[0].rounding));
+    const std::string factor = made.factor != 1 ? fmt::format(" x {}", made.factor) : "";
+    const std::string text = fmt::format("{}{} -> {} {}", source_of(made), factor, format,
+                                         to_string(made.roundings[0].rounding));
+    return scaled != nullptr ? text + ", " + scaled->text() : text;
+  }
+  // The scaled cast that made a value, or null.
+  const ScaledCast* scaled_cast(int value) const {
+    const int place = program_.values[value].scaled_cast;
+    return place < 0 ? nullptr : &program_.scaled_casts[static_cast<size_t>(place)];
+  }
+  // The format a cast starts from, and the factor where a layer's own loss scale comes first.
+  std::string source_of(const Instruction& cast) const {
+    const int source = cast.inputs[0];
+    const auto before = cast_of_.find(source);
+    const std::string format = format_name(program_.values[source].format);
+    if (before == cast_of_.end() || before->second->factor == 1) return format;
+    return fmt::format("{} x {}", format, before->second->factor);
   }
 
   // Where the accumulator reads a factor in another format than its value has: a BF16 value in a
@@ -75,7 +92,9 @@ class ProgramText {
   std::string factor_as(const Instruction& i, size_t input) const {
     const Format* factor = input < i.factor_formats.size() ? i.factor_formats[input] : nullptr;
     const Format* format = program_.values[i.inputs[input]].format;
-    if (factor == nullptr || format == nullptr) return "";
+    if (factor == nullptr || format == nullptr || scaled_cast(i.inputs[input]) != nullptr) {
+      return "";
+    }
     const bool same_encoding =
         factor->precision == format->precision && factor->emin == format->emin;
     return same_encoding ? "" : ", as " + factor->name;
@@ -120,7 +139,8 @@ class ProgramText {
       if (i.kind == InstructionKind::kObserve) ++observe_count;
       if (i.kind == InstructionKind::kCast) {
         ++casts[format_name(program_.values[i.inputs[0]].format) + " -> " +
-                format_name(i.roundings[0].format)];
+                (i.scaled_cast < 0 ? format_name(i.roundings[0].format)
+                                   : scaled_cast(i.outputs[0])->to.name())];
       }
       if (i.kind != InstructionKind::kOp) continue;
       ++op_count;

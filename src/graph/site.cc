@@ -1,9 +1,13 @@
 // See site.h. Roles follow from where a value comes from; nothing here depends on a policy.
 #include "src/graph/site.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
+#include <set>
 
+#include "emulation/format.h"
 #include "src/core/error.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"
@@ -12,13 +16,21 @@ namespace lockstep {
 namespace {
 
 constexpr std::array<std::string_view, 3> kPoints = {"operand", "output", "accumulator"};
+// What the ids of sites outside the graph begin with; the parameter's name follows.
+constexpr std::string_view kAllReduce = "all_reduce:", kOptimizer = "optimizer:";
 
 class SiteMaker {
  public:
   explicit SiteMaker(const Graph& step) : step_(step) {}
 
-  std::vector<Site> make(const std::function<int(const Parameter&)>& optimizer_states) {
+  std::vector<Site> make(const std::function<int(const Parameter&)>& optimizer_states,
+                         int64_t workers) {
+    find_masked_constants();
     for (const Node& node : step_.nodes) add_node(node);
+    for (const Parameter& parameter : step_.parameters) {
+      if (workers > 1 && step_.gradients.contains(parameter.name))
+        add_all_reduce(parameter, workers);
+    }
     for (const Parameter& parameter : step_.parameters) {
       if (step_.gradients.contains(parameter.name))
         add_updates(parameter, optimizer_states(parameter));
@@ -39,8 +51,36 @@ class SiteMaker {
                                                           : Role::kGradActivation;
     }
     // Statistics beside the result: running ones, and those saved for the backward pass.
-    const std::vector<int>& follows = find_op(node->op).output_follows;
+    const std::vector<int> follows = output_follows_of(find_op(node->op), *node);
     return index < follows.size() && follows[index] != -1 ? Role::kBuffer : Role::kActivation;
+  }
+
+  // Numbers that no FP16 tensor holds are as good as infinite: -1e9 as a masked score.
+  static bool is_mask_number(double x) {
+    static const double kLargest = find_format("fp16").max_finite;
+    return std::abs(x) > kLargest;
+  }
+
+  void find_masked_constants() {
+    for (const Constant& constant : step_.constants) {
+      if (constant.data == nullptr || constant.type.element != ElementType::kFloat) continue;
+      const Tensor values = constant.data->to(Container::kF64);
+      const auto numbers = values.as<double>();
+      if (std::any_of(numbers.begin(), numbers.end(), is_mask_number)) {
+        masked_.insert("c:" + constant.name);
+      }
+    }
+  }
+
+  // Whether infinities in the node's outputs are the graph's own.
+  bool is_masked(const Node& node) const {
+    const OpDef& op = find_op(node.op);
+    if (!op.fill_attribute.empty() &&
+        is_mask_number(double_attribute(node, op.fill_attribute, 0))) {
+      return true;
+    }
+    return op.keeps_masks && std::any_of(node.inputs.begin(), node.inputs.end(),
+                                         [&](const auto& id) { return masked_.contains(id); });
   }
 
   bool is_scaled(const std::string& value) const {
@@ -56,12 +96,16 @@ class SiteMaker {
     site.layer = layer, site.op = op, site.role = role, site.point = point;
     site.shape = std::move(shape);
     site.node = node, site.index = index, site.value = value;
+    site.stat_exempt = point != Point::kAccumulator && masked_.contains(value);
     sites_.push_back(std::move(site));
     return sites_.back();
   }
 
   void add_node(const Node& node) {
     const std::string layer = layer_of(step_, node);
+    if (is_masked(node)) {
+      for (size_t i = 0; i < node.outputs.size(); ++i) masked_.insert(output_id(node, i));
+    }
     std::vector<int32_t> operands;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const std::string& value = node.inputs[i];
@@ -99,10 +143,35 @@ class SiteMaker {
     site.scaled = scaled;
   }
 
+  static std::string layer_of_parameter(const Parameter& parameter) {
+    return parameter.layer.empty() ? parameter.name : parameter.layer;
+  }
+
+  // The optimizer takes the gradient that leaves it.
+  void add_all_reduce(const Parameter& parameter, int64_t workers) {
+    const std::string& gradient = step_.gradients.at(parameter.name);
+    const std::string node = std::string(kAllReduce) + parameter.name;
+    const std::string layer = layer_of_parameter(parameter);
+    Shape gathered = parameter.type.shape;
+    gathered.insert(gathered.begin(), workers);
+    Site& entering =
+        add(layer, "all_reduce", Role::kGradWeight, Point::kOperand, gathered, node, 0, gradient);
+    const auto producer = output_site_.find(gradient);
+    if (producer != output_site_.end()) entering.feeds = {producer->second};
+    entering.scaled = true;
+    const int32_t entered = entering.id;
+    Site& leaving = add(layer, "all_reduce", Role::kGradWeight, Point::kOutput,
+                        parameter.type.shape, node, 0, gradient);
+    leaving.feeds = {entered};
+    leaving.scaled = true;
+    output_site_[gradient] = leaving.id;
+  }
+
   void add_updates(const Parameter& parameter, int optimizer_states) {
     const std::string& gradient = step_.gradients.at(parameter.name);
-    const std::string node = "optimizer:" + parameter.name, value = "p:" + parameter.name;
-    const std::string layer = parameter.layer.empty() ? parameter.name : parameter.layer;
+    const std::string node = std::string(kOptimizer) + parameter.name;
+    const std::string value = "p:" + parameter.name;
+    const std::string layer = layer_of_parameter(parameter);
     const auto add_one = [&](Role role, Point point, int index, std::vector<int32_t> feeds) {
       Site& site = add(layer, "optimizer", role, point, parameter.type.shape, node, index, value);
       site.feeds = std::move(feeds);
@@ -122,6 +191,7 @@ class SiteMaker {
   const Graph& step_;
   std::vector<Site> sites_;
   std::map<std::string, int32_t> output_site_;  // value id -> site of the output it is
+  std::set<std::string> masked_;                // value ids with infinities of the graph's own
 };
 
 }  // namespace
@@ -155,13 +225,20 @@ int32_t SiteTable::find(std::string_view node, Point point, int index) const {
 }
 
 int32_t SiteTable::find_update(std::string_view parameter, Role role, int index) const {
-  constexpr std::string_view kPrefix = "optimizer:";
   for (const Site& site : sites) {
-    if (site.role != role || !site.node.starts_with(kPrefix)) continue;
-    if (std::string_view(site.node).substr(kPrefix.size()) != parameter) continue;
+    if (site.role != role || !site.node.starts_with(kOptimizer)) continue;
+    if (std::string_view(site.node).substr(kOptimizer.size()) != parameter) continue;
     if (role != Role::kOptimizerState || site.index == index) return site.id;
   }
   return -1;
+}
+
+int32_t SiteTable::find_all_reduce(std::string_view parameter, Point point) const {
+  return find(std::string(kAllReduce) + std::string(parameter), point, 0);
+}
+
+bool is_in_graph(const Site& site) {
+  return !site.node.starts_with(kAllReduce) && !site.node.starts_with(kOptimizer);
 }
 
 SiteTable make_sites(const Graph& step, int optimizer_states) {
@@ -169,8 +246,9 @@ SiteTable make_sites(const Graph& step, int optimizer_states) {
 }
 
 SiteTable make_sites(const Graph& step,
-                     const std::function<int(const Parameter&)>& optimizer_states) {
-  return {SiteMaker(step).make(optimizer_states)};
+                     const std::function<int(const Parameter&)>& optimizer_states,
+                     int64_t workers) {
+  return {SiteMaker(step).make(optimizer_states, workers)};
 }
 
 }  // namespace lockstep

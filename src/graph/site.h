@@ -24,13 +24,18 @@ struct Site {
   Role role;
   Point point;
   Shape shape;
-  std::string node;            // id of the node looked at; "optimizer:PARAM" for update sites
+  // Id of the node looked at; "all_reduce:PARAM" for what workers exchange, "optimizer:PARAM" for
+  // update sites: these are no nodes of the graph.
+  std::string node;
   int index;                   // operand or output index
   std::string value;           // value id looked at
   std::vector<int32_t> feeds;  // ids of the sites feeding this one
   std::string source_line;
   // True where the loss scale multiplies the value (backward pass, before unscaling).
   bool scaled;
+  // True where the graph itself puts infinities, or numbers too large for FP16: a masked score.
+  // They are meant, so only a NaN is a fault there.
+  bool stat_exempt;
 
   // "conv1 conv2d_backward_weight grad_weight output"
   std::string label() const;
@@ -43,12 +48,19 @@ struct SiteTable {
   // Per parameter: sites with node "optimizer:PARAM": role kUpdate (operand 0, the update dw),
   // kOptimizerState (one per state tensor), kMasterWeight and kWeight (outputs after the update).
   int32_t find_update(std::string_view parameter, Role role, int index = 0) const;
+  // Of the sites with node "all_reduce:PARAM": the workers' gradients as they enter the sum
+  // (operand, shape (W, ...)), or what leaves it (output). Only where there are several workers.
+  int32_t find_all_reduce(std::string_view parameter, Point point) const;
 };
 
 // Integer values have no sites. `optimizer_states` is the number of state tensors per parameter, or
-// says it for each.
+// says it for each. `step` is the graph of one of `workers` workers.
 SiteTable make_sites(const Graph& step, int optimizer_states);
 SiteTable make_sites(const Graph& step,
-                     const std::function<int(const Parameter&)>& optimizer_states);
+                     const std::function<int(const Parameter&)>& optimizer_states,
+                     int64_t workers = 1);
+
+// Whether the site is of a node of the step graph.
+bool is_in_graph(const Site& site);
 
 }  // namespace lockstep

@@ -46,6 +46,27 @@ Container container_of_dataset(hid_t dataset) {
   throw hdf5::Error("a tensor of unknown element type");
 }
 
+// One column per number of a scaler's state, one row per scaler.
+void write_scalers(hid_t lane, const std::vector<LossScaleState>& scalers) {
+  const hdf5::Handle group = hdf5::create_group(lane, "scalers");
+  for (const LossScaleField& field : loss_scale_fields()) {
+    std::vector<double> column;
+    for (const LossScaleState& scaler : scalers) column.push_back(field.get(scaler));
+    hdf5::write_column(group.id(), std::string(field.name), column);
+  }
+}
+
+std::vector<LossScaleState> read_scalers(hid_t lane) {
+  const hdf5::Handle group = hdf5::open_group(lane, "scalers");
+  std::vector<LossScaleState> scalers;
+  for (const LossScaleField& field : loss_scale_fields()) {
+    const auto column = hdf5::read_column<double>(group.id(), std::string(field.name));
+    scalers.resize(column.size());
+    for (size_t i = 0; i < column.size(); ++i) field.set(scalers[i], column[i]);
+  }
+  return scalers;
+}
+
 void write_state(hid_t root, const RunState& run, const RecordState& record) {
   hdf5::write_attribute(root, layout::kFormat, std::string(layout::kStateFormat));
   hdf5::write_attribute(root, layout::kFormatVersion, layout::kStateFormatVersion);
@@ -56,10 +77,10 @@ void write_state(hid_t root, const RunState& run, const RecordState& record) {
     const LaneState& lane = run.lanes[i];
     const hdf5::Handle group = hdf5::create_group(lanes.id(), std::to_string(i));
     hdf5::write_attribute(group.id(), "name", record.lane_names.at(i));
-    hdf5::write_attribute(group.id(), "scale", static_cast<double>(lane.scale));
-    hdf5::write_attribute(group.id(), "growth_tracker", int64_t{lane.growth_tracker});
-    hdf5::write_attribute(group.id(), "optimizer_step", lane.optimizer_step);
+    write_scalers(group.id(), lane.scalers);
+    hdf5::write_column(group.id(), "optimizer_steps", lane.optimizer_steps);
     hdf5::write_attribute(group.id(), layout::kDiedAt, lane.died_at);
+    hdf5::write_attribute(group.id(), layout::kDiedOf, static_cast<int64_t>(lane.died_of));
     hdf5::write_attribute(group.id(), "nonfinite_since", lane.nonfinite_since);
     const hdf5::Handle tensors = hdf5::create_group(group.id(), "tensors");
     for (const auto& [name, tensor] : lane.tensors) {
@@ -80,10 +101,10 @@ Checkpoint read_state(hid_t root) {
     const hdf5::Handle group = hdf5::open_group(lanes.id(), std::to_string(i));
     LaneState& lane = checkpoint.run.lanes.emplace_back();
     checkpoint.record.lane_names.push_back(hdf5::text_attribute(group.id(), "name"));
-    lane.scale = static_cast<float>(hdf5::double_attribute(group.id(), "scale"));
-    lane.growth_tracker = static_cast<int32_t>(hdf5::int_attribute(group.id(), "growth_tracker"));
-    lane.optimizer_step = hdf5::int_attribute(group.id(), "optimizer_step");
+    lane.scalers = read_scalers(group.id());
+    lane.optimizer_steps = hdf5::read_column<int64_t>(group.id(), "optimizer_steps");
     lane.died_at = hdf5::int_attribute(group.id(), layout::kDiedAt);
+    lane.died_of = static_cast<DeathCause>(hdf5::int_attribute(group.id(), layout::kDiedOf));
     lane.nonfinite_since = hdf5::int_attribute(group.id(), "nonfinite_since");
     const hdf5::Handle tensors = hdf5::open_group(group.id(), "tensors");
     for (const std::string& link : hdf5::link_names(tensors.id())) {
@@ -118,8 +139,8 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
       throw hdf5::Error("it is no checkpoint");
     }
     const int64_t version = hdf5::int_attribute(root.id(), layout::kFormatVersion);
-    if (version > layout::kStateFormatVersion) {
-      throw InputError(fmt::format("checkpoint '{}': format version {}, at most {} is understood",
+    if (version != layout::kStateFormatVersion) {
+      throw InputError(fmt::format("checkpoint '{}': format version {}, only {} is understood",
                                    path, version, layout::kStateFormatVersion),
                        "go on with the version of Lockstep that wrote it");
     }

@@ -326,7 +326,11 @@ const H5FD_class_t& driver_class() {
 hid_t commit_driver_access() {
   static const hid_t driver = H5FDregister(&driver_class());
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-  if (driver < 0 || access < 0 || H5Pset_driver(access, driver, nullptr) < 0) {
+  // A kill may come between two pages of one write, so a B-tree node must not lie on two. Nodes are
+  // 24 + 64 * 8 + 65 keys of 24 to 40 bytes large (HDF5's default K of 32): 2096 to 3136.
+  constexpr hsize_t kSmallestNode = 2096;
+  if (driver < 0 || access < 0 || H5Pset_driver(access, driver, nullptr) < 0 ||
+      H5Pset_alignment(access, kSmallestNode, kPage) < 0) {
     H5Pclose(access);
     return -1;
   }

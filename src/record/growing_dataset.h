@@ -23,6 +23,7 @@ class GrowingDataset {
   static GrowingDataset open(hid_t parent, const std::string& name);
 
   int64_t rows() const { return rows_; }
+  const std::vector<int64_t>& row_shape() const { return shape_; }
   // Writes row `row`, growing the dataset where needed. Data in the dataset's own type.
   void write(int64_t row, const void* data);
   // Requires: row < rows() (hdf5::Error otherwise). `out` holds a row of the dataset's own type.

@@ -29,11 +29,17 @@ std::vector<uint64_t> bits_hash_row(const LaneStep& lane, int64_t site_count) {
   return row;
 }
 
-LaneExtent lane_extent(const RunDescription& description) {
-  return {static_cast<int64_t>(description.sites->sites.size()),
-          description.options->histogram_every,
-          static_cast<int64_t>(description.options->groups.size()) + 1,
-          loss_names(*description.step_graph)};
+LaneExtent lane_extent(const RunDescription& description, const LaneDescription& lane) {
+  const int64_t groups = static_cast<int64_t>(description.options->groups.size()) + 1;
+  LaneExtent extent{static_cast<int64_t>(description.sites->sites.size()),
+                    description.options->histogram_every,
+                    description.options->sums_every,
+                    groups,
+                    loss_names(*description.step_graph),
+                    {},
+                    1 + (lane.policy.loss_scale_use.skip_by_group ? groups : 0)};
+  for (const Site& site : description.sites->sites) extent.stat_exempt.push_back(site.stat_exempt);
+  return extent;
 }
 
 LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int64_t index,
@@ -51,6 +57,7 @@ LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int6
   }
   hdf5::write_attribute(group, layout::kFallbacks, fallbacks);
   hdf5::write_attribute(group, layout::kDiedAt, int64_t{-1});
+  hdf5::write_attribute(group, layout::kDiedOf, int64_t{0});
   hdf5::write_attribute(group, layout::kPolicyHash, layout::hex(lane.policy.hash()));
   hdf5::write_attribute(group, layout::kMemory, to_json(lane.memory));
   hdf5::write_text(group, layout::kPolicy, lane.policy.text);
@@ -78,7 +85,10 @@ LaneRecorder LaneRecorder::open(hid_t lanes, const LaneDescription& lane, const 
   }
   const int64_t died_at = hdf5::int_attribute(r.group_.id(), layout::kDiedAt);
   r.died_ = died_at >= 0 && died_at < steps_complete;
-  if (!r.died_) hdf5::write_attribute(r.group_.id(), layout::kDiedAt, int64_t{-1});
+  if (!r.died_) {
+    hdf5::write_attribute(r.group_.id(), layout::kDiedAt, int64_t{-1});
+    hdf5::write_attribute(r.group_.id(), layout::kDiedOf, int64_t{0});
+  }
   return r;
 }
 
@@ -95,7 +105,7 @@ void LaneRecorder::make(hid_t group, bool create) {
     dataset(out, parent, name, type, {}, false);
   };
   const auto per_scaler = [&](GrowingDataset& out, hid_t parent, const char* name, hid_t type) {
-    dataset(out, parent, name, type, {layout::kScalers}, false);
+    dataset(out, parent, name, type, {extent_.scalers}, false);
   };
   const auto per_site = [&](GrowingDataset& out, hid_t parent, std::string_view name, hid_t type) {
     dataset(out, parent, std::string(name), type, {site_count_}, true);
@@ -140,6 +150,13 @@ void LaneRecorder::make(hid_t group, bool create) {
   per_site(update_sq_, updates.id(), "update_sq", H5T_NATIVE_DOUBLE);
   per_site(weight_sq_, updates.id(), "weight_sq", H5T_NATIVE_DOUBLE);
 
+  const hdf5::Handle sums = subgroup(layout::kSums);
+  series(sums_step_, sums.id(), "step", H5T_NATIVE_INT64);
+  for (const HealthColumn& column : health_columns()) {
+    per_site(health_.emplace_back(), sums.id(), column.name,
+             column.count != nullptr ? H5T_NATIVE_UINT64 : H5T_NATIVE_DOUBLE);
+  }
+
   const std::vector<int64_t> bins = {site_count_, kHistogramBins};
   dataset(histogram_, group, layout::kHistogram, H5T_NATIVE_UINT32, bins, true);
   series(histogram_step_, group, layout::kHistogramStep, H5T_NATIVE_INT64);
@@ -151,6 +168,7 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   if (!lane.alive && !died_) {
     died_ = true;
     hdf5::write_attribute(group_.id(), layout::kDiedAt, step);
+    hdf5::write_attribute(group_.id(), layout::kDiedOf, static_cast<int64_t>(lane.died_of));
   }
   const int64_t block = step / layout::kHistogramBlock;
   if (!short_row_dropped_ && block < histogram_50_steps_.rows()) {
@@ -168,6 +186,7 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   write_scalers(step, lane);
   write_sites(step, lane);
   write_updates(step, lane);
+  if (extent_.sums_every > 0 && step % extent_.sums_every == 0) write_sums_sampled(step, lane);
   if (keeps_histogram(step, lane)) write_histogram(step, lane);
   add_to_sums(lane);
   if ((step + 1) % layout::kHistogramBlock == 0) {
@@ -202,15 +221,24 @@ void LaneRecorder::write_rates(int64_t step, const LaneStep& lane) {
 }
 
 void LaneRecorder::write_scalers(int64_t step, const LaneStep& lane) {
-  ScalerRecord scaler;
-  scaler.scale = kNaN;
-  if (lane.alive && !lane.scalers.empty()) scaler = lane.scalers[0];
-  const uint8_t found_inf = scaler.found_inf, skipped = scaler.skipped;
-  scaler_scale_.write(step, &scaler.scale);
-  found_inf_.write(step, &found_inf);
-  skipped_.write(step, &skipped);
-  growth_tracker_.write(step, &scaler.growth_tracker);
-  culprit_site_.write(step, &scaler.culprit_site);
+  std::vector<double> scale;
+  std::vector<uint8_t> found_inf, skipped;
+  std::vector<int32_t> growth_tracker, culprit_site;
+  for (size_t i = 0; i < static_cast<size_t>(extent_.scalers); ++i) {
+    ScalerRecord scaler;
+    scaler.scale = kNaN;
+    if (lane.alive && i < lane.scalers.size()) scaler = lane.scalers[i];
+    scale.push_back(scaler.scale);
+    found_inf.push_back(scaler.found_inf);
+    skipped.push_back(scaler.skipped);
+    growth_tracker.push_back(scaler.growth_tracker);
+    culprit_site.push_back(scaler.culprit_site);
+  }
+  scaler_scale_.write(step, scale.data());
+  found_inf_.write(step, found_inf.data());
+  skipped_.write(step, skipped.data());
+  growth_tracker_.write(step, growth_tracker.data());
+  culprit_site_.write(step, culprit_site.data());
 }
 
 void LaneRecorder::write_sites(int64_t step, const LaneStep& lane) {
@@ -263,6 +291,25 @@ void LaneRecorder::write_updates(int64_t step, const LaneStep& lane) {
   weight_sq_.write(step, weight_sq.data());
 }
 
+// One row per sampled step. Sites that sum no products have samples 0.
+void LaneRecorder::write_sums_sampled(int64_t step, const LaneStep& lane) {
+  const int64_t row = step / extent_.sums_every;
+  sums_step_.write(row, &step);
+  const auto n = static_cast<size_t>(site_count_);
+  const auto of_site = [&](size_t s) {
+    return lane.alive && s < lane.sites.size() ? lane.sites[s].health : AccumulatorHealth{};
+  };
+  for (size_t c = 0; c < health_.size(); ++c) {
+    const HealthColumn& column = health_columns()[c];
+    std::vector<uint64_t> counts(column.count != nullptr ? n : 0);
+    std::vector<double> moments(column.moment != nullptr ? n : 0);
+    for (size_t s = 0; s < counts.size(); ++s) counts[s] = of_site(s).*column.count;
+    for (size_t s = 0; s < moments.size(); ++s) moments[s] = of_site(s).*column.moment;
+    health_[c].write(row, counts.empty() ? static_cast<const void*>(moments.data())
+                                         : static_cast<const void*>(counts.data()));
+  }
+}
+
 bool LaneRecorder::keeps_histogram(int64_t step, const LaneStep& lane) const {
   if (!lane.alive) return false;
   if (step < layout::kHistogramFirstSteps || step % extent_.histogram_every == 0) return true;
@@ -271,7 +318,8 @@ bool LaneRecorder::keeps_histogram(int64_t step, const LaneStep& lane) const {
   }
   for (int64_t s = 0; s < site_count_; ++s) {
     const SiteRecord* site = measured_site(lane, s);
-    if (site != nullptr && site->stats.nonfinite_seen()) return true;
+    if (site == nullptr) continue;
+    if (site->stats.nonfinite_seen(extent_.stat_exempt[static_cast<size_t>(s)])) return true;
   }
   return false;
 }

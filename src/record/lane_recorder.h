@@ -13,10 +13,12 @@ namespace lockstep {
 
 // What decides the widths of a lane's rows.
 struct LaneExtent {
-  int64_t sites = 0, histogram_every = 1, groups = 1;  // groups: of parameters
-  std::vector<std::string> losses;                     // loss_names()
+  int64_t sites = 0, histogram_every = 1, sums_every = 0, groups = 1;  // groups: of parameters
+  std::vector<std::string> losses;                                     // loss_names()
+  std::vector<bool> stat_exempt;                                       // by site
+  int64_t scalers = 1;  // columns of loss_scale: one, and where groups skip by themselves one each
 };
-LaneExtent lane_extent(const RunDescription& description);
+LaneExtent lane_extent(const RunDescription& description, const LaneDescription& lane);
 
 class LaneRecorder {
  public:
@@ -48,6 +50,7 @@ class LaneRecorder {
   void write_scalers(int64_t step, const LaneStep& lane);
   void write_sites(int64_t step, const LaneStep& lane);
   void write_updates(int64_t step, const LaneStep& lane);
+  void write_sums_sampled(int64_t step, const LaneStep& lane);
   void write_histogram(int64_t step, const LaneStep& lane);
 
   hdf5::Handle group_;
@@ -56,6 +59,8 @@ class LaneRecorder {
   bool died_ = false, short_row_dropped_ = false;
   std::vector<uint64_t> sums_;
 
+  GrowingDataset sums_step_;
+  std::vector<GrowingDataset> health_;  // as health_columns()
   GrowingDataset loss_, seconds_, attempts_, lr_, gradient_norm_;
   std::vector<GrowingDataset> losses_;  // as extent_.losses
   GrowingDataset eval_steps_done_, eval_loss_, eval_accuracy_, eval_count_;

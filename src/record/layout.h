@@ -10,7 +10,7 @@ namespace lockstep::layout {
 
 inline constexpr std::string_view kRunFormat = "lockstep-run";
 inline constexpr std::string_view kStateFormat = "lockstep-state";
-inline constexpr int64_t kStateFormatVersion = 1;
+inline constexpr int64_t kStateFormatVersion = 2;
 
 // Root attributes.
 inline constexpr char kFormat[] = "format";
@@ -35,6 +35,8 @@ inline constexpr char kHistogramStep[] = "exponent_histogram_step";
 inline constexpr char kHistogram50[] = "exponent_histogram_50";
 inline constexpr char kHistogram50Steps[] = "exponent_histogram_50_steps";
 
+inline constexpr char kSums[] = "sums";
+
 // Lane attributes.
 inline constexpr char kIndex[] = "index";
 inline constexpr char kEngine[] = "engine";
@@ -42,14 +44,12 @@ inline constexpr char kTarget[] = "target";
 inline constexpr char kIsReference[] = "is_reference";
 inline constexpr char kFallbacks[] = "fallbacks";
 inline constexpr char kMemory[] = "memory";
-inline constexpr char kDiedAt[] = "died_at";
+inline constexpr char kDiedAt[] = "died_at", kDiedOf[] = "died_of";
 inline constexpr char kPolicyHash[] = "policy_hash";
 
 // Steps summed in one row of exponent_histogram_50, and the first steps that are all kept in full.
 inline constexpr int64_t kHistogramBlock = 50;
 inline constexpr int64_t kHistogramFirstSteps = 20;
-// Loss scalers per lane.
-inline constexpr int64_t kScalers = 1;
 
 // A name as one component of an HDF5 path: '%' -> %25, '/' -> %2F, "." -> %2E. And back.
 std::string escape(std::string_view name);

@@ -49,6 +49,7 @@ Json to_object(const RunOptions& o) {
       {"steps", o.steps},
       {"batch", o.batch},
       {"accumulate", o.accumulate},
+      {"workers", o.workers},
       {"optimizer", choice_to_json(o.optimizer, find_optimizer(o.optimizer.name).parameters)},
       {"schedule", choice_to_json(o.schedule, find_schedule(o.schedule.name).parameters)},
       {"groups", groups},
@@ -57,10 +58,12 @@ Json to_object(const RunOptions& o) {
       {"freeze", join(o.freeze, ",")},
       {"eval_batch_norm", join(o.eval_batch_norm, ",")},
       {"start_from", o.start_from},
+      {"start_hash", o.start_hash},
       {"eval_policy", o.eval_in_fp32 ? "fp32" : "own"},
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
       {"eval_every", o.eval_every},
       {"histogram_every", o.histogram_every},
+      {"sums_every", o.sums_every},
       {"checkpoint_every", o.checkpoint_every},
       {"seed", o.seed},
   };
@@ -84,6 +87,7 @@ RunOptions options_from_json(std::string_view json) {
   o.optimizer = optimizer_from_json(j.at("optimizer"));
   // Files of the first version have none of these: what they say by default is what those runs did.
   o.accumulate = j.value("accumulate", o.accumulate);
+  o.workers = j.value("workers", o.workers);
   if (j.contains("schedule")) {
     const Json& schedule = j["schedule"];
     o.schedule = choice_from_json(schedule,
@@ -101,10 +105,12 @@ RunOptions options_from_json(std::string_view json) {
   o.freeze = globs("freeze");
   o.eval_batch_norm = globs("eval_batch_norm");
   o.start_from = j.value("start_from", o.start_from);
+  o.start_hash = j.value("start_hash", o.start_hash);
   o.eval_in_fp32 = j.value("eval_policy", "own") == "fp32";
   o.mode = j.at("mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   j.at("eval_every").get_to(o.eval_every);
   j.at("histogram_every").get_to(o.histogram_every);
+  o.sums_every = j.value("sums_every", int64_t{0});  // older files sampled nothing
   j.at("checkpoint_every").get_to(o.checkpoint_every);
   j.at("seed").get_to(o.seed);
   return o;

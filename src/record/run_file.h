@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-inline constexpr int kRunFormatVersion = 2;
+inline constexpr int kRunFormatVersion = 3;
 
 // An Observer that writes the run file and, beside it, the checkpoints `PATH.state` (newest) and
 // `PATH.state.1` (the one before).
@@ -52,6 +52,7 @@ struct LaneInfo {
   std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
   bool is_reference = false;
   int64_t died_at = -1;
+  DeathCause died_of = DeathCause::kAlive;  // kAlive also in files that do not say
   // What the lane's recipe keeps on hardware, in bytes; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };
@@ -89,13 +90,18 @@ class RunFile {
   std::vector<double> seconds(int lane) const;    // [step], of the lane's work
   std::vector<int32_t> attempts(int lane) const;  // [step]
   std::vector<Evaluation> evaluations(int lane) const;
-  std::vector<ScalerRecord> scalers(int lane) const;        // [step], scaler 0
-  std::vector<double> scale(int lane, int64_t step) const;  // [site]
+  // [step] of one column: 0 is the scaler, those behind it groups that skip by themselves.
+  std::vector<ScalerRecord> scalers(int lane, size_t column = 0) const;
+  size_t scaler_columns(int lane) const;
+  std::vector<double> scale(int lane, int64_t step) const;                                // [site]
   std::vector<uint64_t> count(int lane, std::string_view statistic, int64_t step) const;  // [site]
   std::vector<double> moment(int lane, std::string_view statistic, int64_t step) const;   // [site]
   std::vector<uint64_t> bits_hash(int lane, int64_t step) const;                          // [site]
   std::vector<int64_t> histogram_steps(int lane) const;             // steps with a full histogram
   std::vector<uint32_t> histogram(int lane, int64_t record) const;  // [site * 256]
+  std::vector<int64_t> sums_steps(int lane) const;  // steps that sampled sums of products
+  // What the sampled sums of products showed, over all steps that have samples, [site].
+  std::vector<AccumulatorHealth> sums(int lane) const;
   // Sum over all steps (the 50-step sums joined), [site * 256].
   std::vector<uint64_t> total_histogram(int lane) const;
   // The steps that total_histogram covers: all of them, unless the run was killed inside a block
@@ -112,6 +118,11 @@ class RunFile {
 // of it, without one the reference. Masters where the lane has them; all in FP32, by name.
 // Throws: InputError: no such file, damaged, no such lane (listing those there are).
 std::map<std::string, Tensor> read_start(std::string_view text);
+// Of names, shapes and bits, as 16 hexadecimal digits: RunOptions::start_hash.
+std::string start_hash(const std::map<std::string, Tensor>& start);
+// Is the checkpoint that `text` names one of the run file `run_path`, by whatever path? Writing a
+// new run there deletes it. Throws: InputError unless it is PATH[:LANE].
+bool starts_from_run(std::string_view text, const std::string& run_path);
 
 // The newest checkpoint of `run_path` that is not past `steps_complete`; nothing when there is
 // none. Throws: InputError when a checkpoint is damaged.

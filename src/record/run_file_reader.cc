@@ -24,7 +24,7 @@ namespace lockstep {
 struct RunFile::Impl {
   std::string path;
   hdf5::Handle file;
-  int64_t steps = 0;
+  int64_t version = 0, steps = 0;
   RunOptions options;
   std::string command_line, graph_json, products_json;
   std::map<std::string, std::string> environment;
@@ -71,8 +71,8 @@ struct RunFile::Impl {
     });
   }
   template <typename T>
-  std::vector<T> series(int lane, std::string_view name, int64_t count) const {
-    std::vector<T> values(static_cast<size_t>(count));
+  std::vector<T> series(int lane, std::string_view name, int64_t count, size_t width = 1) const {
+    std::vector<T> values(static_cast<size_t>(count) * width);
     dataset(lane, name).read_rows(0, count, values.data());
     return values;
   }
@@ -119,7 +119,7 @@ void RunFile::Impl::open(bool allow_empty) {
     throw InputError(fmt::format("run file '{}': an HDF5 file, but no run file", path),
                      "a run file is what `lockstep replay -o` writes");
   }
-  const int64_t version = hdf5::int_attribute(root, layout::kFormatVersion);
+  version = hdf5::int_attribute(root, layout::kFormatVersion);
   if (version > kRunFormatVersion) {
     throw InputError(
         fmt::format("run file '{}': format version {}, at most {} is understood (written by "
@@ -158,6 +158,9 @@ void RunFile::Impl::read_description() {
     info.policy_text = hdf5::read_text(lane.id(), layout::kPolicy);
     info.is_reference = hdf5::int_attribute(lane.id(), layout::kIsReference) != 0;
     info.died_at = hdf5::int_attribute(lane.id(), layout::kDiedAt);
+    if (hdf5::has_attribute(lane.id(), layout::kDiedOf)) {
+      info.died_of = static_cast<DeathCause>(hdf5::int_attribute(lane.id(), layout::kDiedOf));
+    }
     if (hdf5::has_attribute(lane.id(), layout::kMemory)) {
       info.memory = memory_facts_from_json(hdf5::text_attribute(lane.id(), layout::kMemory));
     }
@@ -261,16 +264,27 @@ std::vector<Evaluation> RunFile::evaluations(int lane) const {
   });
 }
 
-std::vector<ScalerRecord> RunFile::scalers(int lane) const {
+size_t RunFile::scaler_columns(int lane) const {
+  return impl_->guard([&] {
+    return static_cast<size_t>(impl_->dataset(lane, "loss_scale/scale").row_shape().at(0));
+  });
+}
+
+std::vector<ScalerRecord> RunFile::scalers(int lane, size_t column) const {
+  const size_t width = scaler_columns(lane);
+  if (column >= width) {
+    throw InputError(fmt::format("run file '{}': scaler column {}: at most {} required",
+                                 impl_->path, column, width - 1));
+  }
   return impl_->guard([&] {
     const int64_t n = impl_->steps;
-    const auto scale = impl_->series<double>(lane, "loss_scale/scale", n);
-    const auto found_inf = impl_->series<uint8_t>(lane, "loss_scale/found_inf", n);
-    const auto skipped = impl_->series<uint8_t>(lane, "loss_scale/skipped", n);
-    const auto tracker = impl_->series<int32_t>(lane, "loss_scale/growth_tracker", n);
-    const auto culprit = impl_->series<int32_t>(lane, "loss_scale/culprit_site", n);
+    const auto scale = impl_->series<double>(lane, "loss_scale/scale", n, width);
+    const auto found_inf = impl_->series<uint8_t>(lane, "loss_scale/found_inf", n, width);
+    const auto skipped = impl_->series<uint8_t>(lane, "loss_scale/skipped", n, width);
+    const auto tracker = impl_->series<int32_t>(lane, "loss_scale/growth_tracker", n, width);
+    const auto culprit = impl_->series<int32_t>(lane, "loss_scale/culprit_site", n, width);
     std::vector<ScalerRecord> records;
-    for (size_t i = 0; i < scale.size(); ++i) {
+    for (size_t i = column; i < scale.size(); i += width) {
       records.push_back({scale[i], found_inf[i] != 0, skipped[i] != 0, tracker[i], culprit[i]});
     }
     return records;
@@ -318,6 +332,37 @@ std::vector<int64_t> RunFile::histogram_steps(int lane) const {
 }
 std::vector<uint32_t> RunFile::histogram(int lane, int64_t record) const {
   return impl_->row<uint32_t>(lane, layout::kHistogram, record, kHistogramBins);
+}
+
+std::vector<int64_t> RunFile::sums_steps(int lane) const {
+  const std::string name = std::string(layout::kSums) + "/step";
+  return impl_->guard([&]() -> std::vector<int64_t> {
+    if (impl_->version < 3) return {};  // not measured
+    auto steps = impl_->series<int64_t>(lane, name, impl_->dataset(lane, name).rows());
+    while (!steps.empty() && steps.back() >= impl_->steps) steps.pop_back();
+    return steps;
+  });
+}
+std::vector<AccumulatorHealth> RunFile::sums(int lane) const {
+  const std::string group = std::string(layout::kSums) + "/";
+  const std::vector<int64_t> steps = sums_steps(lane);
+  std::vector<AccumulatorHealth> total(impl_->sites.sites.size());
+  for (size_t row = 0; row < steps.size(); ++row) {
+    std::vector<AccumulatorHealth> here(total.size());
+    for (const HealthColumn& column : health_columns()) {
+      const auto take = [&](const auto& values, auto member) {
+        for (size_t s = 0; s < here.size(); ++s) here[s].*member = values[s];
+      };
+      const auto at = static_cast<int64_t>(row);
+      if (column.count != nullptr) {
+        take(impl_->row<uint64_t>(lane, group + column.name, at), column.count);
+      } else {
+        take(impl_->row<double>(lane, group + column.name, at), column.moment);
+      }
+    }
+    for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
+  }
+  return total;
 }
 
 // Steps that each row of 50-step sums covers; 0 where the row is not complete.

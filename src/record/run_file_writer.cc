@@ -191,10 +191,9 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   hdf5::write_text(root, layout::kProducts, to_json(product_facts(*description.step_graph)));
   write_sites(root, sites);
   const hdf5::Handle group = hdf5::create_group(root, layout::kLanes);
-  const LaneExtent extent = lane_extent(description);
   for (const LaneDescription& lane : description.lanes) {
-    lanes.push_back(
-        LaneRecorder::create(group.id(), lane, static_cast<int64_t>(lanes.size()), extent));
+    lanes.push_back(LaneRecorder::create(group.id(), lane, static_cast<int64_t>(lanes.size()),
+                                         lane_extent(description, lane)));
   }
   flush();
   // Only now does the name lead to a file, and to a complete one. Checkpoints of an older run under
@@ -221,7 +220,8 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   for (size_t i = 0; i < description.lanes.size(); ++i) {
     std::vector<uint64_t> sums(sum_count, 0);
     if (checkpoint) sums = checkpoint->record.unfinished_sums.at(i);
-    lanes.push_back(LaneRecorder::open(group.id(), description.lanes[i], lane_extent(description),
+    lanes.push_back(LaneRecorder::open(group.id(), description.lanes[i],
+                                       lane_extent(description, description.lanes[i]),
                                        steps_complete, std::move(sums)));
   }
   checkpoint.reset();

@@ -43,6 +43,7 @@ void write_sites(hid_t root, const SiteTable& table) {
   column("index", [](const Site& s) { return static_cast<int32_t>(s.index); });
   column("value", [](const Site& s) { return s.value; });
   column("scaled", [](const Site& s) { return static_cast<uint8_t>(s.scaled); });
+  column("stat_exempt", [](const Site& s) { return static_cast<uint8_t>(s.stat_exempt); });
 }
 
 SiteTable read_sites(hid_t root) {
@@ -78,6 +79,10 @@ SiteTable read_sites(hid_t root) {
        [](Site& s, int32_t x) { s.index = x; });
   take(hdf5::read_column<uint8_t>(group.id(), "scaled"), "scaled",
        [](Site& s, uint8_t x) { s.scaled = x != 0; });
+  if (hdf5::has_link(group.id(), "stat_exempt")) {  // since version 3
+    take(hdf5::read_column<uint8_t>(group.id(), "stat_exempt"), "stat_exempt",
+         [](Site& s, uint8_t x) { s.stat_exempt = x != 0; });
+  }
   return table;
 }
 

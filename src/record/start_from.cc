@@ -2,9 +2,12 @@
 // states and loss scale stay behind.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/record/checkpoint.h"
+#include "src/record/layout.h"
 #include "src/record/run_file.h"
 #include "src/train/lane.h"
 
@@ -46,10 +49,30 @@ std::map<std::string, Tensor> read_start(std::string_view text) {
   // In this order: masters replace the weights rounded from them.
   for (const std::string_view kind : {"buffer/", "weight/", "master/"}) {
     for (const auto& [key, tensor] : found->tensors) {
-      if (key.starts_with(kind)) start[key.substr(kind.size())] = tensor.to(Container::kF32);
+      if (!key.starts_with(kind)) continue;
+      const bool is_int = tensor.container() == Container::kI32;
+      start[key.substr(kind.size())] = is_int ? tensor : tensor.to(Container::kF32);
     }
   }
   return start;
+}
+
+std::string start_hash(const std::map<std::string, Tensor>& start) {
+  std::string text;
+  for (const auto& [name, tensor] : start) {
+    text += name + to_string(tensor.shape());
+    text.append(static_cast<const char*>(tensor.raw()), tensor.bytes());
+  }
+  return layout::text_hash(text);
+}
+
+bool starts_from_run(std::string_view text, const std::string& run_path) {
+  const auto whole = [](const std::string& path) {
+    std::error_code ignored;  // what cannot be resolved is compared as it is written
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
+  };
+  const auto start = whole(parse_start(text).path);
+  return start == whole(run_path + ".state") || start == whole(run_path + ".state.1");
 }
 
 }  // namespace lockstep

@@ -76,7 +76,7 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
   EvaluationRecord record;
   record.steps_done = steps_done;
   record.example_count = data_.held_out_count();
-  std::vector<double> loss_sum(lanes.size(), 0);
+  std::vector<double> loss_sum(lanes.size(), 0), weight_sum(lanes.size(), 0);
   std::vector<Score> scores(lanes.size());
   int64_t batch_index = 0;
   for (int64_t begin = 0; begin < record.example_count; begin += batch_, ++batch_index) {
@@ -124,19 +124,25 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       const Tensor& loss = executor->value(plan.graph.loss);
       const double value =
           container == Container::kF64 ? loss.as<double>()[0] : loss.as<float>()[0];
-      loss_sum[l] += value * static_cast<double>(size);
+      // A batch's loss is a mean over its labels; where there are none, over its examples.
+      int64_t weight = size;
       const auto logits = plan.graph.outputs.find("logits");
-      if (logits == plan.graph.outputs.end()) continue;
-      const Tensor& values = executor->value(logits->second);
-      const Tensor& labels = executor->value(plan.graph.outputs.at("labels"));
-      scores[l].merge(container == Container::kF64 ? score_of<double>(values, labels)
-                                                   : score_of<float>(values, labels));
+      if (logits != plan.graph.outputs.end()) {
+        const Tensor& values = executor->value(logits->second);
+        const Tensor& labels = executor->value(plan.graph.outputs.at("labels"));
+        const Score score = container == Container::kF64 ? score_of<double>(values, labels)
+                                                         : score_of<float>(values, labels);
+        scores[l].merge(score);
+        weight = score.judged;
+      }
+      if (weight == 0) continue;  // the mean over no label is NaN
+      loss_sum[l] += value * static_cast<double>(weight);
+      weight_sum[l] += static_cast<double>(weight);
     }
   }
-  const double count = static_cast<double>(record.example_count);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (size_t l = 0; l < lanes.size(); ++l) {
-    record.loss.push_back(alive[l] ? loss_sum[l] / count : nan);
+    record.loss.push_back(alive[l] ? loss_sum[l] / weight_sum[l] : nan);
     const bool judged = alive[l] && scores[l].judged > 0;
     record.accuracy.push_back(judged ? static_cast<double>(scores[l].correct) /
                                            static_cast<double>(scores[l].judged)

@@ -22,7 +22,8 @@ class Evaluator {
   Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
             const OptimizerSpec& spec, int64_t batch, uint64_t seed, bool in_fp32 = false);
 
-  // Mean loss and accuracy over all held-out examples, per lane; NaN where `alive` is false. The
+  // Mean loss and accuracy over all held-out labels (the loss of a model that does not classify:
+  // over all held-out examples), per lane; NaN where `alive` is false or nothing is labelled. The
   // class of an example (of a pixel, a character, an anchor) is the first largest logit; one with a
   // NaN logit is counted as wrong, one labelled kNoLabel is not counted. The accuracy of a model
   // that does not classify is NaN.

@@ -16,15 +16,6 @@ const T* data(const Tensor& tensor) {
   return tensor.as<T>().data();
 }
 
-// The reference's values are their own yardstick: e = 0, and dot_ref = ref_sq = sum of squares. A
-// value that is finite before its rounding stays so, as the reference's formats are FP32.
-ErrorStats error_of_reference(const TensorStats& stats) {
-  ErrorStats error;
-  error.compared = stats.count - stats.exponent_histogram[kHistogramBins - 1] - stats.to_infinity;
-  error.dot_ref = error.ref_sq = stats.sum_sq;
-  return error;
-}
-
 }  // namespace
 
 Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, Container container,
@@ -34,7 +25,11 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
       program_(std::move(program)),
       container_(container),
       kernels_(kernels) {
-  for (const Node& node : graph_.nodes) ops_.push_back(&find_op(node.op));
+  for (const Node& node : graph_.nodes) {
+    const OpDef& op = *ops_.emplace_back(&find_op(node.op));
+    const bool has_site = op.has_gemm_accumulator && op.shows_sums;
+    sum_site_.push_back(has_site ? sites_.find(node.id, Point::kAccumulator, 0) : -1);
+  }
   node_range_.assign(graph_.nodes.size(), {0, 0});
   const auto& instructions = program_.instructions;
   for (size_t i = 0; i < instructions.size(); ++i) {
@@ -49,8 +44,14 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   for (size_t v = 0; v < program_.values.size(); ++v) {
     value_of_.emplace(program_.values[v].graph_value, static_cast<int>(v));
   }
+  // Behind the cast that takes a layer's own loss scale away, where there is one.
+  for (const auto& [name, id] : graph_.gradients) {
+    const auto result = program_.results.find("grad:" + name);
+    if (result != program_.results.end()) value_of_[id] = result->second;
+  }
   external_.assign(program_.values.size(), nullptr);
   measured_.assign(program_.values.size(), {});
+  value_scale_.assign(program_.values.size(), 1);
   bind_constants();
   plan_slots();
 }
@@ -133,14 +134,17 @@ const Format* Executor::external_format(std::string_view value_id) const {
   return program_.values[program_.external.at(std::string(value_id))].format;
 }
 
-void Executor::begin_step(const ExecutionKey& key, double loss_scale) {
+void Executor::begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums) {
   key_ = key;
   loss_scale_ = loss_scale;
+  sample_sums_ = sample_sums && container_ == Container::kF32;
   std::fill(measured_.begin(), measured_.end(), Measured{});
 }
 
 double Executor::site_scale(int32_t site) const {
-  return sites_.sites[static_cast<size_t>(site)].scaled ? loss_scale_ : 1.0;
+  if (!sites_.sites[static_cast<size_t>(site)].scaled) return 1;
+  const auto found = program_.site_factors.find(site);
+  return found == program_.site_factors.end() ? loss_scale_ : loss_scale_ * found->second;
 }
 
 const Tensor& Executor::tensor(int value) const {
@@ -212,7 +216,7 @@ void Executor::finish_record(int value, const ValueRounding& rounding, const Exe
   const int32_t first = rounding.sites.front();
   SiteRecord& record = records[first];
   record.measured = true;
-  record.scale = site_scale(first);
+  record.scale = site_scale(first) * value_scale_[value];
   const int32_t known = measured_[value].error_site;
   record.error = known >= 0 && records[known].scale == record.scale && reference != nullptr
                      ? records[known].error
@@ -231,12 +235,22 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
   const Tensor& x = tensor(instruction.inputs.at(0));
   Tensor& y = writable(instruction.outputs.at(0));
   const uint32_t site = rounding.sites.empty() ? 0 : static_cast<uint32_t>(rounding.sites[0]);
-  const QuantizeSpec spec{
-      rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
-  kernels_().of<T>().quantize(data<T>(x), y.as<T>().data(), x.size(), spec,
-                              measure ? &records[site].stats : nullptr);
-  if (!measure) return;
+  const StochasticKey key{key_.seed, key_.stream, site, key_.step};
+  TensorStats* stats = measure ? &records[site].stats : nullptr;
   const int value = instruction.outputs[0];
+  if (instruction.scaled_cast >= 0) {
+    const ScaledCast& cast = program_.scaled_casts[static_cast<size_t>(instruction.scaled_cast)];
+    value_scale_[value] = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
+  } else {
+    const T* source = data<T>(x);
+    if (instruction.factor != 1) {
+      kernels_().of<T>().scale(source, instruction.factor, y.as<T>().data(), x.size());
+      source = y.as<T>().data();
+    }
+    kernels_().of<T>().quantize(source, y.as<T>().data(), x.size(),
+                                {rounding.format, rounding.rounding, key}, stats);
+  }
+  if (!measure) return;
   if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
   finish_record<T>(value, rounding, reference, records);
 }
@@ -270,15 +284,25 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     const uint32_t site = first.sites.empty() ? 0 : static_cast<uint32_t>(first.sites[0]);
     call.inner = {first.format, first.rounding, {key_.seed, key_.stream, site, key_.step}};
   }
-  bool sums_pending = !events.empty();
-  if (sums_pending) {
-    call.sums_ready = [&] {
-      measure_accumulator<T>(instruction, events, /*is_output=*/false, reference, records);
-      sums_pending = false;
-    };
-  }
+  const int32_t sum_site = sum_site_[node];
+  AccumulatorHealth sampled;
+  if (measure && sample_sums_ && sum_site >= 0) call.health = &sampled;
+  // What comes between the sums of products and whatever joins them.
+  bool sums_pending = !events.empty() || scale_of_sums(instruction) != 1;
+  const auto finish_sums = [&](bool is_output) {
+    if (!events.empty()) {
+      measure_accumulator<T>(instruction, events, is_output, reference, records);
+    }
+    divide_out_scales(instruction);
+    sums_pending = false;
+  };
+  if (sums_pending) call.sums_ready = [&] { finish_sums(/*is_output=*/false); };
   ops_[node]->run(call);
-  if (sums_pending) measure_accumulator<T>(instruction, events, true, reference, records);
+  if (call.health != nullptr) {
+    sampled.divide_by(site_scale(sum_site) * scale_of_sums(instruction));
+    records[sum_site].health = sampled;
+  }
+  if (sums_pending) finish_sums(/*is_output=*/true);
 
   for (size_t o = 0; o < outputs.size(); ++o) {
     const ValueRounding& rounding = instruction.roundings.at(o);
@@ -311,7 +335,7 @@ void Executor::measure_accumulator(const Instruction& instruction, std::span<con
   const Format& format = *instruction.gemm_accumulator->format;
   SiteRecord& record = records[instruction.accumulator_site];
   record.measured = true;
-  record.scale = site_scale(instruction.accumulator_site);
+  record.scale = site_scale(instruction.accumulator_site) * scale_of_sums(instruction);
   record.stats = observe<T>(tensor(value).as<T>(), format);
   record.error =
       is_output ? error_of<T>(value, record.stats, format, record.scale, reference) : ErrorStats{};

@@ -13,6 +13,7 @@
 
 #include "src/graph/lower.h"
 #include "src/train/observer.h"
+#include "src/train/scaling_state.h"
 
 namespace lockstep {
 
@@ -36,8 +37,15 @@ class Executor {
   void bind(std::string_view value_id, const Tensor& tensor);
   const Format* external_format(std::string_view value_id) const;
 
+  // The state of delayed scaling: read alone (evaluation), or read and brought up to date by every
+  // cast (training). Not owned.
+  void bind_scaling(const ScalingState& state);
+  void learn_scaling(ScalingState& state);
+
   // `loss_scale` is the factor by which the values of scaled sites are multiplied.
-  void begin_step(const ExecutionKey& key, double loss_scale);
+  // `sample_sums`: some outputs of every sum of products are summed again, exactly
+  // (SiteRecord::health of its accumulator site); never in FP64 containers.
+  void begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums = false);
 
   // Runs every instruction of graph.nodes[node]. `records` (by site id, the same array throughout a
   // step) receives what was measured; empty: nothing is measured. `reference` is the executor that
@@ -83,6 +91,14 @@ class Executor {
   ErrorStats error_of(int value, const TensorStats& stats, const Format& format, double scale,
                       const Executor* reference) const;
 
+  // execute_scaled.cc
+  float scale_of(const ScaledCast& cast, float amax) const;
+  // Returns the scale that it used.
+  float run_scaled_cast(const ScaledCast& cast, std::span<const float> x, std::span<float> y,
+                        const StochasticKey& key, TensorStats* stats);
+  double scale_of_sums(const Instruction& instruction) const;
+  void divide_out_scales(const Instruction& instruction);
+
   void bind_constants();
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
@@ -95,15 +111,20 @@ class Executor {
   Container container_;
   const KernelSet& (*kernels_)();
   std::vector<const OpDef*> ops_;                      // by node
+  std::vector<int32_t> sum_site_;                      // accumulator site by node, or -1
   std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
   std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value
   std::vector<const Tensor*> external_;                // by program value, null: in a slot
   std::vector<Tensor> constants_;                      // as in the graph, in the lane's formats
   std::vector<int> slot_of_;                           // by program value
   std::vector<Tensor> slots_;                          // allocated when first written
-  std::vector<Measured> measured_;                     // by program value, of this step
+  std::vector<float> value_scale_;                     // by program value, of scaled casts
+  const ScalingState* scaling_ = nullptr;
+  ScalingState* learning_ = nullptr;
+  std::vector<Measured> measured_;  // by program value, of this step
   ExecutionKey key_;
   double loss_scale_ = 1;
+  bool sample_sums_ = false;
 };
 
 }  // namespace lockstep

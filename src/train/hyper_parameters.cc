@@ -14,6 +14,9 @@ namespace {
 
 using Range = HyperParameter::Range;
 
+// Far beyond any schedule in use, and well within an int64.
+constexpr double kLargestExponent = 1000;
+
 bool in_range(Range range, double x) {
   constexpr double kLargestExact = 0x1p53;  // whole numbers up to it are doubles
   const bool whole = x == std::floor(x) && x >= 0 && x <= kLargestExact;
@@ -26,6 +29,8 @@ bool in_range(Range range, double x) {
       return x >= 0 && x < 1;
     case Range::kUpToOne:
       return x >= 0 && x <= 1;
+    case Range::kExponent:
+      return x >= 0 && x <= kLargestExponent;
     case Range::kFlag:
       return x == 0 || x == 1;
     case Range::kCount:
@@ -93,6 +98,8 @@ std::string range_text(const HyperParameter& parameter) {
       return fmt::format("0 <= {} < 1", name);
     case Range::kUpToOne:
       return fmt::format("0 <= {} <= 1", name);
+    case Range::kExponent:
+      return fmt::format("0 <= {} <= {}", name, kLargestExponent);
     case Range::kFlag:
       return fmt::format("{} 0 or 1", name);
     case Range::kCount:

@@ -18,6 +18,7 @@ struct HyperParameter {
     kPositive,     // 0 < x < infinity
     kBelowOne,     // 0 <= x < 1
     kUpToOne,      // 0 <= x <= 1
+    kExponent,     // 0 <= x <= 1000
     kFlag,         // 0 or 1
     kCount,        // a whole number, 0 <= x <= 2^53
     kPositiveCount,

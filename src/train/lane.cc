@@ -1,6 +1,8 @@
 // A lane's storage and the parts of its step; the optimizer part is in lane_update.cc.
 #include "src/train/lane.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -14,8 +16,12 @@
 namespace lockstep {
 namespace {
 
-// to = round(from), through a change of container where they differ.
+// to = round(from), through a change of container where they differ; integers are copied.
 void store(const Tensor& from, Tensor& to, const QuantizeSpec& spec) {
+  if (to.container() == Container::kI32) {
+    std::ranges::copy(from.as<int32_t>(), to.as<int32_t>().begin());
+    return;
+  }
   const Tensor converted = from.container() == to.container() ? Tensor() : from.to(to.container());
   const Tensor& source = converted.empty() ? from : converted;
   if (to.container() == Container::kF64) {
@@ -45,6 +51,8 @@ LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
     found.update = sites.find_update(parameter.name, Role::kUpdate);
     found.master = sites.find_update(parameter.name, Role::kMasterWeight);
     found.weight = sites.find_update(parameter.name, Role::kWeight);
+    found.entering = sites.find_all_reduce(parameter.name, Point::kOperand);
+    found.reduced = sites.find_all_reduce(parameter.name, Point::kOutput);
     for (size_t i = 0; i < context.groups[found.group].states.size(); ++i) {
       found.states.push_back(
           sites.find_update(parameter.name, Role::kOptimizerState, static_cast<int>(i)));
@@ -90,8 +98,10 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
                 lower(*context.step_graph, *context.sites, description.policy,
                       container_of(description) == Container::kF64),
                 container_of(description), find_engine(description.engine).kernels),
+      scaling_(executor_.program()),
       scaler_(find_loss_scaler(description.policy.loss_scale.kind)),
-      scale_(scaler_.initial(description.policy.loss_scale)) {
+      scales_{scaler_.initial(description.policy.loss_scale)},
+      optimizer_steps_(context.groups.size(), 0) {
   survey_program();
   const Graph& graph = *context.step_graph;
   const Container container = executor_.container();
@@ -111,18 +121,23 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
         Tensor start(shape, container);
         fill(start, state.initial);
         store(start, p.states.emplace_back(shape, container),
-              {description.policy.optimizer_state, Rounding::kNearestEven, {}});
+              {description.policy.state_of(p.format), Rounding::kNearestEven, {}});
       }
-      if (description.policy.master_weights) p.master = Tensor(shape, container);
+      if (description.policy.has_master(p.format)) p.master = Tensor(shape, container);
       if (description.policy.update_rounding == UpdateRounding::kKahan) {
         p.compensation = Tensor(shape, container);
       }
       if (keeps_gradients()) p.sum = Tensor(shape, container);
+      for (int64_t k = 0; k < context.options->workers && context.options->workers > 1; ++k) {
+        p.of_workers.emplace_back(shape, container);
+      }
     }
     store_weight(p, initial.at(p.name));
   }
   for (const Buffer& buffer : graph.buffers) {
-    Tensor& mine = buffers_[buffer.name] = Tensor(buffer.type.shape, container);
+    const bool is_int = buffer.type.element == ElementType::kInt;
+    Tensor& mine = buffers_[buffer.name] =
+        Tensor(buffer.type.shape, is_int ? Container::kI32 : container);
     store(initial.at(buffer.name), mine,
           rounding_to(executor_.external_format("b:" + buffer.name), buffer_key(buffer.name)));
   }
@@ -134,6 +149,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   seed_ = Tensor({}, container);
   executor_.bind(kLossSeedId, seed_);
   bind_state(executor_);
+  executor_.learn_scaling(scaling_);
 }
 
 // Refuses what this machine cannot compute, and notes what others do in the engine's place.
@@ -195,6 +211,7 @@ void Lane::bind_state(Executor& executor, bool masters) const {
     executor.bind("p:" + p.name, masters ? p.updated() : p.weight);
   }
   for (const auto& [name, tensor] : buffers_) executor.bind("b:" + name, tensor);
+  executor.bind_scaling(scaling_);
 }
 
 const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState& p) const {
@@ -204,22 +221,22 @@ const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState
 // Rounds with the key of the step before, whose end state this is.
 void Lane::restart_from(const Lane& reference, int64_t step) {
   step_ = step - 1;
-  micro_step_ = step * context_.options->accumulate - 1;
+  micro_step_ = step * context_.options->parts() - 1;
   for (ParameterState& p : parameters_) {
     const ParameterState& ref = *partner(&reference, p);
     store_weight(p, ref.updated());
     if (!p.compensation.empty()) p.compensation.fill_zero();
     for (size_t k = 0; k < p.states.size(); ++k) {
-      store(
-          ref.states[k], p.states[k],
-          rounding_to(description_.policy.optimizer_state, context_.updates.at(p.name).states[k]));
+      store(ref.states[k], p.states[k],
+            rounding_to(description_.policy.state_of(p.format),
+                        context_.updates.at(p.name).states[k]));
     }
   }
   for (auto& [name, tensor] : buffers_) {
     store(reference.buffers_.at(name), tensor,
           rounding_to(executor_.external_format("b:" + name), buffer_key(name)));
   }
-  optimizer_step_ = reference.optimizer_step_;
+  optimizer_steps_ = reference.optimizer_steps_;
 }
 
 void Lane::move_weights_by_one_ulp(int64_t step) {
@@ -240,18 +257,20 @@ void Lane::move_weights_by_one_ulp(int64_t step) {
 }
 
 // The loss is divided by the number of micro-batches, so that their gradients add up to the mean's.
-void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch) {
+// The mean over workers is the all-reduce's work.
+void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch,
+                             int64_t worker) {
   const int64_t count = context_.options->accumulate;
   step_ = step;
-  micro_step_ = step * count + micro_batch;
+  micro_step_ = (step * count + micro_batch) * context_.options->workers + worker;
   Tensor scale({}, Container::kF32);
-  scale.as<float>()[0] = scale_.scale / static_cast<float>(count);
+  scale.as<float>()[0] = this->scale() / static_cast<float>(count);
   store(scale, seed_, {executor_.external_format(kLossSeedId), Rounding::kNearestEven, {}});
   bind_inputs(executor_, *context_.step_graph, batch, rounding_to(nullptr, siteless_key(0, 0)),
               input_copies_);
   executor_.begin_step(
       {context_.options->seed, description_.policy.stream, static_cast<uint64_t>(micro_step_)},
-      scale_.scale);
+      this->scale(), context_.options->samples_sums(step));
 }
 
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
@@ -272,15 +291,16 @@ void Lane::visit_tensors(Self& self, Visit visit) {
     }
   }
   for (auto& [name, tensor] : self.buffers_) visit("buffer/" + name, tensor);
+  for (auto& [name, tensor] : self.scaling_.tensors()) visit("scaling/" + name, tensor);
 }
 
 LaneState Lane::state() const {
   LaneState state;
   visit_tensors(*this, [&](const std::string& name, const Tensor& t) { state.tensors[name] = t; });
-  state.scale = scale_.scale;
-  state.growth_tracker = scale_.growth_tracker;
-  state.optimizer_step = optimizer_step_;
+  state.scalers = scales_;
+  state.optimizer_steps = optimizer_steps_;
   state.died_at = died_at_;
+  state.died_of = died_of_;
   state.nonfinite_since = nonfinite_since_;
   return state;
 }
@@ -297,12 +317,19 @@ void Lane::restore(const LaneState& state) {
                    ", this run has " + to_string(tensor.shape()));
     }
   });
+  const auto expect = [&](const char* what, size_t found, size_t here) {
+    if (found == here) return;
+    problems.add(fmt::format("{} {}, this run has {}", found, what, here));
+  };
+  expect("loss scalers", state.scalers.size(), scales_.size());
+  expect("parameter groups", state.optimizer_steps.size(), optimizer_steps_.size());
   problems.throw_if_any();
   visit_tensors(*this,
                 [&](const std::string& name, Tensor& tensor) { tensor = state.tensors.at(name); });
-  scale_ = {state.scale, state.growth_tracker};
-  optimizer_step_ = state.optimizer_step;
+  scales_ = state.scalers;
+  optimizer_steps_ = state.optimizer_steps;
   died_at_ = state.died_at;
+  died_of_ = state.died_of;
   nonfinite_since_ = state.nonfinite_since;
 }
 

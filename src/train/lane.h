@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "src/graph/loss_scale.h"
 #include "src/train/execute.h"
 #include "src/train/lockstep.h"
-#include "src/train/loss_scale.h"
 #include "src/train/parameter_groups.h"
 
 namespace lockstep {
@@ -36,6 +36,7 @@ struct LaneContext {
   struct Update {  // of one parameter: its group, and its sites, -1 where there is none
     size_t group = 0;
     int32_t update = -1, master = -1, weight = -1;
+    int32_t entering = -1, reduced = -1;  // of the all-reduce, where there are several workers
     std::vector<int32_t> states;
   };
   const Graph* step_graph = nullptr;
@@ -67,14 +68,29 @@ class Lane {
 
   const LaneDescription& description() const { return description_; }
   bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
+  DeathCause died_of() const { return died_of_; }
 
   // The parts of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   void move_weights_by_one_ulp(int64_t step);              // the twin
-  // These three for every micro-batch of the step; what nodes measure goes to `sites`.
-  void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch);
+  // These three for every micro-batch of the step, and there for every worker; what nodes measure
+  // goes to `sites`. Workers share weights and begin with the same buffers; worker 0's stay.
+  void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker = 0);
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
-  void finish_micro_batch(int64_t micro_batch, LaneStep& record);
+  void finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker = 0);
+  // With several workers, behind all micro-batches. The reference must have entered, but not
+  // reduced: entering gradients are compared with its own.
+  void enter_all_reduce(const Lane* reference, LaneStep& record);
+  void all_reduce(const Lane* reference, LaneStep& record);
+  // Replay: whether the policy wants the step's batch again, after this many attempts. If so the
+  // scaler has moved; every lane that runs the step again forgets what the attempt did to buffers.
+  bool may_replay() const { return description_.policy.loss_scale_use.replay; }
+  bool tries_again(int64_t attempts);
+  void keep_buffers() {
+    kept_buffers_ = buffers_;
+    kept_scaling_ = scaling_.tensors();
+  }
+  void take_buffers_back();
   void finish_step(const Lane* reference, LaneStep& record);
 
   LaneState state() const;
@@ -94,7 +110,8 @@ class Lane {
     std::vector<Tensor> states;
     Tensor compensation;  // Kahan's, empty without
     Tensor sum;           // the gradient over the micro-batches, where it is changed before its use
-    Tensor update;        // dw of the last step
+    std::vector<Tensor> of_workers;  // its sums over the micro-batches, where there are several
+    Tensor update;                   // dw of the last step
     Tensor& updated() { return master.empty() ? weight : master; }
     const Tensor& updated() const { return master.empty() ? weight : master; }
   };
@@ -111,11 +128,18 @@ class Lane {
   const ParameterState* partner(const Lane* lane, const ParameterState& parameter) const;
   bool keeps_gradients() const;
   const Tensor& gradient(const ParameterState& parameter) const;
-  void add_gradient(ParameterState& parameter, bool first);
+  void add_gradient(const ParameterState& parameter, Tensor& sum, bool first);
   double clip_gradients();
+  double clip(const std::vector<size_t>& groups);
   QuantizeSpec update_rounding(const Format* format, int32_t site) const;
-  void take_mutations();
-  bool found_inf() const;
+  void take_mutations(std::map<std::string, Tensor>& buffers);
+  // The scale that applies now, as the loss, which is FP32, is multiplied by it.
+  float scale() const { return static_cast<float>(scales_[0].scale); }
+  bool unscaling_changes() const;
+  template <typename T>
+  void unscale(const T* from, T* to, int64_t count) const;
+  bool stays_finite(const Tensor& gradient) const;
+  std::vector<bool> found_inf() const;
   bool weights_finite() const;
   void follow_death();
   template <typename T>
@@ -124,21 +148,29 @@ class Lane {
   template <typename T>
   void record_site(int32_t site, const Tensor& values, const TensorStats& stats,
                    const Format& format, const Tensor* reference, LaneStep& record) const;
+  // Of a gradient on its way through the all-reduce.
+  SiteRecord gradient_record(const Tensor& values, const TensorStats& stats, const Format& format,
+                             const Tensor* reference, double scale) const;
 
   const LaneContext& context_;
   LaneDescription description_;
   Executor executor_;
+  ScalingState scaling_;  // of delayed scaling, empty without
+  std::map<std::string, Tensor> kept_scaling_;
   const LossScaler& scaler_;
   std::vector<ParameterState> parameters_;  // as in the graph
-  std::map<std::string, Tensor> buffers_;
+  std::map<std::string, Tensor> buffers_, kept_buffers_;
+  std::map<std::string, Tensor> next_buffers_;  // worker 0's, until the others have run
   std::map<std::string, Tensor> input_copies_;
-  Tensor seed_;      // the loss scale, in the seed's format
-  Tensor unscaled_;  // scratch: one gradient after unscaling
-  LossScaleState scale_;
-  int64_t step_ = -1;           // the step in progress
-  int64_t micro_step_ = -1;     // micro-batches before this one, over all steps
-  int64_t optimizer_step_ = 0;  // steps taken, skipped ones not counted
+  Tensor seed_;                         // the loss scale, in the seed's format
+  Tensor unscaled_;                     // scratch: one gradient after unscaling
+  std::vector<LossScaleState> scales_;  // one scaler
+  int64_t step_ = -1;                   // the step in progress
+  int64_t micro_step_ = -1;             // passes before this one, over steps, workers and all
+  // By parameter group: steps taken, skipped ones not counted.
+  std::vector<int64_t> optimizer_steps_;
   int64_t died_at_ = -1, nonfinite_since_ = -1;
+  DeathCause died_of_ = DeathCause::kAlive;
 };
 
 }  // namespace lockstep

@@ -3,9 +3,11 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <type_traits>
 
+#include "src/train/all_reduce.h"
 #include "src/train/clip.h"
 #include "src/train/lane.h"
 
@@ -33,9 +35,10 @@ double first_value(const Tensor& tensor) {
   return tensor.container() == Container::kF64 ? tensor.as<double>()[0] : tensor.as<float>()[0];
 }
 
-int32_t first_nonfinite_site(const std::vector<SiteRecord>& records) {
+int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecord>& records) {
   for (size_t i = 0; i < records.size(); ++i) {
-    if (records[i].measured && records[i].stats.nonfinite_seen()) return static_cast<int32_t>(i);
+    if (!records[i].measured) continue;
+    if (records[i].stats.nonfinite_seen(sites.sites[i].stat_exempt)) return static_cast<int32_t>(i);
   }
   return -1;
 }
@@ -43,10 +46,14 @@ int32_t first_nonfinite_site(const std::vector<SiteRecord>& records) {
 }  // namespace
 
 // Skipped steps included: the forward pass has happened. Values have their buffer's format already.
-void Lane::take_mutations() {
+void Lane::take_mutations(std::map<std::string, Tensor>& buffers) {
   for (const Mutation& mutation : context_.step_graph->mutations) {
     const Tensor& value = executor_.value(mutation.value);
-    Tensor& buffer = buffers_.at(mutation.buffer);
+    Tensor& buffer = buffers.at(mutation.buffer);
+    if (buffer.container() == Container::kI32) {
+      std::ranges::copy(value.as<int32_t>(), buffer.as<int32_t>().begin());
+      continue;
+    }
     const QuantizeSpec spec =
         rounding_to(executor_.external_format("b:" + mutation.buffer), buffer_key(mutation.buffer));
     if (executor_.container() == Container::kF64) {
@@ -57,11 +64,11 @@ void Lane::take_mutations() {
   }
 }
 
-// Gradients are used as the executor has them, unless several micro-batches add up or clipping
-// changes them first.
+// Gradients are used as the executor has them, unless several passes add up or clipping changes
+// them first.
 bool Lane::keeps_gradients() const {
   const RunOptions& options = *context_.options;
-  return options.accumulate > 1 || options.clip_norm > 0 || options.clip_value > 0;
+  return options.parts() > 1 || options.clip_norm > 0 || options.clip_value > 0;
 }
 
 const Tensor& Lane::gradient(const ParameterState& p) const {
@@ -69,23 +76,30 @@ const Tensor& Lane::gradient(const ParameterState& p) const {
 }
 
 // As torch's p.grad += g: a sum in the weight's format, which gradients have.
-void Lane::add_gradient(ParameterState& p, bool first) {
+void Lane::add_gradient(const ParameterState& p, Tensor& total, bool first) {
   const Tensor& g = executor_.value(p.gradient);
   const auto add = [&]<typename T>(T) {
-    T* sum = p.sum.as<T>().data();
+    T* sum = total.as<T>().data();
     if (first) {
       std::copy_n(g.as<T>().data(), g.size(), sum);
       return;
     }
     active_kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
-    quantize<T>(p.sum.as<T>(), p.sum.as<T>(), {p.format}, nullptr);
+    quantize<T>(total.as<T>(), total.as<T>(), {p.format}, nullptr);
   };
   executor_.container() == Container::kF64 ? add(double()) : add(float());
 }
 
-void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record) {
-  const double count = static_cast<double>(context_.options->accumulate);
-  take_mutations();
+void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker) {
+  const int64_t workers = context_.options->workers;
+  const double count = static_cast<double>(context_.options->parts());
+  if (worker == 0) {
+    if (workers > 1) next_buffers_ = buffers_;
+    take_mutations(workers > 1 ? next_buffers_ : buffers_);
+  }
+  if (workers > 1 && worker == workers - 1) {
+    for (auto& [name, tensor] : buffers_) tensor = next_buffers_.at(name);
+  }
   record.loss += first_value(executor_.value(context_.step_graph->loss)) / count;
   record.losses.resize(context_.losses.size());
   for (size_t i = 0; i < context_.losses.size(); ++i) {
@@ -94,39 +108,145 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record) {
   }
   if (!keeps_gradients()) return;
   for (ParameterState& p : parameters_) {
-    if (!p.gradient.empty()) add_gradient(p, micro_batch == 0);
+    if (p.gradient.empty()) continue;
+    Tensor& sum = workers > 1 ? p.of_workers[static_cast<size_t>(worker)] : p.sum;
+    add_gradient(p, sum, micro_batch == 0);
   }
 }
 
-// Unscales and clips the gradients in place. Returns the total norm, NaN where none is formed.
-double Lane::clip_gradients() {
-  const RunOptions& options = *context_.options;
-  const float inverse = unscale_factor(scale_.scale);
-  std::vector<ClippedGradient> gradients;
+// A worker's share of the mean is g / W; values that are divided only behind the sum are W times as
+// large. The reference, whose policy is the default one, divides before.
+void Lane::enter_all_reduce(const Lane* reference, LaneStep& record) {
+  const AllReduce& how = description_.policy.all_reduce;
+  const int64_t workers = context_.options->workers;
+  const double scale = this->scale() * (how.divides_before ? 1 : static_cast<double>(workers));
   for (ParameterState& p : parameters_) {
     if (p.gradient.empty()) continue;
-    // Unscaled gradients go to what is updated: masters take them in their own format.
-    gradients.push_back({&p.sum, p.master.empty() ? p.format : description_.policy.master});
-    const auto unscale = [&]<typename T>(T factor) {
-      T* g = p.sum.as<T>().data();
-      active_kernels().of<T>().scale(g, factor, g, p.sum.size());
-    };
-    if (inverse == 1) continue;
-    executor_.container() == Container::kF64 ? unscale(static_cast<double>(inverse))
-                                             : unscale(inverse);
+    const ParameterState* ref = partner(reference, p);
+    const Format& format = how.format == nullptr ? *p.format : *how.format;
+    SiteRecord all;
+    for (size_t k = 0; k < p.of_workers.size(); ++k) {
+      TensorStats stats;
+      lockstep::enter_all_reduce(how, format, workers, p.of_workers[k],
+                                 context_.options->measure ? &stats : nullptr);
+      if (!context_.options->measure) continue;
+      all.merge(gradient_record(p.of_workers[k], stats, format,
+                                ref == nullptr ? nullptr : &ref->of_workers[k], scale));
+    }
+    if (all.measured) record.sites[context_.updates.at(p.name).entering] = all;
   }
+}
+
+void Lane::all_reduce(const Lane* reference, LaneStep& record) {
+  const AllReduce& how = description_.policy.all_reduce;
+  for (ParameterState& p : parameters_) {
+    if (p.gradient.empty()) continue;
+    const ParameterState* ref = partner(reference, p);
+    TensorStats stats;
+    lockstep::all_reduce(how, how.format == nullptr ? *p.format : *how.format, *p.format,
+                         p.of_workers, p.sum, context_.options->measure ? &stats : nullptr);
+    if (!context_.options->measure) continue;
+    record.sites[context_.updates.at(p.name).reduced] =
+        gradient_record(p.sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum, scale());
+  }
+}
+
+bool Lane::unscaling_changes() const {
+  const bool divides = scaler_.unscale == LossScaler::Unscale::kDivide;
+  return (divides ? scale() : unscale_factor(scales_[0].scale)) != 1;
+}
+
+template <typename T>
+void Lane::unscale(const T* from, T* to, int64_t count) const {
+  if (scaler_.unscale == LossScaler::Unscale::kDivide) {
+    const T divisor = scale();
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i] / divisor;
+  } else {
+    const T factor = unscale_factor(scales_[0].scale);
+    active_kernels().of<T>().scale(from, factor, to, count);
+  }
+}
+
+// Groups that skip by themselves have optimizers of their own and are clipped by themselves: one's
+// infinity must not scale the other's gradients to nothing. Returns the total norm that was
+// clipped, NaN where none is formed.
+double Lane::clip_gradients() {
+  std::vector<size_t> groups(context_.groups.size());
+  std::iota(groups.begin(), groups.end(), size_t{0});
+  if (!description_.policy.loss_scale_use.skip_by_group) return clip(groups);
+  double squares = 0;
+  for (const size_t group : groups) {
+    const double norm = clip({group});
+    squares += norm * norm;
+  }
+  return std::sqrt(squares);
+}
+
+// Unscales and clips the groups' gradients in place, or the other way round where the policy makes
+// that mistake.
+double Lane::clip(const std::vector<size_t>& groups) {
+  const RunOptions& options = *context_.options;
+  const bool clips_scaled = description_.policy.loss_scale_use.clip_before_unscale;
+  std::vector<ClippedGradient> gradients;
+  for (ParameterState& p : parameters_) {
+    if (p.gradient.empty() || std::ranges::count(groups, p.group) == 0) continue;
+    // Unscaled gradients go to what is updated: masters take them in their own format.
+    const bool widened = !clips_scaled && !p.master.empty();
+    gradients.push_back({&p.sum, widened ? description_.policy.master : p.format});
+  }
+  const auto unscale_all = [&] {
+    if (!unscaling_changes()) return;
+    for (const ClippedGradient& gradient : gradients) {
+      const auto in_place = [&](auto values) {
+        unscale(values.data(), values.data(), gradient.values->size());
+      };
+      executor_.container() == Container::kF64 ? in_place(gradient.values->as<double>())
+                                               : in_place(gradient.values->as<float>());
+    }
+  };
+  if (!clips_scaled) unscale_all();
   double norm = std::numeric_limits<double>::quiet_NaN();
   if (options.clip_norm > 0) norm = clip_by_norm(gradients, options.clip_norm);
   if (options.clip_value > 0) clip_by_value(gradients, options.clip_value);
+  if (clips_scaled) unscale_all();
   return norm;
 }
 
-// As GradScaler.unscale_ does, the gradients are judged as they arrive, still scaled.
-bool Lane::found_inf() const {
+// Finite where the lane's scaler looks: as the gradient arrives, still scaled
+// (GradScaler.unscale_), or behind the unscaling, which can overflow when the scale is below 1.
+bool Lane::stays_finite(const Tensor& gradient) const {
+  if (scaler_.check != LossScaler::Check::kUnscaled) return all_finite(gradient);
+  Tensor unscaled(gradient.shape(), gradient.container());
+  const auto fill = [&]<typename T>(T) {
+    unscale(gradient.as<T>().data(), unscaled.as<T>().data(), gradient.size());
+  };
+  executor_.container() == Container::kF64 ? fill(double()) : fill(float());
+  return all_finite(unscaled);
+}
+
+bool Lane::tries_again(int64_t attempts) {
+  const LossScaleUse& use = description_.policy.loss_scale_use;
+  if (!use.replay || attempts >= use.replay_limit || scales_[0].raised) return false;
+  if (std::ranges::count(found_inf(), true) == 0) return false;
+  const LossScaleState next = scaler_.update(description_.policy.loss_scale, scales_[0], true);
+  if (next.raised) return false;  // finish_step comes to the same end, and records it
+  scales_[0] = next;
+  return true;
+}
+
+void Lane::take_buffers_back() {
+  for (auto& [name, tensor] : buffers_) tensor = kept_buffers_.at(name);
+  for (auto& [name, tensor] : scaling_.tensors()) tensor = kept_scaling_.at(name);
+}
+
+// By parameter group: whether a gradient has a value that is not finite.
+std::vector<bool> Lane::found_inf() const {
+  std::vector<bool> found(context_.groups.size(), false);
   for (const ParameterState& p : parameters_) {
-    if (!p.gradient.empty() && !all_finite(gradient(p))) return true;
+    if (p.gradient.empty() || found[p.group]) continue;
+    found[p.group] = !stays_finite(gradient(p));
   }
-  return false;
+  return found;
 }
 
 bool Lane::weights_finite() const {
@@ -137,15 +257,23 @@ bool Lane::weights_finite() const {
 }
 
 // died_at is the first step that is not run. The reference never stops: the others need it. Nor
-// does a synced lane: its next step starts from the reference's weights.
+// does a synced lane whose weights are lost: its next step starts from the reference's. A scaler
+// that stops training does so in both modes.
 void Lane::follow_death() {
+  if (scales_[0].raised) {
+    died_at_ = step_ + 1;
+    died_of_ = DeathCause::kLossScaler;
+    return;
+  }
   if (description_.is_reference || context_.options->mode == LaneMode::kSynced) return;
   if (weights_finite()) {
     nonfinite_since_ = -1;
     return;
   }
   if (nonfinite_since_ < 0) nonfinite_since_ = step_;
-  if (step_ - nonfinite_since_ >= kStepsAfterNonfinite) died_at_ = step_ + 1;
+  if (step_ - nonfinite_since_ < kStepsAfterNonfinite) return;
+  died_at_ = step_ + 1;
+  died_of_ = DeathCause::kWeights;
 }
 
 template <typename T>
@@ -164,6 +292,25 @@ void Lane::record_site(int32_t site, const Tensor& values, const TensorStats& st
     out.error.compared = stats.count - stats.exponent_histogram[kHistogramBins - 1];
     out.error.dot_ref = out.error.ref_sq = stats.sum_sq;
   }
+}
+
+SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
+                                 const Format& format, const Tensor* reference,
+                                 double scale) const {
+  SiteRecord out;
+  out.measured = true;
+  out.scale = scale;
+  out.stats = stats;
+  if (reference == nullptr) {
+    out.error = error_of_reference(stats);
+  } else if (scale > 0 && std::isfinite(scale)) {  // else it has collapsed
+    const auto compare = [&]<typename T>(T) {
+      active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
+                                       values.size(), scale, format, &out.error);
+    };
+    executor_.container() == Container::kF64 ? compare(double()) : compare(float());
+  }
+  return out;
 }
 
 QuantizeSpec Lane::update_rounding(const Format* format, int32_t site) const {
@@ -191,6 +338,8 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   Tensor& weight = p.updated();
   const int32_t weight_site = p.master.empty() ? sites.weight : sites.master;
   const Format* weight_format = p.master.empty() ? p.format : policy.master;
+  const Format* state_format = policy.state_of(p.format);
+  const Format* update_format = policy.update_of(p.format);
   // What the optimizer's roundings did; unset where all is in the container's own format.
   std::optional<TensorStats> of_weight, of_update, of_states[kMaxOptimizerStates];
   UpdateStats update;
@@ -200,12 +349,10 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     update.weight_sq = observe<T>(std::as_const(weight).as<T>(), *weight_format).sum_sq;
   } else {
     const Tensor* gradient = &this->gradient(p);
-    const float inverse = unscale_factor(scale_.scale);
-    if (inverse != 1 && !keeps_gradients()) {
+    if (unscaling_changes() && !keeps_gradients()) {
       if (unscaled_.size() < gradient->size())
         unscaled_ = Tensor(gradient->shape(), gradient->container());
-      kernels.scale(gradient->as<T>().data(), static_cast<T>(inverse), unscaled_.as<T>().data(),
-                    gradient->size());
+      unscale(gradient->as<T>().data(), unscaled_.as<T>().data(), gradient->size());
       gradient = &unscaled_;
     }
     OptimizerArrays<T> call;
@@ -216,22 +363,23 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     for (size_t k = 0; k < p.states.size(); ++k) call.states[k] = p.states[k].as<T>().data();
     if (!p.compensation.empty()) call.compensation = p.compensation.as<T>().data();
     if (context_.options->measure) call.update = p.update.as<T>().data();
-    call.step = optimizer_step_ + 1;
+    call.step = optimizer_steps_[p.group] + 1;
     const QuantizeSpec rounding = update_rounding(weight_format, weight_site);
-    call.formats = {policy.optimizer_arithmetic, policy.optimizer_state, weight_format,
-                    rounding.rounding, rounding.key};
+    call.formats = {policy.arithmetic_of(p.format), state_format, weight_format, rounding.rounding,
+                    rounding.key};
+    call.formats.steps = policy.optimizer_steps;
     const auto native = [](const Format* format) {
       return std::is_same_v<T, double> ? format->is_fp64() : format->is_fp32();
     };
-    const bool native_steps = native(policy.optimizer_arithmetic);
+    const bool native_steps = native(policy.arithmetic_of(p.format));
     const bool measure = context_.options->measure;
     if (measure && !native(weight_format)) call.measured.weight = &of_weight.emplace();
-    if (measure && !native_steps) call.measured.update = &of_update.emplace();
+    if (measure && !native(update_format)) call.measured.update = &of_update.emplace();
     for (size_t k = 0; k < p.states.size(); ++k) {
-      const QuantizeSpec to_state = rounding_to(policy.optimizer_state, sites.states[k]);
+      const QuantizeSpec to_state = rounding_to(state_format, sites.states[k]);
       call.formats.state_rounding = to_state.rounding;
       call.formats.state_keys[k] = to_state.key;
-      if (measure && (!native_steps || !native(policy.optimizer_state))) {
+      if (measure && (!native_steps || !native(state_format))) {
         call.measured.states[k] = &of_states[k].emplace();
       }
     }
@@ -256,10 +404,10 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     record_site<T>(site, values, stats ? *stats : observe<T>(values.as<T>(), format), format, ref,
                    record);
   };
-  record_values(sites.update, p.update, of_update, *policy.optimizer_arithmetic,
+  record_values(sites.update, p.update, of_update, *update_format,
                 reference ? &reference->update : nullptr);
   for (size_t k = 0; k < p.states.size(); ++k) {
-    record_values(sites.states[k], p.states[k], of_states[k], *policy.optimizer_state,
+    record_values(sites.states[k], p.states[k], of_states[k], *state_format,
                   reference ? &reference->states[k] : nullptr);
   }
   const Tensor* reference_weight = reference ? &reference->updated() : nullptr;
@@ -279,24 +427,34 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
     record.lr.push_back(context_.lr(group, step_));
   }
 
+  const bool by_group = description_.policy.loss_scale_use.skip_by_group;
+  const std::vector<bool> found = found_inf();
   ScalerRecord scaler;
-  scaler.scale = scale_.scale;
-  scaler.found_inf = found_inf();
-  scaler.skipped = scaler.found_inf && scaler_.checks_finite;
-  if (scaler.found_inf) scaler.culprit_site = first_nonfinite_site(record.sites);
+  scaler.scale = scales_[0].scale;
+  scaler.found_inf = std::ranges::count(found, true) > 0;
+  scaler.skipped = scaler.found_inf && scaler_.check != LossScaler::Check::kNone;
+  std::vector<bool> skips(found.size(), scaler.skipped);
+  if (by_group && scaler.skipped) skips = found;
+  if (scaler.found_inf) scaler.culprit_site = first_nonfinite_site(*context_.sites, record.sites);
   if (keeps_gradients()) record.gradient_norm = clip_gradients();
   for (ParameterState& p : parameters_) {
     if (p.gradient.empty()) continue;
     if (executor_.container() == Container::kF64) {
-      update_parameter<double>(p, scaler.skipped, partner(reference, p), record);
+      update_parameter<double>(p, skips[p.group], partner(reference, p), record);
     } else {
-      update_parameter<float>(p, scaler.skipped, partner(reference, p), record);
+      update_parameter<float>(p, skips[p.group], partner(reference, p), record);
     }
   }
-  if (!scaler.skipped) ++optimizer_step_;
-  scale_ = scaler_.update(description_.policy.loss_scale, scale_, scaler.skipped);
-  scaler.growth_tracker = scale_.growth_tracker;
+  for (size_t group = 0; group < skips.size(); ++group) optimizer_steps_[group] += !skips[group];
+  scales_[0] = scaler_.update(description_.policy.loss_scale, scales_[0], scaler.skipped);
+  scaler.growth_tracker = static_cast<int32_t>(scales_[0].growth_tracker);
   record.scalers = {scaler};
+  for (size_t group = 0; by_group && group < skips.size(); ++group) {
+    ScalerRecord& of_group = record.scalers.emplace_back(scaler);
+    of_group.found_inf = found[group];
+    of_group.skipped = skips[group];
+    if (!found[group]) of_group.culprit_site = -1;
+  }
   follow_death();
 }
 

@@ -19,6 +19,7 @@
 #include "src/train/models/model.h"
 #include "src/train/parameter_groups.h"
 #include "src/train/schedules.h"
+#include "src/train/vanishing.h"
 
 namespace lockstep {
 namespace {
@@ -40,6 +41,12 @@ void check_numbers(const RunOptions& options, ProblemList& problems) {
   at_least("steps", options.steps, 1);
   at_least("batch", options.batch, 1);
   at_least("accumulate", options.accumulate, 1);
+  at_least("workers", options.workers, 1);
+  if (options.workers > 1 && options.batch % options.workers != 0) {
+    problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
+                             options.batch, options.workers),
+                 "batch is the global one; every worker takes an equal part");
+  }
   const auto limit = [&](std::string_view name, double value) {
     if (value >= 0 && std::isfinite(value)) return;
     problems.add(fmt::format("{} {}: 0 <= {} < infinity required", name, value, name),
@@ -49,6 +56,7 @@ void check_numbers(const RunOptions& options, ProblemList& problems) {
   limit("clip-value", options.clip_value);
   at_least("eval-every", options.eval_every, 0);
   at_least("histogram-every", options.histogram_every, 1);
+  at_least("sums-every", options.sums_every, 0);
   at_least("checkpoint-every", options.checkpoint_every, 1);
 }
 
@@ -107,6 +115,16 @@ void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& 
   }
 }
 
+// Workers with delayed scaling share the largest magnitude of every tensor, over all of them.
+void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
+  for (const LaneDescription& lane : lanes) {
+    if (lane.policy.scaling.kind != ScalingKind::kDelayed) continue;
+    problems.add("lane '" + lane.name +
+                     "': delayed scaling with several workers, whose common amax is not modelled",
+                 "[scaling] kind = \"current\", or one worker");
+  }
+}
+
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
@@ -129,8 +147,10 @@ struct LockstepRun::Impl {
   void clear_sites(std::vector<SiteRecord>& records) const;
   // work(lane's index, the reference or null, the lane's record), timed.
   template <typename Work>
-  void each_alive(Work work);
-  void run_micro_batch(int64_t step, int64_t micro);
+  void each_active(Work work);
+  void run_batches(int64_t step);
+  void replay_overflows(int64_t step);
+  void run_micro_batch(int64_t step, int64_t micro, int64_t worker);
   void run_step(int64_t step);
   void evaluate();
   void hand_out_checkpoint();
@@ -148,6 +168,9 @@ struct LockstepRun::Impl {
   std::vector<Observer*> observers;
   StepRecord record;                                 // reused: its histograms are large
   std::vector<std::vector<SiteRecord>> micro_sites;  // by lane: of one micro-batch among several
+  std::vector<bool> active;                          // by lane: takes part in this attempt
+  bool repeats = false;                              // this attempt is not the first
+  LaneStep reference_again;                          // what the reference measures in repetitions
   int64_t steps_done = 0;
 };
 
@@ -184,9 +207,11 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     });
   }
   refuse_equal_lanes(description.lanes, problems);
+  if (options.workers > 1) refuse_shared_amax(description.lanes, problems);
   problems.throw_if_any();
 
-  const ModelShape shape{options.batch, data->image_shape(), data->class_count(), sizes};
+  const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
+                         sizes};
   Graph forward = model->build(shape, /*training=*/true);
   collect(problems, [&] { freeze_layers(forward, options.freeze); });
   collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
@@ -194,9 +219,10 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
   problems.throw_if_any();
   graph = differentiate(forward);
   const auto groups = optimizer_groups(options);
-  sites = make_sites(graph, [&](const Parameter& parameter) {
+  const auto state_count_of = [&](const Parameter& parameter) {
     return static_cast<int>(groups[group_of(parameter, options.groups)].states.size());
-  });
+  };
+  sites = make_sites(graph, state_count_of, options.workers);
   context = make_lane_context(graph, sites, options);
   std::map<std::string, Tensor> initial = initial_state(*model, sizes, graph, options.seed);
   if (start != nullptr) {
@@ -207,6 +233,9 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     collect(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
       lane = lanes.back()->description();  // with what its engine left to the software kernels
+      if (container_of(lane) == Container::kF32) {  // the truth lane loses none
+        lane.warnings = vanishing_constants(lane.policy, options);
+      }
     });
   }
   problems.throw_if_any();
@@ -235,38 +264,42 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
 void LockstepRun::Impl::clear_sites(std::vector<SiteRecord>& records) const {
   records.resize(sites.sites.size());
   for (SiteRecord& site : records) {
-    if (site.measured) site = {};
+    if (site.measured || site.health.samples > 0) site = {};
   }
 }
 
 template <typename Work>
-void LockstepRun::Impl::each_alive(Work work) {
+void LockstepRun::Impl::each_active(Work work) {
   const Lane& reference = *lanes[0];
   for (size_t l = 0; l < lanes.size(); ++l) {
-    if (!record.lanes[l].alive) continue;
-    const Stopwatch watch(record.lanes[l].seconds);
-    work(l, l == 0 ? nullptr : &reference, record.lanes[l]);
+    if (!active[l]) continue;
+    LaneStep& out = repeats && l == 0 ? reference_again : record.lanes[l];
+    const Stopwatch watch(out.seconds);
+    work(l, l == 0 ? nullptr : &reference, out);
   }
 }
 
-// Micro-batches take consecutive batches of the data. What several measure is merged.
-void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro) {
+// Micro-batches take consecutive batches of the data, workers consecutive parts of each. What
+// several measure is merged.
+void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
   const int64_t at = step * options.accumulate + micro;
-  const uint64_t draw = static_cast<uint64_t>(at);
-  Batch batch = data->gather(batch_indices(*data, at, options.batch, options.seed), draw);
-  add_noise(graph, options.seed, draw, batch);
-  const bool several = options.accumulate > 1;
-  each_alive([&](size_t l, const Lane*, LaneStep&) {
+  const auto indices = batch_indices(*data, at, options.batch, options.seed);
+  const auto share = static_cast<size_t>(options.batch / options.workers);
+  Batch batch = data->gather(std::span(indices).subspan(static_cast<size_t>(worker) * share, share),
+                             static_cast<uint64_t>(at));
+  add_noise(graph, options.seed, static_cast<uint64_t>(at * options.workers + worker), batch);
+  const bool several = options.parts() > 1;
+  each_active([&](size_t l, const Lane*, LaneStep&) {
     if (several) clear_sites(micro_sites[l]);
-    lanes[l]->begin_micro_batch(step, micro, batch);
+    lanes[l]->begin_micro_batch(step, micro, batch, worker);
   });
   for (int node = 0; node < static_cast<int>(graph.nodes.size()); ++node) {
-    each_alive([&](size_t l, const Lane* ref, LaneStep& out) {
+    each_active([&](size_t l, const Lane* ref, LaneStep& out) {
       lanes[l]->run_node(node, ref, several ? micro_sites[l] : out.sites);
     });
   }
-  each_alive([&](size_t l, const Lane*, LaneStep& out) {
-    lanes[l]->finish_micro_batch(micro, out);
+  each_active([&](size_t l, const Lane*, LaneStep& out) {
+    lanes[l]->finish_micro_batch(micro, out, worker);
     if (!several) return;
     for (size_t s = 0; s < out.sites.size(); ++s) out.sites[s].merge(micro_sites[l][s]);
   });
@@ -274,16 +307,61 @@ void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro) {
 
 void LockstepRun::Impl::run_step(int64_t step) {
   record.step = step;
-  for (size_t l = 0; l < lanes.size(); ++l) clear(record.lanes[l], lanes[l]->alive_at(step));
-  each_alive([&](size_t l, const Lane* ref, LaneStep&) {
+  active.clear();
+  for (size_t l = 0; l < lanes.size(); ++l) {
+    clear(record.lanes[l], lanes[l]->alive_at(step));
+    record.lanes[l].died_of = lanes[l]->died_of();
+    active.push_back(record.lanes[l].alive);
+  }
+  const bool replays = std::ranges::any_of(lanes, [](const auto& l) { return l->may_replay(); });
+  each_active([&](size_t l, const Lane* ref, LaneStep&) {
     Lane& lane = *lanes[l];
     const bool synced = options.mode == LaneMode::kSynced;
     if (synced && ref != nullptr) lane.restart_from(*ref, step);
     const bool is_twin = lane.description().policy.name == kTwinLane;
     if (is_twin && (synced || step == 0)) lane.move_weights_by_one_ulp(step);
+    if (replays) lane.keep_buffers();
   });
-  for (int64_t micro = 0; micro < options.accumulate; ++micro) run_micro_batch(step, micro);
-  each_alive([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->finish_step(ref, out); });
+  run_batches(step);
+  replay_overflows(step);
+  each_active([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->finish_step(ref, out); });
+}
+
+void LockstepRun::Impl::run_batches(int64_t step) {
+  for (int64_t micro = 0; micro < options.accumulate; ++micro) {
+    for (int64_t worker = 0; worker < options.workers; ++worker) {
+      run_micro_batch(step, micro, worker);
+    }
+  }
+  if (options.workers == 1) return;
+  each_active(
+      [&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->enter_all_reduce(ref, out); });
+  each_active([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->all_reduce(ref, out); });
+}
+
+// Lanes that replay an overflowing batch run it again while the others wait; records are of the
+// last attempt. The reference repeats it with them, to be compared with, and ends as it was.
+void LockstepRun::Impl::replay_overflows(int64_t step) {
+  const std::vector<bool> alive = active;
+  for (;;) {
+    active.assign(lanes.size(), false);
+    for (size_t l = 0; l < lanes.size(); ++l) {
+      active[l] = alive[l] && lanes[l]->tries_again(record.lanes[l].attempts);
+    }
+    if (std::ranges::count(active, true) == 0) break;
+    active[0] = repeats = true;
+    each_active([&](size_t l, const Lane*, LaneStep& out) {
+      const double seconds = out.seconds;
+      const int32_t attempts = out.attempts + 1;
+      clear(out, true);
+      out.seconds = seconds;
+      out.attempts = attempts;
+      lanes[l]->take_buffers_back();
+    });
+    run_batches(step);
+  }
+  active = alive;
+  repeats = false;
 }
 
 void LockstepRun::Impl::evaluate() {

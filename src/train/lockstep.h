@@ -37,16 +37,19 @@ struct RunOptions {
   std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", "twin"
   int64_t steps = 200, batch = 64;
   int64_t accumulate = 1;  // micro-batches of `batch` examples merged into one step
+  int64_t workers = 1;     // data parallel: each has an equal part of every batch
   OptimizerSpec optimizer{"sgd", {}};
   ScheduleSpec schedule{"constant", {}};
   std::vector<ParameterGroup> groups;
   double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
   std::string start_from;                            // RUN.state[:LANE], "" = fresh weights
+  std::string start_hash;                            // of the weights it held when the run began
   bool eval_in_fp32 = false;                         // evaluate every lane's weights in FP32
   LaneMode mode = LaneMode::kFree;
   int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;
+  int64_t sums_every = 50;  // steps between samples of the sums of products; 0: never
   uint64_t seed = 1;
   // False: nothing is measured, records hold loss, scale and time alone. For benchmarks; a run file
   // needs everything.
@@ -55,6 +58,10 @@ struct RunOptions {
   // (RunFile::options) goes on with these; the files may have gone or changed. Empty: the files are
   // read.
   std::map<std::string, std::string> policy_texts;
+
+  // A step is so many forward and backward passes.
+  int64_t parts() const { return accumulate * workers; }
+  bool samples_sums(int64_t step) const { return sums_every > 0 && step % sums_every == 0; }
 };
 
 // A lane's name taken apart. "tf32@hopper" -> {"tf32", "hopper"}.

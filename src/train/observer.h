@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/accumulator_health.h"
 #include "emulation/optimizer.h"
 #include "emulation/tensor_stats.h"
 #include "src/graph/ir.h"
@@ -28,6 +29,7 @@ struct LaneDescription {
   bool is_reference = false;
   std::vector<std::string> fallbacks;  // kernels the engine lacked
   MemoryFacts memory;                  // what the recipe keeps on hardware
+  std::vector<std::string> warnings;   // numbers of the run that its formats lose
 };
 
 // What is known before the first step; constant over the run.
@@ -47,8 +49,13 @@ struct SiteRecord {
   double scale = 1;       // the factor by which the values are scaled
   TensorStats stats;
   ErrorStats error;
-  void merge(const SiteRecord& other);  // another micro-batch of the same step
+  AccumulatorHealth health;  // at accumulator sites, in steps that sample sums
+  // Another micro-batch of the same step. Where its scale is another one (scaled casts), its
+  // moments are brought to this one's; the histograms are added as they are.
+  void merge(const SiteRecord& other);
 };
+// The error of the reference against itself: none.
+ErrorStats error_of_reference(const TensorStats& stats);
 struct ScalerRecord {
   double scale = 1;  // that applied in this step
   bool found_inf = false, skipped = false;
@@ -59,8 +66,15 @@ struct UpdateRecord {
   bool measured = false;
   UpdateStats stats;
 };
+// Why a lane stopped before the others. The numbers stand in run files.
+enum class DeathCause : int8_t {
+  kAlive = 0,
+  kWeights = 1,     // not finite any more
+  kLossScaler = 2,  // its system stops training at the scale's minimum
+};
 struct LaneStep {
-  bool alive = true;           // false: died earlier; everything below is unset
+  bool alive = true;  // false: died earlier; everything below but died_of is unset
+  DeathCause died_of = DeathCause::kAlive;
   double loss = 0;             // unscaled; the mean over the micro-batches
   std::vector<double> losses;  // the named ones, as loss_names()
   std::vector<double> lr;      // by parameter group
@@ -84,11 +98,12 @@ struct EvaluationRecord {
 // Everything needed to go on from after step `steps_done - 1`.
 struct LaneState {
   std::map<std::string, Tensor>
-      tensors;  // "weight/NAME", "master/NAME", "state/NAME/k", "kahan/NAME", "buffer/NAME"
-  float scale = 1;
-  int32_t growth_tracker = 0;
-  int64_t optimizer_step = 0;
+      tensors;  // "weight/NAME", "master/NAME", "state/NAME/k", "kahan/NAME", "buffer/NAME",
+                // "scaling/NAME": scale, count and amaxes of a cast with delayed scaling
+  std::vector<LossScaleState> scalers;
+  std::vector<int64_t> optimizer_steps;  // by parameter group
   int64_t died_at = -1, nonfinite_since = -1;
+  DeathCause died_of = DeathCause::kAlive;
 };
 struct RunState {
   int64_t steps_done = 0;

@@ -215,8 +215,8 @@ void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, dou
   optimizer.step_f64(numbers, lr, arrays, stats);
 }
 
-float unscale_factor(float scale) {
-  return static_cast<float>(1.0 / static_cast<double>(scale));
+float unscale_factor(double scale) {
+  return static_cast<float>(1.0 / scale);
 }
 
 }  // namespace lockstep

@@ -46,6 +46,6 @@ void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, dou
 
 // The factor GradScaler.unscale_ multiplies gradients by: FP32 of the double reciprocal.
 // Infinite once scale <= 2^-128.
-float unscale_factor(float scale);
+float unscale_factor(double scale);
 
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 // project's own exp and log, so that every machine has the same rates.
 #include "src/train/schedules.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -86,7 +88,7 @@ constexpr HyperParameter kLinear[] = {
     {"start_factor", 1, Range::kNonNegative, "factor of lr at the start"},
     {"end_factor", 0, Range::kNonNegative, "factor of lr at the end"}};
 constexpr HyperParameter kPolynomial[] = {LOCKSTEP_COMMON_PARAMETERS,
-                                          {"power", 1, Range::kNonNegative, "exponent"}};
+                                          {"power", 1, Range::kExponent, "exponent"}};
 #undef LOCKSTEP_COMMON_PARAMETERS
 
 const Schedule kSchedules[] = {
@@ -129,6 +131,13 @@ void check_schedule(const HyperChoice& choice) {
   const Schedule& schedule = find_schedule(choice.name);
   ProblemList problems("schedule '" + choice.name + "'");
   check_hyper_values(choice, schedule.parameters, problems);
+  const auto steps = choice.values.find("steps"), warmup = choice.values.find("warmup");
+  if (steps != choice.values.end() && warmup != choice.values.end() && steps->second != 0 &&
+      steps->second <= warmup->second) {
+    problems.add(
+        fmt::format("steps {}, warmup {}: warmup < steps required", steps->second, warmup->second),
+        "steps include the warm-up");
+  }
   problems.throw_if_any();
 }
 

@@ -29,7 +29,7 @@ const Schedule& find_schedule(std::string_view name);  // Throws: InputError, di
 
 // "cosine:steps=1000,warmup=100". Throws: InputError.
 HyperChoice parse_schedule(std::string_view text);
-// Throws: InputError with every value out of its range.
+// Throws: InputError with every value out of its range, or a warm-up that leaves no step.
 void check_schedule(const HyperChoice& schedule);
 
 // The learning rate of 0-based `step`. Every schedule has

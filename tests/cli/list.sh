@@ -25,6 +25,9 @@ says '**avx512_bf16**'
 expect 0 list formats fp16
 says "65504"
 that test "$(grep -c bf16 out.txt)" = 0
+expect 0 list scalers --markdown
+says "hysteresis=2, consecutive_hysteresis=false"
+says "| flax | unscaled gradients |"
 
 expect 2 list accumulators hoper_fp16
 errs "did you mean 'hopper_fp16'?"

@@ -52,6 +52,25 @@ double fp16(double x) {
 
 }  // namespace
 
+// BF16 has 8 bits. 0.75 * 129/128 = 193.5/256: an elementary step rounds it to 194/256 before the
+// subtraction, torch's add(alpha) does not. 0.3 is 0.30078125 in BF16.
+TEST_CASE("steps: elementary operations, torch's ops, and its CPU's rounded alpha, by hand") {
+  const auto step = [](OptimizerSteps steps, double lr, float weight, float grad) {
+    OptimizerFormats formats = uniform_formats("bf16");
+    formats.steps = steps;
+    float update = 0;
+    scalar_optimizer<float>(sgd(lr), arrays<float>(1, &weight, &grad, {}, &update, formats),
+                            nullptr);
+    return std::pair(weight, update);
+  };
+  const float product = 193.5F / 256, rounded = 194.F / 256;
+  CHECK(step(OptimizerSteps::kElementary, 0.75, rounded, 129.F / 128) == std::pair(0.F, -rounded));
+  CHECK(step(OptimizerSteps::kTorch, 0.75, rounded, 129.F / 128) ==
+        std::pair(rounded - product, -product));
+  CHECK(step(OptimizerSteps::kTorch, 0.3, 1, 5).first == -0.5F);
+  CHECK(step(OptimizerSteps::kTorchCpu, 0.3, 1, 5).first == -0.50390625F);
+}
+
 TEST_CASE("sgd: three steps by hand") {
   // g = grad + 0.5 w; buf = g, then 0.5 buf + g; w -= 0.25 buf. All numbers are exact in binary.
   double w = 2, buffer = 99, update = 0;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/graph/lowered.h"
@@ -16,8 +17,10 @@ void check_golden(const std::string& name, const std::string& text) {
   CHECK(text == read_text_file(path));
 }
 
-const std::vector<std::string> kPresets = {"fp32", "tf32", "torch-autocast-fp16",
-                                           "torch-autocast-bf16", "pure-fp16"};
+const std::vector<std::string> kPresets = {
+    "fp32",      "tf32",        "torch-autocast-fp16", "torch-autocast-bf16",
+    "pure-fp16", "fp8-delayed", "fp8-current",         "mxfp8",
+    "nvfp4",     "apex-o2"};
 
 TEST_CASE("golden: the small network under every preset and in the truth lane") {
   for (const std::string& name : kPresets) {
@@ -68,6 +71,26 @@ TEST_CASE("programs: casts only where a format is too narrow for what arrives") 
   }
   CHECK(lower_net(small_net(), find_policy("fp32")).count(InstructionKind::kCast) == 0);
   CHECK(lower_net(small_net(), find_policy("pure-fp16")).count(InstructionKind::kCast) == 0);
+}
+
+TEST_CASE("JSON: what an op reads and writes, values that stand between steps") {
+  const Lowered net = lower_net(small_net(), find_policy("torch-autocast-fp16"));
+  const auto json = nlohmann::json::parse(to_json(net.program, net.graph));
+  CHECK(json.at("model") == "small");
+  CHECK(json.at("values").at("p:conv1.weight") == "fp32");
+  CHECK(json.at("values").at("in1") == "int");
+  const auto& conv = json.at("ops").at(0);
+  CHECK(conv.at("op") == "conv2d");
+  CHECK(conv.at("layer") == "conv1");
+  CHECK(conv.at("backward") == false);
+  CHECK(conv.at("accumulator") == "fp32_fused");
+  CHECK(conv.at("inputs").at(1) == nlohmann::json{{"value", "p:conv1.weight"}, {"as", "fp16"}});
+  CHECK(conv.at("outputs").at(0).at("format") == "fp16");
+  CHECK_FALSE(json.at("ops").at(1).contains("accumulator"));
+  const auto& norm = json.at("ops").at(1).at("inputs");
+  CHECK(norm.at(0) == nlohmann::json{{"value", "n0"}, {"as", "fp16"}});
+  CHECK(norm.at(1) == nlohmann::json{{"value", "p:bn1.weight"}, {"as", "fp32"}});
+  CHECK(json.at("ops").size() == net.count(InstructionKind::kOp));
 }
 
 TEST_CASE("truth lane: everything FP64, nothing cast, FP64 sums, whatever the policy") {
@@ -240,6 +263,43 @@ TEST_CASE("follow and promote: mixed operands meet in the wider format, or in FP
     if (i.kind == InstructionKind::kOp && node.layer == "mix" && node.is_backward()) {
       CHECK(promote.writes(i) == "fp32");
     }
+  }
+}
+
+TEST_CASE("follow: an operand of no dimension does not promote one that has some") {
+  const auto graph = [](const Shape& scale) {
+    GraphBuilder b("number");
+    const Value x = b.input("x", {{2, 4}}), target = b.input("target", {{2, 4}});
+    const Value low = b.linear("fc1", x, 4);
+    const Value y = b.op("mul", {low, b.parameter("scale", scale)}, {}, "mix");
+    b.set_loss(b.op("mse_loss", {y, target}, {}, "loss"));
+    return b.finish();
+  };
+  const Lowered number = lower_net(graph({}), find_policy("torch-autocast-fp16"));
+  CHECK(number.reads(number.op("mix", "mul")) == "fp16 fp16");  // the number is cast
+  CHECK(number.writes(number.op("mix", "mul")) == "fp16");
+  CHECK(number.format(number.program.results.at("grad:scale")) == "fp16");
+  const Lowered vector = lower_net(graph({1}), find_policy("torch-autocast-fp16"));
+  CHECK(vector.reads(vector.op("mix", "mul")) == "fp16 fp32");
+  CHECK(vector.writes(vector.op("mix", "mul")) == "fp32");
+}
+
+TEST_CASE("sdpa: the math model widens before its products, the others do not") {
+  const auto sum_of = [](const char* model, const char* op) {
+    GraphBuilder b("attention");
+    const Value q = b.parameter("q", {2, 4, 8}), k = b.parameter("k", {2, 4, 8});
+    const Value y = b.op("sdpa", {q, k, b.parameter("v", {2, 4, 8})},
+                         {{"model", std::string(model)}}, "attention");
+    b.set_loss(b.op("mse_loss", {y, b.input("target", {{2, 4, 8}})}, {}, "loss"));
+    const Lowered net = lower_net(b.finish(), find_policy("pure-fp16"));
+    const Instruction& run = net.op("attention", op);
+    CHECK(net.writes(run).starts_with("fp16"));
+    return run.gemm_accumulator->format->name;
+  };
+  for (const char* op : {"sdpa", "sdpa_backward"}) {
+    CHECK(sum_of("math", op) == "fp32");
+    CHECK(sum_of("math_reduced", op) == "fp16");
+    CHECK(sum_of("flash", op) == "fp16");
   }
 }
 

@@ -171,7 +171,7 @@ TEST_CASE("sdpa: masks by hand") {
   // Scores are zero, so the weights are equal over the keys that are left.
   const Tensor q = doubles({1, 2, 1}, {0, 0}), k = doubles({1, 3, 1}, {1, 2, 3});
   const Tensor v = doubles({1, 3, 2}, {1, 10, 2, 20, 6, 60});
-  for (const char* model : {"math", "flash"}) {
+  for (const char* model : {"math", "math_reduced", "flash"}) {
     CAPTURE(model);
     const auto y = [&](std::vector<Tensor> mask, Attributes attributes) {
       attributes["model"] = std::string(model);
@@ -187,11 +187,11 @@ TEST_CASE("sdpa: masks by hand") {
   }
 }
 
-TEST_CASE("gradients: sdpa, both models, masked, causal, scaled") {
+TEST_CASE("gradients: sdpa, all models, masked, causal, scaled") {
   const std::vector<Operand> qkv = {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 2}}};
   std::vector<Operand> masked = qkv;
   masked.push_back({{3, 5}, true});
-  for (const char* model : {"math", "flash"}) {
+  for (const char* model : {"math", "math_reduced", "flash"}) {
     CAPTURE(model);
     const Attributes with = {{"model", std::string(model)}};
     Attributes causal = with, scaled = with;
@@ -203,6 +203,10 @@ TEST_CASE("gradients: sdpa, both models, masked, causal, scaled") {
     Attributes dropping = with;
     dropping["dropout_p"] = 0.4;
     CHECK(gradient_error(op_graph("sdpa", qkv, dropping)) <= kGradientTolerance);
+    Attributes grouped = with;
+    grouped["gqa"] = true;
+    const std::vector<Operand> shared = {{{4, 3, 4}}, {{2, 5, 4}}, {{1, 5, 2}}};
+    CHECK(gradient_error(op_graph("sdpa", shared, grouped)) <= kGradientTolerance);
   }
 }
 
@@ -301,14 +305,16 @@ TEST_CASE("refusals of losses, attention, recurrent layers and prelu say why") {
                  "must be in [0, 1]"));
   CHECK(
       contains(refusal("sdpa", {f({3, 4}), f({5, 4}), f({5, 4})}, {{"model", std::string("mem")}}),
-               "must be one of 'math', 'flash'"));
+               "must be one of 'math', 'math_reduced', 'flash'"));
+  CHECK(contains(refusal("sdpa", {f({3, 3, 4}), f({2, 5, 4}), f({2, 5, 4})}, {{"gqa", true}}),
+                 "heads of q be a multiple"));
   std::vector<TensorType> lstm;
   for (const Operand& operand : recurrent_operands(true, 1, 1, true)) {
     lstm.push_back(f(operand.shape));
   }
   CHECK(refusal("lstm", lstm).empty());
-  CHECK(
-      contains(refusal("lstm", lstm, {{"proj_size", int64_t{1}}}), "'proj_size' is 1, must be 0"));
+  CHECK(contains(refusal("lstm", lstm, {{"proj_size", int64_t{1}}}), "must have 8"));
+  CHECK(contains(refusal("lstm", lstm, {{"proj_size", int64_t{-1}}}), "must be 0 (none) or more"));
   CHECK(contains(refusal("lstm", lstm, {{"layers", int64_t{2}}}), "has 7 operands, must have 11"));
   lstm[3].shape[1] = 4;
   CHECK(contains(refusal("lstm", lstm), "operand 3 is [8, 4], must be [8, 3]"));

@@ -137,6 +137,14 @@ TEST_CASE("shape rules: what they refuse, and that they say why") {
   CHECK(contains(
       refusal("batch_norm", {floats({1, 3}), floats({3}), floats({3}), floats({3}), floats({3})}),
       "more than one value per channel"));
+  CHECK(contains(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3})}),
+                 "attribute 'affine' false"));
+  CHECK(contains(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3})},
+                         {{"affine", false}, {"cumulative", true}}),
+                 "needs num_batches_tracked"));
+  CHECK(contains(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3}), ints({2})},
+                         {{"affine", false}}),
+                 "operand 3 is [2], must be []"));
   CHECK(contains(refusal("add", {floats({4, 2}), floats({3})}), "do not broadcast"));
   CHECK(contains(refusal("sum_to", {floats({4, 2})}, {{"shape", Shape{3}}}), "do not broadcast"));
   CHECK(contains(refusal("sum_to", {floats({4, 1})}, {{"shape", Shape{4, 2}}}), "must broadcast"));
@@ -204,6 +212,15 @@ TEST_CASE("gradients: pooling, overlapping windows and padding included") {
             "max_pool2d", {{2, 2, 5, 5}},
             {{"kernel", Shape{3, 3}}, {"stride", Shape{2, 2}}, {"padding", Shape{1, 1}}}) <=
         kGradientTolerance);
+}
+
+TEST_CASE("gradients: batch_norm without weight and bias") {
+  GraphBuilder b("bn");
+  const Value x = b.parameter("x", {3, 2, 2});
+  const Value mean = b.buffer("mean", {2}), var = b.buffer("var", {2});
+  const Value y = b.op("batch_norm", {x, mean, var}, {{"affine", false}}, "bn");
+  b.set_loss(b.op("mse_loss", {y, b.input("target", {{3, 2, 2}})}, {}, "loss"));
+  CHECK(gradient_error(b.finish()) <= kGradientTolerance);
 }
 
 TEST_CASE("gradients: batch_norm with batch statistics and with running ones") {

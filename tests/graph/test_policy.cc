@@ -3,8 +3,8 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/foreign_op_names.h"
 #include "src/graph/policy.h"
-#include "src/graph/torch_op_names.h"
 
 namespace lockstep {
 namespace {
@@ -39,8 +39,16 @@ TEST_CASE("presets: the rows, and each is found by its label") {
     CHECK(find_policy(preset.label()).hash() == preset.hash());
   }
   CHECK(join(labels, " ") ==
-        "fp32:1 pure-fp16:1 tf32:1 torch-autocast-bf16:2.11 torch-autocast-bf16:2.12 "
-        "torch-autocast-fp16:2.11 torch-autocast-fp16:2.12");
+        "apex-o0:1 apex-o1:1 apex-o2:1 apex-o3:1 fp16-optimizer-dynamic:1 fp16-optimizer-static:1 "
+        "fp32:1 fp8-current:1 fp8-delayed:1 half:1 half-bn-fp32:1 mxfp8:1 mxnet-amp:2.0 "
+        "mxnet-amp-bf16:2.0 "
+        "mxnet-multi-precision:1 "
+        "mxnet-multi-precision-fp32-softmax:1 nvfp4:1 pure-bf16:1 pure-bf16-kahan:1 "
+        "pure-bf16-master:1 "
+        "pure-bf16-stochastic:1 pure-fp16:1 pure-fp16-kahan:1 pure-fp16-master:1 "
+        "pure-fp16-stochastic:1 tf32:1 tf32-conv:1 tf32-matmul:1 torch-autocast-bf16:2.11 "
+        "torch-autocast-bf16:2.12 torch-autocast-bf16-cpu:2.13 torch-autocast-fp16:2.11 "
+        "torch-autocast-fp16:2.12 torch-autocast-fp16-cpu:2.13");
 }
 
 TEST_CASE("presets: without a version the newest, by alias too") {
@@ -63,7 +71,7 @@ TEST_CASE("presets: unknown names and versions") {
   CHECK(has(message("policies/mine"), "ends in .toml"));
   CHECK(has(message("no/such/file.toml"), "no/such/file.toml"));
   CHECK(has(message("fp16"), "no such preset; presets of fp16: pure-fp16, torch-autocast-fp16"));
-  CHECK(has(message("bf16"), "presets of bf16: torch-autocast-bf16"));
+  CHECK(has(message("bf16"), "presets of bf16: mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
   CHECK(has(message("fp64"), "'fp64': a lane of its own, not a policy"));
   CHECK(has(message("twin"), "--lanes fp32,twin"));
   CHECK(has(message("tf32@hopper"), "a policy has no target, a lane has; leave '@hopper' out"));
@@ -131,14 +139,24 @@ TEST_CASE("torch presets: no entry of the lists is lost") {
   CHECK(count("promote") == 11);
 }
 
-TEST_CASE("torch op names: overloads are cut, rows are real ops") {
-  CHECK(lockstep_op_name("softmax.int") == "softmax");
-  CHECK(lockstep_op_name("nll_loss") == "cross_entropy");
-  CHECK(lockstep_op_name("relu") == "relu");
-  for (const TorchOpName& row : torch_op_names()) {
-    CAPTURE(row.torch);
-    CHECK((find_op(row.lockstep).vjp != nullptr));
+TEST_CASE("other systems' op names: overloads are cut, a name may be several, rows are real ops") {
+  const auto named = [](OpNames system, const char* name) {
+    return join(lockstep_op_names(system, name), " ");
+  };
+  CHECK(named(OpNames::kTorch, "softmax.int") == "softmax");
+  CHECK(named(OpNames::kTorch, "nll_loss") == "cross_entropy");
+  CHECK(named(OpNames::kTorch, "relu") == "relu");
+  CHECK(named(OpNames::kTorch, "interpolate") == "upsample_nearest2d upsample_bilinear2d");
+  CHECK(named(OpNames::kMxnet, "RNN") == "lstm gru");
+  CHECK(named(OpNames::kMxnet, "softmax") == "softmax");
+  for (const OpNames system : {OpNames::kTorch, OpNames::kMxnet}) {
+    for (const OpName& row : foreign_op_names(system)) {
+      CAPTURE(row.foreign);
+      CHECK((find_op(row.lockstep).vjp != nullptr));
+    }
   }
+  CHECK_THROWS_WITH_AS(find_op_names("mxnt"), doctest::Contains("did you mean 'mxnet'?"),
+                       InputError);
 }
 
 TEST_CASE("tf32 and pure-fp16 presets") {
@@ -201,6 +219,26 @@ compute = "fp32"
   CHECK(policy.hash() != base.hash());
 }
 
+TEST_CASE(
+    "policy files: a scaler has its system's defaults, and another kind begins with its own") {
+  const LossScaleSpec deepspeed =
+      parse_policy("[loss_scale]\nkind = 'deepspeed'\nhysteresis = 3", "a.toml").loss_scale;
+  CHECK(deepspeed.init_scale == 65536);
+  CHECK(deepspeed.growth_interval == 1000);
+  CHECK(deepspeed.min_scale == 1);
+  CHECK(deepspeed.hysteresis == 3);
+  CHECK(deepspeed.raise_at_min);
+  const std::string base = "extends = 'torch-autocast-fp16'\n[loss_scale]\n";
+  const Policy same = parse_policy(base + "max_scale = 1048576\nskip = 'group'", "a.toml");
+  CHECK(same.loss_scale.kind == "torch-dynamic");
+  CHECK(same.loss_scale.max_scale == 1048576);
+  CHECK(same.loss_scale_use.skip_by_group);
+  const Policy other = parse_policy(base + "kind = 'keras'\nreplay = true", "a.toml");
+  CHECK(other.loss_scale.init_scale == 32768);
+  CHECK(other.loss_scale_use.replay);
+  CHECK_FALSE(other.loss_scale_use.clip_before_unscale);
+}
+
 TEST_CASE("policy files: a listed op moves, torch's names are understood, none switches off") {
   const Policy policy = parse_policy(R"(
 extends = "torch-autocast-fp16"
@@ -259,6 +297,21 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[storage]\nweight = 'fp16'\n[optimizer]\nmaster_weights = true\nmaster = 'bf16'",
        {"must hold every fp16 weight"}},
       {"[optimizer]\nupdate_rounding = 'kahn'", {"did you mean 'kahan'?"}},
+      {"[optimizer]\nsteps = 'troch'", {"line 2: [optimizer] steps", "did you mean 'torch'?"}},
+      {"[storage]\nkeep_fp32 = ['batchnorm']",
+       {"line 2: [storage] keep_fp32 has 'batchnorm'", "did you mean 'batch_norm'?"}},
+      {"[model]\noutput = 'fp61'", {"line 2: [model] output", "did you mean 'fp16'?"}},
+      {"[model]\noutptu = 'fp16'", {"line 2: [model] outptu", "did you mean 'output'?"}},
+      {"[gemm]\noperand = 'tf32'\noperand_ops = ['conv']",
+       {"line 3: [gemm] operand_ops has 'conv'"}},
+      {"[gemm]\noperand_ops = ['conv2d']", {"operand_ops", "has no effect", "operand = \"tf32\""}},
+      {"[autocast]\nformat = 'fp16'\nnames = 'mxnt'", {"[autocast] names", "'mxnet'?"}},
+      {"[autocast]\nformat = 'fp16'\nnames = 'mxnet'\nfp32 = ['Convolutoin']",
+       {"line 4: [autocast] fp32 has 'Convolutoin'", "did you mean 'Convolution'?"}},
+      {"[[rule]]\nlayer = 'fc1'\nautocast = 'off'", {"line 3: [[rule]] autocast", "no [autocast]"}},
+      {"extends = 'autocast'\n[[rule]]\nautocast = 'on'", {"= 'on': must be \"off\""}},
+      {"extends = 'autocast'\n[[rule]]\nautocast = 'off'\ncompute = 'fp32'",
+       {"has compute and autocast"}},
       {"[loss_scale]\nkind = 'static'\ninit_scale = -8", {"= -8: must be above 0"}},
       {"[loss_scale]\nkind = 'static'\ninit_scale = 1e-50", {"= 1e-50: must be above 0"}},
       {"name = 'fp64'\nextends = 'tf32'", {"name = 'fp64'", "other than fp32, fp64 and twin"}},
@@ -270,6 +323,33 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
        {"= 1: must be above 0 and below 1"}},
       {"[loss_scale]\nkind = 'torch-dynamic'\ngrowth_interval = 0", {"must be at least 1"}},
       {"[loss_scale]\ninit_scale = 8", {"has no effect: kind is none"}},
+      {"[loss_scale]\nkind = 'torch-dynamik'", {"line 2: [loss_scale] kind: ", "torch-dynamic"}},
+      {"[loss_scale]\nkind = 'apex'\nhysteresis = 2",
+       {"line 3: [loss_scale] hysteresis has no effect: kind is apex",
+        "kinds that take it: deepspeed, megatron"}},
+      {"[loss_scale]\nkind = 'megatron'\nhysteresis = 0", {"= 0: must be at least 1"}},
+      {"[loss_scale]\nkind = 'fairseq'\ntolerance = 1.5",
+       {"= 1.5: must be at least 0 and at most 1"}},
+      {"[loss_scale]\nkind = 'apex'\nmax_scale = 0", {"= 0: must be above 0 and at most inf"}},
+      {"[loss_scale]\nkind = 'apex'\nmin_scale = -1", {"= -1: must be at least 0 and below"}},
+      {"[loss_scale]\nkind = 'apex'\nmin_scale = 131072",
+       {"= 131072: must be at most init_scale = 65536"}},
+      {"[loss_scale]\nkind = 'deepspeed'\nraise_at_min = 1", {"must be true or false"}},
+      {"[loss_scale]\nkind = 'static'\nreplay = true", {"would overflow again"}},
+      {"[loss_scale]\nkind = 'apex'\nreplay = true\nreplay_limit = 1", {"must be at least 2"}},
+      {"[loss_scale]\nkind = 'apex'\nreplay_limit = 3", {"replay is false"}},
+      {"[loss_scale]\nclip = 'before_unscale'", {"has no effect: kind is none"}},
+      {"[all_reduce]\norder = 'star'",
+       {"line 2: [all_reduce] order: 'star': must be ring or tree"}},
+      {"[all_reduce]\ndivide = 'never'", {"'never': must be before or after"}},
+      {"[all_reduce]\nformat = 'fp64'", {"must fit in fp32"}},
+      {"[all_reduce]\nworkers = 4", {"line 2: [all_reduce] workers"}},
+      {"[loss_scale]\nkind = 'apex'\nclip = 'first'",
+       {"line 3: [loss_scale] clip: 'first': must be after_unscale or before_unscale"}},
+      {"[loss_scale]\nkind = 'apex'\nskip = 'layer'", {"must be step or group"}},
+      {"[[rule]]\nlayer = 'fc1'\nloss_scale = 3", {"= 3: must be a power of two"}},
+      {"[[rule]]\nlayer = 'fc1'\nloss_scale = 0", {"= 0: must be a power of two"}},
+      {"[[rule]]\nrole = 'weight'\nloss_scale = 8", {"look at layer and op only"}},
       {"[[rule]]\nlayer = 'fc1'", {"line 1: [[rule]] sets nothing", "give compute"}},
       {"[[rule]]\nop = 'conv2'\ncompute = 'fp32'", {"line 2: [[rule]] op: op 'conv2'", "conv2d"}},
       {"[[rule]]\nrole = 'grad_wieght'\nformat = 'fp32'", {"did you mean 'grad_weight'?"}},
@@ -324,6 +404,19 @@ TEST_CASE("docs/policy.md: the example is a valid policy") {
   const Policy policy = parse_policy(example, "example.toml");
   CHECK(policy.rules.size() >= 3);
   CHECK(policy.master_weights);
+}
+
+TEST_CASE("[all_reduce]: DistributedDataParallel's by default, each key for itself") {
+  const AllReduce torch = parse_policy("", "mine.toml").all_reduce;
+  CHECK(torch.format == nullptr);
+  CHECK(torch.order == AllReduce::Order::kRing);
+  CHECK(torch.divides_before);
+  const AllReduce other =
+      parse_policy("[all_reduce]\nformat = 'bf16'\norder = 'tree'\ndivide = 'after'", "mine.toml")
+          .all_reduce;
+  CHECK(other.format == &find_format("bf16"));
+  CHECK(other.order == AllReduce::Order::kTree);
+  CHECK_FALSE(other.divides_before);
 }
 
 TEST_CASE("[optimizer]: masters' format and how updates are rounded") {

@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
+#include "src/graph/builder.h"
 #include "src/graph/op.h"
 #include "tests/graph/example_graphs.h"
 
@@ -137,6 +139,40 @@ TEST_CASE("a joined weight gradient: parts and sum are grad_weight, the join is 
   const int32_t update = table.find_update("tied.weight", Role::kUpdate);
   REQUIRE(update >= 0);
   CHECK(table.sites[static_cast<size_t>(update)].feeds == std::vector<int32_t>{output});
+}
+
+TEST_CASE("infinities that a mask puts into scores are the graph's own, up to the softmax") {
+  GraphBuilder b("attention");
+  const Value x = b.input("x", {{2, 3}, ElementType::kFloat});
+  const Value mask = b.input("mask", {{2, 3}, ElementType::kInt});
+  const Value scores = b.op("mul", {x}, {{"scalar", 0.5}}, "scale");
+  const auto filled = [&](const std::string& layer, double value) {
+    return b.op("masked_fill", {scores, mask}, {{"value", value}}, layer);
+  };
+  const auto softmax = [&](const std::string& layer, const Value& of) {
+    b.op("softmax", {of}, {{"dim", int64_t{-1}}}, layer);
+  };
+  softmax("probabilities", b.reshape("moved", filled("infinite", -HUGE_VAL), {3, 2}));
+  softmax("large", filled("beyond_fp16", -1e9));
+  softmax("small", filled("within_fp16", -1e4));
+  const Graph graph = b.finish();
+  const SiteTable table = make_sites(graph, 0);
+  const auto exempt = [&](const std::string& layer, Point point) {
+    for (const Site& site : table.sites) {
+      if (site.layer == layer && site.point == point) return site.stat_exempt;
+    }
+    FAIL("no such site");
+    return false;
+  };
+  for (const auto& layer : {"infinite", "beyond_fp16", "moved"}) {
+    CHECK(exempt(layer, Point::kOutput));
+  }
+  CHECK_FALSE(exempt("infinite", Point::kOperand));  // the scores themselves may not overflow
+  CHECK(exempt("probabilities", Point::kOperand));
+  CHECK_FALSE(exempt("probabilities", Point::kOutput));
+  CHECK(exempt("large", Point::kOperand));
+  CHECK_FALSE(exempt("within_fp16", Point::kOutput));
+  CHECK_FALSE(exempt("small", Point::kOperand));
 }
 
 TEST_CASE("optimizer sites: update, states, master weight, weight of every trained parameter") {

@@ -42,7 +42,7 @@ def edit(dataset, site, update):
         index = (min(STEP, dataset.shape[0] - 1), site, 100)
     else:
         place = update if "/updates/" in name else site
-        index = (STEP, min(place, dataset.shape[1] - 1))
+        index = (min(STEP, dataset.shape[0] - 1), min(place, dataset.shape[1] - 1))
     old = dataset[index]
     if dataset.dtype.kind == "f":
         dataset[index] = old * 1.001 if np.isfinite(old) and old != 0 else 1.0

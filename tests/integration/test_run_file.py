@@ -30,7 +30,7 @@ def test_h5dump_opens_it(run_file):
 def test_attributes(run_file):
     with h5py.File(run_file, "r") as file:
         assert file.attrs["format"] in ("lockstep-run", b"lockstep-run")
-        assert int(file.attrs["format_version"]) == 2
+        assert int(file.attrs["format_version"]) == 3
         assert int(file.attrs["steps_complete"]) == STEPS
         assert sorted(file["lanes"]) == sorted(LANES)
 

@@ -6,7 +6,8 @@ import pytest
 
 from conftest import assert_same_run
 
-LANES = "fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16,fp64,twin"
+LANES = ("fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16,fp64,twin,"
+         "fp8-delayed,fp8-current,mxfp8,nvfp4")
 
 
 def instruction_sets():
@@ -19,16 +20,18 @@ def instruction_sets():
 
 # Evaluation after two steps where the held-out set is small; sizes small enough for scalar loops.
 FEW_LANES = "fp32,torch-autocast-fp16,pure-fp16"
+# Every format and two tensor cores: sums in blocks of products of their own.
+HARDWARE_LANES = LANES + ",torch-autocast-fp16@hopper,tf32@ampere"
 TEXT = ["--data", "grammar:10000"]
 CASES = {
     "mlp": (LANES, ["--data", "synthetic:500", "--steps", 6, "--batch", 16, "--eval-every", 2]),
     "lenet": (LANES, ["--data", "synthetic:500", "--steps", 2, "--batch", 3, "--eval-every", 2]),
-    "resnet20": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "width=8"]),
+    "resnet20": (HARDWARE_LANES, ["--data", "shapes:50", "--batch", 1, "--size", "width=4"]),
     "unet": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "width=8"]),
     "detector": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "width=8"]),
     "vae": (FEW_LANES, ["--data", "synthetic:50", "--batch", 4, "--size", "hidden=50"]),
     "vit": (FEW_LANES, ["--data", "shapes:50", "--batch", 2, "--size", "layers=1,width=32"]),
-    "gpt": (FEW_LANES, [*TEXT, "--batch", 2, "--size", "layers=1,width=32,context=40"]),
+    "gpt": (HARDWARE_LANES, [*TEXT, "--batch", 2, "--size", "layers=1,width=32,context=40"]),
     "bert": (FEW_LANES, [*TEXT, "--batch", 2, "--size", "layers=1,width=32,context=40"]),
     "lstm": (FEW_LANES, [*TEXT, "--batch", 2, "--size", "embedding=16,hidden=40,context=24"]),
 }

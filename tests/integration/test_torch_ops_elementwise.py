@@ -263,7 +263,7 @@ def test_cast(dtype):
     ("masked_fill", [np.ones(3), np.ones(3, np.int32)], {}, "'value' is missing"),
     ("masked_fill", [np.ones(3), np.ones((2, 3), np.int32)], {"value": 0.0}, "must broadcast to x"),
     ("where", [np.ones(3), np.ones(3), np.ones(3)], {}, "must be an integer tensor"),
-    ("dropout", [np.ones(3)], {"p": 1.5}, "must be 0 to 1"),
+    ("dropout", [np.ones(3)], {"p": 1.5}, "must be in [0, 1]"),
     ("dropout", [np.ones(3), np.ones((2, 3), np.int32)], {}, "must broadcast to operand 0"),
     ("cast", [np.ones(3)], {"dtype": "fp17"}, "attribute 'dtype'"),
     ("cast", [np.ones(3)], {}, "'dtype' is missing"),

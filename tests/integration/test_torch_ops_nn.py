@@ -142,7 +142,7 @@ def attention(q, k, v, mask=None, **options):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
 
-@pytest.mark.parametrize("model", ["math", "flash"])
+@pytest.mark.parametrize("model", ["math", "math_reduced", "flash"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_sdpa(model, causal, scale):
@@ -153,7 +153,7 @@ def test_sdpa(model, causal, scale):
                              random_arrays(9, *QKV), attrs))
 
 
-@pytest.mark.parametrize("model", ["math", "flash"])
+@pytest.mark.parametrize("model", ["math", "math_reduced", "flash"])
 def test_sdpa_masks(model):
     q, k, v = random_arrays(10, *QKV)
     keep = np.random.default_rng(11).random((2, 1, 5, 7)) < 0.6
@@ -165,7 +165,7 @@ def test_sdpa_masks(model):
                              [q, k, v, added], {"model": model}, constants=[3]))
 
 
-@pytest.mark.parametrize("model", ["math", "flash"])
+@pytest.mark.parametrize("model", ["math", "math_reduced", "flash"])
 def test_sdpa_dropout_is_its_mask(model):
     q, k, v = random_arrays(13, *QKV)
     p = 0.25
@@ -187,25 +187,111 @@ def test_sdpa_dropout_is_its_mask(model):
     assert len(run_forward("sdpa", [q, k, v], {**attrs, "training": False}, dy)) == 2
 
 
-def test_sdpa_rounds_where_torch_rounds():
-    """BF16: the math model against torch's math backend, and against the same steps written out."""
-    q, k, v = (torch.tensor(x).bfloat16() for x in random_arrays(15, *QKV))
-    root = 4**-0.25
-    scores = ((q * root).float() @ (k * root).float().mT).bfloat16()
-    weights = torch.softmax(scores.float(), -1).bfloat16()
-    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+GROUPED = ((2, 6, 5, 4), (2, 3, 7, 4), (2, 2, 7, 6))
+
+
+@pytest.mark.parametrize("model", ["math", "math_reduced", "flash"])
+def test_sdpa_with_shared_heads(model):
+    print(compare_with_torch("sdpa", lambda q, k, v: attention(q, k, v, enable_gqa=True),
+                             random_arrays(20, *GROUPED), {"model": model, "gqa": True}))
+    with pytest.raises(OpError, match="attribute 'gqa' lets heads share"):
+        run_forward("sdpa", random_arrays(20, *GROUPED), {}, np.zeros((2, 6, 5, 6)))
+
+
+# Another order of the FP32 sums may flip single roundings, each by an ulp, 2 u of the format.
+LOW = {"torch-autocast-bf16": (torch.bfloat16, 2**-7), "torch-autocast-fp16": (torch.float16, 2**-10)}
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("policy", LOW)
+def test_sdpa_rounds_where_torch_rounds(policy, reduced):
+    """math: torch's math backend as it comes; math_reduced: with its reduced-precision flag set."""
+    kind, ulp = LOW[policy]
+    q, k, v = (torch.tensor(x).to(kind) for x in random_arrays(15, *QKV))
+    (dy,) = (torch.tensor(x).to(kind) for x in random_arrays(21, (2, 3, 5, 6)))
+    tensors = [x.requires_grad_(True) for x in (q, k, v)]
+    flag = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    assert not flag, "torch's default has changed: 'math' models it as off"
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(reduced)
     try:
-        expected = attention(q, k, v).float().numpy()
+        expected = attention(*tensors)
+        expected.backward(dy)
     finally:
-        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
-    y, probabilities = run_forward("sdpa", [x.float().numpy() for x in (q, k, v)], {}, expected,
-                                   dtype="fp32", policy="torch-autocast-bf16")
-    # Another order of the FP32 sums may flip single roundings, each by an ulp of BF16, 2^-7 at most.
-    assert (probabilities == weights.float().numpy()).mean() > 0.95
-    assert (y == expected).mean() > 0.95
-    assert np.abs(y - expected).max() <= 2**-7 * np.abs(expected).max()
-    print(f"math model in BF16: {(y == expected).mean():.4f} of the outputs have torch's bits")
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(flag)
+    given = [x.detach().float().numpy() for x in tensors]
+    attrs = {"model": "math_reduced"} if reduced else {}
+    (y, probabilities), gradients = run_op("sdpa", given, attrs, dy.float().numpy(), dtype="fp32",
+                                           policy=policy)
+    weights = torch.softmax(
+        (tensors[0].detach().float() @ tensors[1].detach().float().mT) / 2, -1)
+    if reduced:
+        root = 4**-0.25
+        scores = ((q * root).float() @ (k * root).float().mT).to(kind)
+        weights = torch.softmax(scores.float(), -1).to(kind).float()
+        assert (probabilities == weights.detach().numpy()).mean() > 0.95
+    else:  # not rounded on the way
+        assert distance(probabilities, weights.numpy()) <= 2e-6
+    pairs = [(y, expected.detach())] + [(g, t.grad) for g, t in zip(gradients, tensors)]
+    shares = []
+    for ours, theirs in pairs:
+        theirs = theirs.float().numpy()
+        shares.append((ours == theirs).mean())
+        assert np.abs(ours - theirs).max() <= ulp * np.abs(theirs).max()
+    print(f"{policy}, reduced {reduced}: shares of torch's bits in y, dq, dk, dv:", shares)
+    assert shares[0] > 0.95
+    assert min(shares) > 0.95
+
+
+# --- batch norm ---
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("momentum", [0.3, None])
+def test_batch_norm(momentum, affine, training):
+    channels = 3
+    x, w, b, mean = random_arrays(22, (4, channels, 2, 5), *[(channels,)] * 3)
+    var = np.linspace(0.5, 2, channels).astype(np.float32)
+    before = 6
+
+    def reference(x, *rest):
+        module = torch.nn.BatchNorm2d(channels, momentum=momentum, affine=affine).to(x.dtype)
+        module.train(training)
+        running_mean, running_var = rest[-3:-1]
+        module.load_state_dict({**module.state_dict(), "running_mean": running_mean.detach(),
+                                "running_var": running_var.detach(),
+                                "num_batches_tracked": torch.tensor(before)})
+        y = torch.func.functional_call(module, dict(zip(["weight", "bias"], rest[:-3])), (x,))
+        used = [x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)]
+        if not training:
+            used = [running_mean, running_var]
+        return (y, module.running_mean, module.running_var, used[0], (used[1] + 1e-5) ** -0.5,
+                module.num_batches_tracked)
+
+    attrs = {"training": training, "affine": affine}
+    if momentum is None:
+        attrs["cumulative"] = True
+    else:
+        attrs["momentum"] = momentum
+    operands = [x, *([w, b] if affine else []), mean, var, np.array(before)]
+    buffers = [len(operands) - 3, len(operands) - 2]
+    print(compare_with_torch("batch_norm", reference, operands, attrs, constants=buffers))
+    count = run_forward("batch_norm", operands, attrs, x, constants=buffers)[5]
+    assert count == before + training
+
+
+def test_batch_norm_averages_all_batches():
+    """momentum=None over several batches: the counter and the statistics go round, as in torch."""
+    module = torch.nn.BatchNorm1d(3, momentum=None).double()
+    mean, var, count = np.zeros(3), np.ones(3), np.array(0)
+    ones = [np.ones(3), np.zeros(3)]
+    for batch in random_arrays(23, (5, 3), (7, 3), (4, 3)):
+        module(torch.tensor(batch))
+        _, mean, var, _, _, count = run_forward("batch_norm", [batch, *ones, mean, var, count],
+                                                {"cumulative": True}, batch, constants=[3, 4])
+        assert count == module.num_batches_tracked.item()
+        assert distance(mean, module.running_mean.numpy()) <= 1e-12
+        assert distance(var, module.running_var.numpy()) <= 1e-12
 
 
 # --- recurrent layers ---
@@ -281,10 +367,34 @@ def test_recurrent_dropout_is_its_mask(kind):
     assert len(without) == len(outputs) - 2
 
 
-def test_recurrent_refuses_projections():
+@pytest.mark.parametrize("layers,bidirectional,bias",
+                         [(1, False, True), (2, True, True), (3, False, False)])
+def test_projected_lstm(layers, bidirectional, bias):
+    n, t, c, h, p = 3, 4, 5, 6, 2
+    torch.manual_seed(24)
+    module = torch.nn.LSTM(c, h, layers, bias=bias, bidirectional=bidirectional, batch_first=True,
+                           proj_size=p)
+    cells = layers * (2 if bidirectional else 1)
+    operands = random_arrays(24, (n, t, c), (cells, n, p), (cells, n, h))
+    weights = [w.detach().double().numpy() for w in module.parameters()]
+    names = [name for name, _ in module.named_parameters()]
+    attrs = {"layers": layers, "bidirectional": bidirectional, "has_bias": bias, "proj_size": p}
+
+    def reference(x, h0, c0, *values):
+        y, end = torch.func.functional_call(module.to(x.dtype), dict(zip(names, values)),
+                                            (x, (h0, c0)))
+        return (y, *end)
+
+    print(compare_with_torch("lstm", reference, [*operands, *weights], attrs, float_outputs=3))
+
+
+def test_recurrent_refuses_wrong_projections():
     _, operands, weights, attrs, _ = recurrent("LSTM", 1, False, True)
-    with pytest.raises(OpError, match="attribute 'proj_size' is 3, must be 0"):
-        run_forward("lstm", [*operands, *weights], {**attrs, "proj_size": 3}, 0)
+    with pytest.raises(OpError, match="has 7 operands, must have 8"):
+        run_forward("lstm", [*operands, *weights], {**attrs, "proj_size": 1}, 0)
+    _, operands, weights, attrs, _ = recurrent("GRU", 1, False, True)
+    with pytest.raises(OpError, match="attribute 'proj_size' is 1, must be 0"):
+        run_forward("gru", [*operands, *weights], {**attrs, "proj_size": 1}, 0)
 
 
 # --- prelu, weight norm ---

@@ -2,7 +2,12 @@
 rates against torch.optim.lr_scheduler. Lion, which torch lacks, against its published formula in
 NumPy FP64.
 
-Bounds: parameters to 2e-6 of the largest in FP32, 1e-12 in FP64; rates to 1e-14 of the largest.
+Bounds, element by element, with u the unit roundoff (FP32 2^-24, FP64 2^-53):
+    state      |delta| <= 16 u max_t |s_t| + decay P way: of the largest that this element's state ever was
+    parameter  |delta| <= 16 u (max_t |w_t| + way) + P way, way = sum_t |w_t - w_(t-1)|
+P is for Adam's 1 - beta2^t, which turns an ulp of the power (FP64 in both programs, exact at t = 1) into
+P = 2^-53 / (1 - beta2^2) of an update. FP16 and BF16 parameters: every bit. Rates to 1e-14 of the
+largest.
 """
 
 import subprocess
@@ -12,15 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-STEPS, COUNT = 20, 1000
-BOUND = {"fp32": 2e-6, "fp64": 1e-12}
+STEPS, COUNT, WHOLE_VECTORS = 20, 1000, 1024
+U = {"fp32": 2.0 ** -24, "fp64": 2.0 ** -53}
+ULPS = 16  # about one for each of the handful of operations of a step that do not average out
 torch.set_num_threads(1)
 
 
-def data(precision, seed=0):
+def data(precision, seed=0, count=COUNT):
     rng = np.random.default_rng(seed)
-    start = rng.standard_normal(COUNT)
-    gradients = rng.standard_normal((STEPS, COUNT)) * np.exp(rng.standard_normal((STEPS, 1)))
+    start = rng.standard_normal(count)
+    gradients = rng.standard_normal((STEPS, count)) * np.exp(rng.standard_normal((STEPS, 1)))
     gradients[:, :10] = 0  # elements that never see a gradient
     if precision == "fp32":
         start, gradients = start.astype(np.float32), gradients.astype(np.float32)
@@ -37,10 +43,20 @@ def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=
     return np.fromfile(folder / "out.f64", "<f8"), np.fromfile(folder / "lr.f64", "<f8")
 
 
-def check(got, want, precision):
-    off = np.max(np.abs(got - want)) / np.max(np.abs(want))
-    print(f"off by {off:.1e} of the largest, {BOUND[precision]:.0e} allowed")
-    assert off <= BOUND[precision]
+def length(history):
+    """The way of every element through [step, element]."""
+    return np.sum(np.abs(np.diff(np.asarray(history, np.float64), axis=0)), axis=0)
+
+
+def check(got, history, precision, what, more=0):
+    """`history`: what every step should leave, [step, element]; its last row against `got`. `more`: what
+    may be off beside 16 u of the largest."""
+    history = np.asarray(history, np.float64)
+    bound = ULPS * U[precision] * np.max(np.abs(history), axis=0) + more
+    off = np.abs(got - history[-1])
+    share = np.max(off[bound > 0] / bound[bound > 0], initial=0)
+    print(f"{what} off by {share:.2f} of the bound")
+    assert np.all(off <= bound), f"{what}: {share:.3g} of the bound at {np.argmax(off - bound)}"
 
 
 O = torch.optim
@@ -76,18 +92,64 @@ CASES = {
 }
 
 
+TORCH_NAMES = {"max_exp_avg_sqs": "max_exp_avg_sq"}  # where ours has another
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("spec", CASES)
-def test_parameters_equal_torch(binary_dir, tmp_path, spec, precision):
+def test_parameters_and_states_equal_torch(binary_dir, tmp_path, spec, precision):
     start, gradients = data(precision)
     make, options = CASES[spec]
     parameter = torch.nn.Parameter(torch.tensor(start))
     optimizer = make([parameter], **options)
+    way, states = [start], {}
     for gradient in gradients:
         parameter.grad = torch.tensor(gradient)
         optimizer.step()
+        way.append(parameter.detach().numpy().copy())
+        for name, value in optimizer.state[parameter].items():
+            if name == "step":
+                steps = int(value)
+            elif value is not None:
+                states.setdefault(TORCH_NAMES.get(name, name), []).append(value.numpy().copy())
+    if "step" in optimizer.state[parameter]:
+        assert steps == STEPS  # ours is the number of gradients
     got, _ = ours(binary_dir, tmp_path, spec, "constant", precision, start, gradients)
-    check(got, parameter.detach().numpy().astype(np.float64), precision)
+    beta2 = options.get("betas", (0.9, 0.999))[1]
+    power = U["fp64"] / (1 - beta2 ** 2) if spec.startswith("adam") else 0
+    check(got, way, precision, "parameters", (ULPS * U[precision] + power) * length(way))
+    written = {path.name[len("state_"):-len(".f64")] for path in tmp_path.glob("state_*")}
+    assert written == set(states)
+    for name, history in states.items():
+        check(np.fromfile(tmp_path / f"state_{name}.f64", "<f8"), history, precision, name,
+              options.get("weight_decay", 0) * power * length(way))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("spec", CASES)
+def test_16_bit_parameters_equal_torch_bit_for_bit(binary_dir, tmp_path, spec, precision):
+    """torch's ops on 16-bit tensors: FP32 inside each, one rounding at its end.
+
+    The count is a multiple of every vector width: torch's add(alpha) rounds the product of the last
+    elements, which do not fill a vector, once more.
+    """
+    start, gradients = data("fp64", count=WHOLE_VECTORS)
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    start, gradients = torch.tensor(start).to(dtype), torch.tensor(gradients).to(dtype)
+    make, options = CASES[spec]
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = make([parameter], foreach=False, **options)
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    got, _ = ours(binary_dir, tmp_path, spec, "constant", precision, start.double().numpy(),
+                  gradients.double().numpy())
+    want = parameter.detach().double().numpy()
+    finite = np.isfinite(want)
+    print(f"{WHOLE_VECTORS} weights after {STEPS} steps, {np.count_nonzero(want != start.double().numpy())} "
+          f"moved, {np.count_nonzero(~finite)} not finite")
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.count_nonzero(want[finite] != start.double().numpy()[finite]) > WHOLE_VECTORS // 2
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
@@ -95,13 +157,17 @@ def test_lion_follows_its_paper(binary_dir, tmp_path, precision):
     start, gradients = data(precision)
     lr, beta1, beta2, decay = 0.01, 0.9, 0.99, 0.1
     w, m = start.astype(np.float64), np.zeros(COUNT)
+    way, averages = [w.copy()], []
     for g in gradients.astype(np.float64):
         update = np.sign(beta1 * m + (1 - beta1) * g)
         w -= lr * (update + decay * w)
         m = beta2 * m + (1 - beta2) * g
+        way.append(w.copy())
+        averages.append(m)
     got, _ = ours(binary_dir, tmp_path, f"lion:lr={lr},beta1={beta1},beta2={beta2},"
                   f"weight_decay={decay}", "constant", precision, start, gradients)
-    check(got, w, precision)
+    check(got, way, precision, "parameters", ULPS * U[precision] * length(way))
+    check(np.fromfile(tmp_path / "state_exp_avg.f64", "<f8"), averages, precision, "exp_avg")
 
 
 S = torch.optim.lr_scheduler

@@ -1,7 +1,8 @@
 """The built-in models in torch.nn, with the parameter names and the forward order of the C++ ones.
 
-Every model is called as model(batch, masks), where `masks` hands out the dropout masks in the order in
-which Lockstep's graph has its dropout nodes, and returns the loss.
+Every model is called as model(batch, masks), where `masks` applies the dropout masks in the order in
+which Lockstep's graph has its dropout nodes, and returns the loss. masks.drawn: those that Lockstep's
+lstm drew between its layers.
 """
 
 import math
@@ -15,16 +16,15 @@ F = nn.functional
 class Masks:
     """Dropout with masks from outside: x * mask / (1 - p)."""
 
-    def __init__(self, p, seed):
-        self.p, self.random = p, torch.Generator().manual_seed(seed)
-        self.used = []
+    def __init__(self, p, masks, drawn=None):
+        self.p, self.left, self.drawn = p, list(masks), drawn
 
     def __call__(self, x):
-        if self.p == 0:
-            return x
-        mask = (torch.rand(x.shape, generator=self.random) >= self.p).to(x.dtype)
-        self.used.append(mask)
-        return x * mask / (1 - self.p)
+        return x if self.p == 0 else self.apply(x, self.left.pop(0))
+
+    def apply(self, x, mask):
+        assert mask.shape == x.shape
+        return x * mask.to(x.dtype) / (1 - self.p)
 
 
 class Mlp(nn.Module):
@@ -177,9 +177,10 @@ class Vae(nn.Module):
         mean, log_var = self.encoder["mean"](encoded), self.encoder["log_var"](encoded)
         z = mean + torch.exp(0.5 * log_var) * batch["noise"]
         decoded = self.decoder["out"](torch.relu(self.decoder["fc"](z)))
-        squares = F.mse_loss(decoded, x, reduction="sum")
-        divergence = (mean * mean + torch.exp(log_var) - log_var - 1).sum()
-        return (squares + divergence) * (0.5 / len(x))
+        per_example = 0.5 / len(x)
+        squares = F.mse_loss(decoded, x, reduction="sum") * per_example
+        divergence = (mean * mean + torch.exp(log_var) - log_var - 1).sum() * per_example
+        return squares + divergence
 
 
 class Attention(nn.Module):
@@ -289,6 +290,19 @@ class Lstm(nn.Module):
         self.rnn = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.head = nn.Linear(hidden, classes)
 
+    def layer(self, index, x):
+        """nn.LSTM of that layer alone."""
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        own = {f"{name}_l0": getattr(self.rnn, f"{name}_l{index}") for name in names}
+        with torch.device("meta"):
+            single = nn.LSTM(x.shape[-1], self.rnn.hidden_size, batch_first=True)
+        return torch.func.functional_call(single, own, (x,))[0]
+
     def forward(self, batch, masks):
-        x = masks(self.rnn(self.embed(batch["tokens"]))[0])
+        x = self.layer(0, self.embed(batch["tokens"]))
+        for index in range(1, self.rnn.num_layers):
+            if masks.drawn is not None:  # (layers - 1, T, N, H)
+                x = masks.apply(x, masks.drawn[index - 1].transpose(0, 1))
+            x = self.layer(index, x)
+        x = masks(x)
         return F.cross_entropy(self.head(x.flatten(0, 1)), batch["labels"])

@@ -68,7 +68,10 @@ StepRecord SyntheticRun::step(int64_t step) const {
                               static_cast<uint32_t>(l));
     LaneStep& lane = record.lanes.emplace_back();
     lane.alive = l == 0 || died_after < 0 || step <= died_after;
-    if (!lane.alive) continue;
+    if (!lane.alive) {
+      lane.died_of = DeathCause::kLossScaler;
+      continue;
+    }
     lane.loss = 2 + random.uniform(0) / static_cast<double>(step + 1);
     lane.seconds = random.uniform(1);
     ScalerRecord scaler;
@@ -77,6 +80,12 @@ StepRecord SyntheticRun::step(int64_t step) const {
     scaler.growth_tracker = static_cast<int32_t>(step % kSkipEvery);
     scaler.culprit_site = scaler.skipped ? 1 : -1;
     lane.scalers = {scaler};
+    if (description.lanes[l].policy.loss_scale_use.skip_by_group) {  // groups take turns
+      for (const bool mine : {step % 2 == 0, step % 2 != 0}) {
+        lane.scalers.push_back(scaler);
+        lane.scalers.back().found_inf = lane.scalers.back().skipped = mine && scaler.skipped;
+      }
+    }
     uint64_t n = 2;
     for (size_t s = 0; s < sites.sites.size(); ++s) {
       SiteRecord& site = lane.sites.emplace_back();
@@ -121,9 +130,19 @@ RunState SyntheticRun::state(int64_t steps_done) const {
     lane.tensors["weight/act/0.weight"] = Tensor::from<float>({2, 2}, {x, -x, x + 1, 0});
     lane.tensors["state/act/0"] = Tensor::from<double>({1}, {1.0 / (x + 1)});
     lane.tensors["buffer/count"] = Tensor::from<int32_t>({}, {static_cast<int32_t>(steps_done)});
-    lane.scale = 1024;
-    lane.growth_tracker = static_cast<int32_t>(steps_done % kSkipEvery);
-    lane.optimizer_step = steps_done - 1;
+    LossScaleState& scaler = lane.scalers.emplace_back();
+    scaler.growth_tracker = steps_done % kSkipEvery;
+    scaler.scale = 1.0 / 3;  // not an FP32 number
+    scaler.next_scale = 512;
+    scaler.hysteresis = 2;
+    scaler.iteration = steps_done;
+    scaler.last_overflow = steps_done - scaler.growth_tracker - 1;
+    scaler.last_rescale = 3;
+    scaler.overflows_since_rescale = 4;
+    scaler.raised = true;
+    lane.scalers.resize(1 + l);
+    lane.optimizer_steps = {steps_done - 1, steps_done};
+    lane.died_of = l == 0 ? DeathCause::kAlive : DeathCause::kLossScaler;
     lane.died_at = -1;
     lane.nonfinite_since = steps_done > 60 ? 60 : -1;
   }

@@ -79,9 +79,9 @@ TEST_CASE(
   const RunState read = *read_checkpoint(path, 60), written = run.state(60);
   REQUIRE(read.lanes.size() == written.lanes.size());
   for (size_t l = 0; l < read.lanes.size(); ++l) {
-    CHECK(read.lanes[l].scale == written.lanes[l].scale);
-    CHECK(read.lanes[l].growth_tracker == written.lanes[l].growth_tracker);
-    CHECK(read.lanes[l].optimizer_step == written.lanes[l].optimizer_step);
+    CHECK(read.lanes[l].scalers == written.lanes[l].scalers);
+    CHECK(read.lanes[l].optimizer_steps == written.lanes[l].optimizer_steps);
+    CHECK(read.lanes[l].died_of == written.lanes[l].died_of);
     CHECK(read.lanes[l].died_at == written.lanes[l].died_at);
     CHECK(read.lanes[l].nonfinite_since == written.lanes[l].nonfinite_since);
     REQUIRE(read.lanes[l].tensors.size() == written.lanes[l].tensors.size());

@@ -151,6 +151,27 @@ TEST_CASE("a site that a lane lacks has count 0 and NaN moments") {
   }
 }
 
+TEST_CASE("a lane whose groups skip by themselves has a column for each behind the scaler's") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5");
+  SyntheticRun run(2 * kSkipEvery);
+  run.options.groups.resize(1);
+  run.options.groups[0] = {"act", run.options.optimizer};
+  run.description.lanes[1].policy.loss_scale_use.skip_by_group = true;
+  run.record(path);
+  const RunFile file(path);
+  CHECK(file.scaler_columns(0) == 1);
+  REQUIRE(file.scaler_columns(1) == 3);
+  CHECK_THROWS_WITH_AS(file.scalers(1, 3), doctest::Contains("at most 2"), InputError);
+  for (const int64_t step : {kSkipEvery - 1, 2 * kSkipEvery - 1}) {
+    const auto at = static_cast<size_t>(step);
+    CHECK(file.scalers(1)[at].skipped);
+    CHECK(file.scalers(1, 1)[at].skipped == (step % 2 == 0));
+    CHECK(file.scalers(1, 2)[at].skipped == (step % 2 != 0));
+    CHECK(file.scalers(1, 2)[at].scale == 1024);
+  }
+}
+
 TEST_CASE("a dead lane has rows, but nothing in them") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
@@ -160,6 +181,8 @@ TEST_CASE("a dead lane has rows, but nothing in them") {
   const RunFile file(path);
   CHECK(file.lanes()[0].died_at == -1);
   CHECK(file.lanes()[1].died_at == 7);  // the first step without it
+  CHECK(file.lanes()[0].died_of == DeathCause::kAlive);
+  CHECK(file.lanes()[1].died_of == DeathCause::kLossScaler);
   CHECK(file.loss(1).size() == 12);
   CHECK(std::isfinite(file.loss(1)[6]));
   CHECK(std::isnan(file.loss(1)[7]));

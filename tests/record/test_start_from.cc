@@ -59,4 +59,22 @@ TEST_CASE("start-from: a lane's weights, its masters where it has them, and what
                        InputError);
 }
 
+TEST_CASE("start-from: a hash says which weights, and a run's own checkpoints are known by path") {
+  std::map<std::string, Tensor> start = {{"b", Tensor::from<float>({2}, {1, 2})},
+                                         {"w", Tensor::from<float>({1, 2}, {3, 4})}};
+  const std::string hash = start_hash(start);
+  CHECK(hash.size() == 16);
+  CHECK(start_hash(start) == hash);
+  start["w"] = Tensor::from<float>({2, 1}, {3, 4});
+  CHECK(start_hash(start) != hash);
+  start["w"] = Tensor::from<float>({1, 2}, {3, 4});
+  start["b"].as<float>()[1] = std::nextafter(2.0f, 3.0f);
+  CHECK(start_hash(start) != hash);
+
+  CHECK(starts_from_run("a.h5.state", "a.h5"));
+  CHECK(starts_from_run("./x/../a.h5.state.1:tf32", "a.h5"));
+  CHECK(!starts_from_run("b.h5.state:a.h5.state", "a.h5"));
+  CHECK(!starts_from_run("x/a.h5.state", "a.h5"));
+}
+
 }  // namespace lockstep::test

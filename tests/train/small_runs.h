@@ -99,9 +99,9 @@ inline int check_same_step(const StepRecord& a, const StepRecord& b) {
 inline void check_same_state(const RunState& a, const RunState& b) {
   REQUIRE(a.lanes.size() == b.lanes.size());
   for (size_t l = 0; l < a.lanes.size(); ++l) {
-    CHECK(a.lanes[l].scale == b.lanes[l].scale);
-    CHECK(a.lanes[l].growth_tracker == b.lanes[l].growth_tracker);
-    CHECK(a.lanes[l].optimizer_step == b.lanes[l].optimizer_step);
+    CHECK(a.lanes[l].scalers == b.lanes[l].scalers);
+    CHECK(a.lanes[l].optimizer_steps == b.lanes[l].optimizer_steps);
+    CHECK(a.lanes[l].died_of == b.lanes[l].died_of);
     REQUIRE(a.lanes[l].tensors.size() == b.lanes[l].tensors.size());
     for (const auto& [name, tensor] : a.lanes[l].tensors) {
       CAPTURE(name);

@@ -62,4 +62,12 @@ TEST_CASE("schedules: what is refused, and why") {
                        doctest::Contains("no such number"), InputError);
   CHECK_THROWS_WITH_AS(check_schedule(parse_schedule("step:step_size=2.5")),
                        doctest::Contains("a whole number"), InputError);
+  for (const char* text : {"cosine:steps=10,warmup=10", "linear:steps=5,warmup=10"}) {
+    CHECK_THROWS_WITH_AS(check_schedule(parse_schedule(text)),
+                         doctest::Contains("warmup < steps required"), InputError);
+  }
+  check_schedule(parse_schedule("cosine:steps=11,warmup=10"));
+  check_schedule(parse_schedule("cosine:warmup=10"));
+  CHECK_THROWS_WITH_AS(check_schedule(parse_schedule("polynomial:power=1e30")),
+                       doctest::Contains("0 <= power <= 1000"), InputError);
 }

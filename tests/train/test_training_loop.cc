@@ -2,6 +2,7 @@
 // weights, Kahan and masters in a run, and that all of it resumes to the same bits.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "src/core/error.h"
 #include "src/core/parallel.h"
@@ -337,4 +338,46 @@ TEST_CASE("several losses: each named one is recorded, their sum is trained on")
   CHECK(record.losses[0] > 0);
   CHECK(record.losses[0] != record.losses[1]);
   CHECK(record.loss == doctest::Approx(record.losses[0] + record.losses[1]).epsilon(1e-6));
+}
+
+TEST_CASE("integer buffers: num_batches_tracked counts, averages, is kept and restored") {
+  GraphBuilder b("counted");
+  const Value x = b.input("x", {{2, 1}, ElementType::kFloat});
+  const Value t = b.input("t", {{2, 1}, ElementType::kFloat});
+  const Value y = b.linear("fc", b.batch_norm("bn", x, std::nullopt), 1);
+  b.set_loss(b.op("mse_loss", {y, t}, {}, "loss"));
+  const Graph graph = differentiate(b.finish());
+  const SiteTable sites = make_sites(graph, 1);
+  RunOptions options;
+  options.accumulate = 3;
+  const LaneContext context = make_lane_context(graph, sites, options);
+  const auto initial = initial_state(find_model("mlp"), {}, graph, 1);
+  for (const char* name : {"fp32", "fp64", "pure-fp16"}) {
+    CAPTURE(name);
+    Lane lane(context, describe_lane(name), initial), other(context, describe_lane(name), initial);
+    LaneStep record;
+    record.sites.resize(sites.sites.size());
+    record.updates.resize(sites.sites.size());
+    for (int64_t micro = 0; micro < 3; ++micro) {
+      // The batches' means are 2, 4 and 6: averaged over all three, 4.
+      const float mean = static_cast<float>(2 * micro + 2);
+      const Batch batch = {{"x", Tensor::from<float>({2, 1}, {mean - 1, mean + 1})},
+                           {"t", Tensor::from<float>({2, 1}, {0, 1})}};
+      lane.begin_micro_batch(0, micro, batch);
+      for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
+        lane.run_node(n, nullptr, record.sites);
+      }
+      lane.finish_micro_batch(micro, record);
+    }
+    lane.finish_step(nullptr, record);
+    const LaneState state = lane.state();
+    CHECK(state.tensors.at("buffer/bn.num_batches_tracked").as<int32_t>()[0] == 3);
+    const Tensor mean = state.tensors.at("buffer/bn.running_mean").to(Container::kF64);
+    CHECK(mean.as<double>()[0] == doctest::Approx(4).epsilon(1e-3));
+    other.restore(state);
+    CHECK(other.state().tensors.at("buffer/bn.num_batches_tracked").as<int32_t>()[0] == 3);
+    Lane synced(context, describe_lane(name), initial);
+    synced.restart_from(lane, 1);
+    CHECK(synced.state().tensors.at("buffer/bn.num_batches_tracked").as<int32_t>()[0] == 3);
+  }
 }

@@ -43,7 +43,8 @@ std::vector<OpDef> add_ops() {
            .attributes = {"alpha", "scalar"},
            .infer = infer_binary,
            .vjp = add_vjp,
-           .run = run_add}};
+           .run = run_add,
+           .keeps_masks = true}};
 }
 
 }  // namespace lockstep

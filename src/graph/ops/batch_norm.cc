@@ -1,6 +1,9 @@
 // batch_norm: y = (x - mean) / sqrt(var + eps) * w + b per channel, with batch or running
-// statistics. Operands x (N,C,...), weight, bias, running_mean, running_var (all (C)). Outputs y,
-// new running_mean, new running_var, and the mean and 1/sqrt(var + eps) that were used.
+// statistics. Operands x (N,C,...), [weight, bias,] running_mean, running_var (all (C)), and
+// [num_batches_tracked], an integer. Outputs y, new running_mean, new running_var, the mean and
+// 1/sqrt(var + eps) that were used, and [new num_batches_tracked].
+#include <limits>
+
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -16,14 +19,48 @@ ChannelShape channel_shape(const Shape& x) {
   return {x[0], x[1], element_count(x) / (x[0] * x[1])};
 }
 
+bool is_affine(const Node& node) {
+  return bool_attribute(node, "affine", true);
+}
+// Operand of running_mean; running_var and num_batches_tracked come after it.
+size_t first_buffer(const Node& node) {
+  return is_affine(node) ? 3 : 1;
+}
+size_t count_operand(const Node& node) {
+  return first_buffer(node) + 2;
+}
+bool counts_batches(const Node& node) {
+  return node.inputs.size() > count_operand(node);
+}
+
+std::vector<int> follows(const Node& node) {
+  const int mean = static_cast<int>(first_buffer(node));
+  return {-1, mean, mean + 1, -2, -2};
+}
+
 std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
+  const size_t floats = count_operand(node);
+  require(inputs.size() == floats || inputs.size() == floats + 1, node,
+          "has " + std::to_string(inputs.size()) + " operands, must have " +
+              std::to_string(floats) + " or, with num_batches_tracked, " +
+              std::to_string(floats + 1),
+          is_affine(node) ? "without weight and bias: attribute 'affine' false" : "");
+  for (size_t i = 0; i < floats; ++i) require_float(node, inputs, i);
   const Shape& x = inputs[0].shape;
   require(x.size() >= 2, node, "operand 0 is " + to_string(x) + ", must be (N,C,...)");
   const Shape per_channel = {x[1]};
-  for (size_t i = 1; i < inputs.size(); ++i) {
-    require_shape(node, inputs, i, per_channel, "(channels)");
+  for (size_t i = 1; i < floats; ++i) require_shape(node, inputs, i, per_channel, "(channels)");
+  const bool counts = inputs.size() > floats;
+  if (counts) {
+    require_int(node, inputs, floats);
+    require_shape(node, inputs, floats, {}, "(), num_batches_tracked");
   }
+  const bool cumulative = bool_attribute(node, "cumulative", false);
+  require(!cumulative || counts, node,
+          "attribute 'cumulative' averages over all batches, which needs num_batches_tracked",
+          "give it as operand " + std::to_string(floats));
+  require(!cumulative || !node.attributes.contains("momentum"), node,
+          "has attributes 'cumulative' and 'momentum', must have one of them");
   const bool training = bool_attribute(node, "training", true);
   const double momentum = double_attribute(node, "momentum", kTorchMomentum);
   const double eps = double_attribute(node, "eps", kTorchEps);
@@ -33,26 +70,54 @@ std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const Tenso
   // The unbiased running variance divides by n - 1.
   require(!training || element_count(x) / x[1] > 1, node,
           "training needs more than one value per channel, operand 0 is " + to_string(x));
-  return {{x}, {per_channel}, {per_channel}, {per_channel}, {per_channel}};
+  std::vector<TensorType> outputs = {
+      {x}, {per_channel}, {per_channel}, {per_channel}, {per_channel}};
+  if (counts) outputs.push_back({{}, ElementType::kInt});
+  return outputs;
 }
 
 void batch_norm_vjp(GradientBuilder& builder, const Node& node) {
-  builder.add_node(node, "batch_norm_backward",
-                   {node.inputs[0], node.inputs[1], output_id(node, 3), output_id(node, 4),
-                    builder.output_gradient(node)},
-                   {{"training", bool_attribute(node, "training", true)}}, {0, 1, 2});
+  std::vector<std::string> operands = {node.inputs[0], output_id(node, 3), output_id(node, 4),
+                                       builder.output_gradient(node)};
+  Attributes attributes = {{"training", bool_attribute(node, "training", true)}};
+  std::vector<int> gradients = {0};
+  if (is_affine(node)) {
+    operands.insert(operands.begin() + 1, node.inputs[1]);
+    gradients = {0, 1, 2};
+  } else {
+    attributes["affine"] = false;
+  }
+  builder.add_node(node, "batch_norm_backward", std::move(operands), std::move(attributes),
+                   std::move(gradients));
+}
+
+// Counts this batch and returns the share of its statistics in the running ones: `momentum`, or one
+// over the number of batches so far, so that all weigh the same.
+double take_batch(const OpCall& call) {
+  const double momentum = double_attribute(call.node, "momentum", kTorchMomentum);
+  if (!counts_batches(call.node)) return momentum;
+  const int32_t before = *input<int32_t>(call, count_operand(call.node));
+  const bool training = bool_attribute(call.node, "training", true);
+  require(!training || (before >= 0 && before < std::numeric_limits<int32_t>::max()), call.node,
+          "num_batches_tracked is " + std::to_string(before) + ", must be 0 to 2^31 - 2");
+  const int32_t now = before + (training ? 1 : 0);
+  *output<int32_t>(call, 5) = now;
+  return training && bool_attribute(call.node, "cumulative", false) ? 1.0 / now : momentum;
 }
 
 void run_batch_norm(const OpCall& call) {
+  const double momentum = take_batch(call);
   dispatch(call, [&]<typename T>(T*) {
     const ChannelShape s = channel_shape(input_shape(call, 0));
     BatchNormArgs<T> args{};
     args.batch = s.batch, args.channels = s.channels, args.spatial = s.spatial;
     args.eps = double_attribute(call.node, "eps", kTorchEps);
-    args.momentum = double_attribute(call.node, "momentum", kTorchMomentum);
+    args.momentum = momentum;
     args.training = bool_attribute(call.node, "training", true);
-    args.x = input<T>(call, 0), args.weight = input<T>(call, 1), args.bias = input<T>(call, 2);
-    args.running_mean = input<T>(call, 3), args.running_var = input<T>(call, 4);
+    args.x = input<T>(call, 0);
+    if (is_affine(call.node)) args.weight = input<T>(call, 1), args.bias = input<T>(call, 2);
+    const size_t buffers = first_buffer(call.node);
+    args.running_mean = input<T>(call, buffers), args.running_var = input<T>(call, buffers + 1);
     args.y = output<T>(call, 0);
     args.new_running_mean = output<T>(call, 1), args.new_running_var = output<T>(call, 2);
     args.mean = output<T>(call, 3), args.inv_std = output<T>(call, 4);
@@ -61,13 +126,19 @@ void run_batch_norm(const OpCall& call) {
   });
 }
 
+// Operands x, [w,] mean, inv_std, dy.
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
+  const size_t dy = is_affine(node) ? 4 : 3;
+  require(
+      inputs.size() == dy + 1, node,
+      "has " + std::to_string(inputs.size()) + " operands, must have " + std::to_string(dy + 1));
   require_floats(node, inputs);
   const Shape& x = inputs[0].shape;
   require(x.size() >= 2, node, "operand 0 is " + to_string(x) + ", must be (N,C,...)");
-  for (size_t i = 1; i <= 3; ++i) require_shape(node, inputs, i, {x[1]}, "(channels)");
-  require_shape(node, inputs, 4, x, "the shape of x");
+  for (size_t i = 1; i < dy; ++i) require_shape(node, inputs, i, {x[1]}, "(channels)");
+  require_shape(node, inputs, dy, x, "the shape of x");
   bool_attribute(node, "training", true);
+  if (!is_affine(node)) return {{x}};
   return {{x}, {{x[1]}}, {{x[1]}}};
 }
 
@@ -77,10 +148,15 @@ void run_backward(const OpCall& call) {
     BatchNormBackwardArgs<T> args{};
     args.batch = s.batch, args.channels = s.channels, args.spatial = s.spatial;
     args.training = bool_attribute(call.node, "training", true);
-    args.x = input<T>(call, 0), args.weight = input<T>(call, 1);
-    args.mean = input<T>(call, 2), args.inv_std = input<T>(call, 3), args.dy = input<T>(call, 4);
-    args.dx = output<T>(call, 0), args.dweight = output<T>(call, 1);
-    args.dbias = output<T>(call, 2);
+    const bool affine = is_affine(call.node);
+    const size_t mean = affine ? 2 : 1;
+    args.x = input<T>(call, 0), args.mean = input<T>(call, mean);
+    args.inv_std = input<T>(call, mean + 1), args.dy = input<T>(call, mean + 2);
+    args.dx = output<T>(call, 0);
+    if (affine) {
+      args.weight = input<T>(call, 1);
+      args.dweight = output<T>(call, 1), args.dbias = output<T>(call, 2);
+    }
     args.accumulator = &call.reduce_accumulator;
     call.kernels.of<T>().batch_norm_backward(args);
   });
@@ -91,26 +167,30 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> batch_norm_ops() {
   return {
       {.name = "batch_norm",
-       .help = "y = (x - mean) inv_std w + b per channel; x (N,C,...); training: batch statistics, "
-               "else running ones; also gives the new running statistics, mean and inv_std",
+       .help =
+           "y = (x - mean) inv_std w + b per channel; x (N,C,...); training: batch statistics, "
+           "else running ones; also gives the new running statistics, mean and inv_std; affine "
+           "false: no w, b; an integer operand num_batches_tracked is counted up and is the last "
+           "output; cumulative: momentum is one over it (torch's momentum=None)",
        .source = "S. Ioffe, C. Szegedy, ICML 2015; torch.nn.functional.batch_norm; CUDA autocast: "
                  "not listed, output in the type of x",
-       .min_inputs = 5,
-       .max_inputs = 5,
+       .min_inputs = 3,
+       .max_inputs = 6,
        .follow_operands = {0},
-       .output_follows = {-1, 3, 4, -2, -2},
-       .attributes = {"training", "momentum", "eps"},
+       .node_follows = follows,
+       .attributes = {"training", "momentum", "eps", "affine", "cumulative"},
        .infer = infer_batch_norm,
        .vjp = batch_norm_vjp,
        .run = run_batch_norm},
       {.name = "batch_norm_backward",
-       .help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy",
+       .help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy, without w (and dw, db) "
+               "where affine is false",
        .source = "chain rule of batch_norm, through the batch statistics when training",
-       .min_inputs = 5,
+       .min_inputs = 4,
        .max_inputs = 5,
        .follow_operands = {0},
        .output_follows = {-1, 1, 1},
-       .attributes = {"training"},
+       .attributes = {"training", "affine"},
        .infer = infer_backward,
        .run = run_backward},
   };

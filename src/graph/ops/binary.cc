@@ -96,7 +96,8 @@ OpDef forward_row(std::string_view name, std::string_view help, std::string_view
           .attributes = {"scalar"},
           .infer = infer_binary,
           .vjp = vjp,
-          .run = run};
+          .run = run,
+          .keeps_masks = true};
 }
 
 OpDef backward_row(std::string_view name, std::string_view help, std::string_view source,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "emulation/scalar/strided_copy.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -32,26 +33,8 @@ Shape broadcast_shape(const Node& node, const Shape& a, const Shape& b) {
 template <typename T>
 const T* expand(const T* x, const Shape& from, const Shape& to, std::vector<T>& storage) {
   if (element_count(from) == element_count(to)) return x;
-  const size_t rank = to.size();
-  std::vector<int64_t> stride(rank);  // of x along each dimension of `to`, 0 where it is repeated
-  int64_t step = 1;
-  for (size_t dim = rank; dim-- > 0;) {
-    const int64_t extent = aligned_extent(from, rank, dim);
-    stride[dim] = extent == 1 ? 0 : step;
-    step *= extent;
-  }
   storage.resize(static_cast<size_t>(element_count(to)));
-  Shape index(rank, 0);
-  int64_t offset = 0;
-  for (T& value : storage) {
-    value = x[offset];
-    for (size_t dim = rank; dim-- > 0;) {  // counts up like an odometer
-      offset += stride[dim];
-      if (++index[dim] < to[dim]) break;
-      offset -= stride[dim] * to[dim];
-      index[dim] = 0;
-    }
-  }
+  strided_copy(repeating_dims(from, to), x, storage.data());
   return storage.data();
 }
 template const float* expand(const float*, const Shape&, const Shape&, std::vector<float>&);

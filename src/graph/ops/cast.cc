@@ -44,7 +44,8 @@ std::vector<OpDef> cast_ops() {
        .infer = infer_cast,
        .vjp = cast_vjp,
        .run = run_copy,
-       .format_attribute = "dtype"},
+       .format_attribute = "dtype",
+       .keeps_masks = true},
       {.name = "cast_backward",
        .help = "dx = dy in x's format; operand dy",
        .source = "torch's derivative of to",
@@ -55,7 +56,8 @@ std::vector<OpDef> cast_ops() {
        .source = "torch.Tensor.detach",
        .infer = infer_same,
        .run = run_copy,
-       .differentiable_outputs = 0},
+       .differentiable_outputs = 0,
+       .keeps_masks = true},
   };
 }
 

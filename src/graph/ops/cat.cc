@@ -63,7 +63,8 @@ std::vector<OpDef> cat_ops() {
            .attributes = {"dim"},
            .infer = infer_cat,
            .vjp = cat_vjp,
-           .run = run_cat}};
+           .run = run_cat,
+           .keeps_masks = true}};
 }
 
 }  // namespace lockstep

@@ -1,8 +1,9 @@
 // conv2d: 2-d convolution (cross-correlation, as in the field), whole or in groups of channels,
 // with its three gradients. As in linear, the bias joins the sum of products in the container's
 // precision before the rounding.
-#include "emulation/scalar/grouped_conv2d.h"
+#include "emulation/scalar/elementwise.h"
 #include "src/graph/ops/conv_attributes.h"
+#include "src/graph/ops/sum_samples.h"
 
 namespace lockstep {
 namespace {
@@ -71,15 +72,15 @@ void conv2d_vjp(GradientBuilder& builder, const Node& node) {
 
 void run_conv2d(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    const Kernels<T>& kernels = call.kernels.of<T>();
     ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), input_shape(call, 1))};
     conv.x = input<T>(call, 0), conv.w = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
     conv.x_format = factor_format(call, 0), conv.w_format = factor_format(call, 1);
-    grouped_conv2d(kernels, ConvPass::kForward, conv, conv_attributes(call.node).groups);
+    run_conv(call, ConvPass::kForward, conv, conv_attributes(call.node).groups);
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
-    add_channel_bias(conv.out, input<T>(call, 2), output_shape(call, 0));
+    const Shape& y = output_shape(call, 0);
+    scalar_add_channels(conv.out, input<T>(call, 2), y[0], y[1], y[2] * y[3]);
   });
 }
 
@@ -96,8 +97,7 @@ void run_backward_input(const OpCall& call) {
     conv.w = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
     conv.w_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
-    grouped_conv2d(call.kernels.of<T>(), ConvPass::kBackwardInput, conv,
-                   conv_attributes(call.node).groups);
+    run_conv(call, ConvPass::kBackwardInput, conv, conv_attributes(call.node).groups);
   });
 }
 
@@ -115,8 +115,7 @@ void run_backward_weight(const OpCall& call) {
     conv.x = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
     conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
     conv.x_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
-    grouped_conv2d(call.kernels.of<T>(), ConvPass::kBackwardWeight, conv,
-                   conv_attributes(call.node).groups);
+    run_conv(call, ConvPass::kBackwardWeight, conv, conv_attributes(call.node).groups);
   });
 }
 

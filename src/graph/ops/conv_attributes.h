@@ -1,10 +1,9 @@
-// The attributes of convolutions, and what their ops share. For ops/*.cc alone.
+// The attributes of convolutions, and the products they are. For ops/*.cc alone.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "emulation/scalar/chunks.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -46,7 +45,8 @@ inline ConvAttributes conv_attributes(const Node& node) {
 
 // The im2col form of a convolution of small (N,c,p,q) from big (N,C,H,W) images with weights
 // (c,C/g,R,S): per group, small = (N p q, C/g R S) x (C/g R S, c/g). The gradients of both operands
-// are its other two products; zeros between strided pixels count.
+// are its other two products; zeros between strided pixels count. Channels: of what is read, and
+// of what is made; dw has those of to_small.
 struct ConvProducts {
   ProductShape to_small, to_big, to_weight;
 };
@@ -56,21 +56,9 @@ inline ConvProducts conv_products(const Node& node, const Shape& big, const Shap
   const int64_t taps = weight[2] * weight[3];
   const int64_t big_pixels = big[0] * big[2] * big[3], pixels = small[0] * small[2] * small[3];
   const int64_t big_channels = big[1] / groups, channels = small[1] / groups;
-  return {{groups, pixels, channels, big_channels * taps},
-          {groups, big_pixels, big_channels, channels * taps},
-          {groups, channels, big_channels * taps, pixels}};
-}
-
-// y (N,O,P,Q) += b (O).
-template <typename T>
-void add_channel_bias(T* y, const T* b, const Shape& shape) {
-  const int64_t plane = shape[2] * shape[3];
-  parallel_chunks(shape[0] * shape[1], row_grain(plane), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T bias = b[row % shape[1]];
-      for (T* at = y + row * plane; at < y + (row + 1) * plane; ++at) *at += bias;
-    }
-  });
+  return {{groups, pixels, channels, big_channels * taps, big_channels, channels},
+          {groups, big_pixels, big_channels, channels * taps, channels, big_channels},
+          {groups, channels, big_channels * taps, pixels, big_channels, channels}};
 }
 
 }  // namespace lockstep

@@ -5,8 +5,9 @@
 //   dw = backward_weight(dy, x)   sums over (n, h, w)
 #include <algorithm>
 
-#include "emulation/scalar/grouped_conv2d.h"
+#include "emulation/scalar/elementwise.h"
 #include "src/graph/ops/conv_attributes.h"
+#include "src/graph/ops/sum_samples.h"
 
 namespace lockstep {
 namespace {
@@ -51,7 +52,7 @@ template <typename T>
 void run_kernel(const OpCall& call, ConvPass pass, ConvArgs<T> conv) {
   conv.out = output<T>(call, 0);
   conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
-  grouped_conv2d(call.kernels.of<T>(), pass, conv, conv_attributes(call.node).groups);
+  run_conv(call, pass, conv, conv_attributes(call.node).groups);
 }
 
 std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
@@ -89,7 +90,8 @@ void run(const OpCall& call) {
     run_kernel(call, ConvPass::kBackwardInput, conv);
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
-    add_channel_bias(output<T>(call, 0), input<T>(call, 2), output_shape(call, 0));
+    const Shape& y = output_shape(call, 0);
+    scalar_add_channels(output<T>(call, 0), input<T>(call, 2), y[0], y[1], y[2] * y[3]);
   });
 }
 

@@ -116,7 +116,8 @@ std::vector<OpDef> cross_entropy_ops() {
        .attributes = attributes,
        .infer = infer_cross_entropy,
        .vjp = cross_entropy_vjp,
-       .run = run_cross_entropy},
+       .run = run_cross_entropy,
+       .is_loss = true},
       {.name = "cross_entropy_backward",
        .help = "dx = (softmax(x) - onehot(target)) dloss / N, with weights and smoothing as the "
                "loss; operands x, target, class_weight?, dloss",

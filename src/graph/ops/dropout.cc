@@ -1,30 +1,14 @@
 // dropout: y = x mask / (1 - p), with a mask that is given (a capture's) or drawn here.
-#include "emulation/scalar/select.h"
 #include "src/graph/ops/broadcast.h"
-#include "src/graph/ops/op_helpers.h"
+#include "src/graph/ops/inner_op.h"
 
 namespace lockstep {
 namespace {
 
-double probability(const Node& node) {
-  return double_attribute(node, "p", 0.5);
-}
-bool is_active(const Node& node) {
-  return bool_attribute(node, "training", true) && probability(node) > 0;
-}
-
-// 1 / (1 - p) as torch forms it: 1 - p in double, the quotient in the type computed in.
-template <typename T>
-T scale_of(const Node& node) {
-  if (!is_active(node)) return T(1);
-  const double keep = 1 - probability(node);
-  return keep == 0 ? T(0) : T(1) / static_cast<T>(keep);
-}
-
-void check_probability(const Node& node) {
-  require(probability(node) >= 0 && probability(node) <= 1, node,
-          "attribute 'p' is " + std::to_string(probability(node)) + ", must be 0 to 1");
-  bool_attribute(node, "training", true);  // its type is checked here
+// 0 where nothing is dropped; refuses what is no probability.
+double dropped_share(const Node& node) {
+  constexpr double kTorchDefault = 0.5;
+  return active_dropout(node, "p", kTorchDefault);
 }
 
 void require_mask(const Node& node, const Shape& x, const Shape& mask) {
@@ -34,7 +18,7 @@ void require_mask(const Node& node, const Shape& x, const Shape& mask) {
 
 std::vector<TensorType> infer_dropout(const Node& node, std::span<const TensorType> inputs) {
   require_float(node, inputs, 0);
-  check_probability(node);
+  dropped_share(node);
   if (inputs.size() == 1) return {inputs[0], {inputs[0].shape, ElementType::kInt}};
   require_int(node, inputs, 1);
   require_mask(node, inputs[0].shape, inputs[1].shape);
@@ -45,13 +29,12 @@ std::vector<TensorType> infer_dropout(const Node& node, std::span<const TensorTy
 void make_mask(const OpCall& call) {
   int32_t* mask = output<int32_t>(call, 1);
   const int64_t count = call.outputs[1]->size();
-  if (!is_active(call.node)) {
+  if (dropped_share(call.node) == 0) {
     std::fill_n(mask, count, 1);
   } else if (call.inputs.size() == 2) {
     std::copy_n(input<int32_t>(call, 1), count, mask);
   } else {
-    const RandomStream stream(call.random.seed, RandomPurpose::kDropout, call.random.node);
-    draw_mask(stream, call.random.step, 1 - probability(call.node), mask, count);
+    draw_output_mask(call, dropped_share(call.node), 1);
   }
 }
 
@@ -61,8 +44,8 @@ void run_dropout(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask = expand(static_cast<const int32_t*>(output<int32_t>(call, 1)),
                                  output_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call.node), output<T>(call, 0),
-                        call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
+                        output<T>(call, 0), call.outputs[0]->size());
   });
 }
 
@@ -74,7 +57,7 @@ void dropout_vjp(GradientBuilder& builder, const Node& node) {
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
   require_float(node, inputs, 0);
   require_int(node, inputs, 1);
-  check_probability(node);
+  dropped_share(node);
   require_mask(node, inputs[0].shape, inputs[1].shape);
   return {inputs[0]};
 }
@@ -84,8 +67,8 @@ void run_backward(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask =
         expand(input<int32_t>(call, 1), input_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call.node), output<T>(call, 0),
-                        call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
+                        output<T>(call, 0), call.outputs[0]->size());
   });
 }
 
@@ -102,7 +85,8 @@ std::vector<OpDef> dropout_ops() {
        .attributes = {"p", "training"},
        .infer = infer_dropout,
        .vjp = dropout_vjp,
-       .run = run_dropout},
+       .run = run_dropout,
+       .integer_bytes = 1},
       {.name = "dropout_backward",
        .help = "dx = dy mask / (1 - p); operands dy, mask",
        .source = "chain rule of dropout",

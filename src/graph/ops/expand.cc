@@ -53,7 +53,8 @@ std::vector<OpDef> expand_ops() {
            .attributes = {"shape"},
            .infer = infer_expand,
            .vjp = expand_vjp,
-           .run = run_expand}};
+           .run = run_expand,
+           .keeps_masks = true}};
 }
 
 }  // namespace lockstep

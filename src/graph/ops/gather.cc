@@ -91,7 +91,8 @@ std::vector<OpDef> gather_ops() {
        .attributes = {"dim"},
        .infer = infer_gather,
        .vjp = gather_vjp,
-       .run = run_gather},
+       .run = run_gather,
+       .keeps_masks = true},
       {.name = "gather_backward",
        .help = "dx = sum of dy over the positions that took an element, ascending; operands index, "
                "dy",

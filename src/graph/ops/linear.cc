@@ -2,6 +2,7 @@
 // The sum of products goes through the GEMM accumulator; the bias joins it in the container's
 // precision before the result is rounded once, as a GEMM's epilogue does it.
 #include "src/graph/ops/op_helpers.h"
+#include "src/graph/ops/sum_samples.h"
 
 namespace lockstep {
 namespace {
@@ -51,7 +52,7 @@ void run_linear(const OpCall& call) {
     gemm.c = y, gemm.ldc = n;
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, 0), gemm.b_format = factor_format(call, 1);
-    kernels.gemm(gemm);
+    run_product(call, gemm);
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
     const T* b = input<T>(call, 2);
@@ -78,7 +79,7 @@ void run_backward_input(const OpCall& call) {
     gemm.c = output<T>(call, 0), gemm.ldc = k;  // dx (M,K)
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, 1), gemm.b_format = factor_format(call, 0);
-    call.kernels.of<T>().gemm(gemm);
+    run_product(call, gemm);
   });
 }
 
@@ -101,7 +102,7 @@ void run_backward_weight(const OpCall& call) {
     gemm.c = output<T>(call, 0), gemm.ldc = k;  // dw (N,K)
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, 1), gemm.b_format = factor_format(call, 0);
-    call.kernels.of<T>().gemm(gemm);
+    run_product(call, gemm);
   });
 }
 
@@ -145,6 +146,7 @@ std::vector<OpDef> linear_ops() {
        .infer = infer_linear,
        .vjp = linear_vjp,
        .run = run_linear,
+       .sum_axes = {1, 1},
        .products = linear_product},
       {.name = "linear_backward_input",
        .help = "dx = dy w; w (N,K), dy (...,N), dx (...,K); sums over N",
@@ -155,6 +157,7 @@ std::vector<OpDef> linear_ops() {
        .has_gemm_accumulator = true,
        .infer = infer_backward_input,
        .run = run_backward_input,
+       .sum_axes = {0, 1},
        .products = backward_input_product},
       {.name = "linear_backward_weight",
        .help = "dw = dy^T x; x (...,K), dy (...,N), dw (N,K); sums over the rows",
@@ -165,6 +168,7 @@ std::vector<OpDef> linear_ops() {
        .has_gemm_accumulator = true,
        .infer = infer_backward_weight,
        .run = run_backward_weight,
+       .sum_axes = {0, 0},
        .products = backward_weight_product},
       {.name = "linear_backward_bias",
        .help = "db = sum over the rows of dy; dy (...,N), db (N)",

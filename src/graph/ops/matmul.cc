@@ -2,9 +2,10 @@
 // dimensions on request. Leading (batch) dimensions broadcast as in numpy; the gradient of a
 // repeated operand is summed over the repetitions: where one matrix B serves a whole stack of A,
 // inside the product (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
+#include "emulation/scalar/stacked_gemm.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
-#include "src/graph/ops/stacked_gemm.h"
+#include "src/graph/ops/sum_samples.h"
 
 namespace lockstep {
 namespace {
@@ -84,7 +85,7 @@ void run_stack(const OpCall& call, size_t left, bool transpose_left, size_t righ
     stack.a_matrices = repeated_matrices(batch_of(input_shape(call, left)), batch_of(c));
     stack.b_matrices = repeated_matrices(batch_of(input_shape(call, right)), batch_of(c));
     stack.count = element_count(batch_of(c));
-    run_stacked_gemm(call.kernels, stack);
+    run_products(call, stack);
   });
 }
 
@@ -142,7 +143,7 @@ void run_folded_b(const OpCall& call) {
     gemm.c = output<T>(call, 0), gemm.ldc = c.cols;
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, left), gemm.b_format = factor_format(call, right);
-    call.kernels.of<T>().gemm(gemm);
+    run_product(call, gemm);
   });
 }
 

@@ -34,7 +34,8 @@ std::vector<OpDef> mul_ops() {
            .attributes = {"scalar"},
            .infer = infer_binary,
            .vjp = mul_vjp,
-           .run = run_mul}};
+           .run = run_mul,
+           .keeps_masks = true}};
 }
 
 }  // namespace lockstep

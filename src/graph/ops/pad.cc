@@ -78,7 +78,9 @@ std::vector<OpDef> pad_ops() {
            .attributes = {"pads", "value"},
            .infer = infer_pad,
            .vjp = pad_vjp,
-           .run = run_pad}};
+           .run = run_pad,
+           .fill_attribute = "value",
+           .keeps_masks = true}};
 }
 
 }  // namespace lockstep

@@ -60,7 +60,8 @@ std::vector<OpDef> permute_ops() {
            .attributes = {"dims"},
            .infer = infer_permute,
            .vjp = permute_vjp,
-           .run = run_permute}};
+           .run = run_permute,
+           .keeps_masks = true}};
 }
 
 }  // namespace lockstep

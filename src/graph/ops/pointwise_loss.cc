@@ -199,7 +199,8 @@ std::vector<OpDef> pointwise_loss_ops() {
                     .attributes = attributes,
                     .infer = infer_loss,
                     .vjp = loss_vjp,
-                    .run = run_loss});
+                    .run = run_loss,
+                    .is_loss = true});
     rows.push_back({.name = row.backward_name,
                     .help = "derivative of the term times dloss (over the count for a mean), for x "
                             "(operand 0) or the target (operand 1); operands of the loss, dloss",

@@ -1,5 +1,5 @@
 // prelu: a leaky relu whose slope is learned, one for all or one per channel (dimension 1).
-#include "emulation/scalar/chunks.h"
+#include "emulation/scalar/prelu.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -43,24 +43,15 @@ void prelu_vjp(GradientBuilder& builder, const Node& node) {
   builder.add_node(node, "reshape", {sum}, {{"shape", w}}, {1});
 }
 
-// body(element, its slope)
-template <typename T, typename Body>
-void for_elements(const OpCall& call, Body body) {
+PreluShape prelu_shape(const OpCall& call) {
   const Shape& x = input_shape(call, 0);
-  const T* w = input<T>(call, 1);
-  const bool shared = call.inputs[1]->size() == 1;
-  const int64_t channels = channels_of(x);
   const int64_t inner = x.size() >= 2 ? element_count(Shape(x.begin() + 2, x.end())) : 1;
-  parallel_chunks(call.inputs[0]->size(), kElementGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) body(i, shared ? w[0] : w[i / inner % channels]);
-  });
+  return {call.inputs[0]->size(), call.inputs[1]->size(), inner};
 }
 
 void run_prelu(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    const T* x = input<T>(call, 0);
-    T* y = output<T>(call, 0);
-    for_elements<T>(call, [&](int64_t i, T slope) { y[i] = x[i] > 0 ? x[i] : slope * x[i]; });
+    scalar_prelu(prelu_shape(call), input<T>(call, 0), input<T>(call, 1), output<T>(call, 0));
   });
 }
 
@@ -72,12 +63,8 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    const T *x = input<T>(call, 0), *dy = input<T>(call, 2);
-    T *dx = output<T>(call, 0), *products = output<T>(call, 1);
-    for_elements<T>(call, [&](int64_t i, T slope) {
-      dx[i] = x[i] > 0 ? dy[i] : slope * dy[i];
-      products[i] = x[i] > 0 ? T(0) : x[i] * dy[i];
-    });
+    scalar_prelu_backward(prelu_shape(call), input<T>(call, 0), input<T>(call, 1),
+                          input<T>(call, 2), output<T>(call, 0), output<T>(call, 1));
   });
 }
 

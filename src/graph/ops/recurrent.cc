@@ -4,9 +4,11 @@
 // go through the gemm accumulator. In a lane of low precision the model is that of a fused cell:
 // from the sums to the new states the arithmetic is the container's (FP32), and h and c are rounded
 // to the op's format at every step, as are the gates' gradients and the states' gradients on the
-// way back. Gates saved for the backward pass keep the reduce accumulator's format. No accumulator
+// way back; an LSTM's two biases are first rounded to one (so does oneDNN, PyTorch's CPU path; what
+// cuDNN does is not published); with proj_size, o tanh(c) is rounded before and h after the product
+// with W_hr. Gates saved for the backward pass keep the reduce accumulator's format. No accumulator
 // site: the sums lie behind the cell's arithmetic and are not measured.
-#include "src/graph/ops/inner_rounding.h"
+#include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 
 namespace lockstep {
@@ -18,10 +20,10 @@ bool is_lstm(const Node& node) {
 
 std::vector<TensorType> infer_recurrent(const Node& node, std::span<const TensorType> inputs) {
   const RecurrentLayout layout = recurrent_layout(node, inputs);
-  const int64_t t = layout.time, n = layout.batch, width = layout.directions * layout.hidden;
+  const int64_t t = layout.time, n = layout.batch, width = layout.width();
   std::vector<TensorType> outputs = {
       {layout.batch_first ? Shape{n, t, width} : Shape{t, n, width}}};
-  for (size_t state = 0; state < layout.states(); ++state) outputs.push_back(inputs[1]);
+  for (size_t state = 1; state <= layout.states(); ++state) outputs.push_back(inputs[state]);
   for (TensorType& type : saved_types(layout)) outputs.push_back(std::move(type));
   return outputs;
 }
@@ -32,7 +34,7 @@ void recurrent_vjp(GradientBuilder& builder, const Node& node) {
   const RecurrentLayout layout = recurrent_layout(node, types);
   std::vector<std::string> operands = node.inputs;
   for (size_t i = 0; i < layout.saved_count(); ++i) {
-    operands.push_back(output_id(node, 1 + layout.states() + i));
+    operands.push_back(output_id(node, layout.first_saved() + i));
   }
   Attributes attributes = node.attributes;
   const char* const arrives[] = {"has_dy", "has_dh", "has_dc"};
@@ -72,15 +74,17 @@ RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> i
   require(layout.layers >= 1, node,
           "attribute 'layers' is " + std::to_string(layout.layers) + ", must be at least 1");
   const int64_t projection = int_attribute(node, "proj_size", 0);
-  require(projection == 0, node,
-          "attribute 'proj_size' is " + std::to_string(projection) + ", must be 0",
-          "projected hidden states are not supported");
+  require(projection >= 0 && (layout.is_lstm || projection == 0), node,
+          "attribute 'proj_size' is " + std::to_string(projection) + ", must be " +
+              (layout.is_lstm ? "0 (none) or more" : "0"),
+          layout.is_lstm ? "" : "a gru has no projection");
+  layout.projects = projection > 0;
   const double dropout = active_dropout(node, "dropout");
   layout.dropout = layout.layers > 1 ? dropout : 0;
   require(inputs.size() >= layout.operands(), node,
           "has " + std::to_string(inputs.size()) + " operands, must have " +
               std::to_string(layout.operands()) + " (x, h0" + (layout.is_lstm ? ", c0" : "") +
-              " and " + std::to_string(layout.per_direction()) + " per layer and direction)");
+              " and " + std::to_string(layout.per_cell()) + " per layer and direction)");
   for (size_t i = 0; i < layout.operands(); ++i) require_float(node, inputs, i);
   const char* const meaning = layout.batch_first ? "(N,T,C)" : "(T,N,C)";
   require_rank(node, inputs, 0, 3, meaning);
@@ -89,36 +93,50 @@ RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> i
   layout.in = x[2];
   require(layout.time >= 1, node,
           "operand 0 is " + to_string(x) + " = " + meaning + ", must have at least one time step");
-  require_rank(node, inputs, 1, 3, "(layers * directions, N, H)");
-  layout.hidden = inputs[1].shape[2];
+  // c0 tells the cell's width, h0 that of the output: they differ where it is projected.
+  const char* const of_state = "(layers * directions, N, H)";
+  const char* const of_h = layout.projects ? "(layers * directions, N, proj_size)" : of_state;
   for (size_t i = 1; i <= layout.states(); ++i) {
-    require_shape(node, inputs, i, {layout.layers * layout.directions, layout.batch, layout.hidden},
-                  "(layers * directions, N, H)");
+    require_rank(node, inputs, i, 3, i == 1 ? of_h : of_state);
+  }
+  layout.hidden = inputs[layout.projects ? 2 : 1].shape[2];
+  layout.state = layout.projects ? projection : layout.hidden;
+  require(!layout.projects || projection < layout.hidden, node,
+          "attribute 'proj_size' is " + std::to_string(projection) +
+              ", must be below H = " + std::to_string(layout.hidden));
+  const int64_t cells = layout.cells();
+  require_shape(node, inputs, 1, {cells, layout.batch, layout.state}, of_h);
+  if (layout.is_lstm) {
+    require_shape(node, inputs, 2, {cells, layout.batch, layout.hidden}, of_state);
   }
   const int64_t rows = layout.gates * layout.hidden;
-  for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
+  for (int64_t cell = 0; cell < cells; ++cell) {
     const int64_t in = layout.layer_in(cell / layout.directions);
     require_shape(node, inputs, layout.weight(cell, 0), {rows, in}, "(gates * H, inputs), w_ih");
-    require_shape(node, inputs, layout.weight(cell, 1), {rows, layout.hidden},
-                  "(gates * H, H), w_hh");
-    for (size_t k = 2; k < layout.per_direction(); ++k) {
+    require_shape(node, inputs, layout.weight(cell, 1), {rows, layout.state},
+                  layout.projects ? "(gates * H, proj_size), w_hh" : "(gates * H, H), w_hh");
+    for (size_t k = 2; k < (layout.has_bias ? 4 : 2); ++k) {
       require_shape(node, inputs, layout.weight(cell, k), {rows}, "(gates * H), a bias");
     }
+    if (!layout.projects) continue;
+    require_shape(node, inputs, layout.weight(cell, layout.projection()),
+                  {layout.state, layout.hidden}, "(proj_size, H), w_hr");
   }
   return layout;
 }
 
 std::vector<TensorType> saved_types(const RecurrentLayout& layout) {
   constexpr int64_t kSaved = 4;  // per state element, see emulation/scalar/recurrent.h
-  const int64_t cells = layout.layers * layout.directions;
-  const Shape states = {cells, layout.time, layout.batch, layout.hidden};
-  Shape gates = states;
+  const Shape wide = {layout.cells(), layout.time, layout.batch, layout.hidden};
+  const Shape states = {layout.cells(), layout.time, layout.batch, layout.state};
+  Shape gates = wide;
   gates.back() *= kSaved;
   std::vector<TensorType> types = {{gates}};
-  for (size_t state = 0; state < layout.states(); ++state) types.push_back({states});
+  if (layout.is_lstm) types.push_back({wide});
+  types.push_back({states});
+  if (layout.projects) types.push_back({wide});
   if (layout.drops()) {
-    const Shape between = {layout.layers - 1, layout.time, layout.batch,
-                           layout.directions * layout.hidden};
+    const Shape between = {layout.layers - 1, layout.time, layout.batch, layout.width()};
     types.push_back({between, ElementType::kInt});
     types.push_back({between});
   }
@@ -128,11 +146,14 @@ std::vector<TensorType> saved_types(const RecurrentLayout& layout) {
 bool is_recurrent_factor(const Node& node, size_t operand) {
   if (operand == 0) return true;
   const size_t first = is_lstm(node) ? 3 : 2;
-  const size_t per_direction = bool_attribute(node, "has_bias", true) ? 4 : 2;
+  const bool projects = int_attribute(node, "proj_size", 0) > 0;
+  const size_t without = bool_attribute(node, "has_bias", true) ? 4 : 2;
+  const size_t per_cell = without + (projects ? 1 : 0);
   const auto cells = static_cast<size_t>(int_attribute(node, "layers", 1) *
                                          (bool_attribute(node, "bidirectional", false) ? 2 : 1));
-  return operand >= first && operand < first + cells * per_direction &&
-         (operand - first) % per_direction < 2;
+  if (operand < first || operand >= first + cells * per_cell) return false;
+  const size_t k = (operand - first) % per_cell;
+  return k < 2 || k >= without;
 }
 
 namespace {
@@ -144,7 +165,10 @@ std::vector<ProductShape> forward_products(const Node& node, std::span<const Ten
   std::vector<ProductShape> products;
   for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
     products.push_back({1, all, rows, layout.layer_in(cell / layout.directions)});
-    products.push_back({layout.time, layout.batch, rows, layout.hidden});
+    products.push_back({layout.time, layout.batch, rows, layout.state});
+    if (layout.projects) {
+      products.push_back({layout.time, layout.batch, layout.state, layout.hidden});
+    }
   }
   return products;
 }
@@ -154,10 +178,13 @@ std::vector<ProductShape> backward_products(const Node& node, std::span<const Te
   std::vector<ProductShape> products;
   for (int64_t cell = 0; cell < layout.layers * layout.directions; ++cell) {
     const int64_t in = layout.layer_in(cell / layout.directions);
-    products.push_back({1, all, in, rows});                                // dx
-    products.push_back({layout.time, layout.batch, layout.hidden, rows});  // dh
-    products.push_back({1, rows, in, all});                                // dw_ih
-    products.push_back({1, rows, layout.hidden, all});                     // dw_hh
+    products.push_back({1, all, in, rows});                               // dx
+    products.push_back({layout.time, layout.batch, layout.state, rows});  // dh
+    products.push_back({1, rows, in, all});                               // dw_ih
+    products.push_back({1, rows, layout.state, all});                     // dw_hh
+    if (!layout.projects) continue;
+    products.push_back({layout.time, layout.batch, layout.hidden, layout.state});
+    products.push_back({1, layout.state, layout.hidden, all});  // dw_hr
   }
   return products;
 }
@@ -169,9 +196,9 @@ std::vector<OpDef> recurrent_ops() {
       "layers", "bidirectional", "batch_first", "dropout", "has_bias", "training", "proj_size"};
   std::vector<std::string_view> backward_attributes = attributes;
   backward_attributes.insert(backward_attributes.end(), {"has_dy", "has_dh", "has_dc"});
-  constexpr int kAccumulatorFormat = -2, kMaxCells = 32, kMaxSaved = 8;
+  constexpr int kAccumulatorFormat = -2, kMaxCells = 32, kMaxSaved = 9, kMaskBytes = 1;
   const auto make = [&](bool lstm) -> std::vector<OpDef> {
-    const int states = lstm ? 2 : 1, most = 1 + states + 4 * kMaxCells;
+    const int states = lstm ? 2 : 1, most = 1 + states + 5 * kMaxCells;
     std::vector<int> follows(static_cast<size_t>(states) + 1, -1);
     follows.push_back(kAccumulatorFormat);
     return {
@@ -181,7 +208,9 @@ std::vector<OpDef> recurrent_ops() {
                  ? "stacked LSTM, gates i, f, g, o: c = f c + i g, h = o tanh(c), as a fused cell: "
                    "h and c are rounded at every step, the arithmetic between is FP32; operands x "
                    "(N,T,C), h0, c0 (layers * directions,N,H), then w_ih, w_hh, b_ih, b_hh per "
-                   "layer and direction; outputs y, h_n, c_n, and what the gradient needs"
+                   "layer and direction, and w_hr where proj_size > 0 (h = W_hr o tanh(c)); "
+                   "outputs y, "
+                   "h_n, c_n, and what the gradient needs"
                  : "stacked GRU, gates r, z, n: n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h = "
                    "(h - n) z + n, as a fused cell: h is rounded at every step, the arithmetic "
                    "between is FP32; operands x (N,T,C), h0 (layers * directions,N,H), then w_ih, "
@@ -202,7 +231,8 @@ std::vector<OpDef> recurrent_ops() {
          .is_factor = is_recurrent_factor,
          .shows_sums = false,
          .differentiable_outputs = 1 + states,
-         .products = forward_products},
+         .products = forward_products,
+         .integer_bytes = kMaskBytes},
         {.name = lstm ? "lstm_backward" : "gru_backward",
          .help = "backpropagation through time: gradients of all operands; operands those of the "
                  "forward op, what it saved, then dy, dh_n and, of an LSTM, dc_n where they arrive",

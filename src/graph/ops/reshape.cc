@@ -38,7 +38,8 @@ std::vector<OpDef> reshape_ops() {
            .attributes = {"shape"},
            .infer = infer_reshape,
            .vjp = reshape_vjp,
-           .run = run_reshape}};
+           .run = run_reshape,
+           .keeps_masks = true}};
 }
 
 }  // namespace lockstep

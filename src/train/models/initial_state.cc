@@ -6,7 +6,8 @@
 //                                      with a = sqrt(5), sqrt(6 / (1 + a^2) / fan_in)
 //   embedding                          standard normal
 //   lstm, gru                          uniform in +-1/sqrt(hidden)
-//   normalisations                     weight 1, bias 0; running mean 0, running variance 1
+//   normalisations                     weight 1, bias 0; running mean 0, running variance 1,
+//                                      number of batches 0
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -119,6 +120,10 @@ std::map<std::string, Tensor> initial_state(const Model& model, const ModelSizes
     state.emplace(parameter.name, draw(rule, graph, parameter, random));
   }
   for (const Buffer& buffer : graph.buffers) {
+    if (buffer.type.element == ElementType::kInt) {  // num_batches_tracked
+      state.emplace(buffer.name, Tensor(buffer.type.shape, Container::kI32));
+      continue;
+    }
     state.emplace(buffer.name,
                   filled(buffer.type.shape, buffer.name.ends_with("running_var") ? 1 : 0));
   }

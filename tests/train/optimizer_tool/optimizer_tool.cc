@@ -1,15 +1,19 @@
 // Steps of one optimizer on gradients from a raw file, so that another program (PyTorch, NumPy) can
 // be compared with it. Knows no network.
 //
-//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE fp32|fp64 STEPS DIR
-//     reads  DIR/w.f64 (N) and DIR/g.f64 (STEPS,N), writes DIR/out.f64 (N) and DIR/lr.f64 (STEPS)
-// Raw little-endian doubles; with fp32 the values are rounded to it on the way in.
+//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR
+//     reads  DIR/w.f64 (N) and DIR/g.f64 (STEPS,N)
+//     writes DIR/out.f64 (N), DIR/lr.f64 (STEPS) and every state, DIR/state_NAME.f64 (N)
+// Raw little-endian doubles, rounded to the format on the way in. Weights, states and arithmetic
+// are in FORMAT: fp32, fp64, or fp16 and bf16 by torch's steps on its CPU.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 
+#include "emulation/rounding.h"
 #include "src/core/error.h"
 #include "src/train/optimizers.h"
 #include "src/train/schedules.h"
@@ -46,7 +50,11 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
     throw InputError(
         fmt::format("{} gradients, {} x {} required", gradients.size(), steps, start.size()));
   }
-  std::vector<T> w(start.begin(), start.end()), g(w.size()), update(w.size());
+  const auto rounded = [&](double x) {
+    return static_cast<T>(round_to_format(x, format, Rounding::kNearestEven));
+  };
+  std::vector<T> w(start.size()), g(w.size()), update(w.size());
+  std::ranges::transform(start, w.begin(), rounded);
   std::vector<std::vector<T>> states;
   OptimizerArrays<T> arrays;
   for (const OptimizerState& state : optimizer.states(numbers)) {
@@ -59,16 +67,23 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
   arrays.state_count = static_cast<int>(states.size());
   arrays.update = update.data();
   arrays.formats = {&format, &format, &format, Rounding::kNearestEven, {}};
+  arrays.formats.steps = OptimizerSteps::kTorchCpu;
   std::vector<double> rates;
   for (int64_t step = 0; step < steps; ++step) {
     const auto from = gradients.begin() + step * arrays.count;
-    std::copy(from, from + arrays.count, g.begin());
+    std::transform(from, from + arrays.count, g.begin(), rounded);
     arrays.step = step + 1;
     rates.push_back(scheduled_lr(schedule, numbers["lr"], step, steps));
     optimizer_step(optimizer, numbers, rates.back(), arrays, nullptr);
   }
   write_raw(directory + "/out.f64", {w.begin(), w.end()});
   write_raw(directory + "/lr.f64", rates);
+  size_t k = 0;
+  for (const OptimizerState& state : optimizer.states(numbers)) {
+    write_raw(fmt::format("{}/state_{}.f64", directory, state.name),
+              {states[k].begin(), states[k].end()});
+    ++k;
+  }
 }
 
 }  // namespace
@@ -78,7 +93,7 @@ int main(int argc, char** argv) {
   using namespace lockstep;
   const std::vector<std::string> args(argv + 1, argv + argc);
   if (args.size() != 5) {
-    std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE fp32|fp64 STEPS DIR\n";
+    std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR\n";
     return 2;
   }
   try {
@@ -87,7 +102,7 @@ int main(int argc, char** argv) {
     if (args[2] == "fp64") {
       run<double>(spec, schedule, find_format("fp64"), steps, args[4]);
     } else {
-      run<float>(spec, schedule, find_format("fp32"), steps, args[4]);
+      run<float>(spec, schedule, find_format(args[2]), steps, args[4]);
     }
   } catch (const InputError& error) {
     std::cerr << error.what() << '\n';

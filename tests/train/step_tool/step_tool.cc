@@ -1,12 +1,14 @@
 // One forward and backward pass of a built-in model on weights and a batch read from raw files, so
 // that another program (PyTorch) can be compared with it. Knows no optimizer.
 //
-//   lockstep_step_tool --describe MODEL [NAME=X ...]   one line per parameter, buffer, input, mask
-//   lockstep_step_tool MODEL DIR fp64|fp32 [NAME=X ...]
+//   lockstep_step_tool --describe MODEL [NAME=X ...]   one line per parameter, buffer, input, mask,
+//                                                      masks drawn inside an op
+//   lockstep_step_tool MODEL DIR fp64|POLICY [NAME=X ...]   POLICY: a lane with FP32 weights
 //       reads  DIR/p_NAME, DIR/b_NAME, DIR/in_PATH, DIR/mask_NODE   (f64, f32 or i32)
-//       writes DIR/loss.txt, DIR/g_NAME, DIR/m_NAME (buffers after the step)
+//       writes DIR/loss.txt, DIR/g_NAME, DIR/m_NAME (buffers after the step), DIR/drawn_NODE
 // NAME=X: batch=N, image=C,H,W, classes=N, or a size of the model. Every dropout node takes its
-// mask from a file. All files are raw little-endian, row-major.
+// mask from a file; an op with dropout inside draws its masks and hands them out (drawn_NODE, i32).
+// All files are raw little-endian, row-major.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -92,6 +94,15 @@ std::string extents(const Shape& shape) {
   return words.empty() ? "-" : join(words, ",");
 }
 
+// The output of a recurrent node that holds the masks it drew between its layers; -1: none.
+int drawn_masks(const Node& node) {
+  if (node.op != "lstm" && node.op != "gru") return -1;
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].element == ElementType::kInt) return static_cast<int>(i);
+  }
+  return -1;
+}
+
 void describe(const Request& request) {
   const Graph graph = step_graph(request);
   for (const Parameter& p : graph.parameters) {
@@ -105,14 +116,25 @@ void describe(const Request& request) {
   }
   for (const Node& node : graph.nodes) {
     if (node.op == "dropout") fmt::print("mask mask_{} {}\n", node.id, node.layer);
+    const int drawn = drawn_masks(node);
+    if (drawn < 0) continue;
+    fmt::print("drawn {} {}\n", node.id, extents(node.outputs[static_cast<size_t>(drawn)].shape));
   }
 }
 
-void run(const Request& request, const std::string& directory, bool is_fp64) {
+void run(const Request& request, const std::string& directory, const std::string& lane) {
+  const bool is_fp64 = lane == kTruthLane;
   const Graph graph = step_graph(request);
   const SiteTable sites = make_sites(graph, 0);
   const Container container = is_fp64 ? Container::kF64 : Container::kF32;
-  Executor executor(graph, sites, lower(graph, sites, find_policy("fp32"), is_fp64), container);
+  const Policy policy = find_policy(is_fp64 ? "fp32" : lane);
+  for (const Format* format : {policy.weight, policy.buffer, policy.input}) {
+    if (format->name != "fp32") {
+      throw InputError("'" + lane + "' stores " + std::string(format->name) +
+                       "; weights, buffers and inputs in fp32 required");
+    }
+  }
+  Executor executor(graph, sites, lower(graph, sites, policy, is_fp64), container);
   std::map<std::string, Tensor> bound;  // by value id
   const auto read = [&](const std::string& id, const std::string& file, const TensorType& type) {
     const bool is_int = type.element == ElementType::kInt;
@@ -128,7 +150,14 @@ void run(const Request& request, const std::string& directory, bool is_fp64) {
   for (const auto& [id, tensor] : bound) executor.bind(id, tensor);
 
   executor.begin_step({}, 1);
-  for (int node = 0; node < executor.node_count(); ++node) executor.run_node(node, nullptr, {});
+  for (int i = 0; i < executor.node_count(); ++i) {
+    executor.run_node(i, nullptr, {});
+    const Node& node = graph.nodes[static_cast<size_t>(i)];
+    const int drawn = drawn_masks(node);
+    if (drawn < 0) continue;
+    const Tensor& masks = executor.value(output_id(node, static_cast<size_t>(drawn)));
+    write_raw(directory + "/drawn_" + node.id, masks);
+  }
   const Tensor& loss = executor.value(graph.loss);
   write_text_file_atomically(
       directory + "/loss.txt",
@@ -150,11 +179,11 @@ int main(int argc, char** argv) {
   try {
     if (args.size() >= 2 && args[0] == "--describe") {
       lockstep::describe(lockstep::parse_request(args[1], words.subspan(2)));
-    } else if (args.size() >= 3 && (args[2] == "fp64" || args[2] == "fp32")) {
-      lockstep::run(lockstep::parse_request(args[0], words.subspan(3)), args[1], args[2] == "fp64");
+    } else if (args.size() >= 3 && args[2].find('=') == std::string::npos) {
+      lockstep::run(lockstep::parse_request(args[0], words.subspan(3)), args[1], args[2]);
     } else {
       std::cerr << "usage: lockstep_step_tool --describe MODEL [NAME=X ...]\n"
-                   "       lockstep_step_tool MODEL DIR fp64|fp32 [NAME=X ...]\n";
+                   "       lockstep_step_tool MODEL DIR fp64|POLICY [NAME=X ...]\n";
       return 2;
     }
   } catch (const lockstep::InputError& error) {

@@ -1,0 +1,63 @@
+// Section 6: what became of the sums of products, by lane: error against the exact sums, and the
+// share of the products too small to move the sum they join (swamping).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "reports/number_text.h"
+#include "reports/section.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+double swamped_rate(const AccumulatorHealth& h) {
+  return h.addends > 0 ? static_cast<double>(h.swamped) / static_cast<double>(h.addends) : 0;
+}
+double relative_error(const AccumulatorHealth& h) {
+  return h.exact_sq > 0 ? std::sqrt(h.err_sq / h.exact_sq) : 0;
+}
+
+}  // namespace
+
+Blocks sums_section(const Report& report) {
+  TableBlock table;
+  table.columns = {
+      {"lane", Align::kLeft}, {"samples"}, {"error"}, {"worst"}, {"swamped"}, {"worst"},
+      {"where", Align::kLeft}};
+  for (const LaneReport& lane : report.lanes) {
+    AccumulatorHealth all;
+    const Site* worst = nullptr;
+    double worst_error = 0, worst_rate = 0, error_sq = 0;
+    int ops = 0;
+    for (size_t s = 0; s < lane.sums.size(); ++s) {
+      const AccumulatorHealth& here = lane.sums[s];
+      if (here.compared == 0) continue;
+      all.merge(here);
+      worst_error = std::max(worst_error, relative_error(here));
+      error_sq += relative_error(here) * relative_error(here);
+      ops += 1;
+      if (worst == nullptr || swamped_rate(here) > worst_rate) {
+        worst = &report.sites.sites[s];
+        worst_rate = swamped_rate(here);
+      }
+    }
+    if (worst == nullptr) continue;
+    table.rows.push_back({lane.info.name, with_thousands(all.compared),
+                          fmt::format("{:.2g}", std::sqrt(error_sq / ops)),
+                          fmt::format("{:.2g}", worst_error), percent(swamped_rate(all)),
+                          percent(worst_rate), worst->layer + " " + worst->op});
+  }
+  if (table.rows.empty()) return {paragraph("No sums of products were sampled.")};
+  table.notes = {
+      "64 outputs of every sum of products, drawn in every sampled step and summed again exactly. "
+      "error: of an op the root of the sum of squares of computed minus exact, over that of exact; "
+      "of a lane the root mean square over its ops. swamped: share of the products that are "
+      "smaller "
+      "than half an ulp of the sum before them, in the accumulator's format. worst: of one op, for "
+      "swamped the one named."};
+  return {table};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+// Which Lockstep ops are meant by another system's op name?
+// Cast lists are kept under the names of the system they come from; these tables say where
+// Lockstep's name differs. Knows nothing of what the ops do.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+enum class OpNames : uint8_t { kTorch, kMxnet };
+OpNames find_op_names(const std::string& system);  // Throws: InputError with a did-you-mean
+
+// A name may have several rows: interpolate is more than one op here.
+struct OpName {
+  std::string_view foreign;  // torch's without overload
+  std::string_view lockstep;
+};
+std::span<const OpName> foreign_op_names(OpNames system);
+
+// "softmax.int" -> softmax, "nll_loss" -> cross_entropy; a name without a row is itself.
+std::vector<std::string> lockstep_op_names(OpNames system, std::string_view name);
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// How does a loss scale move?
+// Scalers are pure state machines, (state, found_inf) -> state, one row per kind, with the numbers
+// that the kind takes and the defaults of the system it follows. They know nothing of tensors or of
+// where found_inf comes from.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace lockstep {
+
+// The numbers of [loss_scale]. Each kind reads those its row lists, whose help says what they mean.
+struct LossScaleSpec {
+  std::string kind = "none";
+  double init_scale = 1;
+  double growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  double min_scale = 0, max_scale = std::numeric_limits<double>::infinity();
+  int64_t hysteresis = 1;
+  bool consecutive_hysteresis = false, raise_at_min = false;
+  double tolerance = 0, threshold = 0;
+};
+
+// A number that a policy may set.
+struct LossScaleKey {
+  std::string_view name, help;
+  std::variant<double LossScaleSpec::*, int64_t LossScaleSpec::*, bool LossScaleSpec::*> member;
+  // Of a double: least (itself excluded unless least_allowed) to most (likewise).
+  double least = 0, most = 0;
+  bool least_allowed = false, most_allowed = false;
+};
+
+std::span<const LossScaleKey> loss_scale_keys();
+
+// All that any kind keeps between steps; a kind leaves what it does not use at its initial value.
+struct LossScaleState {
+  double scale = 1;            // of the next step; an FP32 value where the system holds FP32
+  double next_scale = 1;       // the one after it, where the system lags a step
+  int64_t growth_tracker = 0;  // clean steps since the last overflow or growth
+  int64_t hysteresis = 0;      // overflows left before the scale moves
+  int64_t iteration = 0, last_overflow = -1, last_rescale = -1;  // steps, from 0
+  int64_t overflows_since_rescale = 0;
+  bool raised = false;  // the system stops training here
+  bool operator==(const LossScaleState&) const = default;
+};
+
+// Every number of a state by name, for those who keep it: all are exact in a double.
+struct LossScaleField {
+  std::string_view name;
+  double (*get)(const LossScaleState&);
+  void (*set)(LossScaleState&, double);
+};
+std::span<const LossScaleField> loss_scale_fields();
+
+struct LossScaler {
+  enum class Check : uint8_t {
+    kNone,      // gradients are not looked at, no step is skipped
+    kScaled,    // gradients are judged as they arrive
+    kUnscaled,  // and here after unscaling
+  };
+  enum class Unscale : uint8_t {
+    kMultiply,  // by the reciprocal, formed in double and rounded to FP32
+    kDivide,    // by the scale, in FP32
+  };
+  std::string_view name, help, source;
+  Check check;
+  Unscale unscale;
+  LossScaleSpec defaults;
+  std::vector<std::string_view> keys;  // the numbers it reads, of loss_scale_keys()
+  LossScaleState (*initial)(const LossScaleSpec&);
+  // The state after a step whose gradients had (or had not) a non-finite value.
+  LossScaleState (*update)(const LossScaleSpec&, LossScaleState, bool found_inf);
+
+  bool knows(std::string_view key) const;
+};
+
+std::span<const LossScaler> loss_scalers();
+const LossScaler& find_loss_scaler(std::string_view name);  // Throws: InputError, did-you-mean
+
+std::string_view to_string(LossScaler::Check check);  // "scaled gradients"
+// "init_scale=65536, growth_factor=2, ...": the numbers of a row and their defaults, for lists.
+std::string default_numbers_text(const LossScaler& scaler);
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// What the ops of several parts (attention, a recurrent layer) share: how their kernels compute
+// inside, and their dropout. For ops/*.cc alone.
+#pragma once
+
+#include "emulation/scalar/inner_math.h"
+#include "emulation/scalar/select.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+
+// The call's kernels, accumulators and the rounding of output 0; a and b: operands that are the
+// factors of its products.
+template <typename T>
+InnerMath<T> inner_math(const OpCall& call, size_t a, size_t b) {
+  return {&call.kernels.of<T>(),  &call.gemm_accumulator, &call.reduce_accumulator,
+          factor_format(call, a), factor_format(call, b), call.inner};
+}
+
+// Fills output `index`, a mask in which 1 stands with probability 1 - p.
+inline void draw_output_mask(const OpCall& call, double p, size_t index) {
+  const RandomStream stream(call.random.seed, RandomPurpose::kDropout, call.random.node);
+  draw_mask(stream, call.random.step, 1 - p, output<int32_t>(call, index),
+            call.outputs[index]->size());
+}
+
+// The probability attribute of a node that drops elements while training, 0 when it does not.
+inline double active_dropout(const Node& node, std::string_view name, double fallback = 0) {
+  const double p = double_attribute(node, name, fallback);
+  require(p >= 0 && p <= 1, node,
+          "attribute '" + std::string(name) + "' is " + std::to_string(p) + ", must be in [0, 1]");
+  return bool_attribute(node, "training", true) ? p : 0;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// How do ops have their sums of products looked at?
+// run_product and run_conv call the kernel and then, where OpCall::health asks for it, have outputs
+// drawn by the run's seed summed again (emulation/accumulator_health.h). For ops/*.cc alone.
+#pragma once
+
+#include "emulation/accumulator_health.h"
+#include "emulation/scalar/stacked_gemm.h"
+#include "src/core/random.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+
+// Outputs of a product that are summed again.
+inline constexpr int64_t kSampledSums = 64;
+
+// `terms_of(index, terms)` fills the terms of output `index` of `count`, and returns the output.
+template <typename TermsOf>
+void sample_sums(const OpCall& call, int64_t count, TermsOf terms_of) {
+  if (call.health == nullptr || count == 0) return;
+  const RandomStream stream(call.random.seed, RandomPurpose::kSampledSums, call.random.node);
+  SumTerms terms;
+  for (int64_t i = 0; i < kSampledSums; ++i) {
+    const uint32_t drawn = stream.bits(call.random.step * kSampledSums + static_cast<uint64_t>(i));
+    const auto index =
+        static_cast<int64_t>(static_cast<uint64_t>(drawn) * static_cast<uint64_t>(count) >> 32);
+    const double computed = terms_of(index, terms);
+    add_sample(terms, computed, *call.gemm_accumulator.format, *call.health);
+  }
+}
+
+template <typename T>
+void run_product(const OpCall& call, const GemmArgs<T>& gemm) {
+  call.kernels.of<T>().gemm(gemm);
+  sample_sums(call, gemm.m * gemm.n,
+              [&](int64_t i, SumTerms& terms) { return sum_terms(gemm, i, terms); });
+}
+
+template <typename T>
+void run_products(const OpCall& call, const StackedGemm<T>& stack) {
+  run_stacked_gemm(call.kernels.of<T>(), stack);
+  const int64_t size = stack.product.m * stack.product.n;
+  sample_sums(call, stack.count * size, [&](int64_t i, SumTerms& terms) {
+    return sum_terms(stack.one(i / size), i % size, terms);
+  });
+}
+
+template <typename T>
+void run_conv(const OpCall& call, ConvPass pass, const ConvArgs<T>& conv, int64_t groups) {
+  grouped_conv2d(call.kernels.of<T>(), pass, conv, groups);
+  sample_sums(call, call.outputs[0]->size(),
+              [&](int64_t i, SumTerms& terms) { return sum_terms(conv, pass, groups, i, terms); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// Every preset as a lane: two steps of lenet, and what stays between steps is in the formats the
+// preset says, batch norms that are kept in FP32 included.
+#include <algorithm>
+
+#include "emulation/rounding.h"
+#include "src/graph/policy.h"
+#include "tests/train/small_runs.h"
+
+namespace lockstep {
+namespace {
+
+bool is_in(const Tensor& tensor, const Format& format) {
+  Tensor rounded(tensor.shape(), Container::kF32);
+  quantize<float>(tensor.as<float>(), rounded.as<float>(), {&format}, nullptr);
+  return rounded.same_bits(tensor);
+}
+
+TEST_CASE("presets: every one trains, and keeps its weights in its formats") {
+  std::vector<std::string> lanes = {"fp32"};
+  for (const Policy& preset : presets()) {
+    if (preset.name != "fp32") lanes.push_back(preset.label());
+  }
+  RunOptions options = small_run(lanes, 2);
+  options.model = "lenet";
+  Recorder recorder;
+  const RunState end = run(options, recorder);
+  REQUIRE(end.lanes.size() == lanes.size());
+  const Format &fp32 = find_format("fp32"), &fp16 = find_format("fp16");
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    CAPTURE(lanes[i]);
+    const Policy policy = find_policy(lanes[i]);
+    const bool keeps_norms = !policy.keep_fp32.empty();
+    for (const StepRecord& step : recorder.steps) CHECK(std::isfinite(step.lanes[i].loss));
+    const auto& tensors = end.lanes[i].tensors;
+    for (const auto& [name, tensor] : tensors) {
+      if (!name.starts_with("weight/")) continue;
+      CAPTURE(name);
+      const bool is_kept = keeps_norms && name.starts_with("weight/bn");
+      CHECK(is_in(tensor, is_kept ? fp32 : *policy.weight));
+      // A dynamic loss scale may skip both steps.
+      const bool moves = is_kept && policy.loss_scale.kind == "none";
+      if (moves && name.ends_with("weight")) CHECK_FALSE(is_in(tensor, fp16));
+    }
+    CHECK(tensors.contains("master/conv1.weight") == policy.master_weights);
+    CHECK(tensors.contains("master/bn1.weight") == (policy.master_weights && !keeps_norms));
+    CHECK(tensors.contains("kahan/conv1.weight") ==
+          (policy.update_rounding == UpdateRounding::kKahan));
+    CHECK(is_in(tensors.at("buffer/bn1.running_var"), keeps_norms ? fp32 : *policy.buffer));
+  }
+  const auto at = [&](const char* lane) -> const auto& {
+    const auto found = std::find(lanes.begin(), lanes.end(), lane);
+    return end.lanes[static_cast<size_t>(found - lanes.begin())].tensors;
+  };
+  CHECK_FALSE(is_in(at("apex-o2:1").at("buffer/bn1.running_var"), fp16));
+  CHECK(is_in(at("apex-o3:1").at("buffer/bn1.running_var"), fp16));
+  // apex O3 gives the loss FP32 operands, half does not.
+  const auto first_loss = [&](const char* lane) {
+    const auto found = std::find(lanes.begin(), lanes.end(), lane);
+    return recorder.steps[0].lanes[static_cast<size_t>(found - lanes.begin())].loss;
+  };
+  const double wide = first_loss("apex-o3:1"), narrow = first_loss("half:1");
+  CHECK(wide != narrow);
+  CHECK(round_to_format(wide, fp16, Rounding::kNearestEven) == narrow);
+}
+
+}  // namespace
+}  // namespace lockstep
