@@ -280,7 +280,9 @@ TEST_CASE(
   RunOptions options = small_run(kScaledLanes, 60);
   options.batch = 16;
   const std::string unit =
-      write_policy("unit", "extends = \"fp8-delayed\"\n[scaling]\nkind = \"unit\"\n");
+      write_policy("unit",
+                   "extends = \"fp8-delayed\"\n[scaling]\nkind = \"unit\"\n"
+                   "operand = \"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n");
   options.lanes.push_back(unit);
   Recorder recorder;
   LockstepRun whole(options);
