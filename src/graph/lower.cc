@@ -126,8 +126,14 @@ class Lowering {
     const bool is_input =
         std::ranges::any_of(graph_.inputs, [&](const GraphInput& input) { return input.id == id; });
     if (is_input) return in_model ? policy_.model_input : nullptr;
-    const bool leaves = !in_model && model_.contains(split_value_id(id).first);
-    return leaves && graph_.producer_of(id) != nullptr ? policy_.model_output : nullptr;
+    return !in_model && crosses_output_border(id) ? policy_.model_output : nullptr;
+  }
+
+  // Whether the loss reads the value through one cast: the parts of its gradient that come from the
+  // loss add up in that cast's format, as those of a parameter do in the cached cast's.
+  bool crosses_output_border(const std::string& id) const {
+    return policy_.model_output != nullptr && model_.contains(split_value_id(id).first) &&
+           graph_.producer_of(id) != nullptr;
   }
 
   void add_externals() {
@@ -192,7 +198,7 @@ class Lowering {
     if (const auto rounding = rules_.at_site(site).rounding) cast.to.rounding = *rounding;
     const bool is_parameter = graph_.parameter_of(node.inputs[operand]) != nullptr;
     const int unscaled = builder_.read(value, is_parameter ? nullptr : target, policy_.rounding,
-                                       /*site=*/-1);
+                                       /*site=*/-1, ~site);
     const Format* seen = cast.to.block != nullptr ? &find_format("fp32") : cast.to.element;
     return {builder_.read_scaled(unscaled, cast, site), seen, /*by_rule=*/false, unscaled};
   }
@@ -553,7 +559,7 @@ class Lowering {
       }
     }
     const Format* target = stored_format(of);
-    if (graph_.parameter_of(of) != nullptr) {
+    if (graph_.parameter_of(of) != nullptr || crosses_output_border(of)) {
       const Format* shared = stored_format(node.inputs.front());
       const bool all_alike =
           std::all_of(node.inputs.begin(), node.inputs.end(),

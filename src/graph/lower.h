@@ -40,6 +40,11 @@ struct ValueRounding {
   const Format* format = nullptr;  // null: integer, nothing to do
   Rounding rounding = Rounding::kNearestEven;
   std::vector<int32_t> sites;  // where its statistics stand; the first keys stochastic rounding
+  // Keys it where no site is measured: ~site for the cast in front of that site's scaled cast.
+  int32_t unmeasured_key = 0;
+  uint32_t key() const {
+    return static_cast<uint32_t>(sites.empty() ? unmeasured_key : sites.front());
+  }
 };
 
 enum class InstructionKind : uint8_t {

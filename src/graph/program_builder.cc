@@ -21,7 +21,8 @@ std::pair<int, Instruction*> ProgramBuilder::add_instruction(InstructionKind kin
   return {static_cast<int>(program_.instructions.size()) - 1, &added};
 }
 
-int ProgramBuilder::read(int value, const Format* target, Rounding rounding, int32_t site) {
+int ProgramBuilder::read(int value, const Format* target, Rounding rounding, int32_t site,
+                         int32_t unmeasured_key) {
   if (target == nullptr || contains(*target, *format_of(value))) {
     observe(value, site);
     return value;
@@ -33,7 +34,7 @@ int ProgramBuilder::read(int value, const Format* target, Rounding rounding, int
     const auto [index, cast] = add_instruction(InstructionKind::kCast);
     cast->inputs = {value};
     cast->outputs = {result};
-    cast->roundings = {{target, rounding, {}}};
+    cast->roundings = {{target, rounding, {}, unmeasured_key}};
     found->second = measured_by_[result] = index;
   }
   Instruction& cast = program_.instructions[found->second];

@@ -30,9 +30,10 @@ class ProgramBuilder {
 
   // The program value to read where `value` is wanted in `target` (null: as it is): a cast, made
   // now or before, unless every value of its format is one of `target` anyway. `site` is the
-  // operand's
-  // (-1: none); it joins those of the instruction that measures what is read.
-  int read(int value, const Format* target, Rounding rounding, int32_t site);
+  // operand's (-1: none); it joins those of the instruction that measures what is read.
+  // `unmeasured_key`: see ValueRounding.
+  int read(int value, const Format* target, Rounding rounding, int32_t site,
+           int32_t unmeasured_key = 0);
 
   // The program value that holds `value` times a power of two, rounded to `format`.
   int rescale(int value, double factor, const Format* format);

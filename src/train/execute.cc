@@ -234,7 +234,7 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
   const bool measure = !records.empty() && !rounding.sites.empty();
   const Tensor& x = tensor(instruction.inputs.at(0));
   Tensor& y = writable(instruction.outputs.at(0));
-  const uint32_t site = rounding.sites.empty() ? 0 : static_cast<uint32_t>(rounding.sites[0]);
+  const uint32_t site = rounding.key();
   const StochasticKey key{key_.seed, key_.stream, site, key_.step};
   TensorStats* stats = measure ? &records[site].stats : nullptr;
   const int value = instruction.outputs[0];
@@ -281,8 +281,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   call.random = {key_.seed, key_.step, static_cast<uint32_t>(instruction.node)};
   if (!instruction.roundings.empty() && instruction.roundings[0].format != nullptr) {
     const ValueRounding& first = instruction.roundings[0];
-    const uint32_t site = first.sites.empty() ? 0 : static_cast<uint32_t>(first.sites[0]);
-    call.inner = {first.format, first.rounding, {key_.seed, key_.stream, site, key_.step}};
+    call.inner = {first.format, first.rounding, {key_.seed, key_.stream, first.key(), key_.step}};
   }
   const int32_t sum_site = sum_site_[node];
   AccumulatorHealth sampled;
@@ -311,7 +310,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     // A container's own format changes nothing: without statistics there is nothing to do.
     if (!measured && (rounding.format->is_fp64() || (rounding.format->is_fp32() && sizeof(T) == 4)))
       continue;
-    const uint32_t site = rounding.sites.empty() ? 0 : static_cast<uint32_t>(rounding.sites[0]);
+    const uint32_t site = rounding.key();
     const QuantizeSpec spec{
         rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
     T* y = outputs[o]->as<T>().data();

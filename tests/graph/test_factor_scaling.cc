@@ -192,6 +192,28 @@ TEST_CASE("scaling: names of histories are those of an evaluation graph, and all
   for (const ScaledCast& cast : evaluation.scaled_casts) CHECK(names.contains(cast.name));
 }
 
+// The BF16 casts in front of them are measured nowhere; each draws random bits of its own all the
+// same, and not those of the scaled cast it feeds.
+TEST_CASE("scaling: stochastic casts in front of scaled ones have keys of their own") {
+  GraphBuilder b("norms");
+  Value x = b.input("x", {{2, 6}});
+  x = b.layer_norm("norm0", b.linear("fc0", x, 6));  // autocast leaves norms in FP32
+  x = b.linear("fc1", b.layer_norm("norm1", x), 6);
+  b.set_loss(b.op("mse_loss", {x, b.input("target", {{2, 6}})}, {}, "loss"));
+  const Lowered net = lower_text(
+      b.finish(), "extends = \"fp8-delayed\"\n[storage]\nrounding = \"stochastic\"\n");
+  std::set<uint32_t> keys;
+  size_t casts = 0, unmeasured = 0;
+  for (const Instruction& i : net.program.instructions) {
+    if (i.kind != InstructionKind::kCast) continue;
+    ++casts;
+    unmeasured += i.roundings[0].sites.empty();
+    keys.insert(i.roundings[0].key());
+  }
+  CHECK(unmeasured >= 2);
+  CHECK(keys.size() == casts);
+}
+
 TEST_CASE("scaling on hardware: FP8 units serve whole tensors; blocks have no model") {
   const auto lower_on = [](const std::string& policy_name, const std::string& hardware) {
     Policy policy = find_policy(policy_name);

@@ -247,6 +247,7 @@ TEST_CASE("[model]: inputs are cast where the model reads them, outputs where th
   b.set_loss(b.op("add", {error, size}, {}, "total"));
   const Graph graph = b.finish();
   const Lowered net = lower_net(graph, find_policy("O2"));
+  int joins = 0;
   CHECK(net.format(net.program.external.at("in0")) == "fp32");
   CHECK(net.reads(net.op("fc", "linear")) == "fp16 fp16 fp16");
   CHECK(net.reads(net.op("loss", "mse_loss")) == "fp16 fp32");
@@ -257,6 +258,16 @@ TEST_CASE("[model]: inputs are cast where the model reads them, outputs where th
   // The gradient of the output comes back in FP32 and is cast where the model ends.
   CHECK(net.writes(net.op("loss", "mse_loss_backward")) == "fp32");
   CHECK(net.reads(net.op("fc", "linear_backward_weight")) == "fp16 fp16");
+
+  // y is read three times behind the border: its parts add up in FP32 and are cast once.
+  for (const Instruction& i : net.program.instructions) {
+    const Node& node = net.graph.nodes[i.node];
+    if (i.kind != InstructionKind::kOp || !node.is_backward() || node.op != "add") continue;
+    CHECK(net.reads(i) == "fp32 fp32");
+    CHECK(net.writes(i) == "fp32");
+    ++joins;
+  }
+  CHECK(joins == 2);
 
   GraphBuilder without("no_loss");
   const Value z = without.linear("fc", without.input("x", {{2, 4}}), 4);
