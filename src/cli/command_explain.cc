@@ -46,7 +46,8 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
     return kExitFine;
   }
   const std::string target = lane.target.empty() ? "" : " on " + lane.target;
-  fmt::print("{} under {}{}: {}\n\n{}", args.model, policy.label(), target, policy.help,
+  const std::string help = policy.help.empty() ? "" : ": " + policy.help;
+  fmt::print("{} under {}{}{}\n\n{}", args.model, policy.label(), target, help,
              to_text(program, step, sites));
   return kExitFine;
 }

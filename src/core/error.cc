@@ -73,10 +73,11 @@ void ProblemList::throw_if_any() const {
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
   const std::string wanted = lower_case(name);
-  // "hopper" for hopper_fp16, "fp4" for fp4_e2m1: a name that stops at a joint.
+  // "hopper" for hopper_fp16, "fp4" for fp4_e2m1, "apex" for apex-o1: a name that stops at a joint.
   std::vector<std::string> longer;
   for (const std::string& candidate : candidates) {
-    if (!wanted.empty() && lower_case(candidate).starts_with(wanted + "_")) {
+    const std::string known = lower_case(candidate);
+    if (!wanted.empty() && (known.starts_with(wanted + "_") || known.starts_with(wanted + "-"))) {
       longer.push_back(candidate);
     }
   }

@@ -43,4 +43,6 @@ TEST_CASE("the nearest name is suggested") {
   const std::vector<std::string> longer = {"fp64", "fp4_e2m1", "hopper_fp16", "hopper_bf16"};
   CHECK(did_you_mean("fp4", longer) == "did you mean 'fp4_e2m1'?");
   CHECK(did_you_mean("Hopper", longer) == "did you mean one of hopper_fp16, hopper_bf16?");
+  CHECK(did_you_mean("apex", {"fp32", "apex-o1", "apex-o2"}) ==
+        "did you mean one of apex-o1, apex-o2?");
 }
