@@ -85,10 +85,20 @@ Results<T> convolve(const KernelSet& set, const ConvShape& s, const Accumulator&
   return r;
 }
 
+int64_t products(const ConvShape& s) {
+  return static_cast<int64_t>(y_size(s)) * s.in_channels * s.kernel_height * s.kernel_width;
+}
+bool is_large(const ConvShape& s) {
+  return products(s) > 60'000;
+}
+
+enum class Shapes : uint8_t { kAll, kSmall, kLarge };
+
 template <typename T>
 void compare_sets(const Accumulator& accumulator, const Format& format, DataKind kind,
-                  bool with_events) {
+                  bool with_events, Shapes which) {
   for (const ConvShape& s : shapes()) {
+    if (which != Shapes::kAll && is_large(s) != (which == Shapes::kLarge)) continue;
     const auto x = make_data<T>(x_size(s), kind, format, 1);
     const auto w = make_data<T>(w_size(s), kind, format, 2);
     const auto dy = make_data<T>(y_size(s), kind, format, 3);
@@ -115,22 +125,42 @@ void compare_sets(const Accumulator& accumulator, const Format& format, DataKind
   }
 }
 
-}  // namespace
-
-TEST_CASE("conv2d: every kernel set gives the scalar bits") {
+// `choose`: the shapes for a row of the table of accumulators.
+template <typename Choose>
+void compare_accumulators(Choose choose) {
+  size_t row = 0;
   for (const Accumulator& accumulator : accumulators()) {
     if (accumulator.operands.size() > 1) continue;  // need formats: lowering's business
+    const Shapes which = choose(accumulator, row++);
     const bool narrow = accumulator.format->precision < 24;
     const Format& inputs = !accumulator.operands.empty() ? *accumulator.operands[0]
                            : narrow                      ? *accumulator.format
                                                          : find_format("fp32");
     const bool has_events =
         accumulator.adds() || accumulator.kind == AccumulatorKind::kAlignedBlocks;
-    compare_sets<float>(accumulator, inputs, DataKind::kWide, narrow && has_events);
-    compare_sets<float>(accumulator, inputs, DataKind::kSpecial, has_events);
+    compare_sets<float>(accumulator, inputs, DataKind::kWide, narrow && has_events, which);
+    compare_sets<float>(accumulator, inputs, DataKind::kSpecial, has_events, which);
   }
-  compare_sets<double>(find_accumulator("fp64_fused"), find_format("fp64"), DataKind::kSmall,
-                       false);
+}
+
+}  // namespace
+
+// The scalar loops of aligned blocks are slow: of the large shapes every eighth row sees them here,
+// the others in the slow suite.
+TEST_CASE("conv2d: every kernel set gives the scalar bits") {
+  constexpr size_t kEvery = 8;
+  compare_accumulators([](const Accumulator& accumulator, size_t row) {
+    const bool slow = accumulator.kind == AccumulatorKind::kAlignedBlocks;
+    return slow && row % kEvery != 0 ? Shapes::kSmall : Shapes::kAll;
+  });
+  compare_sets<double>(find_accumulator("fp64_fused"), find_format("fp64"), DataKind::kSmall, false,
+                       Shapes::kAll);
+}
+
+TEST_SUITE("slow") {
+  TEST_CASE("conv2d: every kernel set gives the scalar bits, large shapes of every accumulator") {
+    compare_accumulators([](const Accumulator&, size_t) { return Shapes::kLarge; });
+  }
 }
 
 TEST_CASE("conv2d: zeros between the pixels of dy make +0 of -0") {
