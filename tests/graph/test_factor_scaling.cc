@@ -200,8 +200,8 @@ TEST_CASE("scaling: stochastic casts in front of scaled ones have keys of their 
   x = b.layer_norm("norm0", b.linear("fc0", x, 6));  // autocast leaves norms in FP32
   x = b.linear("fc1", b.layer_norm("norm1", x), 6);
   b.set_loss(b.op("mse_loss", {x, b.input("target", {{2, 6}})}, {}, "loss"));
-  const Lowered net = lower_text(
-      b.finish(), "extends = \"fp8-delayed\"\n[storage]\nrounding = \"stochastic\"\n");
+  const Lowered net =
+      lower_text(b.finish(), "extends = \"fp8-delayed\"\n[storage]\nrounding = \"stochastic\"\n");
   std::set<uint32_t> keys;
   size_t casts = 0, unmeasured = 0;
   for (const Instruction& i : net.program.instructions) {
