@@ -65,8 +65,12 @@ Report hand_made() {
 
   LaneReport& scaled = r.lanes[2];
   scaled.has_scaler = true;
-  scaled.final_scale = 32768;
-  scaled.skips = {{.step = 3, .scale = 65536, .scale_after = 32768, .culprit_site = 1}};
+  scaled.skips = {3};
+  scaled.scalers = {
+      {.loss = "",
+       .overflows = {{.step = 3, .scale = 65536, .scale_after = 32768, .culprit_site = 1}},
+       .growths = {},
+       .final_scale = 32768}};
 
   LaneReport& broken = r.lanes[3];
   for (size_t i = 40; i < 100; ++i) broken.loss[i] = kNan;
