@@ -475,9 +475,11 @@ class PolicyReader {
     read_name(table, "per_loss", one_of("shared", "separate"),
               [&](bool separate) { use.per_loss = separate; });
     if (use.per_loss.value_or(false) && use.clip_before_unscale) {
-      table.problem(table.has("per_loss") ? "per_loss" : "clip",
-                    "per_loss = \"separate\" with clip = \"before_unscale\": gradients of several "
-                    "scales never are one gradient that could be clipped",
+      const bool here = table.has("per_loss");
+      table.problem(here ? "per_loss" : "clip",
+                    std::string(here ? "= \"separate\" with clip = \"before_unscale\""
+                                     : "= \"before_unscale\" with per_loss = \"separate\"") +
+                        ": gradients of several scales never are one gradient that could be clipped",
                     "per_loss = \"shared\", or clip = \"after_unscale\"");
     }
     if (scaler == nullptr) return;

@@ -18,13 +18,13 @@ namespace lockstep {
 bool Lane::keeps_gradients() const {
   const RunOptions& options = *context_.options;
   return options.parts() > 1 || options.clip_norm > 0 || options.clip_value > 0 ||
-         seeds_.size() > 1;
+         context_.step_graph->passes.size() > 1;
 }
 
 // Losses of one scale add up as they come, in p.grad. With a scale each, every one is unscaled
 // first; and workers exchange every loss's gradients when its pass is over.
 bool Lane::parts_losses() const {
-  return seeds_.size() > 1 && (separates_losses() || context_.options->workers > 1);
+  return context_.step_graph->passes.size() > 1 && (separates_losses() || context_.options->workers > 1);
 }
 
 void Lane::make_sums(ParameterState& p) const {
