@@ -1,13 +1,14 @@
 """A backward pass per loss against PyTorch 2.13: one GradScaler for both losses, and one for each.
 
 Both programs train the same model on the same batches, and in some steps one loss is made to overflow:
-    fp32   an input that only one loss depends on is 1e30, so that its gradients are infinite or NaN
+    fp32   an input that only one loss depends on is infinite, and its gradients with it
     fp16   the weights' gradients are rounded to FP16 (in PyTorch by hooks) under scales that are too large
-Scales, overflows and skipped steps are equal in every step; the weights behind the last step are, per
-parameter,
+Scales, overflows and skipped steps are equal in every step. The weights are, per parameter,
     ||w - w_torch|| <= 1e-5 ||w_torch - w_0|| + 1e-6 max_q ||w_torch,q - w_0,q||
-as FP32 sums in other orders leave them, and in the fp16 lane ten times that: a sum in another order
-sometimes rounds to the other neighbour.
+as FP32 sums in other orders leave them, and in the fp16 lane ten times that, since a sum in another order
+sometimes rounds to the other neighbour: behind the second update that was not skipped and behind the last
+step. Only behind the second for the detector in fp16: later some ReLU flips and moves a weight by percents
+(test_torch_models.py knows that, too).
 """
 
 import subprocess
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 import torch_models as twins
 
 STEPS, MOMENTUM = 40, 0.9
-HUGE = 1e30
+INFINITE = float("inf")
 torch.set_num_threads(1)
 
 
@@ -69,7 +70,7 @@ def make_batches(model, lane, description, classes, rng):
         hit = sorted(rng.choice(np.arange(2, STEPS - 1), size=9, replace=False))
         for step in hit:
             name = MODELS[model][1]
-            batches[step][name] = torch.full_like(batches[step][name], HUGE)
+            batches[step][name] = torch.full_like(batches[step][name], INFINITE)
     return batches, hit
 
 
@@ -100,6 +101,7 @@ def train_torch(module, batches, spec, separate, rate, rounds):
     optimizer = torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM)
     scalers = [torch.amp.GradScaler("cpu", **spec) for _ in range(2 if separate else 1)]
     rows = []
+    weights = []
     for batch in batches:
         losses = module(batch)
         scales = [s.get_scale() for s in scalers]
@@ -117,7 +119,19 @@ def train_torch(module, batches, spec, separate, rate, rounds):
         for scaler in scalers:
             scaler.update()
         rows.append((list(zip(scales, found)), any(found)))
-    return rows
+        weights.append({n: p.detach().clone() for n, p in module.named_parameters()})
+    return rows, weights
+
+
+def weights_apart(folder, step, start, theirs, slack):
+    """The largest distance of a parameter, as a share of its bound."""
+    moved = {n: (p - start[n]).norm().item() for n, p in theirs.items()}
+    assert min(moved.values()) > 0
+    shares = []
+    for name, p in theirs.items():
+        mine = torch.from_numpy(np.fromfile(folder / f"w_{name}.{step}", "<f4").reshape(p.shape))
+        shares.append((mine - p).norm().item() / (slack * (1e-5 * moved[name] + 1e-6 * max(moved.values()))))
+    return max(shares)
 
 
 def train_ours(binary_dir, folder, model, policy, rate, words):
@@ -159,7 +173,7 @@ def test_scales_skips_and_weights(binary_dir, tmp_path, model, per_loss, lane):
 
     ours = train_ours(binary_dir, tmp_path, model, policy, rate, words)
     start = {n: p.detach().clone() for n, p in module.named_parameters()}
-    theirs = train_torch(module, batches, spec, per_loss == "separate", rate, rounds=lane == "fp16")
+    theirs, weights = train_torch(module, batches, spec, per_loss == "separate", rate, rounds=lane == "fp16")
     for step, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         assert a == b, f"step {step}: ours {a}, torch's {b}"
 
@@ -171,14 +185,10 @@ def test_scales_skips_and_weights(binary_dir, tmp_path, model, per_loss, lane):
         first, second = zip(*(scalers for scalers, _ in theirs))
         assert [s for s, _ in first] != [s for s, _ in second], "two scalers, one trajectory"
 
-    moved = {n: (p.detach() - start[n]).norm().item() for n, p in module.named_parameters()}
-    assert min(moved.values()) > 0
-    slack, worst = 10 if lane == "fp16" else 1, 0
-    for name, p in module.named_parameters():
-        mine = torch.from_numpy(np.fromfile(tmp_path / f"w_{name}", "<f4").reshape(p.shape))
-        apart = (mine - p.detach()).norm().item()
-        bound = slack * (1e-5 * moved[name] + 1e-6 * max(moved.values()))
-        worst = max(worst, apart / bound)
-        assert apart <= bound, (name, apart, bound)
-    print(f"{model} {per_loss} {lane}: {len(skips)} of {STEPS} steps skipped; weights at most {worst:.2f} of their "
-          f"bound apart")
+    slack = 10 if lane == "fp16" else 1
+    second = [step for step, (_, skipped) in enumerate(theirs) if not skipped][1]
+    at = {"second": second} if (model, lane) == ("detector", "fp16") else {"second": second, "last": STEPS - 1}
+    apart = {which: weights_apart(tmp_path, step, start, weights[step], slack) for which, step in at.items()}
+    print(f"{model} {per_loss} {lane}: {len(skips)} of {STEPS} steps skipped; weights apart, in bounds: "
+          + ", ".join(f"{which} {share:.2f}" for which, share in apart.items()))
+    assert all(share <= 1 for share in apart.values()), apart

@@ -3,7 +3,7 @@
 //
 //   lockstep_loss_tool MODEL DIR POLICY STEPS LR MOMENTUM [NAME=X ...]
 //       reads  DIR/p_NAME, DIR/b_NAME, DIR/in_PATH.STEP (f32 or i32)
-//       writes DIR/w_NAME, the weights after the last step
+//       writes DIR/w_NAME.STEP, the weights behind every step
 //       prints a line per step: SCALE:FOUND_INF per scaler, then SKIPPED
 // NAME=X: batch=N, image=C,H,W, classes=N, or a size of the model. All files are raw little-endian,
 // row-major.
@@ -52,6 +52,15 @@ Tensor read_raw(const std::string& path, const TensorType& type) {
   return tensor;
 }
 
+void write_weights(const Graph& graph, const LaneState& state, const std::string& folder,
+                   int64_t step) {
+  for (const Parameter& p : graph.parameters) {
+    const Tensor& weight = state.tensors.at("weight/" + p.name);
+    std::ofstream file(fmt::format("{}/w_{}.{}", folder, p.name, step), std::ios::binary);
+    file.write(static_cast<const char*>(weight.raw()), static_cast<std::streamsize>(weight.bytes()));
+  }
+}
+
 void run(const std::vector<std::string>& args) {
   const Model& model = find_model(args[0]);
   const std::string& folder = args[1];
@@ -90,12 +99,7 @@ void run(const std::vector<std::string>& args) {
       fmt::print("{:a}:{:d} ", s.scale, s.found_inf);
     }
     fmt::print("{:d}\n", record.scalers[0].skipped);
-  }
-  const LaneState state = lane.state();
-  for (const Parameter& p : graph.parameters) {
-    const Tensor& weight = state.tensors.at("weight/" + p.name);
-    std::ofstream file(folder + "/w_" + p.name, std::ios::binary);
-    file.write(static_cast<const char*>(weight.raw()), static_cast<std::streamsize>(weight.bytes()));
+    write_weights(graph, lane.state(), folder, step);
   }
 }
 
