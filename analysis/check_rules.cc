@@ -61,8 +61,11 @@ RuleRow scaler_row(std::string name, std::string help, Get get) {
   row.rule = {"loss_scale/" + std::move(name), Comparison::kExact, std::move(help)};
   row.scope = Scope::kStep;
   row.read = [get](const LaneView& v) {
-    return Column{.integers = {},
-                  .reals = {static_cast<double>(get(v.scalers[static_cast<size_t>(v.step)]))}};
+    Column column;
+    for (const std::vector<ScalerRecord>& scaler : v.scalers) {
+      column.reals.push_back(static_cast<double>(get(scaler[static_cast<size_t>(v.step)])));
+    }
+    return column;
   };
   return row;
 }
@@ -271,10 +274,13 @@ LaneView::LaneView(const RunFile& run_file, int lane_index)
       lr(run.lr(lane)),
       attempts(run.attempts(lane)),
       histogram_steps(run.histogram_steps(lane)),
-      scalers(run.scalers(lane)),
       evaluations(run.evaluations(lane)),
       sums_steps(run.sums_steps(lane)),
-      sums(run.sums(lane)) {}
+      sums(run.sums(lane)) {
+  for (size_t column = 0; column < run.scaler_columns(lane); ++column) {
+    scalers.push_back(run.scalers(lane, column));
+  }
+}
 
 void LaneView::load_step(int64_t new_step) {
   step = new_step;

@@ -24,7 +24,7 @@ struct LaneView {
   std::vector<double> loss, gradient_norm, lr;  // lr: [step * parameter groups]
   std::vector<int32_t> attempts;
   std::vector<int64_t> histogram_steps;
-  std::vector<ScalerRecord> scalers;
+  std::vector<std::vector<ScalerRecord>> scalers;  // by column of loss_scale
   std::vector<Evaluation> evaluations;
   std::vector<int64_t> sums_steps;      // with samples of the sums of products
   std::vector<AccumulatorHealth> sums;  // of them all, by site

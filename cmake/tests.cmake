@@ -28,6 +28,9 @@ lockstep_tests(reports lockstep_reports)
 # One FP64 step on raw files: what the PyTorch comparison of tests/integration runs.
 add_executable(lockstep_step_tool ${CMAKE_SOURCE_DIR}/tests/train/step_tool/step_tool.cc)
 target_link_libraries(lockstep_step_tool PRIVATE lockstep_train)
+# Steps with a backward pass per loss: what the comparison with several GradScalers runs.
+add_executable(lockstep_loss_tool ${CMAKE_SOURCE_DIR}/tests/train/loss_tool/loss_tool.cc)
+target_link_libraries(lockstep_loss_tool PRIVATE lockstep_train)
 # Optimizer steps on raw files, for the comparison with torch.optim.
 add_executable(lockstep_optimizer_tool
   ${CMAKE_SOURCE_DIR}/tests/train/optimizer_tool/optimizer_tool.cc)

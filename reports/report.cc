@@ -38,24 +38,35 @@ double weight_distance(const RunFile& run, int lane) {
   return ref > 0 ? std::sqrt(err / ref) : kNan;
 }
 
-void read_scaler(const std::vector<ScalerRecord>& scalers, LaneReport& out) {
-  for (size_t i = 0; i < scalers.size(); ++i) {
-    const ScalerRecord& now = scalers[i];
+ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
+  ScalerReport out;
+  for (size_t i = 0; i < scaler.size(); ++i) {
+    const ScalerRecord& now = scaler[i];
     if (!std::isfinite(now.scale)) break;  // the lane had stopped
-    const double next = i + 1 < scalers.size() ? scalers[i + 1].scale : kNan;
-    if (now.scale != 1) out.has_scaler = true;
+    const double next = i + 1 < scaler.size() ? scaler[i + 1].scale : kNan;
+    if (now.scale != 1) moves = true;
     const auto step = static_cast<int64_t>(i);
-    if (now.skipped) {
-      out.skips.push_back({.step = step,
-                           .scale = now.scale,
-                           .scale_after = next,
-                           .culprit_site = now.culprit_site});
+    if (now.skipped && now.found_inf) {
+      out.overflows.push_back({.step = step,
+                               .scale = now.scale,
+                               .scale_after = next,
+                               .culprit_site = now.culprit_site});
     } else if (next > now.scale) {
       out.growths.push_back({.step = step, .scale = now.scale, .scale_after = next});
     }
     out.final_scale = now.scale;
   }
-  if (!out.skips.empty() || !out.growths.empty()) out.has_scaler = true;
+  if (!out.overflows.empty() || !out.growths.empty()) moves = true;
+  return out;
+}
+
+// A step is skipped for all losses at once, so every scaler's column says it.
+std::vector<int64_t> skipped_steps(const std::vector<ScalerRecord>& scaler) {
+  std::vector<int64_t> steps;
+  for (size_t i = 0; i < scaler.size() && std::isfinite(scaler[i].scale); ++i) {
+    if (scaler[i].skipped) steps.push_back(static_cast<int64_t>(i));
+  }
+  return steps;
 }
 
 // A skipped step's values are thrown away, so only what other steps hold can harm the lane.
@@ -94,7 +105,11 @@ LaneReport read_lane(const RunFile& run, int lane) {
   for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
   out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
-  read_scaler(scalers, out);
+  out.skips = skipped_steps(scalers);
+  for (size_t i = 0; i < out.info.scaler_count(); ++i) {
+    out.scalers.push_back(read_scaler(run.scalers(lane, i), out.has_scaler));
+    if (!out.info.scaler_losses.empty()) out.scalers.back().loss = out.info.scaler_losses[i];
+  }
   out.nonfinite_loss_at = first_nonfinite_loss(out.loss, scalers);
   read_health(run, lane, scalers, out);
   out.sums = run.sums(lane);

@@ -24,6 +24,14 @@ struct GrowthEvent {
   double scale = 1, scale_after = 1;
 };
 
+// Of one scaler: the lane's, or that of one loss among several with a scaler each.
+struct ScalerReport {
+  std::string loss;                  // whose; empty: all of them
+  std::vector<SkipEvent> overflows;  // of its own, in steps that were skipped
+  std::vector<GrowthEvent> growths;
+  double final_scale = 1;
+};
+
 struct LaneReport {
   LaneInfo info;
   LaneJudgement judgement;
@@ -35,10 +43,9 @@ struct LaneReport {
   double seconds = 0;  // of the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;
-  std::vector<SkipEvent> skips;
-  std::vector<GrowthEvent> growths;
-  double final_scale = 1;
-  bool has_scaler = false;                  // the scale moved or is not 1
+  std::vector<int64_t> skips;         // the steps
+  std::vector<ScalerReport> scalers;  // at least one
+  bool has_scaler = false;            // some scale moved or is not 1
   int64_t nonfinite_loss_at = -1;           // first step whose loss is NaN or infinite, -1: none
   std::vector<LayerHealth> health;          // of the steps before that one
   uint64_t repeated_attempts = 0;           // batches tried again with another loss scale

@@ -20,6 +20,15 @@ std::string verdict_text(const LaneReport& lane) {
   return std::string(to_string(lane.judgement.verdict));
 }
 
+// Of several scalers in their order, as the loss scale section names them.
+std::string scales_text(const LaneReport& lane) {
+  std::string text;
+  for (const ScalerReport& scaler : lane.scalers) {
+    text += (text.empty() ? "" : ", ") + scale_text(scaler.final_scale);
+  }
+  return text;
+}
+
 std::vector<std::string> row_of(const LaneReport& lane) {
   const LaneJudgement& j = lane.judgement;
   return {lane.info.name,
@@ -29,7 +38,7 @@ std::vector<std::string> row_of(const LaneReport& lane) {
           accuracy_text(lane.accuracy),
           lane.info.is_reference ? "" : short_number(lane.weight_distance),
           lane.has_scaler ? fmt::format("{}", lane.skips.size()) : "",
-          lane.has_scaler ? scale_text(lane.final_scale) : "",
+          lane.has_scaler ? scales_text(lane) : "",
           lane.info.died_at >= 0 ? fmt::format("{}", lane.info.died_at) : "",
           seconds_text(lane.seconds)};
 }

@@ -1,4 +1,5 @@
-// Section 7: every step the loss scale moved or a step was skipped, and the site that caused it.
+// Section 7: every step the loss scale moved or a step was skipped, and the site that caused it; for
+// each scaler by itself.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,9 +18,9 @@ struct Event {
   std::vector<std::string> cells;
 };
 
-std::vector<Event> events_of(const Report& report, const LaneReport& lane) {
+std::vector<Event> events_of(const Report& report, const ScalerReport& scaler) {
   std::vector<Event> events;
-  for (const SkipEvent& skip : lane.skips) {
+  for (const SkipEvent& skip : scaler.overflows) {
     const std::string culprit =
         skip.culprit_site < 0 ? "-" : report.site(skip.culprit_site).label();
     const std::string after = std::isnan(skip.scale_after) ? "-" : scale_text(skip.scale_after);
@@ -27,7 +28,7 @@ std::vector<Event> events_of(const Report& report, const LaneReport& lane) {
         {skip.step,
          {fmt::format("{}", skip.step), "skipped", scale_text(skip.scale), after, culprit}});
   }
-  for (const GrowthEvent& growth : lane.growths) {
+  for (const GrowthEvent& growth : scaler.growths) {
     events.push_back({growth.step,
                       {fmt::format("{}", growth.step), "grew", scale_text(growth.scale),
                        scale_text(growth.scale_after), ""}});
@@ -37,37 +38,57 @@ std::vector<Event> events_of(const Report& report, const LaneReport& lane) {
   return events;
 }
 
+// "apex-o1, loss class: scale 2^16 at the end, made 2 of 200 steps skipped, grew 1 time."
+std::string summary_of(const Report& report, const LaneReport& lane, const ScalerReport& scaler) {
+  const std::string steps = counted(static_cast<uint64_t>(report.steps), "step");
+  const std::string skips =
+      scaler.loss.empty() ? fmt::format("{} of {} skipped", lane.skips.size(), steps)
+                          : fmt::format("made {} of {} skipped", scaler.overflows.size(), steps);
+  return fmt::format("{}{}: scale {} at the end, {}, grew {}.", lane.info.name,
+                     scaler.loss.empty() ? "" : ", loss " + scaler.loss,
+                     scale_text(scaler.final_scale), skips, counted(scaler.growths.size(), "time"));
+}
+
+void add_events(const Report& report, const ScalerReport& scaler, Blocks& out) {
+  const std::vector<Event> events = events_of(report, scaler);
+  if (events.empty()) return;
+  TableBlock table;
+  table.columns = {{"step"},
+                   {"event", Align::kLeft},
+                   {"scale"},
+                   {"then"},
+                   {"first non-finite site", Align::kLeft}};
+  for (size_t i = 0; i < std::min(events.size(), kShownEvents); ++i) {
+    table.rows.push_back(events[i].cells);
+  }
+  if (events.size() > kShownEvents) {
+    table.notes.push_back(fmt::format("... and {} more", events.size() - kShownEvents));
+  }
+  out.push_back(std::move(table));
+}
+
 }  // namespace
 
 Blocks loss_scale_section(const Report& report) {
   Blocks out;
   for (const LaneReport& lane : report.lanes) {
     if (!lane.has_scaler) continue;
-    const std::vector<Event> events = events_of(report, lane);
-    out.push_back(
-        paragraph(fmt::format("{}: scale {} at the end, {} of {} skipped, grew {}.", lane.info.name,
-                              scale_text(lane.final_scale), lane.skips.size(),
-                              counted(static_cast<uint64_t>(report.steps), "step"),
-                              counted(lane.growths.size(), "time"))));
-    if (lane.repeated_attempts > 0) {
+    if (lane.scalers.size() > 1) {
       out.push_back(paragraph(
-          fmt::format("{}: overflows made {} after another scale had been set (replay).",
-                      lane.info.name, counted(lane.repeated_attempts, "further attempt"))));
+          fmt::format("{}: {} scalers, one per loss; {} of {} skipped, for any of them.",
+                      lane.info.name, lane.scalers.size(), lane.skips.size(),
+                      counted(static_cast<uint64_t>(report.steps), "step"))));
     }
-    if (events.empty()) continue;
-    TableBlock table;
-    table.columns = {{"step"},
-                     {"event", Align::kLeft},
-                     {"scale"},
-                     {"then"},
-                     {"first non-finite site", Align::kLeft}};
-    for (size_t i = 0; i < std::min(events.size(), kShownEvents); ++i) {
-      table.rows.push_back(events[i].cells);
+    for (const ScalerReport& scaler : lane.scalers) {
+      out.push_back(paragraph(summary_of(report, lane, scaler)));
+      const bool is_last = &scaler == &lane.scalers.back();
+      if (is_last && lane.repeated_attempts > 0) {
+        out.push_back(paragraph(
+            fmt::format("{}: overflows made {} after another scale had been set (replay).",
+                        lane.info.name, counted(lane.repeated_attempts, "further attempt"))));
+      }
+      add_events(report, scaler, out);
     }
-    if (events.size() > kShownEvents) {
-      table.notes.push_back(fmt::format("... and {} more", events.size() - kShownEvents));
-    }
-    out.push_back(std::move(table));
   }
   return out;
 }

@@ -148,4 +148,14 @@ void check_output(const std::string& path, Replace replace, const std::string& h
   }
 }
 
+CLI::Option* declare_backward(CLI::App& app, const ArgumentChecks& checks, std::string& value) {
+  CLI::Option* option =
+      app.add_option("--backward", value,
+                     "one backward pass, or one for each loss of a sum (detector, vae)")
+          ->type_name("joint|per-loss")
+          ->capture_default_str();
+  checks.one_of(option, {"joint", std::string(kBackwardPerLoss)});
+  return option;
+}
+
 }  // namespace lockstep

@@ -63,4 +63,8 @@ enum class Replace : uint8_t {
 void check_output(const std::string& path, Replace replace, const std::string& hint,
                   ProblemList& problems);
 
+// --backward of the commands that build a step graph.
+inline constexpr std::string_view kBackwardPerLoss = "per-loss";
+CLI::Option* declare_backward(CLI::App& app, const ArgumentChecks& checks, std::string& value);
+
 }  // namespace lockstep

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 struct ExplainArgs {
-  std::string model, policy, data, size_words;
+  std::string model, policy, data, size_words, backward = "joint";
   int64_t batch = 64;
   bool json = false;
   std::map<std::string, double> sizes;
@@ -35,8 +35,10 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
   const ModelSizes sizes = complete_sizes(model, args.sizes);
   const auto data = open_data_set(spec, data_request(model, sizes, /*seed=*/1));
-  const Graph step = differentiate(model.build(
-      {args.batch, data->image_shape(), data->class_count(), sizes}, /*training=*/true));
+  const Graph forward = model.build(
+      {args.batch, data->image_shape(), data->class_count(), sizes}, /*training=*/true);
+  const Graph step = args.backward == kBackwardPerLoss ? differentiate_per_loss(forward)
+                                                       : differentiate(forward);
   const SiteTable sites = make_sites(step, kOptimizerStates);
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
@@ -72,6 +74,7 @@ std::function<int()> declare_explain(CLI::App& app) {
                    ->type_name("N")
                    ->capture_default_str(),
                1, kLargestBatch);
+  declare_backward(app, checks, args->backward);
   app.add_flag("--json", args->json, "print JSON instead of a table");
   return [args, checks] { return explain(*args, checks.problems()); };
 }

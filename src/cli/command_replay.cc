@@ -34,7 +34,7 @@ struct ReplayArgs {
   std::map<std::string, std::string> numbers;  // as given, by name
   std::vector<std::string> groups;
   std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, eval_policy = "own";
-  std::string mode = "free", lanes = "fp32", sizes, output, resume_from, simd;
+  std::string mode = "free", backward = "joint", lanes = "fp32", sizes, output, resume_from, simd;
   int threads = 0;
   bool overwrite = false, quiet = false;
 };
@@ -212,6 +212,7 @@ int start(ReplayArgs& args, ProblemList& problems) {
                  "choose another -o, or copy the checkpoint away first");
   });
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
+  args.options.backward_per_loss = args.backward == kBackwardPerLoss;
   std::optional<LockstepRun> made;  // finds every other mistake before a file is touched
   if (args.options.model.empty()) {
     problems.add("MODEL: missing", "`lockstep list models` names them");
@@ -359,6 +360,7 @@ std::function<int()> declare_replay(CLI::App& app) {
 
   group = "The loop";
   whole(group, "--accumulate", o.accumulate, 1, kLargestBatch, "micro-batches per step");
+  fixed->push_back(declare_backward(app, checks, args->backward)->group(group));
   whole(group, "--workers", o.workers, 1, kMostWorkers,
         "data-parallel workers, each with its part of the batch");
   checks.number(add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: any")

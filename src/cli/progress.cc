@@ -43,13 +43,27 @@ std::string cut(const std::string& text, int width) {
   return out;
 }
 
+// " apex-o1 2^15, 2^16": nothing where no scale is another than 1.
+std::string scales_text(const LaneStep& lane, const std::string& name, size_t count) {
+  std::string text;
+  bool is_scaled = false;
+  for (size_t i = 0; i < std::min(count, lane.scalers.size()); ++i) {
+    is_scaled = is_scaled || lane.scalers[i].scale != 1;
+    text += (i == 0 ? " " : ", ") + scale_text(lane.scalers[i].scale);
+  }
+  return is_scaled ? " " + name + text : "";
+}
+
 }  // namespace
 
 Progress::Progress(int64_t first_step, int64_t step_count)
     : first_step_(first_step), step_count_(step_count), terminal_(isatty(STDERR_FILENO) == 1) {}
 
 void Progress::on_start(const RunDescription& run) {
-  for (const LaneDescription& lane : run.lanes) lane_names_.push_back(lane.name);
+  for (const LaneDescription& lane : run.lanes) {
+    lane_names_.push_back(lane.name);
+    scaler_counts_.push_back(std::max<size_t>(1, lane.scaler_losses.size()));
+  }
   start_ = std::chrono::steady_clock::now();
   last_drawn_ = start_ - kRedrawEvery;
   next_line_ = first_step_ + 1;
@@ -95,9 +109,7 @@ std::string Progress::status(const StepRecord& step) const {
   for (size_t i = 0; i < step.lanes.size() && i < lane_names_.size(); ++i) {
     const LaneStep& lane = step.lanes[i];
     text += fmt::format(" {} {}", lane_names_[i], lane.alive ? loss_text(lane.loss) : "stopped");
-    if (lane.alive && !lane.scalers.empty() && lane.scalers[0].scale != 1) {
-      scales += fmt::format(" {} {}", lane_names_[i], scale_text(lane.scalers[0].scale));
-    }
+    if (lane.alive) scales += scales_text(lane, lane_names_[i], scaler_counts_[i]);
   }
   return scales.empty() ? text : text + "  scale:" + scales;
 }

@@ -28,6 +28,7 @@ class Progress : public Observer {
   int64_t next_line_ = 0;  // steps done at which the next plain line is due
   bool line_open_ = false;
   std::vector<std::string> lane_names_;
+  std::vector<size_t> scaler_counts_;  // by lane
   std::chrono::steady_clock::time_point start_, last_drawn_;
 };
 

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"
 
@@ -54,6 +56,7 @@ std::string GradientBuilder::add_node(const Node& node, std::string_view op,
   added.layer = layer_of(graph_, node);
   added.source_line = node.source_line;
   added.forward_node = node.id;
+  added.pass = pass_;
   std::vector<TensorType> types;
   for (const std::string& value : added.inputs) types.push_back(graph_.type_of(value));
   added.outputs = infer_outputs(added, types);
@@ -90,62 +93,140 @@ void GradientBuilder::accumulate(const std::string& value, const std::string& gr
       parameter && !parameter->layer.empty() ? parameter->layer : layer_of(graph_, partner);
   join.source_line = partner.source_line;
   join.forward_node = partner.id;
+  join.pass = pass_;
   join.gradient_of = {value};
   entry->second = join.id;
   graph_.nodes.push_back(std::move(join));
 }
 
-Graph differentiate(const Graph& forward) {
-  validate(forward);
-  const std::string who = "graph '" + forward.name + "'";
-  if (!forward.producer_of(forward.loss)) {
-    throw InputError(who + ": the loss must be a node's output, is '" + forward.loss + "'");
-  }
-  if (std::any_of(forward.nodes.begin(), forward.nodes.end(),
-                  [](const Node& node) { return node.is_backward(); })) {
-    throw InputError(who + ": has backward nodes already");
-  }
-  Graph step = forward;
-  step.inputs.push_back({std::string(kLossSeedId), std::string(kLossSeedId), TensorType{}});
-  GradientBuilder builder(step);
-  builder.next_id_ = next_number(forward);
-  for (const Parameter& parameter : forward.parameters) {
-    builder.needs_["p:" + parameter.name] = parameter.requires_grad;
-  }
-  for (const Node& node : forward.nodes) {
-    bool needed = false;
-    if (find_op(node.op).differentiable_outputs > 0) {
-      for (size_t i = 0; i < node.inputs.size(); ++i) needed |= builder.needs_gradient(node, i);
+class Differentiation {
+ public:
+  explicit Differentiation(const Graph& forward) : forward_(forward), step_(forward) {
+    validate(forward);
+    if (!forward.producer_of(forward.loss)) {
+      throw InputError(who() + ": the loss must be a node's output, is '" + forward.loss + "'");
     }
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      builder.needs_[output_id(node, i)] = needed && node.outputs[i].element == ElementType::kFloat;
+    if (std::any_of(forward.nodes.begin(), forward.nodes.end(),
+                    [](const Node& node) { return node.is_backward(); })) {
+      throw InputError(who() + ": has backward nodes already");
+    }
+    next_id_ = next_number(forward);
+    find_needs();
+  }
+
+  std::string who() const { return "graph '" + forward_.name + "'"; }
+
+  // Adds the nodes of one pass, and its seed as an input; returns its gradients by parameter.
+  std::map<std::string, std::string> add_pass(const std::string& loss, const std::string& seed,
+                                              int pass) {
+    step_.inputs.push_back({seed, seed, TensorType{}});
+    GradientBuilder builder(step_);
+    builder.next_id_ = next_id_;
+    builder.pass_ = pass;
+    builder.needs_ = needs_;
+    if (needs_[loss]) builder.gradient_[loss] = seed;
+    for (auto node = forward_.nodes.rbegin(); node != forward_.nodes.rend(); ++node) {
+      if (is_reached(builder, *node)) find_op(node->op).vjp(builder, *node);
+    }
+    next_id_ = builder.next_id_;
+    std::map<std::string, std::string> gradients;
+    for (const Parameter& parameter : forward_.parameters) {
+      const auto found = builder.gradient_.find("p:" + parameter.name);
+      if (found != builder.gradient_.end()) gradients[parameter.name] = found->second;
+    }
+    return gradients;
+  }
+
+  Graph& step() { return step_; }
+
+ private:
+  void find_needs() {
+    for (const Parameter& parameter : forward_.parameters) {
+      needs_["p:" + parameter.name] = parameter.requires_grad;
+    }
+    for (const Node& node : forward_.nodes) {
+      bool needed = false;
+      if (find_op(node.op).differentiable_outputs > 0) {
+        for (const std::string& input : node.inputs) needed |= needs_[input];
+      }
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        needs_[output_id(node, i)] = needed && node.outputs[i].element == ElementType::kFloat;
+      }
     }
   }
-  if (builder.needs_[forward.loss]) builder.gradient_[forward.loss] = kLossSeedId;
-  for (auto node = forward.nodes.rbegin(); node != forward.nodes.rend(); ++node) {
-    const OpDef& op = find_op(node->op);
+
+  // Whether a gradient has arrived at the node; one that cannot go on is an error.
+  static bool is_reached(const GradientBuilder& builder, const Node& node) {
+    const OpDef& op = find_op(node.op);
     bool reached = false;
-    for (size_t i = 0; i < node->outputs.size(); ++i) {
-      if (builder.output_gradient(*node, i).empty()) continue;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (builder.output_gradient(node, i).empty()) continue;
       reached = true;
       if (i < static_cast<size_t>(op.differentiable_outputs)) continue;
-      throw InputError("node '" + node->id + "' (" + node->op +
-                       "): no gradient flows through output " + std::to_string(i) +
-                       ", but the loss depends on it");
+      throw InputError("node '" + node.id + "' (" + node.op + "): no gradient flows through output " +
+                       std::to_string(i) + ", but the loss depends on it");
     }
-    if (!reached) continue;
-    if (!op.vjp) {
-      throw InputError("node '" + node->id + "' (" + node->op +
-                       "): the op has no gradient, but the "
-                       "loss depends on it");
+    if (reached && !op.vjp) {
+      throw InputError("node '" + node.id + "' (" + node.op +
+                       "): the op has no gradient, but the loss depends on it");
     }
-    op.vjp(builder, *node);
+    return reached;
   }
-  for (const Parameter& parameter : forward.parameters) {
-    const auto found = builder.gradient_.find("p:" + parameter.name);
-    if (found != builder.gradient_.end()) step.gradients[parameter.name] = found->second;
+
+  const Graph& forward_;
+  Graph step_;
+  std::map<std::string, bool> needs_;  // value id -> a parameter feeds it
+  int next_id_ = 0;
+};
+
+namespace {
+
+// The values that a loss is the sum of: what its `add` nodes add up, taken apart until `terms`.
+std::vector<std::string> addends(const Graph& graph, const std::string& value,
+                                 const std::set<std::string>& terms) {
+  const Node* node = graph.producer_of(value);
+  const bool is_sum = node != nullptr && node->op == "add" && node->inputs.size() == 2;
+  if (terms.contains(value) || !is_sum) return {value};
+  std::vector<std::string> found;
+  for (const std::string& input : node->inputs) {
+    const std::vector<std::string> parts = addends(graph, input, terms);
+    found.insert(found.end(), parts.begin(), parts.end());
   }
-  return step;
+  return found;
+}
+
+}  // namespace
+
+Graph differentiate(const Graph& forward) {
+  Differentiation work(forward);
+  work.step().gradients = work.add_pass(forward.loss, std::string(kLossSeedId), 0);
+  return std::move(work.step());
+}
+
+Graph differentiate_per_loss(const Graph& forward) {
+  Differentiation work(forward);
+  const std::vector<std::string> names = loss_names(forward);
+  std::set<std::string> terms;
+  for (const std::string& name : names) terms.insert(forward.outputs.at("loss/" + name));
+  std::vector<std::string> parts = addends(forward, forward.loss, terms);
+  std::ranges::sort(parts);
+  if (names.size() < 2 || !std::ranges::equal(parts, terms)) {
+    throw InputError(work.who() + ": a backward pass per loss needs a loss that is the sum of two or "
+                                  "more named losses (outputs loss/NAME), named here: " +
+                         (names.empty() ? "none" : join(names, ", ")),
+                     "one backward pass for the whole loss (--backward joint)");
+  }
+  Graph& step = work.step();
+  for (size_t i = 0; i < names.size(); ++i) {
+    BackwardPass pass;
+    pass.name = names[i];
+    pass.loss = forward.outputs.at("loss/" + names[i]);
+    pass.seed = std::string(kPassSeedPrefix) + names[i];
+    pass.gradients = work.add_pass(pass.loss, pass.seed, static_cast<int>(i));
+    step.gradients.insert(pass.gradients.begin(), pass.gradients.end());
+    step.passes.push_back(std::move(pass));
+  }
+  return std::move(step);
 }
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 // Reverse mode: walks the forward nodes backwards and lets each op add its own backward nodes,
 // which are ordinary IR nodes with a forward partner. Gradients of a value used several times are
 // added in the order in which the backward pass reaches them (last use first), as PyTorch's engine
-// does.
+// does. Each loss may have a backward pass of its own, as when a program calls backward for each.
 #pragma once
 
 #include <map>
@@ -32,12 +32,13 @@ class GradientBuilder {
   void pass_gradient(const Node& node, size_t operand, const std::string& gradient);
 
  private:
-  friend Graph differentiate(const Graph& forward);
+  friend class Differentiation;
   void accumulate(const std::string& value, const std::string& gradient, const Node& forward);
   Graph& graph_;
   std::map<std::string, std::string> gradient_;  // value id -> gradient so far
   std::map<std::string, bool> needs_;            // value id -> a parameter feeds it
   int next_id_ = 0;
+  int pass_ = 0;
 };
 
 // The step graph: forward nodes, then backward nodes starting from the input `seed` (a scalar, the
@@ -49,5 +50,11 @@ class GradientBuilder {
 //            first consumer
 // Requires: a scalar loss (InputError).
 Graph differentiate(const Graph& forward);
+
+// The step graph with a backward pass for every named loss, in the order of loss_names(), behind
+// one forward pass: `seed:NAME` instead of `seed`, and Graph::passes. What is used by several
+// losses is joined in none of them; the losses' gradients are added up by who runs the graph.
+// Requires: a loss that is the sum of two or more named ones (InputError).
+Graph differentiate_per_loss(const Graph& forward);
 
 }  // namespace lockstep

@@ -134,4 +134,15 @@ std::string layer_of(const Graph& graph, const Node& node) {
   return forward.layer.empty() ? forward.op : forward.layer;
 }
 
+std::vector<std::string> loss_names(const Graph& graph) {
+  constexpr std::string_view kPrefix = "loss/";
+  std::vector<std::string> names;
+  for (const auto& [name, value] : graph.outputs) {
+    if (name.starts_with(kPrefix) && graph.type_of(value) == TensorType{}) {
+      names.push_back(name.substr(kPrefix.size()));
+    }
+  }
+  return names;
+}
+
 }  // namespace lockstep

@@ -61,6 +61,7 @@ struct Node {
   // For every output: the forward value it is the gradient of ("" where it is none). Several nodes
   // may give parts of one gradient; an `add` node with the same gradient_of joins them.
   std::vector<std::string> gradient_of;
+  int pass = 0;  // which of Graph::passes it belongs to
 
   bool is_backward() const { return !forward_node.empty(); }
 };
@@ -94,6 +95,14 @@ struct Mutation {
   std::string value;   // value id
 };
 
+// One walk back from one loss, of a step graph that has several.
+struct BackwardPass {
+  std::string name;                              // of the loss, as in loss_names()
+  std::string loss;                              // its value id
+  std::string seed;                              // id of the input the pass starts from
+  std::map<std::string, std::string> gradients;  // parameter name -> value id
+};
+
 struct Graph {
   std::string name;  // "lenet"
   std::vector<GraphInput> inputs;
@@ -104,8 +113,11 @@ struct Graph {
   std::string loss;                            // value id of a scalar
   std::map<std::string, std::string> outputs;  // named results, e.g. "logits" -> "n14"
   std::vector<Mutation> mutations;
-  // Step graphs only (after autodiff): parameter name -> value id of its gradient.
+  // Step graphs only (after autodiff): parameter name -> value id of its gradient; with several
+  // passes the first one's that reaches it.
   std::map<std::string, std::string> gradients;
+  // Step graphs with a backward pass per loss; empty where one pass starts from `loss`.
+  std::vector<BackwardPass> passes;
 
   const TensorType& type_of(std::string_view value_id) const;  // Throws: std::out_of_range
   const Node* producer_of(std::string_view value_id) const;    // null for inputs, parameters, ...
@@ -119,6 +131,26 @@ std::string output_id(const Node& node, size_t index);  // "n12" for 0, "n12.1" 
 
 // The extra input of every step graph: the gradient the backward pass starts from (the loss scale).
 inline constexpr std::string_view kLossSeedId = "seed";
+// The same of one of several passes: "seed:NAME".
+inline constexpr std::string_view kPassSeedPrefix = "seed:";
+inline bool is_seed(std::string_view value_id) {
+  return value_id == kLossSeedId || value_id.starts_with(kPassSeedPrefix);
+}
+
+// The names of the graph's outputs "loss/NAME", each a scalar: the terms that its loss is made of.
+std::vector<std::string> loss_names(const Graph& graph);
+
+// At least 1, in a step graph.
+inline size_t pass_count(const Graph& graph) {
+  return graph.passes.empty() ? 1 : graph.passes.size();
+}
+inline std::string_view seed_id(const Graph& graph, size_t pass) {
+  return graph.passes.empty() ? kLossSeedId : std::string_view(graph.passes.at(pass).seed);
+}
+// The gradients of one pass: parameter name -> value id.
+inline const std::map<std::string, std::string>& pass_gradients(const Graph& graph, size_t pass) {
+  return graph.passes.empty() ? graph.gradients : graph.passes.at(pass).gradients;
+}
 
 // Checks ids, order, ops, arity, attribute names, and every output shape against the op's rule.
 // Throws: InputError with all problems at once.

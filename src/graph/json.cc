@@ -75,6 +75,7 @@ std::string node_text(const Node& node) {
   if (node.is_backward()) {
     text += ",\"forward_node\":" + quoted(node.forward_node) +
             ",\"gradient_of\":" + list(node.gradient_of, quoted);
+    if (node.pass != 0) text += ",\"pass\":" + std::to_string(node.pass);
   }
   return text + "}";
 }
@@ -112,6 +113,13 @@ std::string to_json(const Graph& graph) {
                    ",\"slot\":" + std::to_string(slot) + "}";
           });
   if (!graph.gradients.empty()) text += ",\n\"gradients\":" + object(graph.gradients);
+  if (!graph.passes.empty()) {
+    text += ",\n\"passes\":" + lines(graph.passes, [](const BackwardPass& pass) {
+              return "{\"name\":" + quoted(pass.name) + ",\"loss\":" + quoted(pass.loss) +
+                     ",\"seed\":" + quoted(pass.seed) +
+                     ",\"gradients\":" + object(pass.gradients) + "}";
+            });
+  }
   return text + "}\n";
 }
 

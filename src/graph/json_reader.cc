@@ -49,14 +49,19 @@ class Reader {
       graph.nodes.push_back(node(item, path));
     });
     graph.loss = string(json, "graph", "loss", false);
-    graph.outputs = strings_by_name(json, "outputs");
+    graph.outputs = strings_by_name(json, "graph", "outputs");
     for_each(json, "mutations", [&](const Json& item, const std::string& path) {
       const std::string value = string(item, path, "value");
       const int64_t slot = item.contains("slot") ? integer(item, path, "slot") : 0;
       graph.mutations.push_back(
           {string(item, path, "buffer"), slot == 0 ? value : value + "." + std::to_string(slot)});
     });
-    graph.gradients = strings_by_name(json, "gradients");
+    graph.gradients = strings_by_name(json, "graph", "gradients");
+    for_each(json, "passes", [&](const Json& item, const std::string& path) {
+      graph.passes.push_back({string(item, path, "name"), string(item, path, "loss"),
+                              string(item, path, "seed"),
+                              strings_by_name(item, path, "gradients")});
+    });
     problems_.throw_if_any();
     return graph;
   }
@@ -141,12 +146,13 @@ class Reader {
     return values;
   }
 
-  std::map<std::string, std::string> strings_by_name(const Json& json, const char* key) {
+  std::map<std::string, std::string> strings_by_name(const Json& json, const std::string& path,
+                                                     const char* key) {
     std::map<std::string, std::string> values;
-    const Json* found = field(json, "graph", key, false, "");
+    const Json* found = field(json, path, key, false, "");
     if (!found) return values;
     if (!found->is_object()) {
-      wrong("graph", key, "an object", found);
+      wrong(path, key, "an object", found);
       return values;
     }
     for (const auto& [name, value] : found->items()) {
@@ -225,6 +231,9 @@ class Reader {
     node.source_line = string(item, path, "src", false);
     node.forward_node = string(item, path, "forward_node", false);
     node.gradient_of = strings(item, path, "gradient_of", /*required=*/false);
+    if (item.is_object() && item.contains("pass")) {
+      node.pass = static_cast<int>(integer(item, path, "pass"));
+    }
     // What a capture may say and this version does not model must not be dropped silently.
     if (item.is_object() && item.contains("autocast") && !item["autocast"].is_null()) {
       problems_.add(path + ".autocast: autocast regions are not supported yet");

@@ -293,14 +293,15 @@ std::vector<LossScaler> make_scalers() {
        update_torch},
       {"apex",
        "an overflow divides the scale by growth_factor; growth_interval clean steps multiply it; "
-       "capped, no minimum",
-       "apex/amp/scaler.py, LossScaler",
+       "capped, no minimum; a scaler for each loss that has a backward pass of its own",
+       "apex/amp/scaler.py, LossScaler; apex/amp/handle.py, scale_loss: one by loss_id",
        Check::kScaled,
        Unscale::kMultiply,
        bounded(spec_of("apex", kTwoTo16), 0, kTwoTo24),
        {"init_scale", "growth_factor", "growth_interval", "min_scale", "max_scale"},
        start,
-       update_apex},
+       update_apex,
+       /*per_loss=*/true},
       {"apex-fp16-utils",
        "an overflow divides the scale by growth_factor; it grows when the steps since the last "
        "overflow are a multiple of growth_interval",

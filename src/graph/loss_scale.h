@@ -75,6 +75,8 @@ struct LossScaler {
   LossScaleState (*initial)(const LossScaleSpec&);
   // The state after a step whose gradients had (or had not) a non-finite value.
   LossScaleState (*update)(const LossScaleSpec&, LossScaleState, bool found_inf);
+  // Where every loss has a backward pass of its own: the system keeps a scaler for each.
+  bool per_loss = false;
 
   bool knows(std::string_view key) const;
 };

@@ -79,7 +79,7 @@ class Lowering {
       } else {
         lower_backward(node);
       }
-      if (split_value_id(graph_.loss).first == node.id) set_seed_format();
+      set_seed_formats(node);
     }
     add_results();
     check();
@@ -150,14 +150,18 @@ class Lowering {
       builder_.add_external("c:" + c.name, c.type, policy_.buffer);
     }
     const std::string seed(kLossSeedId);
-    if (!graph_.gradients.empty() && !builder_.has(seed)) {
+    if (!graph_.gradients.empty() && graph_.passes.empty() && !builder_.has(seed)) {
       builder_.add_external(seed, TensorType{}, policy_.input);
     }
   }
-  // The gradient of the loss is in the loss's format.
-  void set_seed_format() {
-    const std::string seed(kLossSeedId);
-    if (builder_.has(seed)) builder_.set_format(builder_.stored(seed), stored_format(graph_.loss));
+  // The gradient of a loss is in the loss's format, known behind the node that makes it.
+  void set_seed_formats(const Node& node) {
+    const auto set_format = [&](const std::string& loss, const std::string& seed) {
+      if (split_value_id(loss).first != node.id || !builder_.has(seed)) return;
+      builder_.set_format(builder_.stored(seed), stored_format(loss));
+    };
+    set_format(graph_.loss, std::string(kLossSeedId));
+    for (const BackwardPass& pass : graph_.passes) set_format(pass.loss, pass.seed);
   }
 
   // One operand of the node being lowered. `value`: as it would be read; `original`: before any
@@ -456,7 +460,7 @@ class Lowering {
                        [&](const std::string& id) { return is_gradient(id); });
   }
   bool is_gradient(const std::string& id) const {
-    if (id == kLossSeedId) return true;
+    if (is_seed(id)) return true;
     const Node* producer = graph_.producer_of(id);
     return producer != nullptr && producer->is_backward();
   }
@@ -582,12 +586,19 @@ class Lowering {
     for (const auto& [name, id] : graph_.outputs) {
       program.results["output:" + name] = builder_.stored(id);
     }
-    for (const auto& [name, id] : graph_.gradients) {
+    const auto add_gradient = [&](const std::string& result, const std::string& name,
+                                  const std::string& id) {
       // What a layer's own loss scale multiplied is divided in the parameter's format.
       const double scale = scale_of_value(id);
       const int value = builder_.stored(id);
-      program.results["grad:" + name] =
+      program.results[result] =
           scale == 1 ? value : builder_.rescale(value, 1 / scale, stored_format("p:" + name));
+    };
+    for (const auto& [name, id] : graph_.gradients) add_gradient("grad:" + name, name, id);
+    for (const BackwardPass& pass : graph_.passes) {
+      for (const auto& [name, id] : pass.gradients) {
+        add_gradient(pass_gradient_result(pass, name), name, id);
+      }
     }
     for (const Mutation& m : graph_.mutations) {
       program.results["mutation:" + m.buffer] = builder_.stored(m.value);

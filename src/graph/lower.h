@@ -74,13 +74,19 @@ struct Program {
   std::vector<ProgramValue> values;
   std::vector<Instruction> instructions;  // grouped by node, in node order
   std::map<std::string, int> external;    // inputs, parameters, buffers, seed -> program value
-  // "loss", "output:NAME", "grad:PARAMETER", "mutation:BUFFER" -> program value
+  // "loss", "output:NAME", "grad:PARAMETER", "mutation:BUFFER" -> program value; of several passes
+  // also pass_gradient_result()
   std::map<std::string, int> results;
   // Where a rule's loss_scale multiplies gradients beyond the loss scale: site -> factor.
   std::map<int32_t, double> site_factors;
   FactorScaling scaling;  // the policy's, for scaled_casts
   std::vector<ScaledCast> scaled_casts;
 };
+
+// The result that holds a parameter's gradient of one of several passes.
+inline std::string pass_gradient_result(const BackwardPass& pass, const std::string& parameter) {
+  return "grad:" + parameter + ":" + pass.name;
+}
 
 // `step` is a step graph, or a forward graph (evaluation); `sites` is its own table, as make_sites
 // gives it. Rules that match nothing are an error only on a step graph: an evaluation graph lacks

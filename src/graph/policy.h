@@ -26,6 +26,8 @@ struct LossScaleUse {
   int64_t replay_limit = 40;         // attempts at one batch, the first included
   bool clip_before_unscale = false;  // a mistake, by its name: gradients are clipped while scaled
   bool skip_by_group = false;        // only the groups of parameters that overflowed skip
+  // Every loss with a backward pass of its own has a scaler of its own; absent: as the kind has it.
+  std::optional<bool> per_loss;
 };
 
 // How the sum of a weight (of its master, where there is one) and its update is rounded.

@@ -472,10 +472,20 @@ class PolicyReader {
               [&](bool before) { use.clip_before_unscale = before; });
     read_name(table, "skip", one_of("step", "group"),
               [&](bool by_group) { use.skip_by_group = by_group; });
+    read_name(table, "per_loss", one_of("shared", "separate"),
+              [&](bool separate) { use.per_loss = separate; });
+    if (use.per_loss.value_or(false) && use.clip_before_unscale) {
+      const bool here = table.has("per_loss");
+      table.problem(here ? "per_loss" : "clip",
+                    std::string(here ? "= \"separate\" with clip = \"before_unscale\""
+                                     : "= \"before_unscale\" with per_loss = \"separate\"") +
+                        ": gradients of several scales never are one gradient that could be clipped",
+                    "per_loss = \"shared\", or clip = \"after_unscale\"");
+    }
     if (scaler == nullptr) return;
     const std::string kind = "kind is " + std::string(scaler->name);
     if (scaler->check == LossScaler::Check::kNone) {
-      for (const std::string_view key : {"replay", "clip", "skip"}) {
+      for (const std::string_view key : {"replay", "clip", "skip", "per_loss"}) {
         if (table.has(key)) table.problem(key, "has no effect: " + kind);
       }
     } else if (use.replay && !scaler->knows("growth_interval")) {

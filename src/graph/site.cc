@@ -40,7 +40,7 @@ class SiteMaker {
 
  private:
   Role role_of(const std::string& value) const {
-    if (value == kLossSeedId || value == step_.loss) return Role::kLoss;
+    if (is_seed(value) || value == step_.loss) return Role::kLoss;
     if (value.starts_with("p:")) return Role::kWeight;
     if (value.starts_with("b:") || value.starts_with("c:")) return Role::kBuffer;
     const Node* node = step_.producer_of(value);
@@ -84,7 +84,7 @@ class SiteMaker {
   }
 
   bool is_scaled(const std::string& value) const {
-    if (value == kLossSeedId) return true;
+    if (is_seed(value)) return true;
     const Node* node = step_.producer_of(value);
     return node && node->is_backward();
   }
@@ -147,28 +147,35 @@ class SiteMaker {
     return parameter.layer.empty() ? parameter.name : parameter.layer;
   }
 
-  // The optimizer takes the gradient that leaves it.
+  // The optimizer takes the gradient that leaves it. Of several passes each has a sum of its own.
   void add_all_reduce(const Parameter& parameter, int64_t workers) {
-    const std::string& gradient = step_.gradients.at(parameter.name);
+    for (size_t pass = 0; pass < pass_count(step_); ++pass) {
+      const auto found = pass_gradients(step_, pass).find(parameter.name);
+      if (found != pass_gradients(step_, pass).end()) {
+        add_all_reduce(parameter, workers, found->second, static_cast<int>(pass));
+      }
+    }
+  }
+  void add_all_reduce(const Parameter& parameter, int64_t workers, const std::string& gradient,
+                      int index) {
     const std::string node = std::string(kAllReduce) + parameter.name;
     const std::string layer = layer_of_parameter(parameter);
     Shape gathered = parameter.type.shape;
     gathered.insert(gathered.begin(), workers);
     Site& entering =
-        add(layer, "all_reduce", Role::kGradWeight, Point::kOperand, gathered, node, 0, gradient);
+        add(layer, "all_reduce", Role::kGradWeight, Point::kOperand, gathered, node, index, gradient);
     const auto producer = output_site_.find(gradient);
     if (producer != output_site_.end()) entering.feeds = {producer->second};
     entering.scaled = true;
     const int32_t entered = entering.id;
     Site& leaving = add(layer, "all_reduce", Role::kGradWeight, Point::kOutput,
-                        parameter.type.shape, node, 0, gradient);
+                        parameter.type.shape, node, index, gradient);
     leaving.feeds = {entered};
     leaving.scaled = true;
     output_site_[gradient] = leaving.id;
   }
 
   void add_updates(const Parameter& parameter, int optimizer_states) {
-    const std::string& gradient = step_.gradients.at(parameter.name);
     const std::string node = std::string(kOptimizer) + parameter.name;
     const std::string value = "p:" + parameter.name;
     const std::string layer = layer_of_parameter(parameter);
@@ -178,8 +185,12 @@ class SiteMaker {
       return site.id;
     };
     std::vector<int32_t> from_gradient;
-    const auto producer = output_site_.find(gradient);
-    if (producer != output_site_.end()) from_gradient = {producer->second};
+    for (size_t pass = 0; pass < pass_count(step_); ++pass) {
+      const auto gradient = pass_gradients(step_, pass).find(parameter.name);
+      if (gradient == pass_gradients(step_, pass).end()) continue;
+      const auto producer = output_site_.find(gradient->second);
+      if (producer != output_site_.end()) from_gradient.push_back(producer->second);
+    }
     const int32_t update = add_one(Role::kUpdate, Point::kOperand, 0, from_gradient);
     for (int k = 0; k < optimizer_states; ++k) {
       add_one(Role::kOptimizerState, Point::kOperand, k, from_gradient);
@@ -233,8 +244,8 @@ int32_t SiteTable::find_update(std::string_view parameter, Role role, int index)
   return -1;
 }
 
-int32_t SiteTable::find_all_reduce(std::string_view parameter, Point point) const {
-  return find(std::string(kAllReduce) + std::string(parameter), point, 0);
+int32_t SiteTable::find_all_reduce(std::string_view parameter, Point point, int pass) const {
+  return find(std::string(kAllReduce) + std::string(parameter), point, pass);
 }
 
 bool is_in_graph(const Site& site) {

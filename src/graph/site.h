@@ -27,7 +27,7 @@ struct Site {
   // Id of the node looked at; "all_reduce:PARAM" for what workers exchange, "optimizer:PARAM" for
   // update sites: these are no nodes of the graph.
   std::string node;
-  int index;                   // operand or output index
+  int index;                   // operand or output index; of all_reduce sites the backward pass
   std::string value;           // value id looked at
   std::vector<int32_t> feeds;  // ids of the sites feeding this one
   std::string source_line;
@@ -49,8 +49,9 @@ struct SiteTable {
   // kOptimizerState (one per state tensor), kMasterWeight and kWeight (outputs after the update).
   int32_t find_update(std::string_view parameter, Role role, int index = 0) const;
   // Of the sites with node "all_reduce:PARAM": the workers' gradients as they enter the sum
-  // (operand, shape (W, ...)), or what leaves it (output). Only where there are several workers.
-  int32_t find_all_reduce(std::string_view parameter, Point point) const;
+  // (operand, shape (W, ...)), or what leaves it (output). Only where there are several workers; in
+  // a graph with several backward passes each has its own.
+  int32_t find_all_reduce(std::string_view parameter, Point point, int pass = 0) const;
 };
 
 // Integer values have no sites. `optimizer_states` is the number of state tensors per parameter, or

@@ -47,9 +47,9 @@ class Validator {
   void define_input(const GraphInput& input) {
     const bool numbered = input.id.starts_with("in") && input.id.size() > 2 &&
                           input.id.find_first_not_of("0123456789", 2) == std::string::npos;
-    if (!numbered && input.id != kLossSeedId) {
-      problems_.add("input '" + input.id + "': must be named in<NUMBER> or " +
-                    std::string(kLossSeedId));
+    if (!numbered && !is_seed(input.id)) {
+      problems_.add("input '" + input.id + "': must be named in<NUMBER>, " +
+                    std::string(kLossSeedId) + " or " + std::string(kPassSeedPrefix) + "<LOSS>");
     }
     define(input.id, input.type);
   }
@@ -117,6 +117,10 @@ class Validator {
       }
       return;
     }
+    if (node.pass < 0 || static_cast<size_t>(node.pass) >= pass_count(graph_)) {
+      problems_.add(who + ": backward pass " + std::to_string(node.pass) + ", the graph has " +
+                    std::to_string(pass_count(graph_)));
+    }
     if (!forward_nodes_.contains(node.forward_node)) {
       problems_.add(who + ": forward_node '" + node.forward_node + "' is no earlier forward node");
     }
@@ -138,13 +142,7 @@ class Validator {
   }
 
   void check_results() {
-    if (!graph_.loss.empty()) {
-      const TensorType* type = use("loss", graph_.loss);
-      if (type && *type != TensorType{}) {
-        problems_.add("loss '" + graph_.loss + "': must be a floating scalar, is " +
-                      to_string(*type));
-      }
-    }
+    if (!graph_.loss.empty()) check_scalar("loss", graph_.loss);
     for (const auto& [name, value] : graph_.outputs) use("output '" + name + "'", value);
     for (const Mutation& mutation : graph_.mutations) {
       check_pair("mutation of buffer '" + mutation.buffer + "'", "b:" + mutation.buffer,
@@ -152,6 +150,27 @@ class Validator {
     }
     for (const auto& [parameter, value] : graph_.gradients) {
       check_pair("gradient of parameter '" + parameter + "'", "p:" + parameter, value);
+    }
+    for (const BackwardPass& pass : graph_.passes) check_pass(pass);
+  }
+
+  void check_pass(const BackwardPass& pass) {
+    const std::string who = "backward pass '" + pass.name + "'";
+    check_scalar(who + ": loss", pass.loss);
+    check_scalar(who + ": seed", pass.seed);
+    if (!is_seed(pass.seed)) {
+      problems_.add(who + ": seed '" + pass.seed + "': must be named " +
+                    std::string(kPassSeedPrefix) + "<LOSS>");
+    }
+    for (const auto& [parameter, value] : pass.gradients) {
+      check_pair(who + ", gradient of parameter '" + parameter + "'", "p:" + parameter, value);
+    }
+  }
+
+  void check_scalar(const std::string& who, const std::string& value) {
+    const TensorType* type = use(who, value);
+    if (type && *type != TensorType{}) {
+      problems_.add(who + " '" + value + "': must be a floating scalar, is " + to_string(*type));
     }
   }
 

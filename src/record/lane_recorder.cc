@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "src/core/text.h"
 #include "src/record/layout.h"
 #include "src/train/lockstep.h"
 
@@ -37,7 +38,8 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
                     groups,
                     loss_names(*description.step_graph),
                     {},
-                    1 + (lane.policy.loss_scale_use.skip_by_group ? groups : 0)};
+                    lane.scaler_losses,
+                    lane.policy.loss_scale_use.skip_by_group ? groups : 0};
   for (const Site& site : description.sites->sites) extent.stat_exempt.push_back(site.stat_exempt);
   return extent;
 }
@@ -105,7 +107,7 @@ void LaneRecorder::make(hid_t group, bool create) {
     dataset(out, parent, name, type, {}, false);
   };
   const auto per_scaler = [&](GrowingDataset& out, hid_t parent, const char* name, hid_t type) {
-    dataset(out, parent, name, type, {extent_.scalers}, false);
+    dataset(out, parent, name, type, {extent_.scaler_columns()}, false);
   };
   const auto per_site = [&](GrowingDataset& out, hid_t parent, std::string_view name, hid_t type) {
     dataset(out, parent, std::string(name), type, {site_count_}, true);
@@ -129,6 +131,9 @@ void LaneRecorder::make(hid_t group, bool create) {
   series(eval_count_, eval.id(), "example_count", H5T_NATIVE_INT64);
 
   const hdf5::Handle scaler = subgroup("loss_scale");
+  if (!extent_.scaler_losses.empty()) {
+    hdf5::write_attribute(scaler.id(), layout::kScalerLosses, join(extent_.scaler_losses, ","));
+  }
   per_scaler(scaler_scale_, scaler.id(), "scale", H5T_NATIVE_DOUBLE);
   per_scaler(found_inf_, scaler.id(), "found_inf", H5T_NATIVE_UINT8);
   per_scaler(skipped_, scaler.id(), "skipped", H5T_NATIVE_UINT8);
@@ -224,7 +229,7 @@ void LaneRecorder::write_scalers(int64_t step, const LaneStep& lane) {
   std::vector<double> scale;
   std::vector<uint8_t> found_inf, skipped;
   std::vector<int32_t> growth_tracker, culprit_site;
-  for (size_t i = 0; i < static_cast<size_t>(extent_.scalers); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(extent_.scaler_columns()); ++i) {
     ScalerRecord scaler;
     scaler.scale = kNaN;
     if (lane.alive && i < lane.scalers.size()) scaler = lane.scalers[i];

@@ -16,7 +16,14 @@ struct LaneExtent {
   int64_t sites = 0, histogram_every = 1, sums_every = 0, groups = 1;  // groups: of parameters
   std::vector<std::string> losses;                                     // loss_names()
   std::vector<bool> stat_exempt;                                       // by site
-  int64_t scalers = 1;  // columns of loss_scale: one, and where groups skip by themselves one each
+  // Columns of loss_scale: one, or one for each of these losses; then one per group, where groups
+  // skip by themselves.
+  std::vector<std::string> scaler_losses;
+  int64_t skipping_groups = 0;
+  int64_t scaler_columns() const {
+    return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
+           skipping_groups;
+  }
 };
 LaneExtent lane_extent(const RunDescription& description, const LaneDescription& lane);
 

@@ -45,6 +45,7 @@ inline constexpr char kIsReference[] = "is_reference";
 inline constexpr char kFallbacks[] = "fallbacks";
 inline constexpr char kMemory[] = "memory";
 inline constexpr char kDiedAt[] = "died_at", kDiedOf[] = "died_of";
+inline constexpr char kScalerLosses[] = "losses";  // of loss_scale
 inline constexpr char kPolicyHash[] = "policy_hash";
 
 // Steps summed in one row of exponent_histogram_50, and the first steps that are all kept in full.

@@ -50,6 +50,7 @@ Json to_object(const RunOptions& o) {
       {"batch", o.batch},
       {"accumulate", o.accumulate},
       {"workers", o.workers},
+      {"backward", o.backward_per_loss ? "per-loss" : "joint"},
       {"optimizer", choice_to_json(o.optimizer, find_optimizer(o.optimizer.name).parameters)},
       {"schedule", choice_to_json(o.schedule, find_schedule(o.schedule.name).parameters)},
       {"groups", groups},
@@ -88,6 +89,7 @@ RunOptions options_from_json(std::string_view json) {
   // Files of the first version have none of these: what they say by default is what those runs did.
   o.accumulate = j.value("accumulate", o.accumulate);
   o.workers = j.value("workers", o.workers);
+  o.backward_per_loss = j.value("backward", "joint") == "per-loss";
   if (j.contains("schedule")) {
     const Json& schedule = j["schedule"];
     o.schedule = choice_from_json(schedule,

@@ -8,9 +8,13 @@
 
 namespace lockstep {
 
-ProgressSnapshot::ProgressSnapshot(std::string run_path, std::vector<std::string> lane_names,
+ProgressSnapshot::ProgressSnapshot(std::string run_path, const std::vector<LaneDescription>& lanes,
                                    int64_t steps)
-    : path_(run_path + ".progress.json"), lane_names_(std::move(lane_names)), steps_(steps) {
+    : path_(run_path + ".progress.json"), steps_(steps) {
+  for (const LaneDescription& lane : lanes) {
+    lane_names_.push_back(lane.name);
+    scaler_losses_.push_back(lane.scaler_losses);
+  }
   last_.step = -1;
 }
 
@@ -43,7 +47,12 @@ void ProgressSnapshot::write() {
     const LaneStep& lane = last_.lanes[i];
     nlohmann::ordered_json entry = {{"name", lane_names_[i]}, {"alive", lane.alive}};
     if (lane.alive) entry["loss"] = lane.loss;  // null when not finite
-    if (lane.alive && !lane.scalers.empty()) entry["loss_scale"] = lane.scalers[0].scale;
+    if (lane.alive && !lane.scalers.empty()) {
+      if (scaler_losses_[i].empty()) entry["loss_scale"] = lane.scalers[0].scale;
+      for (size_t k = 0; k < scaler_losses_[i].size(); ++k) {
+        entry["loss_scale"][scaler_losses_[i][k]] = lane.scalers.at(k).scale;
+      }
+    }
     json["lanes"].push_back(std::move(entry));
   }
   try {

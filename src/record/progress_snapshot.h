@@ -12,7 +12,7 @@ namespace lockstep {
 
 class ProgressSnapshot {
  public:
-  ProgressSnapshot(std::string run_path, std::vector<std::string> lane_names, int64_t steps);
+  ProgressSnapshot(std::string run_path, const std::vector<LaneDescription>& lanes, int64_t steps);
   void step(const StepRecord& record);
   // "running" becomes "finished" (all steps done) or "stopped".
   void finish();
@@ -21,6 +21,7 @@ class ProgressSnapshot {
   void write();
   std::string path_;
   std::vector<std::string> lane_names_;
+  std::vector<std::vector<std::string>> scaler_losses_;  // by lane, LaneDescription::scaler_losses
   int64_t steps_;
   std::string state_ = "running";
   StepRecord last_;  // losses and scalers only

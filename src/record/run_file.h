@@ -53,6 +53,9 @@ struct LaneInfo {
   bool is_reference = false;
   int64_t died_at = -1;
   DeathCause died_of = DeathCause::kAlive;  // kAlive also in files that do not say
+  // The losses with a scaler each, in the order of its columns; empty: one scaler for all.
+  std::vector<std::string> scaler_losses;
+  size_t scaler_count() const { return scaler_losses.empty() ? 1 : scaler_losses.size(); }
   // What the lane's recipe keeps on hardware, in bytes; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };
@@ -90,7 +93,8 @@ class RunFile {
   std::vector<double> seconds(int lane) const;    // [step], of the lane's work
   std::vector<int32_t> attempts(int lane) const;  // [step]
   std::vector<Evaluation> evaluations(int lane) const;
-  // [step] of one column: 0 is the scaler, those behind it groups that skip by themselves.
+  // [step] of one column: LaneInfo::scaler_count() scalers, behind them groups that skip by
+  // themselves.
   std::vector<ScalerRecord> scalers(int lane, size_t column = 0) const;
   size_t scaler_columns(int lane) const;
   std::vector<double> scale(int lane, int64_t step) const;                                // [site]

@@ -155,6 +155,10 @@ void RunFile::Impl::read_description() {
     info.target = hdf5::text_attribute(lane.id(), layout::kTarget);
     const std::string fallbacks = hdf5::text_attribute(lane.id(), layout::kFallbacks);
     if (!fallbacks.empty()) info.fallbacks = split(fallbacks, ',');
+    const hdf5::Handle scaler = hdf5::open_group(lane.id(), "loss_scale");
+    if (hdf5::has_attribute(scaler.id(), layout::kScalerLosses)) {
+      info.scaler_losses = split(hdf5::text_attribute(scaler.id(), layout::kScalerLosses), ',');
+    }
     info.policy_text = hdf5::read_text(lane.id(), layout::kPolicy);
     info.is_reference = hdf5::int_attribute(lane.id(), layout::kIsReference) != 0;
     info.died_at = hdf5::int_attribute(lane.id(), layout::kDiedAt);

@@ -172,7 +172,7 @@ void RunFileWriter::on_start(const RunDescription& description) {
     impl.record.lane_names.push_back(lane.name);
   }
   impl.guard([&] { impl.resumed ? impl.reopen(description) : impl.create(description); });
-  impl.progress.emplace(impl.path, impl.record.lane_names, description.options->steps);
+  impl.progress.emplace(impl.path, description.lanes, description.options->steps);
 }
 
 void RunFileWriter::Impl::create(const RunDescription& description) {

@@ -45,15 +45,30 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
     value_of_.emplace(program_.values[v].graph_value, static_cast<int>(v));
   }
   // Behind the cast that takes a layer's own loss scale away, where there is one.
-  for (const auto& [name, id] : graph_.gradients) {
-    const auto result = program_.results.find("grad:" + name);
+  const auto take_result = [&](const std::string& id, const std::string& name) {
+    const auto result = program_.results.find(name);
     if (result != program_.results.end()) value_of_[id] = result->second;
+  };
+  for (const auto& [name, id] : graph_.gradients) take_result(id, "grad:" + name);
+  for (const BackwardPass& pass : graph_.passes) {
+    for (const auto& [name, id] : pass.gradients) take_result(id, pass_gradient_result(pass, name));
   }
+  find_passes();
   external_.assign(program_.values.size(), nullptr);
   measured_.assign(program_.values.size(), {});
   value_scale_.assign(program_.values.size(), 1);
   bind_constants();
   plan_slots();
+}
+
+void Executor::find_passes() {
+  std::map<std::string_view, size_t> pass_of_node;
+  for (const Node& node : graph_.nodes) pass_of_node[node.id] = static_cast<size_t>(node.pass);
+  for (const Site& site : sites_.sites) {
+    const auto found = pass_of_node.find(site.node);
+    pass_of_.push_back(found == pass_of_node.end() ? 0 : found->second);
+  }
+  loss_scales_.assign(pass_count(graph_), 1);
 }
 
 // Constants are rounded once, to the nearest number of their format.
@@ -135,8 +150,13 @@ const Format* Executor::external_format(std::string_view value_id) const {
 }
 
 void Executor::begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums) {
+  begin_step(key, std::vector<double>(pass_count(graph_), loss_scale), sample_sums);
+}
+
+void Executor::begin_step(const ExecutionKey& key, std::span<const double> loss_scales,
+                          bool sample_sums) {
   key_ = key;
-  loss_scale_ = loss_scale;
+  loss_scales_.assign(loss_scales.begin(), loss_scales.end());
   sample_sums_ = sample_sums && container_ == Container::kF32;
   std::fill(measured_.begin(), measured_.end(), Measured{});
 }
@@ -144,7 +164,8 @@ void Executor::begin_step(const ExecutionKey& key, double loss_scale, bool sampl
 double Executor::site_scale(int32_t site) const {
   if (!sites_.sites[static_cast<size_t>(site)].scaled) return 1;
   const auto found = program_.site_factors.find(site);
-  return found == program_.site_factors.end() ? loss_scale_ : loss_scale_ * found->second;
+  const double scale = loss_scales_.at(pass_of_[static_cast<size_t>(site)]);
+  return found == program_.site_factors.end() ? scale : scale * found->second;
 }
 
 const Tensor& Executor::tensor(int value) const {

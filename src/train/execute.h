@@ -42,9 +42,12 @@ class Executor {
   void bind_scaling(const ScalingState& state);
   void learn_scaling(ScalingState& state);
 
-  // `loss_scale` is the factor by which the values of scaled sites are multiplied.
+  // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
+  // pass (one for all of them: `loss_scale`).
   // `sample_sums`: some outputs of every sum of products are summed again, exactly
   // (SiteRecord::health of its accumulator site); never in FP64 containers.
+  void begin_step(const ExecutionKey& key, std::span<const double> loss_scales,
+                  bool sample_sums = false);
   void begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums = false);
 
   // Runs every instruction of graph.nodes[node]. `records` (by site id, the same array throughout a
@@ -99,6 +102,7 @@ class Executor {
   double scale_of_sums(const Instruction& instruction) const;
   void divide_out_scales(const Instruction& instruction);
 
+  void find_passes();
   void bind_constants();
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
@@ -123,7 +127,8 @@ class Executor {
   ScalingState* learning_ = nullptr;
   std::vector<Measured> measured_;  // by program value, of this step
   ExecutionKey key_;
-  double loss_scale_ = 1;
+  std::vector<size_t> pass_of_;      // by site: its backward pass
+  std::vector<double> loss_scales_;  // by backward pass
   bool sample_sums_ = false;
 };
 

@@ -11,6 +11,7 @@
 #include "src/core/error.h"
 #include "src/core/random.h"
 #include "src/train/engines.h"
+#include "src/train/loss_passes.h"
 #include "src/train/schedules.h"
 
 namespace lockstep {
@@ -43,16 +44,23 @@ void fill(Tensor& tensor, double value) {
 
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
                               const RunOptions& options) {
-  LaneContext context{&step_graph,           &sites, &options, optimizer_groups(options), {},
-                      loss_names(step_graph)};
+  LaneContext context{&step_graph,
+                      &sites,
+                      &options,
+                      optimizer_groups(options),
+                      {},
+                      loss_names(step_graph),
+                      sites_of_passes(step_graph, sites)};
   for (const Parameter& parameter : step_graph.parameters) {
     LaneContext::Update& found = context.updates[parameter.name];
     found.group = group_of(parameter, options.groups);
     found.update = sites.find_update(parameter.name, Role::kUpdate);
     found.master = sites.find_update(parameter.name, Role::kMasterWeight);
     found.weight = sites.find_update(parameter.name, Role::kWeight);
-    found.entering = sites.find_all_reduce(parameter.name, Point::kOperand);
-    found.reduced = sites.find_all_reduce(parameter.name, Point::kOutput);
+    for (int pass = 0; pass < static_cast<int>(pass_count(step_graph)); ++pass) {
+      found.entering.push_back(sites.find_all_reduce(parameter.name, Point::kOperand, pass));
+      found.reduced.push_back(sites.find_all_reduce(parameter.name, Point::kOutput, pass));
+    }
     for (size_t i = 0; i < context.groups[found.group].states.size(); ++i) {
       found.states.push_back(
           sites.find_update(parameter.name, Role::kOptimizerState, static_cast<int>(i)));
@@ -68,7 +76,7 @@ double LaneContext::lr(size_t group, int64_t step) const {
 void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, QuantizeSpec rounding,
                  std::map<std::string, Tensor>& copies) {
   for (const GraphInput& input : graph.inputs) {
-    if (input.id == kLossSeedId) continue;
+    if (is_seed(input.id)) continue;
     const auto it = batch.find(input.path);
     if (it == batch.end()) {
       throw InputError("model '" + graph.name + "' wants an input '" + input.path +
@@ -105,6 +113,10 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   survey_program();
   const Graph& graph = *context.step_graph;
   const Container container = executor_.container();
+  if (has_scaler_per_loss(description.policy, graph)) {
+    for (const BackwardPass& pass : graph.passes) description_.scaler_losses.push_back(pass.name);
+    scales_.assign(graph.passes.size(), scales_[0]);
+  }
   parameters_.resize(graph.parameters.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = graph.parameters[i];
@@ -114,8 +126,12 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     p.group = context.updates.at(p.name).group;
     p.format = executor_.external_format("p:" + p.name);
     p.weight = Tensor(shape, container);
-    if (const auto it = graph.gradients.find(p.name); it != graph.gradients.end()) {
-      p.gradient = it->second;
+    for (size_t pass = 0; pass < pass_count(graph); ++pass) {
+      const auto it = pass_gradients(graph, pass).find(p.name);
+      p.gradients.push_back(it == pass_gradients(graph, pass).end() ? "" : it->second);
+      p.trains = p.trains || !p.gradients.back().empty();
+    }
+    if (p.trains) {
       p.update = Tensor(shape, container);
       for (const OptimizerState& state : context.groups[p.group].states) {
         Tensor start(shape, container);
@@ -127,10 +143,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
       if (description.policy.update_rounding == UpdateRounding::kKahan) {
         p.compensation = Tensor(shape, container);
       }
-      if (keeps_gradients()) p.sum = Tensor(shape, container);
-      for (int64_t k = 0; k < context.options->workers && context.options->workers > 1; ++k) {
-        p.of_workers.emplace_back(shape, container);
-      }
+      make_sums(p);
     }
     store_weight(p, initial.at(p.name));
   }
@@ -146,8 +159,10 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
         const size_t group = context.updates.at(parameter.name).group;
         return static_cast<int>(context.groups[group].states.size());
       });
-  seed_ = Tensor({}, container);
-  executor_.bind(kLossSeedId, seed_);
+  seeds_.assign(pass_count(graph), Tensor({}, container));
+  for (size_t pass = 0; pass < seeds_.size(); ++pass) {
+    executor_.bind(seed_id(graph, pass), seeds_[pass]);
+  }
   bind_state(executor_);
   executor_.learn_scaling(scaling_);
 }
@@ -263,14 +278,19 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
   const int64_t count = context_.options->accumulate;
   step_ = step;
   micro_step_ = (step * count + micro_batch) * context_.options->workers + worker;
-  Tensor scale({}, Container::kF32);
-  scale.as<float>()[0] = this->scale() / static_cast<float>(count);
-  store(scale, seed_, {executor_.external_format(kLossSeedId), Rounding::kNearestEven, {}});
+  std::vector<double> scales;
+  for (size_t pass = 0; pass < seeds_.size(); ++pass) {
+    scales.push_back(scale(scaler_of(pass)));
+    Tensor scale({}, Container::kF32);
+    scale.as<float>()[0] = static_cast<float>(scales.back()) / static_cast<float>(count);
+    const std::string_view seed = seed_id(*context_.step_graph, pass);
+    store(scale, seeds_[pass], {executor_.external_format(seed), Rounding::kNearestEven, {}});
+  }
   bind_inputs(executor_, *context_.step_graph, batch, rounding_to(nullptr, siteless_key(0, 0)),
               input_copies_);
   executor_.begin_step(
       {context_.options->seed, description_.policy.stream, static_cast<uint64_t>(micro_step_)},
-      this->scale(), context_.options->samples_sums(step));
+      scales, context_.options->samples_sums(step));
 }
 
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {

@@ -36,7 +36,8 @@ struct LaneContext {
   struct Update {  // of one parameter: its group, and its sites, -1 where there is none
     size_t group = 0;
     int32_t update = -1, master = -1, weight = -1;
-    int32_t entering = -1, reduced = -1;  // of the all-reduce, where there are several workers
+    // Of the all-reduce, where there are several workers, by backward pass.
+    std::vector<int32_t> entering, reduced;
     std::vector<int32_t> states;
   };
   const Graph* step_graph = nullptr;
@@ -45,6 +46,8 @@ struct LaneContext {
   std::vector<OptimizerGroup> groups;
   std::map<std::string, Update> updates;  // by parameter name
   std::vector<std::string> losses;        // loss_names()
+  // By backward pass and site: whether its values are on the way to or from that pass's loss.
+  std::vector<std::vector<bool>> sites_of_pass;
 
   // The learning rate of a group in a step.
   double lr(size_t group, int64_t step) const;
@@ -103,15 +106,25 @@ class Lane {
 
  private:
   struct ParameterState {
-    std::string name, gradient;  // gradient: value id, "" where none is required
-    const Format* format;        // of the weight
-    size_t group;                // of parameters, see LaneContext::groups
-    Tensor weight, master;       // master: empty without master weights
+    std::string name;
+    std::vector<std::string> gradients;  // value ids by backward pass, "" where there is none
+    bool trains = false;                 // there is one
+    const Format* format;                // of the weight
+    size_t group;                        // of parameters, see LaneContext::groups
+    Tensor weight, master;               // master: empty without master weights
     std::vector<Tensor> states;
     Tensor compensation;  // Kahan's, empty without
-    Tensor sum;           // the gradient over the micro-batches, where it is changed before its use
-    std::vector<Tensor> of_workers;  // its sums over the micro-batches, where there are several
-    Tensor update;                   // dw of the last step
+    // The gradient over the micro-batches and the losses, where it is changed before its use.
+    Tensor sum;
+    // Its parts by backward pass, where they are kept apart (Lane::parts_losses); of a pass without
+    // a gradient empty.
+    std::vector<Tensor> of_losses;
+    // By sum (that of a pass, or the one) and worker, where there are several workers.
+    std::vector<std::vector<Tensor>> of_workers;
+    Tensor update;  // dw of the last step
+    Tensor& sum_of(size_t pass) { return of_losses.empty() ? sum : of_losses[pass]; }
+    const Tensor& sum_of(size_t pass) const { return of_losses.empty() ? sum : of_losses[pass]; }
+    bool has_sum(size_t sum) const { return of_losses.empty() || !gradients[sum].empty(); }
     Tensor& updated() { return master.empty() ? weight : master; }
     const Tensor& updated() const { return master.empty() ? weight : master; }
   };
@@ -126,20 +139,29 @@ class Lane {
   template <typename Self, typename Visit>
   static void visit_tensors(Self& self, Visit visit);
   const ParameterState* partner(const Lane* lane, const ParameterState& parameter) const;
+  // lane_gradients.cc
+  void make_sums(ParameterState& parameter) const;
   bool keeps_gradients() const;
+  bool parts_losses() const;
   const Tensor& gradient(const ParameterState& parameter) const;
-  void add_gradient(const ParameterState& parameter, Tensor& sum, bool first);
+  void add_gradient(const std::string& gradient, const Format* format, Tensor& sum, bool first);
+  void keep_gradients(ParameterState& parameter, bool first, int64_t worker);
+  void add_up_losses();
   double clip_gradients();
   double clip(const std::vector<size_t>& groups);
   QuantizeSpec update_rounding(const Format* format, int32_t site) const;
   void take_mutations(std::map<std::string, Tensor>& buffers);
+  bool separates_losses() const { return !description_.scaler_losses.empty(); }
+  size_t scaler_of(size_t pass) const { return separates_losses() ? pass : 0; }
   // The scale that applies now, as the loss, which is FP32, is multiplied by it.
-  float scale() const { return static_cast<float>(scales_[0].scale); }
-  bool unscaling_changes() const;
+  float scale(size_t scaler) const { return static_cast<float>(scales_[scaler].scale); }
+  bool unscaling_changes(size_t scaler) const;
   template <typename T>
-  void unscale(const T* from, T* to, int64_t count) const;
-  bool stays_finite(const Tensor& gradient) const;
-  std::vector<bool> found_inf() const;
+  void unscale(size_t scaler, const T* from, T* to, int64_t count) const;
+  bool stays_finite(const Tensor& gradient, size_t scaler) const;
+  std::vector<std::vector<bool>> found_inf() const;
+  void record_scalers(const std::vector<std::vector<bool>>& found, const std::vector<bool>& skips,
+                      LaneStep& record) const;
   bool weights_finite() const;
   void follow_death();
   template <typename T>
@@ -162,9 +184,9 @@ class Lane {
   std::map<std::string, Tensor> buffers_, kept_buffers_;
   std::map<std::string, Tensor> next_buffers_;  // worker 0's, until the others have run
   std::map<std::string, Tensor> input_copies_;
-  Tensor seed_;                         // the loss scale, in the seed's format
+  std::vector<Tensor> seeds_;           // by backward pass: its loss scale, in the seed's format
   Tensor unscaled_;                     // scratch: one gradient after unscaling
-  std::vector<LossScaleState> scales_;  // one scaler
+  std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
   int64_t step_ = -1;                   // the step in progress
   int64_t micro_step_ = -1;             // passes before this one, over steps, workers and all
   // By parameter group: steps taken, skipped ones not counted.

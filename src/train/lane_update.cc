@@ -1,43 +1,24 @@
 // The end of a lane's step: buffers, loss scaler, optimizer, and what is recorded of them.
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <optional>
 #include <type_traits>
 
-#include "src/train/all_reduce.h"
-#include "src/train/clip.h"
+#include "src/train/finite.h"
 #include "src/train/lane.h"
 
 namespace lockstep {
 namespace {
 
-// Exponent field all ones: infinity or NaN. Integer compares vectorize, std::isfinite may not.
-bool all_finite(const Tensor& tensor) {
-  bool finite = true;
-  if (tensor.container() == Container::kF64) {
-    constexpr uint64_t kExponent = 0x7FF0'0000'0000'0000;
-    for (const double x : tensor.as<double>()) {
-      finite &= (std::bit_cast<uint64_t>(x) & kExponent) != kExponent;
-    }
-  } else {
-    constexpr uint32_t kExponent = 0x7F80'0000;
-    for (const float x : tensor.as<float>()) {
-      finite &= (std::bit_cast<uint32_t>(x) & kExponent) != kExponent;
-    }
-  }
-  return finite;
-}
-
 double first_value(const Tensor& tensor) {
   return tensor.container() == Container::kF64 ? tensor.as<double>()[0] : tensor.as<float>()[0];
 }
 
-int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecord>& records) {
+// Among the sites that `counts` holds true for.
+int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecord>& records,
+                             const std::vector<bool>& counts) {
   for (size_t i = 0; i < records.size(); ++i) {
-    if (!records[i].measured) continue;
+    if (!records[i].measured || !counts[i]) continue;
     if (records[i].stats.nonfinite_seen(sites.sites[i].stat_exempt)) return static_cast<int32_t>(i);
   }
   return -1;
@@ -64,32 +45,6 @@ void Lane::take_mutations(std::map<std::string, Tensor>& buffers) {
   }
 }
 
-// Gradients are used as the executor has them, unless several passes add up or clipping changes
-// them first.
-bool Lane::keeps_gradients() const {
-  const RunOptions& options = *context_.options;
-  return options.parts() > 1 || options.clip_norm > 0 || options.clip_value > 0;
-}
-
-const Tensor& Lane::gradient(const ParameterState& p) const {
-  return keeps_gradients() ? p.sum : executor_.value(p.gradient);
-}
-
-// As torch's p.grad += g: a sum in the weight's format, which gradients have.
-void Lane::add_gradient(const ParameterState& p, Tensor& total, bool first) {
-  const Tensor& g = executor_.value(p.gradient);
-  const auto add = [&]<typename T>(T) {
-    T* sum = total.as<T>().data();
-    if (first) {
-      std::copy_n(g.as<T>().data(), g.size(), sum);
-      return;
-    }
-    active_kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
-    quantize<T>(total.as<T>(), total.as<T>(), {p.format}, nullptr);
-  };
-  executor_.container() == Container::kF64 ? add(double()) : add(float());
-}
-
 void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker) {
   const int64_t workers = context_.options->workers;
   const double count = static_cast<double>(context_.options->parts());
@@ -107,146 +62,32 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
     record.losses[i] += first_value(executor_.value(value)) / count;
   }
   if (!keeps_gradients()) return;
-  for (ParameterState& p : parameters_) {
-    if (p.gradient.empty()) continue;
-    Tensor& sum = workers > 1 ? p.of_workers[static_cast<size_t>(worker)] : p.sum;
-    add_gradient(p, sum, micro_batch == 0);
-  }
+  for (ParameterState& p : parameters_) keep_gradients(p, micro_batch == 0, worker);
 }
 
-// A worker's share of the mean is g / W; values that are divided only behind the sum are W times as
-// large. The reference, whose policy is the default one, divides before.
-void Lane::enter_all_reduce(const Lane* reference, LaneStep& record) {
-  const AllReduce& how = description_.policy.all_reduce;
-  const int64_t workers = context_.options->workers;
-  const double scale = this->scale() * (how.divides_before ? 1 : static_cast<double>(workers));
-  for (ParameterState& p : parameters_) {
-    if (p.gradient.empty()) continue;
-    const ParameterState* ref = partner(reference, p);
-    const Format& format = how.format == nullptr ? *p.format : *how.format;
-    SiteRecord all;
-    for (size_t k = 0; k < p.of_workers.size(); ++k) {
-      TensorStats stats;
-      lockstep::enter_all_reduce(how, format, workers, p.of_workers[k],
-                                 context_.options->measure ? &stats : nullptr);
-      if (!context_.options->measure) continue;
-      all.merge(gradient_record(p.of_workers[k], stats, format,
-                                ref == nullptr ? nullptr : &ref->of_workers[k], scale));
-    }
-    if (all.measured) record.sites[context_.updates.at(p.name).entering] = all;
-  }
-}
-
-void Lane::all_reduce(const Lane* reference, LaneStep& record) {
-  const AllReduce& how = description_.policy.all_reduce;
-  for (ParameterState& p : parameters_) {
-    if (p.gradient.empty()) continue;
-    const ParameterState* ref = partner(reference, p);
-    TensorStats stats;
-    lockstep::all_reduce(how, how.format == nullptr ? *p.format : *how.format, *p.format,
-                         p.of_workers, p.sum, context_.options->measure ? &stats : nullptr);
-    if (!context_.options->measure) continue;
-    record.sites[context_.updates.at(p.name).reduced] =
-        gradient_record(p.sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum, scale());
-  }
-}
-
-bool Lane::unscaling_changes() const {
-  const bool divides = scaler_.unscale == LossScaler::Unscale::kDivide;
-  return (divides ? scale() : unscale_factor(scales_[0].scale)) != 1;
-}
-
-template <typename T>
-void Lane::unscale(const T* from, T* to, int64_t count) const {
-  if (scaler_.unscale == LossScaler::Unscale::kDivide) {
-    const T divisor = scale();
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i] / divisor;
-  } else {
-    const T factor = unscale_factor(scales_[0].scale);
-    active_kernels().of<T>().scale(from, factor, to, count);
-  }
-}
-
-// Groups that skip by themselves have optimizers of their own and are clipped by themselves: one's
-// infinity must not scale the other's gradients to nothing. Returns the total norm that was
-// clipped, NaN where none is formed.
-double Lane::clip_gradients() {
-  std::vector<size_t> groups(context_.groups.size());
-  std::iota(groups.begin(), groups.end(), size_t{0});
-  if (!description_.policy.loss_scale_use.skip_by_group) return clip(groups);
-  double squares = 0;
-  for (const size_t group : groups) {
-    const double norm = clip({group});
-    squares += norm * norm;
-  }
-  return std::sqrt(squares);
-}
-
-// Unscales and clips the groups' gradients in place, or the other way round where the policy makes
-// that mistake.
-double Lane::clip(const std::vector<size_t>& groups) {
-  const RunOptions& options = *context_.options;
-  const bool clips_scaled = description_.policy.loss_scale_use.clip_before_unscale;
-  std::vector<ClippedGradient> gradients;
-  for (ParameterState& p : parameters_) {
-    if (p.gradient.empty() || std::ranges::count(groups, p.group) == 0) continue;
-    // Unscaled gradients go to what is updated: masters take them in their own format.
-    const bool widened = !clips_scaled && !p.master.empty();
-    gradients.push_back({&p.sum, widened ? description_.policy.master : p.format});
-  }
-  const auto unscale_all = [&] {
-    if (!unscaling_changes()) return;
-    for (const ClippedGradient& gradient : gradients) {
-      const auto in_place = [&](auto values) {
-        unscale(values.data(), values.data(), gradient.values->size());
-      };
-      executor_.container() == Container::kF64 ? in_place(gradient.values->as<double>())
-                                               : in_place(gradient.values->as<float>());
-    }
-  };
-  if (!clips_scaled) unscale_all();
-  double norm = std::numeric_limits<double>::quiet_NaN();
-  if (options.clip_norm > 0) norm = clip_by_norm(gradients, options.clip_norm);
-  if (options.clip_value > 0) clip_by_value(gradients, options.clip_value);
-  if (clips_scaled) unscale_all();
-  return norm;
-}
-
-// Finite where the lane's scaler looks: as the gradient arrives, still scaled
-// (GradScaler.unscale_), or behind the unscaling, which can overflow when the scale is below 1.
-bool Lane::stays_finite(const Tensor& gradient) const {
-  if (scaler_.check != LossScaler::Check::kUnscaled) return all_finite(gradient);
-  Tensor unscaled(gradient.shape(), gradient.container());
-  const auto fill = [&]<typename T>(T) {
-    unscale(gradient.as<T>().data(), unscaled.as<T>().data(), gradient.size());
-  };
-  executor_.container() == Container::kF64 ? fill(double()) : fill(float());
-  return all_finite(unscaled);
-}
-
+// Only the scalers that overflowed move: for the others the batch has not counted yet.
 bool Lane::tries_again(int64_t attempts) {
   const LossScaleUse& use = description_.policy.loss_scale_use;
-  if (!use.replay || attempts >= use.replay_limit || scales_[0].raised) return false;
-  if (std::ranges::count(found_inf(), true) == 0) return false;
-  const LossScaleState next = scaler_.update(description_.policy.loss_scale, scales_[0], true);
-  if (next.raised) return false;  // finish_step comes to the same end, and records it
-  scales_[0] = next;
-  return true;
+  const auto raised = [](const LossScaleState& state) { return state.raised; };
+  if (!use.replay || attempts >= use.replay_limit || std::ranges::any_of(scales_, raised)) {
+    return false;
+  }
+  const std::vector<std::vector<bool>> found = found_inf();
+  std::vector<LossScaleState> next = scales_;
+  bool moved = false;
+  for (size_t i = 0; i < scales_.size(); ++i) {
+    if (std::ranges::count(found[i], true) == 0) continue;
+    next[i] = scaler_.update(description_.policy.loss_scale, scales_[i], true);
+    if (next[i].raised) return false;  // finish_step comes to the same end, and records it
+    moved = true;
+  }
+  scales_ = std::move(next);
+  return moved;
 }
 
 void Lane::take_buffers_back() {
   for (auto& [name, tensor] : buffers_) tensor = kept_buffers_.at(name);
   for (auto& [name, tensor] : scaling_.tensors()) tensor = kept_scaling_.at(name);
-}
-
-// By parameter group: whether a gradient has a value that is not finite.
-std::vector<bool> Lane::found_inf() const {
-  std::vector<bool> found(context_.groups.size(), false);
-  for (const ParameterState& p : parameters_) {
-    if (p.gradient.empty() || found[p.group]) continue;
-    found[p.group] = !stays_finite(gradient(p));
-  }
-  return found;
 }
 
 bool Lane::weights_finite() const {
@@ -260,7 +101,8 @@ bool Lane::weights_finite() const {
 // does a synced lane whose weights are lost: its next step starts from the reference's. A scaler
 // that stops training does so in both modes.
 void Lane::follow_death() {
-  if (scales_[0].raised) {
+  const auto raised = [](const LossScaleState& state) { return state.raised; };
+  if (std::ranges::any_of(scales_, raised)) {
     died_at_ = step_ + 1;
     died_of_ = DeathCause::kLossScaler;
     return;
@@ -292,25 +134,6 @@ void Lane::record_site(int32_t site, const Tensor& values, const TensorStats& st
     out.error.compared = stats.count - stats.exponent_histogram[kHistogramBins - 1];
     out.error.dot_ref = out.error.ref_sq = stats.sum_sq;
   }
-}
-
-SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
-                                 const Format& format, const Tensor* reference,
-                                 double scale) const {
-  SiteRecord out;
-  out.measured = true;
-  out.scale = scale;
-  out.stats = stats;
-  if (reference == nullptr) {
-    out.error = error_of_reference(stats);
-  } else if (scale > 0 && std::isfinite(scale)) {  // else it has collapsed
-    const auto compare = [&]<typename T>(T) {
-      active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
-                                       values.size(), scale, format, &out.error);
-    };
-    executor_.container() == Container::kF64 ? compare(double()) : compare(float());
-  }
-  return out;
 }
 
 QuantizeSpec Lane::update_rounding(const Format* format, int32_t site) const {
@@ -349,10 +172,10 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     update.weight_sq = observe<T>(std::as_const(weight).as<T>(), *weight_format).sum_sq;
   } else {
     const Tensor* gradient = &this->gradient(p);
-    if (unscaling_changes() && !keeps_gradients()) {
+    if (!keeps_gradients() && unscaling_changes(0)) {
       if (unscaled_.size() < gradient->size())
         unscaled_ = Tensor(gradient->shape(), gradient->container());
-      unscale(gradient->as<T>().data(), unscaled_.as<T>().data(), gradient->size());
+      unscale(0, gradient->as<T>().data(), unscaled_.as<T>().data(), gradient->size());
       gradient = &unscaled_;
     }
     OptimizerArrays<T> call;
@@ -420,25 +243,59 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   record_site<T>(sites.weight, p.weight, stats, *p.format, reference_weight, record);
 }
 
-// 1. found_inf on scaled gradients   2. unscale, clip   3. update, or skip   4. the next scale
+// A column per scaler, before its update: what its own loss's gradients held. `skips` by group.
+void Lane::record_scalers(const std::vector<std::vector<bool>>& found,
+                          const std::vector<bool>& skips, LaneStep& record) const {
+  record.scalers.clear();
+  const bool skipped = std::ranges::count(skips, true) > 0;
+  for (size_t i = 0; i < scales_.size(); ++i) {
+    ScalerRecord& scaler = record.scalers.emplace_back();
+    scaler.scale = scales_[i].scale;
+    scaler.found_inf = std::ranges::count(found[i], true) > 0;
+    scaler.skipped = skipped;
+    if (!scaler.found_inf) continue;
+    const std::vector<bool> all(record.sites.size(), true);
+    scaler.culprit_site = first_nonfinite_site(
+        *context_.sites, record.sites, separates_losses() ? context_.sites_of_pass[i] : all);
+  }
+  if (!description_.policy.loss_scale_use.skip_by_group) return;
+  for (size_t group = 0; group < skips.size(); ++group) {
+    ScalerRecord of_group;
+    // Gradients of several scales have none when they meet in a group.
+    of_group.scale = separates_losses() ? 1 : scales_[0].scale;
+    of_group.skipped = skips[group];
+    for (size_t i = 0; i < scales_.size(); ++i) {
+      if (!found[i][group] || of_group.found_inf) continue;
+      of_group.found_inf = true;
+      of_group.culprit_site = record.scalers[i].culprit_site;
+    }
+    record.scalers.push_back(of_group);
+  }
+}
+
+// 1. found_inf on scaled gradients   2. unscale, clip   3. update, or skip   4. the next scales
+// An overflow of any loss skips the step; each scaler moves by those of its own.
 void Lane::finish_step(const Lane* reference, LaneStep& record) {
   record.lr.clear();
   for (size_t group = 0; group < context_.groups.size(); ++group) {
     record.lr.push_back(context_.lr(group, step_));
   }
 
-  const bool by_group = description_.policy.loss_scale_use.skip_by_group;
-  const std::vector<bool> found = found_inf();
-  ScalerRecord scaler;
-  scaler.scale = scales_[0].scale;
-  scaler.found_inf = std::ranges::count(found, true) > 0;
-  scaler.skipped = scaler.found_inf && scaler_.check != LossScaler::Check::kNone;
-  std::vector<bool> skips(found.size(), scaler.skipped);
-  if (by_group && scaler.skipped) skips = found;
-  if (scaler.found_inf) scaler.culprit_site = first_nonfinite_site(*context_.sites, record.sites);
+  const LossScaleUse& use = description_.policy.loss_scale_use;
+  const bool checks = scaler_.check != LossScaler::Check::kNone;
+  const std::vector<std::vector<bool>> found = found_inf();
+  std::vector<bool> skips(context_.groups.size(), false);
+  for (size_t group = 0; group < skips.size(); ++group) {
+    for (const std::vector<bool>& of_loss : found) {
+      const bool bad = use.skip_by_group ? of_loss[group] : std::ranges::count(of_loss, true) > 0;
+      skips[group] = skips[group] || (bad && checks);
+    }
+  }
+  record_scalers(found, skips, record);
+  if (separates_losses()) add_up_losses();
   if (keeps_gradients()) record.gradient_norm = clip_gradients();
   for (ParameterState& p : parameters_) {
-    if (p.gradient.empty()) continue;
+    if (!p.trains) continue;
     if (executor_.container() == Container::kF64) {
       update_parameter<double>(p, skips[p.group], partner(reference, p), record);
     } else {
@@ -446,14 +303,14 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
     }
   }
   for (size_t group = 0; group < skips.size(); ++group) optimizer_steps_[group] += !skips[group];
-  scales_[0] = scaler_.update(description_.policy.loss_scale, scales_[0], scaler.skipped);
-  scaler.growth_tracker = static_cast<int32_t>(scales_[0].growth_tracker);
-  record.scalers = {scaler};
-  for (size_t group = 0; by_group && group < skips.size(); ++group) {
-    ScalerRecord& of_group = record.scalers.emplace_back(scaler);
-    of_group.found_inf = found[group];
-    of_group.skipped = skips[group];
-    if (!found[group]) of_group.culprit_site = -1;
+  for (size_t i = 0; i < scales_.size(); ++i) {
+    ScalerRecord& scaler = record.scalers[i];
+    const bool overflowed = scaler.found_inf && checks;
+    scales_[i] = scaler_.update(description_.policy.loss_scale, scales_[i], overflowed);
+    scaler.growth_tracker = static_cast<int32_t>(scales_[i].growth_tracker);
+  }
+  for (size_t i = scales_.size(); i < record.scalers.size(); ++i) {
+    record.scalers[i].growth_tracker = record.scalers[0].growth_tracker;
   }
   follow_death();
 }

@@ -125,6 +125,16 @@ void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& 
   }
 }
 
+// A policy that asks for what the graph does not have. (A kind that would have it is content.)
+void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
+  for (const LaneDescription& lane : lanes) {
+    if (!lane.policy.loss_scale_use.per_loss.value_or(false)) continue;
+    problems.add("lane '" + lane.name +
+                     "': [loss_scale] per_loss = \"separate\" with one backward pass for all losses",
+                 "--backward per-loss, or leave per_loss out");
+  }
+}
+
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
@@ -208,6 +218,7 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
   }
   refuse_equal_lanes(description.lanes, problems);
   if (options.workers > 1) refuse_shared_amax(description.lanes, problems);
+  if (!options.backward_per_loss) refuse_separate_scalers(description.lanes, problems);
   problems.throw_if_any();
 
   const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
@@ -216,8 +227,10 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
   collect(problems, [&] { freeze_layers(forward, options.freeze); });
   collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
   collect(problems, [&] { check_groups(forward, options.groups); });
+  collect(problems, [&] {
+    graph = options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
+  });
   problems.throw_if_any();
-  graph = differentiate(forward);
   const auto groups = optimizer_groups(options);
   const auto state_count_of = [&](const Parameter& parameter) {
     return static_cast<int>(groups[group_of(parameter, options.groups)].states.size());

@@ -38,6 +38,7 @@ struct RunOptions {
   int64_t steps = 200, batch = 64;
   int64_t accumulate = 1;  // micro-batches of `batch` examples merged into one step
   int64_t workers = 1;     // data parallel: each has an equal part of every batch
+  bool backward_per_loss = false;  // a backward pass for every named loss, instead of one for all
   OptimizerSpec optimizer{"sgd", {}};
   ScheduleSpec schedule{"constant", {}};
   std::vector<ParameterGroup> groups;

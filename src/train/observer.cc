@@ -5,17 +5,6 @@
 
 namespace lockstep {
 
-std::vector<std::string> loss_names(const Graph& graph) {
-  constexpr std::string_view kPrefix = "loss/";
-  std::vector<std::string> names;
-  for (const auto& [name, value] : graph.outputs) {
-    if (name.starts_with(kPrefix) && graph.type_of(value) == TensorType{}) {
-      names.push_back(name.substr(kPrefix.size()));
-    }
-  }
-  return names;
-}
-
 void SiteRecord::merge(const SiteRecord& other) {
   health.merge(other.health);
   if (!other.measured) return;

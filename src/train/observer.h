@@ -30,6 +30,8 @@ struct LaneDescription {
   std::vector<std::string> fallbacks;  // kernels the engine lacked
   MemoryFacts memory;                  // what the recipe keeps on hardware
   std::vector<std::string> warnings;   // numbers of the run that its formats lose
+  // The losses with a scaler each, in the order of their scalers; empty: one scaler for all.
+  std::vector<std::string> scaler_losses;
 };
 
 // What is known before the first step; constant over the run.
@@ -40,9 +42,6 @@ struct RunDescription {
   std::vector<LaneDescription> lanes;  // the reference first
   std::string data;                    // DataSet::describe()
 };
-
-// The names of the graph's outputs "loss/NAME", each a scalar: the terms that its loss is made of.
-std::vector<std::string> loss_names(const Graph& graph);
 
 struct SiteRecord {
   bool measured = false;  // false: this lane lacks the site (count 0, NaN moments)
@@ -81,7 +80,9 @@ struct LaneStep {
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping by norm
   double seconds = 0;                                               // of this lane's own work
   int32_t attempts = 1;
-  std::vector<ScalerRecord> scalers;  // one per scaler, at least one (scale 1 without scaling)
+  // One per scaler (LaneDescription::scaler_losses), at least one (scale 1 without scaling); where
+  // groups skip by themselves, one per group behind them.
+  std::vector<ScalerRecord> scalers;
   std::vector<SiteRecord> sites;      // by site id
   std::vector<UpdateRecord> updates;  // by site id; measured at role kUpdate
 };

@@ -95,6 +95,25 @@ TEST_CASE("the same run twice passes, however strictly") {
   CHECK(result.values > 10000);
 }
 
+TEST_CASE("a defect in the second loss's scaler is found") {
+  const TempDir dir;
+  RunOptions options = small_run();
+  options.model = "detector", options.data = "shapes:50", options.sizes = {{"width", 4}};
+  options.lanes = {"fp32", "apex-o1"};
+  options.backward_per_loss = true;
+  const RunFile base = record(dir.file("base.h5"), options);
+  REQUIRE(base.scaler_columns(1) == 2);
+  const RunFile run = record(dir.file("defect.h5"), options, [](StepRecord& step) {
+    if (step.step == 1) step.lanes[1].scalers.at(1).growth_tracker += 1;
+  });
+  const CheckResult result = check_runs(run, base, {});
+  CHECK(result.verdict == CheckVerdict::kRegression);
+  REQUIRE(result.groups.size() == 1);
+  CHECK(result.groups[0].rule == "loss_scale/growth_tracker");
+  CHECK(result.first.step == 1);
+  CHECK(check_runs(base, base, {}).verdict == CheckVerdict::kPass);
+}
+
 TEST_CASE("planted defects are found, and placed") {
   const TempDir dir;
   const RunFile base = record(dir.file("base.h5"), small_run());

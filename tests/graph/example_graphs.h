@@ -34,4 +34,20 @@ inline Graph two_consumers() {
   return b.finish();
 }
 
+// A trunk (its weight used twice) with two heads; loss = near + far, the trunk reached by both.
+inline Graph two_losses() {
+  GraphBuilder b("two_losses");
+  const Value x = b.input("x", {{3, 4}});
+  const Value w = b.parameter("trunk.weight", {4, 4});
+  const Value h = b.relu("relu", b.op("linear", {x, w}, {}, "trunk"));
+  const Value again = b.op("linear", {h, w}, {}, "trunk_again");
+  const Value goal = b.input("goal", {{3, 2}});
+  const Value near = b.op("mse_loss", {b.linear("head.near", h, 2), goal}, {}, "near");
+  const Value far = b.op("mse_loss", {b.linear("head.far", again, 2), goal}, {}, "far");
+  b.name_output("loss/near", near);
+  b.name_output("loss/far", far);
+  b.set_loss(b.op("add", {near, far}, {}, "loss"));
+  return b.finish();
+}
+
 }  // namespace lockstep::testing

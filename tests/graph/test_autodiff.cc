@@ -145,6 +145,81 @@ TEST_CASE("a parameter added to a value has a gradient node of its own") {
   CHECK(node->gradient_of[0] == "p:b");
 }
 
+TEST_CASE("a pass per loss: their gradients add up to the whole loss's") {
+  const Graph joint = differentiate(testing::two_losses());
+  const Graph step = differentiate_per_loss(testing::two_losses());
+  validate(step);
+  REQUIRE(step.passes.size() == 2);
+  CHECK(step.passes[0].name == "far");  // in the order of their names
+  CHECK(step.passes[1].name == "near");
+  CHECK(pass_count(joint) == 1);
+  testing::Values given = testing::make_values(joint, 1);
+  const testing::Values whole = testing::run_graph(joint, given);
+  for (const BackwardPass& pass : step.passes) given[pass.seed] = Tensor::from<double>({}, {1.0});
+  const testing::Values parts = testing::run_graph(step, given);
+  for (const auto& [parameter, value] : joint.gradients) {
+    CAPTURE(parameter);
+    const auto expected = whole.at(value).as<double>();
+    std::vector<double> sum(expected.size(), 0);
+    size_t reached = 0;
+    for (const BackwardPass& pass : step.passes) {
+      const auto found = pass.gradients.find(parameter);
+      if (found == pass.gradients.end()) continue;
+      const auto part = parts.at(found->second).as<double>();
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+      ++reached;
+    }
+    CHECK(reached == (parameter == "trunk.weight" ? 2 : 1));
+    double largest = 0, apart = 0;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      largest = std::max(largest, std::fabs(expected[i]));
+      apart = std::max(apart, std::fabs(sum[i] - expected[i]));
+    }
+    CHECK(largest > 0);
+    CHECK(apart <= 1e-12 * largest);
+  }
+}
+
+TEST_CASE("a pass per loss: each starts from its own seed and knows its nodes") {
+  const Graph step = differentiate_per_loss(testing::two_losses());
+  testing::Values given = testing::make_values(step, 1);
+  const auto run = [&](double far, double near) {
+    given["seed:far"] = Tensor::from<double>({}, {far});
+    given["seed:near"] = Tensor::from<double>({}, {near});
+    return testing::run_graph(step, given);
+  };
+  const testing::Values one = run(1, 1), scaled = run(0x1p9, 0x1p-3);
+  for (size_t k = 0; k < step.passes.size(); ++k) {
+    for (const auto& [parameter, value] : step.passes[k].gradients) {
+      const auto a = one.at(value).as<double>(), b = scaled.at(value).as<double>();
+      for (size_t i = 0; i < a.size(); ++i) CHECK(b[i] == a[i] * (k == 0 ? 0x1p9 : 0x1p-3));
+      CHECK(step.producer_of(value)->pass == static_cast<int>(k));
+    }
+  }
+  // No pass reads another's gradients.
+  for (const Node& node : step.nodes) {
+    for (const std::string& input : node.inputs) {
+      const Node* producer = step.producer_of(input);
+      if (!node.is_backward() || producer == nullptr || !producer->is_backward()) continue;
+      CHECK(producer->pass == node.pass);
+    }
+  }
+  CHECK_FALSE(step.passes[1].gradients.contains("head.far.weight"));
+}
+
+TEST_CASE("a pass per loss is refused where the loss is no sum of named ones") {
+  CHECK_THROWS_WITH_AS(differentiate_per_loss(testing::tiny_cnn()),
+                       doctest::Contains("named here: none"), InputError);
+  Graph graph = testing::two_losses();
+  graph.outputs.erase("loss/far");
+  CHECK_THROWS_WITH_AS(differentiate_per_loss(graph), doctest::Contains("named here: near"),
+                       InputError);
+  graph = testing::two_losses();
+  graph.loss = graph.outputs.at("loss/far");  // near is named, but no part of it
+  CHECK_THROWS_WITH_AS(differentiate_per_loss(graph), doctest::Contains("named here: far, near"),
+                       InputError);
+}
+
 TEST_CASE("refused: no loss, a vector loss, a second differentiation, an op without a gradient") {
   Graph graph = testing::tiny_cnn();
   graph.loss = "";

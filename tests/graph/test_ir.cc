@@ -93,7 +93,7 @@ TEST_CASE("validate: a good graph passes, every kind of fault is named") {
   };
   check([](Graph& g) { g.nodes[2].id = "n1"; }, "value 'n1': defined twice");
   check([](Graph& g) { g.nodes[2].id = "relu"; }, "must be named n<NUMBER>");
-  check([](Graph& g) { g.inputs[0].id = "images"; }, "must be named in<NUMBER> or seed");
+  check([](Graph& g) { g.inputs[0].id = "images"; }, "must be named in<NUMBER>, seed or seed:");
   check([](Graph& g) { std::swap(g.nodes[2], g.nodes[3]); },
         "value 'n2' is not defined before its use");
   check([](Graph& g) { g.nodes[2].inputs.push_back("n1"); }, "has 2 operands, must have 1");
@@ -117,6 +117,14 @@ TEST_CASE("validate: a good graph passes, every kind of fault is named") {
   check([](Graph& g) { g.nodes.back().gradient_of.push_back(""); }, "must have one per output");
   check([](Graph& g) { g.nodes.back().gradient_of[0] = "n0"; }, "the gradient of 'n0' must be");
   check([](Graph& g) { g.nodes[0].gradient_of = {"in0"}; }, "has gradient_of but no forward_node");
+  check([](Graph& g) { g.nodes.back().pass = 1; }, "backward pass 1, the graph has 1");
+  const auto add_pass = [](Graph& g) -> BackwardPass& {
+    return g.passes.emplace_back(BackwardPass{"all", g.loss, std::string(kLossSeedId), g.gradients});
+  };
+  check([&](Graph& g) { add_pass(g).loss = "n5"; }, "backward pass 'all': loss 'n5': must be a");
+  check([&](Graph& g) { add_pass(g).seed = "in0"; }, "seed 'in0': must be named seed:<LOSS>");
+  check([&](Graph& g) { add_pass(g).gradients["fc1.bias"] = g.gradients["fc1.weight"]; },
+        "backward pass 'all', gradient of parameter 'fc1.bias'");
 }
 
 TEST_CASE("validate: all problems at once") {

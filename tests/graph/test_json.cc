@@ -54,6 +54,14 @@ void check_equal(const Graph& a, const Graph& b) {
     CHECK(m.source_line == n.source_line);
     CHECK(m.forward_node == n.forward_node);
     CHECK(m.gradient_of == n.gradient_of);
+    CHECK(m.pass == n.pass);
+  }
+  REQUIRE(a.passes.size() == b.passes.size());
+  for (size_t i = 0; i < a.passes.size(); ++i) {
+    CHECK(a.passes[i].name == b.passes[i].name);
+    CHECK(a.passes[i].loss == b.passes[i].loss);
+    CHECK(a.passes[i].seed == b.passes[i].seed);
+    CHECK(a.passes[i].gradients == b.passes[i].gradients);
   }
 }
 
@@ -62,7 +70,8 @@ TEST_CASE("round trip: forward and step graphs come back equal, text included") 
   forward.parameters[1].requires_grad = false;
   forward.nodes[0].source_line = "model.py:33";
   forward.nodes[0].layer = "a \"quoted\"\\path/\u00e9";
-  for (const Graph& graph : {forward, differentiate(forward), testing::two_consumers()}) {
+  for (const Graph& graph : {forward, differentiate(forward), testing::two_consumers(),
+                             differentiate_per_loss(testing::two_losses())}) {
     const std::string text = to_json(graph);
     const Graph back = graph_from_json(text);
     check_equal(graph, back);

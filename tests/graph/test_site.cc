@@ -201,5 +201,28 @@ TEST_CASE("optimizer sites: update, states, master weight, weight of every train
   }
 }
 
+TEST_CASE("a pass per loss: every pass has an all-reduce of its own, the update is fed by all") {
+  const Graph step = differentiate_per_loss(testing::two_losses());
+  const SiteTable table = make_sites(
+      step, [](const Parameter&) { return kStates; }, /*workers=*/2);
+  std::vector<int32_t> reduced;
+  for (int pass = 0; pass < 2; ++pass) {
+    const int32_t entering = table.find_all_reduce("trunk.weight", Point::kOperand, pass);
+    reduced.push_back(table.find_all_reduce("trunk.weight", Point::kOutput, pass));
+    REQUIRE(entering >= 0);
+    REQUIRE(reduced.back() > entering);
+    const std::string& gradient = step.passes[static_cast<size_t>(pass)].gradients.at("trunk.weight");
+    CHECK(table.sites[static_cast<size_t>(entering)].value == gradient);
+    CHECK(table.sites[static_cast<size_t>(entering)].scaled);
+  }
+  CHECK(table.find_all_reduce("head.far.weight", Point::kOutput, 0) >= 0);
+  CHECK(table.find_all_reduce("head.far.weight", Point::kOutput, 1) == -1);
+  const int32_t update = table.find_update("trunk.weight", Role::kUpdate);
+  CHECK(table.sites[static_cast<size_t>(update)].feeds == reduced);
+  for (const Site& site : table.sites) {
+    if (is_seed(site.value)) CHECK((site.scaled && site.role == Role::kLoss));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -80,6 +80,9 @@ StepRecord SyntheticRun::step(int64_t step) const {
     scaler.growth_tracker = static_cast<int32_t>(step % kSkipEvery);
     scaler.culprit_site = scaler.skipped ? 1 : -1;
     lane.scalers = {scaler};
+    if (description.lanes[l].scaler_losses.size() == 2) {  // the second never overflows
+      lane.scalers.push_back({.scale = 4096, .skipped = scaler.skipped});
+    }
     if (description.lanes[l].policy.loss_scale_use.skip_by_group) {  // groups take turns
       for (const bool mine : {step % 2 == 0, step % 2 != 0}) {
         lane.scalers.push_back(scaler);

@@ -172,6 +172,33 @@ TEST_CASE("a lane whose groups skip by themselves has a column for each behind t
   }
 }
 
+TEST_CASE("a lane with a scaler per loss names them, and has a column for each before the groups'") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5");
+  SyntheticRun run(2 * kSkipEvery);
+  run.options.groups.resize(1);
+  run.options.groups[0] = {"act", run.options.optimizer};
+  run.description.lanes[1].policy.loss_scale_use.skip_by_group = true;
+  run.description.lanes[1].scaler_losses = {"box", "class"};
+  run.record(path);
+  const RunFile file(path);
+  CHECK(file.lanes()[0].scaler_losses.empty());
+  CHECK(file.lanes()[0].scaler_count() == 1);
+  REQUIRE(file.lanes()[1].scaler_losses.size() == 2);
+  CHECK(file.lanes()[1].scaler_losses[0] == "box");
+  CHECK(file.lanes()[1].scaler_losses[1] == "class");
+  REQUIRE(file.scaler_columns(1) == 4);
+  const auto at = static_cast<size_t>(kSkipEvery - 1);
+  CHECK(file.scalers(1, 0)[at].found_inf);
+  CHECK_FALSE(file.scalers(1, 1)[at].found_inf);
+  CHECK(file.scalers(1, 1)[at].skipped);
+  CHECK(file.scalers(1, 1)[at].scale == 4096);
+  CHECK(file.scalers(1, 3)[at].skipped == (at % 2 != 0));
+  const auto json = nlohmann::json::parse(read_text_file(path + ".progress.json"));
+  CHECK(json["lanes"][1]["loss_scale"]["class"] == 4096);
+  CHECK(json["lanes"][0]["loss_scale"] == 1024);
+}
+
 TEST_CASE("a dead lane has rows, but nothing in them") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");

@@ -65,8 +65,12 @@ Report hand_made() {
 
   LaneReport& scaled = r.lanes[2];
   scaled.has_scaler = true;
-  scaled.final_scale = 32768;
-  scaled.skips = {{.step = 3, .scale = 65536, .scale_after = 32768, .culprit_site = 1}};
+  scaled.skips = {3};
+  scaled.scalers = {
+      {.loss = "",
+       .overflows = {{.step = 3, .scale = 65536, .scale_after = 32768, .culprit_site = 1}},
+       .growths = {},
+       .final_scale = 32768}};
 
   LaneReport& broken = r.lanes[3];
   for (size_t i = 40; i < 100; ++i) broken.loss[i] = kNan;
@@ -163,6 +167,27 @@ TEST_CASE("a skipped step is shown with its scale and the site that caused it") 
   const std::string text = report_text(hand_made());
   CHECK(text.find("skipped   2^16  2^15  fc1 linear_backward_weight grad_weight output") !=
         std::string::npos);
+}
+
+TEST_CASE("scalers of several losses are shown one by one") {
+  Report report = hand_made();
+  LaneReport& lane = report.lanes[2];
+  lane.skips = {3, 7};
+  lane.info.scaler_losses = {"box", "class"};
+  lane.scalers[0].loss = "box";
+  lane.scalers.push_back({.loss = "class",
+                          .overflows = {{.step = 7, .scale = 4096, .scale_after = 2048}},
+                          .growths = {{.step = 2, .scale = 2048, .scale_after = 4096}},
+                          .final_scale = 2048});
+  const std::string text = report_text(report);
+  for (const std::string part :
+       {"torch-autocast-fp16: 2 scalers, one per loss; 2 of 100 steps skipped, for any of them.",
+        "torch-autocast-fp16, loss box: scale 2^15 at the end, made 1 of 100 steps skipped",
+        "torch-autocast-fp16, loss class: scale 2^11 at the end, made 1 of 100 steps skipped, grew",
+        "skipped   2^12  2^11  -", "grew      2^11  2^12", "2^15, 2^11"}) {
+    CAPTURE(part);
+    CHECK(text.find(part) != std::string::npos);
+  }
 }
 
 TEST_CASE("every section has its own name and says something about a full run") {

@@ -110,7 +110,7 @@ void describe(const Request& request) {
   }
   for (const Buffer& b : graph.buffers) fmt::print("b {} {}\n", b.name, extents(b.type.shape));
   for (const GraphInput& input : graph.inputs) {
-    if (input.id == kLossSeedId) continue;
+    if (is_seed(input.id)) continue;
     fmt::print("in {} {} {}\n", input.path, extents(input.type.shape),
                input.type.element == ElementType::kInt ? "i32" : "float");
   }

@@ -1,0 +1,262 @@
+// A lane's gradients on their way to the optimizer: sums over micro-batches, workers and losses, the
+// look for what is not finite, unscaling and clipping.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "src/train/all_reduce.h"
+#include "src/train/clip.h"
+#include "src/train/finite.h"
+#include "src/train/lane.h"
+
+namespace lockstep {
+
+// Gradients are used as the executor has them, unless several passes add up or clipping changes
+// them first.
+bool Lane::keeps_gradients() const {
+  const RunOptions& options = *context_.options;
+  return options.parts() > 1 || options.clip_norm > 0 || options.clip_value > 0 ||
+         context_.step_graph->passes.size() > 1;
+}
+
+// Losses of one scale add up as they come, in p.grad. With a scale each, every one is unscaled
+// first; and workers exchange every loss's gradients when its pass is over.
+bool Lane::parts_losses() const {
+  return context_.step_graph->passes.size() > 1 && (separates_losses() || context_.options->workers > 1);
+}
+
+void Lane::make_sums(ParameterState& p) const {
+  const Shape& shape = p.weight.shape();
+  const Container container = p.weight.container();
+  const auto workers = static_cast<size_t>(context_.options->workers);
+  if (keeps_gradients()) p.sum = Tensor(shape, container);
+  if (parts_losses()) {
+    for (const std::string& gradient : p.gradients) {
+      p.of_losses.push_back(gradient.empty() ? Tensor() : Tensor(shape, container));
+    }
+  }
+  if (workers == 1) return;
+  for (size_t k = 0; k < std::max<size_t>(1, p.of_losses.size()); ++k) {
+    const size_t count = p.has_sum(k) ? workers : 0;
+    p.of_workers.emplace_back(count, Tensor(shape, container));
+  }
+}
+
+const Tensor& Lane::gradient(const ParameterState& p) const {
+  return keeps_gradients() ? p.sum : executor_.value(p.gradients.front());
+}
+
+// As torch's p.grad += g: a sum in the weight's format, which gradients have.
+void Lane::add_gradient(const std::string& gradient, const Format* format, Tensor& total,
+                        bool first) {
+  const Tensor& g = executor_.value(gradient);
+  const auto add = [&]<typename T>(T) {
+    T* sum = total.as<T>().data();
+    if (first) {
+      std::copy_n(g.as<T>().data(), g.size(), sum);
+      return;
+    }
+    active_kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
+    quantize<T>(total.as<T>(), total.as<T>(), {format}, nullptr);
+  };
+  executor_.container() == Container::kF64 ? add(double()) : add(float());
+}
+
+// `first`: of the step's micro-batches.
+void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
+  bool begun = false;
+  for (size_t pass = 0; pass < p.gradients.size(); ++pass) {
+    if (p.gradients[pass].empty()) continue;
+    const size_t k = p.of_losses.empty() ? 0 : pass;
+    Tensor& sum = p.of_workers.empty() ? p.sum_of(k) : p.of_workers[k][static_cast<size_t>(worker)];
+    add_gradient(p.gradients[pass], p.format, sum, first && (k == pass || !begun));
+    begun = true;
+  }
+}
+
+// The losses' gradients, kept apart so far, become one. With a scale each they are unscaled into
+// the masters' format, or the weight's, as apex's unscale_with_stashed does it; with one scale they
+// stay scaled, as in p.grad.
+void Lane::add_up_losses() {
+  for (ParameterState& p : parameters_) {
+    const Format* format = separates_losses() && !p.master.empty() ? description_.policy.master
+                                                                   : p.format;
+    bool begun = false;
+    const auto add = [&]<typename T>(T, size_t pass) {
+      const Tensor& from = p.of_losses[pass];
+      const T* part = from.as<T>().data();
+      T* sum = p.sum.as<T>().data();
+      if (separates_losses() && unscaling_changes(pass)) {
+        if (unscaled_.size() < from.size()) unscaled_ = Tensor(from.shape(), from.container());
+        unscale(pass, part, unscaled_.as<T>().data(), from.size());
+        part = unscaled_.as<T>().data();
+      }
+      if (!begun) {
+        std::copy_n(part, from.size(), sum);
+        return;
+      }
+      active_kernels().of<T>().add(sum, part, sum, from.size());
+      quantize<T>(p.sum.as<T>(), p.sum.as<T>(), {format}, nullptr);
+    };
+    for (size_t pass = 0; pass < p.of_losses.size(); ++pass) {
+      if (p.of_losses[pass].empty()) continue;
+      executor_.container() == Container::kF64 ? add(double(), pass) : add(float(), pass);
+      begun = true;
+    }
+  }
+}
+
+// A worker's share of the mean is g / W; values that are divided only behind the sum are W times as
+// large. The reference, whose policy is the default one, divides before.
+void Lane::enter_all_reduce(const Lane* reference, LaneStep& record) {
+  const AllReduce& how = description_.policy.all_reduce;
+  const int64_t workers = context_.options->workers;
+  for (ParameterState& p : parameters_) {
+    const ParameterState* ref = partner(reference, p);
+    const Format& format = how.format == nullptr ? *p.format : *how.format;
+    for (size_t k = 0; k < p.of_workers.size(); ++k) {
+      const double scale =
+          this->scale(scaler_of(k)) * (how.divides_before ? 1 : static_cast<double>(workers));
+      SiteRecord all;
+      for (size_t w = 0; w < p.of_workers[k].size(); ++w) {
+        TensorStats stats;
+        lockstep::enter_all_reduce(how, format, workers, p.of_workers[k][w],
+                                   context_.options->measure ? &stats : nullptr);
+        if (!context_.options->measure) continue;
+        all.merge(gradient_record(p.of_workers[k][w], stats, format,
+                                  ref == nullptr ? nullptr : &ref->of_workers[k][w], scale));
+      }
+      if (all.measured) record.sites[context_.updates.at(p.name).entering[k]] = all;
+    }
+  }
+}
+
+void Lane::all_reduce(const Lane* reference, LaneStep& record) {
+  const AllReduce& how = description_.policy.all_reduce;
+  for (ParameterState& p : parameters_) {
+    const ParameterState* ref = partner(reference, p);
+    for (size_t k = 0; k < p.of_workers.size(); ++k) {
+      if (p.of_workers[k].empty()) continue;
+      TensorStats stats;
+      Tensor& sum = p.sum_of(k);
+      lockstep::all_reduce(how, how.format == nullptr ? *p.format : *how.format, *p.format,
+                           p.of_workers[k], sum, context_.options->measure ? &stats : nullptr);
+      if (!context_.options->measure) continue;
+      record.sites[context_.updates.at(p.name).reduced[k]] = gradient_record(
+          sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum_of(k), scale(scaler_of(k)));
+    }
+  }
+  if (parts_losses() && !separates_losses()) add_up_losses();
+}
+
+bool Lane::unscaling_changes(size_t scaler) const {
+  const bool divides = scaler_.unscale == LossScaler::Unscale::kDivide;
+  return (divides ? scale(scaler) : unscale_factor(scales_[scaler].scale)) != 1;
+}
+
+template <typename T>
+void Lane::unscale(size_t scaler, const T* from, T* to, int64_t count) const {
+  if (scaler_.unscale == LossScaler::Unscale::kDivide) {
+    const T divisor = scale(scaler);
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i] / divisor;
+  } else {
+    const T factor = unscale_factor(scales_[scaler].scale);
+    active_kernels().of<T>().scale(from, factor, to, count);
+  }
+}
+
+SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
+                                 const Format& format, const Tensor* reference,
+                                 double scale) const {
+  SiteRecord out;
+  out.measured = true;
+  out.scale = scale;
+  out.stats = stats;
+  if (reference == nullptr) {
+    out.error = error_of_reference(stats);
+  } else if (scale > 0 && std::isfinite(scale)) {  // else it has collapsed
+    const auto compare = [&]<typename T>(T) {
+      active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
+                                       values.size(), scale, format, &out.error);
+    };
+    executor_.container() == Container::kF64 ? compare(double()) : compare(float());
+  }
+  return out;
+}
+
+// Groups that skip by themselves have optimizers of their own and are clipped by themselves: one's
+// infinity must not scale the other's gradients to nothing. Returns the total norm that was
+// clipped, NaN where none is formed.
+double Lane::clip_gradients() {
+  std::vector<size_t> groups(context_.groups.size());
+  std::iota(groups.begin(), groups.end(), size_t{0});
+  if (!description_.policy.loss_scale_use.skip_by_group) return clip(groups);
+  double squares = 0;
+  for (const size_t group : groups) {
+    const double norm = clip({group});
+    squares += norm * norm;
+  }
+  return std::sqrt(squares);
+}
+
+// Unscales and clips the groups' gradients in place, or the other way round where the policy makes
+// that mistake.
+double Lane::clip(const std::vector<size_t>& groups) {
+  const RunOptions& options = *context_.options;
+  const bool clips_scaled = description_.policy.loss_scale_use.clip_before_unscale;
+  std::vector<ClippedGradient> gradients;
+  for (ParameterState& p : parameters_) {
+    if (!p.trains || std::ranges::count(groups, p.group) == 0) continue;
+    // Unscaled gradients go to what is updated: masters take them in their own format.
+    const bool widened = !clips_scaled && !p.master.empty();
+    gradients.push_back({&p.sum, widened ? description_.policy.master : p.format});
+  }
+  const auto unscale_all = [&] {
+    if (separates_losses() || !unscaling_changes(0)) return;  // add_up_losses has unscaled
+    for (const ClippedGradient& gradient : gradients) {
+      const auto in_place = [&](auto values) {
+        unscale(0, values.data(), values.data(), gradient.values->size());
+      };
+      executor_.container() == Container::kF64 ? in_place(gradient.values->as<double>())
+                                               : in_place(gradient.values->as<float>());
+    }
+  };
+  if (!clips_scaled) unscale_all();
+  double norm = std::numeric_limits<double>::quiet_NaN();
+  if (options.clip_norm > 0) norm = clip_by_norm(gradients, options.clip_norm);
+  if (options.clip_value > 0) clip_by_value(gradients, options.clip_value);
+  if (clips_scaled) unscale_all();
+  return norm;
+}
+
+// Finite where the lane's scaler looks: as the gradient arrives, still scaled
+// (GradScaler.unscale_), or behind the unscaling, which can overflow when the scale is below 1.
+bool Lane::stays_finite(const Tensor& gradient, size_t scaler) const {
+  if (scaler_.check != LossScaler::Check::kUnscaled) return all_finite(gradient);
+  Tensor unscaled(gradient.shape(), gradient.container());
+  const auto fill = [&]<typename T>(T) {
+    unscale(scaler, gradient.as<T>().data(), unscaled.as<T>().data(), gradient.size());
+  };
+  executor_.container() == Container::kF64 ? fill(double()) : fill(float());
+  return all_finite(unscaled);
+}
+
+// By scaler and parameter group: whether a gradient has a value that is not finite.
+std::vector<std::vector<bool>> Lane::found_inf() const {
+  std::vector<std::vector<bool>> found(scales_.size(),
+                                       std::vector<bool>(context_.groups.size(), false));
+  for (const ParameterState& p : parameters_) {
+    if (!p.trains) continue;
+    for (size_t scaler = 0; scaler < scales_.size(); ++scaler) {
+      if (found[scaler][p.group]) continue;
+      if (separates_losses() && !p.has_sum(scaler)) continue;
+      const Tensor& values = separates_losses() ? p.of_losses[scaler] : gradient(p);
+      found[scaler][p.group] = !stays_finite(values, scaler);
+    }
+  }
+  return found;
+}
+
+}  // namespace lockstep
