@@ -1,12 +1,18 @@
 """The emulated CPU autocast lane against PyTorch 2.13's real BF16 autocast, step by step.
 
 PyTorch trains in FP32; at each of the 50 steps its weights and batch go to PyTorch in FP32 and FP64, to
-PyTorch under autocast("cpu", bfloat16), to PyTorch in FP32 from weights moved by one ulp, and to
-Lockstep's policy torch-autocast-bf16-cpu. Means over the steps of
-    loss       |Lockstep - BF16|  <=  max(half of |BF16 - FP32|, twice |FP32 - FP32 moved by an ulp|)
+PyTorch under autocast("cpu", bfloat16), to both from weights moved by one ulp of FP32, and to Lockstep's
+policy torch-autocast-bf16-cpu. Means over the steps of
+    loss       |Lockstep - BF16|  <=  max(half of |BF16 - FP32|, twice the chaos floor)
     gradients  1 - cos(Lockstep, BF16)  <=  max(0.001, a tenth of 1 - cos(BF16, FP32)), per parameter,
                without elements that FP32 itself does not determine (|g32 - g64| > 0.1 |g64|)
-Both sides are printed. As a control, FP32 in Lockstep's place must fail the loss criterion.
+Both sides are printed. As a control, FP32 in Lockstep's place must fail.
+
+The chaos floor is what PyTorch's BF16 makes of an ulp by itself: |BF16 - BF16 moved by an ulp|. It differs
+from zero only where the ulp reaches a rounding to BF16 and turns it over, as another order of FP32 sums does.
+On resnet20 it is half of BF16's own error, and its gradients move by more than the bound above: PyTorch would
+fail it against itself. There the bound of the gradients is twice the floor, too (CHAOTIC, DECISIONS.md).
+PyTorch without oneDNN, in another order of sums, is printed beside it.
 
 Dropout is x mask / (1 - p) here. F.dropout on the CPU rounds 1 / (1 - p) itself to BF16 (1.1111 becomes
 1.1094), which Lockstep does not do: it makes the dropout of CUDA, whose scale is FP32.
@@ -89,7 +95,7 @@ def one_minus_cosine(a, b, keep):
 
 
 def run_steps(binary_dir, directory, name, count=STEPS, policy=POLICY):
-    """({kind of loss: one per step}, {parameter: one (ours to BF16, BF16 to FP32) per step})."""
+    """({kind of loss: one per step}, {parameter: mean 1 - cos to BF16 of (ours, FP32, moved, no oneDNN)})."""
     make, sizes, classes, dropout = steps.MODELS[name]
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -105,7 +111,7 @@ def run_steps(binary_dir, directory, name, count=STEPS, policy=POLICY):
             torch.nn.init.normal_(table.weight, std=0.1)
     shapes = {n: p.shape for n, p in model.named_parameters()}
     batches = [steps.draw_batch(description, classes, name, torch.float32) for _ in range(BATCHES)]
-    losses = {kind: [] for kind in ("fp32", "bf16", "moved", "ours")}
+    losses = {kind: [] for kind in ("fp32", "bf16", "moved", "bf16 moved", "no onednn", "ours")}
     cosines = {n: [] for n in shapes}
     for step in range(count):
         batch = batches[step % BATCHES]
@@ -115,48 +121,67 @@ def run_steps(binary_dir, directory, name, count=STEPS, policy=POLICY):
 
         bf16, low, masks = run(model, autocast=True)
         moved, *_ = run(moved_by_an_ulp(model, step))
+        low_moved, shaken, _ = run(moved_by_an_ulp(model, step), autocast=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the switch speaks of Intel GPUs
+            with torch.backends.mkldnn.flags(enabled=False):
+                other, reordered, _ = run(model, autocast=True)
         _, truth, _ = run(copy.deepcopy(model).double(), dtype=torch.float64)
         write_step(directory, lines, model, batch, masks)
         ours, got = emulated(binary_dir, directory, name, words, policy, shapes)
         fp32, single, _ = loss_of(model, batch, dropout, step)
-        for kind, loss in zip(losses, (fp32, bf16, moved, ours)):
+        for kind, loss in zip(losses, (fp32, bf16, moved, low_moved, other, ours)):
             losses[kind].append(loss)
         for n in shapes:
             determined = np.abs(single[n] - truth[n]) <= 0.1 * np.abs(truth[n])
-            cosines[n].append((one_minus_cosine(got[n], low[n], determined),
-                               one_minus_cosine(low[n], single[n], determined)))
+            cosines[n].append([one_minus_cosine(g[n], low[n], determined)
+                               for g in (got, single, shaken, reordered)])
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= LEARNING_RATE[name] * parameter.grad
     return {k: np.array(v) for k, v in losses.items()}, {n: np.mean(v, 0) for n, v in cosines.items()}
 
 
+def distance(losses, kind, to="bf16"):
+    return np.abs(losses[kind] - losses[to]).mean()
+
+
 def loss_bound(losses):
-    error = np.abs(losses["bf16"] - losses["fp32"]).mean()
-    chaos = np.abs(losses["moved"] - losses["fp32"]).mean()
-    return max(0.5 * error, 2 * chaos), error, chaos
+    return max(0.5 * distance(losses, "fp32"), 2 * distance(losses, "bf16 moved"))
 
 
-# resnet20 misses its bound: 1.30e-3 for 1.24e-3 in the loss, gradients up to twice theirs. No op was
-# found that rounds otherwise; single flips from the order of FP32 sums grow block by block, and
-# PyTorch with and without oneDNN differs by 5.4e-4 (DECISIONS.md).
-MISSES = {"resnet20": "misses its bound by 5 %: the order of sums in oneDNN, see DECISIONS.md"}
+def gradient_bounds(cosines, name):
+    floors = 2 if name in CHAOTIC else 0
+    return {n: max(0.001, 0.1 * fp32, floors * moved) for n, (_, fp32, moved, _) in cosines.items()}
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.skip(reason=MISSES[name])] if name in MISSES else [])
-    for name in LEARNING_RATE])
+# Where PyTorch's BF16 gradients from weights moved by an ulp miss the gradients' bound against its own.
+CHAOTIC = ("resnet20",)
+
+
+def fails(loss, loss_limit, gradients, limits):
+    """Which criteria somebody's distances from PyTorch's BF16 miss."""
+    return (["loss"] if not loss <= loss_limit else []) + [n for n in limits if not gradients[n] <= limits[n]]
+
+
+@pytest.mark.parametrize("name", LEARNING_RATE)
 def test_emulated_bf16_is_torchs(binary_dir, tmp_path, name):
     losses, cosines = run_steps(binary_dir, tmp_path, name)
-    bound, error, chaos = loss_bound(losses)
-    off = np.abs(losses["ours"] - losses["bf16"]).mean()
+    bound, limits = loss_bound(losses), gradient_bounds(cosines, name)
     print(f"\n{name}: FP32 loss {losses['fp32'][0]:.4f} -> {losses['fp32'][-1]:.4f}; means of {STEPS} steps")
-    print(f"  |Lockstep - BF16| {off:.3e}   |BF16 - FP32| {error:.3e}   one ulp {chaos:.3e}   "
-          f"bound {bound:.3e}")
-    print(f"  {'1 - cosine of the gradients':40} {'ours to BF16':>12} {'BF16 to FP32':>12} {'bound':>9}")
-    bounds = {n: max(0.001, 0.1 * theirs) for n, (_, theirs) in cosines.items()}
-    for n, (ours, theirs) in cosines.items():
-        print(f"  {n:40} {ours:12.2e} {theirs:12.2e} {bounds[n]:9.1e}{' !' if ours > bounds[n] else ''}")
-    assert error > bound, "FP32 in our place would pass"
-    assert off <= bound
-    assert [n for n, (ours, _) in cosines.items() if not ours <= bounds[n]] == []
+    print("  distance from PyTorch's BF16 in the loss: "
+          + ", ".join(f"{kind} {distance(losses, kind):.3e}" for kind in ("ours", "fp32", "bf16 moved", "no onednn"))
+          + f"; bound {bound:.3e}; FP32 from FP32 moved {distance(losses, 'moved', 'fp32'):.1e}")
+    print(f"  {'1 - cosine to BF16':32} {'ours':>9} {'FP32':>9} {'moved':>9} {'no oneDNN':>9} {'bound':>9}")
+    for n, values in cosines.items():
+        print(f"  {n:32} " + " ".join(f"{x:9.2e}" for x in (*values, limits[n]))
+              + (" !" if values[0] > limits[n] else ""))
+    by = dict(zip(("ours", "fp32", "moved"), zip(*cosines.values())))
+    by = {who: dict(zip(cosines, values)) for who, values in by.items()}
+    assert fails(distance(losses, "fp32"), bound, by["fp32"], limits), "FP32 in our place would pass"
+    plain = {n: max(0.001, 0.1 * fp32) for n, fp32 in by["fp32"].items()}
+    self_misses = sum(by["moved"][n] > plain[n] for n in plain)
+    print(f"  PyTorch, moved by an ulp, misses the plain bound of {self_misses} of {len(plain)} gradients")
+    if name in CHAOTIC:
+        assert self_misses > len(plain) / 2, "the plain bound would do here: take the name out of CHAOTIC"
+    assert fails(distance(losses, "ours"), bound, by["ours"], limits) == []
