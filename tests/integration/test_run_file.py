@@ -1,5 +1,6 @@
 """The run file as others read it: h5py and h5dump, and the invariants of its numbers."""
 
+import json
 import shutil
 import subprocess
 
@@ -69,3 +70,40 @@ def test_counts_are_consistent(run_file):
         reference = file["lanes/fp32/counts"]
         assert reference["inexact"][()].sum() == 0, "the FP32 reference rounds nothing"
         assert file["lanes/pure-fp16/counts/to_zero"][()].sum() > 0
+
+
+def as_version_2(new, old):
+    """A copy as the format was before sums were sampled and sites exempted from statistics."""
+    shutil.copy(new, old)
+    with h5py.File(old, "r+") as file:
+        del file["sites/stat_exempt"]
+        for lane in file["lanes"].values():
+            del lane["sums"]
+        options = json.loads(file.attrs["options"])
+        del options["sums_every"]
+        file.attrs["options"] = np.bytes_(json.dumps(options).encode())
+        file.attrs["format_version"] = 2
+
+
+def test_version_2_is_read(lockstep, run_file, tmp_path):
+    """All that version 2 has is reported as from a file of version 3; what it lacks was not measured."""
+    old = tmp_path / "old.h5"
+    as_version_2(run_file, old)
+
+    def report(path):
+        return lockstep("report", path, "--format", "text").stdout.splitlines()
+
+    before, now = report(old), report(run_file)
+    lacking = "No sums of products were sampled."
+    assert lacking in before and lacking not in now
+    head = now.index("Sums of products")
+    assert before[:head] == now[:head] and head > 40
+    assert before[before.index("Sums of products"):][2] == lacking
+    # Compared with itself everything is equal, and none of it is the sums.
+    checked = lockstep("check", old, "--baseline", old).stdout
+    assert checked.startswith("PASS") and "sums/" not in checked
+    newer = tmp_path / "newer.h5"
+    shutil.copy(run_file, newer)
+    with h5py.File(newer, "r+") as file:
+        file.attrs["format_version"] = 4
+    assert "format version 4, at most 3" in lockstep("report", newer, code=2).stderr

@@ -2,6 +2,8 @@
 
 import pathlib
 
+import h5py
+import numpy as np
 import pytest
 
 from conftest import assert_same_run
@@ -54,6 +56,47 @@ def test_threads_and_instruction_sets(lockstep, tmp_path, model):
         paths.append(path)
     for path in paths[1:]:
         assert assert_same_run(paths[0], path) > 50
+
+
+# The order of an all-reduce's sums is the policy's: one lane per order and format.
+ALL_REDUCE = """name = "{order}-{format}"
+extends = "torch-autocast-fp16:2.12"
+[all_reduce]
+format = "{format}"
+order = "{order}"
+divide = "after"
+"""
+
+
+def test_all_reduce(lockstep, tmp_path):
+    lanes = ["fp32", "torch-autocast-bf16"]
+    for order, number in [("ring", "fp16"), ("tree", "fp16"), ("tree", "fp32")]:
+        lanes.append(f"{order}-{number}.toml")
+        (tmp_path / lanes[-1]).write_text(ALL_REDUCE.format(order=order, format=number))
+    paths = []
+    for simd, threads in [(simd, threads) for simd in instruction_sets() for threads in (1, 2)]:
+        paths.append(tmp_path / f"{simd}-{threads}.h5")
+        lockstep("replay", "lenet", "--data", "synthetic:500", "--steps", 2, "--batch", 6, "--workers", 3,
+                 "--lanes", ",".join(lanes), "--simd", simd, "--threads", threads, "-o", paths[-1], cwd=tmp_path)
+    for path in paths[1:]:
+        assert assert_same_run(paths[0], path) > 50
+    with h5py.File(paths[0], "r") as file:
+        reduced = np.array([b"all_reduce" in op for op in file["sites/op"][()]])
+        assert reduced.sum() >= 20, "two sites per gradient"
+        hashes = {lane: file["lanes"][lane]["bits_hash"][()][:, reduced] for lane in file["lanes"]}
+    for a in lanes[2:]:
+        for b in lanes[2:]:
+            assert a == b or not np.array_equal(hashes[a], hashes[b]), (a, b)
+
+
+def test_one_worker_is_none(lockstep, tmp_path):
+    """--workers 1 adds no site and changes no bit; --workers 2 does both."""
+    for name, words in {"none": [], "1": ["--workers", 1], "2": ["--workers", 2]}.items():
+        lockstep("replay", "lenet", "--data", "synthetic:500", "--steps", 2, "--batch", 4,
+                 "--lanes", FEW_LANES + ",fp64,twin", *words, "-o", tmp_path / f"{name}.h5")
+    assert assert_same_run(tmp_path / "none.h5", tmp_path / "1.h5") > 50
+    with pytest.raises(AssertionError):
+        assert_same_run(tmp_path / "1.h5", tmp_path / "2.h5")
 
 
 def test_another_seed_differs(lockstep, tmp_path):

@@ -73,6 +73,36 @@ TEST_CASE("replay: the batch is tried until it fits, and the step is that of the
   }
 }
 
+TEST_CASE("replay: what delayed scaling saw in the attempts that overflowed is forgotten") {
+  const std::string delayed =
+      "[scaling]\nkind = \"delayed\"\noperand = \"fp8_e4m3+saturate\"\n"
+      "grad_operand = \"fp8_e5m2+saturate\"\namax_history = 8\n";
+  RunOptions options =
+      small_run({"fp32", write_policy("replays_delayed",
+                                      kFp16 + "init_scale = 1099511627776\nreplay = true\n" +
+                                          delayed)},
+                3);
+  Recorder replayed, direct;
+  const RunState end = run(options, replayed);
+  const LaneStep& first = replayed.steps[0].lanes[1];
+  REQUIRE(first.attempts > 3);
+  REQUIRE_FALSE(first.scalers.at(0).skipped);
+  // A lane that begins with the scale that fitted has seen those amaxes and no others.
+  const std::string scale = std::to_string(first.scalers.at(0).scale);
+  options.lanes = {"fp32",
+                   write_policy("fits_delayed", kFp16 + "init_scale = " + scale + "\n" + delayed)};
+  const RunState expected = run(options, direct);
+  check_same_tensors(end.lanes[1], expected.lanes[1]);
+  int histories = 0;
+  for (const auto& [name, tensor] : end.lanes[1].tensors) {
+    if (!name.starts_with("scaling/")) continue;
+    ++histories;
+    CHECK(tensor.as<float>()[1] == 3);  // one amax per step, however many attempts it took
+  }
+  CHECK(histories >= 6);
+  for (size_t s = 0; s < 3; ++s) CHECK(check_same_step(replayed.steps[s], direct.steps[s]) > 50);
+}
+
 TEST_CASE("replay: at the limit the step is skipped") {
   const std::string policy = write_policy(
       "replays_twice", kFp16 + "init_scale = 1099511627776\nreplay = true\nreplay_limit = 3\n");

@@ -1,6 +1,8 @@
 // Every preset as a lane: two steps of lenet, and what stays between steps is in the formats the
-// preset says, batch norms that are kept in FP32 included.
+// preset says, batch norms that are kept in FP32 included; none of them does nothing.
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "emulation/rounding.h"
 #include "src/graph/policy.h"
@@ -61,6 +63,70 @@ TEST_CASE("presets: every one trains, and keeps its weights in its formats") {
   const double wide = first_loss("apex-o3:1"), narrow = first_loss("half:1");
   CHECK(wide != narrow);
   CHECK(round_to_format(wide, fp16, Rounding::kNearestEven) == narrow);
+}
+
+// Presets that are another one bit for bit on lenet, and why.
+const std::map<std::string, std::pair<std::string, std::string>> kSameOnLenet = {
+    {"apex-o0:1", {"fp32", "O0 is FP32 training"}},
+    {"torch-autocast-fp16:2.12", {"torch-autocast-fp16:2.11", "2.12 moved rms_norm alone"}},
+    {"torch-autocast-bf16:2.12", {"torch-autocast-bf16:2.11", "2.12 moved rms_norm alone"}},
+};
+
+// What a lane recorded over a run: the hash of every site, step by step, and its last tensors.
+struct Recorded {
+  std::vector<uint64_t> hashes;
+  std::vector<double> losses;
+  std::map<std::string, Tensor> tensors;
+
+  bool same_bits(const Recorded& other) const {
+    // The bits of a site that only one of the two lanes has differ, too: it has no hash there.
+    if (hashes != other.hashes || losses != other.losses) return false;
+    if (tensors.size() != other.tensors.size()) return false;
+    return std::ranges::all_of(tensors, [&](const auto& item) {
+      const auto found = other.tensors.find(item.first);
+      return found != other.tensors.end() && item.second.same_bits(found->second);
+    });
+  }
+};
+
+TEST_CASE("presets: each but those declared the same differs from FP32 and from what it extends") {
+  std::vector<std::string> lanes = {"fp32"};
+  for (const Policy& preset : presets()) {
+    if (preset.name != "fp32") lanes.push_back(preset.label());
+  }
+  RunOptions options = small_run(lanes, 2);
+  options.model = "lenet";
+  Recorder recorder;
+  const RunState end = run(options, recorder);
+  std::map<std::string, Recorded> recorded;
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    Recorded& lane = recorded[lanes[i]];
+    lane.tensors = end.lanes[i].tensors;
+    for (const StepRecord& step : recorder.steps) {
+      lane.losses.push_back(step.lanes[i].loss);
+      for (const SiteRecord& site : step.lanes[i].sites) {
+        lane.hashes.push_back(site.measured ? site.stats.bits_hash : 0);
+      }
+    }
+  }
+  size_t same = 0, compared = 0;
+  for (const Policy& preset : presets()) {
+    if (preset.name == "fp32") continue;
+    const std::string label = preset.label();
+    std::vector<std::string> others = {"fp32"};
+    if (!preset.extends.empty()) others.push_back(preset.extends);
+    for (const std::string& other : others) {
+      CAPTURE(label);
+      CAPTURE(other);
+      const auto declared = kSameOnLenet.find(label);
+      const bool is_same = declared != kSameOnLenet.end() && declared->second.first == other;
+      CHECK(recorded.at(label).same_bits(recorded.at(other)) == is_same);
+      same += is_same;
+      ++compared;
+    }
+  }
+  CHECK(same == kSameOnLenet.size());
+  CHECK(compared > presets().size());
 }
 
 }  // namespace
