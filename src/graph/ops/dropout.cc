@@ -38,14 +38,25 @@ void make_mask(const OpCall& call) {
   }
 }
 
+// 1 / (1 - p) in the op's arithmetic; with `rounded_scale` in the output's format first.
+template <typename T>
+T scale_of(const OpCall& call) {
+  T scale = dropout_scale<T>(dropped_share(call.node));
+  if (call.inner.format != nullptr && bool_attribute(call.node, "rounded_scale", false)) {
+    quantize<T>(std::span<const T>(&scale, 1), std::span<T>(&scale, 1), {call.inner.format},
+                nullptr);
+  }
+  return scale;
+}
+
 void run_dropout(const OpCall& call) {
   make_mask(call);
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> storage;
     const int32_t* mask = expand(static_cast<const int32_t*>(output<int32_t>(call, 1)),
                                  output_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
@@ -67,8 +78,8 @@ void run_backward(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask =
         expand(input<int32_t>(call, 1), input_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
@@ -78,11 +89,12 @@ std::vector<OpDef> dropout_ops() {
   return {
       {.name = "dropout",
        .help = "y, mask: y = x mask / (1 - p); operands x, mask? (0 or 1, may be broadcast), else "
-               "drawn from (seed, step, node); x itself where training is false or p is 0",
+               "drawn from (seed, step, node); x itself where training is false or p is 0; "
+               "rounded_scale: 1 / (1 - p) is rounded to y's format first, as on torch's CPU",
        .source = "torch.nn.functional.dropout; CUDA autocast: not listed, runs in its input's type",
        .min_inputs = 1,
        .max_inputs = 2,
-       .attributes = {"p", "training"},
+       .attributes = {"p", "training", "rounded_scale"},
        .infer = infer_dropout,
        .vjp = dropout_vjp,
        .run = run_dropout,
@@ -92,7 +104,7 @@ std::vector<OpDef> dropout_ops() {
        .source = "chain rule of dropout",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"p", "training"},
+       .attributes = {"p", "training", "rounded_scale"},
        .infer = infer_backward,
        .run = run_backward},
   };
