@@ -43,9 +43,9 @@ struct LaneReport {
   double seconds = 0;  // of the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;
-  std::vector<int64_t> skips;         // the steps
-  std::vector<ScalerReport> scalers;  // at least one
-  bool has_scaler = false;            // some scale moved or is not 1
+  std::vector<int64_t> skips;               // the steps
+  std::vector<ScalerReport> scalers;        // at least one
+  bool has_scaler = false;                  // some scale moved or is not 1
   int64_t nonfinite_loss_at = -1;           // first step whose loss is NaN or infinite, -1: none
   std::vector<LayerHealth> health;          // of the steps before that one
   uint64_t repeated_attempts = 0;           // batches tried again with another loss scale

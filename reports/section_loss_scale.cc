@@ -1,5 +1,5 @@
-// Section 7: every step the loss scale moved or a step was skipped, and the site that caused it; for
-// each scaler by itself.
+// Section 7: every step the loss scale moved or a step was skipped, and the site that caused it;
+// for each scaler by itself.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -74,10 +74,10 @@ Blocks loss_scale_section(const Report& report) {
   for (const LaneReport& lane : report.lanes) {
     if (!lane.has_scaler) continue;
     if (lane.scalers.size() > 1) {
-      out.push_back(paragraph(
-          fmt::format("{}: {} scalers, one per loss; {} of {} skipped, for any of them.",
-                      lane.info.name, lane.scalers.size(), lane.skips.size(),
-                      counted(static_cast<uint64_t>(report.steps), "step"))));
+      out.push_back(
+          paragraph(fmt::format("{}: {} scalers, one per loss; {} of {} skipped, for any of them.",
+                                lane.info.name, lane.scalers.size(), lane.skips.size(),
+                                counted(static_cast<uint64_t>(report.steps), "step"))));
     }
     for (const ScalerReport& scaler : lane.scalers) {
       out.push_back(paragraph(summary_of(report, lane, scaler)));

@@ -35,10 +35,10 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
   const ModelSizes sizes = complete_sizes(model, args.sizes);
   const auto data = open_data_set(spec, data_request(model, sizes, /*seed=*/1));
-  const Graph forward = model.build(
-      {args.batch, data->image_shape(), data->class_count(), sizes}, /*training=*/true);
-  const Graph step = args.backward == kBackwardPerLoss ? differentiate_per_loss(forward)
-                                                       : differentiate(forward);
+  const Graph forward =
+      model.build({args.batch, data->image_shape(), data->class_count(), sizes}, /*training=*/true);
+  const Graph step =
+      args.backward == kBackwardPerLoss ? differentiate_per_loss(forward) : differentiate(forward);
   const SiteTable sites = make_sites(step, kOptimizerStates);
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);

@@ -163,8 +163,9 @@ class Differentiation {
       if (builder.output_gradient(node, i).empty()) continue;
       reached = true;
       if (i < static_cast<size_t>(op.differentiable_outputs)) continue;
-      throw InputError("node '" + node.id + "' (" + node.op + "): no gradient flows through output " +
-                       std::to_string(i) + ", but the loss depends on it");
+      throw InputError("node '" + node.id + "' (" + node.op +
+                       "): no gradient flows through output " + std::to_string(i) +
+                       ", but the loss depends on it");
     }
     if (reached && !op.vjp) {
       throw InputError("node '" + node.id + "' (" + node.op +
@@ -211,8 +212,9 @@ Graph differentiate_per_loss(const Graph& forward) {
   std::vector<std::string> parts = addends(forward, forward.loss, terms);
   std::ranges::sort(parts);
   if (names.size() < 2 || !std::ranges::equal(parts, terms)) {
-    throw InputError(work.who() + ": a backward pass per loss needs a loss that is the sum of two or "
-                                  "more named losses (outputs loss/NAME), named here: " +
+    throw InputError(work.who() +
+                         ": a backward pass per loss needs a loss that is the sum of two or "
+                         "more named losses (outputs loss/NAME), named here: " +
                          (names.empty() ? "none" : join(names, ", ")),
                      "one backward pass for the whole loss (--backward joint)");
   }

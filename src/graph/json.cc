@@ -116,8 +116,8 @@ std::string to_json(const Graph& graph) {
   if (!graph.passes.empty()) {
     text += ",\n\"passes\":" + lines(graph.passes, [](const BackwardPass& pass) {
               return "{\"name\":" + quoted(pass.name) + ",\"loss\":" + quoted(pass.loss) +
-                     ",\"seed\":" + quoted(pass.seed) +
-                     ",\"gradients\":" + object(pass.gradients) + "}";
+                     ",\"seed\":" + quoted(pass.seed) + ",\"gradients\":" + object(pass.gradients) +
+                     "}";
             });
   }
   return text + "}\n";

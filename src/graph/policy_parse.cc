@@ -476,11 +476,12 @@ class PolicyReader {
               [&](bool separate) { use.per_loss = separate; });
     if (use.per_loss.value_or(false) && use.clip_before_unscale) {
       const bool here = table.has("per_loss");
-      table.problem(here ? "per_loss" : "clip",
-                    std::string(here ? "= \"separate\" with clip = \"before_unscale\""
-                                     : "= \"before_unscale\" with per_loss = \"separate\"") +
-                        ": gradients of several scales never are one gradient that could be clipped",
-                    "per_loss = \"shared\", or clip = \"after_unscale\"");
+      table.problem(
+          here ? "per_loss" : "clip",
+          std::string(here ? "= \"separate\" with clip = \"before_unscale\""
+                           : "= \"before_unscale\" with per_loss = \"separate\"") +
+              ": gradients of several scales never are one gradient that could be clipped",
+          "per_loss = \"shared\", or clip = \"after_unscale\"");
     }
     if (scaler == nullptr) return;
     const std::string kind = "kind is " + std::string(scaler->name);

@@ -162,8 +162,8 @@ class SiteMaker {
     const std::string layer = layer_of_parameter(parameter);
     Shape gathered = parameter.type.shape;
     gathered.insert(gathered.begin(), workers);
-    Site& entering =
-        add(layer, "all_reduce", Role::kGradWeight, Point::kOperand, gathered, node, index, gradient);
+    Site& entering = add(layer, "all_reduce", Role::kGradWeight, Point::kOperand, gathered, node,
+                         index, gradient);
     const auto producer = output_site_.find(gradient);
     if (producer != output_site_.end()) entering.feeds = {producer->second};
     entering.scaled = true;

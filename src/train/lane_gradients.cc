@@ -1,5 +1,5 @@
-// A lane's gradients on their way to the optimizer: sums over micro-batches, workers and losses, the
-// look for what is not finite, unscaling and clipping.
+// A lane's gradients on their way to the optimizer: sums over micro-batches, workers and losses,
+// the look for what is not finite, unscaling and clipping.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -24,7 +24,8 @@ bool Lane::keeps_gradients() const {
 // Losses of one scale add up as they come, in p.grad. With a scale each, every one is unscaled
 // first; and workers exchange every loss's gradients when its pass is over.
 bool Lane::parts_losses() const {
-  return context_.step_graph->passes.size() > 1 && (separates_losses() || context_.options->workers > 1);
+  return context_.step_graph->passes.size() > 1 &&
+         (separates_losses() || context_.options->workers > 1);
 }
 
 void Lane::make_sums(ParameterState& p) const {
@@ -81,8 +82,8 @@ void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
 // stay scaled, as in p.grad.
 void Lane::add_up_losses() {
   for (ParameterState& p : parameters_) {
-    const Format* format = separates_losses() && !p.master.empty() ? description_.policy.master
-                                                                   : p.format;
+    const Format* format =
+        separates_losses() && !p.master.empty() ? description_.policy.master : p.format;
     bool begun = false;
     const auto add = [&]<typename T>(T, size_t pass) {
       const Tensor& from = p.of_losses[pass];

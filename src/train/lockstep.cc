@@ -129,9 +129,10 @@ void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& 
 void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
   for (const LaneDescription& lane : lanes) {
     if (!lane.policy.loss_scale_use.per_loss.value_or(false)) continue;
-    problems.add("lane '" + lane.name +
-                     "': [loss_scale] per_loss = \"separate\" with one backward pass for all losses",
-                 "--backward per-loss, or leave per_loss out");
+    problems.add(
+        "lane '" + lane.name +
+            "': [loss_scale] per_loss = \"separate\" with one backward pass for all losses",
+        "--backward per-loss, or leave per_loss out");
   }
 }
 

@@ -36,8 +36,8 @@ struct RunOptions {
   std::string data;                           // "" = the model's default
   std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", "twin"
   int64_t steps = 200, batch = 64;
-  int64_t accumulate = 1;  // micro-batches of `batch` examples merged into one step
-  int64_t workers = 1;     // data parallel: each has an equal part of every batch
+  int64_t accumulate = 1;          // micro-batches of `batch` examples merged into one step
+  int64_t workers = 1;             // data parallel: each has an equal part of every batch
   bool backward_per_loss = false;  // a backward pass for every named loss, instead of one for all
   OptimizerSpec optimizer{"sgd", {}};
   ScheduleSpec schedule{"constant", {}};

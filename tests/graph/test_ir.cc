@@ -119,7 +119,8 @@ TEST_CASE("validate: a good graph passes, every kind of fault is named") {
   check([](Graph& g) { g.nodes[0].gradient_of = {"in0"}; }, "has gradient_of but no forward_node");
   check([](Graph& g) { g.nodes.back().pass = 1; }, "backward pass 1, the graph has 1");
   const auto add_pass = [](Graph& g) -> BackwardPass& {
-    return g.passes.emplace_back(BackwardPass{"all", g.loss, std::string(kLossSeedId), g.gradients});
+    return g.passes.emplace_back(
+        BackwardPass{"all", g.loss, std::string(kLossSeedId), g.gradients});
   };
   check([&](Graph& g) { add_pass(g).loss = "n5"; }, "backward pass 'all': loss 'n5': must be a");
   check([&](Graph& g) { add_pass(g).seed = "in0"; }, "seed 'in0': must be named seed:<LOSS>");

@@ -211,7 +211,8 @@ TEST_CASE("a pass per loss: every pass has an all-reduce of its own, the update 
     reduced.push_back(table.find_all_reduce("trunk.weight", Point::kOutput, pass));
     REQUIRE(entering >= 0);
     REQUIRE(reduced.back() > entering);
-    const std::string& gradient = step.passes[static_cast<size_t>(pass)].gradients.at("trunk.weight");
+    const std::string& gradient =
+        step.passes[static_cast<size_t>(pass)].gradients.at("trunk.weight");
     CHECK(table.sites[static_cast<size_t>(entering)].value == gradient);
     CHECK(table.sites[static_cast<size_t>(entering)].scaled);
   }

@@ -172,7 +172,8 @@ TEST_CASE("a lane whose groups skip by themselves has a column for each behind t
   }
 }
 
-TEST_CASE("a lane with a scaler per loss names them, and has a column for each before the groups'") {
+TEST_CASE(
+    "a lane with a scaler per loss names them, and has a column for each before the groups'") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   SyntheticRun run(2 * kSkipEvery);

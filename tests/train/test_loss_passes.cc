@@ -98,8 +98,9 @@ TEST_CASE("in FP64 a pass per loss takes the steps of the whole loss's pass, to 
 
 // Scales are powers of two and nothing leaves FP32's range: every lane takes the reference's steps.
 TEST_CASE("shared or separate, micro-batches, workers: in FP32 the scales change no weight") {
-  const std::string kind = "[loss_scale]\nkind = \"torch-dynamic\"\ninit_scale = 1024\n"
-                           "growth_interval = 2\n";
+  const std::string kind =
+      "[loss_scale]\nkind = \"torch-dynamic\"\ninit_scale = 1024\n"
+      "growth_interval = 2\n";
   const std::string shared = write_policy("losses_shared", kind);
   const std::string separate = write_policy("losses_separate", kind + "per_loss = \"separate\"\n");
   for (const auto& [accumulate, workers] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
@@ -140,11 +141,12 @@ TEST_CASE("shared or separate, micro-batches, workers: in FP32 the scales change
 // clean steps of it), with lr = 0, so that every step has the first one's gradients: the heads' fit
 // into FP16 up to scales of 2^24 (box) and 2^16 (class). The step is skipped while any overflows.
 TEST_CASE("apex: golden trajectories of a scaler per loss") {
-  const std::string apex = "[loss_scale]\nkind = \"apex\"\ninit_scale = 268435456\n"
-                           "growth_interval = 4\nmax_scale = inf\n";
+  const std::string apex =
+      "[loss_scale]\nkind = \"apex\"\ninit_scale = 268435456\n"
+      "growth_interval = 4\nmax_scale = inf\n";
   const std::string own = write_policy("apex_own", apex + kHeadsOverflow);
-  const std::string shared = write_policy("apex_shared", apex + "per_loss = \"shared\"\n" +
-                                                             kHeadsOverflow);
+  const std::string shared =
+      write_policy("apex_shared", apex + "per_loss = \"shared\"\n" + kHeadsOverflow);
   RunOptions options = detector_run({"fp32", own, shared}, 18);
   options.batch = 40;  // all training images: every step has the same batch
   options.optimizer.values = {{"lr", 0}};
@@ -178,8 +180,10 @@ TEST_CASE("apex: golden trajectories of a scaler per loss") {
 TEST_CASE("a loss's culprit is looked for on its own way, forward and back") {
   // The box loss scales beyond FP32 in its own pass; the class loss has a head of FP16 gradients.
   const std::string policy =
-      write_policy("culprits", "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
-                               "init_scale = 1073741824\n" + kClassOverflows);
+      write_policy("culprits",
+                   "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
+                   "init_scale = 1073741824\n" +
+                       kClassOverflows);
   LockstepRun lockstep_run(detector_run({"fp32", policy}, 1));
   const Graph graph = *lockstep_run.description().step_graph;
   const SiteTable sites = *lockstep_run.description().sites;
@@ -215,9 +219,11 @@ TEST_CASE("a loss's culprit is looked for on its own way, forward and back") {
 }
 
 TEST_CASE("skip = group with a scaler per loss: as several optimizers, each under both scalers") {
-  const std::string policy = write_policy(
-      "losses_by_group", "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
-                         "init_scale = 1073741824\nskip = \"group\"\n" + kClassOverflows);
+  const std::string policy =
+      write_policy("losses_by_group",
+                   "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
+                   "init_scale = 1073741824\nskip = \"group\"\n" +
+                       kClassOverflows);
   RunOptions options = detector_run({"fp32", policy}, 1);
   options.groups = {{"head.*.class", options.optimizer}};
   const RunState start = LockstepRun(options).state();
@@ -258,9 +264,10 @@ TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, share
   const Batch batch = {{"large", Tensor::from<float>({1}, {0.5f})},
                        {"small", Tensor::from<float>({1}, {0x1p-13f})}};
   const auto master_after = [&](const std::string& per_loss) {
-    const std::string policy =
-        write_policy("meets_" + per_loss, "extends = \"apex-o2:1\"\n[loss_scale]\n"
-                                          "init_scale = 64\nper_loss = \"" + per_loss + "\"\n");
+    const std::string policy = write_policy("meets_" + per_loss,
+                                            "extends = \"apex-o2:1\"\n[loss_scale]\n"
+                                            "init_scale = 64\nper_loss = \"" +
+                                                per_loss + "\"\n");
     Lane lane(context, describe_lane(policy), {{"w", Tensor::from<float>({1}, {0})}});
     LaneStep record;
     record.sites.resize(sites.sites.size());
@@ -278,9 +285,11 @@ TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, share
 }
 
 TEST_CASE("replay: only the scaler that overflowed moves between attempts") {
-  const std::string policy = write_policy(
-      "losses_replay", "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
-                       "init_scale = 1073741824\nreplay = true\n" + kClassOverflows);
+  const std::string policy =
+      write_policy("losses_replay",
+                   "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
+                   "init_scale = 1073741824\nreplay = true\n" +
+                       kClassOverflows);
   Recorder recorder;
   const RunState end = run(detector_run({"fp32", policy}, 1), recorder);
   const LaneStep& step = recorder.steps[0].lanes[1];
@@ -293,9 +302,10 @@ TEST_CASE("replay: only the scaler that overflowed moves between attempts") {
 }
 
 TEST_CASE("clipping: the norm is of the losses' sum, each unscaled by its own scale") {
-  const std::string policy = write_policy(
-      "losses_clip", "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
-                     "init_scale = 1024\n");
+  const std::string policy =
+      write_policy("losses_clip",
+                   "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
+                   "init_scale = 1024\n");
   RunOptions options = detector_run({"fp32", policy}, 2);
   options.clip_norm = 0.01;
   Recorder recorder;
@@ -308,9 +318,9 @@ TEST_CASE("clipping: the norm is of the losses' sum, each unscaled by its own sc
 
 TEST_CASE("a run with a scaler per loss that was stopped goes on as if it had not been") {
   for (const LaneMode mode : {LaneMode::kFree, LaneMode::kSynced}) {
-    const std::string policy =
-        write_policy("losses_resume", "extends = \"apex-o1:1\"\n[loss_scale]\n"
-                                      "init_scale = 16777216\ngrowth_interval = 2\n");
+    const std::string policy = write_policy("losses_resume",
+                                            "extends = \"apex-o1:1\"\n[loss_scale]\n"
+                                            "init_scale = 16777216\ngrowth_interval = 2\n");
     RunOptions options = detector_run({"fp32", policy}, 10);
     options.mode = mode;
     Recorder whole, before, after;
@@ -335,9 +345,9 @@ TEST_CASE("refused: separate scalers with one backward pass, passes of one loss"
       "losses_refused", "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n");
   RunOptions options = detector_run({"fp32", policy}, 1);
   options.backward_per_loss = false;
-  CHECK_THROWS_WITH_AS(LockstepRun{options},
-                       doctest::Contains("with one backward pass for all losses; --backward per-loss"),
-                       InputError);
+  CHECK_THROWS_WITH_AS(
+      LockstepRun{options},
+      doctest::Contains("with one backward pass for all losses; --backward per-loss"), InputError);
   options = small_run({"fp32"}, 1);
   options.backward_per_loss = true;
   CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("named here: none"), InputError);

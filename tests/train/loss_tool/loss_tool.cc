@@ -57,7 +57,8 @@ void write_weights(const Graph& graph, const LaneState& state, const std::string
   for (const Parameter& p : graph.parameters) {
     const Tensor& weight = state.tensors.at("weight/" + p.name);
     std::ofstream file(fmt::format("{}/w_{}.{}", folder, p.name, step), std::ios::binary);
-    file.write(static_cast<const char*>(weight.raw()), static_cast<std::streamsize>(weight.bytes()));
+    file.write(static_cast<const char*>(weight.raw()),
+               static_cast<std::streamsize>(weight.bytes()));
   }
 }
 
