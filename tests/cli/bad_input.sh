@@ -54,6 +54,10 @@ errs "steps 0"
 errs "batch 0"
 expect 2 replay -o bad.h5
 errs "MODEL"
+expect 2 explain lenet --policy fp32 --backward per-loss
+errs "named here: none"
+expect 2 replay detector --backward each -o never.h5
+errs "joint"
 expect 2 explain lenet --policy torch-autocast-fp61
 errs "did you mean"
 expect 2 round 1.0 --format fp61

@@ -19,6 +19,7 @@ TEST_CASE("every option survives the way through JSON and is compared") {
       [](RunOptions& o) { o.batch = 3; },
       [](RunOptions& o) { o.accumulate = 4; },
       [](RunOptions& o) { o.workers = 4; },
+      [](RunOptions& o) { o.backward_per_loss = true; },
       [](RunOptions& o) { o.optimizer.values["lr"] = 0.1 + 0.2; },
       [](RunOptions& o) { o.optimizer.values["momentum"] = 0; },
       [](RunOptions& o) { o.optimizer.values["nesterov"] = 1; },

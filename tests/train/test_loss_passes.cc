@@ -163,9 +163,19 @@ TEST_CASE("apex: golden trajectories of a scaler per loss") {
   CHECK(trajectory(recorder, 1, 0) == box);
   CHECK(trajectory(recorder, 1, 1) == of_class);
   CHECK(trajectory(recorder, 2, 0) == of_class);  // any overflow is the shared scaler's
+  const Graph& graph = *lockstep_run.description().step_graph;
+  const SiteTable& sites = *lockstep_run.description().sites;
   int64_t clean = 0;
   for (const StepRecord& step : recorder.steps) {
     const auto& scalers = step.lanes[1].scalers;
+    for (const Site& site : sites.sites) {  // what a site carries is its own pass's scale
+      const SiteRecord& record = step.lanes[1].sites[site.id];
+      if (!site.scaled || !record.measured) continue;
+      const auto pass = static_cast<size_t>(graph.node(site.node).pass);
+      if (record.scale == scalers[pass].scale) continue;
+      CAPTURE(site.label());
+      CHECK(record.scale == scalers[pass].scale);
+    }
     REQUIRE(scalers.size() == 2);
     const bool any = scalers[0].found_inf || scalers[1].found_inf;
     CHECK(scalers[0].skipped == any);
@@ -178,25 +188,31 @@ TEST_CASE("apex: golden trajectories of a scaler per loss") {
 }
 
 TEST_CASE("a loss's culprit is looked for on its own way, forward and back") {
-  // The box loss scales beyond FP32 in its own pass; the class loss has a head of FP16 gradients.
-  const std::string policy =
-      write_policy("culprits",
-                   "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
-                   "init_scale = 1073741824\n" +
-                       kClassOverflows);
-  LockstepRun lockstep_run(detector_run({"fp32", policy}, 1));
+  const std::string scaler =
+      "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
+      "init_scale = 1073741824\n";
+  const std::string one = write_policy("culprit_class", scaler + kClassOverflows);
+  const std::string both = write_policy("culprits", scaler + kHeadsOverflow);
+  LockstepRun lockstep_run(detector_run({"fp32", one, both}, 1));
   const Graph graph = *lockstep_run.description().step_graph;
   const SiteTable sites = *lockstep_run.description().sites;
   Recorder recorder;
   run(lockstep_run, recorder);
-  const auto& scalers = recorder.steps[0].lanes[1].scalers;
-  CHECK_FALSE(scalers[0].found_inf);  // box
-  CHECK(scalers[0].culprit_site == -1);
-  CHECK(scalers[0].skipped);
-  REQUIRE(scalers[1].found_inf);
-  const Site& site = sites.sites[static_cast<size_t>(scalers[1].culprit_site)];
-  CHECK(site.layer.ends_with(".class"));
-  CHECK(graph.node(site.node).pass == 1);
+  for (const size_t lane : {1, 2}) {
+    const auto& scalers = recorder.steps[0].lanes[lane].scalers;
+    CHECK(scalers[0].found_inf == (lane == 2));  // box
+    CHECK(scalers[0].skipped);
+    CHECK(scalers[1].found_inf);
+    for (size_t pass = 0; pass < 2; ++pass) {
+      if (!scalers[pass].found_inf) {
+        CHECK(scalers[pass].culprit_site == -1);
+        continue;
+      }
+      const Site& site = sites.sites[static_cast<size_t>(scalers[pass].culprit_site)];
+      CHECK(site.layer.ends_with(pass == 0 ? ".box" : ".class"));
+      CHECK(graph.node(site.node).pass == static_cast<int>(pass));
+    }
+  }
 
   const auto of_pass = sites_of_passes(graph, sites);
   REQUIRE(of_pass.size() == 2);
