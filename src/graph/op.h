@@ -50,6 +50,7 @@ struct OpCall {
   // For what an op rounds between its own parts (a hidden state from one time step to the next):
   // the rounding of output 0. Without a format: the container's own, nothing to round.
   QuantizeSpec inner = {};
+  bool rounds_dropout_scale = false;  // dropout's 1 / (1 - p) to the format of `inner`, too
   // Where not null: some outputs of the sums of products are summed again, exactly (not in the
   // truth lane, whose products are not exact in double).
   AccumulatorHealth* health = nullptr;

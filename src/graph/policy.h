@@ -92,6 +92,9 @@ struct Policy {
   const Format* low = nullptr;
   std::map<std::string, CastClass> op_class;  // the policy's own lists
   std::optional<CastClass> unlisted;          // class of ops on no list; absent: the op's own row
+  // Dropout's 1 / (1 - p) is rounded to its operand's format before it multiplies, as a mask that
+  // is a tensor of that format makes it; else it is an FP32 number.
+  bool rounds_dropout_scale = false;
 
   // [gemm]: operands of sums of products are rounded to this (TF32), results stay as they are.
   const Format* gemm_operand = nullptr;

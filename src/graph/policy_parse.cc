@@ -34,6 +34,14 @@ constexpr std::array kOpLists = {
 // Switches off a key that the extended policy sets.
 constexpr std::string_view kNone = "none";
 
+// Reads one of two words; whether it is the other one, not the normal one.
+auto one_of(const std::string& normal, const std::string& other) {
+  return [normal, other](const std::string& name) {
+    if (name == normal || name == other) return name == other;
+    throw InputError("'" + name + "': must be " + normal + " or " + other);
+  };
+}
+
 bool is_glob(std::string_view text) {
   return text.find_first_of("*?") != std::string_view::npos;
 }
@@ -233,6 +241,8 @@ class PolicyReader {
           throw InputError("unknown class of ops", did_you_mean(name, keys));
         },
         [&](CastClass found) { policy_.unlisted = found; });
+    read_name(table, "dropout_scale", one_of("fp32", "operand"),
+              [&](bool rounded) { policy_.rounds_dropout_scale = rounded; });
     OpNames names = OpNames::kTorch;
     read_name(table, "names", find_op_names, [&](OpNames found) { names = found; });
     std::map<std::string, std::string_view> listed;  // op -> list it stands in, in this file
@@ -359,17 +369,11 @@ class PolicyReader {
   void read_all_reduce(TomlTable& table) {
     AllReduce& reduce = policy_.all_reduce;
     read_format(table, "format", reduce.format, /*none_allowed=*/true);
-    const auto one_of = [](const std::string& first, const std::string& second) {
-      return [first, second](const std::string& name) {
-        if (name == first || name == second) return name == first;
-        throw InputError("'" + name + "': must be " + first + " or " + second);
-      };
-    };
-    read_name(table, "order", one_of("ring", "tree"), [&](bool ring) {
-      reduce.order = ring ? AllReduce::Order::kRing : AllReduce::Order::kTree;
+    read_name(table, "order", one_of("ring", "tree"), [&](bool tree) {
+      reduce.order = tree ? AllReduce::Order::kTree : AllReduce::Order::kRing;
     });
     read_name(table, "divide", one_of("before", "after"),
-              [&](bool before) { reduce.divides_before = before; });
+              [&](bool after) { reduce.divides_before = !after; });
     table.finish();
   }
 
@@ -462,12 +466,6 @@ class PolicyReader {
       }
       if (!use.replay) table.problem("replay_limit", "has no effect: replay is false");
     }
-    const auto one_of = [](const std::string& normal, const std::string& other) {
-      return [normal, other](const std::string& name) {
-        if (name == normal || name == other) return name == other;
-        throw InputError("'" + name + "': must be " + normal + " or " + other);
-      };
-    };
     read_name(table, "clip", one_of("after_unscale", "before_unscale"),
               [&](bool before) { use.clip_before_unscale = before; });
     read_name(table, "skip", one_of("step", "group"),

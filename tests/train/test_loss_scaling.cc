@@ -77,11 +77,10 @@ TEST_CASE("replay: what delayed scaling saw in the attempts that overflowed is f
   const std::string delayed =
       "[scaling]\nkind = \"delayed\"\noperand = \"fp8_e4m3+saturate\"\n"
       "grad_operand = \"fp8_e5m2+saturate\"\namax_history = 8\n";
-  RunOptions options =
-      small_run({"fp32", write_policy("replays_delayed",
-                                      kFp16 + "init_scale = 1099511627776\nreplay = true\n" +
-                                          delayed)},
-                3);
+  RunOptions options = small_run(
+      {"fp32", write_policy("replays_delayed",
+                            kFp16 + "init_scale = 1099511627776\nreplay = true\n" + delayed)},
+      3);
   Recorder replayed, direct;
   const RunState end = run(options, replayed);
   const LaneStep& first = replayed.steps[0].lanes[1];

@@ -1,4 +1,5 @@
 // dropout: y = x mask / (1 - p), with a mask that is given (a capture's) or drawn here.
+#include "emulation/rounding.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/inner_op.h"
 
@@ -38,14 +39,24 @@ void make_mask(const OpCall& call) {
   }
 }
 
+// torch's CPU divides a mask of the operand's type by 1 - p and multiplies by it; CUDA's fused
+// kernel multiplies by an FP32 number.
+template <typename T>
+T kept_scale(const OpCall& call) {
+  const T scale = dropout_scale<T>(dropped_share(call.node));
+  if (!call.rounds_dropout_scale || call.inner.format == nullptr) return scale;
+  return static_cast<T>(
+      round_to_format(static_cast<double>(scale), *call.inner.format, Rounding::kNearestEven));
+}
+
 void run_dropout(const OpCall& call) {
   make_mask(call);
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> storage;
     const int32_t* mask = expand(static_cast<const int32_t*>(output<int32_t>(call, 1)),
                                  output_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, kept_scale<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
@@ -67,8 +78,8 @@ void run_backward(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask =
         expand(input<int32_t>(call, 1), input_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, kept_scale<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
