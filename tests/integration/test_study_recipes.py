@@ -115,7 +115,9 @@ def model_rows(run, lanes):
     """The table of one model. Differences are printed in units in which the bound is readable: as they are."""
     fp32, twin = lanes["fp32"], lanes["twin"]
     bounds = {f: recipes.SIGMAS * recipes.noise(fp32[f], twin[f]) for f in recipes.FIGURES}
-    rows = [f"## {run.model}, {run.seeds} seeds", "", f"`{run.shown()}`", "",
+    count = len(fp32["loss"])
+    of = "" if count == run.seeds else f" of {run.seeds}: the table is not complete"
+    rows = [f"## {run.model}, seeds: {count}{of}", "", f"`{run.shown()}`", "",
             "fp32: " + "; ".join(f"{f} {np.mean(fp32[f]):.4f}, over seeds ± {np.std(fp32[f], ddof=1):.4f}, "
                                  f"bound {bounds[f]:.4f}" for f in recipes.FIGURES)
             + f"; held-out accuracy {100 * np.mean(fp32['accuracy']):.1f} %.", "",
