@@ -164,10 +164,11 @@ def page(all_lanes):
     rows = [
         "# Recipes: which match FP32, measured beside the seed noise", "",
         "Written by `./dev study recipes`. Every preset, free-running, beside the `fp32` lane of the same run. Who "
-        "claims what, the figures and the", "bound were named before any run "
-        "(`tests/integration/recipes.py`); the options of the runs were chosen after pilots of `fp32`, `twin`,",
-        "`pure-bf16` and `nvfp4`: short enough for one CPU core, long enough that the `pure-bf16` of the pilots fell "
-        "behind on `gpt`.", "",
+        "claims what, the figures and the", "bound were named before these runs "
+        "(`tests/integration/recipes.py`), after pilots of `fp32`, `twin`, `pure-bf16` and `nvfp4`, by which the",
+        "options were chosen: short enough for one CPU core, long enough that `pure-bf16` fell behind on `gpt`. After "
+        "a trial of ten steps", "`mxnet-multi-precision` went from \"does not\" to \"neither\": its source advises, and "
+        "denies nothing. Sources are cited as they are known; they", "were not read again for this table.", "",
         "d is lane minus `fp32`, seed by seed; ± is its standard deviation over seeds. A recipe matches on a model "
         f"when |mean d| ≤ {recipes.SIGMAS} √((s² of `fp32` +", "s² of `twin`) / n) for the training loss (mean over "
         "the last tenth of the steps) and the held-out loss, s over the n seeds, and no lane",
