@@ -1,7 +1,7 @@
 """Which recipes claim to train as FP32 does, by whose word, and how a run is judged against that.
 
-Named before any run of the study (test_study_recipes.py): the claims, the sources, the figures, the bound. The
-runs' options were chosen after pilots with fp32, twin, pure-bf16 and nvfp4 (docs/study/recipes.md says so).
+Named before the runs of the study (test_study_recipes.py) and after pilots with fp32, twin, pure-bf16 and nvfp4:
+the claims, the sources, the figures, the bound, and the runs' options (docs/study/recipes.md says how).
 
 The figures of a lane, one per seed:
     loss      mean training loss over the last tenth of the steps

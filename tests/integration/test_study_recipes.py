@@ -115,7 +115,9 @@ def model_rows(run, lanes):
     """The table of one model. Differences are printed in units in which the bound is readable: as they are."""
     fp32, twin = lanes["fp32"], lanes["twin"]
     bounds = {f: recipes.SIGMAS * recipes.noise(fp32[f], twin[f]) for f in recipes.FIGURES}
-    rows = [f"## {run.model}, {run.seeds} seeds", "", f"`{run.shown()}`", "",
+    count = len(fp32["loss"])
+    of = "" if count == run.seeds else f" of {run.seeds}: the table is not complete"
+    rows = [f"## {run.model}, seeds: {count}{of}", "", f"`{run.shown()}`", "",
             "fp32: " + "; ".join(f"{f} {np.mean(fp32[f]):.4f}, over seeds ± {np.std(fp32[f], ddof=1):.4f}, "
                                  f"bound {bounds[f]:.4f}" for f in recipes.FIGURES)
             + f"; held-out accuracy {100 * np.mean(fp32['accuracy']):.1f} %.", "",
@@ -162,10 +164,11 @@ def page(all_lanes):
     rows = [
         "# Recipes: which match FP32, measured beside the seed noise", "",
         "Written by `./dev study recipes`. Every preset, free-running, beside the `fp32` lane of the same run. Who "
-        "claims what, the figures and the", "bound were named before any run "
-        "(`tests/integration/recipes.py`); the options of the runs were chosen after pilots of `fp32`, `twin`,",
-        "`pure-bf16` and `nvfp4`: short enough for one CPU core, long enough that the `pure-bf16` of the pilots fell "
-        "behind on `gpt`.", "",
+        "claims what, the figures and the", "bound were named before these runs "
+        "(`tests/integration/recipes.py`), after pilots of `fp32`, `twin`, `pure-bf16` and `nvfp4`, by which the",
+        "options were chosen: short enough for one CPU core, long enough that `pure-bf16` fell behind on `gpt`. After "
+        "a trial of ten steps", "`mxnet-multi-precision` went from \"does not\" to \"neither\": its source advises, and "
+        "denies nothing. Sources are cited as they are known; they", "were not read again for this table.", "",
         "d is lane minus `fp32`, seed by seed; ± is its standard deviation over seeds. A recipe matches on a model "
         f"when |mean d| ≤ {recipes.SIGMAS} √((s² of `fp32` +", "s² of `twin`) / n) for the training loss (mean over "
         "the last tenth of the steps) and the held-out loss, s over the n seeds, and no lane",

@@ -14,8 +14,7 @@ the bound: PyTorch fails that against itself. Nothing else is loosened, and one 
 usual measure of chaos, is printed beside it. Switching oneDNN off is no floor: PyTorch's own BF16 convolutions
 round partial sums to BF16 in their gradients.
 
-Dropout is x mask / (1 - p) here. F.dropout on the CPU rounds 1 / (1 - p) itself to BF16 (1.1111 becomes
-1.1094), which Lockstep does not do: it makes the dropout of CUDA, whose scale is FP32.
+Dropout is F.dropout's x (mask / (1 - p)), whose factor 1 / (1 - p) is a BF16 number under autocast on the CPU.
 """
 
 import copy
@@ -38,6 +37,9 @@ class SeededMasks(twins.Masks):
     def __init__(self, p, seed):
         super().__init__(p, [])
         self.random, self.used = torch.Generator().manual_seed(seed), []
+
+    def apply(self, x, mask):
+        return x * mask.to(x.dtype).div(1 - self.p)
 
     def __call__(self, x):
         if self.p == 0:

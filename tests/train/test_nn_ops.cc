@@ -2,9 +2,13 @@
 // equal bits on every kernel set and thread count.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "emulation/quantize.h"
+#include "emulation/rounding.h"
 #include "src/core/parallel.h"
 #include "src/graph/autodiff.h"
+#include "src/graph/builder.h"
 #include "src/graph/hardware_policy.h"
 #include "src/graph/policy.h"
 #include "src/train/execute.h"
@@ -102,6 +106,40 @@ TEST_CASE("lstm and gru: states are rounded at every step, as a chain of single 
     const auto third = executor.value(output_id(single.nodes.front(), 1)).as<float>();
     const auto want = hidden.as<float>().subspan(8, 4);
     CHECK(std::equal(third.begin(), third.end(), want.begin()));
+  }
+}
+
+// 1 / 0.9 is 1.1111 in FP32, and 1.109375 in BF16, whose numbers stand 2^-7 apart there.
+TEST_CASE("dropout under BF16 autocast: its scale is FP32 on CUDA, BF16 on the CPU") {
+  GraphBuilder b("dropping");
+  const Value x = b.input("x", {{8, 16}});
+  const Value kept = b.dropout("drop", b.linear("fc", x, 64), 0.1);
+  b.set_loss(b.op("mse_loss", {kept, b.input("target", {{8, 64}})}, {}, "loss"));
+  const Graph step = differentiate(b.finish());
+  const auto find = [&](std::string_view op) -> const Node& {
+    return *std::ranges::find(step.nodes, op, &Node::op);
+  };
+  const Node &forward = find("dropout"), &backward = find("dropout_backward");
+  const Format& bf16 = find_format("bf16");
+  for (const auto& [lane, scale] : {std::pair{"torch-autocast-bf16:2.12", 1 / 0.9f},
+                                    {"torch-autocast-bf16-cpu:2.13", 1.109375f}}) {
+    CAPTURE(lane);
+    const auto values = run_under(step, lane);
+    const auto mask = values.at(output_id(forward, 1)).as<int32_t>();
+    int64_t dropped = 0, differ = 0;
+    for (const Node* node : {&forward, &backward}) {
+      const auto in = values.at(node->inputs[0]).as<float>();
+      const auto out = values.at(output_id(*node, 0)).as<float>();
+      REQUIRE(in.size() == 512);
+      for (size_t i = 0; i < in.size(); ++i) {
+        const auto read = static_cast<float>(round_to_format(in[i], bf16, Rounding::kNearestEven));
+        const float product = read * scale * static_cast<float>(mask[i]);
+        differ += out[i] != round_to_format(product, bf16, Rounding::kNearestEven);
+        dropped += mask[i] == 0;
+      }
+    }
+    CHECK(differ == 0);
+    CHECK(dropped > 0);
   }
 }
 
