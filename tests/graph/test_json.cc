@@ -175,7 +175,8 @@ TEST_CASE("refused: what is wrong is named with its place") {
   check("\"attrs\":{", "\"attrs\":{\"x\":[1,\"a\"],", "nodes[0].attrs.x: is [1,\"a\"], must be");
   check("\"src\":\"\"", "\"src\":\"\",\"autocast\":true",
         "nodes[0].autocast: is true, must be an object with 'enabled'");
-  check("\"src\":\"\"", "\"src\":\"\",\"nograd\":1", "nodes[0].nograd: is 1, must be true or false");
+  check("\"src\":\"\"", "\"src\":\"\",\"nograd\":1",
+        "nodes[0].nograd: is 1, must be true or false");
   check("\"requires_grad\":true", "\"requires_grad\":1", "params[0].requires_grad: is 1, must be");
   check("\"loss\":\"n6\"", "\"loss\":\"n60\"", "value 'n60' is not defined");  // by validate()
   CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON");

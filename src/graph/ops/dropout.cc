@@ -43,7 +43,8 @@ template <typename T>
 T scale_of(const OpCall& call) {
   T scale = dropout_scale<T>(dropped_share(call.node));
   if (call.inner.format != nullptr && bool_attribute(call.node, "rounded_scale", false)) {
-    quantize<T>(std::span<const T>(&scale, 1), std::span<T>(&scale, 1), {call.inner.format}, nullptr);
+    quantize<T>(std::span<const T>(&scale, 1), std::span<T>(&scale, 1), {call.inner.format},
+                nullptr);
   }
   return scale;
 }
@@ -54,8 +55,8 @@ void run_dropout(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask = expand(static_cast<const int32_t*>(output<int32_t>(call, 1)),
                                  output_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
@@ -77,8 +78,8 @@ void run_backward(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask =
         expand(input<int32_t>(call, 1), input_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
