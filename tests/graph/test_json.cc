@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
+#include "src/graph/lower.h"
 #include "tests/graph/example_graphs.h"
 
 namespace lockstep {
@@ -133,6 +134,39 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
+TEST_CASE("what a model says about regions comes back, and decides") {
+  Graph graph = testing::tiny_cnn();
+  graph.nodes[0].autocast = AutocastRegion::kOff;
+  graph.nodes[1].autocast = AutocastRegion::kOn;
+  graph.nodes[1].stat_exempt = true;
+  const Graph read = graph_from_json(to_json(graph));
+  CHECK(read.nodes[0].autocast == AutocastRegion::kOff);
+  CHECK(read.nodes[1].autocast == AutocastRegion::kOn);
+  CHECK(read.nodes[2].autocast == AutocastRegion::kUnsaid);
+  CHECK(read.nodes[1].stat_exempt);
+  CHECK(to_json(read) == to_json(graph));
+  // Off: the convolution follows its operands instead of the policy's list.
+  const auto format_of_first = [](const Graph& forward) {
+    const Graph step = differentiate(forward);
+    const SiteTable sites = make_sites(step, 0);
+    const Program program = lower(step, sites, find_policy("torch-autocast-bf16"));
+    for (const ProgramValue& value : program.values) {
+      if (value.graph_value == step.nodes[0].id) return std::string(value.format->name);
+    }
+    return std::string();
+  };
+  CHECK(format_of_first(testing::tiny_cnn()) == "bf16");
+  CHECK(format_of_first(graph) == "fp32");
+  // No gradient flows through a node under no_grad: what it alone reads has none.
+  CHECK(differentiate(graph).gradients.size() == graph.parameters.size());
+  graph.nodes[0].no_grad = true;
+  const Graph step = differentiate(graph_from_json(to_json(graph)));
+  for (const std::string& id : graph.nodes[0].inputs) {
+    if (id.starts_with("p:")) CHECK(!step.gradients.contains(id.substr(2)));
+  }
+  CHECK(!step.gradients.empty());
+}
+
 TEST_CASE("refused: what is wrong is named with its place") {
   const std::string good = to_json(testing::tiny_cnn());
   CHECK(refusal(good) == "");
@@ -148,9 +182,10 @@ TEST_CASE("refused: what is wrong is named with its place") {
   check("[2,1,4,4]", "[2,1,4.5,4]", "inputs[0].shape[2]: is 4.5, must be an integer");
   check("\"dtype\":\"i32\"", "\"dtype\":\"f16\"", "inputs[1].dtype: is 'f16', must be f32, i32");
   check("\"attrs\":{", "\"attrs\":{\"x\":[1,\"a\"],", "nodes[0].attrs.x: is [1,\"a\"], must be");
-  check("\"src\":\"\"", "\"src\":\"\",\"autocast\":{\"enabled\":false}",
-        "nodes[0].autocast: autocast regions are not supported yet");
-  check("\"src\":\"\"", "\"src\":\"\",\"nograd\":true", "nodes[0].nograd");
+  check("\"src\":\"\"", "\"src\":\"\",\"autocast\":true",
+        "nodes[0].autocast: is true, must be an object with 'enabled'");
+  check("\"src\":\"\"", "\"src\":\"\",\"nograd\":1",
+        "nodes[0].nograd: is 1, must be true or false");
   check("\"requires_grad\":true", "\"requires_grad\":1", "params[0].requires_grad: is 1, must be");
   check("\"loss\":\"n6\"", "\"loss\":\"n60\"", "value 'n60' is not defined");  // by validate()
   CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON");

@@ -33,7 +33,7 @@ class Net(nn.Module):
 
     def forward(self, x, mask):
         x = torch.relu(self.bn(self.fc1(x)))
-        return self.fc2(x * mask / (1 - P))
+        return self.fc2(x * (mask.to(x.dtype) / (1 - P)))  # as F.dropout on the CPU, which rounds 1 / (1 - p)
 
 
 def f32(*shape):

@@ -1,0 +1,352 @@
+"""Captures through the whole program: replay, verify, and what is wrong with a file.
+
+The captures are tiny_capture's, written by hand after docs/capture-file.md, with PyTorch's own numbers in them.
+"""
+
+import copy
+import json
+
+import h5py
+import numpy as np
+import pytest
+import tiny_capture as tiny
+import torch
+
+# What one FP32 step of this network may differ by in the loss: 2^-24 per rounding, some dozens on the way.
+STEP_ERROR = 64 * 2.0**-24
+
+
+@pytest.fixture(scope="module")
+def fp32_tree():
+    return tiny.make(steps=4)
+
+
+@pytest.fixture(scope="module")
+def amp_tree():
+    """FP16 autocast, a scaler that overflows once, a warm start, micro-batches and clipping."""
+    return tiny.make(steps=6, amp=torch.float16, scaler=True, overflow_at=1, warm=1, accumulate=2, clip=0.5)
+
+
+def losses(path, lane):
+    with h5py.File(path) as run:
+        return run[f"lanes/{lane}/loss"][:]
+
+
+def gates(text):
+    return {line.split()[0]: line.split()[1] for line in text.splitlines() if line[:1] == "V"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"warm": 2, "accumulate": 3}, {"optimizer": "SGD", "warm": 2, "clip": 0.3},
+                                      {"optimizer": "Adam", "clip": 0.3, "accumulate": 2}],
+                         ids=["adamw", "adamw-warm-accumulate", "sgd-clip", "adam-clip-accumulate"])
+def test_fp32_replay_takes_the_captured_steps(lockstep, tmp_path, settings):
+    capture = tiny.write(tmp_path / "net.h5", tiny.make(steps=5, **settings))
+    run = tmp_path / "run.h5"
+    lockstep("replay", capture, "--lanes", "fp32,fp64", "-o", run, "--quiet")
+    captured = losses(run, "captured")
+    assert len(captured) == 5
+    assert np.abs(losses(run, "fp32") / captured - 1).max() < 20 * STEP_ERROR
+    assert np.abs(losses(run, "fp64") / captured - 1).max() < 20 * STEP_ERROR
+
+
+def test_amp_replay_goes_on_with_the_captured_scaler(lockstep, tmp_path, amp_tree):
+    capture = tiny.write(tmp_path / "net.h5", amp_tree)
+    run = tmp_path / "run.h5"
+    lockstep("replay", capture, "--lanes", "fp32,torch-autocast-fp16-cpu", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        lane = file["lanes/captured/loss_scale"]
+        steps = [amp_tree["steps"][f"{k:06d}"][""] for k in range(6)]
+        assert list(lane["scale"][:, 0]) == [s["scale_before"] for s in steps]
+        assert list(lane["skipped"][:, 0]) == [1 - s["stepped"] for s in steps] and lane["skipped"][1, 0] == 1
+        emulated = file["lanes/torch-autocast-fp16-cpu/loss_scale/scale"][:, 0]
+        assert emulated[0] == steps[0]["scale_before"]
+        # Nothing of the captured run's tensors was recorded: not measured, which is not zero.
+        assert file["lanes/captured/counts/count"][:].max() == 0
+        assert np.isnan(file["lanes/captured/moments/abs_max"][:]).all()
+        norms = file["lanes/captured/gradient_norm"][:]
+        assert norms[0] == steps[0]["clip_total_norm"]
+
+
+def test_steps_end_with_the_capture_or_cycle(lockstep, tmp_path, fp32_tree):
+    capture = tiny.write(tmp_path / "net.h5", fp32_tree)
+    run = tmp_path / "run.h5"
+    assert "--cycle" in lockstep("replay", capture, "--steps", 6, "-o", run, code=2).stderr
+    lockstep("replay", capture, "--steps", 6, "--cycle", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        assert file["lanes/fp32/loss"].shape[0] == 6
+        assert "captured" not in file["lanes"]  # it ended before this run did
+        lr = file["lanes/fp32/lr"][:, 0]
+        assert lr[4] == lr[0] and lr[1] != lr[0]
+
+
+def test_a_stopped_replay_goes_on(lockstep, tmp_path, fp32_tree):
+    capture = tiny.write(tmp_path / "net.h5", fp32_tree)
+    whole, again = tmp_path / "whole.h5", tmp_path / "again.h5"
+    arguments = ("--lanes", "fp32,torch-autocast-bf16-cpu", "--checkpoint-every", 1, "--quiet")
+    lockstep("replay", capture, *arguments, "-o", whole)
+    lockstep("replay", capture, *arguments, "-o", again)
+    tiny.write(capture, tiny.make(steps=4, seed=1))
+    with h5py.File(again, "r+") as file:
+        file.attrs["steps_complete"] = 2
+    assert "SHA-256" in lockstep("replay", "--resume", again, code=2).stderr
+    tiny.write(capture, fp32_tree)
+    lockstep("replay", "--resume", again, "--quiet")
+    with h5py.File(whole) as a, h5py.File(again) as b:
+        assert b.attrs["steps_complete"] == 4
+        for lane in ("fp32", "torch-autocast-bf16-cpu"):
+            assert (a[f"lanes/{lane}/bits_hash"][:] == b[f"lanes/{lane}/bits_hash"][:]).all()
+
+
+def test_every_gate_passes(lockstep, tmp_path, fp32_tree, amp_tree):
+    fp32 = tiny.write(tmp_path / "fp32.h5", fp32_tree)
+    found = gates(lockstep("verify", fp32).stdout)
+    assert found == {"V0": "PASS", "V1": "PASS", "V3": "PASS", "V4": "PASS", "V5": "PASS", "V6": "n/a", "V7": "n/a"}
+    amp = tiny.write(tmp_path / "amp.h5", amp_tree)
+    assert set(gates(lockstep("verify", amp).stdout).values()) == {"PASS"}
+    bf16 = tiny.write(tmp_path / "bf16.h5", tiny.make(amp=torch.bfloat16))
+    assert gates(lockstep("verify", bf16).stdout)["V7"] == "PASS"
+
+
+def test_an_optimizer_that_is_not_modelled_leaves_the_gradients(lockstep, tmp_path):
+    capture = tiny.write(tmp_path / "net.h5", tiny.make(optimizer="Adagrad"))
+    found = gates(lockstep("verify", capture).stdout)
+    assert (found["V1"], found["V3"], found["V5"]) == ("PASS", "PASS", "n/a")
+    assert "Adagrad" in lockstep("replay", capture, "-o", tmp_path / "run.h5", code=2).stderr
+
+
+def test_reports_show_the_verification(lockstep, tmp_path, fp32_tree):
+    capture = tiny.write(tmp_path / "net.h5", fp32_tree)
+    run = tmp_path / "run.h5"
+    lockstep("replay", capture, "-o", run, "--quiet")
+    assert "has not been verified" in lockstep("report", run).stdout
+    lockstep("verify", capture)
+    assert "passed: V0 PASS" in " ".join(lockstep("report", run).stdout.split())
+    later = tmp_path / "later.h5"
+    lockstep("replay", capture, "-o", later, "--quiet")
+    (tmp_path / "net.h5.verify.json").unlink()
+    assert "has not been verified" in lockstep("report", run).stdout
+    assert "passed: V0 PASS" in " ".join(lockstep("report", later).stdout.split())  # it kept a copy
+    # A result of another capture is none.
+    lockstep("verify", capture)
+    tiny.write(capture, tiny.make(steps=4, seed=1))
+    lockstep("replay", capture, "-o", later, "--overwrite", "--quiet")
+    assert "has not been verified" in lockstep("report", later).stdout
+
+
+# --- what a gate finds -------------------------------------------------------------------------
+
+
+def edit_graph(tree, change):
+    array, attrs = tree["graphs"]["0"]["json"]
+    graph = json.loads(bytes(array))
+    change(graph)
+    tree["graphs"]["0"]["json"] = (tiny.text(json.dumps(graph))[0], attrs)
+
+
+def wrong_eps(tree):
+    edit_graph(tree, lambda g: g["nodes"][1]["attrs"].update(eps=1e-3))
+
+
+def wrong_gradient(tree):
+    array, attrs = tree["verify"]["000000"]["ref32"]["grads"]["fc2.weight"]
+    tree["verify"]["000000"]["ref32"]["grads"]["fc2.weight"] = (array * 1.001, attrs)
+
+
+def wrong_buffer(tree):
+    post = tree["verify"]["000000"]["ref32"]["post"]["buffers"]
+    post["bn.running_mean"] = (post["bn.running_mean"][0] * 1.01, {})
+
+
+def wrong_step_count(tree):
+    post = tree["verify"]["000000"]["ref32"]["post"]["opt_state"]
+    post["fc1.bias"]["step"] = tiny.dataset(np.asarray(7.0))
+
+
+def wrong_weight(tree):
+    post = tree["verify"]["000000"]["ref32"]["post"]["params"]
+    post["fc1.weight"] = (post["fc1.weight"][0] * (1 + 1e-4), {})
+
+
+def wrong_scale(tree):
+    tree["steps"]["000002"][""]["scale_after"] = 3.0
+
+
+def wrong_autocast(tree):
+    for step in tree["steps"].values():
+        if "grads" in step:
+            noise = np.random.default_rng(0)
+            step["grads"] = {k: ((a + 0.1 * np.abs(a).max() * noise.standard_normal(a.shape)).astype(np.float32), b)
+                             for k, (a, b) in step["grads"].items()}
+
+
+def not_the_model(tree):
+    tree[""]["v0"] = "differs by 1e-3"
+
+
+@pytest.mark.parametrize("gate, damage", [("V0", not_the_model), ("V1", wrong_eps), ("V3", wrong_gradient),
+                                          ("V4", wrong_buffer), ("V5", wrong_weight), ("V5", wrong_step_count),
+                                          ("V6", wrong_scale), ("V7", wrong_autocast)],
+                         ids=lambda x: getattr(x, "__name__", x))
+def test_a_gate_fails(lockstep, tmp_path, amp_tree, gate, damage):
+    tree = copy.deepcopy(amp_tree)
+    damage(tree)
+    done = lockstep("verify", tiny.write(tmp_path / "net.h5", tree), code=1)
+    failed = {name for name, status in gates(done.stdout).items() if status == "FAIL"}
+    assert gate in failed
+    if damage is wrong_eps:
+        assert "first node that differs: n1 batch_norm in layer 'bn'" in done.stdout
+    elif damage is wrong_gradient:
+        assert failed == {"V3", "V5"}  # the optimizer is fed this gradient
+    else:
+        assert failed == {gate}
+    assert json.loads((tmp_path / "net.h5.verify.json").read_text())["passed"] is False
+
+
+def test_kinks_explain_a_flip(lockstep, tmp_path, fp32_tree):
+    """PyTorch is said to have taken the other side of a relu whose operand is almost zero."""
+    tree = copy.deepcopy(fp32_tree)
+    verify = tree["verify"]["000000"]
+    # One pre-activation is put on the kink exactly: a batch norm of nothing but its bias, which is tiny.
+    for name in ("bn.weight", "bn.bias"):
+        array = verify["pre"]["params"][name][0].copy()
+        array[0] = 0.0 if name == "bn.weight" else 1e-7
+        verify["pre"]["params"][name] = (array, {})
+    model = tiny.Net()
+    model.load_state_dict({**{k: torch.from_numpy(v[0].copy()) for k, v in verify["pre"]["params"].items()},
+                           **{k: torch.from_numpy(v[0].copy()) for k, v in verify["pre"]["buffers"].items()}})
+    micro = tree["steps"]["000000"]["micro"]["000"]
+    x, y = (torch.from_numpy(micro["inputs"][k][0].copy()) for k in "01")
+    mask = torch.from_numpy(np.unpackbits(micro["rng"]["0"][0])[:tiny.BATCH * tiny.HIDDEN].reshape(
+        tiny.BATCH, tiny.HIDDEN).astype(np.float32))
+
+    def reference(flip, dtype):
+        net = copy.deepcopy(model).to(dtype)
+        before = net.bn(net.fc1(x.to(dtype)))
+        positive = (before > 0).to(dtype)
+        if flip:
+            positive[:, 0] = 0
+        loss = torch.nn.functional.cross_entropy(net.fc2(before * positive * mask.to(dtype) / (1 - tiny.P)), y.long())
+        loss.backward()
+        return loss.item(), net, positive.detach().numpy()
+
+    loss64, net64, _ = reference(False, torch.float64)
+    verify["ref64"] = {"": tiny.Attr(loss=loss64),
+                       "grads": tiny.tensors(((n, p.grad) for n, p in net64.named_parameters()), np.float64)}
+    loss32, net32, positive = reference(True, torch.float32)
+    verify["ref32"] = {"": tiny.Attr(loss=loss32), "grads": tiny.tensors((n, p.grad) for n, p in net32.named_parameters())}
+    verify["noise"] = {}
+    verify["micro"]["000"]["kinks"]["n2"] = tiny.packed(positive > 0)
+    del tree["verify"]["000002"], tree["verify"]["000003"]
+    capture = tiny.write(tmp_path / "net.h5", tree)
+    done = lockstep("verify", capture)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("V3"))
+    assert line.split()[1] == "PASS" and f"{tiny.BATCH} kink flips" in line
+    # Without the record of the choices it is a failure.
+    del verify["micro"]["000"]["kinks"]["n2"]
+    assert gates(lockstep("verify", tiny.write(capture, tree), code=1).stdout)["V3"] == "FAIL"
+
+
+# --- bad files ----------------------------------------------------------------------------------
+
+
+def remove(*path):
+    def change(tree):
+        node = tree
+        for part in path[:-1]:
+            node = node[part]
+        del node[path[-1]]
+
+    return change
+
+
+def replace(value, *path):
+    def change(tree):
+        node = tree
+        for part in path[:-1]:
+            node = node[part]
+        node[path[-1]] = value
+
+    return change
+
+
+MICRO = ("steps", "000001", "micro", "000")
+BAD = {
+    "newer": (replace(np.int32(2), "", "format_version"), "format_version is 2, must be 1"),
+    "unfinished": (replace(np.uint8(0), "", "complete"), "complete is 0"),
+    "no graph": (remove("graphs", "0", "json"), "/graphs/0/json: is missing"),
+    "no parameter": (remove("params", "fc1.bias"), "/params/fc1.bias: is missing"),
+    "no batch": (remove(*MICRO, "inputs", "0"), "/steps/000001/micro/000/inputs/0: is missing"),
+    "no mask": (remove(*MICRO, "rng", "0"), "no mask of node n3 (dropout)"),
+    "wrong shape": (replace(tiny.dataset(np.zeros((3, 3), np.float32)), "params", "fc1.weight"),
+                    "is float32[3, 3], must be float32[16, 8]"),
+    "wrong type": (replace(tiny.dataset(np.zeros((16, 8), np.int32)), "params", "fc1.weight"),
+                   "is int32[16, 8], must be float32[16, 8]"),
+    "wrong mask": (replace((np.zeros(2, np.uint8), {"node": "n3", "p": 0.25, "shape": np.array([8, 2], np.int64)}),
+                           *MICRO, "rng", "0"), "shape [8, 2] does not fit node n3"),
+    "NaN loss": (replace(tiny.Attr(loss=float("nan")), "verify", "000000", "ref32", ""), "loss is nan, must be finite"),
+    "NaN step": (replace(float("nan"), "steps", "000000", "", "loss"), "loss is nan, but found_inf is 0"),
+    "unknown op": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update(op="relux")), "'relux': unknown"),
+    "backwards": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update({"in": ["n4"]})), "not defined before"),
+    "no lr": (replace("[{}]", "steps", "000000", "", "hyper"), "hyper: lr is missing"),
+    "n_steps": (replace(np.int32(9), "", "n_steps"), "has 6 steps, n_steps is 9"),
+    "text for number": (replace("much", "steps", "000000", "", "loss"), "attribute loss must be one number, is text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_content_is_refused(lockstep, tmp_path, amp_tree, name):
+    damage, message = BAD[name]
+    tree = copy.deepcopy(amp_tree)
+    damage(tree)
+    capture = tiny.write(tmp_path / "net.h5", tree)
+    for command in (["verify", capture], ["replay", capture, "-o", tmp_path / "run.h5"]):
+        assert message in lockstep(*command, code=2).stderr
+    assert not (tmp_path / "run.h5").exists()
+
+
+def test_all_problems_at_once(lockstep, tmp_path, amp_tree):
+    tree = copy.deepcopy(amp_tree)
+    for damage, _ in (BAD["no parameter"], BAD["no batch"], BAD["NaN loss"]):
+        damage(tree)
+    stderr = lockstep("verify", tiny.write(tmp_path / "net.h5", tree), code=2).stderr
+    assert all(BAD[name][1] in stderr for name in ("no parameter", "no batch", "NaN loss"))
+
+
+def test_damaged_files_are_refused(lockstep, tmp_path, fp32_tree):
+    capture = tiny.write(tmp_path / "net.h5", fp32_tree)
+    good = capture.read_bytes()
+
+    def refused(data, message):
+        capture.write_bytes(data)
+        assert message in lockstep("verify", capture, code=2).stderr
+
+    refused(good[:-100], "the file is truncated")
+    refused(good[:300], "the file is truncated")
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 1
+    refused(bytes(flipped), "SHA-256")
+    refused(b"\x89HDF" + good[4:], "does not begin with LOCKSTEP-CAPTURE")
+    refused(good[:16] + b"\x02" + good[17:], "version 2, must be 1")
+    refused(b"", "does not begin with LOCKSTEP-CAPTURE")
+    capture.write_bytes(good)
+    lockstep("verify", capture)
+    assert "No such file" in lockstep("verify", tmp_path / "none.h5", code=2).stderr
+
+
+def test_links_out_of_the_file_are_refused(lockstep, tmp_path, fp32_tree):
+    capture = tiny.write(tmp_path / "net.h5", fp32_tree)
+    with h5py.File(capture, "r+") as file:
+        file["params/more"] = h5py.ExternalLink("/etc/passwd", "/")
+    tiny.seal(capture)
+    assert "is a link to elsewhere" in lockstep("verify", capture, code=2).stderr
+
+
+def test_shapes_that_change_are_refused_where_they_begin(lockstep, tmp_path, fp32_tree):
+    tree = copy.deepcopy(fp32_tree)
+    tree["graphs"]["1"] = tree["graphs"]["0"]
+    tree["steps"]["000003"]["micro"]["000"][""]["graph"] = np.int32(1)
+    capture = tiny.write(tmp_path / "net.h5", tree)
+    run = tmp_path / "run.h5"
+    assert "--steps 3 ends before it" in lockstep("replay", capture, "-o", run, code=2).stderr
+    lockstep("replay", capture, "--steps", 3, "-o", run, "--quiet")
+    lockstep("verify", capture)
