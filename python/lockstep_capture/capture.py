@@ -231,10 +231,11 @@ class _Watcher:
         """Gate V0, which also gives the values that Python computes for the graph."""
         traced, draws = self._traced, self._draws()
         snapshots = Snapshots(traced.versions)
-        with torch.no_grad(), sdpa_if(traced):
+        # With gradients, as in the loop: some kernels (LSTM on the CPU) compute other bits without.
+        with torch.enable_grad(), sdpa_if(traced):
             run = Interpreter(traced.program, self._subject.params, self._buffers, self._leaves, draws,
                               autocast=self._capture.autocast, observer=snapshots)
-            replayed = run.run()
+            replayed = run.run().detach()
         factor = loss_factor(replayed, loss)
         if traced.graph is None:
             traced.normalise(snapshots)
