@@ -49,7 +49,8 @@ class Writer:
 
     def __init__(self, path: str):
         self._path, self._partial = os.fspath(path), f"{os.fspath(path)}.partial"
-        self._file = h5py.File(self._partial, "w", userblock_size=BLOCK_BYTES, track_order=False)
+        self._file = h5py.File(self._partial, "w", userblock_size=BLOCK_BYTES, track_order=False,
+                               libver=("v108", "v110"))
         self.attributes("", {"format": "lockstep-capture", "format_version": np.int32(FORMAT_VERSION),
                              "created_utc": datetime.datetime.now(datetime.timezone.utc)
                              .strftime("%Y-%m-%dT%H:%M:%SZ"), "complete": np.uint8(0)})
