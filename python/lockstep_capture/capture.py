@@ -14,6 +14,7 @@ from typing import Any, Callable, ContextManager, Iterable, Iterator
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .errors import CaptureError, UnsupportedModelError
 from .hooks import Events, gradient_factor, watch
@@ -223,7 +224,8 @@ class _Watcher:
         self.tap.active = False
         self.events.loss = loss.detach()
         try:
-            self._micro = self._replay(loss)
+            with _disable_current_modes():
+                self._micro = self._replay(loss)
         except CaptureError as error:  # told at the end of the block; the loop's step goes on
             self._error = error
 

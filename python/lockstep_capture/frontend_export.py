@@ -44,8 +44,14 @@ def quiet() -> Iterator[None]:
             logging.disable(before)
 
 
+class ValueDependence(Exception):
+    """The exported graph computes with the values of tensors: sizes of masks, symbolic numbers."""
+
+
 def depends_on_values(error: BaseException) -> bool:
     """Did the export fail because the forward pass asked for a tensor's value?"""
+    if isinstance(error, ValueDependence):
+        return True
     text = f"{type(error).__name__} {error}"
     signs = ("data-dependent", "DataDependent", "GuardOnDataDependentSymNode", "aten._local_scalar_dense",
              "Could not guard", "Could not extract specialized integer", "aten.nonzero", "aten.masked_select")
@@ -181,6 +187,8 @@ class _Reader:
             self._values[node] = Ref(bound)
             self.program.calls.append(
                 Call(bound, target, args, kwargs, self._place(node), autocast, nograd))
+        elif getattr(target, "__module__", "") in ("_operator", "math", "torch") or name.startswith("sym_"):
+            raise ValueDependence(name)
         else:
             place = self._place(node)
             raise UnsupportedModelError([Problem(name, place.module, place.source,

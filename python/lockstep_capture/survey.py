@@ -70,11 +70,17 @@ class _ValueOps(TorchDispatchMode):
         self._modules, self._problems = modules, problems
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if ".".join(str(func).split(".")[:2]) in _VALUE_OPS:
+        name = ".".join(str(func).split(".")[:2])
+        if name in _VALUE_OPS or (name == "aten.index" and _has_mask(args[1])):
             problem = Problem(CONTROL_FLOW, self._modules.path, user_line(), _CONTROL_HINT)
             if problem not in self._problems:
                 self._problems.append(problem)
         return func(*args, **(kwargs or {}))
+
+
+def _has_mask(indices: Any) -> bool:
+    """x[mask]: as many elements as the mask has true ones."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 def survey(model: torch.nn.Module, step_fn: Any, batch: Any) -> tuple[list[Problem], list[Problem]]:

@@ -75,7 +75,9 @@ class Traced:
         try:
             self.normalise(snapshots)
         except UnsupportedModelError as error:
-            return self._known + error.problems
+            told = {(problem.module, problem.source) for problem in self._known if problem.what == CONTROL_FLOW}
+            return self._known + [problem for problem in error.problems  # x[x > 0] is one thing, not three
+                                  if (problem.module, problem.source) not in told]
         return self._known
 
 
