@@ -97,6 +97,10 @@ class Capture:
 
     close = finish
 
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._done:
+            self.finish()
+
     def __enter__(self) -> "Capture":
         return self
 
@@ -268,6 +272,7 @@ class _Watcher:
 
     def on_gradients(self) -> None:
         """The gradients that enter optimizer.step, or on a skipped step those that would have."""
+        self._check_gradients()
         step, factor = self._step, gradient_factor(self._subject)
         step.hyper = self._subject.hyper()
         for path, grad in self._subject.gradients().items():
@@ -286,23 +291,16 @@ class _Watcher:
         if self.events.backward_count > 1:
             raise CaptureError(f"the block of cap.step() called backward() {self.events.backward_count} times, must "
                                "call it once: give every micro-batch a block of its own")
-        self._check_gradients()
         return self._micro
 
     def _check_gradients(self) -> None:
-        """A parameter with a gradient that the graph does not know would be forgotten silently."""
-        graph = self._traced.graph
-        assert graph is not None
-        known = {name for name, *_ in graph.params}
-        lost = [path for path in self._subject.gradients() if path not in known and path in self._fresh_gradients()]
-        if lost:
-            raise CaptureError(f"{len(lost)} parameters got a gradient that the graph does not explain, e.g. "
-                               f"{lost[0]}: step_fn must compute the loss of the loop")
-
-    def _fresh_gradients(self) -> set[str]:
-        if len(self._step.micro) > 0:
-            return set()
-        return {path for path, grad in self._subject.gradients().items() if bool((grad != 0).any())}
+        """A parameter with a gradient that no graph of the step knows would be forgotten silently."""
+        traced = [micro.batch.traced for micro in self._step.micro] + [self._traced]
+        known = {name for one in traced if one.graph is not None for name, *_ in one.graph.params}
+        lost = [path for path, grad in self._subject.gradients().items() if path not in known and bool(grad.any())]
+        if lost and self._error is None:
+            self._error = CaptureError(f"{len(lost)} parameters got a gradient that the graph does not explain, e.g. "
+                                       f"{lost[0]}: step_fn must compute all that the loop calls backward on")
 
 
 @contextlib.contextmanager

@@ -6,11 +6,13 @@ model are not visible here: a model that has them is refused.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import re
+import sys
 import warnings
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 import torch.utils._pytree as pytree
@@ -18,6 +20,7 @@ import torch.utils._pytree as pytree
 from .errors import Problem, UnsupportedModelError
 from .frontend_export import is_user_file
 from .program import Call, Names, Place, Program, Ref, StepModule
+from .survey import user_line
 
 _CONSTANT_LISTS = ("prim::ListConstruct", "prim::TupleConstruct")
 
@@ -41,7 +44,8 @@ def trace(step: StepModule, batch: Any) -> Program:
     leaves, spec = pytree.tree_flatten(batch)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     buffers = {path: tensor.clone() for path, tensor in step.model.named_buffers()}
-    with warnings.catch_warnings():
+    hidden: list[Problem] = []
+    with warnings.catch_warnings(), _noticing_blocks(hidden):
         warnings.simplefilter("ignore")
         try:
             traced = torch.jit.trace(_Flat(step, leaves, spec), tensors, check_trace=False)
@@ -49,9 +53,34 @@ def trace(step: StepModule, batch: Any) -> Program:
             with torch.no_grad():
                 for path, tensor in step.model.named_buffers():
                     tensor.copy_(buffers[path])
+    if hidden:
+        raise UnsupportedModelError(hidden)
     graph = traced.inlined_graph
     return _Reader(graph, traced, [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)],
                    Names(step.model), step.model).program
+
+
+@contextlib.contextmanager
+def _noticing_blocks(problems: list[Problem]) -> Iterator[None]:
+    """Lists the autocast and no_grad blocks that user code opens: the trace does not show where they are."""
+    kinds = (torch.autocast, torch.no_grad)
+    originals = [kind.__enter__ for kind in kinds]
+
+    def wrap(original: Any, name: str) -> Any:
+        def enter(self: Any) -> Any:
+            if is_user_file(sys._getframe(1).f_code.co_filename):
+                problems.append(Problem(f"{name} in a traced model", "", user_line(),
+                                        "torch.export failed on this model, and the tracer cannot see such blocks"))
+            return original(self)
+        return enter
+
+    try:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.__enter__ = wrap(original, f"torch.{kind.__name__}")  # type: ignore[method-assign]
+        yield
+    finally:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.__enter__ = original  # type: ignore[method-assign]
 
 
 class _Reader:

@@ -173,6 +173,43 @@ def test_another_loss_than_the_loops_is_refused_by_gate_v0(tmp_path, change, mes
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_gradient_that_the_graph_does_not_explain(tmp_path):
+    """A second head whose loss is zero in value, not in gradient: the losses agree, the gradients do not."""
+    class Two(Images):
+        def __init__(self):
+            super().__init__()
+            self.other = nn.Linear(3, 1)
+
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loops(model, batch):
+        extra = model.other(torch.ones(1, 3)).sum()
+        return image_loss(model, batch) + (extra - extra.detach())
+
+    with pytest.raises(CaptureError, match="2 parameters got a gradient that the graph does not explain, e.g. other"):
+        train(model, optimizer, loops, image_batches(2), Capture(tmp_path / "a.h5", model, optimizer, image_loss))
+
+
+def test_the_tracer_refuses_blocks_that_it_cannot_see(monkeypatch):
+    from lockstep_capture import frontend_export
+
+    def refuse(step, batch):
+        raise RuntimeError("not today")
+
+    def with_blocks(model, batch):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = model(batch)
+        with torch.no_grad():
+            scale = y.mean()
+        return (y * scale).sum()
+
+    assert check(Parts(), with_blocks, BATCH).ok
+    monkeypatch.setattr(frontend_export, "trace", refuse)
+    found = [problem.what for problem in check(Parts(), with_blocks, BATCH).problems]
+    assert found == ["torch.autocast in a traced model", "torch.no_grad in a traced model"]
+
+
 def test_state_outside_of_the_model_is_caught_by_gate_v0(tmp_path):
     model = Images()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
