@@ -90,6 +90,8 @@ def test_layout(tmp_path):
         graph = json.loads(text_of(file["graphs/0/json"]))
         assert len(norms) == len(graph["params"])
         assert [data.attrs["node"] for data in step["micro/000/rng"].values()] == graph["rng"]
+        masks = [data for data in file["constants"].values() if np.isinf(data[()]).any()]
+        assert len(masks) == 1 and masks[0].attrs["stat_exempt"] == 1, "the causal mask"
         state = file["verify/000001/pre/opt_state/embed.weight"]
         assert state["step"][()] == 1 and state["exp_avg"].shape == weight.shape
 
@@ -161,6 +163,9 @@ def test_kinks_acts_and_noise(tmp_path):
         bias = file["verify/000000/noise/conv.bias"]
         assert bias.attrs["count"] == 4 and unpacked(bias).sum() == 4
         assert file["verify/000000/noise/fc.weight"].attrs["count"] < 5 * 64
+        roles = {name: (data.attrs["role"], data.attrs["mutated"]) for name, data in file["buffers"].items()}
+        assert roles == {"bn.running_mean": ("bn_mean", 1), "bn.running_var": ("bn_var", 1),
+                         "bn.num_batches_tracked": ("bn_count", 1)}
 
 
 def test_a_short_last_batch_is_a_second_graph(tmp_path):
