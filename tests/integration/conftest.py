@@ -3,6 +3,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 SHARED = SOURCE.parent / "shared"
+sys.path.insert(0, str(SOURCE / "python"))  # lockstep_capture, without installing it
 
 
 @pytest.fixture(scope="session")
