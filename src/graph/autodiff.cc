@@ -114,7 +114,7 @@ Graph differentiate(const Graph& forward) {
   }
   for (const Node& node : forward.nodes) {
     bool needed = false;
-    if (find_op(node.op).differentiable_outputs > 0) {
+    if (find_op(node.op).differentiable_outputs > 0 && !node.no_grad) {
       for (size_t i = 0; i < node.inputs.size(); ++i) needed |= builder.needs_gradient(node, i);
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {

@@ -48,6 +48,9 @@ enum class Role : uint8_t {
 std::string_view to_string(Role role);  // "grad_weight"
 Role find_role(std::string_view name);  // Throws: InputError with a did-you-mean
 
+// Where the model itself puts a forward node: inside or outside `with autocast(enabled=...)`.
+enum class AutocastRegion : uint8_t { kUnsaid, kOn, kOff };
+
 struct Node {
   std::string id;  // "n12"
   std::string op;
@@ -56,6 +59,9 @@ struct Node {
   std::vector<TensorType> outputs;
   std::string layer;        // module path, e.g. "layer3.0.conv2"
   std::string source_line;  // "model.py:33", "" when unknown
+  AutocastRegion autocast = AutocastRegion::kUnsaid;
+  bool no_grad = false;      // inside torch.no_grad(): no gradient flows through it
+  bool stat_exempt = false;  // its result only carries a mask's huge numbers, which are meant
   // Backward nodes only:
   std::string forward_node;  // id of the forward partner, "" on forward nodes
   // For every output: the forward value it is the gradient of ("" where it is none). Several nodes
@@ -82,6 +88,7 @@ struct Constant {
   std::string name;  // "causal_mask"; the value id is "c:causal_mask"
   TensorType type;
   std::shared_ptr<const Tensor> data;
+  bool stat_exempt = false;  // infinities in what reads it are meant: a mask to be added to scores
 };
 struct GraphInput {
   std::string id;    // "in0"

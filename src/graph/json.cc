@@ -72,6 +72,12 @@ std::string node_text(const Node& node) {
       ",\"out\":" +
       list(node.outputs, [](const TensorType& type) { return "{" + type_fields(type) + "}"; }) +
       ",\"module\":" + quoted(node.layer) + ",\"src\":" + quoted(node.source_line);
+  if (node.autocast != AutocastRegion::kUnsaid) {
+    text += std::string(",\"autocast\":{\"enabled\":") +
+            (node.autocast == AutocastRegion::kOn ? "true}" : "false}");
+  }
+  if (node.no_grad) text += ",\"nograd\":true";
+  if (node.stat_exempt) text += ",\"stat_exempt\":true";
   if (node.is_backward()) {
     text += ",\"forward_node\":" + quoted(node.forward_node) +
             ",\"gradient_of\":" + list(node.gradient_of, quoted);
@@ -101,7 +107,8 @@ std::string to_json(const Graph& graph) {
           });
   if (!graph.constants.empty()) {
     text += ",\n\"constants\":" + lines(graph.constants, [](const Constant& c) {
-              return "{\"name\":" + quoted(c.name) + "," + type_fields(c.type) + "}";
+              return "{\"name\":" + quoted(c.name) + "," + type_fields(c.type) +
+                     (c.stat_exempt ? ",\"stat_exempt\":true}" : "}");
             });
   }
   text += ",\n\"nodes\":" + lines(graph.nodes, node_text);

@@ -43,7 +43,8 @@ class Reader {
           {string(item, path, "name"), type(item, path), string(item, path, "module", false)});
     });
     for_each(json, "constants", [&](const Json& item, const std::string& path) {
-      graph.constants.push_back({string(item, path, "name"), type(item, path), nullptr});
+      graph.constants.push_back({string(item, path, "name"), type(item, path), nullptr,
+                                 boolean(item, path, "stat_exempt", false)});
     });
     for_each(json, "nodes", [&](const Json& item, const std::string& path) {
       graph.nodes.push_back(node(item, path));
@@ -225,14 +226,23 @@ class Reader {
     node.source_line = string(item, path, "src", false);
     node.forward_node = string(item, path, "forward_node", false);
     node.gradient_of = strings(item, path, "gradient_of", /*required=*/false);
-    // What a capture may say and this version does not model must not be dropped silently.
-    if (item.is_object() && item.contains("autocast") && !item["autocast"].is_null()) {
-      problems_.add(path + ".autocast: autocast regions are not supported yet");
-    }
-    if (boolean(item, path, "nograd", false)) {
-      problems_.add(path + ".nograd: regions without gradients are not supported yet");
-    }
+    node.autocast = region(item, path);
+    node.no_grad = boolean(item, path, "nograd", false);
+    node.stat_exempt = boolean(item, path, "stat_exempt", false);
     return node;
+  }
+
+  // The innermost region decides, as in torch. Its dtype is the policy's business; a capture's
+  // reader compares it with that of the run.
+  AutocastRegion region(const Json& item, const std::string& path) {
+    const Json* found = field(item, path, "autocast", false, "");
+    if (!found) return AutocastRegion::kUnsaid;
+    if (!found->is_object() || !found->contains("enabled")) {
+      wrong(path, "autocast", "an object with 'enabled'", found);
+      return AutocastRegion::kUnsaid;
+    }
+    return boolean(*found, path + ".autocast", "enabled", true) ? AutocastRegion::kOn
+                                                                : AutocastRegion::kOff;
   }
 
   ProblemList problems_{"graph JSON"};

@@ -323,7 +323,8 @@ class Lowering {
     const OpDef& op = find_op(node.op);
     const Format* compute = rules_.compute(node);
     const Format* own = own_format(node, op);
-    const bool autocast = !rules_.autocast_off(node);
+    // The rules are asked first: one that matches here has matched something.
+    const bool autocast = !rules_.autocast_off(node) && node.autocast != AutocastRegion::kOff;
     const Format* target = own != nullptr ? nullptr : class_format(node, op, compute, autocast);
     Operands& used = operands_[node.id];
     const Format* first = target != nullptr ? target : followed(node, op, formats_inside(node));

@@ -28,7 +28,9 @@ std::string_view to_string(CastClass cast_class);
 // What an op that draws random numbers (dropout) draws them from: equal in all lanes.
 struct RandomKey {
   uint64_t seed = 0, step = 0;
-  uint32_t node = 0;  // the node's place in the graph
+  uint32_t node = 0;              // the node's place in the graph
+  const Tensor* given = nullptr;  // the mask itself (a capture's), of the drawn one's shape or
+                                  // one that broadcasts to it; then nothing is drawn
 };
 
 // Everything an op's kernel call needs. Inputs and outputs are in the lane's container type;
@@ -129,6 +131,11 @@ const OpDef& find_op(std::string_view name);  // Throws: InputError with a did-y
 inline std::vector<int> output_follows_of(const OpDef& op, const Node& node) {
   return op.node_follows != nullptr ? op.node_follows(node) : op.output_follows;
 }
+
+// The mask that a random node (dropout, sdpa, lstm, gru) draws, one of its outputs; null: it draws
+// none.
+const TensorType* drawn_mask(const Node& node);
+bool broadcasts_to(const Shape& from, const Shape& to);
 
 // Attribute access with a default; throws std::logic_error on a wrong type.
 int64_t int_attribute(const Node& node, std::string_view name, int64_t fallback);

@@ -63,7 +63,9 @@ class SiteMaker {
 
   void find_masked_constants() {
     for (const Constant& constant : step_.constants) {
-      if (constant.data == nullptr || constant.type.element != ElementType::kFloat) continue;
+      if (constant.type.element != ElementType::kFloat) continue;
+      if (constant.stat_exempt) masked_.insert("c:" + constant.name);
+      if (constant.data == nullptr) continue;
       const Tensor values = constant.data->to(Container::kF64);
       const auto numbers = values.as<double>();
       if (std::any_of(numbers.begin(), numbers.end(), is_mask_number)) {
@@ -74,6 +76,7 @@ class SiteMaker {
 
   // Whether infinities in the node's outputs are the graph's own.
   bool is_masked(const Node& node) const {
+    if (node.stat_exempt) return true;
     const OpDef& op = find_op(node.op);
     if (!op.fill_attribute.empty() &&
         is_mask_number(double_attribute(node, op.fill_attribute, 0))) {

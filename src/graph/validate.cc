@@ -2,6 +2,7 @@
 // One walk in execution order that knows the values defined so far; every problem is collected.
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #include "src/core/error.h"
@@ -107,6 +108,8 @@ class Validator {
       }
     } catch (const InputError& error) {
       for (const std::string& problem : error.problems()) problems_.add(problem);
+    } catch (const std::logic_error& error) {  // an attribute of the wrong type
+      problems_.add(who + ": " + error.what());
     }
   }
 

@@ -30,6 +30,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
     const bool has_site = op.has_gemm_accumulator && op.shows_sums;
     sum_site_.push_back(has_site ? sites_.find(node.id, Point::kAccumulator, 0) : -1);
   }
+  given_masks_.assign(graph_.nodes.size(), nullptr);
   node_range_.assign(graph_.nodes.size(), {0, 0});
   const auto& instructions = program_.instructions;
   for (size_t i = 0; i < instructions.size(); ++i) {
@@ -130,6 +131,21 @@ void Executor::bind(std::string_view value_id, const Tensor& tensor) {
   external_[it->second] = &tensor;
 }
 
+void Executor::give_mask(std::string_view id, const Tensor& mask) {
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    const Node& node = graph_.nodes[n];
+    if (node.id != id) continue;
+    const TensorType* own = drawn_mask(node);
+    if (own == nullptr || !broadcasts_to(mask.shape(), own->shape)) {
+      throw std::logic_error("give_mask: node '" + node.id + "' takes no mask of shape " +
+                             to_string(mask.shape()));
+    }
+    given_masks_[n] = &mask;
+    return;
+  }
+  throw std::logic_error("give_mask: no node '" + std::string(id) + "'");
+}
+
 const Format* Executor::external_format(std::string_view value_id) const {
   return program_.values[program_.external.at(std::string(value_id))].format;
 }
@@ -172,6 +188,14 @@ const Tensor& Executor::value(std::string_view value_id) const {
     throw std::logic_error("program without value '" + std::string(value_id) + "'");
   }
   return tensor(it->second);
+}
+
+Tensor& Executor::mutable_value(std::string_view value_id) {
+  const auto it = value_of_.find(value_id);
+  if (it == value_of_.end() || external_[it->second] != nullptr) {
+    throw std::logic_error("no computed value '" + std::string(value_id) + "'");
+  }
+  return writable(it->second);
 }
 
 void Executor::run_node(int node, const Executor* reference, std::span<SiteRecord> records) {
@@ -278,7 +302,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
               *instruction.reduce_accumulator,
               instruction.factor_formats,
               events.empty() ? nullptr : events.data()};
-  call.random = {key_.seed, key_.step, static_cast<uint32_t>(instruction.node)};
+  call.random = {key_.seed, key_.step, static_cast<uint32_t>(instruction.node), given_masks_[node]};
   if (!instruction.roundings.empty() && instruction.roundings[0].format != nullptr) {
     const ValueRounding& first = instruction.roundings[0];
     const uint32_t site = first.sites.empty() ? 0 : static_cast<uint32_t>(first.sites[0]);

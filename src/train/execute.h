@@ -42,6 +42,12 @@ class Executor {
   void bind_scaling(const ScalingState& state);
   void learn_scaling(ScalingState& state);
 
+  // The mask that node `id` (dropout, sdpa, lstm, gru) takes instead of drawing one; kI32, not
+  // owned. forget_masks() has all nodes draw again.
+  // Throws: std::logic_error unless it fits the node's own mask.
+  void give_mask(std::string_view id, const Tensor& mask);
+  void forget_masks() { given_masks_.assign(given_masks_.size(), nullptr); }
+
   // `loss_scale` is the factor by which the values of scaled sites are multiplied.
   // `sample_sums`: some outputs of every sum of products are summed again, exactly
   // (SiteRecord::health of its accumulator site); never in FP64 containers.
@@ -54,6 +60,8 @@ class Executor {
   void run_node(int node, const Executor* reference, std::span<SiteRecord> records);
   int node_count() const { return static_cast<int>(graph_.nodes.size()); }
 
+  // To change a value between two nodes: its producer's node has run.
+  Tensor& mutable_value(std::string_view value_id);
   // A value of the graph as its producer left it. Results (loss, outputs, gradients, mutations)
   // live until the next step, others until the node after their last use.
   const Tensor& value(std::string_view value_id) const;
@@ -111,6 +119,7 @@ class Executor {
   Container container_;
   const KernelSet& (*kernels_)();
   std::vector<const OpDef*> ops_;                      // by node
+  std::vector<const Tensor*> given_masks_;             // by node, null: it draws
   std::vector<int32_t> sum_site_;                      // accumulator site by node, or -1
   std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
   std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value

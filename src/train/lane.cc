@@ -42,12 +42,16 @@ void fill(Tensor& tensor, double value) {
 }  // namespace
 
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
-                              const RunOptions& options) {
-  LaneContext context{&step_graph,           &sites, &options, optimizer_groups(options), {},
-                      loss_names(step_graph)};
+                              const RunOptions& options, const CapturedLoop* loop) {
+  LaneContext context{&step_graph, &sites, &options, {}, {}, loss_names(step_graph), loop};
+  context.groups = loop == nullptr ? optimizer_groups(options) : loop->groups.front();
   for (const Parameter& parameter : step_graph.parameters) {
     LaneContext::Update& found = context.updates[parameter.name];
-    found.group = group_of(parameter, options.groups);
+    if (loop == nullptr) {
+      found.group = group_of(parameter, options.groups);
+    } else if (const auto it = loop->group_of.find(parameter.name); it != loop->group_of.end()) {
+      found.group = it->second;  // in no group: it has no gradient and is never stepped
+    }
     found.update = sites.find_update(parameter.name, Role::kUpdate);
     found.master = sites.find_update(parameter.name, Role::kMasterWeight);
     found.weight = sites.find_update(parameter.name, Role::kWeight);
@@ -61,7 +65,17 @@ LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
   return context;
 }
 
+const HyperNumbers& LaneContext::numbers(size_t group, int64_t step) const {
+  return loop == nullptr ? groups[group].numbers : loop->groups[loop->at(step)][group].numbers;
+}
+
+double LaneContext::loss_divisor(int64_t step, int64_t micro_batch) const {
+  if (loop == nullptr) return static_cast<double>(options->accumulate);
+  return 1 / loop->loss_mult[loop->at(step)][static_cast<size_t>(micro_batch)];
+}
+
 double LaneContext::lr(size_t group, int64_t step) const {
+  if (loop != nullptr) return numbers(group, step)["lr"];
   return scheduled_lr(options->schedule, groups[group].numbers["lr"], step, options->steps);
 }
 
@@ -88,6 +102,10 @@ void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, Qua
     executor.bind(input.id, copy);
     ++rounding.key.site;  // inputs draw from different streams
   }
+  executor.forget_masks();
+  for (const auto& [name, tensor] : batch) {
+    if (name.starts_with(kMaskPrefix)) executor.give_mask(name.substr(kMaskPrefix.size()), tensor);
+  }
 }
 
 Lane::Lane(const LaneContext& context, const LaneDescription& description,
@@ -103,6 +121,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
       scales_{scaler_.initial(description.policy.loss_scale)},
       optimizer_steps_(context.groups.size(), 0) {
   survey_program();
+  take_captured_scaler();
   const Graph& graph = *context.step_graph;
   const Container container = executor_.container();
   parameters_.resize(graph.parameters.size());
@@ -120,6 +139,8 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
       for (const OptimizerState& state : context.groups[p.group].states) {
         Tensor start(shape, container);
         fill(start, state.initial);
+        const auto given = initial.find(state_key(p.name, p.states.size()));
+        if (given != initial.end()) start = given->second.to(container);
         store(start, p.states.emplace_back(shape, container),
               {description.policy.state_of(p.format), Rounding::kNearestEven, {}});
       }
@@ -150,6 +171,25 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   executor_.bind(kLossSeedId, seed_);
   bind_state(executor_);
   executor_.learn_scaling(scaling_);
+}
+
+// A preset's dynamic scaler goes on where the captured one stood, with its numbers; a policy file
+// says what it wants itself.
+void Lane::take_captured_scaler() {
+  if (context_.loop == nullptr) return;
+  optimizer_steps_ = context_.loop->steps_taken;
+  const std::optional<CapturedScaler>& captured = context_.loop->scaler;
+  Policy& policy = description_.policy;
+  const bool is_file = parse_lane_name(description_.name).policy.ends_with(".toml");
+  if (!captured || is_file || policy.loss_scale.kind != captured->spec.kind) return;
+  policy.loss_scale = captured->spec;
+  scales_ = {captured->start};
+  policy.notes.push_back(
+      fmt::format("the loss scaler starts as captured: scale {}, {} clean steps, growth_factor {}, "
+                  "backoff_factor {}, growth_interval {}",
+                  captured->start.scale, captured->start.growth_tracker,
+                  captured->spec.growth_factor, captured->spec.backoff_factor,
+                  captured->spec.growth_interval));
 }
 
 // Refuses what this machine cannot compute, and notes what others do in the engine's place.
@@ -256,15 +296,17 @@ void Lane::move_weights_by_one_ulp(int64_t step) {
   }
 }
 
-// The loss is divided by the number of micro-batches, so that their gradients add up to the mean's.
-// The mean over workers is the all-reduce's work.
+// The loss is divided by the number of micro-batches, so that their gradients add up to the mean's;
+// a captured loop may have done it another way. The mean over workers is the all-reduce's work.
 void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch,
                              int64_t worker) {
   const int64_t count = context_.options->accumulate;
   step_ = step;
   micro_step_ = (step * count + micro_batch) * context_.options->workers + worker;
-  Tensor scale({}, Container::kF32);
-  scale.as<float>()[0] = this->scale() / static_cast<float>(count);
+  // A quotient of two floats, rounded from double to float, is the float quotient.
+  Tensor scale({}, Container::kF64);
+  scale.as<double>()[0] =
+      static_cast<double>(this->scale()) / context_.loss_divisor(step, micro_batch);
   store(scale, seed_, {executor_.external_format(kLossSeedId), Rounding::kNearestEven, {}});
   bind_inputs(executor_, *context_.step_graph, batch, rounding_to(nullptr, siteless_key(0, 0)),
               input_copies_);
@@ -287,7 +329,7 @@ void Lane::visit_tensors(Self& self, Visit visit) {
     if (!p.master.empty()) visit("master/" + p.name, p.master);
     if (!p.compensation.empty()) visit("kahan/" + p.name, p.compensation);
     for (size_t k = 0; k < p.states.size(); ++k) {
-      visit("state/" + p.name + "/" + std::to_string(k), p.states[k]);
+      visit(state_key(p.name, k), p.states[k]);
     }
   }
   for (auto& [name, tensor] : self.buffers_) visit("buffer/" + name, tensor);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/graph/loss_scale.h"
+#include "src/train/captured_loop.h"
 #include "src/train/execute.h"
 #include "src/train/lockstep.h"
 #include "src/train/parameter_groups.h"
@@ -45,21 +46,31 @@ struct LaneContext {
   std::vector<OptimizerGroup> groups;
   std::map<std::string, Update> updates;  // by parameter name
   std::vector<std::string> losses;        // loss_names()
+  const CapturedLoop* loop = nullptr;     // of a capture; null: the options say what a step does
 
-  // The learning rate of a group in a step.
+  // The numbers and the learning rate of a group in a step.
+  const HyperNumbers& numbers(size_t group, int64_t step) const;
   double lr(size_t group, int64_t step) const;
+  // What a micro-batch's loss is divided by before backward.
+  double loss_divisor(int64_t step, int64_t micro_batch) const;
 };
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
-                              const RunOptions& options);
+                              const RunOptions& options, const CapturedLoop* loop = nullptr);
 
-// Binds a batch to a program's inputs. Tensors whose format or container differs from the data's
+// The name of state tensor `index` of a parameter, in checkpoints and in a lane's initial values.
+inline std::string state_key(const std::string& parameter, size_t index) {
+  return "state/" + parameter + "/" + std::to_string(index);
+}
+
+// Binds a batch, masks included, to a program's inputs. Tensors whose format or container differs from the data's
 // are converted into `copies`. Both must stay until the program has run.
 void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, QuantizeSpec rounding,
                  std::map<std::string, Tensor>& copies);
 
 class Lane {
  public:
-  // `initial`: FP32 values by parameter and buffer name, rounded here to the lane's storage.
+  // `initial`: FP32 values by parameter and buffer name, rounded here to the lane's storage; where
+  // there are any, optimizer states as "state/NAME/INDEX".
   // Throws: InputError from lowering.
   Lane(const LaneContext& context, const LaneDescription& description,
        const std::map<std::string, Tensor>& initial);
@@ -117,6 +128,7 @@ class Lane {
   };
 
   void survey_program();
+  void take_captured_scaler();
   // The policy's rounding is for formats narrower than FP32; what is kept in FP32 rounds to
   // nearest.
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;

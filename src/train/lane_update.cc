@@ -186,7 +186,8 @@ double Lane::clip_gradients() {
 // that mistake.
 double Lane::clip(const std::vector<size_t>& groups) {
   const RunOptions& options = *context_.options;
-  const bool clips_scaled = description_.policy.loss_scale_use.clip_before_unscale;
+  const bool clips_scaled = description_.policy.loss_scale_use.clip_before_unscale ||
+                            (context_.loop != nullptr && context_.loop->clips_scaled);
   std::vector<ClippedGradient> gradients;
   for (ParameterState& p : parameters_) {
     if (p.gradient.empty() || std::ranges::count(groups, p.group) == 0) continue;
@@ -384,7 +385,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       }
     }
     const OptimizerGroup& group = context_.groups[p.group];
-    optimizer_step(*group.optimizer, group.numbers, context_.lr(p.group, step_), call,
+    optimizer_step(*group.optimizer, context_.numbers(p.group, step_), context_.lr(p.group, step_), call,
                    context_.options->measure ? &update : nullptr);
   }
   if (!context_.options->measure) {

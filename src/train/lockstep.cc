@@ -12,6 +12,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
+#include "src/train/captured_lane.h"
 #include "src/train/data/noise.h"
 #include "src/train/data/sources.h"
 #include "src/train/evaluate.h"
@@ -142,6 +143,11 @@ class Stopwatch {
 
 struct LockstepRun::Impl {
   Impl(RunOptions wanted, const std::map<std::string, Tensor>* start);
+  Impl(RunOptions wanted, const Capture& capture);
+
+  void add_lanes(ProblemList& problems);
+  void make_lanes(const Graph& forward, const std::map<std::string, Tensor>& initial);
+  Batch batch(int64_t step, int64_t micro, int64_t worker) const;
 
   void clear(LaneStep& lane, bool alive) const;
   void clear_sites(std::vector<SiteRecord>& records) const;
@@ -157,8 +163,10 @@ struct LockstepRun::Impl {
   RunState state() const;
 
   RunOptions options;
-  const Model* model = nullptr;
+  const Model* model = nullptr;  // null: a capture
   std::unique_ptr<DataSet> data;
+  const Capture* capture = nullptr;
+  CapturedLoop loop;  // the capture's
   Graph graph;
   SiteTable sites;
   LaneContext context;
@@ -198,6 +206,49 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     problems.add(fmt::format("batch {}: at most the {} training examples of '{}'", options.batch,
                              data->train_count(), options.data));
   }
+  add_lanes(problems);
+
+  const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
+                         sizes};
+  Graph forward = model->build(shape, /*training=*/true);
+  collect(problems, [&] { freeze_layers(forward, options.freeze); });
+  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  collect(problems, [&] { check_groups(forward, options.groups); });
+  problems.throw_if_any();
+  std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
+  if (start != nullptr) {
+    take_start(*start, initial, problems);
+    problems.throw_if_any();
+  }
+  make_lanes(forward, initial);
+  evaluator = std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
+                                          options.seed, options.eval_in_fp32);
+  description.data = data->describe();
+}
+
+LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
+    : options(std::move(wanted)), capture(&from) {
+  ProblemList problems("replay");
+  collect(problems, [&] {
+    const int64_t all = static_cast<int64_t>(from.steps.size());
+    loop = make_captured_loop(from, options.steps == 0 ? all : options.steps);
+    take_loop_options(from, options);
+  });
+  if (problems.empty()) check_numbers(options, problems);
+  std::erase(options.lanes, std::string(kCapturedLane));  // always there
+  add_lanes(problems);
+  Graph forward = captured_graph(from);
+  collect(problems, [&] { freeze_layers(forward, options.freeze); });
+  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  problems.throw_if_any();
+  make_lanes(forward, captured_start(from, loop));
+  description.data = describe_captured_data(from);
+  if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
+  description.lanes.push_back(describe_captured_lane(from));
+  record.lanes.resize(description.lanes.size());
+}
+
+void LockstepRun::Impl::add_lanes(ProblemList& problems) {
   options.lanes = order_lanes(options.lanes, problems);
   for (const std::string& lane : options.lanes) {
     const auto text = options.policy_texts.find(lane);
@@ -209,26 +260,20 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
   refuse_equal_lanes(description.lanes, problems);
   if (options.workers > 1) refuse_shared_amax(description.lanes, problems);
   problems.throw_if_any();
+}
 
-  const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
-                         sizes};
-  Graph forward = model->build(shape, /*training=*/true);
-  collect(problems, [&] { freeze_layers(forward, options.freeze); });
-  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
-  collect(problems, [&] { check_groups(forward, options.groups); });
-  problems.throw_if_any();
+void LockstepRun::Impl::make_lanes(const Graph& forward,
+                                   const std::map<std::string, Tensor>& initial) {
   graph = differentiate(forward);
-  const auto groups = optimizer_groups(options);
+  const auto groups = capture != nullptr ? loop.groups.front() : optimizer_groups(options);
   const auto state_count_of = [&](const Parameter& parameter) {
-    return static_cast<int>(groups[group_of(parameter, options.groups)].states.size());
+    return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
   };
+  const CapturedLoop* script = capture != nullptr ? &loop : nullptr;
+  context = make_lane_context(graph, sites, options, script);  // for the groups alone
   sites = make_sites(graph, state_count_of, options.workers);
-  context = make_lane_context(graph, sites, options);
-  std::map<std::string, Tensor> initial = initial_state(*model, sizes, graph, options.seed);
-  if (start != nullptr) {
-    take_start(*start, initial, problems);
-    problems.throw_if_any();
-  }
+  context = make_lane_context(graph, sites, options, script);
+  ProblemList problems("replay");
   for (LaneDescription& lane : description.lanes) {
     collect(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
@@ -239,12 +284,9 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     });
   }
   problems.throw_if_any();
-  evaluator = std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
-                                          options.seed, options.eval_in_fp32);
   description.step_graph = &graph;
   description.sites = &sites;
   description.options = &options;
-  description.data = data->describe();
   record.lanes.resize(lanes.size());
   micro_sites.resize(lanes.size());
 }
@@ -279,15 +321,24 @@ void LockstepRun::Impl::each_active(Work work) {
   }
 }
 
-// Micro-batches take consecutive batches of the data, workers consecutive parts of each. What
-// several measure is merged.
-void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
+Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) const {
   const int64_t at = step * options.accumulate + micro;
   const auto indices = batch_indices(*data, at, options.batch, options.seed);
   const auto share = static_cast<size_t>(options.batch / options.workers);
   Batch batch = data->gather(std::span(indices).subspan(static_cast<size_t>(worker) * share, share),
                              static_cast<uint64_t>(at));
   add_noise(graph, options.seed, static_cast<uint64_t>(at * options.workers + worker), batch);
+  return batch;
+}
+
+// Micro-batches take consecutive batches of the data, workers consecutive parts of each. What
+// several measure is merged.
+void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
+  Batch drawn;
+  if (capture == nullptr) drawn = batch(step, micro, worker);
+  const Batch& batch = capture == nullptr
+                           ? drawn
+                           : capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)].batch;
   const bool several = options.parts() > 1;
   each_active([&](size_t l, const Lane*, LaneStep&) {
     if (several) clear_sites(micro_sites[l]);
@@ -325,6 +376,11 @@ void LockstepRun::Impl::run_step(int64_t step) {
   run_batches(step);
   replay_overflows(step);
   each_active([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->finish_step(ref, out); });
+  if (record.lanes.size() > lanes.size()) {
+    LaneStep& captured = record.lanes.back();
+    clear(captured, true);
+    fill_captured_step(*capture, context, step, captured);
+  }
 }
 
 void LockstepRun::Impl::run_batches(int64_t step) {
@@ -375,6 +431,7 @@ RunState LockstepRun::Impl::state() const {
   RunState state;
   state.steps_done = steps_done;
   for (const auto& lane : lanes) state.lanes.push_back(lane->state());
+  if (record.lanes.size() > lanes.size()) state.lanes.emplace_back();  // the captured one has none
   return state;
 }
 
@@ -386,6 +443,8 @@ void LockstepRun::Impl::hand_out_checkpoint() {
 
 LockstepRun::LockstepRun(RunOptions options, const std::map<std::string, Tensor>* start)
     : impl_(std::make_unique<Impl>(std::move(options), start)) {}
+LockstepRun::LockstepRun(RunOptions options, const Capture& capture)
+    : impl_(std::make_unique<Impl>(std::move(options), capture)) {}
 LockstepRun::~LockstepRun() = default;
 
 const RunDescription& LockstepRun::description() const {
@@ -400,15 +459,16 @@ RunState LockstepRun::state() const {
 
 void LockstepRun::restore(const RunState& state) {
   ProblemList problems("checkpoint");
-  if (state.lanes.size() != impl_->lanes.size()) {
-    problems.add(fmt::format("{} lanes, this run has {}", state.lanes.size(), impl_->lanes.size()));
+  const size_t lane_count = impl_->description.lanes.size();
+  if (state.lanes.size() != lane_count) {
+    problems.add(fmt::format("{} lanes, this run has {}", state.lanes.size(), lane_count));
   }
   if (state.steps_done < 0 || state.steps_done > impl_->options.steps) {
     problems.add(
         fmt::format("{} steps done, this run has {}", state.steps_done, impl_->options.steps));
   }
   problems.throw_if_any();
-  for (size_t l = 0; l < state.lanes.size(); ++l) {
+  for (size_t l = 0; l < impl_->lanes.size(); ++l) {
     collect(problems, [&] { impl_->lanes[l]->restore(state.lanes[l]); });
   }
   problems.throw_if_any();
@@ -430,7 +490,7 @@ bool LockstepRun::run(const std::atomic<bool>& stop) {
     stopped = !last && stop.load();
     const bool evaluation_due =
         last || (options.eval_every > 0 && run.steps_done % options.eval_every == 0);
-    if (evaluation_due) run.evaluate();
+    if (evaluation_due && run.evaluator != nullptr) run.evaluate();
     if (last || stopped || run.steps_done % options.checkpoint_every == 0) {
       run.hand_out_checkpoint();
     }

@@ -16,6 +16,8 @@
 
 namespace lockstep {
 
+struct Capture;  // src/train/capture.h
+
 enum class LaneMode : uint8_t {
   kFree,    // every lane keeps its own weights: what training would do
   kSynced,  // every step each lane restarts from the reference's state, rounded to its storage
@@ -43,6 +45,8 @@ struct RunOptions {
   std::vector<ParameterGroup> groups;
   double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
+  std::string capture_hash;  // SHA-256 of the capture that `model` names, "": a built-in model
+  bool cycle = false;        // behind the last captured step the first one follows
   std::string start_from;                            // RUN.state[:LANE], "" = fresh weights
   std::string start_hash;                            // of the weights it held when the run began
   bool eval_in_fp32 = false;                         // evaluate every lane's weights in FP32
@@ -77,6 +81,9 @@ class LockstepRun {
   // `start`: parameters and buffers to begin with, by name, instead of fresh ones (start_from says
   // where they came from).
   explicit LockstepRun(RunOptions options, const std::map<std::string, Tensor>* start = nullptr);
+  // Trains a capture, which must outlive the run: its batches, masks and loop. The options say the
+  // rest (lanes, mode, what to record). Throws: InputError with everything it cannot do.
+  LockstepRun(RunOptions options, const Capture& capture);
   ~LockstepRun();
 
   const RunDescription& description() const;

@@ -4,6 +4,7 @@
 
 #include "emulation/scalar/inner_math.h"
 #include "emulation/scalar/select.h"
+#include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -16,8 +17,15 @@ InnerMath<T> inner_math(const OpCall& call, size_t a, size_t b) {
           factor_format(call, a), factor_format(call, b), call.inner};
 }
 
-// Fills output `index`, a mask in which 1 stands with probability 1 - p.
+// Fills output `index`, a mask in which 1 stands with probability 1 - p, or with the mask given.
 inline void draw_output_mask(const OpCall& call, double p, size_t index) {
+  if (const Tensor* given = call.random.given) {
+    std::vector<int32_t> storage;
+    const int32_t* mask =
+        expand(given->as<int32_t>().data(), given->shape(), output_shape(call, index), storage);
+    std::copy_n(mask, call.outputs[index]->size(), output<int32_t>(call, index));
+    return;
+  }
   const RandomStream stream(call.random.seed, RandomPurpose::kDropout, call.random.node);
   draw_mask(stream, call.random.step, 1 - p, output<int32_t>(call, index),
             call.outputs[index]->size());

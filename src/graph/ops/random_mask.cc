@@ -1,0 +1,28 @@
+// Which output of an op that drops elements is its mask?
+#include <algorithm>
+
+#include "src/graph/op.h"
+
+namespace lockstep {
+
+// The one integer output that a random op has.
+const TensorType* drawn_mask(const Node& node) {
+  constexpr std::string_view kRandomOps[] = {"dropout", "sdpa", "lstm", "gru"};
+  if (std::ranges::count(kRandomOps, node.op) == 0) return nullptr;
+  for (const TensorType& output : node.outputs) {
+    if (output.element == ElementType::kInt) return &output;
+  }
+  return nullptr;
+}
+
+// Aligned at the last dimension; an extent of 1, or a missing dimension, is repeated.
+bool broadcasts_to(const Shape& from, const Shape& to) {
+  if (from.size() > to.size()) return false;
+  const size_t ahead = to.size() - from.size();
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i] != 1 && from[i] != to[ahead + i]) return false;
+  }
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+// The whole of an HDF5 file as the records of capture_tree.h. Runs in a child process
+// (sandbox.h): libhdf5 may crash or hang on a file made for that.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/record/sandbox.h"
+
+namespace lockstep {
+
+// Writes every group, dataset and attribute of the HDF5 data that begins at byte `block`. Links out
+// of the file, shared groups, filters that are plug-ins and types other than numbers and texts are
+// refused, as is more than `most_bytes` of data; the reason is then the last record.
+void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
+                  const SandboxWrite& write);
+
+}  // namespace lockstep

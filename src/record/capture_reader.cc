@@ -1,0 +1,96 @@
+#include "src/record/capture_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <stdexcept>
+
+#include "src/core/error.h"
+#include "src/record/capture_block.h"
+#include "src/record/capture_dump.h"
+#include "src/record/capture_parts.h"
+#include "src/record/sandbox.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kCaptureVersion = 1;
+
+// Compressed batches grow when they are read; nothing honest grows more than this.
+constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
+constexpr double kLeastSeconds = 20, kBytesPerSecond = 20e6;
+
+CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
+  SandboxLimits limits;
+  const uint64_t most = kLeastContent + kContentPerByte * block.length;
+  limits.seconds = kLeastSeconds + static_cast<double>(block.length) / kBytesPerSecond;
+  limits.memory_bytes = 2 * most;
+  limits.output_bytes = 2 * most;
+  const std::string who = "capture '" + path + "': ";
+  try {
+    return parse_capture_frames(run_sandboxed(limits, [&](const SandboxWrite& write) {
+      dump_capture(path, block.size, most, write);
+    }));
+  } catch (const InputError& error) {
+    throw InputError(who + error.what(), "its checksum is right: it was written this way");
+  } catch (const std::runtime_error& error) {
+    throw InputError(fmt::format("{}reading its HDF5 data in a process apart failed: {}", who,
+                                 error.what()),
+                     "its checksum is right: it was written this way. Do not trust its source");
+  }
+}
+
+// What must hold before anything else is worth looking at.
+void check_root(const CaptureFields& root) {
+  if (const std::string format = root.text("format"); format != "lockstep-capture") {
+    root.problem("format is '" + format + "', must be 'lockstep-capture'");
+  }
+  const int64_t version = root.integer("format_version", kCaptureVersion);
+  if (version != kCaptureVersion) {
+    root.problem(fmt::format("format_version is {}, must be {}", version, kCaptureVersion),
+                 version > kCaptureVersion ? "a newer lockstep_capture wrote it" : "");
+  }
+  if (!root.flag("complete", true)) {
+    root.problem("complete is 0: the training run ended before its capture",
+                 "capture again; the file is renamed into place when it is whole");
+  }
+  root.problems().throw_if_any();
+}
+
+}  // namespace
+
+int64_t number_of(const std::string& name) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
+  return error == std::errc() && end == name.data() + name.size() && value >= 0 ? value : -1;
+}
+
+Capture read_capture(const std::string& path) {
+  const CaptureBlock block = check_capture_block(path);
+  const CaptureNode tree = read_tree(path, block);
+  CaptureProblems problems("capture '" + path + "'");
+  const CaptureFields root(&tree, "", problems);
+  check_root(root);
+  Capture capture;
+  capture.path = path;
+  capture.sha256 = block.sha256;
+  capture.model_class = root.text("model_class");
+  capture.torch_version = root.text("torch_version");
+  capture.device = root.text("device");
+  capture.frontend = root.text("frontend");
+  capture.created_utc = root.text("created_utc", /*required=*/false);
+  capture.v0 = root.text("v0", /*required=*/false);
+  read_amp(root, capture);
+  read_graphs(root, capture);
+  problems.throw_if_any();  // without graphs nothing below can be judged
+  read_values(root, capture, capture.start.values);
+  read_optimizer(root, capture);
+  read_steps(root, capture);
+  read_verify(root, capture);
+  problems.throw_if_any();
+  return capture;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,157 @@
+#include "src/record/sandbox.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kBoundsAddressSpace = false;
+#else
+constexpr bool kBoundsAddressSpace = true;
+#endif
+
+constexpr int kExitMemory = 41, kExitWork = 42;  // of the child
+constexpr int kClockPerProcessor = 3;            // another program may have the processor
+constexpr int kWatchEveryMs = 20;
+
+using Clock = std::chrono::steady_clock;
+
+// Bytes of address space (0) or resident (1) of a process, 0 where that cannot be read.
+uint64_t memory_of(pid_t process, int which) {
+  std::ifstream file(fmt::format("/proc/{}/statm", process));
+  uint64_t pages[2] = {};
+  file >> pages[0] >> pages[1];
+  return file ? pages[which] * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+void set_limit(int resource, uint64_t value) {
+  const rlimit limit{static_cast<rlim_t>(value), static_cast<rlim_t>(value)};
+  setrlimit(static_cast<__rlimit_resource>(resource), &limit);
+}
+
+// Everything the child does. Never returns.
+[[noreturn]] void be_child(int out, const SandboxLimits& limits,
+                           const std::function<void(const SandboxWrite&)>& work) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGSEGV, SIGABRT, SIGBUS, SIGFPE}) {
+    std::signal(signal, SIG_DFL);
+  }
+  const int nowhere = open("/dev/null", O_WRONLY);
+  if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
+  set_limit(RLIMIT_CORE, 0);
+  set_limit(RLIMIT_CPU, static_cast<uint64_t>(std::ceil(limits.seconds)));
+  if (kBoundsAddressSpace) set_limit(RLIMIT_AS, memory_of(getpid(), 0) + limits.memory_bytes);
+  const auto write_all = [&](std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = write(out, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) _exit(kExitWork);
+      bytes.remove_prefix(static_cast<size_t>(written));
+    }
+  };
+  try {
+    work(write_all);
+  } catch (const std::bad_alloc&) {
+    _exit(kExitMemory);
+  } catch (...) {
+    _exit(kExitWork);
+  }
+  _exit(0);
+}
+
+std::string memory_text(const SandboxLimits& limits) {
+  constexpr uint64_t kMiB = 1 << 20;
+  return fmt::format("it needed more than {} MiB of memory", limits.memory_bytes / kMiB);
+}
+
+// What a child's end means; empty: all is well.
+std::string fault(int status, const SandboxLimits& limits) {
+  if (WIFEXITED(status)) {
+    const int code = WEXITSTATUS(status);
+    if (code == 0) return "";
+    if (code == kExitMemory) return memory_text(limits);
+    return fmt::format("it ended with exit code {}", code);
+  }
+  const int signal = WTERMSIG(status);
+  if (signal == SIGXCPU || signal == SIGKILL) {
+    return fmt::format("it took more than {} s of processor time", limits.seconds);
+  }
+  return fmt::format("it crashed ({})", strsignal(signal));
+}
+
+// Collects what the child writes until it closes the pipe; otherwise says why it was given up.
+std::string collect_output(pid_t child, int in, const SandboxLimits& limits, std::string& bytes) {
+  const auto end = Clock::now() + std::chrono::duration<double>(limits.seconds * kClockPerProcessor);
+  const uint64_t had = memory_of(getpid(), 1);
+  constexpr size_t kChunk = 1 << 16;
+  std::vector<char> chunk(kChunk);
+  for (;;) {
+    pollfd waiting{in, POLLIN, 0};
+    const int ready = poll(&waiting, 1, kWatchEveryMs);
+    if (Clock::now() > end) {
+      return fmt::format("it took more than {} s", limits.seconds * kClockPerProcessor);
+    }
+    if (!kBoundsAddressSpace && memory_of(child, 1) > had + limits.memory_bytes) {
+      return memory_text(limits);
+    }
+    if (ready <= 0) continue;
+    const ssize_t got = read(in, chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return "";
+    bytes.append(chunk.data(), static_cast<size_t>(got));
+    if (bytes.size() > limits.output_bytes) {
+      return fmt::format("it holds more than {} bytes", limits.output_bytes);
+    }
+  }
+}
+
+}  // namespace
+
+std::string run_sandboxed(const SandboxLimits& limits,
+                          const std::function<void(const SandboxWrite& write)>& work) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    throw std::runtime_error(fmt::format("no pipe: {}", std::strerror(errno)));
+  }
+  const pid_t child = fork();
+  if (child < 0) {
+    close(ends[0]), close(ends[1]);
+    throw std::runtime_error(fmt::format("no process: {}", std::strerror(errno)));
+  }
+  if (child == 0) {
+    close(ends[0]);
+    be_child(ends[1], limits, work);
+  }
+  close(ends[1]);
+  std::string bytes, problem;
+  try {
+    problem = collect_output(child, ends[0], limits, bytes);
+  } catch (const std::bad_alloc&) {
+    problem = memory_text(limits);
+  }
+  close(ends[0]);
+  if (!problem.empty()) kill(child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (problem.empty()) problem = fault(status, limits);
+  if (!problem.empty()) throw std::runtime_error(problem);
+  return bytes;
+}
+
+}  // namespace lockstep

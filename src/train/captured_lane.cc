@@ -1,0 +1,58 @@
+// See captured_lane.h.
+#include "src/train/captured_lane.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace lockstep {
+namespace {
+
+std::string recipe(const Capture& capture) {
+  if (!capture.amp.autocast) return "as the model says, without autocast around it";
+  return fmt::format("autocast {} on {}{}", capture.amp.dtype, capture.amp.device_type,
+                     capture.scaler.enabled ? " with GradScaler" : "");
+}
+
+}  // namespace
+
+LaneDescription describe_captured_lane(const Capture& capture) {
+  LaneDescription lane;
+  lane.name = kCapturedLane;
+  lane.engine = "pytorch";
+  lane.target = capture.device;
+  lane.policy = find_policy(kReferenceLane);
+  lane.policy.name = kCapturedLane;
+  lane.policy.version.clear();
+  lane.policy.help = "what PyTorch itself did: " + recipe(capture);
+  lane.policy.aliases.clear();
+  lane.policy.text = fmt::format(
+      "# no policy: recorded by PyTorch {} on {}, {}\nname = \"{}\"\n", capture.torch_version,
+      capture.device, recipe(capture), kCapturedLane);
+  return lane;
+}
+
+std::string describe_captured_data(const Capture& capture) {
+  return fmt::format("captured: {} steps of {}, PyTorch {} on {}", capture.steps.size(),
+                     capture.model_class, capture.torch_version, capture.device);
+}
+
+void fill_captured_step(const Capture& capture, const LaneContext& context, int64_t step,
+                        LaneStep& out) {
+  const CapturedStep& captured = capture.steps.at(static_cast<size_t>(step));
+  out.loss = captured.loss;
+  out.losses.assign(context.losses.size(), kNotRecorded);
+  out.seconds = kNotRecorded;
+  for (size_t group = 0; group < context.groups.size(); ++group) {
+    out.lr.push_back(context.lr(group, step));
+  }
+  out.gradient_norm = captured.clip.total_norm;
+  ScalerRecord scaler;
+  scaler.scale = captured.scale_before;
+  scaler.found_inf = captured.found_inf;
+  scaler.skipped = !captured.stepped;
+  scaler.growth_tracker = static_cast<int32_t>(captured.growth_tracker_after);
+  out.scalers = {scaler};
+}
+
+}  // namespace lockstep
