@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -16,8 +17,10 @@
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
+#include "src/record/capture_reader.h"
 #include "src/record/run_file.h"
 #include "src/train/lockstep.h"
+#include "src/train/models/model.h"
 #include "src/train/optimizers.h"
 #include "src/train/parameter_groups.h"
 #include "src/train/schedules.h"
@@ -171,9 +174,37 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   o.eval_in_fp32 = args.eval_policy == "fp32";
 }
 
+// A built-in model is no file; whatever else there is under that name must be a capture.
+bool is_capture(const std::string& model) {
+  const std::span<const Model> known = models();
+  return std::ranges::none_of(known, [&](const Model& m) { return m.name == model; }) &&
+         std::filesystem::exists(model);
+}
+
+// What a capture says itself; given beside it, an option would change nothing without a word.
+void refuse_captured(const ReplayArgs& args, const std::vector<CLI::Option*>& options,
+                     ProblemList& problems) {
+  for (const CLI::Option* option : options) {
+    if (option->count() == 0) continue;
+    problems.add(fmt::format("{}: capture '{}' says that itself", option->get_name(),
+                             args.options.model),
+                 "leave it out");
+  }
+}
+
+// A run, and the capture it may be of, which outlives it.
+struct Made {
+  std::optional<Capture> capture;
+  std::optional<LockstepRun> run;
+};
+
 // A new run, from the weights that its options name.
-void make_run(std::optional<LockstepRun>& run, RunOptions& options) {
-  if (options.start_from.empty()) {
+void make_run(Made& made, RunOptions& options) {
+  std::optional<LockstepRun>& run = made.run;
+  if (is_capture(options.model)) {
+    made.capture.emplace(read_capture(options.model));
+    run.emplace(options, *made.capture);
+  } else if (options.start_from.empty()) {
     run.emplace(options);
   } else {
     const auto start = read_start(options.start_from);
@@ -183,8 +214,19 @@ void make_run(std::optional<LockstepRun>& run, RunOptions& options) {
 }
 
 // A run of which a file is left: from its checkpoint or, while it has none, from where it began.
-void make_resumed_run(std::optional<LockstepRun>& run, const RunOptions& options,
-                      const std::optional<RunState>& state) {
+void make_resumed_run(Made& made, const RunOptions& options, const std::optional<RunState>& state) {
+  std::optional<LockstepRun>& run = made.run;
+  if (!options.capture_hash.empty()) {
+    made.capture.emplace(read_capture(options.model));
+    if (made.capture->sha256 != options.capture_hash) {
+      throw InputError(fmt::format("capture '{}' has SHA-256 {}, the run began with {}",
+                                   options.model, made.capture->sha256, options.capture_hash),
+                       "it was captured anew; start a new run");
+    }
+    run.emplace(options, *made.capture);
+    if (state) run->restore(*state);
+    return;
+  }
   if (state || options.start_from.empty()) {
     run.emplace(options);
     if (state) run->restore(*state);
@@ -212,18 +254,18 @@ int start(ReplayArgs& args, ProblemList& problems) {
                  "choose another -o, or copy the checkpoint away first");
   });
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
-  std::optional<LockstepRun> made;  // finds every other mistake before a file is touched
+  Made made;  // finds every other mistake before a file is touched
   if (args.options.model.empty()) {
-    problems.add("MODEL: missing", "`lockstep list models` names them");
+    problems.add("MODEL: missing", "`lockstep list models` names them; or name a capture");
   } else if (std::ranges::count(args.options.lanes, "") == 0) {
     collect_problems(problems, [&] { make_run(made, args.options); });
   }
   problems.throw_if_any();
-  LockstepRun& run = *made;
+  LockstepRun& run = *made.run;
   int code = kExitFine;
   {
     RunFileWriter writer(path, command_line(), args.overwrite);
-    const auto progress = make_progress(args, 0, args.options.steps);
+    const auto progress = make_progress(args, 0, run.description().options->steps);
     code = execute(run, writer, progress.get(), path);
   }
   if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);
@@ -237,7 +279,11 @@ bool is_complete(const RunFile& run) {
   if (run.steps() < steps) return false;
   for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
     const std::vector<Evaluation> evaluations = run.evaluations(lane);
-    if (evaluations.empty() || evaluations.back().steps_done < steps) return false;
+    const bool is_captured = !run.options().capture_hash.empty();  // nothing is held out
+    if (is_captured && run.lanes()[static_cast<size_t>(lane)].name == kCapturedLane) continue;
+    if (!is_captured && (evaluations.empty() || evaluations.back().steps_done < steps)) {
+      return false;
+    }
     if (run.total_histogram_steps(lane) < steps) return false;
   }
   return true;
@@ -278,9 +324,9 @@ int resume(const ReplayArgs& args, const ProblemList& problems) {
     return kExitFine;
   }
   const int64_t from = state ? state->steps_done : 0;
-  std::optional<LockstepRun> made;
+  Made made;
   make_resumed_run(made, options, state);
-  LockstepRun& run = *made;
+  LockstepRun& run = *made.run;
   int code = kExitFine;
   {
     const auto writer = RunFileWriter::resume(path, from);
@@ -319,7 +365,10 @@ std::function<int()> declare_replay(CLI::App& app) {
                          const char* help) {
     checks.whole(add(in, name, value, "N", help)->capture_default_str(), low, high);
   };
-  app.add_option("MODEL", o.model, "a built-in model: see `lockstep list models`")->type_name("");
+  app.add_option("MODEL", o.model,
+                 "a built-in model (`lockstep list models`), or a capture: a file that "
+                 "lockstep_capture wrote")
+      ->type_name("");
   const char* group = "What to run";
   add(group, "--data", o.data, "SPEC", "see `lockstep list data` [the model's default]");
   checks.named_numbers(add(group, "--size", args->sizes, "NAME=X,...",
@@ -328,8 +377,11 @@ std::function<int()> declare_replay(CLI::App& app) {
   add(group, "--lanes", args->lanes, "A,B,...",
       "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
       ->capture_default_str();
-  whole(group, "--steps", o.steps, 1, kLargestCount, "training steps");
+  whole(group, "--steps", o.steps, 1, kLargestCount, "training steps; of a capture: all it has");
   whole(group, "--batch", o.batch, 1, kLargestBatch, "examples per step");
+  fixed->push_back(app.add_flag("--cycle", o.cycle,
+                                "of a capture: behind its last step its first one follows")
+                       ->group(group));
   checks.one_of(
       add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
           ->capture_default_str(),
@@ -408,11 +460,29 @@ std::function<int()> declare_replay(CLI::App& app) {
       "Ctrl-C ends after the step in progress with a whole run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
-  return [args, fixed, resumed, checks, &app] {
+  // What only a built-in model takes, and only a capture.
+  std::vector<CLI::Option*> of_models;
+  for (const char* name :
+       {"--data", "--size", "--batch", "--optimizer", "--optimizer-args", "--schedule", "--group",
+        "--accumulate", "--workers", "--clip-norm", "--clip-value", "--start-from", "--eval-every",
+        "--eval-policy"}) {
+    of_models.push_back(app.get_option(name));
+  }
+  for (const std::string_view number : kNumberOptions) {
+    of_models.push_back(app.get_option(option_name(number)));
+  }
+  CLI::Option* steps = app.get_option("--steps");
+  return [args, fixed, resumed, checks, of_models, steps, &app] {
     ProblemList& problems = checks.problems();
     const bool resuming = resumed->count() > 0;
     args->options.lanes = split(args->lanes, ',');
     if (resuming) refuse_fixed(*fixed);
+    if (!resuming && is_capture(args->options.model)) {
+      refuse_captured(*args, of_models, problems);
+      if (steps->count() == 0) args->options.steps = 0;  // all of them
+    } else if (args->options.cycle) {
+      problems.add("--cycle: only a capture has an end to begin again behind", "leave it out");
+    }
     if (!resuming) check_lanes(*args, problems);
     if (!resuming) read_loop_options(*args, problems);
     if (args->threads != 0) set_thread_count(args->threads);

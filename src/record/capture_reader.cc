@@ -71,7 +71,7 @@ Capture read_capture(const std::string& path) {
   const CaptureBlock block = check_capture_block(path);
   const CaptureNode tree = read_tree(path, block);
   CaptureProblems problems("capture '" + path + "'");
-  const CaptureFields root(&tree, "", problems);
+  const CaptureFields root(&tree, path + ":", problems);
   check_root(root);
   Capture capture;
   capture.path = path;

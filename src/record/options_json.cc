@@ -57,6 +57,8 @@ Json to_object(const RunOptions& o) {
       {"clip_value", o.clip_value},
       {"freeze", join(o.freeze, ",")},
       {"eval_batch_norm", join(o.eval_batch_norm, ",")},
+      {"capture_hash", o.capture_hash},
+      {"cycle", o.cycle},
       {"start_from", o.start_from},
       {"start_hash", o.start_hash},
       {"eval_policy", o.eval_in_fp32 ? "fp32" : "own"},
@@ -104,6 +106,8 @@ RunOptions options_from_json(std::string_view json) {
   };
   o.freeze = globs("freeze");
   o.eval_batch_norm = globs("eval_batch_norm");
+  o.capture_hash = j.value("capture_hash", o.capture_hash);
+  o.cycle = j.value("cycle", o.cycle);
   o.start_from = j.value("start_from", o.start_from);
   o.start_hash = j.value("start_hash", o.start_hash);
   o.eval_in_fp32 = j.value("eval_policy", "own") == "fp32";
