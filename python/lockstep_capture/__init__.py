@@ -1,0 +1,16 @@
+"""Three lines in a PyTorch loop bring its model, batches, optimizer, scaler and masks into Lockstep.
+
+    cap = lockstep_capture.Capture("run.lscap.h5", model, optimizer, step_fn, scaler=scaler, autocast="bfloat16")
+    for batch in loader:
+        with cap.step(batch):
+            ...  # the unchanged body
+
+docs/pytorch.md says what is supported; check() asks without writing.
+"""
+
+from .capture import Capture, capture
+from .check import check
+from .errors import CaptureError, Problem, UnsupportedModelError
+from .version import __version__
+
+__all__ = ["Capture", "CaptureError", "Problem", "UnsupportedModelError", "__version__", "capture", "check"]

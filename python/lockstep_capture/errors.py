@@ -1,0 +1,47 @@
+"""What a capture refuses, said once and completely."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+
+class CaptureError(RuntimeError):
+    """Something a user can put right: what, the value, the constraint, a hint."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One occurrence of something that Lockstep cannot replay."""
+
+    what: str  # "aten.grid_sampler.default", "in-place on a view"
+    module: str = ""  # path of the module that did it
+    source: str = ""  # "model.py:88"
+    hint: str = ""
+
+
+class UnsupportedModelError(CaptureError):
+    """All that Lockstep cannot replay of a model, in one message: op, count, modules, lines, hint."""
+
+    def __init__(self, problems: list[Problem]):
+        self.problems = list(problems)
+        super().__init__(describe(self.problems))
+
+
+def describe(problems: list[Problem]) -> str:
+    """One line per kind of problem, with every place where it stands."""
+    kinds: OrderedDict[tuple[str, str], list[Problem]] = OrderedDict()
+    for problem in problems:
+        kinds.setdefault((problem.what, problem.hint), []).append(problem)
+    kind_word = "thing" if len(kinds) == 1 else "things"
+    place_word = "place" if len(problems) == 1 else "places"
+    lines = [f"{len(kinds)} unsupported {kind_word} in {len(problems)} {place_word}; nothing was written:"]
+    width = max((len(what) for what, _ in kinds), default=0)
+    for (what, hint), found in kinds.items():
+        modules = ", ".join(OrderedDict.fromkeys(p.module or "(no module)" for p in found))
+        sources = ", ".join(OrderedDict.fromkeys(p.source for p in found if p.source))
+        line = f"  {what:<{width}}  x{len(found)}  in {modules}"
+        line += f"  ({sources})" if sources else ""
+        line += f"  hint: {hint}" if hint else ""
+        lines.append(line)
+    return "\n".join(lines)

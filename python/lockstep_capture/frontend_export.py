@@ -1,0 +1,240 @@
+"""torch.export -> Program. All that depends on the version of torch.export stands here.
+
+Takes the pre-dispatch training IR (no run_decompositions), so that ops stand at the level at which autocast
+decides. Blocks of torch.autocast and torch.no_grad come as higher-order ops and are inlined, their content
+stamped on the calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from typing import Any, Iterator
+
+import torch
+
+from .errors import Problem, UnsupportedModelError
+from .program import Autocast, Call, Names, Place, Program, Ref, StepModule
+
+PREFIX = "model."  # of StepModule
+_TORCH_FOLDER = os.path.dirname(torch.__file__)
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def trace(step: StepModule, batch: Any) -> Program:
+    """Exports step(batch).
+
+    Throws: UnsupportedModelError where the forward pass depends on values (data-dependent control flow);
+    any other exception of torch.export as it comes.
+    """
+    with quiet(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        try:
+            exported = torch.export.export(step, (batch,))
+        except Exception as error:
+            problem = _data_dependence(error)
+            if problem is None:
+                raise
+            raise UnsupportedModelError([problem]) from error
+    return _Reader(exported, Names(step.model)).program
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without torch.export's warnings about what this package handles itself (LSTM's _flat_weights)."""
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def _data_dependence(error: BaseException) -> Problem | None:
+    """The place where the forward pass asked for a value, if that is what failed."""
+    text = str(error)
+    signs = ("data-dependent", "GuardOnDataDependentSymNode", "aten._local_scalar_dense",
+             "Could not guard", "Could not extract specialized integer")
+    if not any(sign in text or sign in type(error).__name__ for sign in signs):
+        return None
+    hint = "the graph of a step is fixed: no if, loop, .item() or mask[...] on values of tensors"
+    return Problem("data-dependent control flow", _module_in(text), _user_line_of(error, text), hint)
+
+
+def _module_in(text: str) -> str:
+    return ""
+
+
+def _user_line_of(error: BaseException, text: str) -> str:
+    """The last line of user code on the way to the error."""
+    found = ""
+    trace_back = error.__traceback__
+    while trace_back is not None:
+        file = trace_back.tb_frame.f_code.co_filename
+        if _is_user_file(file):
+            found = f"{os.path.basename(file)}:{trace_back.tb_lineno}"
+        trace_back = trace_back.tb_next
+    return found or source_of(text)
+
+
+def _is_user_file(file: str) -> bool:
+    return not (file.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")) or "/importlib/" in file
+                or file.endswith("contextlib.py"))
+
+
+def source_of(stack_trace: str) -> str:
+    """The innermost line of a stack trace that is neither torch's nor this package's: "model.py:33"."""
+    found = ""
+    for line in stack_trace.splitlines():
+        parts = line.strip().split('"')
+        if line.strip().startswith("File") and len(parts) >= 3 and _is_user_file(parts[1]):
+            number = parts[2].split("line ")[-1].split(",")[0].strip()
+            found = f"{os.path.basename(parts[1])}:{number}"
+    return found
+
+
+class _Reader:
+    """Walks an ExportedProgram's graph, higher-order ops included."""
+
+    def __init__(self, exported: Any, names: Names):
+        self.program = Program("export")
+        self._names = names
+        self._constants = dict(exported.constants)
+        self._calls_of: dict[str, dict[str, int]] = {}
+        self._values: dict[Any, Any] = {}  # fx node -> Ref, constant, or list of them
+        self._taken: set[str] = set()
+        module = exported.graph_module
+        leaf = 0
+        specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
+        for node in module.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            leaf += self._placeholder(node, specs[node.name], leaf)
+        output = self._walk(module, None, False)
+        loss = output[0]
+        while isinstance(loss, (list, tuple)):
+            loss = loss[0]
+        if not isinstance(loss, Ref):
+            raise UnsupportedModelError([Problem("the step's result", hint="must be the loss, a tensor")])
+        self.program.loss = loss.name
+
+    def _placeholder(self, node: Any, spec: Any, leaf: int) -> int:
+        """1 if the placeholder is a leaf of the batch."""
+        kind = spec.kind.name
+        program, name = self.program, self._new(node.name)
+        self._values[node] = Ref(name)
+        if kind == "USER_INPUT":
+            if not isinstance(node.meta.get("val"), torch.Tensor):
+                self._values[node] = getattr(spec.arg, "value", None)  # a number: specialised
+                return 1
+            program.inputs[name] = leaf
+            return 1
+        if kind == "PARAMETER":
+            program.params[name] = self._names.canonical(spec.target.removeprefix(PREFIX))
+        elif kind == "BUFFER":
+            program.buffers[name] = self._names.canonical(spec.target.removeprefix(PREFIX))
+        elif kind == "CONSTANT_TENSOR":
+            tensor = self._constants[spec.target]
+            owner = self._names.parameter_of(tensor)  # a parameter kept in a Python list
+            if owner is not None:
+                program.params[name] = owner
+            else:
+                program.constants[name] = tensor.detach()
+        else:
+            raise UnsupportedModelError([Problem(f"input of kind {kind}", hint="only tensors can be captured")])
+        return 0
+
+    def _new(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+    def _walk(self, module: torch.fx.GraphModule, autocast: Autocast | None, nograd: bool) -> Any:
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                self._values[node] = self._attribute(module, node)
+            elif node.op == "call_function":
+                self._call(module, node, autocast, nograd)
+            elif node.op == "output":
+                return self._argument(node.args[0])
+        raise AssertionError("a graph without output")
+
+    def _attribute(self, module: torch.fx.GraphModule, node: Any) -> Any:
+        value: Any = module
+        for part in node.target.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value  # a block of a higher-order op
+        name = self._new(node.name)
+        owner = self._names.parameter_of(value)
+        if owner is not None:
+            self.program.params[name] = owner
+        else:
+            self.program.constants[name] = value.detach()
+        return Ref(name)
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return self._values[value]
+        if isinstance(value, tuple):
+            return tuple(self._argument(item) for item in value)
+        if isinstance(value, list):
+            return [self._argument(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self._argument(item) for key, item in value.items()}
+        return value
+
+    def _call(self, module: Any, node: Any, autocast: Autocast | None, nograd: bool) -> None:
+        args = tuple(self._argument(arg) for arg in node.args)
+        kwargs = {key: self._argument(value) for key, value in node.kwargs.items()}
+        target, name = node.target, str(node.target)
+        if name == "wrap_with_autocast":
+            device, dtype, enabled, cache, block, *operands = args
+            dtype_name = str(dtype).removeprefix("torch.") if dtype is not None else ""
+            region = Autocast(bool(enabled), dtype_name, device, bool(cache))
+            self._values[node] = self._inline(block, operands, region, nograd)
+        elif name == "wrap_with_set_grad_enabled":
+            enabled, block, *operands = args
+            self._values[node] = self._inline(block, operands, autocast, not enabled)
+        elif _is_getitem(target) and isinstance(args[0], (list, tuple)):
+            self._values[node] = args[0][args[1]]  # a result of an inlined block
+        elif _is_getitem(target) or isinstance(target, torch._ops.OpOverload):
+            bound = self._new(node.name)
+            self._values[node] = Ref(bound)
+            self.program.calls.append(
+                Call(bound, target, args, kwargs, self._place(node), autocast, nograd))
+        else:
+            place = self._place(node)
+            raise UnsupportedModelError([Problem(name, place.module, place.source,
+                                                 "only autocast and no_grad blocks are understood")])
+
+    def _inline(self, block: Any, operands: list[Any], autocast: Autocast | None, nograd: bool) -> Any:
+        formal = [node for node in block.graph.nodes if node.op == "placeholder"]
+        for node, value in zip(formal, operands, strict=True):
+            self._values[node] = value
+        return self._walk(block, autocast, nograd)
+
+    def _place(self, node: Any) -> Place:
+        source = source_of(node.meta.get("stack_trace") or "")
+        stack = node.meta.get("nn_module_stack") or {}
+        if not stack:
+            return Place(source=source)
+        key, (path, module_class) = list(stack.items())[-1]
+        if not isinstance(module_class, str):
+            module_class = f"{module_class.__module__}.{module_class.__qualname__}"
+        path = path.split("@")[0]
+        if path in ("", "model"):
+            return Place("", module_class if path else "", 0, source)
+        calls = self._calls_of.setdefault(path, {})
+        return Place(path.removeprefix(PREFIX), module_class, calls.setdefault(key, len(calls)), source)
+
+
+def _is_getitem(target: Any) -> bool:
+    return getattr(target, "__name__", "") == "getitem"

@@ -1,0 +1,205 @@
+"""Runs a Program in PyTorch with the masks given from outside.
+
+In FP32 it repeats, bit for bit, what the eager model did (gate V0). In FP64 it is the truth that a replay is
+judged by: every floating value is double, casts between floating formats do nothing, and what does not depend
+on the weights (constants, derived inputs) keeps its FP32 value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from typing import Any, Callable, Iterator, Mapping
+
+import torch
+
+from .errors import CaptureError
+from .program import Call, Program, Ref, map_refs
+from .random_ops import arguments, base_name, random_site
+from .ssa import GRAPH
+
+
+class Observer:
+    """Told of every call. `value` gives the value that a name has now."""
+
+    def root(self, name: str, value: torch.Tensor) -> None: ...
+
+    def before(self, call: Call, value: Callable[[str], Any]) -> None: ...
+
+    def after(self, call: Call, result: Any) -> None: ...
+
+
+class Interpreter:
+    """One forward pass.
+
+    params, buffers: by canonical path; buffers are copied before they are changed. leaves: of the batch.
+    draws: per random call its drawn tensors; None: PyTorch draws. double: FP64, with the kinds of ssa.py: what is
+    no part of the network keeps its own type and is widened where the network reads it.
+    autocast: (device, dtype) of a block around the whole pass, None for none.
+    """
+
+    def __init__(self, program: Program, params: Mapping[str, torch.Tensor],
+                 buffers: Mapping[str, torch.Tensor], leaves: list[Any],
+                 draws: Mapping[str, list[torch.Tensor]] | None, *, double: bool = False,
+                 kind: Mapping[str, str] | None = None,
+                 autocast: tuple[str, torch.dtype] | None = None, observer: Observer | None = None):
+        self._program, self._draws, self._double = program, draws, double
+        self._outer, self._observer = autocast, observer
+        self._values: dict[str, Any] = {}
+        self._kind = kind or {}
+        self.buffers = {path: tensor.clone() for path, tensor in buffers.items()}
+        for name, path in program.buffers.items():
+            if self._is_graph(name):
+                self.buffers[path] = self._wide(self.buffers[path])
+            self._values[name] = self.buffers[path]
+        self._values.update({name: leaves[leaf] for name, leaf in program.inputs.items()})
+        self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
+        self._values.update(program.constants)
+        for name, value in self._values.items():
+            if observer is not None and isinstance(value, torch.Tensor):
+                observer.root(name, value)
+
+    def _is_graph(self, name: str) -> bool:
+        return self._kind.get(name, GRAPH) == GRAPH
+
+    def _wide(self, value: Any) -> Any:
+        if not self._double or not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            return value
+        return value.double()
+
+    def run(self, live: frozenset[str] | None = None) -> torch.Tensor:
+        """The loss. live: the calls that are needed, None: all."""
+        with self._region(self._outer, True):
+            for call in self._program.calls:
+                if live is not None and call.name not in live:
+                    continue
+                if self._observer is not None:
+                    self._observer.before(call, self._values.__getitem__)
+                self._values[call.name] = result = self._execute(call)
+                if self._observer is not None:
+                    self._observer.after(call, result)
+        return self._values[self._program.loss]
+
+    def value(self, name: str) -> Any:
+        return self._values[name]
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _region(region: tuple[str, torch.dtype] | None, enabled: bool) -> Iterator[None]:
+        if region is None:
+            yield
+            return
+        with torch.autocast(region[0], dtype=region[1], enabled=enabled):
+            yield
+
+    def _execute(self, call: Call) -> Any:
+        widens = self._double and self._is_graph(call.name)
+
+        def read(ref: Ref) -> Any:
+            value = self._values[ref.name]
+            return self._wide(value) if widens else value
+
+        args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
+        if widens:
+            args, kwargs = _double_dtypes(args), _double_dtypes(kwargs)
+        with contextlib.ExitStack() as stack:
+            if call.autocast is not None and not self._double and self._models_autocast:
+                region = call.autocast
+                dtype = getattr(torch, region.dtype) if region.dtype else None
+                stack.enter_context(torch.autocast(region.device, dtype=dtype, enabled=region.enabled,
+                                                   cache_enabled=region.cache))
+            if call.nograd:
+                stack.enter_context(torch.no_grad())
+            site = random_site(call) if self._draws is not None else None
+            if site is not None:
+                return self._random(call, site.kind, args, read)
+            if call.is_getitem:
+                return operator.getitem(*args)
+            return call.target(*args, **kwargs)
+
+    _models_autocast = True  # references switch the model's own blocks off
+
+    def without_autocast(self) -> "Interpreter":
+        """References are computed in FP32 throughout: blocks inside the model count as absent."""
+        self._models_autocast = False
+        return self
+
+    def _random(self, call: Call, kind: str, args: Any, read: Callable[[Ref], Any]) -> Any:
+        draws = (self._draws or {}).get(call.name)
+        if draws is None:
+            raise CaptureError(f"{call.op} ({call.name}): no random numbers were recorded for it")
+        named = {name: map_refs(value, read) for name, value in arguments(call).items()}
+        if kind == "noise":
+            value = draws[0]
+            if base_name(call).endswith("_"):
+                return args[0].copy_(value)
+            return value
+        if kind == "dropout":
+            kept = scale_kept(named.get("self", named.get("input")), draws[0], float(named["p"]))
+            if base_name(call) == "aten.native_dropout":
+                return kept, draws[0]
+            return args[0].copy_(kept) if base_name(call).endswith("_") else kept
+        if kind == "sdpa":
+            return _attention(named, draws[0])
+        return _recurrent(call, named, draws)
+
+
+def scale_kept(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
+    """dropout with a given mask, with the roundings of ATen's CPU kernel: x * (mask / (1 - p))."""
+    if x.is_cuda and mask.shape == x.shape:
+        return torch.ops.aten.native_dropout_backward(x, mask.bool(), 1 / (1 - p))
+    return x * mask.to(x.dtype).div(1 - p)
+
+
+def _attention(a: dict[str, Any], mask: torch.Tensor) -> torch.Tensor:
+    """ATen's math backend with a given dropout mask; FP16 and BF16 are widened first, as there."""
+    q, k, v = a["query"], a["key"], a["value"]
+    device = q.device.type
+    if torch.is_autocast_enabled(device) and q.dtype != torch.float64:
+        narrow = torch.get_autocast_dtype(device)
+        q, k, v = (t.to(narrow) for t in (q, k, v))
+    dtype = q.dtype
+    if dtype in (torch.bfloat16, torch.float16):
+        q, k, v = (t.float() for t in (q, k, v))
+    added = a["attn_mask"]
+    if added is not None and added.dtype.is_floating_point:
+        added = added.to(q.dtype)
+    with torch.autocast(device, enabled=False):
+        _, weights = torch.ops.aten._scaled_dot_product_attention_math(
+            q, k, v, added, 0.0, a["is_causal"], None, scale=a["scale"], enable_gqa=a["enable_gqa"])
+        if a["enable_gqa"] and v.shape[-3] != weights.shape[-3]:
+            v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+        return (scale_kept(weights, mask, float(a["dropout_p"])) @ v).to(dtype)
+
+
+def _recurrent(call: Call, a: dict[str, Any], masks: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Layer by layer, with the given masks between the layers, (T, N, width) each."""
+    lstm = base_name(call) == "aten.lstm"
+    states = a["hx"] if lstm else [a["hx"]]
+    layers, bidirectional = int(a["num_layers"]), bool(a["bidirectional"])
+    directions = 2 if bidirectional else 1
+    per_layer = len(a["params"]) // layers
+    x = a["input"].transpose(0, 1) if a["batch_first"] else a["input"]
+    ends: list[list[torch.Tensor]] = [[] for _ in states]
+    for layer in range(layers):
+        own = [state[layer * directions:(layer + 1) * directions] for state in states]
+        weights = a["params"][layer * per_layer:(layer + 1) * per_layer]
+        common = (weights, a["has_biases"], 1, 0.0, a["train"], bidirectional, False)
+        x, *last = torch.lstm(x, own, *common) if lstm else torch.gru(x, own[0], *common)
+        for end, state in zip(ends, last, strict=True):
+            end.append(state)
+        if layer + 1 < layers:
+            x = scale_kept(x, masks[layer], float(a["dropout"]))
+    y = x.transpose(0, 1) if a["batch_first"] else x
+    return (y, *(torch.cat(end) for end in ends))
+
+
+def _double_dtypes(value: Any) -> Any:
+    """The same arguments with double for every floating dtype."""
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    if isinstance(value, (list, tuple)):
+        return type(value)(_double_dtypes(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _double_dtypes(item) for key, item in value.items()}
+    return value

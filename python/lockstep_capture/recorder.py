@@ -1,0 +1,233 @@
+"""Writes what was captured, in the words of docs/capture-file.md."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import reference
+from .hooks import Events
+from .ir import Graph
+from .model_state import State, Subject
+from .reference import MicroBatch
+from .traced import Traced
+from .version import __version__
+from .writer import Writer, escape
+
+
+@dataclass
+class Micro:
+    """What one block recorded, ready to be written."""
+
+    batch: MicroBatch
+    graph: int
+    loss: float
+    inputs: list[torch.Tensor]
+    torch_ops: dict[str, str]  # call -> op that drew
+
+
+@dataclass
+class Step:
+    """What one optimizer step recorded. pre: the state before it, on verify steps alone."""
+
+    number: int
+    events: Events
+    hyper: list[dict[str, Any]]
+    scale_before: float
+    micro: list[Micro] = field(default_factory=list)
+    grad_norms: dict[str, float] = field(default_factory=dict)
+    grads: dict[str, torch.Tensor] = field(default_factory=dict)
+    pre: State | None = None
+
+
+def json_text(value: Any) -> str:
+    """Floats come out with as many digits as they need to come back the same (at most 17)."""
+    return json.dumps(value)
+
+
+class Recorder:
+    def __init__(self, path: str, subject: Subject, first: Traced, initial: State,
+                 hyper: list[dict[str, Any]], autocast: tuple[str, torch.dtype] | None):
+        self.writer = Writer(path)
+        self._subject, self._graphs = subject, 0
+        self._order = [name for name, *_ in first.graph.params] if first.graph else []
+        self._buffers_mutated: set[str] = set()
+        self._start(first, initial, hyper, autocast)
+
+    def _start(self, first: Traced, initial: State, hyper: list[dict[str, Any]],
+               autocast: tuple[str, torch.dtype] | None) -> None:
+        subject, writer = self._subject, self.writer
+        device = str(subject.device)
+        if subject.device.type == "cuda":
+            device = f"cuda:{torch.cuda.get_device_name(subject.device)}"
+        writer.attributes("", {
+            "capture_version": __version__, "torch_version": str(torch.__version__),
+            "frontend": first.program.frontend, "device": device,
+            "model_class": f"{type(subject.model).__module__}.{type(subject.model).__qualname__}",
+            "replay_mode": "full" if subject.replays_optimizer else "gradients-only", "v0": "bit-exact"})
+        self._modules()
+        for tensor, paths in subject.names.params:
+            place = f"params/{escape(paths[0])}"
+            writer.tensor(place, initial.params[paths[0]])
+            writer.attributes(place, {"torch_dtype": str(tensor.dtype).removeprefix("torch."),
+                                      "requires_grad": bool(tensor.requires_grad), "aliases": paths[1:],
+                                      "opt_group": np.int32(subject.group_of(paths[0]))})
+        self._optimizer(initial, hyper)
+        self._amp(autocast, initial)
+        self._initial_buffers = initial.buffers
+
+    def _modules(self) -> None:
+        modules = [{"fqn": path, "class": f"{type(module).__module__}.{type(module).__qualname__}",
+                    "children": [name for name, _ in module.named_children()],
+                    "training": bool(module.training), "calls": 0}
+                   for path, module in self._subject.model.named_modules()]
+        self.writer.json("modules", modules)
+
+    def _optimizer(self, initial: State, hyper: list[dict[str, Any]]) -> None:
+        optimizer, subject = self._subject.optimizer, self._subject
+        group = optimizer.param_groups[0]
+        impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
+        self.writer.attributes("optimizer", {"class": type(optimizer).__name__,
+                                             "module": type(optimizer).__module__, "impl": impl})
+        for number, (own, values) in enumerate(zip(optimizer.param_groups, hyper, strict=True)):
+            paths = [subject.paths[id(tensor)] for tensor in own["params"]]
+            self.writer.attributes(f"optimizer/groups/{number}", {"params": paths, "hyper": json_text(values)})
+        if subject.replays_optimizer:
+            self.writer.optimizer_state("optimizer/state", initial.optimizer)
+
+    def _amp(self, autocast: tuple[str, torch.dtype] | None, initial: State) -> None:
+        matmul = torch.backends.cuda.matmul
+        values: dict[str, Any] = {
+            "autocast": autocast is not None, "device_type": autocast[0] if autocast else self._subject.device.type,
+            "cache_enabled": bool(torch.is_autocast_cache_enabled()),
+            "allow_tf32_matmul": bool(matmul.allow_tf32), "allow_tf32_cudnn": bool(torch.backends.cudnn.allow_tf32),
+            "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
+            "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
+            "sdpa_backends": ",".join(name for name in ("flash", "mem_efficient", "math") if getattr(
+                torch.backends.cuda, f"{name}_sdp_enabled")())}
+        if autocast:
+            values["dtype"] = str(autocast[1]).removeprefix("torch.")
+        self.writer.attributes("amp", values)
+        subject = self._subject
+        scaler: dict[str, Any] = {"enabled": subject.scales}
+        if subject.scales:
+            kept = subject.scaler.state_dict()
+            scaler |= {"scale": initial.scale, "growth_factor": float(kept["growth_factor"]),
+                       "backoff_factor": float(kept["backoff_factor"]),
+                       "growth_interval": np.int32(kept["growth_interval"]),
+                       "growth_tracker": np.int32(initial.growth_tracker)}
+        self.writer.attributes("amp/scaler", scaler)
+
+    def add_graph(self, traced: Traced) -> int:
+        """The number of the graph in the file."""
+        graph = traced.graph
+        assert graph is not None
+        number, self._graphs = self._graphs, self._graphs + 1
+        self.writer.json(f"graphs/{number}/json", graph.json(), {"signature": traced.signature})
+        for name, tensor in graph.constants.items():
+            place = f"constants/{escape(name)}"
+            if place not in self.writer._file:
+                self.writer.tensor(place, tensor, {"stat_exempt": name in graph.stat_exempt})
+        self._buffers_mutated |= {buffer for buffer, *_ in graph.mutations}
+        return number
+
+    def step(self, step: Step) -> None:
+        place, events, clipping = f"steps/{step.number:06d}", step.events, step.events.clipping
+        subject, writer = self._subject, self.writer
+        writer.attributes(place, {
+            "loss": float(np.mean([micro.loss for micro in step.micro])),
+            "loss_dtype": str(events.loss.dtype).removeprefix("torch.") if events.loss is not None else "float32",
+            "scale_before": step.scale_before, "scale_after": subject.scale(),
+            "growth_tracker_after": np.int32(subject.growth_tracker()), "found_inf": events.found_inf,
+            "stepped": events.stepped, "clip_max_norm": clipping.max_norm, "clip_norm_type": clipping.norm_type,
+            "clip_total_norm": clipping.total_norm, "clip_error_if_nonfinite": clipping.error_if_nonfinite,
+            "clip_stage": clipping.stage, "hyper": json_text(step.hyper)})
+        for number, micro in enumerate(step.micro):
+            self._micro(f"{place}/micro/{number:03d}", micro)
+        norms = [step.grad_norms.get(path, float("nan")) for path in self._order]
+        writer.array(f"{place}/grad_norms", np.array(norms, dtype=np.float64))
+        if step.pre is not None:
+            writer.tensors(f"{place}/grads", step.grads)
+            self._verify(step, step.pre)
+        writer._file.flush()
+
+    def _micro(self, place: str, micro: Micro) -> None:
+        graph, writer = micro.batch.traced.graph, self.writer
+        assert graph is not None
+        writer.attributes(place, {"graph": np.int32(micro.graph), "loss": micro.loss,
+                                  "loss_mult": micro.batch.loss_mult, "v0": True})
+        for number, (entry, tensor) in enumerate(zip(graph.inputs, micro.inputs, strict=True)):
+            writer.tensor(f"{place}/inputs/{number}", tensor, {"path": entry.path}, packed=True)
+        sites = {site.call: site for site in micro.batch.traced.sites}
+        for number, (node, call) in enumerate(graph.rng):
+            site = sites[call]
+            writer.bits(f"{place}/rng/{number}", self._mask(graph, node, micro.batch.draws[call], site.kind),
+                        {"node": node, "p": site.p, "kind": site.kind, "torch_op": micro.torch_ops[call]})
+
+    @staticmethod
+    def _mask(graph: Graph, node: str, draws: list[torch.Tensor], kind: str) -> torch.Tensor:
+        """In the shape of the node's own mask output."""
+        if kind == "lstm":
+            return torch.stack([draw.cpu() for draw in draws])
+        made = next(entry for entry in graph.nodes if entry.id == node)
+        shape = made.out[2 if kind == "sdpa" else 1][0]
+        return draws[0].cpu().reshape(shape) if draws[0].numel() == int(np.prod(shape)) \
+            else draws[0].cpu().expand(shape)
+
+    def _verify(self, step: Step, pre: State) -> None:
+        place, writer, subject = f"verify/{step.number:06d}", self.writer, self._subject
+        self._state(f"{place}/pre", pre)
+        batches = [micro.batch for micro in step.micro]
+        ref32 = reference.compute(subject, pre, batches, double=False)
+        ref64 = reference.compute(subject, pre, batches, double=True)
+        writer.attributes(f"{place}/ref32", {"loss": ref32.loss})
+        writer.attributes(f"{place}/ref64", {"loss": ref64.loss})
+        writer.tensors(f"{place}/ref32/grads", ref32.grads)
+        writer.tensors(f"{place}/ref64/grads", ref64.grads)
+        writer.tensors(f"{place}/ref32/post/buffers", ref32.buffers)
+        if subject.replays_optimizer:
+            params, states = reference.stepped(subject, pre, step.hyper, ref32)
+            writer.tensors(f"{place}/ref32/post/params", params)
+            writer.optimizer_state(f"{place}/ref32/post/opt_state", states)
+        for path, mask in reference.noise(ref32, ref64).items():
+            writer.bits(f"{place}/noise/{escape(path)}", mask, {"count": np.int64(mask.sum())})
+        for number, (narrow, wide) in enumerate(zip(ref32.micro, ref64.micro, strict=True)):
+            part = f"{place}/micro/{number:03d}"
+            writer.attributes(part, {"loss32": narrow.loss, "loss64": wide.loss})
+            for node, kink in narrow.kinks.items():
+                if kink.dtype == torch.bool:
+                    writer.bits(f"{part}/kinks/{node}", kink)
+                else:
+                    writer.tensor(f"{part}/kinks/{node}", kink, packed=True)
+            for node, values in narrow.acts.items():
+                writer.array(f"{part}/acts/{node}", np.array(values, dtype=np.float64))
+
+    def _state(self, place: str, state: State) -> None:
+        writer = self.writer
+        writer.attributes(place, {"scale": state.scale, "growth_tracker": np.int32(state.growth_tracker)})
+        writer.tensors(f"{place}/params", state.params)
+        writer.tensors(f"{place}/buffers", state.buffers)
+        if self._subject.replays_optimizer:
+            writer.optimizer_state(f"{place}/opt_state", state.optimizer)
+
+    def finish(self, steps: int) -> None:
+        subject, writer = self._subject, self.writer
+        persistent = set(subject.model.state_dict().keys())
+        for _, paths in subject.names.buffers:
+            path = paths[0]
+            place = f"buffers/{escape(path)}"
+            writer.tensor(place, self._initial_buffers[path])
+            writer.attributes(place, {"persistent": path in persistent, "role": _role(path),
+                                      "mutated": path in self._buffers_mutated})
+        self._state("final", subject.state())
+        writer.attributes("", {"n_steps": np.int32(steps)})
+        writer.finish()
+
+
+def _role(path: str) -> str:
+    roles = {"running_mean": "bn_mean", "running_var": "bn_var", "num_batches_tracked": "bn_count"}
+    return roles.get(path.rpartition(".")[2], "other")

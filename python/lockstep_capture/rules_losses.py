@@ -1,0 +1,100 @@
+"""Losses. Their targets are integers from the batch, or floating tensors of the scores' shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .builder import RuleContext, rule
+from .ir import Value
+
+_REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+
+
+def _reduction(c: RuleContext) -> dict[str, Any]:
+    return {"reduction": _REDUCTIONS[int(c.a["reduction"])]}
+
+
+@rule("cross_entropy_loss")
+def cross_entropy(c: RuleContext) -> Value:
+    if c.tensor_is_float("target"):
+        return _with_probabilities(c)
+    attrs = _reduction(c) | {"ignore_index": int(c.a["ignore_index"])}
+    if float(c.a["label_smoothing"]):
+        attrs["label_smoothing"] = float(c.a["label_smoothing"])
+    return _classes(c, c.value("self"), attrs)
+
+
+def _classes(c: RuleContext, x: Value, attrs: dict[str, Any]) -> Value:
+    target = c.integer("target")
+    if x.rank < 2:
+        raise c.unsupported("give the scores a batch dimension")
+    weight = [c.value("weight")] if c.has("weight") else []
+    return c.node("cross_entropy", [x, target, *weight], c.out_shape(), attrs).value()
+
+
+def _with_probabilities(c: RuleContext) -> Value:
+    """-sum over classes of target log_softmax(x); the mean is over positions."""
+    if c.has("weight") or float(c.a["label_smoothing"]):
+        raise c.unsupported("targets as probabilities with class weights or label smoothing")
+    x, target = c.value("self"), c.value("target")
+    dim = 1 if x.rank > 1 else 0
+    terms = c.binary("mul", c.same("log_softmax", x, {"dim": dim}), target)
+    loss = c.same("neg", c.reduce("sum", terms, [dim]))
+    reduction = _reduction(c)["reduction"]
+    return loss if reduction == "none" or loss.rank == 0 else c.reduce(reduction, loss, None)
+
+
+@rule("nll_loss", "nll_loss_nd", "nll_loss2d")
+def nll_loss(c: RuleContext) -> Value:
+    """nll_loss(log_softmax(x)) is cross_entropy(x), and cross_entropy changes no log probabilities."""
+    attrs = _reduction(c) | {"ignore_index": int(c.a["ignore_index"])}
+    x = c.value("self")
+    source = c._normaliser.node_of(x)
+    if source is None or source.op != "log_softmax" or source.attrs["dim"] != 1:
+        raise c.unsupported("replayed behind log_softmax(x, 1) alone; use F.cross_entropy")
+    return _classes(c, c._normaliser.value_of(source.inputs[0]), attrs)
+
+
+def _pointwise(op: str, c: RuleContext, attrs: dict[str, Any]) -> Value:
+    x, target = c.value("self"), c.value("target")
+    shape = tuple(torch.broadcast_shapes(x.shape, target.shape))
+    return c.node(op, [c.expand(x, shape), c.expand(target, shape)], c.out_shape(), attrs).value()
+
+
+@rule("mse_loss", "l1_loss")
+def mse_loss(c: RuleContext) -> Value:
+    return _pointwise("mse_loss" if "mse" in c.call.op else "l1_loss", c, _reduction(c))
+
+
+@rule("smooth_l1_loss")
+def smooth_l1_loss(c: RuleContext) -> Value:
+    return _pointwise("smooth_l1_loss", c, _reduction(c) | {"beta": float(c.a["beta"])})
+
+
+@rule("huber_loss")
+def huber_loss(c: RuleContext) -> Value:
+    return _pointwise("huber_loss", c, _reduction(c) | {"delta": float(c.a["delta"])})
+
+
+@rule("kl_div")
+def kl_div(c: RuleContext) -> Value:
+    return _pointwise("kl_div", c, _reduction(c) | {"log_target": bool(c.a["log_target"])})
+
+
+@rule("binary_cross_entropy_with_logits")
+def bce_with_logits(c: RuleContext) -> Value:
+    x, target = c.value("self"), c.value("target")
+    operands = [x, target]
+    if c.has("weight") or c.has("pos_weight"):
+        ones = c.derive("ones", lambda: torch.ones(()), [])
+        operands.append(c.value("weight") if c.has("weight") else ones)
+        if c.has("pos_weight"):
+            operands.append(c.value("pos_weight"))
+    return c.node("bce_with_logits", operands, c.out_shape(), _reduction(c)).value()
+
+
+@rule("binary_cross_entropy")
+def bce(c: RuleContext) -> Value:
+    raise c.unsupported("CUDA autocast refuses it too; use binary_cross_entropy_with_logits")

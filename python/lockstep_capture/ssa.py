@@ -1,0 +1,197 @@
+"""Which version of a value a call reads, what depends on what, and which in-place ops have no such form.
+
+Every value is of one of three kinds: CONST depends on neither batch nor weights and is folded; DERIVED depends
+on the batch and on random numbers alone and is no arithmetic of a network, Python evaluates it per micro-batch;
+GRAPH is replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping
+
+
+from .errors import Problem
+from .program import Call, Program, Ref, iterate_refs, map_refs
+from .random_ops import arguments, base_name, random_site
+
+CONST, DERIVED, GRAPH = "const", "derived", "graph"
+
+# Views that show all elements of their base, and those that show some.
+_FULL_VIEWS = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "permute", "t",
+               "view_as", "reshape_as", "_unsafe_view", "contiguous", "alias", "detach", "movedim", "swapaxes",
+               "to", "type_as", "numpy_T"}
+_PART_VIEWS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "expand", "expand_as",
+               "broadcast_to", "diagonal", "unfold", "tensor_split"}
+# Their result depends on the shape of an operand, not on its values.
+_SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
+_NO_EFFECT = {"aten._assert_tensor_metadata", "aten._assert_async", "aten.sym_constrain_range"}
+_BATCH_NORMS = {"aten.batch_norm", "aten._batch_norm_impl_index", "aten.native_batch_norm", "aten.cudnn_batch_norm"}
+
+
+@dataclass
+class Versions:
+    """The program without in-place ops: every call reads and binds versions.
+
+    reads: call -> its arguments with the names of the versions that it reads. kind: version -> kind.
+    mutations: buffer's canonical path -> version it has at the end. live: calls that the loss or a
+    mutation needs. in_place: calls that overwrite their first operand.
+    """
+
+    reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+    kind: dict[str, str] = field(default_factory=dict)
+    mutations: dict[str, str] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+    loss: str = ""
+
+
+def value_name(version: str) -> str:
+    """The value whose content, when it is read, is that version."""
+    return version.split("@")[0]
+
+
+def is_in_place(call: Call) -> bool:
+    if call.is_getitem:
+        return False
+    name = call.target._schema.name
+    return name.endswith("_") and not name.endswith("__")
+
+
+def versions_of(program: Program, is_float: Mapping[str, bool]) -> Versions:
+    """is_float: value name -> whether it is a floating tensor (the first of several)."""
+    return _Walk(program, is_float).result
+
+
+class _Walk:
+    def __init__(self, program: Program, is_float: Mapping[str, bool]):
+        self._program, self._is_float = program, is_float
+        self.result = Versions()
+        self._current: dict[str, str] = {}  # value -> version
+        self._base: dict[str, tuple[str, bool]] = {}  # view -> root value, shows all of it
+        self._last_use = {name: i for i, call in enumerate(program.calls) for name in call.refs()}
+        self._last_use[program.loss] = len(program.calls)
+        kind = self.result.kind
+        self._roots = {**program.inputs, **program.params, **program.constants}
+        mutated = self._mutated_buffers()
+        for name in program.inputs:
+            kind[name] = DERIVED
+        for name in program.params:
+            kind[name] = GRAPH
+        for name in program.constants:
+            kind[name] = CONST
+        for name in program.buffers:
+            kind[name] = GRAPH if name in mutated else CONST
+        for index, call in enumerate(program.calls):
+            self._visit(index, call)
+        self.result.loss = self._current.get(program.loss, program.loss)
+        self._find_live()
+
+    def _mutated_buffers(self) -> set[str]:
+        """Buffers that the forward pass changes, by value name."""
+        found = set()
+        for call in self._program.calls:
+            if is_in_place(call) and call.refs() and call.refs()[0] in self._program.buffers:
+                found.add(call.refs()[0])
+            if base_name(call) in _BATCH_NORMS:
+                a = arguments(call)
+                if a.get("training") and isinstance(a.get("running_mean"), Ref):
+                    found |= {a["running_mean"].name, a["running_var"].name}
+        return found
+
+    def _visit(self, index: int, call: Call) -> None:
+        result = self.result
+
+        def read(ref: Ref) -> Ref:
+            return Ref(self._current.get(ref.name, ref.name))
+
+        result.reads[call.name] = (map_refs(call.args, read), map_refs(call.kwargs, read))
+        names = [self._current.get(name, name) for name in call.refs()]
+        result.kind[call.name] = self._kind_of(call, names)
+        if is_in_place(call) and call.refs():
+            self._overwrite(index, call)
+        elif call.refs():
+            self._note_view(call)
+
+    def _kind_of(self, call: Call, names: list[str]) -> str:
+        site = random_site(call)
+        if site is not None:
+            return DERIVED if site.kind == "noise" else GRAPH
+        if not call.is_getitem and base_name(call).split(".")[1] in _SHAPE_ONLY:
+            return CONST
+        kinds = {self.result.kind[name] for name in names}
+        if GRAPH in kinds:
+            return GRAPH
+        if DERIVED not in kinds:
+            return CONST
+        float_input = any(self._from_float_input(name) for name in names)
+        if float_input and self._is_float.get(call.name, False):
+            return GRAPH  # arithmetic on images and the like belongs to the network
+        return DERIVED
+
+    def _from_float_input(self, name: str) -> bool:
+        return name in self._program.inputs and self._is_float.get(name, False)
+
+    def _note_view(self, call: Call) -> None:
+        source = call.refs()[0]
+        if call.is_getitem:
+            if source in self._base:
+                self._base[call.name] = self._base[source]
+            return
+        short = base_name(call).split(".")[1]
+        if short not in _FULL_VIEWS and short not in _PART_VIEWS:
+            return
+        root, whole = self._base.get(source, (source, True))
+        self._base[call.name] = (root, whole and short in _FULL_VIEWS)
+
+    def _problem(self, call: Call, what: str, hint: str) -> None:
+        self.result.problems.append(Problem(what, call.place.module, call.place.source, hint))
+
+    def _overwrite(self, index: int, call: Call) -> None:
+        target = call.refs()[0]
+        root, whole = self._base.get(target, (target, True))
+        kind = self.result.kind
+        program = self._program
+        if kind[call.name] != GRAPH and root not in self._roots:
+            # Constants and derived values are evaluated with the very ops of the program, in place.
+            self._current[target] = call.name
+            if root != target:
+                self._current[root] = version = f"{root}@{index}"
+                kind[version] = kind[call.name]
+            return
+        hint = f"{call.op}; rewrite out-of-place"
+        if root in program.params:
+            return self._problem(call, "in-place on a parameter", hint)
+        if root in program.inputs:
+            return self._problem(call, "in-place on the batch", hint)
+        if root in program.constants:
+            return self._problem(call, "in-place on a constant", hint)
+        if not whole:
+            return self._problem(call, "in-place on a view", hint)
+        others = [name for name, (base, _) in self._base.items()
+                  if base == root and name not in (target, root)]
+        if target != root:
+            others.append(root)
+        if any(self._last_use.get(name, -1) > index for name in others):
+            return self._problem(call, "in-place on a value with another view", hint)
+        self._rebind(root, target, call.name)
+        if root in program.buffers:
+            self.result.mutations[program.buffers[root]] = call.name
+
+    def _rebind(self, root: str, target: str, version: str) -> None:
+        self._current[target] = version
+        if root == target:
+            self._current[root] = version
+
+    def _find_live(self) -> None:
+        """Backwards from the loss and from what buffers become."""
+        result, needed = self.result, {self.result.loss, *self.result.mutations.values()}
+        for call in reversed(self._program.calls):
+            batch_norm = base_name(call) in _BATCH_NORMS and bool(arguments(call).get("training"))
+            if call.name not in needed and not batch_norm:
+                continue
+            if base_name(call) in _NO_EFFECT:
+                continue
+            result.live.add(call.name)
+            reads = result.reads[call.name]
+            needed.update(ref.name for ref in iterate_refs(reads))

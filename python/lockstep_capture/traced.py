@@ -1,0 +1,97 @@
+"""One forward pass for one signature of the batch: program, versions, graph.
+
+Tries torch.export first, then TorchScript's tracer; both feed the same normaliser.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+import torch.utils._pytree as pytree
+
+from . import frontend_export, frontend_jit
+from .errors import Problem, UnsupportedModelError
+from .interpreter import Interpreter
+from .ir import Graph
+from .model_state import Subject
+from .normalise import Normaliser, Snapshots, analyse
+from .program import Program, StepModule
+from .random_ops import RandomSite, random_sites
+
+StepFunction = Callable[[Any, Any], torch.Tensor]
+
+
+def leaves_of(batch: Any, device: torch.device | None = None) -> tuple[list[Any], list[str]]:
+    """The batch's leaves in pytree order and their paths, "batch[0]" or "batch['ids']"."""
+    found, _ = pytree.tree_flatten_with_path(batch)
+    values = [leaf.to(device) if device is not None and isinstance(leaf, torch.Tensor) else leaf
+              for _, leaf in found]
+    return values, ["batch" + pytree.keystr(path) for path, _ in found]
+
+
+def signature_of(leaves: list[Any]) -> str:
+    """`f32[16,3,32,32];i64[16]`; numbers stand for themselves, as the graph is made for them."""
+    short = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+             torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "b1"}
+    parts = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            extents = ",".join(str(extent) for extent in leaf.shape)
+            parts.append(f"{short.get(leaf.dtype, str(leaf.dtype))}[{extents}]")
+        else:
+            parts.append(repr(leaf))
+    return ";".join(parts)
+
+
+class Traced:
+    """program, versions; after normalise(): graph and ir_of."""
+
+    def __init__(self, subject: Subject, step_fn: StepFunction, batch: Any):
+        self.subject = subject
+        leaves, self.paths = leaves_of(batch, subject.device)
+        self.signature = signature_of(leaves)
+        self.program = _trace(StepModule(subject.model, step_fn), batch, subject.device)
+        self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), leaves)
+        self.sites: list[RandomSite] = random_sites(self.program)
+        self.graph: Graph | None = None
+        self.ir_of: dict[str, str] = {}
+
+    def snapshots(self) -> Snapshots:
+        return Snapshots(self.versions)
+
+    def normalise(self, snapshots: Snapshots) -> None:
+        """Throws: UnsupportedModelError with all that cannot be replayed."""
+        made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model, self.paths)
+        self.graph, self.ir_of = made.graph, made.ir_of
+
+    def support_problems(self, leaves: list[Any]) -> list[Problem]:
+        """What is not supported; empty when all is."""
+        snapshots = self.snapshots()
+        with torch.no_grad(), torch.random.fork_rng():
+            Interpreter(self.program, self.subject.params, self.subject.buffer_values(), leaves, None,
+                        observer=snapshots).run()
+        try:
+            self.normalise(snapshots)
+        except UnsupportedModelError as error:
+            return error.problems
+        return []
+
+
+def _trace(step: StepModule, batch: Any, device: torch.device) -> Program:
+    batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
+    with torch.random.fork_rng():
+        try:
+            return frontend_export.trace(step, batch)
+        except UnsupportedModelError:
+            raise
+        except Exception as error:  # whatever torch.export trips over, the tracer may know
+            try:
+                return frontend_jit.trace(step, batch)
+            except UnsupportedModelError:
+                raise
+            except Exception as second:
+                first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                raise UnsupportedModelError([Problem(
+                    f"torch.export: {type(error).__name__}: {first_line[:200]}",
+                    hint=f"and torch.jit.trace: {type(second).__name__}")]) from error
