@@ -14,7 +14,7 @@ constexpr std::array kCommands = {
     Command{"recommend", "which layers may go low, with which loss scale; writes a policy",
             declare_recommend},
     Command{"check", "compare a run with one accepted as good, for CI", declare_check},
-    Command{"verify", "do the software models give this machine's bits? every unit, case by case",
+    Command{"verify", "is a capture imported faithfully? do the software models give this machine's bits?",
             declare_verify},
     Command{"explain", "what a policy makes of a model: every op, format, cast and accumulator",
             declare_explain},

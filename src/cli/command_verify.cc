@@ -1,4 +1,5 @@
-// lockstep verify: software models against the hardware of this machine, bit by bit.
+// lockstep verify: a capture against PyTorch's own results, or software models against the hardware
+// of this machine, bit by bit.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/listing.h"
+#include "src/cli/verify_capture.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
@@ -208,11 +210,12 @@ int verify_hardware(const VerifyArgs& args) {
 }
 
 int verify(const VerifyArgs& args, ProblemList& problems) {
-  if (!args.capture.empty()) {
-    problems.add(fmt::format("CAPTURE {}: this version cannot read captures", args.capture),
-                 "`lockstep verify --hardware` checks the models of hardware units");
-  } else if (!args.hardware) {
-    problems.add("nothing to verify is named", "`lockstep verify --hardware`");
+  if (args.capture.empty() && !args.hardware) {
+    problems.add("nothing to verify is named",
+                 "`lockstep verify CAPTURE` or `lockstep verify --hardware`");
+  } else if (!args.capture.empty() && args.hardware) {
+    problems.add(fmt::format("CAPTURE {} and --hardware: one of them at a time", args.capture),
+                 "leave one out");
   }
   if (!args.require.empty() && std::ranges::none_of(hardware_units(), [&](const auto& unit) {
         return is_required(unit, args.require);
@@ -228,14 +231,15 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
   }
   problems.throw_if_any();
   if (args.threads != 0) set_thread_count(args.threads);
-  return verify_hardware(args);
+  return args.hardware ? verify_hardware(args) : verify_capture_file(args.capture, args.json);
 }
 
 }  // namespace
 
 std::function<int()> declare_verify(CLI::App& app) {
   auto args = std::make_shared<VerifyArgs>();
-  app.add_option("CAPTURE", args->capture, "a capture (not in this version)")->type_name("");
+  app.add_option("CAPTURE", args->capture, 
+                 "a file of lockstep_capture: is its import faithful? gates V0, V1, V3 to V7")->type_name("");
   app.add_flag("--hardware", args->hardware,
                "the software models against this machine's units, bit by bit");
   const ArgumentChecks checks("verify");
@@ -267,9 +271,15 @@ std::function<int()> declare_verify(CLI::App& app) {
   app.add_option("--json", args->json, "write the results here, too")->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(
-      "Every unit and its model get the same operands; results are compared bit by bit, NaN as\n"
-      "NaN where the unit's NaN is not documented. Exit codes: 0 no mismatch; 1 a unit differs\n"
-      "from its model; 2 usage or file error; 3 no unit ran, or none that --require asks for.");
+      "CAPTURE: what Lockstep computes from captured states against what PyTorch recorded, a line\n"
+      "per gate with figure and bound; the result is stored in CAPTURE.verify.json. V1, V3: FP64\n"
+      "and FP32, forward and backward. V4: running statistics. V5: optimizer. V6: loss scaler.\n"
+      "V7: the autocast run. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or damaged;\n"
+      "3 the capture has no verify step.\n"
+      "--hardware: every unit and its model get the same operands; results are compared bit by\n"
+      "bit, NaN as NaN where the unit's NaN is not documented. Exit codes: 0 no mismatch; 1 a unit\n"
+      "differs from its model; 2 usage or file error; 3 no unit ran, or none that --require asks\n"
+      "for.");
   return [args, checks] { return verify(*args, checks.problems()); };
 }
 

@@ -1,0 +1,39 @@
+// The gates one by one, and the norms they share. For analysis/capture_gate*.cc alone.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "analysis/capture_gates.h"
+#include "analysis/capture_step.h"
+
+namespace lockstep {
+
+// Sums over the elements of two tensors of one shape, those marked in `noise` (kI32) left out.
+struct Distance {
+  double difference = 0, reference = 0, value = 0;  // norms: |a - b|, |b|, |a|
+  double dot = 0;
+  double one_minus_cosine() const;
+};
+Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise = nullptr);
+const Tensor* find_tensor(const Tensors& tensors, const std::string& name);  // or null
+
+// The largest of values that each have a bound of their own, in units of it.
+struct Worst {
+  double ratio = 0;  // at most 1: within the bound
+  std::string where;
+  void take(double value, double bound, const std::string& at);
+};
+
+GateResult gate_v1(const Capture& capture);
+// Also gives V4, which looks at the buffers of the same steps.
+GateResult gate_v3(const Capture& capture, GateResult& v4);
+GateResult gate_v5(const Capture& capture);
+GateResult gate_v6(const Capture& capture);
+GateResult gate_v7(const Capture& capture);
+
+// capture_kinks.cc. Makes the node choose as PyTorch did where it chose otherwise by rounding alone:
+// call before and after every forward node. Returns how many elements it changed.
+int64_t force_kinks(const Node& node, const Tensor& choice, Executor& executor, bool done);
+
+}  // namespace lockstep

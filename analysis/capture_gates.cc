@@ -1,0 +1,291 @@
+// V0, and V1, V3, V4: forward and backward from a captured state, in FP64 and in FP32.
+#include "analysis/capture_gates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "analysis/capture_gate_parts.h"
+#include "src/graph/infer.h"
+
+namespace lockstep {
+namespace {
+
+GateResult gate_v0(const Capture& capture) {
+  GateResult gate{"V0", "exported graph against the model, at capture time", {}, {}, {}};
+  if (capture.v0.empty()) return gate;
+  gate.status = capture.v0 == "bit-exact" ? GateStatus::kPass : GateStatus::kFail;
+  gate.figure = "stored by the capture: " + capture.v0;
+  return gate;
+}
+
+double relative(double value, double reference) {
+  return reference == 0 ? std::abs(value) : std::abs(value - reference) / std::abs(reference);
+}
+
+// A first node whose output has another norm than PyTorch's.
+struct FirstDifference {
+  std::string text;
+  const CapturedVerify* verify = nullptr;
+  void look(size_t micro, const Node& node, const Executor& executor, const Graph& graph) {
+    if (!text.empty() || micro >= verify->micro.size()) return;
+    const auto found = verify->micro[micro].acts.find(node.id);
+    if (found == verify->micro[micro].acts.end()) return;
+    const Tensor& y = executor.value(node.id);
+    if (y.container() == Container::kI32) return;
+    const double norm = distance(y, y).value, wanted = found->second[0];
+    if (relative(norm, wanted) <= kBoundAct) return;
+    text = fmt::format("first node that differs: {} {} in layer '{}'{}: L2 norm {:.9g}, PyTorch {:.9g}",
+                       node.id, node.op, layer_of(graph, node),
+                       node.source_line.empty() ? "" : " (" + node.source_line + ")", norm, wanted);
+  }
+};
+
+struct Judged {
+  Worst gradients;
+  double loss = 0;  // the largest relative difference
+  std::vector<std::string> details;
+  bool ok(const GateBounds& bounds) const {
+    return loss <= bounds.loss && gradients.ratio <= 1 && details.empty();
+  }
+};
+
+void judge(const ComputedStep& ours, double loss, const Tensors& gradients,
+           const CapturedVerify& verify, const GateBounds& bounds, Judged& judged) {
+  const double off = relative(ours.loss, loss);
+  judged.loss = std::isnan(off) ? off : std::max(judged.loss, off);
+  double largest = 0;
+  for (const auto& [name, g] : gradients) largest = std::max(largest, distance(g, g).value);
+  for (const auto& [name, reference] : gradients) {
+    const std::string at = fmt::format("{}, step {}", name, verify.step);
+    const Tensor* g = find_tensor(ours.gradients, name);
+    const Tensor* noise = find_tensor(verify.noise, name);
+    if (g == nullptr) {  // none of ours is a gradient of zero
+      const Distance d = distance(reference, reference, noise);
+      judged.gradients.take(d.value, bounds.rtol * d.value + bounds.atol * largest, at);
+      continue;
+    }
+    const Distance d = distance(*g, reference, noise);
+    judged.gradients.take(d.difference, bounds.rtol * d.reference + bounds.atol * largest, at);
+  }
+  for (const auto& [name, g] : ours.gradients) {
+    if (gradients.contains(name)) continue;
+    judged.details.push_back(
+        fmt::format("step {}: '{}' has a gradient here and none in PyTorch", verify.step, name));
+  }
+}
+
+std::string figure_of(const Judged& judged, const GateBounds& bounds, size_t steps) {
+  return fmt::format("loss {:.1e} (at most {:.0e}), gradients {:.2g} of their bound (worst {}), {} steps",
+                     judged.loss, bounds.loss, judged.gradients.ratio,
+                     judged.gradients.where.empty() ? "-" : judged.gradients.where, steps);
+}
+
+struct Fp32Run {
+  ComputedStep step;
+  int64_t flips = 0;
+  std::string first_difference;
+};
+
+Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const CapturedVerify& verify,
+                 bool force) {
+  Fp32Run out;
+  FirstDifference difference;
+  difference.verify = &verify;
+  const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+  out.step = runner.run(
+      step, verify.before.values, 1,
+      [&](size_t micro, const Node& node, Executor& executor, bool done) {
+        if (force && micro < verify.micro.size()) {
+          const auto kink = verify.micro[micro].kinks.find(node.id);
+          if (kink != verify.micro[micro].kinks.end()) {
+            out.flips += force_kinks(node, kink->second, executor, done);
+          }
+        }
+        const auto graph = static_cast<size_t>(step.micro[micro].graph);
+        if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+      });
+  out.first_difference = difference.text;
+  return out;
+}
+
+void judge_buffers(const Capture& capture, const CapturedVerify& verify, const Tensors& ours,
+                   Worst& worst, bool& any) {
+  for (const Graph& graph : capture.graphs) {
+    for (const Mutation& mutation : graph.mutations) {
+      const std::string at = fmt::format("{}, step {}", mutation.buffer, verify.step);
+      const Tensor* wanted = find_tensor(verify.after.values, mutation.buffer);
+      if (wanted == nullptr) continue;
+      any = true;
+      const Tensor& got = ours.at(mutation.buffer);
+      const bool is_int = wanted->container() == Container::kI32;
+      const Distance d = distance(got, *wanted);
+      worst.take(d.difference, is_int ? 0 : kBoundBuffer * d.reference, at);
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(GateStatus status) {
+  constexpr std::string_view kNames[] = {"PASS", "FAIL", "n/a", "not recorded"};
+  return kNames[static_cast<size_t>(status)];
+}
+
+GateResult gate_v1(const Capture& capture) {
+  GateResult gate{"V1", "FP64 replay against PyTorch's FP64", {}, {}, {}};
+  if (capture.verify.empty()) return gate;
+  const Policy policy = find_policy("fp32");
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
+  Judged judged;
+  FirstDifference difference;
+  for (const CapturedVerify& verify : capture.verify) {
+    difference.verify = &verify;
+    const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+    const ComputedStep ours =
+        runner.run(step, verify.before.values, 1,
+                   [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                     const auto graph = static_cast<size_t>(step.micro[micro].graph);
+                     if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                   });
+    judge(ours, verify.loss64, verify.grads64, verify, kBoundsV1, judged);
+  }
+  gate.figure = figure_of(judged, kBoundsV1, capture.verify.size());
+  gate.status = judged.ok(kBoundsV1) ? GateStatus::kPass : GateStatus::kFail;
+  if (gate.status == GateStatus::kPass) return gate;
+  gate.details = judged.details;
+  gate.details.push_back(difference.text.empty()
+                             ? "no forward node differs by more than FP32's rounding"
+                             : difference.text);
+  return gate;
+}
+
+GateResult gate_v3(const Capture& capture, GateResult& v4) {
+  GateResult gate{"V3", "FP32 replay against PyTorch's FP32", {}, {}, {}};
+  v4 = {"V4", "running statistics after a step", {}, {}, {}};
+  if (capture.verify.empty()) return gate;
+  const Policy policy = find_policy("fp32");
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
+  Judged all;
+  Worst buffers;
+  bool any_buffer = false, ok = true;
+  int64_t flips = 0;
+  for (const CapturedVerify& verify : capture.verify) {
+    Fp32Run run = run_fp32(runner, capture, verify, /*force=*/false);
+    Judged judged;
+    judge(run.step, verify.loss32, verify.grads32, verify, kBoundsV3, judged);
+    judge_buffers(capture, verify, run.step.buffers, buffers, any_buffer);
+    if (!judged.ok(kBoundsV3)) {
+      Fp32Run forced = run_fp32(runner, capture, verify, /*force=*/true);
+      Judged again;
+      judge(forced.step, verify.loss32, verify.grads32, verify, kBoundsV3, again);
+      if (forced.flips > 0 && again.ok(kBoundsV3)) {
+        flips += forced.flips;
+        judged = again;
+      } else {
+        ok = false;
+        gate.details.insert(gate.details.end(), judged.details.begin(), judged.details.end());
+        gate.details.push_back(run.first_difference.empty()
+                                   ? fmt::format("step {}: no forward node differs: look at the "
+                                                 "backward pass",
+                                                 verify.step)
+                                   : fmt::format("step {}: {}", verify.step, run.first_difference));
+      }
+    }
+    all.loss = std::isnan(judged.loss) ? judged.loss : std::max(all.loss, judged.loss);
+    if (judged.gradients.ratio > all.gradients.ratio) all.gradients = judged.gradients;
+  }
+  gate.figure = figure_of(all, kBoundsV3, capture.verify.size());
+  if (flips > 0) gate.figure += fmt::format("; {} kink flip{}", flips, flips == 1 ? "" : "s");
+  gate.status = ok ? GateStatus::kPass : GateStatus::kFail;
+  if (!any_buffer) {
+    const bool has_mutations = std::ranges::any_of(
+        capture.graphs, [](const Graph& graph) { return !graph.mutations.empty(); });
+    if (has_mutations) return gate;  // not recorded
+    v4.status = GateStatus::kNotApplicable;
+    v4.figure = "the model has none";
+    return gate;
+  }
+  v4.status = buffers.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
+  v4.figure = fmt::format("{:.2g} of the bound {:.0e} (worst {}); counts exact", buffers.ratio,
+                          kBoundBuffer, buffers.where);
+  return gate;
+}
+
+std::vector<GateResult> verify_capture(const Capture& capture,
+                                       const std::function<void(const GateResult&)>& done) {
+  std::vector<GateResult> gates;
+  const auto add = [&](GateResult gate) {
+    gates.push_back(std::move(gate));
+    if (done) done(gates.back());
+  };
+  add(gate_v0(capture));
+  add(gate_v1(capture));
+  GateResult v4;
+  add(gate_v3(capture, v4));
+  add(std::move(v4));
+  add(gate_v5(capture));
+  add(gate_v6(capture));
+  add(gate_v7(capture));
+  return gates;
+}
+
+bool any_failed(const std::vector<GateResult>& gates) {
+  return std::ranges::any_of(gates,
+                             [](const auto& g) { return g.status == GateStatus::kFail; });
+}
+bool all_passed(const std::vector<GateResult>& gates) {
+  return !any_failed(gates) && std::ranges::any_of(gates, [](const auto& g) {
+    return g.name == "V1" && g.status == GateStatus::kPass;
+  });
+}
+
+double Distance::one_minus_cosine() const {
+  if (value == 0 && reference == 0) return 0;
+  return 1 - dot / (value * reference);
+}
+
+Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise) {
+  const auto at = [](const Tensor& t, size_t i) -> double {
+    switch (t.container()) {
+      case Container::kF32:
+        return t.as<float>()[i];
+      case Container::kF64:
+        return t.as<double>()[i];
+      case Container::kI32:
+        return t.as<int32_t>()[i];
+    }
+    return 0;
+  };
+  Distance d;
+  for (size_t i = 0; i < static_cast<size_t>(b.size()); ++i) {
+    if (noise != nullptr && noise->as<int32_t>()[i] != 0) continue;
+    const double x = at(a, i), y = at(b, i);
+    d.difference += (x - y) * (x - y);
+    d.value += x * x;
+    d.reference += y * y;
+    d.dot += x * y;
+  }
+  d.difference = std::sqrt(d.difference);
+  d.value = std::sqrt(d.value);
+  d.reference = std::sqrt(d.reference);
+  return d;
+}
+
+const Tensor* find_tensor(const Tensors& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+// Not a number is as far off as can be.
+void Worst::take(double value, double bound, const std::string& at) {
+  constexpr double kFar = std::numeric_limits<double>::infinity();
+  double found = value == 0 ? 0 : value / bound;
+  if (std::isnan(found)) found = kFar;
+  if (found < ratio || (found == ratio && !where.empty())) return;
+  ratio = found;
+  where = at;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,155 @@
+// V7: the emulated low-precision step against what the user's machine really did, each verify step
+// begun from the captured state. Never bit by bit: a real matrix product has its own order of sums.
+//
+//   loss       mean |emulated - captured| <= max(half of mean |captured - FP32|, twice the chaos
+//              floor): the mean |twin - FP32|, the twin being FP32 from weights moved by one ulp
+//   gradients  per parameter, mean over steps: 1 - cos(emulated, captured)
+//              <= max(0.001, a tenth of 1 - cos(captured, FP32)); noise elements left out
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <optional>
+
+#include "analysis/capture_gate_parts.h"
+#include "src/core/random.h"
+#include "src/train/lane.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kLossShare = 0.5, kChaosFactor = 2;
+constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
+
+// Around the model or inside it.
+bool uses_autocast(const Capture& capture) {
+  return capture.amp.autocast || std::ranges::any_of(capture.graphs, [](const Graph& graph) {
+           return std::ranges::any_of(graph.nodes, [](const Node& node) {
+             return node.autocast == AutocastRegion::kOn;
+           });
+         });
+}
+
+std::string preset_of(const Capture& capture) {
+  return "torch-autocast-" + capture.amp.dtype + (capture.amp.device_type == "cpu" ? "-cpu" : "");
+}
+
+// Every nonzero weight one ulp up or down, by a seeded sign.
+Tensors twin_of(const Graph& graph, Tensors values) {
+  uint32_t index = 0;
+  for (const Parameter& p : graph.parameters) {
+    const RandomStream signs(1, RandomPurpose::kTwin, index++);
+    uint64_t n = 0;
+    for (float& weight : values.at(p.name).as<float>()) {
+      const bool up = (signs.bits(n++) & 1) != 0;
+      if (weight == 0 || !std::isfinite(weight)) continue;
+      weight = std::bit_cast<float>(std::bit_cast<uint32_t>(weight) + (up ? 1U : -1U));
+    }
+  }
+  return values;
+}
+
+bool all_finite(const Tensors& tensors) {
+  return std::ranges::all_of(tensors, [](const auto& entry) {
+    return std::ranges::all_of(entry.second.template as<float>(),
+                               [](float x) { return std::isfinite(x); });
+  });
+}
+
+struct Cosines {
+  double ours = 0, theirs = 0;
+  int64_t count = 0;
+};
+
+struct AmpFindings {
+  double emulated = 0, captured = 0, chaos = 0;  // sums of |loss differences|
+  int64_t steps = 0;
+  std::map<std::string, Cosines> cosines;
+  std::string disagreement;  // the first on found_inf
+};
+
+void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
+                       const ComputedStep& emulated, AmpFindings& found) {
+  for (const auto& [name, captured] : step.grads) {
+    const Tensor* ours = find_tensor(emulated.gradients, name);
+    const Tensor* reference = find_tensor(verify.grads32, name);
+    if (ours == nullptr || reference == nullptr) continue;
+    const Tensor* noise = find_tensor(verify.noise, name);
+    const Distance theirs = distance(captured, *reference, noise);
+    if (theirs.value == 0 || theirs.reference == 0) continue;  // nothing that has a direction
+    Cosines& cosines = found.cosines[name];
+    cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
+    cosines.theirs += theirs.one_minus_cosine();
+    ++cosines.count;
+  }
+}
+
+GateResult judge(const AmpFindings& found, GateResult gate) {
+  const auto n = static_cast<double>(found.steps);
+  const double bound = std::max(kLossShare * found.captured, kChaosFactor * found.chaos) / n;
+  const double emulated = found.emulated / n;
+  Worst gradients;
+  for (const auto& [name, c] : found.cosines) {
+    const auto count = static_cast<double>(c.count);
+    gradients.take(std::max(c.ours, 0.0) / count,
+                   std::max(kCosineFloor, kCosineShare * c.theirs / count), name);
+  }
+  gate.status =
+      emulated <= bound && gradients.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
+  gate.figure = fmt::format("loss {:.1e} (at most {:.1e}; captured to FP32 {:.1e}), gradients {:.2g} "
+                            "of their bound{}, {} steps{}",
+                            emulated, bound, found.captured / n, gradients.ratio,
+                            gradients.where.empty() ? "" : " (worst " + gradients.where + ")",
+                            found.steps,
+                            found.disagreement.empty() ? "" : "; " + found.disagreement);
+  if (gate.status == GateStatus::kPass) return gate;
+  for (const auto& [name, c] : found.cosines) {
+    const auto count = static_cast<double>(c.count);
+    const double most = std::max(kCosineFloor, kCosineShare * c.theirs / count);
+    if (c.ours / count <= most) continue;
+    gate.details.push_back(fmt::format("{}: 1 - cos {:.2e}, at most {:.2e}; captured to FP32 {:.2e}",
+                                       name, c.ours / count, most, c.theirs / count));
+  }
+  return gate;
+}
+
+}  // namespace
+
+GateResult gate_v7(const Capture& capture) {
+  GateResult gate{"V7", "autocast as captured", {}, {}, {}};
+  if (!uses_autocast(capture)) {
+    gate.status = GateStatus::kNotApplicable;
+    gate.figure = "the run had no autocast";
+    return gate;
+  }
+  const std::string preset = preset_of(capture);
+  gate.subject = preset + " against the captured run";
+  const Policy policy = find_policy(preset), fp32 = find_policy(kReferenceLane);
+  CapturedStepRunner low(capture, policy, false), single(capture, fp32, false);
+  AmpFindings found;
+  for (const CapturedVerify& verify : capture.verify) {
+    const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+    const Tensors& values = verify.before.values;
+    const ComputedStep emulated = low.run(step, values, step.scale_before);
+    const bool overflows = !all_finite(emulated.gradients);
+    if (overflows != step.found_inf && found.disagreement.empty()) {
+      found.disagreement = fmt::format("step {}: found_inf {} here, {} captured", verify.step,
+                                       overflows ? 1 : 0, step.found_inf ? 1 : 0);
+    }
+    if (step.found_inf || !std::isfinite(step.loss)) continue;  // nothing to compare with
+    const double ours = single.run(step, values).loss;
+    found.emulated += std::abs(emulated.loss - step.loss);
+    found.captured += std::abs(step.loss - verify.loss32);
+    found.chaos += std::abs(single.run(step, twin_of(capture.graphs.front(), values)).loss - ours);
+    ++found.steps;
+    if (!overflows) compare_gradients(step, verify, emulated, found);
+  }
+  if (found.steps == 0) {
+    gate.figure = "no verify step with a finite loss";
+    return gate;
+  }
+  return judge(found, std::move(gate));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+#include "src/cli/verify_capture.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "analysis/capture_gates.h"
+#include "src/cli/command.h"
+#include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/record/capture_reader.h"
+#include "src/record/environment.h"
+#include "src/record/verification.h"
+
+namespace lockstep {
+namespace {
+
+void print_gate(const GateResult& gate) {
+  fmt::print("{}  {:12}  {}{}{}\n", gate.name, to_string(gate.status), gate.subject,
+             gate.figure.empty() ? "" : ": ", gate.figure);
+  constexpr size_t kShown = 12;
+  for (size_t i = 0; i < gate.details.size() && i < kShown; ++i) {
+    fmt::print("      {}\n", gate.details[i]);
+  }
+  if (gate.details.size() > kShown) {
+    fmt::print("      ... and {} more\n", gate.details.size() - kShown);
+  }
+  std::fflush(stdout);
+}
+
+// A folder that cannot be written to is no reason to keep the result back.
+void store(const std::string& path, const Verification& result) {
+  try {
+    write_verification(path, result);
+    fmt::print("Stored in {}: reports of its replays will say so.\n", verification_path(path));
+  } catch (const InputError& error) {
+    fmt::print(stderr, "lockstep: warning: not stored beside the capture: {}\n", error.what());
+  }
+}
+
+}  // namespace
+
+int verify_capture_file(const std::string& path, const std::string& json) {
+  const Capture capture = read_capture(path);
+  fmt::print("{}: {} steps of {}, PyTorch {} on {}, {} verify steps\n", path, capture.steps.size(),
+             capture.model_class, capture.torch_version, capture.device, capture.verify.size());
+  const std::vector<GateResult> gates = verify_capture(capture, print_gate);
+  Verification result{capture.sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
+  for (const GateResult& gate : gates) {
+    result.gates.push_back(
+        {gate.name, gate.subject, std::string(to_string(gate.status)), gate.figure});
+  }
+  if (any_failed(gates)) {
+    fmt::print("Not faithful: what a replay of this capture shows is not what the model does.\n");
+  } else if (!result.passed) {
+    fmt::print("Inconclusive: the capture has no verify step.\n");
+  } else {
+    fmt::print("Faithful: every gate that applies has passed.\n");
+  }
+  store(path, result);
+  if (!json.empty()) {
+    write_text_file_atomically(json, to_json(result));
+    fmt::print("Wrote {}\n", json);
+  }
+  if (any_failed(gates)) return kExitRegression;
+  return result.passed ? kExitFine : kExitInconclusive;
+}
+
+}  // namespace lockstep

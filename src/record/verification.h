@@ -1,0 +1,35 @@
+// What did `lockstep verify` find out about a capture?
+// A small JSON file beside the capture, bound to it by its SHA-256, so that every later report of a
+// replay can say whether the import was faithful. A run file keeps a copy of what was known when
+// the run began.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+struct VerifiedGate {
+  std::string name, subject, status, figure;
+};
+struct Verification {
+  std::string sha256, lockstep_version, created_utc;
+  bool passed = false;
+  std::vector<VerifiedGate> gates;
+
+  std::string summary() const;  // "passed: V0 PASS, V1 PASS, ... (lockstep 0.1.0, 2026-...)"
+};
+
+std::string verification_path(const std::string& capture);  // CAPTURE.verify.json
+std::string to_json(const Verification& verification);
+// Nothing where the text is none, or of a capture with another hash.
+std::optional<Verification> verification_from_json(std::string_view json, std::string_view sha256);
+
+// Throws: InputError when it cannot be written.
+void write_verification(const std::string& capture, const Verification& verification);
+// Nothing where there is no such file, or it is of another capture.
+std::optional<Verification> read_verification(const std::string& capture, std::string_view sha256);
+
+}  // namespace lockstep
