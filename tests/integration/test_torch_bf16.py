@@ -8,8 +8,8 @@ Lockstep's policy torch-autocast-bf16-cpu. Means over the steps of
                without elements that FP32 itself does not determine (|g32 - g64| > 0.1 |g64|)
 Both sides are printed. As a control, FP32 in Lockstep's place must fail the loss criterion.
 
-Dropout is x mask / (1 - p) here. F.dropout on the CPU rounds 1 / (1 - p) itself to BF16 (1.1111 becomes
-1.1094), which Lockstep does not do: it makes the dropout of CUDA, whose scale is FP32.
+Dropout is x (mask / (1 - p)) in BF16, as F.dropout computes it on the CPU: 1.1111 becomes 1.1094. The policy
+says so ([dropout] scale = "rounded"); CUDA's scale is FP32.
 """
 
 import copy

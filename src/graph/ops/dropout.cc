@@ -38,13 +38,23 @@ void make_mask(const OpCall& call) {
   }
 }
 
+// Of output 0's format alone: dropout sums nothing and has no factors.
+template <typename T>
+T scale_of(const OpCall& call) {
+  InnerMath<T> math;
+  math.kernels = &call.kernels.of<T>();
+  math.rounding = call.inner;
+  math.rounds_dropout_scale = call.rounds_dropout_scale;
+  return math.scale_of_dropout(dropped_share(call.node));
+}
+
 void run_dropout(const OpCall& call) {
   make_mask(call);
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> storage;
     const int32_t* mask = expand(static_cast<const int32_t*>(output<int32_t>(call, 1)),
                                  output_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
                         output<T>(call, 0), call.outputs[0]->size());
   });
 }
@@ -67,7 +77,7 @@ void run_backward(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask =
         expand(input<int32_t>(call, 1), input_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, dropout_scale<T>(dropped_share(call.node)),
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
                         output<T>(call, 0), call.outputs[0]->size());
   });
 }
