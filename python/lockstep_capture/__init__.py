@@ -13,4 +13,14 @@ from .check import check
 from .errors import CaptureError, Problem, UnsupportedModelError
 from .version import __version__
 
-__all__ = ["Capture", "CaptureError", "Problem", "UnsupportedModelError", "__version__", "capture", "check"]
+__all__ = ["Capture", "CaptureError", "Problem", "UnsupportedModelError", "__version__", "capture", "check",
+           "read_run"]
+
+
+def __getattr__(name: str) -> object:
+    """read_run needs pandas, which captures do not: it is imported when it is asked for."""
+    if name == "read_run":
+        from .read_run import read_run
+
+        return read_run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -167,4 +167,6 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def find_rule(call: Call) -> Rule | None:
-    return RULES.get(base_name(call))
+    """The rule of an op; an in-place op has that of its plain form."""
+    name = base_name(call)
+    return RULES.get(name) or (RULES.get(name[:-1]) if name.endswith("_") else None)

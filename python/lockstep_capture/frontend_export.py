@@ -8,6 +8,7 @@ stamped on the calls.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import warnings
@@ -24,64 +25,34 @@ _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def trace(step: StepModule, batch: Any) -> Program:
-    """Exports step(batch).
-
-    Throws: UnsupportedModelError where the forward pass depends on values (data-dependent control flow);
-    any other exception of torch.export as it comes.
-    """
+    """Exports step(batch). Throws: what torch.export throws; UnsupportedModelError for what it shows but we cannot read."""
     with quiet(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        try:
-            exported = torch.export.export(step, (batch,))
-        except Exception as error:
-            problem = _data_dependence(error)
-            if problem is None:
-                raise
-            raise UnsupportedModelError([problem]) from error
+        exported = torch.export.export(step, (batch,))
     return _Reader(exported, Names(step.model)).program
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without torch.export's warnings about what this package handles itself (LSTM's _flat_weights)."""
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    with warnings.catch_warnings():
+    """Without torch.export's warnings, logs and prints about what this package handles and reports itself."""
+    before = logging.root.manager.disable
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
+        logging.disable(logging.CRITICAL)
         try:
             yield
         finally:
-            logger.setLevel(level)
+            logging.disable(before)
 
 
-def _data_dependence(error: BaseException) -> Problem | None:
-    """The place where the forward pass asked for a value, if that is what failed."""
-    text = str(error)
-    signs = ("data-dependent", "GuardOnDataDependentSymNode", "aten._local_scalar_dense",
-             "Could not guard", "Could not extract specialized integer")
-    if not any(sign in text or sign in type(error).__name__ for sign in signs):
-        return None
-    hint = "the graph of a step is fixed: no if, loop, .item() or mask[...] on values of tensors"
-    return Problem("data-dependent control flow", _module_in(text), _user_line_of(error, text), hint)
+def depends_on_values(error: BaseException) -> bool:
+    """Did the export fail because the forward pass asked for a tensor's value?"""
+    text = f"{type(error).__name__} {error}"
+    signs = ("data-dependent", "DataDependent", "GuardOnDataDependentSymNode", "aten._local_scalar_dense",
+             "Could not guard", "Could not extract specialized integer", "aten.nonzero", "aten.masked_select")
+    return any(sign in text for sign in signs)
 
 
-def _module_in(text: str) -> str:
-    return ""
-
-
-def _user_line_of(error: BaseException, text: str) -> str:
-    """The last line of user code on the way to the error."""
-    found = ""
-    trace_back = error.__traceback__
-    while trace_back is not None:
-        file = trace_back.tb_frame.f_code.co_filename
-        if _is_user_file(file):
-            found = f"{os.path.basename(file)}:{trace_back.tb_lineno}"
-        trace_back = trace_back.tb_next
-    return found or source_of(text)
-
-
-def _is_user_file(file: str) -> bool:
+def is_user_file(file: str) -> bool:
     return not (file.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")) or "/importlib/" in file
                 or file.endswith("contextlib.py"))
 
@@ -91,7 +62,7 @@ def source_of(stack_trace: str) -> str:
     found = ""
     for line in stack_trace.splitlines():
         parts = line.strip().split('"')
-        if line.strip().startswith("File") and len(parts) >= 3 and _is_user_file(parts[1]):
+        if line.strip().startswith("File") and len(parts) >= 3 and is_user_file(parts[1]):
             number = parts[2].split("line ")[-1].split(",")[0].strip()
             found = f"{os.path.basename(parts[1])}:{number}"
     return found

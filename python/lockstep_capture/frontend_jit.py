@@ -16,7 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from .errors import Problem, UnsupportedModelError
-from .frontend_export import _is_user_file
+from .frontend_export import is_user_file
 from .program import Call, Names, Place, Program, Ref, StepModule
 
 _CONSTANT_LISTS = ("prim::ListConstruct", "prim::TupleConstruct")
@@ -179,7 +179,7 @@ class _Reader:
         path = scope.rpartition("::")[2].removeprefix("__module.").removeprefix("model").lstrip(".")
         source = ""
         for file, line in re.findall(r"([^\s()]+\.py)\((\d+)\)", node.sourceRange()):
-            if _is_user_file(file):
+            if is_user_file(file):
                 source = f"{os.path.basename(file)}:{line}"
                 break
         kind = self._classes.get(path)

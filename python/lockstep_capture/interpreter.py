@@ -15,7 +15,7 @@ import torch
 
 from .errors import CaptureError
 from .program import Call, Program, Ref, map_refs
-from .random_ops import arguments, base_name, random_site
+from .random_ops import RMS_NORM_EPS, arguments, base_name, random_site
 from .ssa import GRAPH
 
 
@@ -115,6 +115,9 @@ class Interpreter:
                 return self._random(call, site.kind, args, read)
             if call.is_getitem:
                 return operator.getitem(*args)
+            if widens and base_name(call) == "aten.rms_norm" and arguments(call)["eps"] is None:
+                kwargs = {**kwargs, "eps": RMS_NORM_EPS} if len(args) < 4 else kwargs
+                args = (*args[:3], RMS_NORM_EPS) if len(args) >= 4 else args
             return call.target(*args, **kwargs)
 
     _models_autocast = True  # references switch the model's own blocks off

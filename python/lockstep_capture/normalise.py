@@ -115,9 +115,6 @@ class Normaliser:
             self._batch_norm_counts[self._program.buffers[target]] = call.name
             return  # num_batches_tracked: batch_norm counts
         found_rule = find_rule(call)
-        if found_rule is None and base_name(call).endswith("_"):
-            from .builder import RULES
-            found_rule = RULES.get(base_name(call)[:-1])
         try:
             if found_rule is None:
                 raise Unsupported(call.op, "not among Lockstep's ops")

@@ -17,6 +17,9 @@ NOISE = {"aten.randn", "aten.rand", "aten.randn_like", "aten.rand_like", "aten.n
          "aten.normal", "aten.multinomial", "aten.exponential_"}
 
 
+RMS_NORM_EPS = 2.0**-23  # torch.nn.RMSNorm(eps=None): the machine epsilon of FP32, in FP64 too
+
+
 def base_name(call: Call) -> str:
     """`aten.add` of `aten.add.Tensor`."""
     return ".".join(call.op.split(".")[:2])

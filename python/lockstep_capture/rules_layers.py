@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from .builder import RuleContext, pair, rule
 from .einsum import einsum_product
 from .ir import Value
 from .program import Ref
-from .random_ops import random_site
+from .random_ops import RMS_NORM_EPS, random_site
 
 
 @rule("linear")
@@ -29,23 +31,17 @@ def product(c: RuleContext, x: Value, y: Value) -> Value:
     rows, columns = x.rank == 1, y.rank == 1
     x = c.reshape(x, (1, *x.shape)) if rows else x
     y = c.reshape(y, (*y.shape, 1)) if columns else y
-    batch = _broadcast(x.shape[:-2], y.shape[:-2])
+    batch = tuple(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
     out = c.node("matmul", [x, y], (*batch, x.shape[-2], y.shape[-1])).value()
     shape = batch + (() if rows else (x.shape[-2],)) + (() if columns else (y.shape[-1],))
     return c.reshape(out, shape)
-
-
-def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    import torch
-
-    return tuple(torch.broadcast_shapes(a, b))
 
 
 @rule("addmm", "baddbmm", "addmv", "addbmm")
 def addmm(c: RuleContext) -> Value:
     """beta self + alpha (a @ b)."""
     names = next(pair_ for pair_ in (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec")) if pair_[0] in c.a)
-    if "addbmm" in c.call.op:
+    if c.call.op.startswith("aten.addbmm"):
         raise c.unsupported("use torch.bmm and sum")
     out = product(c, c.value(names[0]), c.value(names[1]))
     alpha, beta = float(c.a["alpha"]), float(c.a["beta"])
@@ -151,7 +147,7 @@ def _affine(c: RuleContext, x: Value) -> list[Value]:
 def rms_norm(c: RuleContext) -> Value:
     x, ndim = c.value("input"), len(c.a["normalized_shape"])
     eps = c.a["eps"]
-    attrs = {"normalized_ndim": ndim, "eps": 1.1920928955078125e-07 if eps is None else float(eps)}
+    attrs = {"normalized_ndim": ndim, "eps": RMS_NORM_EPS if eps is None else float(eps)}
     outputs = [(x.shape, "f32"), (x.shape[:x.rank - ndim], "f32")]
     return c.node("rms_norm", _affine(c, x), outputs, attrs).value()
 

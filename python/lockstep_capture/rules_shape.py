@@ -59,6 +59,11 @@ def expand(c: RuleContext) -> Value:
     return c.expand(c.any_value("self"), c.out_shape())
 
 
+@rule("broadcast_tensors")
+def broadcast_tensors(c: RuleContext) -> list[Value]:
+    return [c.expand(x, c.out_shape(slot)) for slot, x in enumerate(c.values("tensors"))]
+
+
 @rule("repeat", "tile")
 def repeat(c: RuleContext) -> Value:
     """(a, b) repeated (r, s) times: (1, a, 1, b) expanded to (r, a, s, b)."""

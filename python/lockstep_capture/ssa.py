@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping
 
 
+from .builder import find_rule
 from .errors import Problem
 from .program import Call, Program, Ref, iterate_refs, map_refs
 from .random_ops import arguments, base_name, random_site
@@ -74,6 +75,7 @@ class _Walk:
         kind = self.result.kind
         self._roots = {**program.inputs, **program.params, **program.constants}
         mutated = self._mutated_buffers()
+        self._forced = self._needed_outside(mutated)
         for name in program.inputs:
             kind[name] = DERIVED
         for name in program.params:
@@ -98,6 +100,21 @@ class _Walk:
                 if a.get("training") and isinstance(a.get("running_mean"), Ref):
                     found |= {a["running_mean"].name, a["running_var"].name}
         return found
+
+    def _needed_outside(self, mutated: set[str]) -> set[str]:
+        """Arithmetic on the batch that leads to an op without rule (sin, a comparison): Python evaluates all of it."""
+        weights = set(self._program.params) | mutated
+        inside: set[str] = set(weights)
+        for call in self._program.calls:
+            site = random_site(call)
+            if (site is not None and site.kind != "noise") or inside & set(call.refs()):
+                inside.add(call.name)
+        forced: set[str] = set()
+        for call in reversed(self._program.calls):
+            unknown = not call.is_getitem and find_rule(call) is None
+            if call.name not in inside and (unknown or call.name in forced):
+                forced |= {call.name, *call.refs()}
+        return forced
 
     def _visit(self, index: int, call: Call) -> None:
         result = self.result
@@ -125,7 +142,7 @@ class _Walk:
         if DERIVED not in kinds:
             return CONST
         float_input = any(self._from_float_input(name) for name in names)
-        if float_input and self._is_float.get(call.name, False):
+        if float_input and self._is_float.get(call.name, False) and call.name not in self._forced:
             return GRAPH  # arithmetic on images and the like belongs to the network
         return DERIVED
 
@@ -145,7 +162,9 @@ class _Walk:
         self._base[call.name] = (root, whole and short in _FULL_VIEWS)
 
     def _problem(self, call: Call, what: str, hint: str) -> None:
-        self.result.problems.append(Problem(what, call.place.module, call.place.source, hint))
+        problem = Problem(what, call.place.module, call.place.source, hint)
+        if problem not in self.result.problems:  # x[:, 0] += 1 is two in-place ops
+            self.result.problems.append(problem)
 
     def _overwrite(self, index: int, call: Call) -> None:
         target = call.refs()[0]
@@ -159,7 +178,7 @@ class _Walk:
                 self._current[root] = version = f"{root}@{index}"
                 kind[version] = kind[call.name]
             return
-        hint = f"{call.op}; rewrite out-of-place"
+        hint = "rewrite out-of-place"
         if root in program.params:
             return self._problem(call, "in-place on a parameter", hint)
         if root in program.inputs:

@@ -18,6 +18,7 @@ from .model_state import Subject
 from .normalise import Normaliser, Snapshots, analyse
 from .program import Program, StepModule
 from .random_ops import RandomSite, random_sites
+from .survey import CONTROL_FLOW, survey
 
 StepFunction = Callable[[Any, Any], torch.Tensor]
 
@@ -51,7 +52,7 @@ class Traced:
         self.subject = subject
         leaves, self.paths = leaves_of(batch, subject.device)
         self.signature = signature_of(leaves)
-        self.program = _trace(StepModule(subject.model, step_fn), batch, subject.device)
+        self.program, self._known = _trace(StepModule(subject.model, step_fn), batch, subject.device)
         self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), leaves)
         self.sites: list[RandomSite] = random_sites(self.program)
         self.graph: Graph | None = None
@@ -74,24 +75,39 @@ class Traced:
         try:
             self.normalise(snapshots)
         except UnsupportedModelError as error:
-            return error.problems
-        return []
+            return self._known + error.problems
+        return self._known
 
 
-def _trace(step: StepModule, batch: Any, device: torch.device) -> Program:
+def _trace(step: StepModule, batch: Any, device: torch.device) -> tuple[Program, list[Problem]]:
+    """The program, and what is already known to be unsupported about it.
+
+    A forward pass that asks for values is traced all the same, by the tracer, which follows the path of this
+    batch: only so that one message lists the unsupported ops too.
+    """
     batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
+    values, functions = survey(step.model, step._step_fn, batch)
     with torch.random.fork_rng():
         try:
-            return frontend_export.trace(step, batch)
+            return frontend_export.trace(step, batch), functions
         except UnsupportedModelError:
             raise
         except Exception as error:  # whatever torch.export trips over, the tracer may know
+            problems = functions + (values if frontend_export.depends_on_values(error) else [])
+            if frontend_export.depends_on_values(error) and not values:
+                problems.append(Problem(CONTROL_FLOW, hint=_first_line(error)))
             try:
-                return frontend_jit.trace(step, batch)
-            except UnsupportedModelError:
-                raise
+                return frontend_jit.trace(step, batch), problems
+            except UnsupportedModelError as second:
+                known = [problem for problem in second.problems if not (functions and problem.what == "prim::PythonOp")]
+                raise UnsupportedModelError(problems + known) from error
             except Exception as second:
-                first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                raise UnsupportedModelError([Problem(
-                    f"torch.export: {type(error).__name__}: {first_line[:200]}",
-                    hint=f"and torch.jit.trace: {type(second).__name__}")]) from error
+                if not problems:
+                    problems = [Problem(f"torch.export: {_first_line(error)}",
+                                        hint=f"and torch.jit.trace: {_first_line(second)}")]
+                raise UnsupportedModelError(problems) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160] if lines else ''}"

@@ -1,0 +1,109 @@
+"""One eager run that looks for what a graph cannot hold: values that steer Python, autograd functions by hand.
+
+Tracing stops at the first such thing; this finds them all, with the module and the line of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any, Iterator
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .errors import Problem
+from .frontend_export import is_user_file
+
+_VALUE_OPS = {"aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2",
+              "aten.unique_consecutive", "aten.unique_dim", "aten.is_nonzero", "aten.equal"}
+CONTROL_FLOW = "data-dependent control flow"
+_CONTROL_HINT = "the graph of a step is fixed: no if, loop, .item() or x[mask] on values of tensors"
+CUSTOM_FUNCTION = "custom autograd.Function"
+_CUSTOM_HINT = "its backward is unknown to Lockstep; write the forward pass with torch ops"
+
+
+def user_line() -> str:
+    """The innermost line of user code that is running: "model.py:33"."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_user_file(file):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+class ModuleStack:
+    """Which module's forward is running; `path` "" outside of all."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._stack: list[str] = []
+
+    @property
+    def path(self) -> str:
+        return self._stack[-1] if self._stack else ""
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        def enter(module: torch.nn.Module, args: Any) -> None:
+            self._stack.append(self._paths.get(id(module), self.path))
+
+        def leave(module: torch.nn.Module, args: Any, result: Any) -> None:
+            self._stack.pop()
+
+        first = torch_module.register_module_forward_pre_hook(enter)
+        second = torch_module.register_module_forward_hook(leave, always_call=True)
+        try:
+            yield
+        finally:
+            first.remove()
+            second.remove()
+
+
+class _ValueOps(TorchDispatchMode):
+    def __init__(self, modules: ModuleStack, problems: list[Problem]):
+        super().__init__()
+        self._modules, self._problems = modules, problems
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if ".".join(str(func).split(".")[:2]) in _VALUE_OPS:
+            problem = Problem(CONTROL_FLOW, self._modules.path, user_line(), _CONTROL_HINT)
+            if problem not in self._problems:
+                self._problems.append(problem)
+        return func(*args, **(kwargs or {}))
+
+
+def survey(model: torch.nn.Module, step_fn: Any, batch: Any) -> tuple[list[Problem], list[Problem]]:
+    """Places where values steer the forward pass, and custom autograd functions.
+
+    The model's buffers and the global random numbers are as before. A forward pass that fails here ends the survey.
+    """
+    values: list[Problem] = []
+    functions: list[Problem] = []
+    modules = ModuleStack(model)
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        problem = Problem(f"{CUSTOM_FUNCTION} {cls.__name__}", modules.path, user_line(), _CUSTOM_HINT)
+        if problem not in functions:
+            functions.append(problem)
+        return original.__get__(None, cls)(*args, **kwargs)
+
+    kept = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    try:
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+        with torch.random.fork_rng(), torch.no_grad(), modules.watch(), _ValueOps(modules, values):
+            step_fn(model, batch)
+    except Exception:  # the trace that follows tells what is wrong with it
+        pass
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+        with torch.no_grad():
+            for name, tensor in model.named_buffers():
+                if name in kept and kept[name].shape == tensor.shape:
+                    tensor.copy_(kept[name])
+    return values, functions
