@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "src/train/capture.h"
+
 namespace lockstep {
 namespace {
 
@@ -92,6 +94,7 @@ LaneReport read_lane(const RunFile& run, int lane) {
   out.evaluations = run.evaluations(lane);
   read_held_out(out);
   for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
+  if (out.info.name == kCapturedLane) out.seconds = std::numeric_limits<double>::quiet_NaN();
   out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
   read_scaler(scalers, out);
@@ -134,6 +137,7 @@ Report read_report(const RunFile& run) {
   Report report{.path = run.path(),
                 .command_line = run.command_line(),
                 .options = run.options(),
+                .verification = run.verification(),
                 .environment = run.environment(),
                 .steps = run.steps(),
                 .sites = run.sites(),

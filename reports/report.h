@@ -56,6 +56,7 @@ struct LaneReport {
 struct Report {
   std::string path, command_line;
   RunOptions options;
+  std::optional<Verification> verification;  // of the capture that was replayed
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
   SiteTable sites;

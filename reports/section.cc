@@ -9,6 +9,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::array kSections = {
+    Section{"capture", "Is the import faithful?", true, capture_section},
     Section{"verdict", "Verdict", true, verdict_section},
     Section{"lanes", "Lanes", true, lanes_section},
     Section{"loss", "Training loss over the steps", false, loss_section},

@@ -17,6 +17,7 @@ struct Section {
 };
 std::span<const Section> sections();
 
+Blocks capture_section(const Report& report);
 Blocks verdict_section(const Report& report);
 Blocks lanes_section(const Report& report);
 Blocks loss_section(const Report& report);

@@ -22,6 +22,7 @@ inline constexpr char kEnvironment[] = "environment";
 inline constexpr char kOptions[] = "options";
 inline constexpr char kData[] = "data";
 inline constexpr char kRunHash[] = "run_hash";
+inline constexpr char kVerification[] = "verification";  // of the capture, as it began
 inline constexpr char kStepsComplete[] = "steps_complete";
 
 // Objects.

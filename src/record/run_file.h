@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "src/record/verification.h"
 #include "src/train/lockstep.h"
 #include "src/train/observer.h"
 
@@ -76,6 +77,9 @@ class RunFile {
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
+  // What `lockstep verify` found about the capture that was replayed: what stands beside it now, or
+  // else when the run began. Nothing: never verified, or no capture.
+  std::optional<Verification> verification() const;
   // The step's sums of products as JSON: see docs/run-file.md; empty for files of version 1.
   const std::string& products_json() const;
   const SiteTable& sites() const;

@@ -26,7 +26,7 @@ struct RunFile::Impl {
   hdf5::Handle file;
   int64_t version = 0, steps = 0;
   RunOptions options;
-  std::string command_line, graph_json, products_json;
+  std::string command_line, graph_json, products_json, verification_json;
   std::map<std::string, std::string> environment;
   SiteTable sites;
   std::vector<LaneInfo> lanes;
@@ -139,6 +139,9 @@ void RunFile::Impl::read_description() {
   const hid_t root = file.id();
   options = options_from_json(hdf5::text_attribute(root, layout::kOptions));
   command_line = hdf5::text_attribute(root, layout::kCommandLine);
+  if (hdf5::has_attribute(root, layout::kVerification)) {
+    verification_json = hdf5::text_attribute(root, layout::kVerification);
+  }
   environment = nlohmann::json::parse(hdf5::text_attribute(root, layout::kEnvironment))
                     .get<std::map<std::string, std::string>>();
   graph_json = hdf5::read_text(root, layout::kGraph);
@@ -197,6 +200,12 @@ const std::string& RunFile::command_line() const {
 }
 const std::map<std::string, std::string>& RunFile::environment() const {
   return impl_->environment;
+}
+std::optional<Verification> RunFile::verification() const {
+  const RunOptions& o = options();
+  if (o.capture_hash.empty()) return std::nullopt;
+  auto now = read_verification(o.model, o.capture_hash);
+  return now ? now : verification_from_json(impl_->verification_json, o.capture_hash);
 }
 const std::string& RunFile::products_json() const {
   return impl_->products_json;

@@ -24,6 +24,7 @@
 #include "src/record/run_file.h"
 #include "src/record/run_identity.h"
 #include "src/record/site_table_io.h"
+#include "src/record/verification.h"
 
 namespace lockstep {
 
@@ -186,6 +187,10 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   hdf5::write_attribute(root, layout::kOptions, options_to_json(*description.options));
   hdf5::write_attribute(root, layout::kData, description.data);
   hdf5::write_attribute(root, layout::kRunHash, record.run_hash);
+  if (const RunOptions& o = *description.options; !o.capture_hash.empty()) {
+    const auto known = read_verification(o.model, o.capture_hash);
+    hdf5::write_attribute(root, layout::kVerification, known ? to_json(*known) : "");
+  }
   hdf5::write_attribute(root, layout::kStepsComplete, int64_t{0});
   hdf5::write_text(root, layout::kGraph, to_json(*description.step_graph));
   hdf5::write_text(root, layout::kProducts, to_json(product_facts(*description.step_graph)));
