@@ -32,8 +32,8 @@ GateResult gate_v5(const Capture& capture);
 GateResult gate_v6(const Capture& capture);
 GateResult gate_v7(const Capture& capture);
 
-// capture_kinks.cc. Makes the node choose as PyTorch did where it chose otherwise by rounding alone:
-// call before and after every forward node. Returns how many elements it changed.
+// capture_kinks.cc. Makes the node choose as PyTorch did where it chose otherwise by rounding
+// alone: call before and after every forward node. Returns how many elements it changed.
 int64_t force_kinks(const Node& node, const Tensor& choice, Executor& executor, bool done);
 
 }  // namespace lockstep

@@ -36,9 +36,10 @@ struct FirstDifference {
     if (y.container() == Container::kI32) return;
     const double norm = distance(y, y).value, wanted = found->second[0];
     if (relative(norm, wanted) <= kBoundAct) return;
-    text = fmt::format("first node that differs: {} {} in layer '{}'{}: L2 norm {:.9g}, PyTorch {:.9g}",
-                       node.id, node.op, layer_of(graph, node),
-                       node.source_line.empty() ? "" : " (" + node.source_line + ")", norm, wanted);
+    text = fmt::format(
+        "first node that differs: {} {} in layer '{}'{}: L2 norm {:.9g}, PyTorch {:.9g}", node.id,
+        node.op, layer_of(graph, node),
+        node.source_line.empty() ? "" : " (" + node.source_line + ")", norm, wanted);
   }
 };
 
@@ -77,9 +78,10 @@ void judge(const ComputedStep& ours, double loss, const Tensors& gradients,
 }
 
 std::string figure_of(const Judged& judged, const GateBounds& bounds, size_t steps) {
-  return fmt::format("loss {:.1e} (at most {:.0e}), gradients {:.2g} of their bound (worst {}), {} steps",
-                     judged.loss, bounds.loss, judged.gradients.ratio,
-                     judged.gradients.where.empty() ? "-" : judged.gradients.where, steps);
+  return fmt::format(
+      "loss {:.1e} (at most {:.0e}), gradients {:.2g} of their bound (worst {}), {} steps",
+      judged.loss, bounds.loss, judged.gradients.ratio,
+      judged.gradients.where.empty() ? "-" : judged.gradients.where, steps);
 }
 
 struct Fp32Run {
@@ -94,18 +96,17 @@ Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const Captu
   FirstDifference difference;
   difference.verify = &verify;
   const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
-  out.step = runner.run(
-      step, verify.before.values, 1,
-      [&](size_t micro, const Node& node, Executor& executor, bool done) {
-        if (force && micro < verify.micro.size()) {
-          const auto kink = verify.micro[micro].kinks.find(node.id);
-          if (kink != verify.micro[micro].kinks.end()) {
-            out.flips += force_kinks(node, kink->second, executor, done);
-          }
-        }
-        const auto graph = static_cast<size_t>(step.micro[micro].graph);
-        if (done) difference.look(micro, node, executor, capture.graphs[graph]);
-      });
+  out.step = runner.run(step, verify.before.values, 1,
+                        [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                          if (force && micro < verify.micro.size()) {
+                            const auto kink = verify.micro[micro].kinks.find(node.id);
+                            if (kink != verify.micro[micro].kinks.end()) {
+                              out.flips += force_kinks(node, kink->second, executor, done);
+                            }
+                          }
+                          const auto graph = static_cast<size_t>(step.micro[micro].graph);
+                          if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                        });
   out.first_difference = difference.text;
   return out;
 }
@@ -232,8 +233,7 @@ std::vector<GateResult> verify_capture(const Capture& capture,
 }
 
 bool any_failed(const std::vector<GateResult>& gates) {
-  return std::ranges::any_of(gates,
-                             [](const auto& g) { return g.status == GateStatus::kFail; });
+  return std::ranges::any_of(gates, [](const auto& g) { return g.status == GateStatus::kFail; });
 }
 bool all_passed(const std::vector<GateResult>& gates) {
   return !any_failed(gates) && std::ranges::any_of(gates, [](const auto& g) {

@@ -1,7 +1,7 @@
 // Is a capture replayed faithfully?
-// The gates V0, V1 and V3 to V7 (V2, op by op, is a unit test): each compares what Lockstep computes
-// from a captured state with what PyTorch recorded, and has a figure and a bound. A recommendation
-// is worth no more than this. Knows nothing of files.
+// The gates V0, V1 and V3 to V7 (V2, op by op, is a unit test): each compares what Lockstep
+// computes from a captured state with what PyTorch recorded, and has a figure and a bound. A
+// recommendation is worth no more than this. Knows nothing of files.
 #pragma once
 
 #include <functional>
@@ -39,8 +39,8 @@ bool any_failed(const std::vector<GateResult>& gates);
 
 // The bounds, from the tables of docs/pytorch.md.
 struct GateBounds {
-  double loss = 0;           // relative
-  double rtol = 0, atol = 0; // of gradients: |g - ref| <= rtol |ref| + atol max_q |ref_q|
+  double loss = 0;            // relative
+  double rtol = 0, atol = 0;  // of gradients: |g - ref| <= rtol |ref| + atol max_q |ref_q|
 };
 inline constexpr GateBounds kBoundsV1{1e-12, 1e-9, 1e-12};
 inline constexpr GateBounds kBoundsV3{1e-6, 1e-5, 1e-6};

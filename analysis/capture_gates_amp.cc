@@ -26,9 +26,8 @@ constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
 // Around the model or inside it.
 bool uses_autocast(const Capture& capture) {
   return capture.amp.autocast || std::ranges::any_of(capture.graphs, [](const Graph& graph) {
-           return std::ranges::any_of(graph.nodes, [](const Node& node) {
-             return node.autocast == AutocastRegion::kOn;
-           });
+           return std::ranges::any_of(
+               graph.nodes, [](const Node& node) { return node.autocast == AutocastRegion::kOn; });
          });
 }
 
@@ -64,7 +63,7 @@ struct Cosines {
 };
 
 struct AmpFindings {
-  double emulated = 0, captured = 0;      // sums of |loss differences|
+  double emulated = 0, captured = 0;  // sums of |loss differences|
   double chaos_fp32 = 0, chaos_low = 0;
   int64_t steps = 0;
   std::map<std::string, Cosines> cosines;
@@ -98,14 +97,13 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
     gradients.take(std::max(c.ours, 0.0) / count,
                    std::max(kCosineFloor, kCosineShare * c.theirs / count), name);
   }
-  gate.status =
-      emulated <= bound && gradients.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
-  gate.figure = fmt::format("loss {:.1e} (at most {:.1e}; captured to FP32 {:.1e}, one ulp {:.1e}), "
-                            "gradients {:.2g} of their bound{}, {} steps{}",
-                            emulated, bound, found.captured / n, chaos / n, gradients.ratio,
-                            gradients.where.empty() ? "" : " (worst " + gradients.where + ")",
-                            found.steps,
-                            found.disagreement.empty() ? "" : "; " + found.disagreement);
+  gate.status = emulated <= bound && gradients.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
+  gate.figure = fmt::format(
+      "loss {:.1e} (at most {:.1e}; captured to FP32 {:.1e}, one ulp {:.1e}), "
+      "gradients {:.2g} of their bound{}, {} steps{}",
+      emulated, bound, found.captured / n, chaos / n, gradients.ratio,
+      gradients.where.empty() ? "" : " (worst " + gradients.where + ")", found.steps,
+      found.disagreement.empty() ? "" : "; " + found.disagreement);
   if (gate.status == GateStatus::kPass) {
     const bool fp32_would_pass =
         found.captured / n <= bound && std::ranges::all_of(found.cosines, [](const auto& entry) {
@@ -118,8 +116,9 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
     const auto count = static_cast<double>(c.count);
     const double most = std::max(kCosineFloor, kCosineShare * c.theirs / count);
     if (c.ours / count <= most) continue;
-    gate.details.push_back(fmt::format("{}: 1 - cos {:.2e}, at most {:.2e}; captured to FP32 {:.2e}",
-                                       name, c.ours / count, most, c.theirs / count));
+    gate.details.push_back(
+        fmt::format("{}: 1 - cos {:.2e}, at most {:.2e}; captured to FP32 {:.2e}", name,
+                    c.ours / count, most, c.theirs / count));
   }
   return gate;
 }

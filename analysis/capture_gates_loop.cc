@@ -1,4 +1,5 @@
-// V5 and V6: the optimizer from PyTorch's own gradients, and the loss scaler from its own found_inf.
+// V5 and V6: the optimizer from PyTorch's own gradients, and the loss scaler from its own
+// found_inf.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ SteppedParameter step_parameter(const Optimizer& row, const HyperNumbers& number
     Tensor start(out.weight.shape(), Container::kF32);
     std::ranges::fill(start.as<float>(), static_cast<float>(state.initial));
     if (states != before.optimizer.end()) {
-      if (const Tensor* found = find_tensor(states->second, std::string(state.name))) start = *found;
+      if (const Tensor* found = find_tensor(states->second, std::string(state.name)))
+        start = *found;
     }
     out.states.emplace_back(state.name, std::move(start));
   }
@@ -100,9 +102,10 @@ GateResult gate_v5(const Capture& capture) {
   if (stepped == 0) return gate;
   const bool ok = weights.ratio <= 1 && states.ratio <= 1 && gate.details.empty();
   gate.status = ok ? GateStatus::kPass : GateStatus::kFail;
-  gate.figure = fmt::format("weights {:.2g} of the bound {:.0e} (worst {}), states {:.2g} of {:.0e}{}",
-                            weights.ratio, kBoundWeight, weights.where, states.ratio, kBoundState,
-                            states.where.empty() ? "" : " (worst " + states.where + ")");
+  gate.figure =
+      fmt::format("weights {:.2g} of the bound {:.0e} (worst {}), states {:.2g} of {:.0e}{}",
+                  weights.ratio, kBoundWeight, weights.where, states.ratio, kBoundState,
+                  states.where.empty() ? "" : " (worst " + states.where + ")");
   return gate;
 }
 

@@ -31,9 +31,9 @@ CapturedStepRunner::Plan& CapturedStepRunner::plan_of(int64_t graph) {
   if (plan.executor != nullptr) return plan;
   plan.graph = differentiate(capture_.graphs.at(static_cast<size_t>(graph)));
   plan.sites = make_sites(plan.graph, 0);
-  plan.executor = std::make_unique<Executor>(
-      plan.graph, plan.sites, lower(plan.graph, plan.sites, policy_, is_fp64_),
-      is_fp64_ ? Container::kF64 : Container::kF32);
+  plan.executor = std::make_unique<Executor>(plan.graph, plan.sites,
+                                             lower(plan.graph, plan.sites, policy_, is_fp64_),
+                                             is_fp64_ ? Container::kF64 : Container::kF32);
   return plan;
 }
 
@@ -69,7 +69,8 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
       executor.run_node(n, nullptr, {});
       if (shown) visit(m, node, executor, /*done=*/true);
     }
-    out.loss += first_value(executor.value(plan.graph.loss)) / static_cast<double>(step.micro.size());
+    out.loss +=
+        first_value(executor.value(plan.graph.loss)) / static_cast<double>(step.micro.size());
     for (const auto& [name, id] : plan.graph.gradients) {
       const Tensor& gradient = executor.value(id);
       const auto [entry, is_first] = out.gradients.emplace(name, gradient);

@@ -15,8 +15,8 @@ Blocks capture_section(const Report& report) {
         "`lockstep verify {}`; reports of this run show its result from then on.",
         path, path)));
   } else {
-    blocks.push_back(paragraph(
-        fmt::format("lockstep verify {}: {}.", path, report.verification->summary())));
+    blocks.push_back(
+        paragraph(fmt::format("lockstep verify {}: {}.", path, report.verification->summary())));
     if (!report.verification->passed) {
       blocks.push_back(paragraph("Trust nothing below: the replay is not what the model does."));
     }

@@ -186,9 +186,9 @@ void refuse_captured(const ReplayArgs& args, const std::vector<CLI::Option*>& op
                      ProblemList& problems) {
   for (const CLI::Option* option : options) {
     if (option->count() == 0) continue;
-    problems.add(fmt::format("{}: capture '{}' says that itself", option->get_name(),
-                             args.options.model),
-                 "leave it out");
+    problems.add(
+        fmt::format("{}: capture '{}' says that itself", option->get_name(), args.options.model),
+        "leave it out");
   }
 }
 
@@ -379,9 +379,9 @@ std::function<int()> declare_replay(CLI::App& app) {
       ->capture_default_str();
   whole(group, "--steps", o.steps, 1, kLargestCount, "training steps; of a capture: all it has");
   whole(group, "--batch", o.batch, 1, kLargestBatch, "examples per step");
-  fixed->push_back(app.add_flag("--cycle", o.cycle,
-                                "of a capture: behind its last step its first one follows")
-                       ->group(group));
+  fixed->push_back(
+      app.add_flag("--cycle", o.cycle, "of a capture: behind its last step its first one follows")
+          ->group(group));
   checks.one_of(
       add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
           ->capture_default_str(),
@@ -462,10 +462,9 @@ std::function<int()> declare_replay(CLI::App& app) {
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
   // What only a built-in model takes, and only a capture.
   std::vector<CLI::Option*> of_models;
-  for (const char* name :
-       {"--data", "--size", "--batch", "--optimizer", "--optimizer-args", "--schedule", "--group",
-        "--accumulate", "--workers", "--clip-norm", "--clip-value", "--start-from", "--eval-every",
-        "--eval-policy"}) {
+  for (const char* name : {"--data", "--size", "--batch", "--optimizer", "--optimizer-args",
+                           "--schedule", "--group", "--accumulate", "--workers", "--clip-norm",
+                           "--clip-value", "--start-from", "--eval-every", "--eval-policy"}) {
     of_models.push_back(app.get_option(name));
   }
   for (const std::string_view number : kNumberOptions) {

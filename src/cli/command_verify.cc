@@ -238,8 +238,9 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
 
 std::function<int()> declare_verify(CLI::App& app) {
   auto args = std::make_shared<VerifyArgs>();
-  app.add_option("CAPTURE", args->capture, 
-                 "a file of lockstep_capture: is its import faithful? gates V0, V1, V3 to V7")->type_name("");
+  app.add_option("CAPTURE", args->capture,
+                 "a file of lockstep_capture: is its import faithful? gates V0, V1, V3 to V7")
+      ->type_name("");
   app.add_flag("--hardware", args->hardware,
                "the software models against this machine's units, bit by bit");
   const ArgumentChecks checks("verify");
@@ -274,10 +275,12 @@ std::function<int()> declare_verify(CLI::App& app) {
       "CAPTURE: what Lockstep computes from captured states against what PyTorch recorded, a line\n"
       "per gate with figure and bound; the result is stored in CAPTURE.verify.json. V1, V3: FP64\n"
       "and FP32, forward and backward. V4: running statistics. V5: optimizer. V6: loss scaler.\n"
-      "V7: the autocast run. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or damaged;\n"
+      "V7: the autocast run. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or "
+      "damaged;\n"
       "3 the capture has no verify step.\n"
       "--hardware: every unit and its model get the same operands; results are compared bit by\n"
-      "bit, NaN as NaN where the unit's NaN is not documented. Exit codes: 0 no mismatch; 1 a unit\n"
+      "bit, NaN as NaN where the unit's NaN is not documented. Exit codes: 0 no mismatch; 1 a "
+      "unit\n"
       "differs from its model; 2 usage or file error; 3 no unit ran, or none that --require asks\n"
       "for.");
   return [args, checks] { return verify(*args, checks.problems()); };

@@ -61,7 +61,8 @@ std::string sha256_of(std::ifstream& file) {
 bool looks_like_capture(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::array<char, kMagic.size()> magic{};
-  return file.read(magic.data(), magic.size()) && std::string_view(magic.data(), magic.size()) == kMagic;
+  return file.read(magic.data(), magic.size()) &&
+         std::string_view(magic.data(), magic.size()) == kMagic;
 }
 
 CaptureBlock check_capture_block(const std::string& path) {
@@ -93,9 +94,10 @@ CaptureBlock check_capture_block(const std::string& path) {
                      little_endian(&block[kLengthAt], sizeof(uint64_t)),
                      hex(&block[kHashAt], kHashBytes)};
   if (!std::has_single_bit(found.size) || found.size < kLeastBlock || found.size > kLargestBlock) {
-    throw InputError(fmt::format("{}its block says that it has {} bytes, a power of two in {}..{} "
-                                 "required",
-                                 who, found.size, kLeastBlock, kLargestBlock));
+    throw InputError(
+        fmt::format("{}its block says that it has {} bytes, a power of two in {}..{} "
+                    "required",
+                    who, found.size, kLeastBlock, kLargestBlock));
   }
   if (bytes < found.size || bytes - found.size != found.length) {
     throw InputError(
@@ -106,9 +108,9 @@ CaptureBlock check_capture_block(const std::string& path) {
   file.clear();
   file.seekg(static_cast<std::streamoff>(found.size));
   if (const std::string hash = sha256_of(file); hash != found.sha256) {
-    throw InputError(fmt::format("{}SHA-256 of its data is {}, the block says {}", who, hash,
-                                 found.sha256),
-                     "the file was damaged or edited after it was written");
+    throw InputError(
+        fmt::format("{}SHA-256 of its data is {}, the block says {}", who, hash, found.sha256),
+        "the file was damaged or edited after it was written");
   }
   return found;
 }

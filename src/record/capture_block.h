@@ -1,6 +1,7 @@
 // Is this file a whole capture?
 // The block of bytes before a capture's HDF5 data (docs/capture-file.md): magic, version, length
-// and SHA-256 of the rest. Checked before HDF5 sees the file, so that chance damage is told as such.
+// and SHA-256 of the rest. Checked before HDF5 sees the file, so that chance damage is told as
+// such.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 namespace lockstep {
 
 struct CaptureBlock {
-  uint64_t size = 0;   // of the block: 512 or a larger power of two
-  uint64_t length = 0; // of the HDF5 data behind it
-  std::string sha256;  // of these, 64 hexadecimal digits
+  uint64_t size = 0;    // of the block: 512 or a larger power of two
+  uint64_t length = 0;  // of the HDF5 data behind it
+  std::string sha256;   // of these, 64 hexadecimal digits
 };
 
 // Whether the file begins as captures do. False also where it cannot be read.

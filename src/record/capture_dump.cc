@@ -37,10 +37,12 @@ class Dump {
   Dump(uint64_t most_bytes, const SandboxWrite& write) : left_(most_bytes), write_(write) {}
 
   void children(hid_t group, const std::string& path, int depth) {
-    require(depth < kCaptureDepth, path, fmt::format("groups are nested deeper than {}", kCaptureDepth));
+    require(depth < kCaptureDepth, path,
+            fmt::format("groups are nested deeper than {}", kCaptureDepth));
     for (const std::string& link : hdf5::link_names(group)) {
       const std::string at = path + "/" + link;
-      require(++objects_ <= kCaptureObjects, at, fmt::format("more than {} objects", kCaptureObjects));
+      require(++objects_ <= kCaptureObjects, at,
+              fmt::format("more than {} objects", kCaptureObjects));
       require(link.size() <= kCaptureNameBytes, at, "its name is too long");
       H5L_info_t info;
       hdf5::check(H5Lget_info(group, link.c_str(), &info, H5P_DEFAULT), "look at " + at);

@@ -108,8 +108,7 @@ std::string CaptureFields::text(std::string_view name, bool required) const {
   return "";
 }
 
-bool CaptureFields::to_double(const CaptureValue& value, std::string_view name,
-                              double& out) const {
+bool CaptureFields::to_double(const CaptureValue& value, std::string_view name, double& out) const {
   if (value.kind != Kind::kText && value.size() == 1) {
     out = as_double(value, 0);
     return true;
@@ -213,7 +212,9 @@ Tensor CaptureFields::tensor(const TensorType& type, Container container) const 
   const bool fits = is_int ? is_integer(found->kind) : is_float(found->kind);
   if (!fits || found->shape != type.shape) {
     problem(fmt::format("is {}{}, must be {}{}", name_of(found->kind), to_string(found->shape),
-                        is_int ? "int32" : container == Container::kF64 ? "float64" : "float32",
+                        is_int                         ? "int32"
+                        : container == Container::kF64 ? "float64"
+                                                       : "float32",
                         to_string(type.shape)));
     return {};
   }

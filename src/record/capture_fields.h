@@ -55,7 +55,7 @@ class CaptureFields {
   nlohmann::json json(std::string_view name) const;  // of a text; discarded after a problem
 
   // This dataset. Floats arrive as `container`, integers as kI32.
-  std::string bytes_text() const;                          // [json]: a row of uint8
+  std::string bytes_text() const;  // [json]: a row of uint8
   Tensor tensor(const TensorType& type, Container container) const;
   Tensor tensor_of_any_shape(ElementType element, Container container) const;
   std::vector<double> numbers() const;

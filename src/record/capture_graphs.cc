@@ -61,8 +61,8 @@ void check_paths(const Graph& graph, const CaptureFields& at) {
   for (const GraphInput& input : graph.inputs) {
     if (input.id == kLossSeedId) at.problem("input 'seed' is Lockstep's own");
     if (input.path.empty() || !paths.insert(input.path).second) {
-      at.problem(fmt::format("input {} has path '{}': a path of its own required", input.id,
-                             input.path));
+      at.problem(
+          fmt::format("input {} has path '{}': a path of its own required", input.id, input.path));
     }
   }
 }

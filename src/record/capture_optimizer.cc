@@ -80,7 +80,8 @@ std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capt
 void read_optimizer(const CaptureFields& root, Capture& capture) {
   const CaptureFields optimizer = root.child("optimizer");
   capture.optimizer_class = optimizer.text("class");
-  const auto known = std::ranges::find(kKnown, capture.optimizer_class, &KnownOptimizer::torch_class);
+  const auto known =
+      std::ranges::find(kKnown, capture.optimizer_class, &KnownOptimizer::torch_class);
   const std::string mode = root.text("replay_mode", /*required=*/false);
   if (mode != "gradients-only" && known != std::end(kKnown)) capture.optimizer = known->row;
   const CaptureFields groups = optimizer.child("groups");

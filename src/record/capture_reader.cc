@@ -30,15 +30,14 @@ CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
   limits.output_bytes = 2 * most;
   const std::string who = "capture '" + path + "': ";
   try {
-    return parse_capture_frames(run_sandboxed(limits, [&](const SandboxWrite& write) {
-      dump_capture(path, block.size, most, write);
-    }));
+    return parse_capture_frames(run_sandboxed(
+        limits, [&](const SandboxWrite& write) { dump_capture(path, block.size, most, write); }));
   } catch (const InputError& error) {
     throw InputError(who + error.what(), "its checksum is right: it was written this way");
   } catch (const std::runtime_error& error) {
-    throw InputError(fmt::format("{}reading its HDF5 data in a process apart failed: {}", who,
-                                 error.what()),
-                     "its checksum is right: it was written this way. Do not trust its source");
+    throw InputError(
+        fmt::format("{}reading its HDF5 data in a process apart failed: {}", who, error.what()),
+        "its checksum is right: it was written this way. Do not trust its source");
   }
 }
 

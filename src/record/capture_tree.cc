@@ -119,7 +119,8 @@ class Parser {
     for (uint8_t i = 0; i < rank; ++i) {
       const auto extent = take<int64_t>();
       // No element takes less than a byte, so no honest count exceeds what is left.
-      require(extent >= 0 && (extent == 0 || count <= rest_.size() / static_cast<uint64_t>(extent)));
+      require(extent >= 0 &&
+              (extent == 0 || count <= rest_.size() / static_cast<uint64_t>(extent)));
       count *= static_cast<uint64_t>(extent);
       v.shape.push_back(extent);
     }

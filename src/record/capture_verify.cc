@@ -60,7 +60,8 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
   verify.loss64 = ref64.number("loss", kNotRecorded);
   for (const auto& [ref, loss] : {std::pair{&ref32, verify.loss32}, {&ref64, verify.loss64}}) {
     if (ref->has_attribute("loss") && !std::isfinite(loss)) {
-      ref->problem(fmt::format("loss is {}, must be finite", loss), "nothing can be compared with it");
+      ref->problem(fmt::format("loss is {}, must be finite", loss),
+                   "nothing can be compared with it");
     }
   }
   verify.grads32 = read_gradients(ref32.child("grads"), capture, Container::kF32);

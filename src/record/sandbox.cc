@@ -96,7 +96,8 @@ std::string fault(int status, const SandboxLimits& limits) {
 
 // Collects what the child writes until it closes the pipe; otherwise says why it was given up.
 std::string collect_output(pid_t child, int in, const SandboxLimits& limits, std::string& bytes) {
-  const auto end = Clock::now() + std::chrono::duration<double>(limits.seconds * kClockPerProcessor);
+  const auto end =
+      Clock::now() + std::chrono::duration<double>(limits.seconds * kClockPerProcessor);
   const uint64_t had = memory_of(getpid(), 1);
   constexpr size_t kChunk = 1 << 16;
   std::vector<char> chunk(kChunk);

@@ -47,8 +47,11 @@ std::optional<Verification> verification_from_json(std::string_view text, std::s
   if (!json.is_object()) return std::nullopt;
   try {
     if (json.at("format") != kFormat || json.at("capture_sha256") != sha256) return std::nullopt;
-    Verification found{json.at("capture_sha256"), json.at("lockstep_version"),
-                       json.at("created_utc"), json.at("passed"), {}};
+    Verification found{json.at("capture_sha256"),
+                       json.at("lockstep_version"),
+                       json.at("created_utc"),
+                       json.at("passed"),
+                       {}};
     for (const Json& gate : json.at("gates")) {
       found.gates.push_back(
           {gate.at("name"), gate.at("subject"), gate.at("status"), gate.at("figure")});

@@ -59,7 +59,7 @@ struct CapturedStep {
 
 // What a forward pass in FP32 looked like inside.
 struct CapturedInside {
-  Tensors kinks;  // by node, kI32: see docs/capture-file.md
+  Tensors kinks;                                      // by node, kI32: see docs/capture-file.md
   std::map<std::string, std::array<double, 4>> acts;  // by node: l2, |max|, mean, least nonzero
 };
 
@@ -75,7 +75,7 @@ struct CapturedVerify {
 };
 
 struct CapturedAmp {
-  bool autocast = false;       // around the whole forward pass
+  bool autocast = false;                            // around the whole forward pass
   std::string device_type = "cpu", dtype = "fp16";  // our name of the format
   bool cache_enabled = true;
   bool tf32_matmul = false, tf32_conv = false;
@@ -89,9 +89,9 @@ struct CapturedScaler {
 struct Capture {
   std::string path, sha256;  // of the file's HDF5 part, as hexadecimal digits
   std::string model_class, torch_version, device, frontend, created_utc;
-  std::vector<Graph> graphs;  // forward graphs, constants with data; one per shape of batch
-  std::string optimizer;      // a row of the optimizer table; "": only gradients can be replayed
-  std::string optimizer_class;                   // as PyTorch calls it
+  std::vector<Graph> graphs;    // forward graphs, constants with data; one per shape of batch
+  std::string optimizer;        // a row of the optimizer table; "": only gradients can be replayed
+  std::string optimizer_class;  // as PyTorch calls it
   std::vector<std::vector<std::string>> groups;  // the parameters of each
   CapturedState start;
   CapturedAmp amp;

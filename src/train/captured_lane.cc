@@ -26,9 +26,9 @@ LaneDescription describe_captured_lane(const Capture& capture) {
   lane.policy.version.clear();
   lane.policy.help = "what PyTorch itself did: " + recipe(capture);
   lane.policy.aliases.clear();
-  lane.policy.text = fmt::format(
-      "# no policy: recorded by PyTorch {} on {}, {}\nname = \"{}\"\n", capture.torch_version,
-      capture.device, recipe(capture), kCapturedLane);
+  lane.policy.text =
+      fmt::format("# no policy: recorded by PyTorch {} on {}, {}\nname = \"{}\"\n",
+                  capture.torch_version, capture.device, recipe(capture), kCapturedLane);
   return lane;
 }
 

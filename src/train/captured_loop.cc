@@ -55,11 +55,11 @@ void check_clipping(const Capture& capture, size_t steps, ProblemList& problems)
   const CapturedClip& first = capture.steps.front().clip;
   for (size_t s = 1; s < steps; ++s) {
     const CapturedClip& clip = capture.steps[s].clip;
-    const bool alike = clip.max_norm == first.max_norm &&
-                       (clip.max_norm == 0 || clip.scaled == first.scaled);
+    const bool alike =
+        clip.max_norm == first.max_norm && (clip.max_norm == 0 || clip.scaled == first.scaled);
     if (alike) continue;
-    problems.add(fmt::format("step {} clips at {}{}, step 0 at {}{}: a replay clips alike in all", s,
-                             clip.max_norm, clip.scaled ? " (scaled)" : "", first.max_norm,
+    problems.add(fmt::format("step {} clips at {}{}, step 0 at {}{}: a replay clips alike in all",
+                             s, clip.max_norm, clip.scaled ? " (scaled)" : "", first.max_norm,
                              first.scaled ? " (scaled)" : ""),
                  fmt::format("--steps {} ends before it", s));
     return;
@@ -87,8 +87,9 @@ std::vector<OptimizerGroup> groups_of_step(const Capture& capture, size_t step,
 
 // States may not come and go with the numbers (momentum 0 has none).
 bool same_states(const std::vector<OptimizerGroup>& a, const std::vector<OptimizerGroup>& b) {
-  return std::ranges::equal(a, b, {}, [](const auto& g) { return g.states.size(); },
-                            [](const auto& g) { return g.states.size(); });
+  return std::ranges::equal(
+      a, b, {}, [](const auto& g) { return g.states.size(); },
+      [](const auto& g) { return g.states.size(); });
 }
 
 int64_t steps_taken(const Capture& capture, size_t group, const std::set<std::string>& used,
@@ -142,8 +143,8 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
       if (s >= loop.loss_mult.size()) loop.loss_mult.emplace_back();
       loop.loss_mult[s].push_back(micro.loss_mult);
       if (std::isfinite(micro.loss_mult) && micro.loss_mult != 0) continue;
-      problems.add(fmt::format("step {}: loss_mult {}: a finite number but 0 required", s,
-                               micro.loss_mult));
+      problems.add(
+          fmt::format("step {}: loss_mult {}: a finite number but 0 required", s, micro.loss_mult));
     }
   }
   const std::set<std::string> used = used_parameters(capture);

@@ -184,12 +184,11 @@ void Lane::take_captured_scaler() {
   if (!captured || is_file || policy.loss_scale.kind != captured->spec.kind) return;
   policy.loss_scale = captured->spec;
   scales_ = {captured->start};
-  policy.notes.push_back(
-      fmt::format("the loss scaler starts as captured: scale {}, {} clean steps, growth_factor {}, "
-                  "backoff_factor {}, growth_interval {}",
-                  captured->start.scale, captured->start.growth_tracker,
-                  captured->spec.growth_factor, captured->spec.backoff_factor,
-                  captured->spec.growth_interval));
+  policy.notes.push_back(fmt::format(
+      "the loss scaler starts as captured: scale {}, {} clean steps, growth_factor {}, "
+      "backoff_factor {}, growth_interval {}",
+      captured->start.scale, captured->start.growth_tracker, captured->spec.growth_factor,
+      captured->spec.backoff_factor, captured->spec.growth_interval));
 }
 
 // Refuses what this machine cannot compute, and notes what others do in the engine's place.

@@ -62,8 +62,8 @@ inline std::string state_key(const std::string& parameter, size_t index) {
   return "state/" + parameter + "/" + std::to_string(index);
 }
 
-// Binds a batch, masks included, to a program's inputs. Tensors whose format or container differs from the data's
-// are converted into `copies`. Both must stay until the program has run.
+// Binds a batch, masks included, to a program's inputs. Tensors whose format or container differs
+// from the data's are converted into `copies`. Both must stay until the program has run.
 void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, QuantizeSpec rounding,
                  std::map<std::string, Tensor>& copies);
 

@@ -385,8 +385,8 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       }
     }
     const OptimizerGroup& group = context_.groups[p.group];
-    optimizer_step(*group.optimizer, context_.numbers(p.group, step_), context_.lr(p.group, step_), call,
-                   context_.options->measure ? &update : nullptr);
+    optimizer_step(*group.optimizer, context_.numbers(p.group, step_), context_.lr(p.group, step_),
+                   call, context_.options->measure ? &update : nullptr);
   }
   if (!context_.options->measure) {
     if (p.master.empty() || skip) return;

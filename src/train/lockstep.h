@@ -45,11 +45,11 @@ struct RunOptions {
   std::vector<ParameterGroup> groups;
   double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
-  std::string capture_hash;  // SHA-256 of the capture that `model` names, "": a built-in model
-  bool cycle = false;        // behind the last captured step the first one follows
-  std::string start_from;                            // RUN.state[:LANE], "" = fresh weights
-  std::string start_hash;                            // of the weights it held when the run began
-  bool eval_in_fp32 = false;                         // evaluate every lane's weights in FP32
+  std::string capture_hash;   // SHA-256 of the capture that `model` names, "": a built-in model
+  bool cycle = false;         // behind the last captured step the first one follows
+  std::string start_from;     // RUN.state[:LANE], "" = fresh weights
+  std::string start_hash;     // of the weights it held when the run began
+  bool eval_in_fp32 = false;  // evaluate every lane's weights in FP32
   LaneMode mode = LaneMode::kFree;
   int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;

@@ -54,8 +54,8 @@ void run_dropout(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask = expand(static_cast<const int32_t*>(output<int32_t>(call, 1)),
                                  output_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
@@ -77,8 +77,8 @@ void run_backward(const OpCall& call) {
     std::vector<int32_t> storage;
     const int32_t* mask =
         expand(input<int32_t>(call, 1), input_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
-                        output<T>(call, 0), call.outputs[0]->size());
+    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
+                        call.outputs[0]->size());
   });
 }
 
