@@ -135,8 +135,7 @@ GateResult gate_v7(const Capture& capture) {
   const std::string preset = preset_of(capture);
   gate.subject = preset + " against the captured run";
   const Policy policy = find_policy(preset), fp32 = find_policy(kReferenceLane);
-  const bool on_cpu = capture.amp.device_type == "cpu";
-  CapturedStepRunner low(capture, policy, false, on_cpu), single(capture, fp32, false);
+  CapturedStepRunner low(capture, policy, false), single(capture, fp32, false);
   AmpFindings found;
   for (const CapturedVerify& verify : capture.verify) {
     const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));

@@ -23,18 +23,13 @@ void add(const Tensor& from, Tensor& to) {
 
 }  // namespace
 
-CapturedStepRunner::CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64,
-                                       bool cpu_dropout)
-    : capture_(capture), policy_(policy), is_fp64_(is_fp64), cpu_dropout_(cpu_dropout) {}
+CapturedStepRunner::CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64)
+    : capture_(capture), policy_(policy), is_fp64_(is_fp64) {}
 
 CapturedStepRunner::Plan& CapturedStepRunner::plan_of(int64_t graph) {
   Plan& plan = plans_[graph];
   if (plan.executor != nullptr) return plan;
-  Graph forward = capture_.graphs.at(static_cast<size_t>(graph));
-  for (Node& node : forward.nodes) {
-    if (cpu_dropout_ && node.op == "dropout") node.attributes["rounded_scale"] = true;
-  }
-  plan.graph = differentiate(forward);
+  plan.graph = differentiate(capture_.graphs.at(static_cast<size_t>(graph)));
   plan.sites = make_sites(plan.graph, 0);
   plan.executor = std::make_unique<Executor>(plan.graph, plan.sites,
                                              lower(plan.graph, plan.sites, policy_, is_fp64_),

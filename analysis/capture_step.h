@@ -27,9 +27,7 @@ using NodeVisit =
 class CapturedStepRunner {
  public:
   // Both must outlive the runner. The truth lane where `is_fp64`, then `policy` is FP32's.
-  // `cpu_dropout`: 1 / (1 - p) is rounded as torch's CPU kernel does.
-  CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64,
-                     bool cpu_dropout = false);
+  CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64);
 
   // `values`: parameters and buffers. Throws: InputError from lowering.
   ComputedStep run(const CapturedStep& step, const Tensors& values, double loss_scale = 1,
@@ -45,7 +43,7 @@ class CapturedStepRunner {
 
   const Capture& capture_;
   const Policy& policy_;
-  bool is_fp64_, cpu_dropout_;
+  bool is_fp64_;
   std::map<int64_t, Plan> plans_;
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulation/kernel_set.h"
+#include "emulation/scalar/select.h"
 
 namespace lockstep {
 
@@ -17,6 +18,17 @@ struct InnerMath {
   // said.
   const Format *a_format = nullptr, *b_format = nullptr;
   QuantizeSpec rounding = {};  // without a format: the container's own, nothing to round
+
+  bool rounds_dropout_scale = false;
+
+  // What dropout with probability p multiplies a kept element by; where it is rounded, to nearest.
+  T scale_of_dropout(double p) const {
+    T scale = dropout_scale<T>(p);
+    if (rounds_dropout_scale && !is_own_format(rounding.format)) {
+      kernels->quantize(&scale, &scale, 1, {rounding.format}, nullptr);
+    }
+    return scale;
+  }
 
   static bool is_own_format(const Format* format) {
     return format == nullptr || format->is_fp64() || (format->is_fp32() && sizeof(T) == 4);

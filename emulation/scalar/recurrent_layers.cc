@@ -96,8 +96,8 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
   std::vector<T> dropped(int64_t layer, const std::vector<T>& below) {
     const int64_t count = this->between();
     std::vector<T> x(below.size());
-    scalar_masked_scale(below.data(), a_.masks + (layer - 1) * count, dropout_scale<T>(e_.dropout),
-                        x.data(), count);
+    scalar_masked_scale(below.data(), a_.masks + (layer - 1) * count,
+                        a_.math.scale_of_dropout(e_.dropout), x.data(), count);
     this->round(x);
     std::copy(x.begin(), x.end(), a_.layer_inputs + (layer - 1) * count);
     return x;
@@ -183,8 +183,8 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       for (int64_t dir = 0; dir < e_.directions; ++dir) run_direction(layer, dir, x, d, dx);
       if (layer > 0 && e_.drops()) {
         const int64_t count = this->between();
-        scalar_masked_scale(dx.data(), a_.masks + (layer - 1) * count, dropout_scale<T>(e_.dropout),
-                            dx.data(), count);
+        scalar_masked_scale(dx.data(), a_.masks + (layer - 1) * count,
+                            a_.math.scale_of_dropout(e_.dropout), dx.data(), count);
         this->round(dx);
       }
       d = std::move(dx);

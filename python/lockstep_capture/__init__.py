@@ -11,16 +11,8 @@ docs/pytorch.md says what is supported; check() asks without writing.
 from .capture import Capture, capture
 from .check import check
 from .errors import CaptureError, Problem, UnsupportedModelError
+from .read_run import read_run  # the function hides its module; pandas is imported when it is called
 from .version import __version__
 
 __all__ = ["Capture", "CaptureError", "Problem", "UnsupportedModelError", "__version__", "capture", "check",
            "read_run"]
-
-
-def __getattr__(name: str) -> object:
-    """read_run needs pandas, which captures do not: it is imported when it is asked for."""
-    if name == "read_run":
-        from .read_run import read_run
-
-        return read_run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,6 +52,8 @@ struct OpCall {
   // For what an op rounds between its own parts (a hidden state from one time step to the next):
   // the rounding of output 0. Without a format: the container's own, nothing to round.
   QuantizeSpec inner = {};
+  // What dropout multiplies kept elements by is rounded to inner's format, too.
+  bool rounds_dropout_scale = false;
   // Where not null: some outputs of the sums of products are summed again, exactly (not in the
   // truth lane, whose products are not exact in double).
   AccumulatorHealth* health = nullptr;

@@ -106,6 +106,9 @@ struct Policy {
   const Accumulator* reduce_accumulator;
   const Hardware* hardware = nullptr;  // behind '@' in the lane's name; see hardware_policy.h
 
+  // [dropout]: 1/(1 - p) is rounded to the format of the output before it multiplies.
+  bool rounds_dropout_scale = false;
+
   // [scaling]: factors of some ops are rounded to narrow formats after multiplication by a scale.
   FactorScaling scaling;
 

@@ -62,6 +62,7 @@ class PolicyReader {
     if (auto t = root.table("model")) read_model(*t);
     if (auto t = root.table("autocast")) read_autocast(*t);
     if (auto t = root.table("gemm")) read_gemm(*t);
+    if (auto t = root.table("dropout")) read_dropout(*t);
     if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t);
     if (auto t = root.table("optimizer")) read_optimizer(*t);
@@ -370,6 +371,16 @@ class PolicyReader {
     });
     read_name(table, "divide", one_of("before", "after"),
               [&](bool before) { reduce.divides_before = before; });
+    table.finish();
+  }
+
+  void read_dropout(TomlTable& table) {
+    const auto is_rounded = [](const std::string& name) {
+      if (name == "exact" || name == "rounded") return name == "rounded";
+      throw InputError("'" + name + "': must be exact or rounded");
+    };
+    read_name(table, "scale", is_rounded,
+              [&](bool rounded) { policy_.rounds_dropout_scale = rounded; });
     table.finish();
   }
 

@@ -411,6 +411,16 @@ TEST_CASE("docs/policy.md: the example is a valid policy") {
   CHECK(policy.master_weights);
 }
 
+TEST_CASE("[dropout]: the scale is exact, but for PyTorch's CPU autocast") {
+  CHECK_FALSE(parse_policy("", "mine.toml").rounds_dropout_scale);
+  CHECK(parse_policy("[dropout]\nscale = 'rounded'", "mine.toml").rounds_dropout_scale);
+  CHECK(find_policy("torch-autocast-bf16-cpu").rounds_dropout_scale);
+  CHECK(find_policy("torch-autocast-fp16-cpu").rounds_dropout_scale);
+  CHECK_FALSE(find_policy("torch-autocast-bf16").rounds_dropout_scale);
+  CHECK(problems_of("[dropout]\nscale = 'half'").find("must be exact or rounded") !=
+        std::string::npos);
+}
+
 TEST_CASE("[all_reduce]: DistributedDataParallel's by default, each key for itself") {
   const AllReduce torch = parse_policy("", "mine.toml").all_reduce;
   CHECK(torch.format == nullptr);

@@ -14,7 +14,8 @@ the bound: PyTorch fails that against itself. Nothing else is loosened, and one 
 usual measure of chaos, is printed beside it. Switching oneDNN off is no floor: PyTorch's own BF16 convolutions
 round partial sums to BF16 in their gradients.
 
-Dropout is F.dropout's x (mask / (1 - p)), whose factor 1 / (1 - p) is a BF16 number under autocast on the CPU.
+Dropout is x (mask / (1 - p)) in BF16, as F.dropout computes it on the CPU: 1.1111 becomes 1.1094. The policy
+says so ([dropout] scale = "rounded"); CUDA's scale is FP32.
 """
 
 import copy
@@ -37,9 +38,6 @@ class SeededMasks(twins.Masks):
     def __init__(self, p, seed):
         super().__init__(p, [])
         self.random, self.used = torch.Generator().manual_seed(seed), []
-
-    def apply(self, x, mask):
-        return x * mask.to(x.dtype).div(1 - self.p)
 
     def __call__(self, x):
         if self.p == 0:

@@ -14,7 +14,7 @@ F = nn.functional
 
 
 class Masks:
-    """Dropout with masks from outside: x * mask / (1 - p)."""
+    """Dropout with masks from outside, as F.dropout rounds it on the CPU: x * (mask / (1 - p))."""
 
     def __init__(self, p, masks, drawn=None):
         self.p, self.left, self.drawn = p, list(masks), drawn
@@ -24,7 +24,7 @@ class Masks:
 
     def apply(self, x, mask):
         assert mask.shape == x.shape
-        return x * mask.to(x.dtype) / (1 - self.p)
+        return x * (mask.to(x.dtype) / (1 - self.p))
 
 
 class Mlp(nn.Module):

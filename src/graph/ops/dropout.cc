@@ -38,15 +38,14 @@ void make_mask(const OpCall& call) {
   }
 }
 
-// 1 / (1 - p) in the op's arithmetic; with `rounded_scale` in the output's format first.
+// Of output 0's format alone: dropout sums nothing and has no factors.
 template <typename T>
 T scale_of(const OpCall& call) {
-  T scale = dropout_scale<T>(dropped_share(call.node));
-  if (call.inner.format != nullptr && bool_attribute(call.node, "rounded_scale", false)) {
-    quantize<T>(std::span<const T>(&scale, 1), std::span<T>(&scale, 1), {call.inner.format},
-                nullptr);
-  }
-  return scale;
+  InnerMath<T> math;
+  math.kernels = &call.kernels.of<T>();
+  math.rounding = call.inner;
+  math.rounds_dropout_scale = call.rounds_dropout_scale;
+  return math.scale_of_dropout(dropped_share(call.node));
 }
 
 void run_dropout(const OpCall& call) {
@@ -89,12 +88,11 @@ std::vector<OpDef> dropout_ops() {
   return {
       {.name = "dropout",
        .help = "y, mask: y = x mask / (1 - p); operands x, mask? (0 or 1, may be broadcast), else "
-               "drawn from (seed, step, node); x itself where training is false or p is 0; "
-               "rounded_scale: 1 / (1 - p) is rounded to y's format first, as on torch's CPU",
+               "drawn from (seed, step, node); x itself where training is false or p is 0",
        .source = "torch.nn.functional.dropout; CUDA autocast: not listed, runs in its input's type",
        .min_inputs = 1,
        .max_inputs = 2,
-       .attributes = {"p", "training", "rounded_scale"},
+       .attributes = {"p", "training"},
        .infer = infer_dropout,
        .vjp = dropout_vjp,
        .run = run_dropout,
@@ -104,7 +102,7 @@ std::vector<OpDef> dropout_ops() {
        .source = "chain rule of dropout",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"p", "training", "rounded_scale"},
+       .attributes = {"p", "training"},
        .infer = infer_backward,
        .run = run_backward},
   };

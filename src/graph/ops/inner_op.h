@@ -13,8 +13,9 @@ namespace lockstep {
 // factors of its products.
 template <typename T>
 InnerMath<T> inner_math(const OpCall& call, size_t a, size_t b) {
-  return {&call.kernels.of<T>(),  &call.gemm_accumulator, &call.reduce_accumulator,
-          factor_format(call, a), factor_format(call, b), call.inner};
+  return {&call.kernels.of<T>(),    &call.gemm_accumulator, &call.reduce_accumulator,
+          factor_format(call, a),   factor_format(call, b), call.inner,
+          call.rounds_dropout_scale};
 }
 
 // Fills output `index`, a mask in which 1 stands with probability 1 - p, or with the mask given.

@@ -1,0 +1,130 @@
+"""A small residual CNN in plain PyTorch, and the three lines that bring it into Lockstep.
+
+    python examples/pytorch/cnn.py --capture cnn.lscap.h5
+    lockstep verify cnn.lscap.h5
+    lockstep replay cnn.lscap.h5 --lanes fp32,torch-autocast-bf16,torch-autocast-fp16 -o cnn.h5
+
+What it shows: batch norm, in-place relu, residual connections, dropout before the classifier, SGD
+with Nesterov momentum and weight decay, step schedule, two micro-batches per step, clipping, autocast
+with GradScaler. Synthetic images, seconds on a CPU.
+"""
+
+import argparse
+import contextlib
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+CLASSES, SIZE, BATCH, MICRO_BATCHES, CLIP = 10, 16, 16, 2, 5.0
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, inputs, channels, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = nn.Identity()
+        if stride != 1 or inputs != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        y += self.shortcut(x)
+        return self.relu(y)
+
+
+class CNN(nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16),
+                                  nn.ReLU(inplace=True), nn.MaxPool2d(2))
+        self.layer1, self.layer2 = ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2)
+        self.pool, self.drop = nn.AdaptiveAvgPool2d(1), nn.Dropout(dropout)
+        self.fc = nn.Linear(32, CLASSES)
+
+    def forward(self, x):  # (N,3,H,W) -> (N,classes)
+        x = self.layer2(self.layer1(self.stem(x)))
+        return self.fc(self.drop(torch.flatten(self.pool(x), 1)))
+
+
+def make_model(dropout=0.1):
+    return CNN(dropout)
+
+
+def make_batches(count, seed=0):
+    """Yields (images (N,3,H,W), labels (N)): the phase of a wave says the class, behind noise."""
+    generator = torch.Generator().manual_seed(seed)
+    place = torch.arange(SIZE) / SIZE
+    for _ in range(count):
+        labels = torch.randint(CLASSES, (BATCH,), generator=generator)
+        frequency = (labels % 5 + 1).float()[:, None, None]
+        wave = torch.sin(6.2832 * frequency * place).expand(-1, SIZE, -1)
+        wave = torch.where((labels >= 5)[:, None, None], wave.transpose(1, 2), wave)
+        noise = 0.3 * torch.randn(BATCH, 3, SIZE, SIZE, generator=generator)
+        yield wave[:, None] + noise, labels
+
+
+def loss_of(model, batch):
+    images, labels = batch
+    return F.cross_entropy(model(images), labels, label_smoothing=0.1)
+
+
+def make_optimizer(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True,
+                                weight_decay=5e-4)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, max(1, steps // 3), gamma=0.3)
+
+
+def train(model, steps, amp="bf16", device="cpu", capture=None, captured_steps=8, scale=2.0**16):
+    """An ordinary training loop. Returns the loss of every step, the mean over its micro-batches."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "none": None}[amp]
+    model.to(device).train()
+    optimizer, schedule = make_optimizer(model, steps)
+    scaler = torch.amp.GradScaler(device, init_scale=scale, enabled=dtype is not None)
+    cap = None
+    if capture:  # line 1 and 2 of 3
+        import lockstep_capture
+        cap = lockstep_capture.Capture(
+            capture, model, optimizer, loss_of, scaler=scaler, steps=captured_steps,
+            autocast=None if dtype is None else str(dtype).removeprefix("torch."))
+
+    losses = [0.0] * steps
+    for i, batch in enumerate(make_batches(steps * MICRO_BATCHES)):
+        batch = tuple(part.to(device) for part in batch)
+        with cap.step(batch) if cap else contextlib.nullcontext():  # line 3
+            with torch.autocast(device, dtype, enabled=dtype is not None):
+                loss = loss_of(model, batch)
+            scaler.scale(loss / MICRO_BATCHES).backward()
+            losses[i // MICRO_BATCHES] += loss.item() / MICRO_BATCHES
+            if (i + 1) % MICRO_BATCHES == 0:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                schedule.step()
+    return losses
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--amp", choices=["bf16", "fp16", "none"], help="bf16 on the CPU, else fp16")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--capture", metavar="FILE", help="record the first 8 steps for Lockstep")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    losses = train(make_model(), args.steps, args.amp or ("bf16" if args.device == "cpu" else "fp16"),
+                   args.device, args.capture)
+    for step in range(0, args.steps, 5):
+        print(f"step {step:3d}  loss {losses[step]:.4f}")
+    print(f"last      loss {losses[-1]:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Run files (docs/run-file.md of Lockstep) as pandas tables, for notebooks.
+
+    run = read_run("run.h5")
+    run.steps.loc["pure-fp16"].loss.plot()
+    run.statistics("pure-fp16", ["count", "to_zero"])       # a row per step and site
+    run.wide("to_zero", "pure-fp16")                        # a row per step, a column per site
+
+What was not measured is NaN or <NA>, never 0; rows behind the last complete step, and those of a lane
+that died, are not shown. Reads on demand: big tables are made when they are asked for. Knows nothing of
+PyTorch; wants h5py and pandas. Do not read the file of a replay that still runs: RUN.progress.json
+beside it is made for that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from lockstep_capture.run_file import (
+    SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, json_dataset, json_text,
+    known_or_raise, opened, plain, take, texts, unescape_name)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HISTOGRAM_BINS = 256  # FP32 exponent fields: 0 zero and subnormal, 255 infinity and NaN
+BLOCK = 50            # steps per row of exponent_histogram_50
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Opens a run file of `lockstep replay` and reads its small tables.
+
+    Throws: RunFileError, with all problems of the file, if it is none, is damaged or too new.
+    """
+    return Run(path)
+
+
+class Run:
+    """A run file as tables.
+
+    Attributes:
+        path, attributes (dict of the root's), steps_complete (int),
+        graph (dict), options (dict), environment (dict), policies (dict: lane -> TOML text),
+        sites       a row per site, index `site`
+        lanes       a row per lane, index `lane`, the reference first
+        steps       a row per lane and step: loss, losses of parts, scale, found_inf, lr, seconds, ...
+        evaluations a row per lane and evaluation
+        products    a row per sum of products of the step
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = os.fspath(path)
+        self._pandas = import_pandas()
+        with opened(self.path) as file:
+            self.attributes = {name: plain(value) for name, value in file.attrs.items()}
+            check_root(self.path, self.attributes)
+            check_objects(self.path, file, int(self.attributes["steps_complete"]))
+            self.steps_complete = int(self.attributes["steps_complete"])
+            self.graph: dict[str, Any] = json_dataset(file, "graph")
+            self.options = json_text(self.attributes.get("options"))
+            self.environment = json_text(self.attributes.get("environment"))
+            self.sites = self._read_sites(file)
+            self._groups = {unescape_name(name): f"lanes/{name}" for name in sorted(
+                file["lanes"], key=lambda name: int(file["lanes"][name].attrs.get("index", 0)))}
+            self.lanes = self._read_lanes(file)
+            self.policies = {lane: plain(file[group]["policy"][()])
+                             for lane, group in self._groups.items() if "policy" in file[group]}
+            self.steps = self._read_steps(file)
+            self.evaluations = self._read_evaluations(file)
+            self.products = self._pandas.DataFrame(json_dataset(file, "products") or [])
+
+    def __repr__(self) -> str:
+        return (f"<run {self.path}: {self.steps_complete} steps, {len(self.sites)} sites, "
+                f"lanes {', '.join(self.lanes.index)}>")
+
+    # ---- the big tables, read when asked for
+
+    def statistic_names(self, lane: str) -> list[str]:
+        """The statistics per step and site that this lane recorded."""
+        with opened(self.path) as file:
+            return list(self._site_datasets(file[self._group(lane)]))
+
+    def statistics(self, lane: str, names: str | Sequence[str] | None = None,
+                   steps: Iterable[int] | None = None) -> pd.DataFrame:
+        """Counts, moments, updates, scale and bits_hash in long form.
+
+        names: some of `statistic_names(lane)`, all by default; steps: those alone.
+        Returns: a row per (step, site) that this lane has, a column per name. Columns of updates are
+            update_*: `update_count`, ... Counts are UInt64, <NA> where the site took no such count.
+        Throws: KeyError for an unknown lane or name.
+        """
+        pandas = self._pandas
+        with opened(self.path) as file:
+            group = file[self._group(lane)]
+            known = self._site_datasets(group)
+            wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
+            known_or_raise(wanted, known, f"statistic of lane {lane}")
+            rows = self._rows(lane, steps)
+            present = self._present(group, rows)
+            columns = {name: column(name, take(group[known[name]], rows)[present], pandas,
+                                     self._absent(group, name, rows, present)) for name in wanted}
+        step_index, site_index = np.nonzero(present)
+        index = pandas.MultiIndex.from_arrays(
+            [np.asarray(rows)[step_index], site_index], names=["step", "site"])
+        return pandas.DataFrame(columns, index=index)
+
+    def wide(self, name: str, lane: str, steps: Iterable[int] | None = None,
+             site_names: bool = False) -> pd.DataFrame:
+        """One statistic, a row per step and a column per site; missing where the lane lacks the site.
+
+        site_names: columns are (site, layer, op, role, point) instead of the site's number alone.
+        """
+        pandas = self._pandas
+        table = self.statistics(lane, name, steps)[name].unstack("site")
+        table = table.reindex(columns=pandas.RangeIndex(len(self.sites), name="site"))
+        if site_names:
+            keys = self.sites[list(SITE_KEYS)].reset_index()
+            table.columns = pandas.MultiIndex.from_frame(keys)
+        return table
+
+    def histograms(self, lane: str, sites: Iterable[int] | None = None,
+                   blocks: bool = False) -> pd.DataFrame:
+        """Exponent histograms: a row per (step, site), 256 columns, the FP32 exponent field of the value
+        before rounding (0: zero and subnormal, 255: infinity and NaN; else 2^(bin - 127)).
+
+        blocks: the sums over 50 steps instead, index (first_step, site), with the column `steps` first:
+            how many steps a row covers.
+        Returns: no row for a site that the lane lacks.
+        """
+        with opened(self.path) as file:
+            group = file[self._group(lane)]
+            site_list = range(len(self.sites)) if sites is None else list(sites)
+            known_or_raise(site_list, range(len(self.sites)), "site")
+            if blocks:
+                return self._block_histograms(group, lane, site_list)
+            return self._full_histograms(group, lane, site_list)
+
+    def sums(self, lane: str) -> pd.DataFrame:
+        """How well accumulators did, where sums were sampled: a row per (step, site) with samples."""
+        pandas = self._pandas
+        with opened(self.path) as file:
+            group = file[self._group(lane)]
+            if "sums/step" not in group:
+                return pandas.DataFrame()
+            steps = group["sums/step"][()]
+            rows = np.flatnonzero(steps < self._steps_of(lane))
+            data = {name: data[()][rows] for name, data in group["sums"].items() if name != "step"}
+        sampled = data["samples"] > 0
+        record, site = np.nonzero(sampled)
+        index = pandas.MultiIndex.from_arrays([steps[rows][record], site], names=["step", "site"])
+        return pandas.DataFrame({name: value[sampled] for name, value in data.items()}, index=index)
+
+    # ---- how it is read
+
+    def _group(self, lane: str) -> str:
+        known_or_raise([lane], self._groups, "lane")
+        return self._groups[lane]
+
+    def _steps_of(self, lane: str) -> int:
+        """Complete steps that the lane ran: it runs none from died_at on."""
+        died_at = self.lanes.loc[lane, "died_at"] if "died_at" in self.lanes else self._pandas.NA
+        return self.steps_complete if self._pandas.isna(died_at) else min(int(died_at), self.steps_complete)
+
+    def _rows(self, lane: str, steps: Iterable[int] | None) -> list[int]:
+        complete = self._steps_of(lane)
+        if steps is None:
+            return list(range(complete))
+        wanted = sorted(set(int(step) for step in steps))
+        known_or_raise(wanted, range(self.steps_complete), "complete step")
+        return [step for step in wanted if step < complete]
+
+    def _site_datasets(self, group: h5py.Group) -> dict[str, str]:
+        found = {}
+        for folder, prefix in (("counts", ""), ("moments", ""), ("updates", "update_")):
+            for name in group.get(folder, {}):
+                found[prefix + name.removeprefix("update_")] = f"{folder}/{name}"
+        found.update({name: name for name in ("scale", "bits_hash") if name in group})
+        return found
+
+    def _present(self, group: h5py.Group, rows: list[int]) -> np.ndarray:
+        """(rows, sites), true where the lane has the site: it counted elements or updates there."""
+        shape, there = (len(rows), len(self.sites)), None
+        for name in ("counts/count", "updates/count"):
+            if name in group:
+                counted = take(group[name], rows) > 0
+                there = counted if there is None else there | counted
+        return np.ones(shape, bool) if there is None else there
+
+    def _absent(self, group: h5py.Group, name: str, rows: list[int], present: np.ndarray) -> np.ndarray:
+        """Where a count of 0 means that nothing was counted."""
+        base = "updates/count" if name.startswith("update_") else "counts/count"
+        if base not in group or name in ("count", "update_count"):
+            return np.zeros(int(present.sum()), bool)
+        return (take(group[base], rows) == 0)[present]
+
+    def _read_sites(self, file: h5py.File) -> pd.DataFrame:
+        table = self._pandas.DataFrame({name: texts(data[()]) for name, data in file["sites"].items()})
+        for name in ("shape", "feeds"):
+            if name in table:
+                table[name] = [json.loads(text) for text in table[name]]
+        for name in ("scaled", "stat_exempt"):
+            if name in table:
+                table[name] = table[name].astype(bool)
+        first = [name for name in ("id", *SITE_KEYS) if name in table]
+        table = table[first + [name for name in table if name not in first]]
+        return table.set_index("id").rename_axis("site")
+
+    def _read_lanes(self, file: h5py.File) -> pd.DataFrame:
+        rows = []
+        for group in self._groups.values():
+            row = {name: plain(value) for name, value in file[group].attrs.items()}
+            memory = json_text(row.pop("memory", None))
+            row.update({f"memory_{name}_bytes": value for name, value in memory.items()})
+            row["is_reference"] = bool(row.get("is_reference", False))
+            rows.append(row)
+        table = self._pandas.DataFrame(rows, index=self._pandas.Index(list(self._groups), name="lane"))
+        if "died_at" in table:  # -1: it ran all steps; one past the record was not completed
+            died = table["died_at"].astype("Int64")
+            table["died_at"] = died.mask((died < 0) | (died >= self.steps_complete))
+        return table
+
+    def _read_steps(self, file: h5py.File) -> pd.DataFrame:
+        pandas, tables = self._pandas, {}
+        for lane, path in self._groups.items():
+            group, columns = file[path], {}
+            rows = list(range(self._steps_of(lane)))
+            for name in ("loss", "lr", "gradient_norm", "seconds", "attempts"):
+                if name in group:
+                    add_columns(columns, name, take(group[name], rows), pandas)
+            for name, data in group.get("losses", {}).items():
+                add_columns(columns, f"loss/{unescape_name(name)}", take(data, rows), pandas)
+            for name, data in group.get("loss_scale", {}).items():
+                add_columns(columns, name, take(data, rows), pandas)
+            tables[lane] = pandas.DataFrame(columns, index=pandas.RangeIndex(len(rows), name="step"))
+        return pandas.concat(tables, names=["lane"]) if tables else pandas.DataFrame()
+
+    def _read_evaluations(self, file: h5py.File) -> pd.DataFrame:
+        pandas, tables = self._pandas, {}
+        for lane, path in self._groups.items():
+            group = file[path].get("eval")
+            if group is None or "steps_done" not in group:
+                continue
+            table = pandas.DataFrame({name: data[()] for name, data in group.items()})
+            tables[lane] = table[table["steps_done"] <= self.steps_complete].set_index("steps_done")
+        return pandas.concat(tables, names=["lane"]) if tables else pandas.DataFrame()
+
+    def _full_histograms(self, group: h5py.Group, lane: str, sites: Sequence[int]) -> pd.DataFrame:
+        steps = group["exponent_histogram_step"][()] if "exponent_histogram_step" in group else []
+        records = [i for i, step in enumerate(steps) if step < self._steps_of(lane)]
+        keys, values = [], []
+        for record in records:
+            one = group["exponent_histogram"][record]
+            there = [site for site in sites if one[site].any()]
+            keys += [(int(steps[record]), site) for site in there]
+            values.append(one[there])
+        return self._histogram_table(keys, values, "step", np.uint32)
+
+    def _block_histograms(self, group: h5py.Group, lane: str, sites: Sequence[int]) -> pd.DataFrame:
+        covered = group["exponent_histogram_50_steps"][()] if "exponent_histogram_50_steps" in group else []
+        keys, values, lengths = [], [], []
+        for block, length in enumerate(covered):
+            if length <= 0 or BLOCK * block + length > self.steps_complete:
+                continue
+            one = group["exponent_histogram_50"][block]
+            there = [site for site in sites if one[site].any()]
+            keys += [(BLOCK * block, site) for site in there]
+            values.append(one[there])
+            lengths += [int(length)] * len(there)
+        table = self._histogram_table(keys, values, "first_step", np.uint64)
+        table.insert(0, "steps", lengths)
+        return table
+
+    def _histogram_table(self, keys: list[tuple[int, int]], values: list[np.ndarray], first: str,
+                         dtype: type) -> pd.DataFrame:
+        data = np.concatenate(values) if values else np.empty((0, HISTOGRAM_BINS), dtype)
+        index = self._pandas.MultiIndex.from_tuples(keys, names=[first, "site"]) if keys else \
+            self._pandas.MultiIndex.from_arrays([[], []], names=[first, "site"])
+        return self._pandas.DataFrame(data, index=index, columns=range(HISTOGRAM_BINS))
