@@ -110,6 +110,7 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   if (!o.eval_batch_norm.empty()) {
     words.push_back("--eval-batch-norm " + shell_quoted(join(o.eval_batch_norm, ",")));
   }
+  if (o.batch_norm_eps) words.push_back(fmt::format("--batch-norm-eps {}", *o.batch_norm_eps));
   if (!o.start_from.empty()) words.push_back("--start-from " + shell_quoted(o.start_from));
   if (o.eval_in_fp32) words.emplace_back("--eval-policy fp32");
   add("--eval-every", o.eval_every, d.eval_every);

@@ -422,6 +422,8 @@ std::function<int()> declare_replay(CLI::App& app) {
   add(group, "--freeze", args->freeze, "GLOB,...", "layers whose parameters stay");
   add(group, "--eval-batch-norm", args->eval_batch_norm, "GLOB,...",
       "batch_norm layers in evaluation mode");
+  checks.number(add(group, "--batch-norm-eps", o.batch_norm_eps, "X",
+                    "eps of every batch_norm; default: the model's own"));
   add(group, "--start-from", o.start_from, "RUN.state[:LANE]", "weights of another run's lane");
   checks.one_of(add(group, "--eval-policy", args->eval_policy, "own|fp32",
                     "what held-out evaluations compute in")

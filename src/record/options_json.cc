@@ -58,6 +58,7 @@ Json to_object(const RunOptions& o) {
       {"clip_value", o.clip_value},
       {"freeze", join(o.freeze, ",")},
       {"eval_batch_norm", join(o.eval_batch_norm, ",")},
+      {"batch_norm_eps", o.batch_norm_eps ? Json(*o.batch_norm_eps) : Json("model's own")},
       {"capture_hash", o.capture_hash},
       {"cycle", o.cycle},
       {"start_from", o.start_from},
@@ -108,6 +109,9 @@ RunOptions options_from_json(std::string_view json) {
   };
   o.freeze = globs("freeze");
   o.eval_batch_norm = globs("eval_batch_norm");
+  if (const auto eps = j.find("batch_norm_eps"); eps != j.end() && eps->is_number()) {
+    o.batch_norm_eps = eps->get<double>();
+  }
   o.capture_hash = j.value("capture_hash", o.capture_hash);
   o.cycle = j.value("cycle", o.cycle);
   o.start_from = j.value("start_from", o.start_from);

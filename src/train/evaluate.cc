@@ -10,6 +10,7 @@
 #include "src/graph/autodiff.h"
 #include "src/train/data/noise.h"
 #include "src/train/engines.h"
+#include "src/train/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -49,21 +50,25 @@ Score score_of(const Tensor& logits, const Tensor& labels) {
 }  // namespace
 
 Evaluator::Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
-                     const OptimizerSpec& spec, int64_t batch, uint64_t seed, bool in_fp32)
+                     const OptimizerSpec& spec, int64_t batch, uint64_t seed,
+                     std::optional<double> batch_norm_eps, bool in_fp32)
     : model_(model),
       sizes_(sizes),
       data_(data),
       spec_(spec),
       batch_(batch),
       seed_(seed),
+      batch_norm_eps_(batch_norm_eps),
       in_fp32_(in_fp32) {}
 
 Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
   std::unique_ptr<Plan>& plan = plans_[batch];
   if (plan == nullptr) {
     plan = std::make_unique<Plan>();
-    plan->graph = differentiate(model_.build(
-        {batch, data_.image_shape(), data_.class_count(), sizes_}, /*training=*/false));
+    Graph forward = model_.build({batch, data_.image_shape(), data_.class_count(), sizes_},
+                                 /*training=*/false);
+    if (batch_norm_eps_) set_batch_norm_eps(forward, *batch_norm_eps_);
+    plan->graph = differentiate(forward);
     plan->sites = make_sites(plan->graph, state_count(spec_));
     plan->executors.resize(lane_count);
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,12 @@ namespace lockstep {
 
 class Evaluator {
  public:
-  // All must outlive the evaluator. `batch`: examples per forward pass. `in_fp32`: every lane's
-  // weights (masters where it has them) under the FP32 policy instead of its own.
+  // All must outlive the evaluator. `batch`: examples per forward pass. `batch_norm_eps`: of every
+  // batch_norm, absent: the model's own. `in_fp32`: every lane's weights (masters where it has
+  // them) under the FP32 policy instead of its own.
   Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
-            const OptimizerSpec& spec, int64_t batch, uint64_t seed, bool in_fp32 = false);
+            const OptimizerSpec& spec, int64_t batch, uint64_t seed,
+            std::optional<double> batch_norm_eps = {}, bool in_fp32 = false);
 
   // Mean loss and accuracy over all held-out labels (the loss of a model that does not classify:
   // over all held-out examples), per lane; NaN where `alive` is false or nothing is labelled. The
@@ -45,6 +48,7 @@ class Evaluator {
   OptimizerSpec spec_;
   int64_t batch_;
   uint64_t seed_;
+  std::optional<double> batch_norm_eps_;
   bool in_fp32_;
   std::map<int64_t, std::unique_ptr<Plan>> plans_;  // by batch size
 };

@@ -224,6 +224,9 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
   Graph forward = model->build(shape, /*training=*/true);
   collect(problems, [&] { freeze_layers(forward, options.freeze); });
   collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  collect(problems, [&] {
+    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
+  });
   collect(problems, [&] { check_groups(forward, options.groups); });
   problems.throw_if_any();
   std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
@@ -232,8 +235,9 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     problems.throw_if_any();
   }
   make_lanes(forward, initial);
-  evaluator = std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
-                                          options.seed, options.eval_in_fp32);
+  evaluator =
+      std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
+                                  options.seed, options.batch_norm_eps, options.eval_in_fp32);
   description.data = data->describe();
 }
 
@@ -251,6 +255,9 @@ LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
   Graph forward = captured_graph(from);
   collect(problems, [&] { freeze_layers(forward, options.freeze); });
   collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  collect(problems, [&] {
+    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
+  });
   problems.throw_if_any();
   make_lanes(forward, captured_start(from, loop));
   description.data = describe_captured_data(from);

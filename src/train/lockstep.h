@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ struct RunOptions {
   std::vector<ParameterGroup> groups;
   double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
+  std::optional<double> batch_norm_eps;              // of every batch_norm; absent: the model's own
   std::string capture_hash;   // SHA-256 of the capture that `model` names, "": a built-in model
   bool cycle = false;         // behind the last captured step the first one follows
   std::string start_from;     // RUN.state[:LANE], "" = fresh weights

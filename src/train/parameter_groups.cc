@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "src/core/error.h"
@@ -89,6 +90,21 @@ void freeze_layers(Graph& forward, const std::vector<std::string>& globs) {
   if (!globs.empty() && !any_left) {
     problems.add("'" + join(globs, ",") + "': nothing is left to train", layers_of(forward));
   }
+  problems.throw_if_any();
+}
+
+void set_batch_norm_eps(Graph& forward, double eps) {
+  ProblemList problems("batch-norm-eps");
+  if (!(eps >= 0 && std::isfinite(eps))) {
+    problems.add(fmt::format("{}: 0 <= batch-norm-eps < infinity required", eps));
+  }
+  bool found = false;
+  for (Node& node : forward.nodes) {
+    if (node.op != "batch_norm") continue;
+    node.attributes["eps"] = eps;
+    found = true;
+  }
+  if (!found) problems.add(fmt::format("'{}' has no batch_norm", forward.name));
   problems.throw_if_any();
 }
 

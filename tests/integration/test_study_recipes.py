@@ -168,7 +168,8 @@ def page(all_lanes):
         "(`tests/integration/recipes.py`), after pilots of `fp32`, `twin`, `pure-bf16` and `nvfp4`, by which the",
         "options were chosen: short enough for one CPU core, long enough that `pure-bf16` fell behind on `gpt`. After "
         "a trial of ten steps", "`mxnet-multi-precision` went from \"does not\" to \"neither\": its source advises, and "
-        "denies nothing. Sources are cited as they are known; they", "were not read again for this table.", "",
+        "denies nothing; `lenet`'s options were changed then, and", "`resnet20`'s 150 steps became 100 for time. Sources "
+        "are cited as they are known; they were not read again for this table.", "",
         "d is lane minus `fp32`, seed by seed; ± is its standard deviation over seeds. A recipe matches on a model "
         f"when |mean d| ≤ {recipes.SIGMAS} √((s² of `fp32` +", "s² of `twin`) / n) for the training loss (mean over "
         "the last tenth of the steps) and the held-out loss, s over the n seeds, and no lane",

@@ -204,6 +204,35 @@ TEST_CASE("batch_norm in evaluation mode: the layers named, and no others") {
                        InputError);
 }
 
+TEST_CASE("batch_norm eps: of every layer, in training and in evaluation") {
+  Graph graph = find_model("lenet").build({2, {1, 28, 28}, 10}, /*training=*/true);
+  set_batch_norm_eps(graph, 0.25);
+  int norms = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.op != "batch_norm") continue;
+    CHECK(std::get<double>(node.attributes.at("eps")) == 0.25);
+    ++norms;
+  }
+  CHECK(norms == 2);
+  CHECK_THROWS_WITH_AS(set_batch_norm_eps(graph, -1), doctest::Contains("0 <= batch-norm-eps"),
+                       InputError);
+  Graph mlp = find_model("mlp").build({2, {1, 28, 28}, 10}, /*training=*/true);
+  CHECK_THROWS_WITH_AS(set_batch_norm_eps(mlp, 1), doctest::Contains("'mlp' has no batch_norm"),
+                       InputError);
+
+  // A huge eps leaves nothing of the normalised values: every example has the same logits.
+  RunOptions options = small_run({"fp32"}, 2);
+  options.model = "lenet";
+  options.optimizer.values = {{"lr", 1e-30}};
+  Recorder own, huge;
+  run(options, own);
+  options.batch_norm_eps = 1e30;
+  run(options, huge);
+  REQUIRE(huge.evaluations.size() == 1);
+  CHECK(huge.evaluations[0].loss[0] != own.evaluations[0].loss[0]);
+  CHECK(huge.steps[0].lanes[0].loss != own.steps[0].lanes[0].loss);
+}
+
 TEST_CASE("kahan in a run follows FP32 more closely than rounding to nearest") {
   const std::string storage = "[storage]\nweight = \"bf16\"\n[optimizer]\nupdate_rounding = ";
   RunOptions options = small_run({"fp32", write_policy("nearest", storage + "\"nearest_even\"\n"),
