@@ -32,6 +32,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
       {"accumulate", fmt::format("{}", o.accumulate)},
       {"workers", fmt::format("{}", o.workers)},
+      {"backward", o.backward_per_loss ? "per-loss" : "joint"},
       {"optimizer", text(o.optimizer, numbers_of(o.optimizer))},
       {"schedule", text(o.schedule, HyperNumbers(find_schedule(o.schedule.name).parameters,
                                                  o.schedule.values))},
@@ -39,6 +40,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"clipping", fmt::format("norm {}, value {}", o.clip_norm, o.clip_value)},
       {"frozen layers", join(o.freeze, ",")},
       {"batch_norm in evaluation mode", join(o.eval_batch_norm, ",")},
+      {"batch_norm eps", o.batch_norm_eps ? fmt::format("{}", *o.batch_norm_eps) : "own"},
       {"start_from", o.start_from},
   };
 }

@@ -104,6 +104,7 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   }
   add("--accumulate", o.accumulate, d.accumulate);
   add("--workers", o.workers, d.workers);
+  if (o.backward_per_loss) words.emplace_back("--backward per-loss");
   add("--clip-norm", o.clip_norm, d.clip_norm);
   add("--clip-value", o.clip_value, d.clip_value);
   if (!o.freeze.empty()) words.push_back("--freeze " + shell_quoted(join(o.freeze, ",")));

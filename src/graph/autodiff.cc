@@ -186,7 +186,8 @@ namespace {
 std::vector<std::string> addends(const Graph& graph, const std::string& value,
                                  const std::set<std::string>& terms) {
   const Node* node = graph.producer_of(value);
-  const bool is_sum = node != nullptr && node->op == "add" && node->inputs.size() == 2;
+  const bool is_sum = node != nullptr && node->op == "add" && node->inputs.size() == 2 &&
+                      double_attribute(*node, "alpha", 1) == 1;
   if (terms.contains(value) || !is_sum) return {value};
   std::vector<std::string> found;
   for (const std::string& input : node->inputs) {
@@ -211,7 +212,7 @@ Graph differentiate_per_loss(const Graph& forward) {
   for (const std::string& name : names) terms.insert(forward.outputs.at("loss/" + name));
   std::vector<std::string> parts = addends(forward, forward.loss, terms);
   std::ranges::sort(parts);
-  if (names.size() < 2 || !std::ranges::equal(parts, terms)) {
+  if (names.size() < 2 || terms.size() != names.size() || !std::ranges::equal(parts, terms)) {
     throw InputError(work.who() +
                          ": a backward pass per loss needs a loss that is the sum of two or "
                          "more named losses (outputs loss/NAME), named here: " +

@@ -153,6 +153,7 @@ class Lane {
   const ParameterState* partner(const Lane* lane, const ParameterState& parameter) const;
   // lane_gradients.cc
   void make_sums(ParameterState& parameter) const;
+  const Format* unscaled_format(const ParameterState& p) const;
   bool keeps_gradients() const;
   bool parts_losses() const;
   const Tensor& gradient(const ParameterState& parameter) const;

@@ -49,6 +49,12 @@ const Tensor& Lane::gradient(const ParameterState& p) const {
   return keeps_gradients() ? p.sum : executor_.value(p.gradients.front());
 }
 
+// Unscaled gradients go to what is updated: masters take them in their own format; without masters
+// they stay in p.grad, as GradScaler.unscale_ leaves them.
+const Format* Lane::unscaled_format(const ParameterState& p) const {
+  return p.master.empty() ? p.format : description_.policy.master;
+}
+
 // As torch's p.grad += g: a sum in the weight's format, which gradients have.
 void Lane::add_gradient(const std::string& gradient, const Format* format, Tensor& total,
                         bool first) {
@@ -82,8 +88,7 @@ void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
 // stay scaled, as in p.grad.
 void Lane::add_up_losses() {
   for (ParameterState& p : parameters_) {
-    const Format* format =
-        separates_losses() && !p.master.empty() ? description_.policy.master : p.format;
+    const Format* format = separates_losses() ? unscaled_format(p) : p.format;
     bool begun = false;
     const auto add = [&]<typename T>(T, size_t pass) {
       const Tensor& from = p.of_losses[pass];
@@ -94,11 +99,11 @@ void Lane::add_up_losses() {
         unscale(pass, part, unscaled_.as<T>().data(), from.size());
         part = unscaled_.as<T>().data();
       }
-      if (!begun) {
+      if (begun) {
+        active_kernels().of<T>().add(sum, part, sum, from.size());
+      } else {
         std::copy_n(part, from.size(), sum);
-        return;
       }
-      active_kernels().of<T>().add(sum, part, sum, from.size());
       quantize<T>(p.sum.as<T>(), p.sum.as<T>(), {format}, nullptr);
     };
     for (size_t pass = 0; pass < p.of_losses.size(); ++pass) {
@@ -211,15 +216,15 @@ double Lane::clip(const std::vector<size_t>& groups) {
   std::vector<ClippedGradient> gradients;
   for (ParameterState& p : parameters_) {
     if (!p.trains || std::ranges::count(groups, p.group) == 0) continue;
-    // Unscaled gradients go to what is updated: masters take them in their own format.
-    const bool widened = !clips_scaled && !p.master.empty();
-    gradients.push_back({&p.sum, widened ? description_.policy.master : p.format});
+    gradients.push_back({&p.sum, clips_scaled ? p.format : unscaled_format(p)});
   }
   const auto unscale_all = [&] {
     if (separates_losses() || !unscaling_changes(0)) return;  // add_up_losses has unscaled
     for (const ClippedGradient& gradient : gradients) {
       const auto in_place = [&](auto values) {
         unscale(0, values.data(), values.data(), gradient.values->size());
+        using T = typename decltype(values)::value_type;
+        quantize<T>(values, values, {gradient.format}, nullptr);
       };
       executor_.container() == Container::kF64 ? in_place(gradient.values->as<double>())
                                                : in_place(gradient.values->as<float>());

@@ -175,7 +175,9 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     if (!keeps_gradients() && unscaling_changes(0)) {
       if (unscaled_.size() < gradient->size())
         unscaled_ = Tensor(gradient->shape(), gradient->container());
-      unscale(0, gradient->as<T>().data(), unscaled_.as<T>().data(), gradient->size());
+      T* unscaled = unscaled_.as<T>().data();
+      unscale(0, gradient->as<T>().data(), unscaled, gradient->size());
+      kernels.quantize(unscaled, unscaled, gradient->size(), {unscaled_format(p)}, nullptr);
       gradient = &unscaled_;
     }
     OptimizerArrays<T> call;

@@ -17,6 +17,7 @@
 #include "src/train/data/sources.h"
 #include "src/train/evaluate.h"
 #include "src/train/lane.h"
+#include "src/train/loss_passes.h"
 #include "src/train/models/model.h"
 #include "src/train/parameter_groups.h"
 #include "src/train/schedules.h"
@@ -294,6 +295,12 @@ void LockstepRun::Impl::make_lanes(const Graph& forward,
   context = make_lane_context(graph, sites, options, script);
   ProblemList problems("replay");
   for (LaneDescription& lane : description.lanes) {
+    if (has_scaler_per_loss(lane.policy, graph) && lane.policy.loss_scale_use.clip_before_unscale) {
+      problems.add("lane '" + lane.name +
+                       "': clip = \"before_unscale\" with a scaler for each loss: gradients of "
+                       "several scales never are one gradient",
+                   "[loss_scale] per_loss = \"shared\", or --backward joint");
+    }
     collect(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
       lane = lanes.back()->description();  // with what its engine left to the software kernels

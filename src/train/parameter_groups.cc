@@ -95,8 +95,8 @@ void freeze_layers(Graph& forward, const std::vector<std::string>& globs) {
 
 void set_batch_norm_eps(Graph& forward, double eps) {
   ProblemList problems("batch-norm-eps");
-  if (!(eps >= 0 && std::isfinite(eps))) {
-    problems.add(fmt::format("{}: 0 <= batch-norm-eps < infinity required", eps));
+  if (!(eps > 0 && std::isfinite(eps))) {
+    problems.add(fmt::format("{}: 0 < batch-norm-eps < infinity required", eps));
   }
   bool found = false;
   for (Node& node : forward.nodes) {

@@ -37,7 +37,7 @@ void freeze_layers(Graph& forward, const std::vector<std::string>& globs);
 // leave them. Throws: InputError when a glob matches no such layer.
 void set_eval_batch_norm(Graph& forward, const std::vector<std::string>& globs);
 
-// Gives every batch_norm this eps, 0 <= eps < infinity. Throws: InputError for any other number, or
+// Gives every batch_norm this eps, 0 < eps < infinity. Throws: InputError for any other number, or
 // when the graph has no batch_norm.
 void set_batch_norm_eps(Graph& forward, double eps);
 

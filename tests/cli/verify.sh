@@ -42,7 +42,7 @@ errs "--require NVIDEA"
 expect 2 verify
 errs "--hardware"
 expect 2 verify some.h5
-errs "cannot read captures"
+errs "No such file"
 expect 2 verify --hardware --json v.json
 errs "--overwrite"
 expect 0 verify --hardware --cases 10 --only F16C --json v.json --overwrite

@@ -215,6 +215,14 @@ TEST_CASE("a pass per loss is refused where the loss is no sum of named ones") {
   CHECK_THROWS_WITH_AS(differentiate_per_loss(graph), doctest::Contains("named here: near"),
                        InputError);
   graph = testing::two_losses();
+  for (Node& node : graph.nodes) {  // far + 0.5 near
+    if (node.id == graph.loss) node.attributes["alpha"] = 0.5;
+  }
+  CHECK_THROWS_AS(differentiate_per_loss(graph), InputError);
+  graph = testing::two_losses();
+  graph.outputs["loss/again"] = graph.outputs.at("loss/far");  // one value under two names
+  CHECK_THROWS_AS(differentiate_per_loss(graph), InputError);
+  graph = testing::two_losses();
   graph.loss = graph.outputs.at("loss/far");  // near is named, but no part of it
   CHECK_THROWS_WITH_AS(differentiate_per_loss(graph), doctest::Contains("named here: far, near"),
                        InputError);

@@ -221,6 +221,20 @@ def test_a_large_adam_eps_carries_fp16(run):
             assert largest ** -2.0 > 1000 * 1e-5, (layer, lane, largest)
 
 
+def test_a_large_batch_norm_eps_costs_fp32_and_helps_pure_fp16(run):
+    last = slice(-10, None)
+    for seed in (1, 2, 3):
+        loss = {}
+        for eps in ("1e-5", "0.1"):
+            r = run("lenet", ["--batch", 32, "--steps", 60, "--seed", seed, "--batch-norm-eps", eps],
+                    ["fp32", "pure-fp16"])
+            loss[eps] = [r.loss(lane)[last].mean() for lane in ("fp32", "pure-fp16")]
+        assert loss["0.1"][0] > loss["1e-5"][0] + 0.04, (seed, loss)
+        assert np.isfinite(loss["0.1"][1]), (seed, loss)
+        assert not loss["1e-5"][1] < loss["0.1"][1] + 0.1, (seed, loss)  # NaN, or worse
+        assert np.isnan(loss["1e-5"][1]) == (seed == 1)
+
+
 def test_bf16_weights_meet_the_range_of_fp16(run, lockstep, tmp_path):
     fine_tune = [*ADAM, "--steps", 20, "--lr", "1e-4"]
 

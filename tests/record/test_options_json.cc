@@ -29,7 +29,7 @@ TEST_CASE("every option survives the way through JSON and is compared") {
       [](RunOptions& o) { o.clip_value = 0.5; },
       [](RunOptions& o) { o.freeze = {"conv*"}; },
       [](RunOptions& o) { o.eval_batch_norm = {"bn1"}; },
-      [](RunOptions& o) { o.batch_norm_eps = 0; },
+      [](RunOptions& o) { o.batch_norm_eps = 0.5; },
       [](RunOptions& o) { o.start_from = "a.h5.state:fp32"; },
       [](RunOptions& o) { o.start_hash = "0123456789abcdef"; },
       [](RunOptions& o) { o.eval_in_fp32 = true; },

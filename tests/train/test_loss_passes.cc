@@ -259,9 +259,12 @@ TEST_CASE("skip = group with a scaler per loss: as several optimizers, each unde
   CHECK(tensor_of(end, 1, cls).same_bits(tensor_of(start, 1, cls)));
 }
 
-// One weight w = 0 and two losses (w - t)^2, whose gradients -2 t are -1 and -2^-12: FP16 numbers,
-// but their sum is none. SGD with lr = 1 leaves minus the gradient in the master.
-TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, shared ones in FP16") {
+namespace {
+
+// One weight w = 0 and two losses (w - t)^2, whose gradients are -2 t. What the lane's tensor `key`
+// is after one step of SGD: minus lr times the gradient.
+float after_one_step(const std::string& policy, float large, float small, double lr,
+                     const std::string& key) {
   GraphBuilder b("two_losses");
   const Value w = b.parameter("w", {1});
   std::vector<Value> losses;
@@ -275,29 +278,52 @@ TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, share
   const SiteTable sites = make_sites(graph, 1);
   RunOptions options;
   options.backward_per_loss = true;
-  options.optimizer.values = {{"lr", 1}, {"momentum", 0}};
+  options.optimizer.values = {{"lr", lr}, {"momentum", 0}};
   const LaneContext context = make_lane_context(graph, sites, options);
-  const Batch batch = {{"large", Tensor::from<float>({1}, {0.5f})},
-                       {"small", Tensor::from<float>({1}, {0x1p-13f})}};
-  const auto master_after = [&](const std::string& per_loss) {
+  const Batch batch = {{"large", Tensor::from<float>({1}, {large})},
+                       {"small", Tensor::from<float>({1}, {small})}};
+  Lane lane(context, describe_lane(policy), {{"w", Tensor::from<float>({1}, {0})}});
+  LaneStep record;
+  record.sites.resize(sites.sites.size());
+  record.updates.resize(sites.sites.size());
+  lane.begin_micro_batch(0, 0, batch);
+  for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
+    lane.run_node(n, nullptr, record.sites);
+  }
+  lane.finish_micro_batch(0, record);
+  lane.finish_step(nullptr, record);
+  return lane.state().tensors.at(key).as<float>()[0];
+}
+
+}  // namespace
+
+// Gradients -1 and -2^-12 are FP16 numbers, but their sum is none.
+TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, shared ones in FP16") {
+  const auto master_after = [](const std::string& per_loss) {
     const std::string policy = write_policy("meets_" + per_loss,
                                             "extends = \"apex-o2:1\"\n[loss_scale]\n"
                                             "init_scale = 64\nper_loss = \"" +
                                                 per_loss + "\"\n");
-    Lane lane(context, describe_lane(policy), {{"w", Tensor::from<float>({1}, {0})}});
-    LaneStep record;
-    record.sites.resize(sites.sites.size());
-    record.updates.resize(sites.sites.size());
-    lane.begin_micro_batch(0, 0, batch);
-    for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-      lane.run_node(n, nullptr, record.sites);
-    }
-    lane.finish_micro_batch(0, record);
-    lane.finish_step(nullptr, record);
-    return lane.state().tensors.at("master/w").as<float>()[0];
+    return after_one_step(policy, 0.5f, 0x1p-13f, 1, "master/w");
   };
   CHECK(master_after("separate") == 1 + 0x1p-12f);
   CHECK(master_after("shared") == 1);
+}
+
+// The gradient -2^-26 is no FP16 number; 64 times it is, and so is 16 times it, the update.
+TEST_CASE("hand-checked: without masters an unscaled gradient is a number of the weight's format") {
+  for (const std::string per_loss : {"separate", "shared"}) {
+    CAPTURE(per_loss);
+    const std::string scaler =
+        "[loss_scale]\nkind = \"apex\"\ninit_scale = 64\nper_loss = \"" + per_loss + "\"\n";
+    const std::string masters = "[optimizer]\nmaster_weights = true\n";
+    const std::string storage = "[storage]\nweight = \"fp16\"\n";
+    const std::string without = write_policy("unscaled_" + per_loss, storage + scaler);
+    const std::string with =
+        write_policy("unscaled_masters_" + per_loss, storage + masters + scaler);
+    CHECK(after_one_step(without, 0x1p-27f, 0, 16, "weight/w") == 0);
+    CHECK(after_one_step(with, 0x1p-27f, 0, 16, "weight/w") == 0x1p-22f);
+  }
 }
 
 TEST_CASE("replay: only the scaler that overflowed moves between attempts") {
@@ -367,6 +393,14 @@ TEST_CASE("refused: separate scalers with one backward pass, passes of one loss"
   options = small_run({"fp32"}, 1);
   options.backward_per_loss = true;
   CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("named here: none"), InputError);
+  // Clipping scaled gradients needs one scale; with one backward pass the same policy has it.
+  const std::string clips = write_policy(
+      "losses_clip", "extends = \"apex-o1:1\"\n[loss_scale]\nclip = \"before_unscale\"\n");
+  options = detector_run({"fp32", clips}, 1);
+  CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("a scaler for each loss"),
+                       InputError);
+  options.backward_per_loss = false;
+  CHECK(LockstepRun(options).state().lanes[1].scalers.size() == 1);
   // apex keeps one per loss where there are several passes, and one where there are not.
   options = detector_run({"fp32", "apex-o1"}, 1);
   options.backward_per_loss = false;

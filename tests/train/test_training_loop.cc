@@ -214,9 +214,10 @@ TEST_CASE("batch_norm eps: of every layer, in training and in evaluation") {
     ++norms;
   }
   CHECK(norms == 2);
-  CHECK_THROWS_WITH_AS(set_batch_norm_eps(graph, -1), doctest::Contains("0 <= batch-norm-eps"),
+  CHECK_THROWS_WITH_AS(set_batch_norm_eps(graph, 0), doctest::Contains("0 < batch-norm-eps"),
                        InputError);
-  Graph mlp = find_model("mlp").build({2, {1, 28, 28}, 10}, /*training=*/true);
+  const Model& model = find_model("mlp");
+  Graph mlp = model.build({2, {1, 28, 28}, 10, complete_sizes(model, {})}, /*training=*/true);
   CHECK_THROWS_WITH_AS(set_batch_norm_eps(mlp, 1), doctest::Contains("'mlp' has no batch_norm"),
                        InputError);
 
