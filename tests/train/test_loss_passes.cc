@@ -261,28 +261,36 @@ TEST_CASE("skip = group with a scaler per loss: as several optimizers, each unde
 
 namespace {
 
-// One weight w = 0 and two losses (w - t)^2, whose gradients are -2 t. What the lane's tensor `key`
-// is after one step of SGD: minus lr times the gradient.
-float after_one_step(const std::string& policy, float large, float small, double lr,
-                     const std::string& key) {
+// Weights w = v = 0 and two losses, (w - large)^2 and (w - small)^2, or (v - small)^2, with
+// gradients -2 large and -2 small. What the lane's tensor `key` is after one step of SGD: minus lr
+// times the gradient.
+struct TwoGoals {
+  float large, small;
+  double lr;
+  std::string small_reads;  // "w" | "v"
+};
+float after_one_step(const std::string& policy, const TwoGoals& goals, const std::string& key,
+                     bool joint = false) {
   GraphBuilder b("two_losses");
-  const Value w = b.parameter("w", {1});
+  const Value w = b.parameter("w", {1}), v = b.parameter("v", {1});
   std::vector<Value> losses;
   for (const char* name : {"large", "small"}) {
     const Value goal = b.input(name, {{1}, ElementType::kFloat});
-    losses.push_back(b.op("mse_loss", {w, goal}, {}, name));
+    const bool reads_v = name == std::string("small") && goals.small_reads == "v";
+    losses.push_back(b.op("mse_loss", {reads_v ? v : w, goal}, {}, name));
     b.name_output(std::string("loss/") + name, losses.back());
   }
   b.set_loss(b.op("add", losses, {}, "loss"));
-  const Graph graph = differentiate_per_loss(b.finish());
+  const Graph graph = joint ? differentiate(b.finish()) : differentiate_per_loss(b.finish());
   const SiteTable sites = make_sites(graph, 1);
   RunOptions options;
-  options.backward_per_loss = true;
-  options.optimizer.values = {{"lr", lr}, {"momentum", 0}};
+  options.backward_per_loss = !joint;
+  options.optimizer.values = {{"lr", goals.lr}, {"momentum", 0}};
   const LaneContext context = make_lane_context(graph, sites, options);
-  const Batch batch = {{"large", Tensor::from<float>({1}, {large})},
-                       {"small", Tensor::from<float>({1}, {small})}};
-  Lane lane(context, describe_lane(policy), {{"w", Tensor::from<float>({1}, {0})}});
+  const Batch batch = {{"large", Tensor::from<float>({1}, {goals.large})},
+                       {"small", Tensor::from<float>({1}, {goals.small})}};
+  Lane lane(context, describe_lane(policy),
+            {{"w", Tensor::from<float>({1}, {0})}, {"v", Tensor::from<float>({1}, {0})}});
   LaneStep record;
   record.sites.resize(sites.sites.size());
   record.updates.resize(sites.sites.size());
@@ -304,7 +312,7 @@ TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, share
                                             "extends = \"apex-o2:1\"\n[loss_scale]\n"
                                             "init_scale = 64\nper_loss = \"" +
                                                 per_loss + "\"\n");
-    return after_one_step(policy, 0.5f, 0x1p-13f, 1, "master/w");
+    return after_one_step(policy, {0.5f, 0x1p-13f, 1, "w"}, "master/w");
   };
   CHECK(master_after("separate") == 1 + 0x1p-12f);
   CHECK(master_after("shared") == 1);
@@ -312,6 +320,7 @@ TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, share
 
 // The gradient -2^-26 is no FP16 number; 64 times it is, and so is 16 times it, the update.
 TEST_CASE("hand-checked: without masters an unscaled gradient is a number of the weight's format") {
+  const TwoGoals goals{0x1p-27f, 0.5f, 16, "v"};
   for (const std::string per_loss : {"separate", "shared"}) {
     CAPTURE(per_loss);
     const std::string scaler =
@@ -321,8 +330,11 @@ TEST_CASE("hand-checked: without masters an unscaled gradient is a number of the
     const std::string without = write_policy("unscaled_" + per_loss, storage + scaler);
     const std::string with =
         write_policy("unscaled_masters_" + per_loss, storage + masters + scaler);
-    CHECK(after_one_step(without, 0x1p-27f, 0, 16, "weight/w") == 0);
-    CHECK(after_one_step(with, 0x1p-27f, 0, 16, "weight/w") == 0x1p-22f);
+    CHECK(after_one_step(without, goals, "weight/w") == 0);
+    CHECK(after_one_step(with, goals, "weight/w") == 0x1p-22f);
+    if (per_loss == "separate") continue;
+    CHECK(after_one_step(without, goals, "weight/w", /*joint=*/true) == 0);
+    CHECK(after_one_step(with, goals, "weight/w", /*joint=*/true) == 0x1p-22f);
   }
 }
 
