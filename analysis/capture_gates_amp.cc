@@ -9,13 +9,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <optional>
 
 #include "analysis/capture_gate_parts.h"
 #include "src/core/random.h"
+#include "src/train/finite.h"
 #include "src/train/lane.h"
+#include "src/train/twin.h"
 
 namespace lockstep {
 namespace {
@@ -40,21 +41,14 @@ Tensors twin_of(const Graph& graph, Tensors values) {
   uint32_t index = 0;
   for (const Parameter& p : graph.parameters) {
     const RandomStream signs(1, RandomPurpose::kTwin, index++);
-    uint64_t n = 0;
-    for (float& weight : values.at(p.name).as<float>()) {
-      const bool up = (signs.bits(n++) & 1) != 0;
-      if (weight == 0 || !std::isfinite(weight)) continue;
-      weight = std::bit_cast<float>(std::bit_cast<uint32_t>(weight) + (up ? 1U : -1U));
-    }
+    move_by_one_ulp(values.at(p.name).as<float>(), signs, 0);
   }
   return values;
 }
 
 bool all_finite(const Tensors& tensors) {
-  return std::ranges::all_of(tensors, [](const auto& entry) {
-    return std::ranges::all_of(entry.second.template as<float>(),
-                               [](float x) { return std::isfinite(x); });
-  });
+  return std::ranges::all_of(tensors,
+                             [](const auto& entry) { return lockstep::all_finite(entry.second); });
 }
 
 struct Cosines {

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <stdexcept>
 
 #include "src/core/error.h"
@@ -13,6 +11,7 @@
 #include "src/train/engines.h"
 #include "src/train/loss_passes.h"
 #include "src/train/schedules.h"
+#include "src/train/twin.h"
 
 namespace lockstep {
 namespace {
@@ -301,14 +300,7 @@ void Lane::move_weights_by_one_ulp(int64_t step) {
     const RandomStream signs(context_.options->seed, RandomPurpose::kTwin,
                              static_cast<uint32_t>(i));
     const uint64_t first = static_cast<uint64_t>(step) << kStepShift;
-    const auto weights = parameters_[i].updated().as<float>();
-    for (size_t n = 0; n < weights.size(); ++n) {
-      if (weights[n] == 0 || !std::isfinite(weights[n])) continue;
-      // One up or down in the bits is one ulp away from or towards zero.
-      const uint32_t bits = std::bit_cast<uint32_t>(weights[n]);
-      const uint32_t moved = (signs.bits(first + n) & 1) != 0 ? bits + 1 : bits - 1;
-      weights[n] = std::bit_cast<float>(moved);
-    }
+    move_by_one_ulp(parameters_[i].updated().as<float>(), signs, first);
   }
 }
 
