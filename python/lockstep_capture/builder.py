@@ -57,6 +57,13 @@ class RuleContext:
     def tensor_is_float(self, name: str) -> bool:
         return self._normaliser.is_float(self.a[name])
 
+    def dtype_of(self, name: str) -> torch.dtype:
+        return self._normaliser.dtype_of(self.a[name])
+
+    def is_computed(self, name: str) -> bool:
+        """Is the tensor a part of the network, not a constant or something of the batch?"""
+        return self._normaliser.is_computed(self.a[name])
+
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""
         found = self.a[name]

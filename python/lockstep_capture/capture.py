@@ -156,7 +156,7 @@ class Capture:
         subject = self._subject
         signature = signature_of(leaves_of(batch)[0])
         if signature not in self._traced:
-            traced = Traced(subject, self._step_fn, batch)
+            traced = Traced(subject, self._step_fn, batch, self._dtype)
             problems = traced.support_problems(leaves_of(batch, subject.device)[0])
             if problems:
                 raise UnsupportedModelError(problems)

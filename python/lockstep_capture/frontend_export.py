@@ -2,7 +2,8 @@
 
 Takes the pre-dispatch training IR (no run_decompositions), so that ops stand at the level at which autocast
 decides. Blocks of torch.autocast and torch.no_grad come as higher-order ops and are inlined, their content
-stamped on the calls.
+stamped on the calls. The trace itself runs in an autocast block of its own (asked_dtypes.py says why), of which the
+program shows nothing.
 """
 
 from __future__ import annotations
@@ -16,19 +17,55 @@ from typing import Any, Iterator
 
 import torch
 
+from .asked_dtypes import LOW, AskedDtypes
 from .errors import Problem, UnsupportedModelError
 from .program import Autocast, Call, Names, Place, Program, Ref, StepModule
 
 PREFIX = "model."  # of StepModule
+# Checks that the export adds: they hold for the dtypes of its own run, which are not those of the loop.
+_NO_EFFECT = {"aten._assert_tensor_metadata", "aten._assert_async", "aten.sym_constrain_range"}
 _TORCH_FOLDER = os.path.dirname(torch.__file__)
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def trace(step: StepModule, batch: Any) -> Program:
-    """Exports step(batch). Throws: what torch.export throws; UnsupportedModelError for what it shows but we cannot read."""
-    with quiet(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        exported = torch.export.export(step, (batch,))
+class _Step(torch.nn.Module):
+    """A StepModule in the block of autocast that the trace needs."""
+
+    def __init__(self, step: StepModule, low: torch.dtype, asked: AskedDtypes):
+        super().__init__()
+        self.model = step.model  # the path that PREFIX names
+        self._forward, self._low, self._asked = step.forward, low, asked
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        with torch.autocast(_device_of(self.model), dtype=self._low), self._asked:
+            return self._forward(batch)
+
+
+def _device_of(model: torch.nn.Module) -> str:
+    return next((tensor.device.type for tensor in model.parameters()), "cpu")
+
+
+def trace(step: StepModule, batch: Any, autocast: torch.dtype | None = None) -> Program:
+    """Exports step(batch). autocast: what the loop's block casts to, None: it has none.
+
+    Throws: what torch.export throws; UnsupportedModelError for what it shows but we cannot read.
+    """
+    low = autocast if autocast in LOW else LOW[0]
+    exported, asked = _export(step, batch, low, autocast is None)
+    if asked.by_example:
+        # A cast that is low precision under the other dtype, too, follows a tensor; one that is not, named it.
+        other = LOW[1 - LOW.index(low)]
+        by_name = asked.by_example - _export(step, batch, other, autocast is None)[1].by_example
+        if by_name:
+            exported, asked = _export(step, batch, low, autocast is None, frozenset(by_name))
     return _Reader(exported, Names(step.model)).program
+
+
+def _export(step: StepModule, batch: Any, low: torch.dtype, stays_fp32: bool,
+            by_name: frozenset[int] = frozenset()) -> tuple[Any, AskedDtypes]:
+    asked = AskedDtypes(low, stays_fp32, by_name)
+    with quiet(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        return torch.export.export(_Step(step, low, asked), (batch,)), asked
 
 
 @contextlib.contextmanager
@@ -84,7 +121,7 @@ class _Reader:
         self._calls_of: dict[str, dict[str, int]] = {}
         self._values: dict[Any, Any] = {}  # fx node -> Ref, constant, or list of them
         self._taken: set[str] = set()
-        module = exported.graph_module
+        module = self._root = exported.graph_module
         leaf = 0
         specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
         for node in module.graph.nodes:
@@ -175,13 +212,15 @@ class _Reader:
         if name == "wrap_with_autocast":
             device, dtype, enabled, cache, block, *operands = args
             dtype_name = str(dtype).removeprefix("torch.") if dtype is not None else ""
-            region = Autocast(bool(enabled), dtype_name, device, bool(cache))
+            region = None if module is self._root else Autocast(bool(enabled), dtype_name, device, bool(cache))
             self._values[node] = self._inline(block, operands, region, nograd)
         elif name == "wrap_with_set_grad_enabled":
             enabled, block, *operands = args
             self._values[node] = self._inline(block, operands, autocast, not enabled)
         elif _is_getitem(target) and isinstance(args[0], (list, tuple)):
             self._values[node] = args[0][args[1]]  # a result of an inlined block
+        elif name.rpartition(".")[0] in _NO_EFFECT:
+            return
         elif _is_getitem(target) or isinstance(target, torch._ops.OpOverload):
             bound = self._new(node.name)
             self._values[node] = Ref(bound)

@@ -97,7 +97,10 @@ class Interpreter:
 
         def read(ref: Ref) -> Any:
             value = self._values[ref.name]
-            return self._wide(value) if widens else value
+            if widens:
+                return self._wide(value)
+            # What is no part of the network keeps FP32, also where it takes its type from a part (empty_like).
+            return value.float() if self._double and _is_double(value) else value
 
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
@@ -147,6 +150,10 @@ class Interpreter:
         return _recurrent(call, named, draws)
 
 
+def _is_double(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+
+
 def scale_kept(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
     """dropout with a given mask, with the roundings of ATen's CPU kernel: x * (mask / (1 - p))."""
     if x.is_cuda and mask.shape == x.shape:
@@ -165,7 +172,9 @@ def _attention(a: dict[str, Any], mask: torch.Tensor) -> torch.Tensor:
     if dtype in (torch.bfloat16, torch.float16):
         q, k, v = (t.float() for t in (q, k, v))
     added = a["attn_mask"]
-    if added is not None and added.dtype.is_floating_point:
+    if added is not None and added.dtype == torch.bool:  # True keeps; the op below only adds
+        added = torch.zeros(added.shape, dtype=q.dtype, device=q.device).masked_fill(~added, -torch.inf)
+    elif added is not None:
         added = added.to(q.dtype)
     with torch.autocast(device, enabled=False):
         _, weights = torch.ops.aten._scaled_dot_product_attention_math(

@@ -155,6 +155,12 @@ class Normaliser:
     def is_float(self, ref: Ref) -> bool:
         return self._is_float_type(self._types[value_name(ref.name)])
 
+    def dtype_of(self, ref: Ref) -> torch.dtype:
+        return self._types[value_name(ref.name)][1]  # type: ignore[no-any-return]
+
+    def is_computed(self, ref: Ref) -> bool:
+        return self._versions.kind[ref.name] == GRAPH
+
     def constant_number(self, ref: Ref) -> float | None:
         found = self._snapshots.get(ref.name)
         if self._versions.kind.get(ref.name) != CONST or found is None or found.numel() != 1:

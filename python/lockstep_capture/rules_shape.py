@@ -11,7 +11,7 @@ from .ir import Value
 from .program import Ref
 
 
-@rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "numpy_T", "type_as", "_to_copy_same")
+@rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "_to_copy_same")
 def same(c: RuleContext) -> Any:
     return c.any_value("self")
 
@@ -24,6 +24,18 @@ def detach(c: RuleContext) -> Value:
 @rule("view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "unsqueeze", "squeeze")
 def reshape(c: RuleContext) -> Value:
     return c.reshape(c.any_value("self"), c.out_shape())
+
+
+@rule("numpy_T")
+def reversed_dims(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    return c.permute(x, range(x.rank - 1, -1, -1))
+
+
+@rule("mT", "mH", "adjoint", "matrix_H")
+def matrix_transpose(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    return c.permute(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
 @rule("permute")
@@ -239,18 +251,25 @@ def index(c: RuleContext) -> Value:
 
 
 def _is_integer(c: RuleContext, ref: Ref) -> bool:
-    dtype = c._normaliser.type_of(ref.name.split("@")[0])[1]
+    dtype = c._normaliser.dtype_of(ref)
     return not dtype.is_floating_point and dtype != torch.bool
 
 
 _FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-@rule("to", "_to_copy")
+@rule("to", "_to_copy", "type_as")
 def to(c: RuleContext) -> Value:
-    dtype = c.a.get("dtype")
-    if c.is_tensor("other"):
-        dtype = None  # to(other): the same format in an FP32 graph
+    """By name, x.to(torch.float32), or by example, x.type_as(y): in every lane the format that y has there."""
+    if not c.is_tensor("other"):
+        return _cast(c, c.a.get("dtype"))
+    if c.any_value("self").is_float and c.is_computed("other") and c.tensor_is_float("other"):
+        x = c.value("self")
+        return c.node("cast_like", [x, c.value("other")], x.shape).value()
+    return _cast(c, c.dtype_of("other"))
+
+
+def _cast(c: RuleContext, dtype: torch.dtype | None) -> Value:
     if dtype is None:
         return c.any_value("self")
     if dtype not in _FORMATS:

@@ -21,12 +21,13 @@ CONST, DERIVED, GRAPH = "const", "derived", "graph"
 # Views that show all elements of their base, and those that show some.
 _FULL_VIEWS = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "permute", "t",
                "view_as", "reshape_as", "_unsafe_view", "contiguous", "alias", "detach", "movedim", "swapaxes",
-               "to", "type_as", "numpy_T"}
+               "to", "type_as", "numpy_T", "mT", "mH", "adjoint", "matrix_H"}
 _PART_VIEWS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "expand", "expand_as",
                "broadcast_to", "diagonal", "unfold", "tensor_split"}
 # Their result depends on the shape of an operand, not on its values.
 _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
-_NO_EFFECT = {"aten._assert_tensor_metadata", "aten._assert_async", "aten.sym_constrain_range"}
+# Casts that read the dtype of another operand, not its values.
+_BY_EXAMPLE = {"aten.type_as.default", "aten.to.other"}
 _BATCH_NORMS = {"aten.batch_norm", "aten._batch_norm_impl_index", "aten.native_batch_norm", "aten.cudnn_batch_norm"}
 
 
@@ -136,6 +137,8 @@ class _Walk:
             return DERIVED if site.kind == "noise" else GRAPH
         if not call.is_getitem and base_name(call).split(".")[1] in _SHAPE_ONLY:
             return CONST
+        if call.op in _BY_EXAMPLE:
+            names = names[:1]
         kinds = {self.result.kind[name] for name in names}
         if GRAPH in kinds:
             return GRAPH
@@ -208,8 +211,6 @@ class _Walk:
         for call in reversed(self._program.calls):
             batch_norm = base_name(call) in _BATCH_NORMS and bool(arguments(call).get("training"))
             if call.name not in needed and not batch_norm:
-                continue
-            if base_name(call) in _NO_EFFECT:
                 continue
             result.live.add(call.name)
             reads = result.reads[call.name]

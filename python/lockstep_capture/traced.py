@@ -46,13 +46,13 @@ def signature_of(leaves: list[Any]) -> str:
 
 
 class Traced:
-    """program, versions; after normalise(): graph and ir_of."""
+    """program, versions; after normalise(): graph and ir_of. autocast: what the loop's own block casts to."""
 
-    def __init__(self, subject: Subject, step_fn: StepFunction, batch: Any):
+    def __init__(self, subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dtype | None = None):
         self.subject = subject
         leaves, self.paths = leaves_of(batch, subject.device)
         self.signature = signature_of(leaves)
-        self.program, self._known = _trace(StepModule(subject.model, step_fn), batch, subject.device)
+        self.program, self._known = _trace(StepModule(subject.model, step_fn), batch, subject.device, autocast)
         self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), leaves)
         self.sites: list[RandomSite] = random_sites(self.program)
         self.graph: Graph | None = None
@@ -81,7 +81,8 @@ class Traced:
         return self._known
 
 
-def _trace(step: StepModule, batch: Any, device: torch.device) -> tuple[Program, list[Problem]]:
+def _trace(step: StepModule, batch: Any, device: torch.device,
+           autocast: torch.dtype | None) -> tuple[Program, list[Problem]]:
     """The program, and what is already known to be unsupported about it.
 
     A forward pass that asks for values is traced all the same, by the tracer, which follows the path of this
@@ -91,7 +92,7 @@ def _trace(step: StepModule, batch: Any, device: torch.device) -> tuple[Program,
     values, functions = survey(step.model, step._step_fn, batch)
     with torch.random.fork_rng():
         try:
-            return frontend_export.trace(step, batch), functions
+            return frontend_export.trace(step, batch, autocast), functions
         except UnsupportedModelError:
             raise
         except Exception as error:  # whatever torch.export trips over, the tracer may know

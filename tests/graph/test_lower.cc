@@ -2,6 +2,7 @@
 // the cast classes by hand.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -282,6 +283,28 @@ TEST_CASE("follow: an operand of no dimension does not promote one that has some
   const Lowered vector = lower_net(graph({1}), find_policy("torch-autocast-fp16"));
   CHECK(vector.reads(vector.op("mix", "mul")) == "fp16 fp32");
   CHECK(vector.writes(vector.op("mix", "mul")) == "fp32");
+}
+
+TEST_CASE("cast_like: the format of its example, whatever the policy; its gradient that of x") {
+  GraphBuilder b("scores");
+  const Value x = b.input("x", {{2, 4}}), target = b.input("target", {{2, 4}});
+  const Value low = b.linear("fc1", x, 4);
+  const Value wide = b.op("softmax", {low}, {{"dim", -1}}, "scores");
+  const Value like = b.op("cast_like", {wide, low}, {}, "back");
+  b.set_loss(b.op("mse_loss", {b.linear("fc2", like, 4), target}, {}, "loss"));
+  const Graph graph = b.finish();
+  for (const auto& [policy, softmax, back] : {std::array{"torch-autocast-fp16", "fp32", "fp16"},
+                                              {"torch-autocast-bf16", "fp32", "bf16"},
+                                              {"pure-fp16", "fp16", "fp16"},
+                                              {"fp32", "fp32", "fp32"}}) {
+    CAPTURE(policy);
+    const Lowered net = lower_net(graph, find_policy(policy));
+    CHECK(net.writes(net.op("scores", "softmax")) == softmax);
+    CHECK(net.writes(net.op("back", "cast_like")) == back);
+    CHECK(net.writes(net.op("back", "cast_backward")) == softmax);
+  }
+  const Lowered truth = lower_net(graph, find_policy("torch-autocast-fp16"), /*fp64=*/true);
+  CHECK(truth.writes(truth.op("back", "cast_like")) == "fp64");
 }
 
 TEST_CASE("sdpa: the math model widens before its products, the others do not") {

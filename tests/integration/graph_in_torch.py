@@ -14,7 +14,7 @@ FUNCTIONS = {
     "neg": torch.neg, "abs": torch.abs, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal,
     "exp": torch.exp, "log": torch.log, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": F.silu,
     "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "relu": F.relu, "detach": torch.detach,
-    "cast": lambda x, dtype: x, "minimum": torch.minimum, "maximum": torch.maximum,
+    "cast": lambda x, dtype: x, "cast_like": lambda x, like: x, "minimum": torch.minimum, "maximum": torch.maximum,
     "gelu": lambda x, approximate="none": F.gelu(x, approximate=approximate),
     "leaky_relu": lambda x, negative_slope=0.01: F.leaky_relu(x, negative_slope),
     "elu": lambda x, alpha=1.0: F.elu(x, alpha),

@@ -130,7 +130,10 @@ UNARY = {
     "lerp": lambda t: torch.lerp(t, t * t, 0.3), "addcmul": lambda t: torch.addcmul(t, t, t, value=0.5),
     "view": lambda t: t.view(3, 8) * t.reshape(3, 8), "flatten": lambda t: t.unflatten(1, (2, 3)).flatten() ** 2,
     "unsqueeze": lambda t: (t.unsqueeze(1) * t.unsqueeze(0)).squeeze(), "permute": lambda t: t.view(4, 2, 3).permute(2, 0, 1) ** 2,
-    "transpose": lambda t: t.t() @ t, "movedim": lambda t: t.view(4, 2, 3).movedim(0, 2) ** 2,
+    "transpose": lambda t: t.t() @ t, "T": lambda t: t.T * x(6, 4), "mT": lambda t: t.mT * x(6, 4),
+    "T_square": lambda t: t[:, :4].T * x(4, 4), "mH": lambda t: t.view(2, 2, 6).mH * x(2, 6, 2),
+    "adjoint": lambda t: t[:, :4].adjoint() * x(4, 4), "noise_like": lambda t: t + torch.empty_like(t).exponential_().log(),
+    "float": lambda t: t.float().exp() + t, "type_as": lambda t: t.exp().type_as(t) * t, "movedim": lambda t: t.view(4, 2, 3).movedim(0, 2) ** 2,
     "expand": lambda t: t.view(4, 1, 6).expand(4, 3, 6) ** 2, "repeat": lambda t: t.repeat(2, 3) ** 2,
     "repeat_interleave": lambda t: t.repeat_interleave(2, 1) * x(4, 12), "slice": lambda t: t[1:, ::2] ** 2, "select": lambda t: t[:, -2] ** 2,
     "split": lambda t: sum(p.sum() ** 2 for p in t.split(4, 1)), "chunk": lambda t: t.chunk(2, 1)[1] ** 2,
@@ -175,6 +178,8 @@ LAYERS = {
     "sdpa_dropout": ([(2, 3, 5, 4)], lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b, dropout_p=0.3), (2, 3, 5, 4)),
     "sdpa_mask": ([(2, 3, 5, 4)], lambda m, b: F.scaled_dot_product_attention(
         m.w0, m.w0, b, torch.ones(5, 5, dtype=torch.bool).tril()), (2, 3, 5, 4)),
+    "sdpa_bool_mask_dropout": ([(2, 3, 5, 4)], lambda m, b: F.scaled_dot_product_attention(
+        m.w0, m.w0 * 2, b, torch.ones(5, 5, dtype=torch.bool).tril(), dropout_p=0.3), (2, 3, 5, 4)),
     "dropout": ([(3, 6)], lambda m, b: F.dropout(m.w0 * b, 0.3) * 2, (3, 6)),
     "dropout2d": ([(3, 6, 4, 4)], lambda m, b: F.dropout2d(m.w0 * b, 0.3), (3, 6, 4, 4)),
     "dropout_in_place": ([(3, 6)], lambda m, b: F.dropout(m.w0 * b, 0.3, inplace=True) * 2, (3, 6)),
@@ -245,7 +250,7 @@ def test_the_tracer_gives_the_same_graph(name, monkeypatch):
     first = compare(Weights(*shapes), step_fn, x(*batch))
     from lockstep_capture import frontend_export
 
-    def refuse(step, batch):
+    def refuse(*_):
         raise RuntimeError("not today")
 
     monkeypatch.setattr(frontend_export, "trace", refuse)

@@ -1,4 +1,5 @@
-// cast and detach: the same numbers, in a format the model asks for, or without a gradient.
+// cast, cast_like, detach: the same numbers, in a format the model asks for, by name or by the
+// example of another value, or without a gradient.
 #include <cstring>
 
 #include "emulation/format.h"
@@ -45,6 +46,16 @@ std::vector<OpDef> cast_ops() {
        .vjp = cast_vjp,
        .run = run_copy,
        .format_attribute = "dtype",
+       .keeps_masks = true},
+      {.name = "cast_like",
+       .help = "y = x in the format that `like` has in the lane; operands x, like",
+       .source = "torch.Tensor.type_as, and x.to(like.dtype); written in the model",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .follow_operands = {1},
+       .infer = infer_same,
+       .vjp = cast_vjp,
+       .run = run_copy,
        .keeps_masks = true},
       {.name = "cast_backward",
        .help = "dx = dy in x's format; operand dy",
