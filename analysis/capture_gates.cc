@@ -43,6 +43,23 @@ struct FirstDifference {
   }
 };
 
+// How many steps were judged; what was left out is said.
+std::string steps_text(const Capture& capture) {
+  const auto judged = std::ranges::count_if(capture.verify, &CapturedVerify::comparable);
+  const size_t left = capture.verify.size() - static_cast<size_t>(judged);
+  const std::string text = fmt::format("{} step{}", judged, judged == 1 ? "" : "s");
+  if (left == 0) return text;
+  return text + fmt::format("; {} not judged: PyTorch's own loss is not finite there", left);
+}
+
+bool nothing_to_judge(const Capture& capture, GateResult& gate) {
+  if (capture.verify.empty()) return true;
+  if (std::ranges::any_of(capture.verify, &CapturedVerify::comparable)) return false;
+  gate.status = GateStatus::kNotApplicable;
+  gate.figure = steps_text(capture);
+  return true;
+}
+
 struct Judged {
   Worst gradients;
   double loss = 0;  // the largest relative difference
@@ -77,11 +94,11 @@ void judge(const ComputedStep& ours, double loss, const Tensors& gradients,
   }
 }
 
-std::string figure_of(const Judged& judged, const GateBounds& bounds, size_t steps) {
-  return fmt::format(
-      "loss {:.1e} (at most {:.0e}), gradients {:.2g} of their bound (worst {}), {} steps",
-      judged.loss, bounds.loss, judged.gradients.ratio,
-      judged.gradients.where.empty() ? "-" : judged.gradients.where, steps);
+std::string figure_of(const Judged& judged, const GateBounds& bounds, const Capture& capture) {
+  return fmt::format("loss {:.1e} (at most {:.0e}), gradients {:.2g} of their bound (worst {}), {}",
+                     judged.loss, bounds.loss, judged.gradients.ratio,
+                     judged.gradients.where.empty() ? "-" : judged.gradients.where,
+                     steps_text(capture));
 }
 
 struct Fp32Run {
@@ -136,12 +153,13 @@ std::string_view to_string(GateStatus status) {
 
 GateResult gate_v1(const Capture& capture) {
   GateResult gate{"V1", "FP64 replay against PyTorch's FP64", {}, {}, {}};
-  if (capture.verify.empty()) return gate;
+  if (nothing_to_judge(capture, gate)) return gate;
   const Policy policy = find_policy("fp32");
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
   Judged judged;
   FirstDifference difference;
   for (const CapturedVerify& verify : capture.verify) {
+    if (!verify.comparable()) continue;
     difference.verify = &verify;
     const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
     const ComputedStep ours =
@@ -152,7 +170,7 @@ GateResult gate_v1(const Capture& capture) {
                    });
     judge(ours, verify.loss64, verify.grads64, verify, kBoundsV1, judged);
   }
-  gate.figure = figure_of(judged, kBoundsV1, capture.verify.size());
+  gate.figure = figure_of(judged, kBoundsV1, capture);
   gate.status = judged.ok(kBoundsV1) ? GateStatus::kPass : GateStatus::kFail;
   if (gate.status == GateStatus::kPass) return gate;
   gate.details = judged.details;
@@ -165,7 +183,11 @@ GateResult gate_v1(const Capture& capture) {
 GateResult gate_v3(const Capture& capture, GateResult& v4) {
   GateResult gate{"V3", "FP32 replay against PyTorch's FP32", {}, {}, {}};
   v4 = {"V4", "running statistics after a step", {}, {}, {}};
-  if (capture.verify.empty()) return gate;
+  if (nothing_to_judge(capture, gate)) {
+    v4.status = gate.status;
+    v4.figure = gate.figure;
+    return gate;
+  }
   const Policy policy = find_policy("fp32");
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
   Judged all;
@@ -173,6 +195,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
   bool any_buffer = false, ok = true;
   int64_t flips = 0;
   for (const CapturedVerify& verify : capture.verify) {
+    if (!verify.comparable()) continue;
     Fp32Run run = run_fp32(runner, capture, verify, /*force=*/false);
     Judged judged;
     judge(run.step, verify.loss32, verify.grads32, verify, kBoundsV3, judged);
@@ -197,7 +220,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
     all.loss = std::isnan(judged.loss) ? judged.loss : std::max(all.loss, judged.loss);
     if (judged.gradients.ratio > all.gradients.ratio) all.gradients = judged.gradients;
   }
-  gate.figure = figure_of(all, kBoundsV3, capture.verify.size());
+  gate.figure = figure_of(all, kBoundsV3, capture);
   if (flips > 0) gate.figure += fmt::format("; {} kink flip{}", flips, flips == 1 ? "" : "s");
   gate.status = ok ? GateStatus::kPass : GateStatus::kFail;
   if (!any_buffer) {

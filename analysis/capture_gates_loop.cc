@@ -86,7 +86,7 @@ GateResult gate_v5(const Capture& capture) {
   Worst weights, states;
   size_t stepped = 0;
   for (const CapturedVerify& verify : capture.verify) {
-    if (verify.after.values.empty()) continue;
+    if (verify.after.values.empty() || !verify.comparable()) continue;
     const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
     for (size_t g = 0; g < capture.groups.size(); ++g) {
       const HyperNumbers numbers = numbers_of({capture.optimizer, step.hyper.at(g)});

@@ -53,7 +53,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
   if (any_failed(gates)) {
     fmt::print("Not faithful: what a replay of this capture shows is not what the model does.\n");
   } else if (!result.passed) {
-    fmt::print("Inconclusive: the capture has no verify step.\n");
+    fmt::print("Inconclusive: the capture has no verify step that could be judged.\n");
   } else {
     fmt::print("Faithful: every gate that applies has passed.\n");
   }

@@ -96,12 +96,19 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
 }
 
 void read_values(const CaptureFields& at, const Capture& capture, Tensors& values) {
-  const CaptureFields params = at.child("params"), buffers = at.optional("buffers");
+  const CaptureFields params = at.child("params");
   for (const Graph& graph : capture.graphs) {
     for (const Parameter& p : graph.parameters) {
       if (values.contains(p.name)) continue;
       values.emplace(p.name, params.child(p.name).tensor(p.type, Container::kF32));
     }
+  }
+  read_buffers(at, capture, values);
+}
+
+void read_buffers(const CaptureFields& at, const Capture& capture, Tensors& values) {
+  const CaptureFields buffers = at.optional("buffers");
+  for (const Graph& graph : capture.graphs) {
     if (!graph.buffers.empty() && !buffers.there()) {
       buffers.problem("is missing");
       continue;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -72,6 +73,8 @@ struct CapturedVerify {
   Tensors noise;             // kI32: 1 where FP32 itself does not determine the gradient
   CapturedState after;       // of the FP32 step; no values where nothing was stepped
   std::vector<CapturedInside> micro;
+  // A run that has become NaN has steps whose losses nothing can be compared with.
+  bool comparable() const { return std::isfinite(loss32) && std::isfinite(loss64); }
 };
 
 struct CapturedAmp {
