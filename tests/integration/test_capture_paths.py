@@ -6,7 +6,8 @@ import subprocess
 import pytest
 import torch
 import torch.nn.functional as F
-from lockstep_capture import Capture
+from lockstep_capture import Capture, CaptureError
+from lockstep_capture.loss_factor import loss_factor
 from lockstep_capture.read_run import read_run
 
 torch.set_num_threads(1)
@@ -71,3 +72,17 @@ def test_a_run_that_becomes_nan(program, tmp_path):
     losses = read_run(tmp_path / "run.h5").steps["loss"].unstack("lane")
     assert losses["fp32"].isna().tolist() == losses["captured"].isna().tolist()
     assert losses["fp32"].isna().any() and not losses["fp32"].isna().all()
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 0.0])
+def test_the_factor_of_a_loss_whose_bits_do_not_tell_it(value):
+    """An overflowing step is averaged like the others: by what the loop wrote, or as the micro-batch before."""
+    loss = torch.tensor(value, requires_grad=True)
+    assert loss_factor(loss * 1, loss / 4) == 0.25
+    assert loss_factor(loss * 1, loss * 0.5) == 0.5
+    assert loss_factor(loss * 1, loss / 4, earlier=0.125) == 0.125
+    assert loss_factor(loss * 1, loss) == 1
+    assert loss_factor(loss * 1, loss, earlier=0.5) == 0.5
+    with pytest.raises(CaptureError, match="gate V0"):
+        loss_factor(loss * 1, torch.tensor(3.0))
+    assert loss_factor(torch.tensor(3.0), torch.tensor(3.0), earlier=0.5) == 1
