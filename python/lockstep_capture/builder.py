@@ -57,6 +57,10 @@ class RuleContext:
     def tensor_is_float(self, name: str) -> bool:
         return self._normaliser.is_float(self.a[name])
 
+    def is_scattered(self, name: str) -> bool:
+        """Do the operand's elements lie in another order than row by row (transposed)? Casts keep that order."""
+        return self._normaliser.is_scattered(self.a[name])
+
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""
         found = self.a[name]
