@@ -18,9 +18,9 @@
 
 namespace lockstep {
 
-inline constexpr double kFastExpError = 0x1p-12;
+inline constexpr double kFastExpError = 0x1p-13;
 inline constexpr float kFastExpMin = -0x1.5d589ep+6f;  // ln 2^-126, the next float above
-inline constexpr float kFastExpMax = 0x1.61814ap+6f;  // 88.376...
+inline constexpr float kFastExpMax = 0x1.61814ap+6f;   // 88.376...
 
 inline float fast_exp(float x) {
   constexpr float kLog2E = 0x1.715476p+0f, kWord = 0x1p23f, kBias = 127 * 0x1p23f;

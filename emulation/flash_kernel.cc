@@ -17,7 +17,7 @@ constexpr FlashKernel kKernels[] = {
     {.name = "torch_cpu",
      .help = "exp(s - max) is rounded before normalisation, in blocks of 512 keys; gradients of k "
              "and v are rounded after every 32 queries (64 from 192, 256 from 768), those of q "
-             "after every 512 keys; full vectors of 16 keys take an exp with 2^-12 of error",
+             "after every 512 keys; full vectors of 16 keys take an exp with 2^-13 of error",
      .source = "aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, compared with PyTorch 2.13 on a "
                "CPU with AVX-512 (tests/integration/test_torch_attention.py)",
      .key_block = 512,

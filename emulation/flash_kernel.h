@@ -32,7 +32,7 @@ struct FlashKernel {
   int64_t query_block(int64_t queries) const;  // Requires: in_blocks()
 };
 
-std::span<const FlashKernel> flash_kernels();              // the default first
+std::span<const FlashKernel> flash_kernels();                 // the default first
 const FlashKernel& find_flash_kernel(std::string_view name);  // Throws: InputError, did-you-mean
 
 }  // namespace lockstep

@@ -17,7 +17,8 @@ namespace {
 
 // x times `factor`, rounded, as a factor: what the math models multiply q and k by.
 template <typename T>
-Factor<T> scaled_factor(const InnerMath<T>& math, const T* x, int64_t count, T factor, AttentionPart part) {
+Factor<T> scaled_factor(const InnerMath<T>& math, const T* x, int64_t count, T factor,
+                        AttentionPart part) {
   Factor<T> scaled;
   scaled.own.resize(static_cast<size_t>(count));
   math.kernels->scale(x, factor, scaled.own.data(), count);

@@ -64,9 +64,9 @@ struct SoftmaxRow {
 //   C[j] (m,n) = factor sum over the stacks i = c_group j, c_group j + 1, ... of op(a[i]) b[i]
 template <typename T>
 struct BlockedSum {
-  GemmArgs<T> product = {};             // of the first stack, all its terms
-  int64_t a_size = 0, b_size = 0;       // of a matrix
-  int64_t b_group = 1, c_group = 1;     // consecutive stacks that share a matrix
+  GemmArgs<T> product = {};          // of the first stack, all its terms
+  int64_t a_size = 0, b_size = 0;    // of a matrix
+  int64_t b_group = 1, c_group = 1;  // consecutive stacks that share a matrix
   int64_t block = 0;
   T factor = 1;
 
@@ -142,10 +142,11 @@ void blocked_attention_forward(const AttentionForward<T>& args) {
     }
   });
 
-  const Factor<T> weights =
-      weights_of(math, e.data(), args.dropout_mask, args.dropout, s.scores());
-  BlockedSum<T> sum{.a_size = s.queries * s.keys, .b_size = s.keys * width,
-                    .b_group = s.v_group, .block = kernel.key_block};
+  const Factor<T> weights = weights_of(math, e.data(), args.dropout_mask, args.dropout, s.scores());
+  BlockedSum<T> sum{.a_size = s.queries * s.keys,
+                    .b_size = s.keys * width,
+                    .b_group = s.v_group,
+                    .block = kernel.key_block};
   sum.product.m = s.queries, sum.product.n = width, sum.product.k = s.keys;
   sum.product.a = weights.data, sum.product.lda = s.keys;
   sum.product.b = args.v, sum.product.ldb = width;
@@ -200,8 +201,11 @@ void blocked_attention_backward(const AttentionBackward<T>& args) {
   // dq = scale ds k
   const int64_t scores_size = s.queries * s.keys;
   const T scale = static_cast<T>(args.scale);
-  BlockedSum<T> dq{.a_size = scores_size, .b_size = s.keys * s.width, .b_group = s.k_group,
-                   .block = kernel.key_block, .factor = scale};
+  BlockedSum<T> dq{.a_size = scores_size,
+                   .b_size = s.keys * s.width,
+                   .b_group = s.k_group,
+                   .block = kernel.key_block,
+                   .factor = scale};
   dq.product.m = s.queries, dq.product.n = s.width, dq.product.k = s.keys;
   dq.product.a = factor, dq.product.lda = s.keys;
   dq.product.b = args.k, dq.product.ldb = s.width;
@@ -211,8 +215,11 @@ void blocked_attention_backward(const AttentionBackward<T>& args) {
   // dk = scale ds^T q;  dv = weights^T dy
   const auto sum_over_queries = [&](const T* a, const T* b, int64_t b_width, int64_t group,
                                     T b_factor, T* c, uint64_t part) {
-    BlockedSum<T> sum{.a_size = scores_size, .b_size = s.queries * b_width, .c_group = group,
-                      .block = kernel.query_block(s.queries), .factor = b_factor};
+    BlockedSum<T> sum{.a_size = scores_size,
+                      .b_size = s.queries * b_width,
+                      .c_group = group,
+                      .block = kernel.query_block(s.queries),
+                      .factor = b_factor};
     sum.product.transpose_a = true;
     sum.product.m = s.keys, sum.product.n = b_width, sum.product.k = s.queries;
     sum.product.a = a, sum.product.lda = s.keys;

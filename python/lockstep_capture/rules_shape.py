@@ -11,7 +11,7 @@ from .ir import Value
 from .program import Ref
 
 
-@rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "numpy_T", "type_as", "_to_copy_same")
+@rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "type_as", "_to_copy_same")
 def same(c: RuleContext) -> Any:
     return c.any_value("self")
 
@@ -29,6 +29,13 @@ def reshape(c: RuleContext) -> Value:
 @rule("permute")
 def permute(c: RuleContext) -> Value:
     return c.permute(c.any_value("self"), c.a["dims"])
+
+
+@rule("numpy_T")
+def numpy_t(c: RuleContext) -> Value:
+    """x.T: all dimensions in reverse order."""
+    x = c.any_value("self")
+    return c.permute(x, list(reversed(range(x.rank))))
 
 
 @rule("transpose", "swapaxes", "t")

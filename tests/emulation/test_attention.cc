@@ -2,9 +2,10 @@
 // digits; in BF16 they round where the rows say; the fast exp keeps its bound.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <vector>
 
 #include "emulation/accumulator.h"
 #include "emulation/fast_exp.h"
@@ -16,10 +17,13 @@
 namespace lockstep {
 namespace {
 
-constexpr AttentionShape kShape{.stacks = 4, .queries = 5, .keys = 7, .width = 3, .value_width = 3,
-                                .k_group = 2, .v_group = 4};
+constexpr AttentionShape kShape{
+    .stacks = 4, .queries = 5, .keys = 7, .width = 3, .value_width = 3, .k_group = 2, .v_group = 4};
 // 7 keys are blocks of 3, 3 and 1, 5 queries blocks of 2, 2 and 1.
-constexpr FlashKernel kSmallBlocks{.name = "small", .help = "", .source = "", .key_block = 3,
+constexpr FlashKernel kSmallBlocks{.name = "small",
+                                   .help = "",
+                                   .source = "",
+                                   .key_block = 3,
                                    .query_blocks = {{{0, 2}, {6, 4}, {9, 8}}}};
 
 template <typename T>
@@ -42,12 +46,13 @@ InnerMath<T> math_in(const char* accumulator, const Format* format) {
 template <typename T>
 std::vector<T> run(const AttentionShape& s, const FlashKernel& flash, const InnerMath<T>& math,
                    const std::vector<int32_t>& keep, const std::vector<int32_t>& dropped) {
-  const int64_t q_size = s.stacks * s.queries * s.width, y_size = s.stacks * s.queries * s.value_width;
+  const int64_t q_size = s.stacks * s.queries * s.width,
+                y_size = s.stacks * s.queries * s.value_width;
   const int64_t k_size = s.stacks / s.k_group * s.keys * s.width;
   const int64_t v_size = s.stacks / s.v_group * s.keys * s.value_width;
   const auto q = normals<T>(q_size, 0), k = normals<T>(k_size, 1), v = normals<T>(v_size, 2);
   const auto dy = normals<T>(y_size, 3);
-  std::vector<T> out(static_cast<size_t>(2 * q_size + y_size + s.scores() + k_size + v_size));
+  std::vector<T> out(static_cast<size_t>(q_size + y_size + s.scores() + k_size + v_size));
   AttentionForward<T> forward{s, AttentionModel::kFlash, &flash, math, 0.6};
   forward.q = q.data(), forward.k = k.data(), forward.v = v.data();
   forward.keep_mask = keep.data();
@@ -72,8 +77,8 @@ std::vector<int32_t> mask(const AttentionShape& s, int64_t zero_every) {
 
 TEST_CASE("attention in blocks is attention: FP64, masked, dropped, shared heads") {
   std::vector<int32_t> keep = mask(kShape, 4);
-  std::fill_n(keep.begin(), kShape.keys, 0);             // a row without keys
-  std::fill_n(keep.begin() + 2 * kShape.keys, 3, 0);     // one without keys in its first block
+  std::fill_n(keep.begin(), kShape.keys, 0);          // a row without keys
+  std::fill_n(keep.begin() + 2 * kShape.keys, 3, 0);  // one without keys in its first block
   const std::vector<int32_t> dropped = mask(kShape, 5);
   const auto math = math_in<double>("fp64_fused", nullptr);
   const auto whole = run(kShape, find_flash_kernel("whole_rows"), math, keep, dropped);
@@ -150,7 +155,8 @@ TEST_CASE("fast_exp: within its bound, exact at the ends") {
     const float x = kFastExpMin + (kFastExpMax - kFastExpMin) * static_cast<float>(i) / kSteps;
     if (x < kFastExpMin || x > kFastExpMax) continue;
     worst = std::max(worst, std::fabs(static_cast<double>(fast_exp(x)) /
-                                      lockstep_exp<double>(static_cast<double>(x)) - 1));
+                                          lockstep_exp<double>(static_cast<double>(x)) -
+                                      1));
   }
   CHECK(worst <= kFastExpError);
   CHECK(worst > kFastExpError / 2);  // it is no exact exp

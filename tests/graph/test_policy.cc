@@ -422,7 +422,8 @@ TEST_CASE("[dropout]: the scale is exact, but for PyTorch's CPU autocast") {
 }
 
 TEST_CASE("[attention]: whole rows, but for PyTorch's CPU autocast") {
-  const FlashKernel *whole = &find_flash_kernel("whole_rows"), *cpu = &find_flash_kernel("torch_cpu");
+  const FlashKernel *whole = &find_flash_kernel("whole_rows"),
+                    *cpu = &find_flash_kernel("torch_cpu");
   CHECK(parse_policy("", "mine.toml").flash_kernel == whole);
   CHECK(parse_policy("[attention]\nflash = 'torch_cpu'", "mine.toml").flash_kernel == cpu);
   CHECK(find_policy("torch-autocast-bf16-cpu").flash_kernel == cpu);

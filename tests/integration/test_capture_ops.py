@@ -130,7 +130,7 @@ UNARY = {
     "lerp": lambda t: torch.lerp(t, t * t, 0.3), "addcmul": lambda t: torch.addcmul(t, t, t, value=0.5),
     "view": lambda t: t.view(3, 8) * t.reshape(3, 8), "flatten": lambda t: t.unflatten(1, (2, 3)).flatten() ** 2,
     "unsqueeze": lambda t: (t.unsqueeze(1) * t.unsqueeze(0)).squeeze(), "permute": lambda t: t.view(4, 2, 3).permute(2, 0, 1) ** 2,
-    "transpose": lambda t: t.t() @ t, "movedim": lambda t: t.view(4, 2, 3).movedim(0, 2) ** 2,
+    "transpose": lambda t: t.t() @ t, "numpy_T": lambda t: t.T @ t, "movedim": lambda t: t.view(4, 2, 3).movedim(0, 2) ** 2,
     "expand": lambda t: t.view(4, 1, 6).expand(4, 3, 6) ** 2, "repeat": lambda t: t.repeat(2, 3) ** 2,
     "repeat_interleave": lambda t: t.repeat_interleave(2, 1) * x(4, 12), "slice": lambda t: t[1:, ::2] ** 2, "select": lambda t: t[:, -2] ** 2,
     "split": lambda t: sum(p.sum() ** 2 for p in t.split(4, 1)), "chunk": lambda t: t.chunk(2, 1)[1] ** 2,
@@ -235,6 +235,34 @@ def test_modules_of_torch():
     compare(layer, lambda m, b: (m(b) * b).mean(), x(2, 5, 8))
     compare(torch.nn.BatchNorm2d(4), lambda m, b: (m(b) * b).mean(), x(3, 4, 2, 2))
     compare(torch.nn.BatchNorm2d(4).eval(), lambda m, b: (m(b) * b).mean(), x(3, 4, 2, 2))
+
+
+def attributes_of(op, model, body, batch):
+    nodes = compare(model, lambda m, b: (body(m, b) ** 2).sum(), batch)["nodes"]
+    (found,) = [node["attrs"] for node in nodes if node["op"] == op]
+    return found
+
+
+def test_where_linear_adds_its_bias():
+    """at::linear is one product with its bias for matrices and for what lies row by row, else two roundings."""
+    def separate(view):
+        found = attributes_of("linear", Weights((4, 5), (4,)), lambda m, b: F.linear(view(b), m.w0, m.w1), x(3, 2, 5))
+        return found.get("separate_bias", False)
+    assert separate(lambda b: b.transpose(0, 1))
+    assert not separate(lambda b: b)
+    assert not separate(lambda b: b.transpose(0, 1).contiguous())
+    assert not separate(lambda b: b[:, 1:])  # scattered, but no longer after the cast of autocast
+    assert not separate(lambda b: b[0].T.contiguous().T)  # a matrix
+    unbiased = attributes_of("linear", Weights((4, 5)), lambda m, b: F.linear(b.transpose(0, 1), m.w0), x(3, 2, 5))
+    assert unbiased == {}
+
+
+def test_which_attention_is_fused():
+    def model(q, v):
+        return attributes_of("sdpa", Weights(q), lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b), x(*v))["model"]
+    assert model((2, 3, 5, 4), (2, 3, 5, 4)) == "flash"
+    assert model((3, 5, 4), (3, 5, 4)) == "math"
+    assert model((2, 3, 5, 4), (2, 3, 5, 6)) == "math"
 
 
 @pytest.mark.parametrize("name", ["conv2d", "layer_norm", "max_pool2d", "dropout", "sdpa", "cross_entropy"])

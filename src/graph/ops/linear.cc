@@ -144,8 +144,9 @@ std::vector<OpDef> linear_ops() {
   const std::vector<std::string_view> attributes = {"separate_bias"};
   return {
       {.name = "linear",
-       .help = "y = x w^T + b; x (...,K), w (N,K), b (N) or absent, y (...,N); separate_bias: x w^T "
-               "is rounded before b is added",
+       .help =
+           "y = x w^T + b; x (...,K), w (N,K), b (N) or absent, y (...,N); separate_bias: x w^T "
+           "is rounded before b is added",
        .source = "torch.nn.functional.linear; CUDA autocast: lower_precision_fp",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
