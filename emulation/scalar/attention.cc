@@ -1,4 +1,5 @@
 // See attention.h. Products go matrix by matrix through the gemm kernel, softmax through its own.
+// Fused kernels that work in blocks are in blocked_attention.cc.
 #include "emulation/scalar/attention.h"
 
 #include <algorithm>
@@ -8,71 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/scalar/chunks.h"
-#include "emulation/scalar/select.h"
-#include "emulation/scalar/stacked_gemm.h"
+#include "emulation/scalar/attention_parts.h"
+#include "emulation/scalar/blocked_attention.h"
 
 namespace lockstep {
 namespace {
 
-// The op's roundings, see InnerMath::round.
-enum Part : uint64_t {
-  kScaledQ = 1,
-  kScaledK,
-  kScores,
-  kMasked,
-  kProbabilities,
-  kDropped,
-  kScoreGradient,
-  kQueryGradient,
-  kKeyGradient,
-  kScaledKeyGradient,
-  kValueGradient
-};
-
-// Matrix i of the stacks takes matrix i / group; empty where that is its own.
-std::vector<int64_t> shared_matrices(int64_t stacks, int64_t group) {
-  std::vector<int64_t> matrices(static_cast<size_t>(group == 1 ? 0 : stacks));
-  for (size_t i = 0; i < matrices.size(); ++i) matrices[i] = static_cast<int64_t>(i) / group;
-  return matrices;
-}
-
-// C (m,n) = op(a) op(b) for every stack; `a_group`, `b_group`: how many of them share a matrix.
-template <typename T>
-struct Product {
-  bool transpose_a, transpose_b;
-  const T *a, *b;
-  int64_t m, n, k;
-  T* c;
-  int64_t a_group = 1, b_group = 1;
-  uint8_t* events = nullptr;
-};
-template <typename Args, typename T>
-void multiply(const Args& args, const Product<T>& p) {
-  StackedGemm<T> stack;
-  stack.count = args.shape.stacks;
-  stack.a_matrices = shared_matrices(stack.count, p.a_group);
-  stack.b_matrices = shared_matrices(stack.count, p.b_group);
-  GemmArgs<T>& gemm = stack.product;
-  gemm.transpose_a = p.transpose_a, gemm.transpose_b = p.transpose_b;
-  gemm.m = p.m, gemm.n = p.n, gemm.k = p.k;
-  gemm.a = p.a, gemm.lda = p.transpose_a ? p.m : p.k;
-  gemm.b = p.b, gemm.ldb = p.transpose_b ? p.k : p.n;
-  gemm.c = p.c, gemm.ldc = p.n;
-  gemm.accumulator = args.math.gemm_accumulator;
-  gemm.a_format = args.math.a_format, gemm.b_format = args.math.b_format;
-  gemm.events = p.events;
-  run_stacked_gemm(*args.math.kernels, stack);
-}
-
-template <typename T>
-struct Factor {
-  std::vector<T> own, storage;
-  const T* data = nullptr;
-};
 // x times `factor`, rounded, as a factor: what the math models multiply q and k by.
 template <typename T>
-Factor<T> scaled_factor(const InnerMath<T>& math, const T* x, int64_t count, T factor, Part part) {
+Factor<T> scaled_factor(const InnerMath<T>& math, const T* x, int64_t count, T factor,
+                        AttentionPart part) {
   Factor<T> scaled;
   scaled.own.resize(static_cast<size_t>(count));
   math.kernels->scale(x, factor, scaled.own.data(), count);
@@ -85,39 +31,6 @@ template <typename T>
 std::pair<T, T> half_scales(double scale) {
   const T root = static_cast<T>(std::sqrt(std::fabs(scale)));
   return {static_cast<T>(std::copysign(root, scale)), root};
-}
-
-// The probabilities after dropout as the factor of v.
-template <typename T>
-Factor<T> weights_of(const InnerMath<T>& math, const T* probabilities, const int32_t* mask,
-                     double dropout, int64_t count) {
-  Factor<T> weights;
-  weights.own.assign(probabilities, probabilities + count);
-  if (mask != nullptr) {
-    scalar_masked_scale(weights.own.data(), mask, dropout_scale<T>(dropout), weights.own.data(),
-                        count);
-  }
-  math.round(weights.own.data(), count, kDropped);
-  weights.data = math.as_factor(weights.own.data(), count, weights.storage);
-  return weights;
-}
-
-template <typename T>
-void mask_scores(const AttentionForward<T>& args, T* scores) {
-  constexpr T kMinusInfinity = -std::numeric_limits<T>::infinity();
-  const AttentionShape& s = args.shape;
-  if (args.causal) {
-    for (int64_t row = 0; row < s.stacks * s.queries; ++row) {
-      const int64_t first = std::min(row % s.queries + 1, s.keys);
-      std::fill(scores + row * s.keys + first, scores + (row + 1) * s.keys, kMinusInfinity);
-    }
-  }
-  if (args.added_mask != nullptr) {
-    args.math.kernels->add(scores, args.added_mask, scores, s.scores());
-  }
-  if (args.keep_mask != nullptr) {
-    scalar_select<T>(args.keep_mask, scores, nullptr, kMinusInfinity, scores, s.scores());
-  }
 }
 
 // Softmax in place; a row of -inf alone gives zeros, as torch's attention does.
@@ -164,10 +77,8 @@ void attention_forward(const AttentionForward<T>& given) {
   const AttentionShape& s = args.shape;
   T* scores = args.probabilities;
   if (args.model == AttentionModel::kFlash) {
-    multiply(args, Product<T>{false, true, args.q, args.k, s.queries, s.keys, s.width, scores, 1,
-                              s.k_group});
-    math.kernels->scale(scores, static_cast<T>(args.scale), scores, s.scores());
-    mask_scores(args, scores);
+    if (args.flash->in_blocks()) return blocked_attention_forward(args);
+    form_scores(args, scores);
     safe_softmax(math, s.stacks * s.queries, s.keys, scores);
   } else {
     const auto [q_scale, k_scale] = half_scales<T>(args.scale);
@@ -195,6 +106,7 @@ void attention_backward(const AttentionBackward<T>& given) {
   const InnerMath<T>& math = args.math;
   const AttentionShape& s = args.shape;
   const bool flash = args.model == AttentionModel::kFlash;
+  if (flash && args.flash->in_blocks()) return blocked_attention_backward(args);
   const int64_t k_size = s.keys * s.width, v_size = s.keys * s.value_width;
   const auto gradients = [&](int64_t group, int64_t size) {
     return std::vector<T>(static_cast<size_t>(group == 1 ? 0 : s.stacks * size));

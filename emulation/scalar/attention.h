@@ -6,13 +6,15 @@
 //   added
 //                 and rounded; softmax inside T, rounded; dropout, rounded; product with v
 //   kFlash        scores, mask and softmax stay T; the weights are rounded only as factors of the
-//                 product with v. The online rescaling of blocks is not modelled.
+//                 product with v. Before or after normalisation, and in which blocks, says the
+//                 kernel's row in emulation/flash_kernel.cc
 // kMath multiplies in kMathReduced's order. The saved probabilities are those after softmax, before
 // dropout, as the model leaves them.
 #pragma once
 
 #include <cstdint>
 
+#include "emulation/flash_kernel.h"
 #include "emulation/scalar/inner_math.h"
 
 namespace lockstep {
@@ -32,7 +34,8 @@ template <typename T>
 struct AttentionForward {
   AttentionShape shape;
   AttentionModel model;
-  InnerMath<T> math;  // a: q, b: k
+  const FlashKernel* flash;  // of kFlash
+  InnerMath<T> math;         // a: q, b: k
   double scale;
   bool causal = false;  // key s <= query t
   const T *q = nullptr, *k = nullptr, *v = nullptr;
@@ -50,14 +53,17 @@ void attention_forward(const AttentionForward<T>& args);
 //   dq = scale ds k;  dk = scale ds^T q;  dv = weights^T dy
 // kMathReduced rounds dweights, dp and ds, and takes the scale in two halves as the forward pass
 // did; kFlash rounds ds alone. What several matrices of q share has the sum of their gradients,
-// through the reduce accumulator; kMathReduced rounds the single ones first.
+// through the reduce accumulator; kMathReduced rounds the single ones first, a kernel in blocks
+// goes on from block to block and from one to the next, rounding after each.
 template <typename T>
 struct AttentionBackward {
   AttentionShape shape;
   AttentionModel model;
+  const FlashKernel* flash;
   InnerMath<T> math;
   double scale;
   const T *q = nullptr, *k = nullptr, *v = nullptr, *probabilities = nullptr, *dy = nullptr;
+  const T* y = nullptr;  // as it was rounded; read by kernels in blocks alone
   const int32_t* dropout_mask = nullptr;
   double dropout = 0;
   T *dq = nullptr, *dk = nullptr, *dv = nullptr;

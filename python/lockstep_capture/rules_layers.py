@@ -16,8 +16,11 @@ from .random_ops import RMS_NORM_EPS, random_site
 
 @rule("linear")
 def linear(c: RuleContext) -> Value:
-    operands = [c.value("input"), c.value("weight")] + ([c.value("bias")] if c.has("bias") else [])
-    return c.node("linear", operands, c.out_shape()).value()
+    """at::linear: one addmm of matrices and of what lies row by row, else matmul, rounded, and then the bias."""
+    x = c.value("input")
+    operands = [x, c.value("weight")] + ([c.value("bias")] if c.has("bias") else [])
+    separate = len(operands) == 3 and x.rank != 2 and c.is_scattered("input")
+    return c.node("linear", operands, c.out_shape(), {"separate_bias": True} if separate else {}).value()
 
 
 @rule("matmul", "mm", "bmm", "dot", "mv")
@@ -276,8 +279,10 @@ def sdpa(c: RuleContext) -> Value:
         operands.append(mask)
     site = random_site(c.call)
     scale = c.a["scale"]
+    # What fused kernels take: (N,H,T,E) alone, one width, no dropout that the capture must see.
+    fused = site is None and q.rank == k.rank == v.rank == 4 and q.shape[-1] == v.shape[-1]
     attrs: dict[str, Any] = {"scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
-                             "model": "math" if site else "flash"}
+                             "model": "flash" if fused else "math"}
     if c.a["is_causal"]:
         attrs["causal"] = True
     if c.a["enable_gqa"]:

@@ -69,6 +69,7 @@ class Lowering {
   Program run() {
     builder_.program().scaling = policy_.scaling;
     builder_.program().rounds_dropout_scale = policy_.rounds_dropout_scale;
+    builder_.program().flash_kernel = policy_.flash_kernel;
     add_externals();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];

@@ -79,8 +79,9 @@ struct Program {
   std::map<std::string, int> results;
   // Where a rule's loss_scale multiplies gradients beyond the loss scale: site -> factor.
   std::map<int32_t, double> site_factors;
-  FactorScaling scaling;              // the policy's, for scaled_casts
-  bool rounds_dropout_scale = false;  // the policy's
+  FactorScaling scaling;                                       // the policy's, for scaled_casts
+  bool rounds_dropout_scale = false;                           // the policy's
+  const FlashKernel* flash_kernel = &flash_kernels().front();  // the policy's
   std::vector<ScaledCast> scaled_casts;
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/accumulator_health.h"
+#include "emulation/flash_kernel.h"
 #include "emulation/kernel_set.h"
 #include "src/core/tensor.h"
 #include "src/graph/ir.h"
@@ -54,6 +55,7 @@ struct OpCall {
   QuantizeSpec inner = {};
   // What dropout multiplies kept elements by is rounded to inner's format, too.
   bool rounds_dropout_scale = false;
+  const FlashKernel* flash_kernel = &flash_kernels().front();  // of sdpa with model "flash"
   // Where not null: some outputs of the sums of products are summed again, exactly (not in the
   // truth lane, whose products are not exact in double).
   AccumulatorHealth* health = nullptr;

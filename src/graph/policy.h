@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "emulation/accumulator.h"
+#include "emulation/flash_kernel.h"
 #include "emulation/optimizer.h"
 #include "emulation/rounding.h"
 #include "src/graph/factor_scaling.h"
@@ -108,6 +109,9 @@ struct Policy {
 
   // [dropout]: 1/(1 - p) is rounded to the format of the output before it multiplies.
   bool rounds_dropout_scale = false;
+
+  // [attention]: what fused attention (sdpa's model "flash") rounds inside.
+  const FlashKernel* flash_kernel = &flash_kernels().front();
 
   // [scaling]: factors of some ops are rounded to narrow formats after multiplication by a scale.
   FactorScaling scaling;

@@ -63,6 +63,7 @@ class PolicyReader {
     if (auto t = root.table("autocast")) read_autocast(*t);
     if (auto t = root.table("gemm")) read_gemm(*t);
     if (auto t = root.table("dropout")) read_dropout(*t);
+    if (auto t = root.table("attention")) read_attention(*t);
     if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t);
     if (auto t = root.table("optimizer")) read_optimizer(*t);
@@ -381,6 +382,12 @@ class PolicyReader {
     };
     read_name(table, "scale", is_rounded,
               [&](bool rounded) { policy_.rounds_dropout_scale = rounded; });
+    table.finish();
+  }
+
+  void read_attention(TomlTable& table) {
+    read_name(table, "flash", find_flash_kernel,
+              [&](const FlashKernel& kernel) { policy_.flash_kernel = &kernel; });
     table.finish();
   }
 

@@ -329,6 +329,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     call.inner = {first.format, first.rounding, {key_.seed, key_.stream, first.key(), key_.step}};
   }
   call.rounds_dropout_scale = program_.rounds_dropout_scale;
+  call.flash_kernel = program_.flash_kernel;
   const int32_t sum_site = sum_site_[node];
   AccumulatorHealth sampled;
   if (measure && sample_sums_ && sum_site >= 0) call.health = &sampled;

@@ -421,6 +421,18 @@ TEST_CASE("[dropout]: the scale is exact, but for PyTorch's CPU autocast") {
         std::string::npos);
 }
 
+TEST_CASE("[attention]: whole rows, but for PyTorch's CPU autocast") {
+  const FlashKernel *whole = &find_flash_kernel("whole_rows"),
+                    *cpu = &find_flash_kernel("torch_cpu");
+  CHECK(parse_policy("", "mine.toml").flash_kernel == whole);
+  CHECK(parse_policy("[attention]\nflash = 'torch_cpu'", "mine.toml").flash_kernel == cpu);
+  CHECK(find_policy("torch-autocast-bf16-cpu").flash_kernel == cpu);
+  CHECK(find_policy("torch-autocast-fp16-cpu").flash_kernel == cpu);
+  CHECK(find_policy("torch-autocast-bf16").flash_kernel == whole);
+  CHECK(problems_of("[attention]\nflash = 'torch_cuda'").find("'torch_cuda': unknown") !=
+        std::string::npos);
+}
+
 TEST_CASE("[all_reduce]: DistributedDataParallel's by default, each key for itself") {
   const AllReduce torch = parse_policy("", "mine.toml").all_reduce;
   CHECK(torch.format == nullptr);

@@ -20,7 +20,7 @@ FUNCTIONS = {
     "elu": lambda x, alpha=1.0: F.elu(x, alpha),
     "softplus": lambda x, beta=1.0, threshold=20.0: F.softplus(x, beta, threshold),
     "clamp": lambda x, min=-math.inf, max=math.inf: torch.clamp(x, min, max),
-    "prelu": F.prelu, "linear": F.linear, "matmul": torch.matmul,
+    "prelu": F.prelu, "linear": lambda x, w, b=None, separate_bias=False: F.linear(x, w, b), "matmul": torch.matmul,
     "mul": lambda x, y=None, scalar=None: x * (scalar if y is None else y),
     "add": lambda x, y=None, scalar=None, alpha=1: x + alpha * (scalar if y is None else y),
     "sub": lambda x, y=None, scalar=None: x - (scalar if y is None else y),

@@ -242,6 +242,34 @@ def test_modules_of_torch():
     compare(torch.nn.BatchNorm2d(4).eval(), lambda m, b: (m(b) * b).mean(), x(3, 4, 2, 2))
 
 
+def attributes_of(op, model, body, batch):
+    nodes = compare(model, lambda m, b: (body(m, b) ** 2).sum(), batch)["nodes"]
+    (found,) = [node["attrs"] for node in nodes if node["op"] == op]
+    return found
+
+
+def test_where_linear_adds_its_bias():
+    """at::linear is one product with its bias for matrices and for what lies row by row, else two roundings."""
+    def separate(view):
+        found = attributes_of("linear", Weights((4, 5), (4,)), lambda m, b: F.linear(view(b), m.w0, m.w1), x(3, 2, 5))
+        return found.get("separate_bias", False)
+    assert separate(lambda b: b.transpose(0, 1))
+    assert not separate(lambda b: b)
+    assert not separate(lambda b: b.transpose(0, 1).contiguous())
+    assert not separate(lambda b: b[:, 1:])  # scattered, but no longer after the cast of autocast
+    assert not separate(lambda b: b[0].T.contiguous().T)  # a matrix
+    unbiased = attributes_of("linear", Weights((4, 5)), lambda m, b: F.linear(b.transpose(0, 1), m.w0), x(3, 2, 5))
+    assert unbiased == {}
+
+
+def test_which_attention_is_fused():
+    def model(q, v):
+        return attributes_of("sdpa", Weights(q), lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b), x(*v))["model"]
+    assert model((2, 3, 5, 4), (2, 3, 5, 4)) == "flash"
+    assert model((3, 5, 4), (3, 5, 4)) == "math"
+    assert model((2, 3, 5, 4), (2, 3, 5, 6)) == "math"
+
+
 @pytest.mark.parametrize("name", ["conv2d", "layer_norm", "max_pool2d", "dropout", "sdpa", "cross_entropy"])
 def test_the_tracer_gives_the_same_graph(name, monkeypatch):
     """The second front end feeds the same normaliser: same ops in the same order, and right by itself."""

@@ -2,7 +2,7 @@
 // lane of low precision makes inside: emulation/scalar/attention.h; `model` names them as
 //   math          torch's math backend: FP16 and BF16 are widened to FP32 and rounded at the result
 //   math_reduced  the same with allow_fp16_bf16_reduction_math_sdp: rounded after every part
-//   flash         fused kernels
+//   flash         fused kernels; which one is the policy's to say (emulation/flash_kernel.cc)
 #include "emulation/scalar/attention.h"
 
 #include <cmath>
@@ -101,7 +101,7 @@ void sdpa_vjp(GradientBuilder& builder, const Node& node) {
   require(node.inputs.size() < 4 || !builder.needs_gradient(node, 3), node,
           "operand 3 needs a gradient, the mask has none", "make it an input or a buffer");
   std::vector<std::string> operands = {node.inputs[0], node.inputs[1], node.inputs[2],
-                                       output_id(node, 1)};
+                                       output_id(node, 1), output_id(node, 0)};
   if (node.outputs.size() > 2) operands.push_back(output_id(node, 2));
   operands.push_back(builder.output_gradient(node));
   builder.add_node(node, "sdpa_backward", std::move(operands), node.attributes, {0, 1, 2});
@@ -109,8 +109,8 @@ void sdpa_vjp(GradientBuilder& builder, const Node& node) {
 
 void run_sdpa(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    AttentionForward<T> args{shape_of(call), model_of(call.node), inner_math<T>(call, 0, 1),
-                             scale_of(call.node, shape_of(call))};
+    AttentionForward<T> args{shape_of(call), model_of(call.node), call.flash_kernel,
+                             inner_math<T>(call, 0, 1), scale_of(call.node, shape_of(call))};
     args.causal = bool_attribute(call.node, "causal", false);
     args.q = input<T>(call, 0), args.k = input<T>(call, 1), args.v = input<T>(call, 2);
     std::vector<T> added;
@@ -134,32 +134,33 @@ void run_sdpa(const OpCall& call) {
   });
 }
 
-// Operands q, k, v, probabilities, dropout mask?, dy.
+// Operands q, k, v, probabilities, y, dropout mask?, dy.
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
   require_qkv(node, inputs);
   const Shape scores = scores_shape(inputs[0].shape, inputs[1].shape);
   require_float(node, inputs, 3);
   require_shape(node, inputs, 3, scores, "(...,T,S), the probabilities");
-  if (inputs.size() > 5) {
-    require_int(node, inputs, 4);
-    require_shape(node, inputs, 4, scores, "(...,T,S), the dropout mask");
-  }
-  const size_t dy = inputs.size() - 1;
   Shape y = inputs[0].shape;
   y.back() = matrix_of(inputs[2].shape).cols;
-  require_float(node, inputs, dy);
-  require_shape(node, inputs, dy, y, "(...,T,Ev)");
+  for (const size_t i : {size_t{4}, inputs.size() - 1}) {
+    require_float(node, inputs, i);
+    require_shape(node, inputs, i, y, "(...,T,F)");
+  }
+  if (inputs.size() > 6) {
+    require_int(node, inputs, 5);
+    require_shape(node, inputs, 5, scores, "(...,T,S), the dropout mask");
+  }
   return {inputs[0], inputs[1], inputs[2]};
 }
 
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    AttentionBackward<T> args{shape_of(call), model_of(call.node), inner_math<T>(call, 0, 1),
-                              scale_of(call.node, shape_of(call))};
+    AttentionBackward<T> args{shape_of(call), model_of(call.node), call.flash_kernel,
+                              inner_math<T>(call, 0, 1), scale_of(call.node, shape_of(call))};
     args.q = input<T>(call, 0), args.k = input<T>(call, 1), args.v = input<T>(call, 2);
-    args.probabilities = input<T>(call, 3);
+    args.probabilities = input<T>(call, 3), args.y = input<T>(call, 4);
     args.dy = input<T>(call, call.inputs.size() - 1);
-    if (call.inputs.size() > 5) args.dropout_mask = input<int32_t>(call, 4);
+    if (call.inputs.size() > 6) args.dropout_mask = input<int32_t>(call, 5);
     args.dropout = active_dropout(call.node, "dropout_p");
     args.dq = output<T>(call, 0), args.dk = output<T>(call, 1), args.dv = output<T>(call, 2);
     attention_backward(args);
@@ -208,11 +209,11 @@ std::vector<OpDef> sdpa_ops() {
        .computes_wide = computes_wide,
        .integer_bytes = kMaskBytes},
       {.name = "sdpa_backward",
-       .help = "dq, dk, dv; operands q, k, v, probabilities, dropout mask?, dy",
+       .help = "dq, dk, dv; operands q, k, v, probabilities, y, dropout mask?, dy",
        .source = "chain rule of sdpa",
        .cast_class = CastClass::kLowPrecision,
-       .min_inputs = 5,
-       .max_inputs = 6,
+       .min_inputs = 6,
+       .max_inputs = 7,
        .has_gemm_accumulator = true,
        .attributes = attributes,
        .infer = infer_backward,
