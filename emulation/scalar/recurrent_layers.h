@@ -2,15 +2,16 @@
 // and rounding comes when.
 //
 // The input products of all time steps are one product; the recurrent product is one per step. h
-// and c are rounded at every step, as are the gates' gradients and the states' gradients on the way
-// back; a projected h (LSTM with proj_size) is the rounded product of W_hr with the rounded
-// o tanh(c). In low precision an LSTM's two biases are added first and the sum is rounded.
+// and c are rounded at every step, as are the gates' gradients on the way back; a projected h (LSTM
+// with proj_size) is the rounded product of W_hr with the rounded o tanh(c). What else is rounded
+// is told by a row of recurrent_rounding.h.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "emulation/scalar/inner_math.h"
+#include "emulation/scalar/recurrent_rounding.h"
 
 namespace lockstep {
 
@@ -38,7 +39,9 @@ struct RecurrentExtents {
 template <typename T>
 struct RecurrentForward {
   RecurrentExtents extents;
-  InnerMath<T> math;
+  InnerMath<T> math;  // rounding: as formats.h
+  RecurrentCells cells = RecurrentCells::kFused;
+  CellFormats formats = {};  // null: as math.rounding
   const T *x = nullptr, *h0 = nullptr, *c0 = nullptr;
   std::vector<const T*> weights;
   const int32_t* masks = nullptr;
@@ -53,7 +56,9 @@ void recurrent_forward(const RecurrentForward<T>& args);
 template <typename T>
 struct RecurrentBackward {
   RecurrentExtents extents;
-  InnerMath<T> math;
+  InnerMath<T> math;  // rounding: as formats.h
+  RecurrentCells cells = RecurrentCells::kFused;
+  CellFormats formats = {};  // null: as math.rounding
   const T *x = nullptr, *h0 = nullptr, *c0 = nullptr;
   std::vector<const T*> weights;
   const int32_t* masks = nullptr;

@@ -57,6 +57,10 @@ class RuleContext:
     def tensor_is_float(self, name: str) -> bool:
         return self._normaliser.is_float(self.a[name])
 
+    def is_contiguous(self, name: str) -> bool:
+        """Whether the operand lay in memory as its shape says when PyTorch ran the program."""
+        return self._normaliser.is_contiguous(self.a[name])
+
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""
         found = self.a[name]

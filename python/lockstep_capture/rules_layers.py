@@ -16,8 +16,12 @@ from .random_ops import RMS_NORM_EPS, random_site
 
 @rule("linear")
 def linear(c: RuleContext) -> Value:
-    operands = [c.value("input"), c.value("weight")] + ([c.value("bias")] if c.has("bias") else [])
-    return c.node("linear", operands, c.out_shape()).value()
+    """ATen adds the bias inside the product, before its only rounding, to a matrix and to any contiguous x."""
+    x, weight = c.value("input"), c.value("weight")
+    bias = [c.value("bias")] if c.has("bias") else []
+    apart = bool(bias) and x.rank > 2 and not c.is_contiguous("input")
+    attrs = {"rounds_before_bias": True} if apart else {}
+    return c.node("linear", [x, weight, *bias], c.out_shape(), attrs).value()
 
 
 @rule("matmul", "mm", "bmm", "dot", "mv")

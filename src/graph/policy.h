@@ -14,6 +14,7 @@
 #include "emulation/accumulator.h"
 #include "emulation/optimizer.h"
 #include "emulation/rounding.h"
+#include "emulation/scalar/recurrent_rounding.h"
 #include "src/graph/factor_scaling.h"
 #include "src/graph/loss_scale.h"
 #include "src/graph/op.h"
@@ -108,6 +109,9 @@ struct Policy {
 
   // [dropout]: 1/(1 - p) is rounded to the format of the output before it multiplies.
   bool rounds_dropout_scale = false;
+
+  // [recurrent]: whose lstm and gru the lane imitates.
+  RecurrentCells recurrent_cells = RecurrentCells::kFused;
 
   // [scaling]: factors of some ops are rounded to narrow formats after multiplication by a scale.
   FactorScaling scaling;

@@ -63,6 +63,7 @@ class PolicyReader {
     if (auto t = root.table("autocast")) read_autocast(*t);
     if (auto t = root.table("gemm")) read_gemm(*t);
     if (auto t = root.table("dropout")) read_dropout(*t);
+    if (auto t = root.table("recurrent")) read_recurrent(*t);
     if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t);
     if (auto t = root.table("optimizer")) read_optimizer(*t);
@@ -381,6 +382,17 @@ class PolicyReader {
     };
     read_name(table, "scale", is_rounded,
               [&](bool rounded) { policy_.rounds_dropout_scale = rounded; });
+    table.finish();
+  }
+
+  void read_recurrent(TomlTable& table) {
+    const auto find_cells = [](const std::string& name) {
+      if (name == "fused") return RecurrentCells::kFused;
+      if (name == "torch_cpu") return RecurrentCells::kTorchCpu;
+      throw InputError("'" + name + "': must be fused or torch_cpu");
+    };
+    read_name(table, "cells", find_cells,
+              [&](RecurrentCells found) { policy_.recurrent_cells = found; });
     table.finish();
   }
 

@@ -1,6 +1,9 @@
 // linear: y = x w^T + b, a fully connected layer, with its three gradients.
 // The sum of products goes through the GEMM accumulator; the bias joins it in the container's
-// precision before the result is rounded once, as a GEMM's epilogue does it.
+// precision before the result is rounded once, as a GEMM's epilogue does it. With
+// rounds_before_bias the product is rounded, too, and the bias added to that: what PyTorch does
+// with an x of more than two dimensions that is not contiguous (a transposed view), on any device.
+#include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/sum_samples.h"
 
@@ -55,6 +58,9 @@ void run_linear(const OpCall& call) {
     run_product(call, gemm);
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
+    if (bool_attribute(call.node, "rounds_before_bias", false)) {
+      inner_math<T>(call, 0, 1).round(y, m * n, /*part=*/1);
+    }
     const T* b = input<T>(call, 2);
     for (int64_t row = 0; row < m; ++row) kernels.add(y + row * n, b, y + row * n, n);
   });
@@ -137,12 +143,14 @@ std::vector<ProductShape> backward_weight_product(const Node& node,
 std::vector<OpDef> linear_ops() {
   return {
       {.name = "linear",
-       .help = "y = x w^T + b; x (...,K), w (N,K), b (N) or absent, y (...,N)",
+       .help = "y = x w^T + b; x (...,K), w (N,K), b (N) or absent, y (...,N); with "
+               "rounds_before_bias x w^T is rounded before b joins it",
        .source = "torch.nn.functional.linear; CUDA autocast: lower_precision_fp",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
        .max_inputs = 3,
        .has_gemm_accumulator = true,
+       .attributes = {"rounds_before_bias"},
        .infer = infer_linear,
        .vjp = linear_vjp,
        .run = run_linear,

@@ -158,6 +158,36 @@ bool is_recurrent_factor(const Node& node, size_t operand) {
 
 namespace {
 
+const Format* wider(const Format* a, const Format* b) {
+  return contains(*a, *b) ? a : b;
+}
+
+// What autocast leaves to ATen's cells: it casts the operands of their products, not the states
+// between them, so that states begun in FP32 stay in it. oneDNN's kernel has all its operands cast.
+// Both directions of a layer cast x for themselves, and their gradients meet in x's own format.
+void cpu_formats(const Node& node, NodeFormats& formats) {
+  const bool lstm = is_lstm(node), projects = int_attribute(node, "proj_size", 0) > 0;
+  const size_t states = lstm ? 2 : 1;
+  const Format *low = formats.low, *h = low, *c = low;
+  if (!lstm || projects) {
+    const size_t kept = states;  // the last state: c of a projected LSTM, else h
+    const Format* state = wider(formats.stored[kept], low);
+    formats.operands[kept] = nullptr;
+    formats.gradients[kept] = formats.stored[kept];
+    formats.outputs[kept] = state;
+    (lstm ? c : h) = state;
+    if (!lstm) formats.outputs[0] = h;
+  }
+  if (bool_attribute(node, "bidirectional", false)) formats.gradients[0] = formats.stored[0];
+  // Saved: gates, [cell states], hidden states, [o tanh(c)], [masks, layer inputs].
+  size_t saved = states + 1;
+  formats.outputs[saved++] = low;
+  if (lstm) formats.outputs[saved++] = c;
+  formats.outputs[saved++] = h;
+  while (saved < formats.outputs.size()) formats.outputs[saved++] = low;
+  formats.parts = {low, h, c};
+}
+
 // Per cell: the input's projection of all steps, and one product per step with the hidden state.
 std::vector<ProductShape> forward_products(const Node& node, std::span<const TensorType> inputs) {
   const RecurrentLayout layout = recurrent_layout(node, inputs);
@@ -232,6 +262,7 @@ std::vector<OpDef> recurrent_ops() {
          .shows_sums = false,
          .differentiable_outputs = 1 + states,
          .products = forward_products,
+         .cpu_formats = cpu_formats,
          .integer_bytes = kMaskBytes},
         {.name = lstm ? "lstm_backward" : "gru_backward",
          .help = "backpropagation through time: gradients of all operands; operands those of the "
