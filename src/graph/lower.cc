@@ -341,7 +341,7 @@ class Lowering {
     const Format* target = own != nullptr ? nullptr : class_format(node, op, compute, autocast);
     Operands& used = operands_[node.id];
     const Format* first = target != nullptr ? target : followed(node, op, formats_inside(node));
-    NodeFormats formats{.low = first};
+    NodeFormats formats;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const Format* stored = stored_format(node.inputs[i]);
       const Format* cast_to = nullptr;
@@ -357,7 +357,11 @@ class Lowering {
       formats.outputs.push_back(
           k == 0 && own != nullptr ? own : extra_output_format(node, op, k, compute, first));
     }
-    if (imitates_cpu(op)) op.cpu_formats(node, formats);
+    if (imitates_cpu(op)) {
+      const Format* low = class_format(node, find_op("linear"), compute, autocast);
+      formats.low = low != nullptr ? low : first;
+      op.cpu_formats(node, formats);
+    }
     used.format = formats.gradients;
     used.parts = formats.parts;
     std::vector<int> inputs;

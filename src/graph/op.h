@@ -71,7 +71,7 @@ struct ProductShape {
 // The formats of a node's operands, outputs and parts in a lane. `stored`: operands as they are;
 // `operands`: what each is cast to, or null; `gradients`: of the operands.
 struct NodeFormats {
-  const Format* low = nullptr;  // what the node's class casts to, or what it follows
+  const Format* low = nullptr;  // what linear's class would cast to here, or what it follows
   std::vector<const Format*> stored = {}, operands = {}, gradients = {}, outputs = {}, parts = {};
 };
 

@@ -162,29 +162,33 @@ const Format* wider(const Format* a, const Format* b) {
   return contains(*a, *b) ? a : b;
 }
 
-// What autocast leaves to ATen's cells: it casts the operands of their products, not the states
-// between them, so that states begun in FP32 stay in it. oneDNN's kernel has all its operands cast.
-// Both directions of a layer cast x for themselves, and their gradients meet in x's own format.
+// oneDNN's kernel is an op of autocast's lists and has all operands cast. ATen's cells are not, but
+// the products inside are: autocast casts what those read, not the states between them, so that
+// states begun in FP32 stay in it. Both directions of a layer cast x for themselves, and their
+// gradients meet in x's own format.
 void cpu_formats(const Node& node, NodeFormats& formats) {
   const bool lstm = is_lstm(node), projects = int_attribute(node, "proj_size", 0) > 0;
   const size_t states = lstm ? 2 : 1;
-  const Format *low = formats.low, *h = low, *c = low;
+  const Format* low = formats.gradients[0];
+  const Format *h = low, *c = low;
   if (!lstm || projects) {
+    low = h = c = formats.low;
+    formats.operands.assign(formats.operands.size(), low);
+    formats.gradients = formats.operands;
     const size_t kept = states;  // the last state: c of a projected LSTM, else h
-    const Format* state = wider(formats.stored[kept], low);
     formats.operands[kept] = nullptr;
     formats.gradients[kept] = formats.stored[kept];
-    formats.outputs[kept] = state;
-    (lstm ? c : h) = state;
-    if (!lstm) formats.outputs[0] = h;
+    (lstm ? c : h) = wider(formats.stored[kept], low);
   }
   if (bool_attribute(node, "bidirectional", false)) formats.gradients[0] = formats.stored[0];
-  // Saved: gates, [cell states], hidden states, [o tanh(c)], [masks, layer inputs].
-  size_t saved = states + 1;
-  formats.outputs[saved++] = low;
-  if (lstm) formats.outputs[saved++] = c;
-  formats.outputs[saved++] = h;
-  while (saved < formats.outputs.size()) formats.outputs[saved++] = low;
+  // y, h_n, [c_n]; saved: gates, [cell states], hidden states, [o tanh(c)], [masks, layer inputs].
+  std::vector<const Format*> outputs = {h, h};
+  if (lstm) outputs.push_back(c);
+  outputs.push_back(low);
+  if (lstm) outputs.push_back(c);
+  outputs.push_back(h);
+  outputs.resize(formats.outputs.size(), low);
+  formats.outputs = std::move(outputs);
   formats.parts = {low, h, c};
 }
 
