@@ -82,6 +82,9 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     this->product(false, x.data(), true, this->weight(cell, 0), e_.rows(), gates,
                   e_.layer_in(layer), x_gates.data());
     const bool own_biases = e_.has_bias && !adds_one_bias();
+    if (how_.elementary && e_.rounds_before_bias && layer == 0) {
+      this->round(x_gates, formats_.low);
+    }
     if (own_biases) add_rows(this->weight(cell, 2), e_.rows(), gates, x_gates.data());
     if (adds_one_bias()) add_rows(one_bias(cell).data(), e_.rows(), gates, x_gates.data());
     if (how_.elementary) this->round(x_gates, formats_.low);

@@ -22,6 +22,8 @@ struct RecurrentExtents {
   int64_t time, batch, in;
   int64_t hidden, state;  // of a cell's arithmetic (H), of its output (P): equal unless it projects
   double dropout;         // between layers; 0 where it drops nothing
+  // x is no contiguous (T,N,C): ATen's cells add the first layer's b_ih to a rounded product.
+  bool rounds_before_bias = false;
 
   int64_t cells() const { return layers * directions; }
   int64_t rows() const { return time * batch; }

@@ -57,9 +57,9 @@ class RuleContext:
     def tensor_is_float(self, name: str) -> bool:
         return self._normaliser.is_float(self.a[name])
 
-    def is_contiguous(self, name: str) -> bool:
-        """Whether the operand lay in memory as its shape says when PyTorch ran the program."""
-        return self._normaliser.is_contiguous(self.a[name])
+    def is_contiguous(self, name: str, dims: Sequence[int]) -> bool:
+        """Whether the operand, permuted, lay in memory as its shape says when PyTorch ran the program."""
+        return self._normaliser.layout(self.a[name]).permute(*dims).is_contiguous()
 
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""

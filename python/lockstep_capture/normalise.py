@@ -26,11 +26,11 @@ _DTYPES = {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int3
 
 
 class TypeRecorder(Observer):
-    """Shape and dtype of every value; of several outputs a list. Also which tensors are not contiguous."""
+    """Shape and dtype of every value; of several outputs a list. Also strides: tensors without content."""
 
     def __init__(self) -> None:
         self.types: dict[str, Any] = {}
-        self.strided: set[str] = set()
+        self.layouts: dict[str, torch.Tensor] = {}
 
     def root(self, name: str, value: torch.Tensor) -> None:
         self._record(name, value)
@@ -40,8 +40,8 @@ class TypeRecorder(Observer):
 
     def _record(self, name: str, value: Any) -> None:
         self.types[name] = _type_of(value)
-        if isinstance(value, torch.Tensor) and not value.is_contiguous():
-            self.strided.add(name)
+        if isinstance(value, torch.Tensor):
+            self.layouts[name] = torch.empty_strided(value.shape, value.stride(), device="meta")
 
     def is_float(self) -> dict[str, bool]:
         first = {name: kind[0] if isinstance(kind, list) and kind else kind for name, kind in self.types.items()}
@@ -87,7 +87,7 @@ class Normaliser:
 
     def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
                  model: torch.nn.Module, paths: Sequence[str]):
-        self._program, self._versions, self._types, self._strided = program, versions, types.types, types.strided
+        self._program, self._versions, self._types, self._layouts = program, versions, types.types, types.layouts
         self._snapshots, self._paths = snapshots.values, paths
         self._model, self._names = model, Names(model)
         self._env: dict[str, Any] = {}
@@ -161,8 +161,8 @@ class Normaliser:
     def is_float(self, ref: Ref) -> bool:
         return self._is_float_type(self._types[value_name(ref.name)])
 
-    def is_contiguous(self, ref: Ref) -> bool:
-        return value_name(ref.name) not in self._strided
+    def layout(self, ref: Ref) -> torch.Tensor:
+        return self._layouts[value_name(ref.name)]
 
     def constant_number(self, ref: Ref) -> float | None:
         found = self._snapshots.get(ref.name)

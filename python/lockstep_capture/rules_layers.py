@@ -19,7 +19,7 @@ def linear(c: RuleContext) -> Value:
     """ATen adds the bias inside the product, before its only rounding, to a matrix and to any contiguous x."""
     x, weight = c.value("input"), c.value("weight")
     bias = [c.value("bias")] if c.has("bias") else []
-    apart = bool(bias) and x.rank > 2 and not c.is_contiguous("input")
+    apart = bool(bias) and x.rank > 2 and not c.is_contiguous("input", range(x.rank))
     attrs = {"rounds_before_bias": True} if apart else {}
     return c.node("linear", [x, weight, *bias], c.out_shape(), attrs).value()
 
@@ -310,6 +310,8 @@ def recurrent(c: RuleContext) -> Any:
     batch_first, bias = bool(c.a["batch_first"]), bool(c.a["has_biases"])
     attrs: dict[str, Any] = {"layers": layers, "bidirectional": directions == 2, "batch_first": batch_first,
                              "has_bias": bias}
+    if bias and not c.is_contiguous("input", (1, 0, 2) if batch_first else (0, 1, 2)):
+        attrs["rounds_before_bias"] = True  # as in linear, where a cell's products are ATen's
     site = random_site(c.call)
     time, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
     width, cells = directions * state, layers * directions

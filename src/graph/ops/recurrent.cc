@@ -81,6 +81,7 @@ RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> i
   layout.projects = projection > 0;
   const double dropout = active_dropout(node, "dropout");
   layout.dropout = layout.layers > 1 ? dropout : 0;
+  layout.rounds_before_bias = bool_attribute(node, "rounds_before_bias", false);
   require(inputs.size() >= layout.operands(), node,
           "has " + std::to_string(inputs.size()) + " operands, must have " +
               std::to_string(layout.operands()) + " (x, h0" + (layout.is_lstm ? ", c0" : "") +
@@ -227,7 +228,8 @@ std::vector<ProductShape> backward_products(const Node& node, std::span<const Te
 
 std::vector<OpDef> recurrent_ops() {
   const std::vector<std::string_view> attributes = {
-      "layers", "bidirectional", "batch_first", "dropout", "has_bias", "training", "proj_size"};
+      "layers", "bidirectional", "batch_first", "dropout", "has_bias", "training", "proj_size",
+      "rounds_before_bias"};
   std::vector<std::string_view> backward_attributes = attributes;
   backward_attributes.insert(backward_attributes.end(), {"has_dy", "has_dh", "has_dc"});
   constexpr int kAccumulatorFormat = -2, kMaxCells = 32, kMaxSaved = 9, kMaskBytes = 1;
