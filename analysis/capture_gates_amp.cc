@@ -109,7 +109,9 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
   if (gate.status == GateStatus::kPass) {
     const bool fp32_would_pass =
         found.captured / n <= bound && std::ranges::all_of(found.cosines, [](const auto& entry) {
-          return entry.second.theirs / static_cast<double>(entry.second.count) <= kCosineFloor;
+          const Cosines& c = entry.second;
+          const auto count = static_cast<double>(c.count);
+          return c.theirs / count <= std::max(kCosineFloor, c.chaos / count);
         });
     if (fp32_would_pass) gate.figure += "; FP32 in its place would pass, too";
     return gate;

@@ -76,10 +76,10 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     a_.math.kernels->add(y.data(), x, y.data(), static_cast<int64_t>(y.size()));
   }
 
-  // dw = op over all time steps of a direction. `sums(first row, rows, out)` gives that of some
-  // rows; an elementary cell rounds each step's and adds them up, rounded, from the last one back.
+  // dw over all time steps of a direction. `sums(first row, rows, out)` gives that of some rows; an
+  // elementary cell rounds each step's and adds them up, rounded to `total`, from the last one back.
   template <typename Sums>
-  void sum_over_steps(int64_t d, int64_t count, T* dw, Sums sums) {
+  void sum_over_steps(int64_t d, int64_t count, T* dw, const Format* total, Sums sums) {
     if (!how_.elementary) return sums(0, e_.rows(), dw);
     std::vector<T> part(static_cast<size_t>(count));
     for (int64_t s = e_.time - 1; s >= 0; --s) {
@@ -88,7 +88,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       this->round_(first ? dw : part.data(), count, formats_.low);
       if (first) continue;
       a_.math.kernels->add(dw, part.data(), dw, count);
-      this->round_(dw, count, formats_.low);
+      this->round_(dw, count, total);
     }
   }
 
@@ -157,19 +157,21 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     std::vector<T> storage;
     const T* factor = this->low(h_before.data(), rows * p, storage);
     this->product(true, dx_gates.data(), false, x.data(), gates, in, rows, gradient(cell, 0));
-    sum_over_steps(d, gates * p, gradient(cell, 1), [&](int64_t first, int64_t count, T* out) {
+    sum_over_steps(d, gates * p, gradient(cell, 1), formats_.low, [&](int64_t first, int64_t count, T* out) {
       this->product(true, dh_gates + first * gates, false, factor + first * p, gates, p, count,
                     out);
     });
     if (e_.has_bias) {
       column_sums(dx_gates.data(), rows, gradient(cell, 2));
-      sum_over_steps(d, gates, gradient(cell, 3), [&](int64_t first, int64_t count, T* out) {
+      sum_over_steps(d, gates, gradient(cell, 3), formats_.low, [&](int64_t first, int64_t count, T* out) {
         column_sums(dh_gates + first * gates, count, out);
       });
     }
     if (e_.projects) {
       const T* wide = a_.unprojected + cell * e_.time * cell_size;
-      sum_over_steps(d, p * e_.hidden, gradient(cell, e_.projection()),
+      // ATen multiplies by the transposed view of w_hr, whose cast autocast does not keep: every
+      // step has one of its own, and their gradients meet in FP32.
+      sum_over_steps(d, p * e_.hidden, gradient(cell, e_.projection()), /*total=*/nullptr,
                      [&](int64_t first, int64_t count, T* out) {
                        this->product(true, dh_steps.data() + first * p, false,
                                      wide + first * e_.hidden, p, e_.hidden, count, out);

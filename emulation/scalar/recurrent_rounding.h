@@ -27,7 +27,7 @@ struct CellRounding {
   std::string_view name, source;
   // Every operation between the products is an op of its own and rounds its result, as do the
   // products, their biases included; a step's gradients of w_hh, b_hh and w_hr are rounded and
-  // added up, rounded, from the last step to the first.
+  // added up from the last step to the first, those of w_hh and b_hh in rounded sums.
   bool elementary;
   bool one_bias;         // an LSTM's two biases are added first and the sum is rounded
   bool saved_gates;      // the backward pass reads rounded gates

@@ -180,6 +180,11 @@ void cpu_formats(const Node& node, NodeFormats& formats) {
     formats.operands[kept] = nullptr;
     formats.gradients[kept] = formats.stored[kept];
     (lstm ? c : h) = wider(formats.stored[kept], low);
+    const size_t per_cell = (bool_attribute(node, "has_bias", true) ? 4 : 2) + (projects ? 1 : 0);
+    for (size_t w_hr = states + per_cell; projects && w_hr < formats.stored.size();
+         w_hr += per_cell) {
+      formats.gradients[w_hr] = formats.stored[w_hr];
+    }
   }
   if (bool_attribute(node, "bidirectional", false)) formats.gradients[0] = formats.stored[0];
   // y, h_n, [c_n]; saved: gates, [cell states], hidden states, [o tanh(c)], [masks, layer inputs].
