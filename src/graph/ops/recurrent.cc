@@ -4,10 +4,11 @@
 // go through the gemm accumulator. In a lane of low precision the model is that of a fused cell:
 // from the sums to the new states the arithmetic is the container's (FP32), and h and c are rounded
 // to the op's format at every step, as are the gates' gradients and the states' gradients on the
-// way back; an LSTM's two biases are first rounded to one (so does oneDNN, PyTorch's CPU path; what
-// cuDNN does is not published); with proj_size, o tanh(c) is rounded before and h after the product
+// way back; an LSTM's two biases are first rounded to one (so does oneDNN; what cuDNN
+// does is not published); with proj_size, o tanh(c) is rounded before and h after the product
 // with W_hr. Gates saved for the backward pass keep the reduce accumulator's format. No accumulator
-// site: the sums lie behind the cell's arithmetic and are not measured.
+// site: the sums lie behind the cell's arithmetic and are not measured. Where a policy has
+// [recurrent] cells = "torch_cpu" another row of emulation/scalar/recurrent_rounding.h holds.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 
