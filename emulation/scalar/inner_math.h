@@ -36,11 +36,13 @@ struct InnerMath {
 
   // Rounds x in place. `part` numbers the op's roundings, 1, 2, ...: under stochastic rounding each
   // has bits of its own.
-  void round(T* x, int64_t count, uint64_t part) const {
-    if (is_own_format(rounding.format)) return;
+  void round(T* x, int64_t count, uint64_t part) const { round(x, count, part, rounding.format); }
+  void round(T* x, int64_t count, uint64_t part, const Format* format) const {
+    if (is_own_format(format)) return;
     constexpr int kStepBits = 40;  // runs are shorter than 2^40 steps, ops have fewer than 2^24
                                    // parts
     QuantizeSpec spec = rounding;
+    spec.format = format;
     spec.key.step += part << kStepBits;
     kernels->quantize(x, x, count, spec, nullptr);
   }

@@ -2,15 +2,16 @@
 // and rounding comes when.
 //
 // The input products of all time steps are one product; the recurrent product is one per step. h
-// and c are rounded at every step, as are the gates' gradients and the states' gradients on the way
-// back; a projected h (LSTM with proj_size) is the rounded product of W_hr with the rounded
-// o tanh(c). In low precision an LSTM's two biases are added first and the sum is rounded.
+// and c are rounded at every step, as are the gates' gradients on the way back; a projected h (LSTM
+// with proj_size) is the rounded product of W_hr with the rounded o tanh(c). What else is rounded
+// is told by a row of recurrent_rounding.h.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "emulation/scalar/inner_math.h"
+#include "emulation/scalar/recurrent_rounding.h"
 
 namespace lockstep {
 
@@ -21,6 +22,8 @@ struct RecurrentExtents {
   int64_t time, batch, in;
   int64_t hidden, state;  // of a cell's arithmetic (H), of its output (P): equal unless it projects
   double dropout;         // between layers; 0 where it drops nothing
+  // x is no contiguous (T,N,C): ATen's cells add the first layer's b_ih to a rounded product.
+  bool separate_bias = false;
 
   int64_t cells() const { return layers * directions; }
   int64_t rows() const { return time * batch; }
@@ -38,7 +41,9 @@ struct RecurrentExtents {
 template <typename T>
 struct RecurrentForward {
   RecurrentExtents extents;
-  InnerMath<T> math;
+  InnerMath<T> math;  // rounding: as formats.h
+  RecurrentCells cells = RecurrentCells::kFused;
+  CellFormats formats = {};  // null: as math.rounding
   const T *x = nullptr, *h0 = nullptr, *c0 = nullptr;
   std::vector<const T*> weights;
   const int32_t* masks = nullptr;
@@ -53,7 +58,9 @@ void recurrent_forward(const RecurrentForward<T>& args);
 template <typename T>
 struct RecurrentBackward {
   RecurrentExtents extents;
-  InnerMath<T> math;
+  InnerMath<T> math;  // rounding: as formats.h
+  RecurrentCells cells = RecurrentCells::kFused;
+  CellFormats formats = {};  // null: as math.rounding
   const T *x = nullptr, *h0 = nullptr, *c0 = nullptr;
   std::vector<const T*> weights;
   const int32_t* masks = nullptr;

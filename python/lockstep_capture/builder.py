@@ -64,9 +64,9 @@ class RuleContext:
         """Is the tensor a part of the network, not a constant or something of the batch?"""
         return self._normaliser.is_computed(self.a[name])
 
-    def is_scattered(self, name: str) -> bool:
-        """Do the operand's elements lie in another order than row by row (transposed)? Casts keep that order."""
-        return self._normaliser.is_scattered(self.a[name])
+    def is_scattered(self, name: str, dims: Sequence[int]) -> bool:
+        """Do the operand's elements, permuted, lie in another order than row by row? Casts keep the order."""
+        return not self._normaliser.layout(self.a[name]).permute(*dims).is_contiguous()
 
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""

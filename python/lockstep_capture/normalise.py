@@ -28,20 +28,23 @@ _DTYPES = {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int3
 class TypeRecorder(Observer):
     """Shape and dtype of every value; of several outputs a list.
 
-    scattered: values whose elements do not lie in row-major order, and would not after a cast either.
+    layouts: tensors without content, in the order in which a value's elements lie, and would lie after a cast.
     """
 
     def __init__(self) -> None:
         self.types: dict[str, Any] = {}
-        self.scattered: set[str] = set()
+        self.layouts: dict[str, torch.Tensor] = {}
 
     def root(self, name: str, value: torch.Tensor) -> None:
-        self.types[name] = _type_of(value)
+        self._record(name, value)
 
     def after(self, call: Call, result: Any) -> None:
-        self.types[call.name] = _type_of(result)
-        if isinstance(result, torch.Tensor) and not torch.empty_like(result).is_contiguous():
-            self.scattered.add(call.name)
+        self._record(call.name, result)
+
+    def _record(self, name: str, value: Any) -> None:
+        self.types[name] = _type_of(value)
+        if isinstance(value, torch.Tensor):
+            self.layouts[name] = torch.empty_like(value, device="meta")
 
     def is_float(self) -> dict[str, bool]:
         first = {name: kind[0] if isinstance(kind, list) and kind else kind for name, kind in self.types.items()}
@@ -87,8 +90,7 @@ class Normaliser:
 
     def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
                  model: torch.nn.Module, paths: Sequence[str]):
-        self._program, self._versions, self._types = program, versions, types.types
-        self._scattered = types.scattered
+        self._program, self._versions, self._types, self._layouts = program, versions, types.types, types.layouts
         self._snapshots, self._paths = snapshots.values, paths
         self._model, self._names = model, Names(model)
         self._env: dict[str, Any] = {}
@@ -168,8 +170,8 @@ class Normaliser:
     def is_computed(self, ref: Ref) -> bool:
         return self._versions.kind[ref.name] == GRAPH
 
-    def is_scattered(self, ref: Ref) -> bool:
-        return value_name(ref.name) in self._scattered
+    def layout(self, ref: Ref) -> torch.Tensor:
+        return self._layouts[value_name(ref.name)]
 
     def constant_number(self, ref: Ref) -> float | None:
         found = self._snapshots.get(ref.name)

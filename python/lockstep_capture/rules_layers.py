@@ -19,7 +19,7 @@ def linear(c: RuleContext) -> Value:
     """at::linear: one addmm of matrices and of what lies row by row, else matmul, rounded, and then the bias."""
     x = c.value("input")
     operands = [x, c.value("weight")] + ([c.value("bias")] if c.has("bias") else [])
-    separate = len(operands) == 3 and x.rank != 2 and c.is_scattered("input")
+    separate = len(operands) == 3 and x.rank != 2 and c.is_scattered("input", range(x.rank))
     return c.node("linear", operands, c.out_shape(), {"separate_bias": True} if separate else {}).value()
 
 
@@ -311,6 +311,8 @@ def recurrent(c: RuleContext) -> Any:
     batch_first, bias = bool(c.a["batch_first"]), bool(c.a["has_biases"])
     attrs: dict[str, Any] = {"layers": layers, "bidirectional": directions == 2, "batch_first": batch_first,
                              "has_bias": bias}
+    if bias and c.is_scattered("input", (1, 0, 2) if batch_first else (0, 1, 2)):
+        attrs["separate_bias"] = True  # as in linear, where a cell's products are ATen's
     site = random_site(c.call)
     time, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
     width, cells = directions * state, layers * directions

@@ -24,10 +24,11 @@ const Format* wider(const Format* a, const Format* b) {
 
 // What a forward node's operands became, for its backward partners.
 struct Operands {
-  std::vector<int> value;             // program value the op reads
-  std::vector<const Format*> format;  // of the gradient: what the op's class made of the operand
-  std::vector<const Format*> seen;    // the format the op computes with, wider than the value's
+  std::vector<int> value = {};        // program value the op reads
+  std::vector<const Format*> format = {};  // of the gradient: what the op's class made of the operand
+  std::vector<const Format*> seen = {};    // the format the op computes with, wider than the value's
                                       // where widening needed no cast
+  std::vector<const Format*> parts = {};   // OpCall::part_formats
 };
 
 bool is_one_of(const std::vector<std::string>& ops, const std::string& op) {
@@ -224,9 +225,9 @@ class Lowering {
 
   // --- the op instruction ---
   // `formats`: of every output before rules. `compute`: the forward node's compute rule, or null.
-  // `seen`: formats the op computes with, by input.
-  void add_op(const Node& node, const OpDef& op, std::vector<int> inputs,
-              const std::vector<const Format*>& seen, const std::vector<const Format*>& formats,
+  // `used`: of its seen and parts alone.
+  void add_op(const Node& node, const OpDef& op, std::vector<int> inputs, const Operands& used,
+              const std::vector<const Format*>& formats,
               const Format* compute, const std::string& forward_op) {
     std::vector<ValueRounding> roundings;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
@@ -242,13 +243,14 @@ class Lowering {
       roundings.push_back(std::move(rounding));
     }
     Instruction& run = builder_.add_op(node, std::move(inputs), std::move(roundings));
+    run.part_formats = used.parts;
     const Format* sums = sum_format(node, op, compute);
     run.gemm_accumulator = wide_enough(policy_.gemm_accumulator, sums);
     run.reduce_accumulator = wide_enough(policy_.reduce_accumulator, sums);
     if (!op.has_gemm_accumulator) return;
     const Accumulator* by_rule = rules_.accumulator(node, forward_op);
     if (by_rule != nullptr) run.gemm_accumulator = by_rule;
-    set_unit(node, op, run, seen, by_rule != nullptr);
+    set_unit(node, op, run, used.seen, by_rule != nullptr);
     if (!contains(*run.gemm_accumulator->format, *container_)) {
       run.accumulator_site = sites_.find(node.id, Point::kAccumulator, 0);
     }
@@ -340,32 +342,45 @@ class Lowering {
     const Format* target = own != nullptr ? nullptr : class_format(node, op, compute, autocast);
     Operands& used = operands_[node.id];
     const Format* first = target != nullptr ? target : followed(node, op, formats_inside(node));
-    std::vector<int> inputs;
+    NodeFormats formats;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const int value = builder_.stored(node.inputs[i]);
+      const Format* stored = stored_format(node.inputs[i]);
       const Format* cast_to = nullptr;
       if (!is_state(node, op, i)) {
         cast_to = target != nullptr ? target : border_format(node, node.inputs[i]);
         if (cast_to == nullptr && own == nullptr) cast_to = category_cast(node, op, i, first);
       }
-      used.format.push_back(cast_to != nullptr && builder_.format_of(value) != nullptr
-                                ? cast_to
-                                : builder_.format_of(value));
-      const Operand operand = read_operand(node, i, value, value, cast_to,
+      formats.stored.push_back(stored);
+      formats.operands.push_back(cast_to);
+      formats.gradients.push_back(cast_to != nullptr && stored != nullptr ? cast_to : stored);
+    }
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      formats.outputs.push_back(
+          k == 0 && own != nullptr ? own : extra_output_format(node, op, k, compute, first));
+    }
+    if (imitates_cpu(op)) {
+      const Format* low = class_format(node, find_op("linear"), compute, autocast);
+      formats.low = low != nullptr ? low : first;
+      op.cpu_formats(node, formats);
+    }
+    used.format = formats.gradients;
+    used.parts = formats.parts;
+    std::vector<int> inputs;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const int value = builder_.stored(node.inputs[i]);
+      const Operand operand = read_operand(node, i, value, value, formats.operands[i],
                                            is_factor(node, op, i) && compute == nullptr);
       inputs.push_back(operand.value);
       used.value.push_back(operand.unscaled >= 0 ? operand.unscaled : operand.value);
       used.seen.push_back(seen_inside(node, op, i, operand));
     }
-    std::vector<const Format*> formats;
-    for (size_t k = 0; k < node.outputs.size(); ++k) {
-      formats.push_back(
-          k == 0 && own != nullptr ? own : extra_output_format(node, op, k, compute, first));
-    }
     if (!autocast) check_region(node, op, used);
     compute_[node.id] = compute;
     scale_of_[node.id] = rules_.loss_scale(node);
-    add_op(node, op, std::move(inputs), used.seen, formats, compute, node.op);
+    add_op(node, op, std::move(inputs), used, formats.outputs, compute, node.op);
+  }
+  bool imitates_cpu(const OpDef& op) const {
+    return op.cpu_formats != nullptr && policy_.recurrent_cells == RecurrentCells::kTorchCpu;
   }
 
   // Without autocast torch has no sum of products of two formats.
@@ -509,7 +524,8 @@ class Lowering {
       const Format* own = gradient_format(node, k, forward, used);
       formats.push_back(own != nullptr ? own : extra_output_format(node, op, k, compute, first));
     }
-    add_op(node, op, std::move(inputs), seen, formats, compute, forward.op);
+    add_op(node, op, std::move(inputs), {.seen = seen, .parts = used.parts}, formats, compute,
+           forward.op);
     keep_scale(node, scale);
   }
 

@@ -63,6 +63,7 @@ struct Instruction {
   // kOp with sums of products: the formats in which the accumulator reads the inputs, by index;
   // null for what is no factor.
   std::vector<const Format*> factor_formats = {};
+  std::vector<const Format*> part_formats = {};  // kOp: see OpCall
   float factor = 1;  // kCast: a power of two that multiplies before the rounding
   // kCast: one of Program::scaled_casts, or -1. An op that reads such values has their scales
   // divided out of its sums of products.

@@ -53,6 +53,8 @@ struct OpCall {
   // For what an op rounds between its own parts (a hidden state from one time step to the next):
   // the rounding of output 0. Without a format: the container's own, nothing to round.
   QuantizeSpec inner = {};
+  // What an op that imitates PyTorch's CPU rounds to inside, see OpDef::cpu_formats; else empty.
+  std::span<const Format* const> part_formats = {};
   // What dropout multiplies kept elements by is rounded to inner's format, too.
   bool rounds_dropout_scale = false;
   const FlashKernel* flash_kernel = &flash_kernels().front();  // of sdpa with model "flash"
@@ -66,6 +68,13 @@ struct OpCall {
 struct ProductShape {
   int64_t count = 1, m = 0, n = 0, k = 0;
   int64_t in_channels = 0, out_channels = 0;
+};
+
+// The formats of a node's operands, outputs and parts in a lane. `stored`: operands as they are;
+// `operands`: what each is cast to, or null; `gradients`: of the operands.
+struct NodeFormats {
+  const Format* low = nullptr;  // what linear's class would cast to here, or what it follows
+  std::vector<const Format*> stored = {}, operands = {}, gradients = {}, outputs = {}, parts = {};
 };
 
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
@@ -121,6 +130,9 @@ struct OpDef {
   // True: whatever the operands are stored in, the op computes in FP32 up to its outputs, products
   // included (attention that widens FP16 and BF16 first). Null: no node of it does.
   bool (*computes_wide)(const Node& node) = nullptr;
+  // Where PyTorch's CPU build casts and rounds otherwise than the row says, and the policy asks for
+  // that ([recurrent] cells): changes the formats in place. Backward nodes get the same parts.
+  void (*cpu_formats)(const Node& node, NodeFormats& formats) = nullptr;
   // Bytes of an element of its integer outputs where frameworks keep them: masks 1, indices 8.
   int integer_bytes = 4;
   // A training loss. What feeds one is the model, all other forward ops are the loss: a policy's

@@ -15,6 +15,7 @@
 #include "emulation/flash_kernel.h"
 #include "emulation/optimizer.h"
 #include "emulation/rounding.h"
+#include "emulation/scalar/recurrent_rounding.h"
 #include "src/graph/factor_scaling.h"
 #include "src/graph/loss_scale.h"
 #include "src/graph/op.h"
@@ -112,6 +113,9 @@ struct Policy {
 
   // [attention]: what fused attention (sdpa's model "flash") rounds inside.
   const FlashKernel* flash_kernel = &flash_kernels().front();
+
+  // [recurrent]: whose lstm and gru the lane imitates.
+  RecurrentCells recurrent_cells = RecurrentCells::kFused;
 
   // [scaling]: factors of some ops are rounded to narrow formats after multiplication by a scale.
   FactorScaling scaling;

@@ -64,6 +64,7 @@ class PolicyReader {
     if (auto t = root.table("gemm")) read_gemm(*t);
     if (auto t = root.table("dropout")) read_dropout(*t);
     if (auto t = root.table("attention")) read_attention(*t);
+    if (auto t = root.table("recurrent")) read_recurrent(*t);
     if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t);
     if (auto t = root.table("optimizer")) read_optimizer(*t);
@@ -388,6 +389,17 @@ class PolicyReader {
   void read_attention(TomlTable& table) {
     read_name(table, "flash", find_flash_kernel,
               [&](const FlashKernel& kernel) { policy_.flash_kernel = &kernel; });
+    table.finish();
+  }
+
+  void read_recurrent(TomlTable& table) {
+    const auto find_cells = [](const std::string& name) {
+      if (name == "fused") return RecurrentCells::kFused;
+      if (name == "torch_cpu") return RecurrentCells::kTorchCpu;
+      throw InputError("'" + name + "': must be fused or torch_cpu");
+    };
+    read_name(table, "cells", find_cells,
+              [&](RecurrentCells found) { policy_.recurrent_cells = found; });
     table.finish();
   }
 

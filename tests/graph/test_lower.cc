@@ -326,6 +326,42 @@ TEST_CASE("sdpa: the math model widens before its products, the others do not") 
   }
 }
 
+TEST_CASE("recurrent: PyTorch's CPU keeps a GRU's state in FP32 and an LSTM's in BF16") {
+  const auto lowered = [](const std::string& op, bool both_ways, const char* policy) {
+    GraphBuilder b(op);
+    const int64_t gates = op == "lstm" ? 4 : 3, cells = both_ways ? 2 : 1;
+    std::vector<Value> operands = {b.input("x", {{5, 2, 3}})};
+    operands[0] = b.op("mul", {operands[0], b.parameter("scale", {5, 2, 3})}, {}, "scale");
+    for (int64_t i = 0; i < gates - 2; ++i) {
+      operands.push_back(b.input("state" + std::to_string(i), {{cells, 2, 4}}));
+    }
+    for (int64_t i = 0; i < cells; ++i) {
+      const std::string name = std::to_string(i);
+      operands.push_back(b.parameter("w_ih" + name, {gates * 4, 3}));
+      operands.push_back(b.parameter("w_hh" + name, {gates * 4, 4}));
+    }
+    const Value y = b.op(
+        op, operands, {{"has_bias", false}, {"batch_first", false}, {"bidirectional", both_ways}},
+        "rnn");
+    b.set_loss(b.op("mse_loss", {y, b.input("target", {{5, 2, 4 * cells}})}, {}, "loss"));
+    return lower_net(b.finish(), find_policy(policy));
+  };
+  const Lowered gru = lowered("gru", false, "torch-autocast-bf16-cpu");
+  CHECK(gru.reads(gru.op("rnn", "gru")) == "bf16 fp32 bf16 bf16");
+  CHECK(gru.writes(gru.op("rnn", "gru")) == "fp32 fp32 bf16 fp32");  // y, h_n, gates, h
+  CHECK(gru.writes(gru.op("rnn", "gru_backward")) == "bf16 fp32 bf16 bf16");
+  const Lowered lstm = lowered("lstm", false, "torch-autocast-bf16-cpu");
+  CHECK(lstm.reads(lstm.op("rnn", "lstm")) == "bf16 bf16 bf16 bf16 bf16");
+  CHECK(lstm.writes(lstm.op("rnn", "lstm")) == "bf16 bf16 bf16 bf16 bf16 bf16");
+  // Each direction casts x for itself: the gradients meet in x's own format.
+  const Lowered both = lowered("lstm", true, "torch-autocast-bf16-cpu");
+  CHECK(both.writes(both.op("rnn", "lstm_backward")).starts_with("fp32 bf16 bf16 bf16"));
+  const Lowered cuda = lowered("gru", false, "torch-autocast-bf16");
+  CHECK(cuda.reads(cuda.op("rnn", "gru")) == "bf16 bf16 bf16 bf16");
+  CHECK(cuda.writes(cuda.op("rnn", "gru")) == "bf16 bf16 fp32 bf16");
+  CHECK(cuda.op("rnn", "gru").part_formats.empty());
+}
+
 // y = linear(x); loss(softmax(y) * linear2(y)): y is read in FP16 by one op and in FP32 by another.
 TEST_CASE("gradient joins: parts of different formats meet in the value's own") {
   GraphBuilder b("join");

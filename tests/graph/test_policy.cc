@@ -433,6 +433,17 @@ TEST_CASE("[attention]: whole rows, but for PyTorch's CPU autocast") {
         std::string::npos);
 }
 
+TEST_CASE("[recurrent]: cells are fused, but for PyTorch's CPU autocast") {
+  CHECK(parse_policy("", "mine.toml").recurrent_cells == RecurrentCells::kFused);
+  CHECK(parse_policy("[recurrent]\ncells = 'torch_cpu'", "mine.toml").recurrent_cells ==
+        RecurrentCells::kTorchCpu);
+  CHECK(find_policy("torch-autocast-bf16-cpu").recurrent_cells == RecurrentCells::kTorchCpu);
+  CHECK(find_policy("torch-autocast-fp16-cpu").recurrent_cells == RecurrentCells::kTorchCpu);
+  CHECK(find_policy("torch-autocast-bf16").recurrent_cells == RecurrentCells::kFused);
+  CHECK(problems_of("[recurrent]\ncells = 'cudnn'").find("must be fused or torch_cpu") !=
+        std::string::npos);
+}
+
 TEST_CASE("[all_reduce]: DistributedDataParallel's by default, each key for itself") {
   const AllReduce torch = parse_policy("", "mine.toml").all_reduce;
   CHECK(torch.format == nullptr);

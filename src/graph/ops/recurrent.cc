@@ -4,10 +4,11 @@
 // go through the gemm accumulator. In a lane of low precision the model is that of a fused cell:
 // from the sums to the new states the arithmetic is the container's (FP32), and h and c are rounded
 // to the op's format at every step, as are the gates' gradients and the states' gradients on the
-// way back; an LSTM's two biases are first rounded to one (so does oneDNN, PyTorch's CPU path; what
-// cuDNN does is not published); with proj_size, o tanh(c) is rounded before and h after the product
+// way back; an LSTM's two biases are first rounded to one (so does oneDNN; what cuDNN
+// does is not published); with proj_size, o tanh(c) is rounded before and h after the product
 // with W_hr. Gates saved for the backward pass keep the reduce accumulator's format. No accumulator
-// site: the sums lie behind the cell's arithmetic and are not measured.
+// site: the sums lie behind the cell's arithmetic and are not measured. Where a policy has
+// [recurrent] cells = "torch_cpu" another row of emulation/scalar/recurrent_rounding.h holds.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 
@@ -81,6 +82,7 @@ RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> i
   layout.projects = projection > 0;
   const double dropout = active_dropout(node, "dropout");
   layout.dropout = layout.layers > 1 ? dropout : 0;
+  layout.separate_bias = bool_attribute(node, "separate_bias", false);
   require(inputs.size() >= layout.operands(), node,
           "has " + std::to_string(inputs.size()) + " operands, must have " +
               std::to_string(layout.operands()) + " (x, h0" + (layout.is_lstm ? ", c0" : "") +
@@ -158,6 +160,45 @@ bool is_recurrent_factor(const Node& node, size_t operand) {
 
 namespace {
 
+const Format* wider(const Format* a, const Format* b) {
+  return contains(*a, *b) ? a : b;
+}
+
+// oneDNN's kernel is an op of autocast's lists and has all operands cast. ATen's cells are not, but
+// the products inside are: autocast casts what those read, not the states between them, so that
+// states begun in FP32 stay in it. Both directions of a layer cast x for themselves, and their
+// gradients meet in x's own format.
+void cpu_formats(const Node& node, NodeFormats& formats) {
+  const bool lstm = is_lstm(node), projects = int_attribute(node, "proj_size", 0) > 0;
+  const size_t states = lstm ? 2 : 1;
+  const Format* low = formats.gradients[0];
+  const Format *h = low, *c = low;
+  if (!lstm || projects) {
+    low = h = c = formats.low;
+    formats.operands.assign(formats.operands.size(), low);
+    formats.gradients = formats.operands;
+    const size_t kept = states;  // the last state: c of a projected LSTM, else h
+    formats.operands[kept] = nullptr;
+    formats.gradients[kept] = formats.stored[kept];
+    (lstm ? c : h) = wider(formats.stored[kept], low);
+    const size_t per_cell = (bool_attribute(node, "has_bias", true) ? 4 : 2) + (projects ? 1 : 0);
+    for (size_t w_hr = states + per_cell; projects && w_hr < formats.stored.size();
+         w_hr += per_cell) {
+      formats.gradients[w_hr] = formats.stored[w_hr];
+    }
+  }
+  if (bool_attribute(node, "bidirectional", false)) formats.gradients[0] = formats.stored[0];
+  // y, h_n, [c_n]; saved: gates, [cell states], hidden states, [o tanh(c)], [masks, layer inputs].
+  std::vector<const Format*> outputs = {h, h};
+  if (lstm) outputs.push_back(c);
+  outputs.push_back(low);
+  if (lstm) outputs.push_back(c);
+  outputs.push_back(h);
+  outputs.resize(formats.outputs.size(), low);
+  formats.outputs = std::move(outputs);
+  formats.parts = {low, h, c};
+}
+
 // Per cell: the input's projection of all steps, and one product per step with the hidden state.
 std::vector<ProductShape> forward_products(const Node& node, std::span<const TensorType> inputs) {
   const RecurrentLayout layout = recurrent_layout(node, inputs);
@@ -193,7 +234,8 @@ std::vector<ProductShape> backward_products(const Node& node, std::span<const Te
 
 std::vector<OpDef> recurrent_ops() {
   const std::vector<std::string_view> attributes = {
-      "layers", "bidirectional", "batch_first", "dropout", "has_bias", "training", "proj_size"};
+      "layers", "bidirectional", "batch_first", "dropout", "has_bias", "training", "proj_size",
+      "separate_bias"};
   std::vector<std::string_view> backward_attributes = attributes;
   backward_attributes.insert(backward_attributes.end(), {"has_dy", "has_dh", "has_dc"});
   constexpr int kAccumulatorFormat = -2, kMaxCells = 32, kMaxSaved = 9, kMaskBytes = 1;
@@ -232,6 +274,7 @@ std::vector<OpDef> recurrent_ops() {
          .shows_sums = false,
          .differentiable_outputs = 1 + states,
          .products = forward_products,
+         .cpu_formats = cpu_formats,
          .integer_bytes = kMaskBytes},
         {.name = lstm ? "lstm_backward" : "gru_backward",
          .help = "backpropagation through time: gradients of all operands; operands those of the "
