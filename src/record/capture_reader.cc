@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/record/capture_block.h"
 #include "src/record/capture_dump.h"
 #include "src/record/capture_parts.h"
@@ -33,7 +34,9 @@ CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
     return parse_capture_frames(run_sandboxed(
         limits, [&](const SandboxWrite& write) { dump_capture(path, block.size, most, write); }));
   } catch (const InputError& error) {
-    throw InputError(who + error.what(), "its checksum is right: it was written this way");
+    constexpr size_t kMostBytes = 2000;
+    throw InputError(who + printable(error.what(), kMostBytes),
+                     "its checksum is right: it was written this way");
   } catch (const std::runtime_error& error) {
     throw InputError(
         fmt::format("{}reading its HDF5 data in a process apart failed: {}", who, error.what()),
@@ -69,7 +72,7 @@ int64_t number_of(const std::string& name) {
 Capture read_capture(const std::string& path) {
   const CaptureBlock block = check_capture_block(path);
   const CaptureNode tree = read_tree(path, block);
-  CaptureProblems problems("capture '" + path + "'");
+  ProblemList problems("capture '" + path + "'");
   const CaptureFields root(&tree, path + ":", problems);
   check_root(root);
   Capture capture;
