@@ -22,11 +22,13 @@ constexpr int64_t kCaptureVersion = 1;
 // Compressed batches grow when they are read; nothing honest grows more than this.
 constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
 constexpr double kLeastSeconds = 20, kBytesPerSecond = 20e6;
+constexpr double kClockPerProcessor = 3;
 
 CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
   SandboxLimits limits;
   const uint64_t most = kLeastContent + kContentPerByte * block.length;
   limits.seconds = kLeastSeconds + static_cast<double>(block.length) / kBytesPerSecond;
+  limits.clock_seconds = kClockPerProcessor * limits.seconds;
   limits.memory_bytes = 2 * most;
   limits.output_bytes = 2 * most;
   const std::string who = "capture '" + path + "': ";

@@ -43,6 +43,7 @@ void use_capture(const std::string& path) {
 Verdict try_file(const std::string& path) {
   SandboxLimits limits;
   limits.seconds = 60;
+  limits.clock_seconds = 1200;
   limits.memory_bytes = uint64_t{8} << 30;
   try {
     const std::string said = run_sandboxed(limits, [&](const SandboxWrite& write) {
