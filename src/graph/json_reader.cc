@@ -212,9 +212,10 @@ class Reader {
     double count = 1;
     for (const int64_t extent : shape) count *= static_cast<double>(extent);
     if (shape.size() <= kMostRank && count <= kMostElements) return;
-    problems_.add(fmt::format("{}.shape: has {} dimensions and {:.3g} elements, at most {} and {:.3g} "
-                              "allowed",
-                              path, shape.size(), count, kMostRank, kMostElements));
+    problems_.add(
+        fmt::format("{}.shape: has {} dimensions and {:.3g} elements, at most {} and {:.3g} "
+                    "allowed",
+                    path, shape.size(), count, kMostRank, kMostElements));
     shape.clear();
   }
 
@@ -239,7 +240,8 @@ class Reader {
       } else if (value.is_array() && std::all_of(value.begin(), value.end(), is_small)) {
         attributes[key] = value.get<std::vector<int64_t>>();
       } else {
-        wrong(path + ".attrs", key, "a bool, a number, a string or a list, its integers in [-(2^31-1), 2^31-1]", &value);
+        wrong(path + ".attrs", key,
+              "a bool, a number, a string or a list, its integers in [-(2^31-1), 2^31-1]", &value);
       }
     }
     return attributes;

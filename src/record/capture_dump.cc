@@ -93,8 +93,9 @@ class Dump {
   }
 
   static void check_name(const std::string& name, const std::string& at) {
-    require(name.size() <= kCaptureNameBytes, at,
-            fmt::format("its name has {} bytes, at most {} allowed", name.size(), kCaptureNameBytes));
+    require(
+        name.size() <= kCaptureNameBytes, at,
+        fmt::format("its name has {} bytes, at most {} allowed", name.size(), kCaptureNameBytes));
     require(printable(name) == name, at, "its name must be UTF-8 without control characters");
   }
 

@@ -155,8 +155,8 @@ std::optional<Shape> CaptureFields::shape(std::string_view name) const {
   for (int64_t i = 0; i < found->size(); ++i) {
     const double extent = as_double(*found, i);
     if (!(extent >= 0 && extent <= static_cast<double>(kMostExtent))) {
-      problem(fmt::format("attribute {} has extent {}, must be in [0, {}]", name, extent,
-                          kMostExtent));
+      problem(
+          fmt::format("attribute {} has extent {}, must be in [0, {}]", name, extent, kMostExtent));
       return std::nullopt;
     }
     shape.push_back(static_cast<int64_t>(extent));

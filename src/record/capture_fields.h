@@ -41,7 +41,7 @@ class CaptureFields {
   bool flag(std::string_view name, bool fallback, bool required = true) const;
   std::vector<std::string> texts(std::string_view name) const;
   std::optional<Shape> shape(std::string_view name) const;  // nothing after a problem
-  nlohmann::json json(std::string_view name) const;  // of a text; discarded after a problem
+  nlohmann::json json(std::string_view name) const;         // of a text; discarded after a problem
 
   // This dataset. Floats arrive as `container`, integers as kI32.
   std::string bytes_text() const;  // [json]: a row of uint8

@@ -68,9 +68,10 @@ void resolve_regions(Graph& graph, const CapturedAmp& amp) {
 void check_ops(const Graph& graph, const CaptureFields& at) {
   for (const Node& node : graph.nodes) {
     if (node.is_backward() || node.op.find("_backward") != std::string::npos) {
-      at.problem(fmt::format("node {} ({}) is of a backward pass, a capture's graph is the forward "
-                             "pass alone",
-                             node.id, node.op));
+      at.problem(
+          fmt::format("node {} ({}) is of a backward pass, a capture's graph is the forward "
+                      "pass alone",
+                      node.id, node.op));
     }
   }
   if (!graph.gradients.empty() || !graph.passes.empty()) {
@@ -117,8 +118,8 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
       const std::string text = json.bytes_text();
       bytes += text.size();
       if (bytes > kMostJsonBytes) {
-        json.problem(fmt::format("the graphs have more than {} bytes of JSON together",
-                                 kMostJsonBytes));
+        json.problem(
+            fmt::format("the graphs have more than {} bytes of JSON together", kMostJsonBytes));
         return;
       }
       Graph graph = graph_from_json(text);

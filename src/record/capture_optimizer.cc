@@ -96,10 +96,9 @@ void read_optimizer(const CaptureFields& root, Capture& capture) {
       // Parameters that the graph does not read have no gradient and need no value.
       const auto [first, is_new] = group_of.emplace(name, g);
       if (is_new) continue;
-      group.problem(fmt::format("parameter '{}' is {}", name,
-                                first->second == g
-                                    ? "named twice"
-                                    : fmt::format("in group {}, too", first->second)));
+      group.problem(fmt::format(
+          "parameter '{}' is {}", name,
+          first->second == g ? "named twice" : fmt::format("in group {}, too", first->second)));
     }
     capture.groups.push_back(std::move(names));
     if (capture.optimizer.empty() || !group.there()) continue;

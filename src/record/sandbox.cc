@@ -50,8 +50,8 @@ void set_limit(int resource, uint64_t value, uint64_t grace = 0) {
 
 // A child begins without what its parent made of signals, and dies with it.
 void take_default_signals(pid_t parent) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGSEGV, SIGABRT, SIGBUS,
-                           SIGFPE, SIGILL}) {
+  for (const int signal :
+       {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) {
     std::signal(signal, SIG_DFL);
   }
   sigset_t none;
@@ -173,9 +173,8 @@ std::string run_sandboxed(const SandboxLimits& limits,
     be_child(ends[1], self, limits, work);
   }
   close(ends[1]);
-  const auto end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double>(limits.clock_seconds));
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(limits.clock_seconds));
   std::string bytes, problem;
   try {
     problem = collect_output(child, ends[0], limits, end, bytes);

@@ -40,14 +40,17 @@ CaptureNode tensor(const TensorType& type, bool as_double = false) {
     return leaf(array_value(Kind::kI32, type.shape, numbers));
   }
   std::vector<double> numbers(count);
-  for (size_t i = 0; i < count; ++i) numbers[i] = 0.5 + 0.4 * std::sin(static_cast<double>(i * i + count));
+  for (size_t i = 0; i < count; ++i)
+    numbers[i] = 0.5 + 0.4 * std::sin(static_cast<double>(i * i + count));
   if (as_double) return leaf(array_value(Kind::kF64, type.shape, numbers));
-  return leaf(array_value(Kind::kF32, type.shape, std::vector<float>(numbers.begin(), numbers.end())));
+  return leaf(
+      array_value(Kind::kF32, type.shape, std::vector<float>(numbers.begin(), numbers.end())));
 }
 
 CaptureNode packed_ones(const Shape& shape) {
   const auto bytes = static_cast<size_t>((element_count(shape) + 7) / 8);
-  CaptureNode node = leaf(array_value(Kind::kU8, {static_cast<int64_t>(bytes)}, std::vector<uint8_t>(bytes, 0xff)));
+  CaptureNode node = leaf(
+      array_value(Kind::kU8, {static_cast<int64_t>(bytes)}, std::vector<uint8_t>(bytes, 0xff)));
   node.attributes["shape"] = array_value(Kind::kI64, {static_cast<int64_t>(shape.size())}, shape);
   return node;
 }
@@ -110,8 +113,9 @@ CaptureNode step_of(const Graph& graph, bool is_verify) {
     stored.attributes["node"] = text_value(node.id);
   }
   if (is_verify) step.children["grads"] = gradients_of(graph, false);
-  step.children["grad_norms"] = leaf(array_value(
-      Kind::kF64, {static_cast<int64_t>(graph.parameters.size())}, std::vector<double>(graph.parameters.size(), 1)));
+  step.children["grad_norms"] =
+      leaf(array_value(Kind::kF64, {static_cast<int64_t>(graph.parameters.size())},
+                       std::vector<double>(graph.parameters.size(), 1)));
   return step;
 }
 
@@ -134,11 +138,13 @@ CaptureNode verify_of(const Graph& graph) {
   }
   CaptureNode& micro = verify.children["micro"].children["000"];
   for (const Node& node : graph.nodes) {
-    if (node.op == "max_pool2d") micro.children["kinks"].children[node.id] = tensor(node.outputs[1]);
+    if (node.op == "max_pool2d")
+      micro.children["kinks"].children[node.id] = tensor(node.outputs[1]);
     if (node.op == "relu" || node.op == "leaky_relu" || node.op == "prelu" || node.op == "clamp") {
       micro.children["kinks"].children[node.id] = packed_ones(node.outputs[0].shape);
     }
-    micro.children["acts"].children[node.id] = leaf(array_value(Kind::kF64, {4}, std::vector<double>(4, 1)));
+    micro.children["acts"].children[node.id] =
+        leaf(array_value(Kind::kF64, {4}, std::vector<double>(4, 1)));
   }
   return verify;
 }
@@ -172,7 +178,8 @@ hdf5::Handle type_of_value(const CaptureValue& value) {
 hdf5::Handle space_of(const CaptureValue& value) {
   if (value.shape.empty()) return {H5Screate(H5S_SCALAR), "make a space"};
   const std::vector<hsize_t> extents(value.shape.begin(), value.shape.end());
-  return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "make a space"};
+  return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
+          "make a space"};
 }
 
 // Calls write(data of the value as HDF5 wants it).
@@ -181,7 +188,8 @@ void with_data(const CaptureValue& value, Write write) {
   std::vector<const char*> pointers;
   for (const std::string& text : value.texts) pointers.push_back(text.c_str());
   if (value.size() > 0) {
-    write(value.kind == Kind::kText ? static_cast<const void*>(pointers.data()) : value.bytes.data());
+    write(value.kind == Kind::kText ? static_cast<const void*>(pointers.data())
+                                    : value.bytes.data());
   }
 }
 
@@ -195,9 +203,11 @@ void write_child(hid_t parent, const std::string& name, const CaptureNode& node)
   }
   const hdf5::Handle type = type_of_value(*node.data), space = space_of(*node.data);
   const hdf5::Handle dataset(H5Dcreate2(parent, stored.c_str(), type.id(), space.id(), H5P_DEFAULT,
-                                        H5P_DEFAULT, H5P_DEFAULT), "write " + name);
+                                        H5P_DEFAULT, H5P_DEFAULT),
+                             "write " + name);
   with_data(*node.data, [&](const void* data) {
-    hdf5::check(H5Dwrite(dataset.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "write " + name);
+    hdf5::check(H5Dwrite(dataset.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data),
+                "write " + name);
   });
   write_node(dataset.id(), node);
 }
@@ -206,8 +216,9 @@ void write_child(hid_t parent, const std::string& name, const CaptureNode& node)
 void write_node(hid_t object, const CaptureNode& node) {
   for (const auto& [name, value] : node.attributes) {
     const hdf5::Handle type = type_of_value(value), space = space_of(value);
-    const hdf5::Handle attribute(H5Acreate2(object, name.c_str(), type.id(), space.id(), H5P_DEFAULT,
-                                            H5P_DEFAULT), "write attribute " + name);
+    const hdf5::Handle attribute(
+        H5Acreate2(object, name.c_str(), type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
+        "write attribute " + name);
     with_data(value, [&](const void* data) {
       hdf5::check(H5Awrite(attribute.id(), type.id(), data), "write attribute " + name);
     });
@@ -249,8 +260,8 @@ CaptureNode capture_of(const Graph& graph) {
   for (const Constant& c : graph.constants) {
     const bool is_int = c.type.element == ElementType::kInt;
     const char* bytes = static_cast<const char*>(c.data->raw());
-    root.children["constants"].children[c.name] =
-        leaf({is_int ? Kind::kI32 : Kind::kF32, c.type.shape, std::string(bytes, c.data->bytes()), {}});
+    root.children["constants"].children[c.name] = leaf(
+        {is_int ? Kind::kI32 : Kind::kF32, c.type.shape, std::string(bytes, c.data->bytes()), {}});
   }
   CaptureNode& optimizer = root.children["optimizer"];
   optimizer.attributes["class"] = text_value("AdamW");
@@ -282,7 +293,8 @@ void write_tree(const std::string& path, const CaptureNode& tree, bool newest) {
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
   const H5F_libver_t form = newest ? H5F_LIBVER_LATEST : H5F_LIBVER_EARLIEST;
   hdf5::check(H5Pset_libver_bounds(access.id(), form, H5F_LIBVER_LATEST), "choose a file format");
-  const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, plan.id(), access.id()), "write " + path);
+  const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, plan.id(), access.id()),
+                          "write " + path);
   const hdf5::Handle root = hdf5::open_group(file.id(), "/");
   write_node(root.id(), tree);
 }

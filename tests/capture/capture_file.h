@@ -1,7 +1,8 @@
 // How does a test come by a capture file?
-// A tree of groups, datasets and attributes (src/record/capture_tree.h) is made for a graph, damaged
-// by the test where it likes, and written. Nothing here is trained: what PyTorch would have found is
-// made up, so the gates of `lockstep verify` fail on such captures; they must fail in an orderly way.
+// A tree of groups, datasets and attributes (src/record/capture_tree.h) is made for a graph,
+// damaged by the test where it likes, and written. Nothing here is trained: what PyTorch would have
+// found is made up, so the gates of `lockstep verify` fail on such captures; they must fail in an
+// orderly way.
 #pragma once
 
 #include <string>
@@ -13,9 +14,9 @@
 namespace lockstep::testing {
 
 CaptureValue text_value(const std::string& text);
-CaptureValue number_value(double value);                      // a scalar kF64
+CaptureValue number_value(double value);                             // a scalar kF64
 CaptureValue integer_value(CaptureValue::Kind kind, int64_t value);  // a scalar kU8, kI32 or kI64
-CaptureValue json_value(const std::string& text);             // a row of kU8
+CaptureValue json_value(const std::string& text);                    // a row of kU8
 
 // Two steps of this graph, of which the second is a verify step.
 CaptureNode capture_of(const Graph& graph);

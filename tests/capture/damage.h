@@ -27,8 +27,8 @@ class Dice {
 
 // Flips, truncations and splices of any bytes. Never gives back what it got.
 std::string damaged_bytes(const std::string& bytes, Dice& dice);
-// A group, dataset or attribute is dropped, renamed, doubled, moved, retyped, reshaped or scrambled;
-// returns in words what was done.
+// A group, dataset or attribute is dropped, renamed, doubled, moved, retyped, reshaped or
+// scrambled; returns in words what was done.
 std::string damage_tree(CaptureNode& tree, Dice& dice);
 // The JSON of graph 0: its fields, numbers, ids, ops and shapes, or its letters.
 std::string damage_graph(CaptureNode& tree, Dice& dice);

@@ -24,12 +24,47 @@ void collect(Json& json, std::vector<Json*>& places) {
 
 Json odd_json(Dice& dice) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  const std::vector<Json> values = {0, 1, -1, 2, 3, 5, -7, 1000, 100000, 4294967296, 1LL << 40,
-                                    kMost, -kMost - 1, 18446744073709551615ULL, 0.5, -0.5, 1e300, 1e-300, "inf",
-                                    "nan", "-inf", true, false, nullptr, "", "n0", "n3", "in0", "p:w", "c:mask",
-                                    "text", Json::array(), Json::object(), Json::array({1, 1}),
-                                    Json::array({0, 0}), Json::array({-1, 2}), Json::array({1LL << 31, 1LL << 31, 1LL << 31}),
-                                    Json::array({1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), "a\x1b[2Jb", "i32", "f32",
+  const std::vector<Json> values = {0,
+                                    1,
+                                    -1,
+                                    2,
+                                    3,
+                                    5,
+                                    -7,
+                                    1000,
+                                    100000,
+                                    4294967296,
+                                    1LL << 40,
+                                    kMost,
+                                    -kMost - 1,
+                                    18446744073709551615ULL,
+                                    0.5,
+                                    -0.5,
+                                    1e300,
+                                    1e-300,
+                                    "inf",
+                                    "nan",
+                                    "-inf",
+                                    true,
+                                    false,
+                                    nullptr,
+                                    "",
+                                    "n0",
+                                    "n3",
+                                    "in0",
+                                    "p:w",
+                                    "c:mask",
+                                    "text",
+                                    Json::array(),
+                                    Json::object(),
+                                    Json::array({1, 1}),
+                                    Json::array({0, 0}),
+                                    Json::array({-1, 2}),
+                                    Json::array({1LL << 31, 1LL << 31, 1LL << 31}),
+                                    Json::array({1, 1, 1, 1, 1, 1, 1, 1, 1, 1}),
+                                    "a\x1b[2Jb",
+                                    "i32",
+                                    "f32",
                                     std::string(70000, 'x')};
   return values[dice.below(values.size())];
 }
@@ -127,7 +162,8 @@ std::string damage_graph(CaptureNode& tree, Dice& dice) {
       break;
     }
     case 2: {
-      const char* const keys[] = {"inputs", "params", "buffers", "constants", "nodes", "loss", "mutations", "outputs", "ir"};
+      const char* const keys[] = {"inputs", "params",    "buffers", "constants", "nodes",
+                                  "loss",   "mutations", "outputs", "ir"};
       const char* key = keys[dice.below(std::size(keys))];
       Json* list = list_of(graph, key);
       if (list != nullptr && dice.one_in(2)) {

@@ -28,15 +28,28 @@ void collect(CaptureNode& node, const std::string& path, std::vector<Place>& pla
 
 std::string odd_name(Dice& dice) {
   const std::vector<std::string> names = {
-      "x",        "\xff\xfe\x80", "a\x1b[31mred", "line\nbreak", "%zz", "%", "000", "-1", "999999",
-      std::string(5000, 'n'), "\xc0\xaf", "\xed\xa0\x80", "n0", "fc1.weight", " ", "\xe2\x80\xae"};
+      "x",           "\xff\xfe\x80", "a\x1b[31mred", "line\nbreak", "%zz",
+      "%",           "000",          "-1",           "999999",      std::string(5000, 'n'),
+      "\xc0\xaf",    "\xed\xa0\x80", "n0",           "fc1.weight",  " ",
+      "\xe2\x80\xae"};
   return names[dice.below(names.size())];
 }
 
 double odd_number(Dice& dice) {
-  constexpr double kNumbers[] = {0, -1, 1, 2, 0.5, 1e300, -1e300, 1e15, 1e16, 4294967296.0,
+  constexpr double kNumbers[] = {0,
+                                 -1,
+                                 1,
+                                 2,
+                                 0.5,
+                                 1e300,
+                                 -1e300,
+                                 1e15,
+                                 1e16,
+                                 4294967296.0,
                                  std::numeric_limits<double>::infinity(),
-                                 std::numeric_limits<double>::quiet_NaN(), 1e-300, 7};
+                                 std::numeric_limits<double>::quiet_NaN(),
+                                 1e-300,
+                                 7};
   return kNumbers[dice.below(std::size(kNumbers))];
 }
 
@@ -47,7 +60,8 @@ CaptureValue odd_value(Dice& dice) {
     case 1:
       return integer_value(Kind::kI64, static_cast<int64_t>(dice.below(5)) - 2);
     case 2:
-      return integer_value(Kind::kI64, std::numeric_limits<int64_t>::max() - static_cast<int64_t>(dice.below(2)));
+      return integer_value(
+          Kind::kI64, std::numeric_limits<int64_t>::max() - static_cast<int64_t>(dice.below(2)));
     case 3:
       return integer_value(Kind::kU8, static_cast<int64_t>(dice.below(256)));
     case 4:
@@ -147,7 +161,10 @@ std::string damage_place(const Place& place, const std::vector<Place>& places, D
     case 4: {
       CaptureNode* deepest = &node;
       node.data.reset();
-      for (size_t depth = dice.below(20); depth > 0; --depth) deepest = &deepest->children["0"];
+      for (size_t depth = dice.below(20); depth > 0; --depth) {
+        deepest = &deepest->children["0"];
+        deepest->data.reset();
+      }
       return "made a deep group";
     }
     case 5:
@@ -191,7 +208,8 @@ std::string damaged_bytes(const std::string& bytes, Dice& dice) {
       } else if (dice.one_in(2)) {
         out.insert(to, piece);
       } else {
-        out.replace(to, std::min(piece.size(), out.size() - to), dice.one_in(2) ? piece : std::string(piece.size(), '\0'));
+        out.replace(to, std::min(piece.size(), out.size() - to),
+                    dice.one_in(2) ? piece : std::string(piece.size(), '\0'));
       }
     }
   }

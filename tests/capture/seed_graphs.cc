@@ -17,7 +17,8 @@ Graph dense() {
   h = b.op("prelu", {h, b.parameter("act.weight", {1})}, {}, "act");
   h = b.op("clamp", {h}, {{"min", -2.0}, {"max", 2.0}}, "clamp");
   b.set_loss(b.op("cross_entropy", {b.linear("fc2", h, 3), labels},
-                  {{"label_smoothing", 0.1}, {"ignore_index", int64_t{-100}}}, "loss", "train.py:7"));
+                  {{"label_smoothing", 0.1}, {"ignore_index", int64_t{-100}}}, "loss",
+                  "train.py:7"));
   return b.finish();
 }
 
@@ -52,7 +53,8 @@ Graph attention() {
         b.reshape(name, b.linear(name, x, kWidth), {kBatch, kTime, kHeads, kWidth / kHeads});
     return b.permute(name, split, {0, 2, 1, 3});
   };
-  const Value mask = b.constant("mask", Tensor::from<int32_t>({kTime, kTime}, {1, 0, 0, 1, 1, 0, 1, 1, 1}));
+  const Value mask =
+      b.constant("mask", Tensor::from<int32_t>({kTime, kTime}, {1, 0, 0, 1, 1, 0, 1, 1, 1}));
   Value y = b.op("sdpa", {heads("q"), heads("k"), heads("v"), mask},
                  {{"dropout_p", 0.25}, {"training", true}}, "attn");
   y = b.reshape("attn", b.permute("attn", y, {0, 2, 1, 3}), {kBatch, kTime, kWidth});
@@ -61,8 +63,10 @@ Graph attention() {
   Value z = b.op("softmax", {b.op("matmul", {y, y}, {{"transpose_b", true}}, "scores")},
                  {{"dim", int64_t{-1}}}, "softmax");
   z = b.op("masked_fill", {z, mask}, {{"value", 0.5}}, "fill");
-  z = b.op("gelu", {b.op("matmul", {z, y}, {}, "mixed")}, {{"approximate", std::string("tanh")}}, "gelu");
-  z = b.op("cat", {b.slice("cut", z, 2, 0, 2), b.slice("cut", z, 2, 2, 4)}, {{"dim", int64_t{2}}}, "cat");
+  z = b.op("gelu", {b.op("matmul", {z, y}, {}, "mixed")}, {{"approximate", std::string("tanh")}},
+           "gelu");
+  z = b.op("cat", {b.slice("cut", z, 2, 0, 2), b.slice("cut", z, 2, 2, 4)}, {{"dim", int64_t{2}}},
+           "cat");
   z = b.op("cumsum", {z}, {{"dim", int64_t{1}}}, "cumsum");
   z = b.reshape("flat", z, {kBatch * kTime, kWidth});
   b.set_loss(b.op("cross_entropy", {b.linear("head", z, kWords), labels}, {}, "loss"));
@@ -102,15 +106,19 @@ Graph arithmetic() {
   const Value w = b.parameter("w", {3});
   Value x = b.op("mul", {in, w}, {}, "m");
   x = b.op("sub", {x, b.op("div", {x, b.op("exp", {w}, {}, "e")}, {}, "d")}, {}, "s");
-  for (const char* op : {"tanh", "sigmoid", "hardswish", "hardsigmoid", "elu", "softplus", "abs", "neg"}) {
+  for (const char* op :
+       {"tanh", "sigmoid", "hardswish", "hardsigmoid", "elu", "softplus", "abs", "neg"}) {
     x = b.op(op, {x}, {}, op);
   }
   x = b.op("maximum", {x, w}, {}, "max");
-  x = b.op("minimum", {x, b.op("rsqrt", {b.op("pow", {w}, {{"exponent", 2.0}}, "p")}, {}, "r")}, {}, "min");
+  x = b.op("minimum", {x, b.op("rsqrt", {b.op("pow", {w}, {{"exponent", 2.0}}, "p")}, {}, "r")}, {},
+           "min");
   x = b.op("cast", {x}, {{"dtype", std::string("bf16")}}, "cast");
   x = b.op("where", {b.input("batch[1]", {{kBatch, 3}, ElementType::kInt}), x, w}, {}, "where");
-  const Value spread = b.op("var_mean", {x}, {{"dims", Ints{1}}, {"keepdim", true}, {"correction", 1.0}}, "vm");
-  x = b.op("add", {x, b.op("expand", {spread}, {{"shape", Ints{kBatch, 3}}}, "ex")}, {{"alpha", 0.5}}, "a");
+  const Value spread =
+      b.op("var_mean", {x}, {{"dims", Ints{1}}, {"keepdim", true}, {"correction", 1.0}}, "vm");
+  x = b.op("add", {x, b.op("expand", {spread}, {{"shape", Ints{kBatch, 3}}}, "ex")},
+           {{"alpha", 0.5}}, "a");
   x = b.op("add", {x, b.op("amax", {x}, {{"dims", Ints{1}}, {"keepdim", true}}, "am")}, {}, "a");
   x = b.op("log_softmax", {x}, {{"dim", int64_t{1}}}, "ls");
   Value loss = b.op("kl_div", {x, b.op("softmax", {in}, {{"dim", int64_t{1}}}, "t")},

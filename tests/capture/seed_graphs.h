@@ -1,5 +1,6 @@
 // Which networks does a fuzzer of captures begin from?
-// Small ones that together use most forward ops, each op's shape rule, gradient and kernel included.
+// Small ones that together use most forward ops, each op's shape rule, gradient and kernel
+// included.
 #pragma once
 
 #include <vector>

@@ -11,7 +11,8 @@ namespace lockstep::testing {
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() / ("lockstep_" + name + "." + std::to_string(getpid()))) {
+      : path_(std::filesystem::temp_directory_path() /
+              ("lockstep_" + name + "." + std::to_string(getpid()))) {
     std::filesystem::create_directories(path_);
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }

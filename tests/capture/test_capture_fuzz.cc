@@ -24,7 +24,8 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr int kRawCases = 10'000, kSchemaCases = 1200, kGraphCases = 1200, kHdf5Cases = 400, kByteCases = 800;
+constexpr int kRawCases = 10'000, kSchemaCases = 1200, kGraphCases = 1200, kHdf5Cases = 400,
+              kByteCases = 800;
 
 enum class End { kAccepted, kRefused, kFault };
 struct Verdict {
@@ -58,7 +59,8 @@ Verdict try_file(const std::string& path) {
       }
     });
     if (said == "A") return {End::kAccepted, ""};
-    return {said.starts_with('R') ? End::kRefused : End::kFault, said.substr(std::min<size_t>(1, said.size()))};
+    return {said.starts_with('R') ? End::kRefused : End::kFault,
+            said.substr(std::min<size_t>(1, said.size()))};
   } catch (const std::runtime_error& error) {
     return {End::kFault, error.what()};
   }
@@ -70,7 +72,8 @@ bool says_what_is_wrong(const std::string& message, const std::string& path) {
   std::string lines;
   for (const std::string& line : split(message, '\n')) lines += printable(line) + "\n";
   lines.pop_back();
-  const bool names = message.find(path) != std::string::npos || message.find("node '") != std::string::npos ||
+  const bool names = message.find(path) != std::string::npos ||
+                     message.find("node '") != std::string::npos ||
                      message.find("parameter '") != std::string::npos;
   return names && lines == message && message.size() < kMost;
 }
@@ -80,7 +83,8 @@ struct Tally {
   void count(const Verdict& verdict, const std::string& path, const std::string& what) {
     ++ends[verdict.end];
     if (std::getenv("LOCKSTEP_FUZZ_VERBOSE") != nullptr) {
-      fmt::print("{} {}: {}\n", static_cast<int>(verdict.end), what, verdict.message.substr(0, 400));
+      fmt::print("{} {}: {}\n", static_cast<int>(verdict.end), what,
+                 verdict.message.substr(0, 400));
     }
     const bool fine = verdict.end == End::kAccepted ||
                       (verdict.end == End::kRefused && says_what_is_wrong(verdict.message, path));
@@ -154,7 +158,8 @@ TEST_SUITE("slow") {
       try {
         check_capture_block(path);
         // The bytes 64 to 511 of the block say nothing and are not looked at.
-        const bool same_data = changed.size() == seed.size() && changed.substr(0, 64) == seed.substr(0, 64) &&
+        const bool same_data = changed.size() == seed.size() &&
+                               changed.substr(0, 64) == seed.substr(0, 64) &&
                                changed.substr(kBlockBytes) == seed.substr(kBlockBytes);
         CHECK(same_data);
         ++harmless;

@@ -1,5 +1,5 @@
-// What the reader says of captures that are wrong in one way each, and that it hands on nothing that
-// would hurt those who trust it.
+// What the reader says of captures that are wrong in one way each, and that it hands on nothing
+// that would hurt those who trust it.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <hdf5.h>
@@ -12,6 +12,7 @@
 #include "src/graph/json_text.h"
 #include "src/record/capture_reader.h"
 #include "src/record/hdf5_handle.h"
+#include "src/record/verification.h"
 #include "tests/capture/capture_file.h"
 #include "tests/capture/seed_graphs.h"
 #include "tests/capture/temporary_folder.h"
@@ -83,10 +84,12 @@ TEST_CASE("bytes that are no text are shown as numbers") {
                tree.attributes["model_class"] = text_value("a\xff\x1b[2J");
              }),
              "@model_class: holds 'a\\xff\\u001b[2J', must be UTF-8 without control characters"));
-  CHECK(says(error_of_tree([](CaptureNode& tree) { tree.children["params"].children["\x1b]0;x"] = {}; }),
-             "/params/\\u001b]0;x: its name must be UTF-8 without control characters"));
-  CHECK(says(error_of_graph([](Json& graph) { graph["nodes"][0]["module"] = "\x1b[31mred"; }),
-             "nodes[0].module: is \"\\u001b[31mred\", must have at most 4096 bytes and no control"));
+  CHECK(says(
+      error_of_tree([](CaptureNode& tree) { tree.children["params"].children["\x1b]0;x"] = {}; }),
+      "/params/\\u001b]0;x: its name must be UTF-8 without control characters"));
+  CHECK(
+      says(error_of_graph([](Json& graph) { graph["nodes"][0]["module"] = "\x1b[31mred"; }),
+           "nodes[0].module: is \"\\u001b[31mred\", must have at most 4096 bytes and no control"));
 }
 
 TEST_CASE("names of objects are escaped in one way") {
@@ -102,8 +105,10 @@ TEST_CASE("names of objects are escaped in one way") {
 }
 
 TEST_CASE("JSON that would cost more than it says") {
-  CHECK(says(error_of([] { parse_json(std::string(kMostJsonDepth + 1, '[')); }), "nested 33 deep, at most 32"));
-  CHECK(says(error_of([] { parse_json(std::string(kMostJsonBytes + 1, ' ')); }), "67108865 bytes of JSON, at most"));
+  CHECK(says(error_of([] { parse_json(std::string(kMostJsonDepth + 1, '[')); }),
+             "nested 33 deep, at most 32"));
+  CHECK(says(error_of([] { parse_json(std::string(kMostJsonBytes + 1, ' ')); }),
+             "67108865 bytes of JSON, at most"));
   CHECK(says(error_of([] { parse_json("[1, 2"); }), "breaks off at byte 6 of 5"));
   CHECK(says(error_of([] { parse_json("[1e999]"); }), "beyond the range of double"));
   CHECK(parse_json(R"(["[[[[\"[[["])").size() == 1);  // brackets in strings do not count
@@ -126,8 +131,9 @@ TEST_CASE("a graph keeps its limits") {
              "params[0].shape: has 17 dimensions"));
   CHECK(says(error_of_graph(set(std::string(5000, 'n'), "nodes", 1, "src")),
              "must have at most 4096 bytes"));
-  CHECK(says(error_of_graph([](Json& graph) { graph["nodes"][7]["attrs"]["ignore_index"] = 1LL << 40; }),
-             "nodes[7].attrs.ignore_index: is 1099511627776"));
+  CHECK(says(
+      error_of_graph([](Json& graph) { graph["nodes"][7]["attrs"]["ignore_index"] = 1LL << 40; }),
+      "nodes[7].attrs.ignore_index: is 1099511627776"));
 }
 
 TEST_CASE("a graph that no machine holds is refused before it runs") {
@@ -136,7 +142,10 @@ TEST_CASE("a graph that no machine holds is refused before it runs") {
     const Json shape = Json::array({1'000'000'000, 2, 4});
     for (int i = 0; i < 20; ++i) {
       const std::string id = "n" + std::to_string(100 + i);
-      graph["nodes"].push_back({{"id", id}, {"op", "expand"}, {"in", {"in0"}}, {"attrs", {{"shape", shape}}},
+      graph["nodes"].push_back({{"id", id},
+                                {"op", "expand"},
+                                {"in", {"in0"}},
+                                {"attrs", {{"shape", shape}}},
                                 {"out", {{{"shape", shape}, {"dtype", "f32"}}}}});
     }
   });
@@ -146,7 +155,10 @@ TEST_CASE("a graph that no machine holds is refused before it runs") {
 TEST_CASE("the ops of backward passes are not for captures") {
   // Where a max_pool2d's gradient goes is written in its operand: unchecked, as autodiff made it.
   const std::string error = error_of_graph([](Json& graph) {
-    graph["nodes"].push_back({{"id", "n100"}, {"op", "relu_backward"}, {"in", {"n0", "n0"}}, {"attrs", Json::object()},
+    graph["nodes"].push_back({{"id", "n100"},
+                              {"op", "relu_backward"},
+                              {"in", {"n0", "n0"}},
+                              {"attrs", Json::object()},
                               {"out", graph["nodes"][0]["out"]}});
   });
   CHECK(says(error, "node n100 (relu_backward) is of a backward pass"));
@@ -156,17 +168,20 @@ TEST_CASE("attributes of the wrong type are found before they are used") {
   const auto attribute = [](size_t node, const char* name, auto value) {
     return [=](Json& graph) { graph["nodes"][node]["attrs"][name] = value; };
   };
-  CHECK(says(error_of_graph(attribute(7, "ignore_index", "many")), "'ignore_index' must be an integer"));
+  CHECK(says(error_of_graph(attribute(7, "ignore_index", "many")),
+             "'ignore_index' must be an integer"));
   for (const auto& [op, name] : {std::pair{"add", "alpha"}, {"kl_div", "log_target"}}) {
     size_t place = 0;
     const Graph graph = seed_graphs().at(4);
     while (graph.nodes.at(place).op != op) ++place;
-    CHECK(says(error_of_graph(attribute(place, name, "much"), 4), fmt::format("attribute '{}' must be", name)));
+    CHECK(says(error_of_graph(attribute(place, name, "much"), 4),
+               fmt::format("attribute '{}' must be", name)));
   }
   size_t place = 0;
   const Graph graph = seed_graphs().at(2);
   while (graph.nodes.at(place).op != "sdpa") ++place;
-  CHECK(says(error_of_graph(attribute(place, "scale", "much"), 2), "attribute 'scale' must be a number"));
+  CHECK(says(error_of_graph(attribute(place, "scale", "much"), 2),
+             "attribute 'scale' must be a number"));
 }
 
 TEST_CASE("windows and scales beyond all reason") {
@@ -179,12 +194,18 @@ TEST_CASE("windows and scales beyond all reason") {
   // Half a billion taps left of the image: neither counted one by one nor allowed.
   CHECK(says(with("max_pool2d", {{"kernel", 1 << 30}, {"padding", 1 << 29}, {"stride", 1}}),
              "must be at most 64 or 4 times the image"));
-  CHECK(says(with("upsample_nearest2d", {{"scale", 1e300}}), "the output may have 2147483647 rows at most"));
+  CHECK(says(with("upsample_nearest2d", {{"scale", 1e300}}),
+             "the output may have 2147483647 rows at most"));
 }
 
 TEST_CASE("packed bits are judged before they are unpacked") {
   const auto mask = [](CaptureNode& tree) -> CaptureNode& {
-    return tree.children["steps"].children["000000"].children["micro"].children["000"].children["rng"].children["0"];
+    return tree.children["steps"]
+        .children["000000"]
+        .children["micro"]
+        .children["000"]
+        .children["rng"]
+        .children["0"];
   };
   CHECK(says(error_of_tree([&](CaptureNode& tree) {
                mask(tree).attributes["shape"] = list_of({1 << 20, 1 << 20});
@@ -200,7 +221,11 @@ TEST_CASE("packed bits are judged before they are unpacked") {
 
 TEST_CASE("kinks and summaries belong to the graph of their micro-batch") {
   const auto micro = [](CaptureNode& tree, const char* group) -> CaptureNode& {
-    return tree.children["verify"].children["000001"].children["micro"].children["000"].children[group];
+    return tree.children["verify"]
+        .children["000001"]
+        .children["micro"]
+        .children["000"]
+        .children[group];
   };
   CHECK(says(error_of_tree([&](CaptureNode& tree) {
                micro(tree, "kinks").children["n0"] = micro(tree, "kinks").children["n2"];
@@ -238,7 +263,8 @@ TEST_CASE("one name is one tensor in all graphs") {
     graph["params"].push_back({{"name", "bn.running_mean"}, {"shape", {4}}, {"dtype", "f32"}});
     graphs["1"].children["json"].data = json_value(graph.dump());
   });
-  CHECK(says(error, "'bn.running_mean' is a buffer f32[4] and a parameter f32[4], must be one thing"));
+  CHECK(says(error,
+             "'bn.running_mean' is a buffer f32[4] and a parameter f32[4], must be one thing"));
 }
 
 TEST_CASE("an input cannot pass for a mask") {
@@ -258,13 +284,24 @@ TEST_CASE("a parameter is stepped once") {
              "is named twice"));
 }
 
+TEST_CASE("a result beside the capture that would write to a terminal is none") {
+  const Verification result{"abc", "0.1.0", "2026", true, {{"V1", "subject", "PASS", "figure"}}};
+  CHECK(verification_from_json(to_json(result), "abc").has_value());
+  Verification hostile = result;
+  hostile.gates[0].status = "PASS\x1b[2J";
+  CHECK(!verification_from_json(to_json(hostile), "abc").has_value());
+  CHECK(!verification_from_json(std::string(100'000, '['), "abc").has_value());
+}
+
 TEST_CASE("records that a damaged process wrote") {
   using namespace capture_frame;
   const auto fails = [](const std::string& bytes) {
-    CHECK_THROWS_WITH_AS(parse_capture_frames(bytes), "the records are damaged", std::runtime_error);
+    CHECK_THROWS_WITH_AS(parse_capture_frames(bytes), "the records are damaged",
+                         std::runtime_error);
   };
   const CaptureValue one = number_value(1);
-  const std::string good = attribute("a", one) + group("g") + dataset("d", one) + close() + close() + finish();
+  const std::string good =
+      attribute("a", one) + group("g") + dataset("d", one) + close() + close() + finish();
   CHECK(parse_capture_frames(good).children.at("g").children.at("d").data->bytes == one.bytes);
   for (size_t length = 0; length < good.size(); ++length) fails(good.substr(0, length));
   fails(good + "x");
@@ -281,7 +318,8 @@ TEST_CASE("records that a damaged process wrote") {
   fails(deep);
   const CaptureValue huge{Kind::kF64, {int64_t{1} << 31, int64_t{1} << 31}, {}, {}};
   fails(dataset("d", huge) + close() + finish());
-  CHECK(says(error_of([] { parse_capture_frames(problem("/x: is too large")); }), "/x: is too large"));
+  CHECK(says(error_of([] { parse_capture_frames(problem("/x: is too large")); }),
+             "/x: is too large"));
 }
 
 }  // namespace lockstep::testing

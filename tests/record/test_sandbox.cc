@@ -19,7 +19,8 @@ namespace {
 using Work = std::function<void(const SandboxWrite&)>;
 
 // By the clock there is time enough on a busy machine.
-constexpr SandboxLimits kSmall{.seconds = 1, .clock_seconds = 300, .memory_bytes = 256 << 20, .output_bytes = 4 << 20};
+constexpr SandboxLimits kSmall{
+    .seconds = 1, .clock_seconds = 300, .memory_bytes = 256 << 20, .output_bytes = 4 << 20};
 
 // The message of what run_sandboxed throws, "" when it throws nothing.
 std::string fault_of(const Work& work, const SandboxLimits& limits = kSmall) {
@@ -149,8 +150,7 @@ TEST_CASE("Ctrl-C ends the program and the child") {
 }
 
 TEST_CASE("a child does not outlive its program") {
-  const int status =
-      status_when_stopped([](pid_t program) { kill(program, SIGKILL); }, SIG_DFL);
+  const int status = status_when_stopped([](pid_t program) { kill(program, SIGKILL); }, SIG_DFL);
   CHECK(WIFSIGNALED(status));
 }
 
