@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/graph/ir.h"
 #include "src/record/capture_tree.h"
 
 namespace lockstep::testing {
@@ -32,6 +33,9 @@ std::string damaged_bytes(const std::string& bytes, Dice& dice);
 std::string damage_tree(CaptureNode& tree, Dice& dice);
 // The JSON of graph 0: its fields, numbers, ids, ops and shapes, or its letters.
 std::string damage_graph(CaptureNode& tree, Dice& dice);
+// Ops, attributes and operands exchanged at random, and every shape inferred anew: a graph that no
+// rule forbids and nobody would write. Its tensors stay small.
+Graph odd_graph(Graph graph, Dice& dice);
 // What only HDF5 can say: links of every kind, cycles, types, layouts, huge extents, names.
 std::string damage_hdf5(const std::string& path, Dice& dice);
 

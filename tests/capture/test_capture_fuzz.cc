@@ -24,7 +24,7 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr int kRawCases = 10'000, kSchemaCases = 1200, kGraphCases = 1200, kHdf5Cases = 400,
+constexpr int kRawCases = 10'000, kSchemaCases = 1200, kGraphCases = 1200, kOddCases = 1000, kHdf5Cases = 400,
               kByteCases = 800;
 
 enum class End { kAccepted, kRefused, kFault };
@@ -187,6 +187,15 @@ TEST_SUITE("slow") {
       const std::string what = damage_graph(tree, dice);
       write_tree(path, tree, dice.one_in(2));
       return what;
+    });
+  }
+
+  TEST_CASE("odd graphs that fit together") {
+    const std::vector<Graph> seeds = seed_graphs();
+    Cases("odd").run(kOddCases, [&](const std::string& path, CaptureNode& tree, Dice& dice) {
+      tree = capture_of(odd_graph(dice.pick(seeds), dice));
+      write_tree(path, tree, false);
+      return std::string("odd graph");
     });
   }
 
