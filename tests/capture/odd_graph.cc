@@ -88,8 +88,10 @@ class Mixer {
         if (op.name.find("_backward") != std::string_view::npos) break;
         node.op = op.name;
         node.attributes.clear();
-        node.inputs.resize(std::min<size_t>(node.inputs.size(), static_cast<size_t>(op.max_inputs)));
-        while (node.inputs.size() < static_cast<size_t>(op.min_inputs)) node.inputs.push_back(dice_.pick(ids_));
+        node.inputs.resize(
+            std::min<size_t>(node.inputs.size(), static_cast<size_t>(op.max_inputs)));
+        while (node.inputs.size() < static_cast<size_t>(op.min_inputs))
+          node.inputs.push_back(dice_.pick(ids_));
         if (!op.attributes.empty()) set_attribute(node, op);
         break;
       }
@@ -114,10 +116,14 @@ class Mixer {
 
   Attribute odd_attribute() {
     constexpr double kFar = std::numeric_limits<double>::infinity();
-    constexpr double kNumbers[] = {0, -1, 1, 0.5, 2, -0.25, 1e300, -1e300, 1e-320, kFar, -kFar,
-                                   std::numeric_limits<double>::quiet_NaN(), 1.5, 1e10};
-    constexpr int64_t kIntegers[] = {0, 1, 2, 3, 4, 5, 7, -1, -2, -3, 8, 64, 1000, kMostExtent, -kMostExtent};
-    const std::string texts[] = {"tanh", "mean", "sum", "none", "batchmean", "flash", "math_reduced", "fp16", "fp8_e4m3", "fp64", ""};
+    constexpr double kNumbers[] = {0,      -1,    1,     0.5,
+                                   2,      -0.25, 1e300, -1e300,
+                                   1e-320, kFar,  -kFar, std::numeric_limits<double>::quiet_NaN(),
+                                   1.5,    1e10};
+    constexpr int64_t kIntegers[] = {0,  1,  2, 3,  4,    5,           7,           -1,
+                                     -2, -3, 8, 64, 1000, kMostExtent, -kMostExtent};
+    const std::string texts[] = {"tanh",         "mean", "sum",      "none", "batchmean", "flash",
+                                 "math_reduced", "fp16", "fp8_e4m3", "fp64", ""};
     switch (dice_.below(5)) {
       case 0:
         return dice_.one_in(2);
