@@ -3,7 +3,7 @@
 #include "src/record/sandbox.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -129,6 +129,9 @@ int status_when_stopped(const std::function<void(pid_t program)>& stop, void (*o
   char ready = 0;
   CHECK(read(ends[0], &ready, 1) == 1);
   stop(program);
+  constexpr int kPatienceMs = 60'000;  // on a busy machine
+  pollfd end{ends[0], POLLIN, 0};
+  REQUIRE(poll(&end, 1, kPatienceMs) == 1);
   CHECK(read(ends[0], &ready, 1) == 0);
   close(ends[0]);
   int status = 0;
