@@ -24,6 +24,7 @@ lockstep_tests(graph lockstep_graph)
 lockstep_tests(train lockstep_train)
 lockstep_tests(record lockstep_record)
 lockstep_tests(analysis lockstep_analysis)
+lockstep_tests(capture lockstep_analysis OpenSSL::Crypto)
 lockstep_tests(reports lockstep_reports)
 # One FP64 step on raw files: what the PyTorch comparison of tests/integration runs.
 add_executable(lockstep_step_tool ${CMAKE_SOURCE_DIR}/tests/train/step_tool/step_tool.cc)

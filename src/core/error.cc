@@ -64,11 +64,14 @@ InputError::InputError(std::string_view subject, std::vector<std::string> proble
     : std::runtime_error(describe(subject, problems)), problems_(std::move(problems)) {}
 
 void ProblemList::add(std::string problem, std::string hint) {
-  problems_.push_back(with_hint(std::move(problem), hint));
+  if (++count_ <= kMostKept) problems_.push_back(with_hint(std::move(problem), hint));
 }
 
 void ProblemList::throw_if_any() const {
-  if (!problems_.empty()) throw InputError(subject_, problems_);
+  if (empty()) return;
+  std::vector<std::string> all = problems_;
+  if (count_ > kMostKept) all.push_back("... and " + std::to_string(count_ - kMostKept) + " more");
+  throw InputError(subject_, std::move(all));
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
@@ -88,9 +91,11 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
   constexpr size_t kLettersPerMistake = 3;
   size_t nearest_distance = 0;
   for (const std::string& candidate : candidates) {
+    const auto [shortest, longest] = std::minmax({wanted.size(), candidate.size()});
+    const size_t most = kEdit * ((longest + kLettersPerMistake - 1) / kLettersPerMistake);
+    if (kEdit * (longest - shortest) > most) continue;  // as many insertions at least
     const size_t distance = edit_distance(wanted, lower_case(candidate));
-    const size_t longest = std::max(wanted.size(), candidate.size());
-    if (distance > kEdit * ((longest + kLettersPerMistake - 1) / kLettersPerMistake)) continue;
+    if (distance > most) continue;
     if (nearest != nullptr && distance >= nearest_distance) continue;
     nearest = &candidate;
     nearest_distance = distance;

@@ -24,18 +24,23 @@ class InputError : public std::runtime_error {
   std::vector<std::string> problems_;
 };
 
-// Collects the problems of one input, so that all of them are reported together.
+// Collects the problems of one input, so that all of them are reported together: all that somebody
+// reads; of the others, which a damaged file may have by the million, the number.
 class ProblemList {
  public:
+  static constexpr size_t kMostKept = 100;
+
   explicit ProblemList(std::string subject) : subject_(std::move(subject)) {}
   void add(std::string problem, std::string hint = "");
-  bool empty() const { return problems_.empty(); }
+  bool empty() const { return count_ == 0; }
+  size_t count() const { return count_; }  // those not kept included
   // Throws: InputError with every problem added so far, if there is one.
   void throw_if_any() const;
 
  private:
   std::string subject_;
   std::vector<std::string> problems_;
+  size_t count_ = 0;
 };
 
 // The candidates that go on with '_' where `name` ends, or the one nearest to it by edit distance,

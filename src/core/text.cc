@@ -1,19 +1,58 @@
-// Globs, splitting and joining, and reading and writing whole text files.
+// Globs, splitting and joining, escaping, and reading and writing whole text files.
 #include "src/core/text.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "src/core/error.h"
 
 namespace lockstep {
+namespace {
+
+constexpr unsigned kTrailBits = 6;  // that a byte 10xxxxxx carries
+
+// How many bytes the character at the front takes, and which it is; 0: it is no UTF-8 (RFC 3629:
+// 0xxxxxxx, 110xxxxx 10xxxxxx, ..., in the shortest form, no surrogates, at most U+10FFFF).
+size_t decode(std::string_view text, char32_t& character) {
+  constexpr struct {
+    unsigned char mask, lead;
+    char32_t least;
+  } kForms[] = {{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+  const auto first = static_cast<unsigned char>(text[0]);
+  for (size_t trail = 0; trail < std::size(kForms); ++trail) {
+    const auto& form = kForms[trail];
+    if ((first & form.mask) != form.lead) continue;
+    if (trail >= text.size()) return 0;
+    character = first & static_cast<unsigned char>(~form.mask);
+    for (size_t i = 1; i <= trail; ++i) {
+      const auto byte = static_cast<unsigned char>(text[i]);
+      if ((byte & 0xc0) != 0x80) return 0;
+      character = character << kTrailBits | (byte & 0x3f);
+    }
+    const bool is_surrogate = character >= 0xd800 && character <= 0xdfff;
+    return character < form.least || is_surrogate || character > 0x10ffff ? 0 : trail + 1;
+  }
+  return 0;
+}
+
+// Controls of a terminal (C0, DEL, C1), ends of lines, and what turns the direction of writing.
+bool controls(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> kRanges[] = {
+      {0, 0x1f}, {0x7f, 0x9f}, {0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069}};
+  return std::ranges::any_of(kRanges, [c](const auto& r) { return c >= r.first && c <= r.second; });
+}
+
+}  // namespace
 
 bool glob_match(std::string_view pattern, std::string_view text) {
   // On a mismatch the last '*' takes one character more; earlier ones never need to be revisited.
@@ -60,6 +99,29 @@ std::string with_thousands(unsigned long long value) {
   std::string text = std::to_string(value);
   for (size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, 1, ' ');
   return text;
+}
+
+std::string printable(std::string_view text, size_t most) {
+  std::string out;
+  const auto escape = [&](const char* form, unsigned number) {
+    char code[16];
+    std::snprintf(code, sizeof code, form, number);
+    out += code;
+  };
+  while (!text.empty()) {
+    if (out.size() >= most) return out + "...";
+    char32_t character = 0;
+    const size_t taken = decode(text, character);
+    if (taken == 0) {
+      escape("\\x%02x", static_cast<unsigned char>(text[0]));
+    } else if (controls(character)) {
+      escape("\\u%04x", static_cast<unsigned>(character));
+    } else {
+      out += text.substr(0, taken);
+    }
+    text.remove_prefix(std::max<size_t>(taken, 1));
+  }
+  return out;
 }
 
 std::string read_text_file(const std::string& path) {

@@ -1,4 +1,5 @@
-// Small text helpers: glob patterns, JSON-safe and table-friendly numbers. No domain knowledge.
+// Small text helpers: glob patterns, table-friendly numbers, text of unknown origin, whole files.
+// No domain knowledge.
 #pragma once
 
 #include <string>
@@ -13,6 +14,10 @@ std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 // 1234567 -> "1 234 567"
 std::string with_thousands(unsigned long long value);
+// Text of unknown origin, fit for a terminal and for JSON: what is no UTF-8 as \xFF, what controls
+// a terminal or the order of letters as \u001b. The rest stays, and what is longer than `most`
+// bytes is cut and ends in "...". printable(printable(x)) == printable(x).
+std::string printable(std::string_view text, size_t most = std::string_view::npos);
 // The whole file. Throws: InputError naming the path and the reason.
 std::string read_text_file(const std::string& path);
 // Writes beside `path` and renames into place, so that a reader sees the old or the new file.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,6 +51,13 @@ Role find_role(std::string_view name);  // Throws: InputError with a did-you-mea
 
 // Where the model itself puts a forward node: inside or outside `with autocast(enabled=...)`.
 enum class AutocastRegion : uint8_t { kUnsaid, kOn, kOff };
+
+// What a graph from a file may ask for: so large that no model needs it, so small that products of
+// an extent and an attribute stay far from overflow. Integer attributes keep kMostExtent, too, by
+// magnitude; names and other texts kMostTextBytes.
+inline constexpr size_t kMostRank = 16, kMostTextBytes = 4096;
+inline constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
+inline constexpr double kMostElements = 1e11;  // of one tensor
 
 struct Node {
   std::string id;  // "n12"

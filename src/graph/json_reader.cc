@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/graph/json.h"
+#include "src/graph/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -18,8 +21,7 @@ using Json = nlohmann::json;
 class Reader {
  public:
   Graph read(std::string_view text) {
-    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded()) throw InputError("graph JSON: is not valid JSON");
+    const Json json = parsed(text);
     if (!json.is_object()) throw InputError("graph JSON: must be an object");
     const int64_t version = integer(json, "graph", "ir");
     problems_.throw_if_any();
@@ -68,10 +70,24 @@ class Reader {
   }
 
  private:
+  static Json parsed(std::string_view text) {
+    try {
+      return parse_json(text);
+    } catch (const InputError& error) {
+      throw InputError(std::string("graph JSON: ") + error.what());
+    }
+  }
+
+  // As much of a value as an error shows.
+  static std::string quoted(const Json& value) {
+    constexpr size_t kShown = 100;
+    return printable(value.dump(), kShown);
+  }
+
   void wrong(const std::string& path, std::string_view key, const std::string& constraint,
              const Json* found = nullptr) {
     problems_.add(path + "." + std::string(key) +
-                  (found ? ": is " + found->dump() + ", must be " : ": is missing, must be ") +
+                  (found ? ": is " + quoted(*found) + ", must be " : ": is missing, must be ") +
                   constraint);
   }
 
@@ -92,8 +108,17 @@ class Reader {
                      bool required = true) {
     const Json* found = field(item, path, key, required, "a string");
     if (!found) return "";
-    if (found->is_string()) return found->get<std::string>();
-    wrong(path, key, "a string", found);
+    if (!found->is_string()) {
+      wrong(path, key, "a string", found);
+      return "";
+    }
+    return checked_text(found->get<std::string>(), path + "." + key);
+  }
+
+  std::string checked_text(std::string text, const std::string& place) {
+    if (text.size() <= kMostTextBytes && printable(text) == text) return text;
+    problems_.add(fmt::format("{}: is {}, must have at most {} bytes and no control characters",
+                              place, quoted(text), kMostTextBytes));
     return "";
   }
 
@@ -105,17 +130,16 @@ class Reader {
     return fallback;
   }
 
-  static bool is_int64(const Json& value) {
-    constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
-    return value.is_number_integer() &&
-           (!value.is_number_unsigned() || value.get<uint64_t>() <= kMax);
+  static bool is_small(const Json& value) {
+    if (value.is_number_unsigned()) return value.get<uint64_t>() <= uint64_t{kMostExtent};
+    return value.is_number_integer() && std::abs(value.get<double>()) <= kMostExtent;
   }
 
   int64_t integer(const Json& item, const std::string& path, const char* key) {
     const Json* found = field(item, path, key, true, "an integer");
     if (!found) return 0;
-    if (is_int64(*found)) return found->get<int64_t>();
-    wrong(path, key, "an integer", found);
+    if (is_small(*found)) return found->get<int64_t>();
+    wrong(path, key, kInteger, found);
     return 0;
   }
 
@@ -125,7 +149,7 @@ class Reader {
     const Json* found = field(item, path, key, required, "a list");
     if (!found) return;
     if (!found->is_array()) return wrong(path, key, "a list", found);
-    for (size_t i = 0; i < found->size(); ++i) {
+    for (size_t i = 0; i < found->size() && problems_.count() < ProblemList::kMostKept; ++i) {
       const std::string place = path == "graph" ? key : path + "." + key;
       body((*found)[i], fmt::format("{}[{}]", place, i));
     }
@@ -138,9 +162,9 @@ class Reader {
         item, key,
         [&](const Json& value, const std::string& place) {
           if (value.is_string()) {
-            values.push_back(value.get<std::string>());
+            values.push_back(checked_text(value.get<std::string>(), place));
           } else {
-            problems_.add(place + ": is " + value.dump() + ", must be a string");
+            problems_.add(place + ": is " + quoted(value) + ", must be a string");
           }
         },
         path, required);
@@ -157,7 +181,7 @@ class Reader {
       return values;
     }
     for (const auto& [name, value] : found->items()) {
-      values[name] = string(*found, key, name.c_str());
+      values[checked_text(name, path + "." + key)] = string(*found, key, name.c_str());
     }
     return values;
   }
@@ -167,13 +191,14 @@ class Reader {
     for_each(
         item, "shape",
         [&](const Json& extent, const std::string& place) {
-          if (is_int64(extent)) {
+          if (is_small(extent)) {
             type.shape.push_back(extent.get<int64_t>());
           } else {
-            problems_.add(place + ": is " + extent.dump() + ", must be an integer");
+            problems_.add(place + ": is " + quoted(extent) + ", must be " + kInteger);
           }
         },
         path, /*required=*/true);
+    check_size(type.shape, path);
     const std::string dtype = string(item, path, "dtype");
     if (dtype == "i32" || dtype == "i64") {
       type.element = ElementType::kInt;
@@ -181,6 +206,17 @@ class Reader {
       problems_.add(path + ".dtype: is '" + dtype + "', must be f32, i32 or i64");
     }
     return type;
+  }
+
+  void check_size(Shape& shape, const std::string& path) {
+    double count = 1;
+    for (const int64_t extent : shape) count *= static_cast<double>(extent);
+    if (shape.size() <= kMostRank && count <= kMostElements) return;
+    problems_.add(
+        fmt::format("{}.shape: has {} dimensions and {:.3g} elements, at most {} and {:.3g} "
+                    "allowed",
+                    path, shape.size(), count, kMostRank, kMostElements));
+    shape.clear();
   }
 
   Attributes attributes(const Json& item, const std::string& path) {
@@ -192,18 +228,20 @@ class Reader {
       return attributes;
     }
     for (const auto& [key, value] : found->items()) {
+      checked_text(key, path + ".attrs");
       if (value.is_boolean()) {
         attributes[key] = value.get<bool>();
-      } else if (is_int64(value)) {
+      } else if (is_small(value)) {
         attributes[key] = value.get<int64_t>();
       } else if (value.is_number_float()) {
         attributes[key] = value.get<double>();
       } else if (value.is_string()) {
-        attributes[key] = text_attribute(value.get<std::string>());
-      } else if (value.is_array() && std::all_of(value.begin(), value.end(), is_int64)) {
+        attributes[key] = text_attribute(checked_text(value.get<std::string>(), path + ".attrs"));
+      } else if (value.is_array() && std::all_of(value.begin(), value.end(), is_small)) {
         attributes[key] = value.get<std::vector<int64_t>>();
       } else {
-        wrong(path + ".attrs", key, "a bool, a number, a string or a list of integers", &value);
+        wrong(path + ".attrs", key,
+              "a bool, a number, a string or a list, its integers in [-(2^31-1), 2^31-1]", &value);
       }
     }
     return attributes;
@@ -254,6 +292,7 @@ class Reader {
                                                                 : AutocastRegion::kOff;
   }
 
+  static constexpr const char* kInteger = "an integer in [-(2^31-1), 2^31-1]";
   ProblemList problems_{"graph JSON"};
 };
 

@@ -1,6 +1,7 @@
 // Is a graph well formed?
 // One walk in execution order that knows the values defined so far; every problem is collected.
 #include <map>
+#include <new>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -110,6 +111,8 @@ class Validator {
       for (const std::string& problem : error.problems()) problems_.add(problem);
     } catch (const std::logic_error& error) {  // an attribute of the wrong type
       problems_.add(who + ": " + error.what());
+    } catch (const std::bad_alloc&) {  // element_count overflows
+      problems_.add(who + ": its attributes ask for more elements than can be counted");
     }
   }
 

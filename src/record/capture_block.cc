@@ -59,6 +59,8 @@ std::string sha256_of(std::ifstream& file) {
 }  // namespace
 
 bool looks_like_capture(const std::string& path) {
+  std::error_code status;
+  if (!std::filesystem::is_regular_file(path, status)) return false;  // reading a pipe would wait
   std::ifstream file(path, std::ios::binary);
   std::array<char, kMagic.size()> magic{};
   return file.read(magic.data(), magic.size()) &&

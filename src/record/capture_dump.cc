@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "src/core/text.h"
 #include "src/record/capture_tree.h"
 #include "src/record/hdf5_handle.h"
 #include "src/record/layout.h"
@@ -39,11 +40,13 @@ class Dump {
   void children(hid_t group, const std::string& path, int depth) {
     require(depth < kCaptureDepth, path,
             fmt::format("groups are nested deeper than {}", kCaptureDepth));
-    for (const std::string& link : hdf5::link_names(group)) {
+    for (const std::string& link : names_in(group, path)) {
       const std::string at = path + "/" + link;
       require(++objects_ <= kCaptureObjects, at,
-              fmt::format("more than {} objects", kCaptureObjects));
-      require(link.size() <= kCaptureNameBytes, at, "its name is too long");
+              fmt::format("the file has more than {} objects", kCaptureObjects));
+      check_name(link, at);
+      require(layout::escape(layout::unescape(link)) == link, at,
+              "its name must have % as %25 and / as %2F");
       H5L_info_t info;
       hdf5::check(H5Lget_info(group, link.c_str(), &info, H5P_DEFAULT), "look at " + at);
       require(info.type == H5L_TYPE_HARD, at, "is a link to elsewhere");
@@ -60,10 +63,12 @@ class Dump {
       return 0;
     };
     hdf5::check(H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, &at, collect, &names),
-                "list the attributes of " + path);
+                "list the attributes of " + (path.empty() ? "/" : path));
     for (const std::string& name : names) {
       const std::string what = path + "@" + name;
-      require(name.size() <= kCaptureNameBytes, what, "its name is too long");
+      require(++objects_ <= kCaptureObjects, what,
+              fmt::format("the file has more than {} objects", kCaptureObjects));
+      check_name(name, what);
       const hdf5::Handle attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT), "open " + what);
       const hdf5::Handle type(H5Aget_type(attribute.id()), "read " + what);
       const hdf5::Handle space(H5Aget_space(attribute.id()), "read " + what);
@@ -77,6 +82,21 @@ class Dump {
  private:
   static void require(bool ok, const std::string& path, const std::string& problem) {
     if (!ok) throw hdf5::Error(path + ": " + problem);
+  }
+
+  static std::vector<std::string> names_in(hid_t group, const std::string& path) {
+    try {
+      return hdf5::link_names(group);
+    } catch (const hdf5::Error& error) {
+      throw hdf5::Error((path.empty() ? "/" : path) + ": " + error.what());
+    }
+  }
+
+  static void check_name(const std::string& name, const std::string& at) {
+    require(
+        name.size() <= kCaptureNameBytes, at,
+        fmt::format("its name has {} bytes, at most {} allowed", name.size(), kCaptureNameBytes));
+    require(printable(name) == name, at, "its name must be UTF-8 without control characters");
   }
 
   void object_of(hid_t object, const std::string& path, const std::string& name, int depth) {
@@ -173,7 +193,7 @@ class Dump {
         spend(out.back().size(), path);
       }
       H5Dvlen_reclaim(memory.id(), space, H5P_DEFAULT, pointers.data());
-      return;
+      return check_texts(out, path);
     }
     const size_t width = H5Tget_size(type);
     require(width == 0 || count <= left_ / width, path, "is too large");
@@ -183,6 +203,15 @@ class Dump {
     for (uint64_t i = 0; i < count; ++i) {
       const std::string cell = cells.substr(i * width, width);
       out.push_back(cell.substr(0, cell.find('\0')));
+    }
+    check_texts(out, path);
+  }
+
+  static void check_texts(const std::vector<std::string>& texts, const std::string& path) {
+    for (const std::string& text : texts) {
+      constexpr size_t kShown = 40;
+      require(printable(text) == text, path,
+              "holds '" + printable(text, kShown) + "', must be UTF-8 without control characters");
     }
   }
 

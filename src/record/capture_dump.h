@@ -9,9 +9,10 @@
 
 namespace lockstep {
 
-// Writes every group, dataset and attribute of the HDF5 data that begins at byte `block`. Links out
-// of the file, shared groups, filters that are plug-ins and types other than numbers and texts are
-// refused, as is more than `most_bytes` of data; the reason is then the last record.
+// Writes every group, dataset and attribute of the HDF5 data that begins at byte `block`. Links
+// but hard ones, objects that stand in the file twice, filters that are plug-ins, types other than
+// numbers and texts, names and texts that are not UTF-8 or hold control characters, and more than
+// `most_bytes` of data are refused; the reason is then the last record.
 void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
                   const SandboxWrite& write);
 

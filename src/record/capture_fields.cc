@@ -6,14 +6,14 @@
 #include <cstring>
 #include <limits>
 
+#include "src/core/text.h"
 #include "src/graph/infer.h"
+#include "src/graph/json_text.h"
 
 namespace lockstep {
 namespace {
 
 using Kind = CaptureValue::Kind;
-
-constexpr size_t kMostProblems = 40;
 
 template <typename T>
 T element(const CaptureValue& value, int64_t i) {
@@ -55,17 +55,9 @@ std::string_view name_of(Kind kind) {
 
 }  // namespace
 
-void CaptureProblems::add(const std::string& problem, const std::string& hint) {
-  if (++count_ <= kMostProblems) list_.add(problem, hint);
-}
-
-void CaptureProblems::throw_if_any() {
-  if (count_ > kMostProblems) list_.add(fmt::format("... and {} more", count_ - kMostProblems));
-  list_.throw_if_any();
-}
-
 void CaptureFields::problem(std::string_view what, const std::string& hint) const {
-  problems_->add(path_ + ": " + std::string(what), hint);
+  constexpr size_t kMostBytes = 1000;  // a damaged file quotes itself at any length
+  problems_->add(printable(path_ + ": " + std::string(what), kMostBytes), hint);
 }
 
 bool CaptureFields::has(std::string_view child) const {
@@ -151,23 +143,21 @@ std::vector<std::string> CaptureFields::texts(std::string_view name) const {
   return {};
 }
 
-Shape CaptureFields::shape(std::string_view name) const {
+std::optional<Shape> CaptureFields::shape(std::string_view name) const {
   const CaptureValue* found = attribute(name, /*required=*/true);
-  if (found == nullptr) return {};
+  if (found == nullptr) return std::nullopt;
   const bool is_list = found->shape.size() == 1 && (is_integer(found->kind) || found->size() == 0);
   if (!is_list || found->size() > static_cast<int64_t>(kCaptureRank)) {
     problem(fmt::format("attribute {} must be a list of at most {} integers", name, kCaptureRank));
-    return {};
+    return std::nullopt;
   }
   Shape shape;
-  double count = 1;
-  constexpr double kMostElements = 1e12;
   for (int64_t i = 0; i < found->size(); ++i) {
     const double extent = as_double(*found, i);
-    count *= extent;
-    if (extent < 0 || count > kMostElements) {
-      problem(fmt::format("attribute {} has extent {}", name, extent));
-      return {};
+    if (!(extent >= 0 && extent <= static_cast<double>(kMostExtent))) {
+      problem(
+          fmt::format("attribute {} has extent {}, must be in [0, {}]", name, extent, kMostExtent));
+      return std::nullopt;
     }
     shape.push_back(static_cast<int64_t>(extent));
   }
@@ -176,11 +166,13 @@ Shape CaptureFields::shape(std::string_view name) const {
 
 nlohmann::json CaptureFields::json(std::string_view name) const {
   const std::string source = text(name);
-  nlohmann::json parsed = nlohmann::json::parse(source, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded() && has_attribute(name)) {
-    problem(fmt::format("attribute {} is no JSON", name));
+  if (source.empty() && !has_attribute(name)) return nlohmann::json::value_t::discarded;
+  try {
+    return parse_json(source);
+  } catch (const InputError& error) {
+    problem(fmt::format("attribute {}: {}", name, error.what()));
+    return nlohmann::json::value_t::discarded;
   }
-  return parsed;
 }
 
 const CaptureValue* CaptureFields::data() const {
@@ -197,12 +189,6 @@ std::string CaptureFields::bytes_text() const {
   problem(fmt::format("must be a row of uint8, is {}{}", name_of(found->kind),
                       to_string(found->shape)));
   return "";
-}
-
-Tensor CaptureFields::tensor_of_any_shape(ElementType element_type, Container container) const {
-  const CaptureValue* found = data();
-  if (found == nullptr) return {};
-  return tensor({found->shape, element_type}, container);
 }
 
 Tensor CaptureFields::tensor(const TensorType& type, Container container) const {
@@ -250,26 +236,20 @@ std::vector<double> CaptureFields::numbers() const {
   return out;
 }
 
-Tensor CaptureFields::packed_bits() const {
+Tensor CaptureFields::packed_bits(const Shape& extents) const {
   constexpr int64_t kByteBits = 8;
-  if (node_ == nullptr || data() == nullptr) return {};
-  const size_t before = problems_->count();
-  const Shape extents = shape("shape");
-  if (problems_->count() > before) return {};
-  const int64_t count = element_count(extents);
-  const std::string bytes = bytes_text();
-  const int64_t wanted = (count + kByteBits - 1) / kByteBits;
-  if (static_cast<int64_t>(bytes.size()) != wanted) {
-    if (problems_->count() == before) {
-      problem(fmt::format("has {} bytes of packed bits, shape {} needs {}", bytes.size(),
-                          to_string(extents), wanted));
-    }
+  const CaptureValue* found = data();
+  if (found == nullptr) return {};
+  const int64_t count = element_count(extents), wanted = (count + kByteBits - 1) / kByteBits;
+  if (found->kind != Kind::kU8 || found->shape != Shape{wanted}) {
+    problem(fmt::format("is {}{}, the packed bits of shape {} are uint8[{}]", name_of(found->kind),
+                        to_string(found->shape), to_string(extents), wanted));
     return {};
   }
   Tensor out(extents, Container::kI32);
   const auto bits = out.as<int32_t>();
   for (int64_t i = 0; i < count; ++i) {
-    const auto byte = static_cast<unsigned char>(bytes[static_cast<size_t>(i / kByteBits)]);
+    const auto byte = static_cast<unsigned char>(found->bytes[static_cast<size_t>(i / kByteBits)]);
     bits[static_cast<size_t>(i)] = byte >> (kByteBits - 1 - i % kByteBits) & 1;
   }
   return out;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,29 +15,17 @@
 
 namespace lockstep {
 
-// Collects problems, but no more than somebody reads.
-class CaptureProblems {
- public:
-  explicit CaptureProblems(std::string subject) : list_(std::move(subject)) {}
-  void add(const std::string& problem, const std::string& hint = "");
-  size_t count() const { return count_; }
-  void throw_if_any();
-
- private:
-  ProblemList list_;
-  size_t count_ = 0;
-};
-
 // A group or dataset, and where it is. One that is missing has no node; its fields are then not
 // missed one by one.
 class CaptureFields {
  public:
-  CaptureFields(const CaptureNode* node, std::string path, CaptureProblems& problems)
+  CaptureFields(const CaptureNode* node, std::string path, ProblemList& problems)
       : node_(node), path_(std::move(path)), problems_(&problems) {}
 
   bool there() const { return node_ != nullptr; }
   const std::string& path() const { return path_; }
-  CaptureProblems& problems() const { return *problems_; }
+  ProblemList& problems() const { return *problems_; }
+  // Whatever the text quotes of the file, it is printable and of bounded length.
   void problem(std::string_view what, const std::string& hint = "") const;
 
   bool has(std::string_view child) const;
@@ -51,16 +40,16 @@ class CaptureFields {
   int64_t integer(std::string_view name, int64_t fallback, bool required = true) const;
   bool flag(std::string_view name, bool fallback, bool required = true) const;
   std::vector<std::string> texts(std::string_view name) const;
-  Shape shape(std::string_view name) const;
-  nlohmann::json json(std::string_view name) const;  // of a text; discarded after a problem
+  std::optional<Shape> shape(std::string_view name) const;  // nothing after a problem
+  nlohmann::json json(std::string_view name) const;         // of a text; discarded after a problem
 
   // This dataset. Floats arrive as `container`, integers as kI32.
   std::string bytes_text() const;  // [json]: a row of uint8
   Tensor tensor(const TensorType& type, Container container) const;
-  Tensor tensor_of_any_shape(ElementType element, Container container) const;
   std::vector<double> numbers() const;
-  // Packed bits, as 0 and 1; the shape is in the attribute `shape`. Empty after a problem.
-  Tensor packed_bits() const;
+  // Packed bits of this shape (which the caller has judged: they grow 32 times), as 0 and 1. Empty
+  // after a problem.
+  Tensor packed_bits(const Shape& extents) const;
 
  private:
   const CaptureValue* attribute(std::string_view name, bool required) const;
@@ -69,7 +58,7 @@ class CaptureFields {
 
   const CaptureNode* node_;
   std::string path_;
-  CaptureProblems* problems_;
+  ProblemList* problems_;
 };
 
 }  // namespace lockstep

@@ -1,37 +1,55 @@
 // The graphs of a capture and the values that belong to them.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 
 #include "src/core/error.h"
+#include "src/graph/infer.h"
 #include "src/graph/json.h"
+#include "src/graph/json_text.h"
 #include "src/graph/op.h"
 #include "src/record/capture_parts.h"
 
 namespace lockstep {
 namespace {
 
-// So large that no machine holds it; and products of extents stay far from overflow.
-constexpr double kMostElements = 1e11;
-
-void check_sizes(const Graph& graph, const CaptureFields& at) {
-  const auto check = [&](const std::string& what, const TensorType& type) {
-    double count = 1;
-    for (const int64_t extent : type.shape) count *= static_cast<double>(extent);
-    if (count > kMostElements) {
-      at.problem(fmt::format("{} has shape {}, at most {} elements allowed", what,
-                             to_string(type.shape), kMostElements));
-    }
-  };
-  for (const Parameter& p : graph.parameters) check("parameter " + p.name, p.type);
-  for (const Buffer& b : graph.buffers) check("buffer " + b.name, b.type);
-  for (const Constant& c : graph.constants) check("constant " + c.name, c.type);
-  for (const GraphInput& input : graph.inputs) check("input " + input.id, input.type);
+// Every value of a forward pass in FP32 at once: what is refused here would be stopped by the
+// machine in the middle of the first step.
+void check_memory(const Graph& graph, const CaptureFields& at) {
+  double elements = 0;
   for (const Node& node : graph.nodes) {
-    for (const TensorType& type : node.outputs) check("node " + node.id, type);
+    for (const TensorType& type : node.outputs) {
+      elements += static_cast<double>(element_count(type.shape));
+    }
+  }
+  constexpr double kGiB = 1 << 30;
+  const double wanted = elements * sizeof(float) / kGiB;
+  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<double>(sysconf(_SC_PAGESIZE)) / kGiB;
+  if (wanted <= there) return;
+  at.problem(fmt::format("the values of its nodes take {:.1f} GiB, this machine has {:.1f}", wanted,
+                         there),
+             "capture a smaller batch");
+}
+
+// One name is one tensor, in all graphs.
+void check_names(const Capture& capture, const CaptureFields& at) {
+  std::map<std::string, std::pair<TensorType, bool>> known;  // bool: a parameter
+  const auto check = [&](const std::string& name, const TensorType& type, bool is_parameter) {
+    const auto [first, is_new] = known.emplace(name, std::pair{type, is_parameter});
+    if (is_new || first->second == std::pair{type, is_parameter}) return;
+    const auto describe = [](const std::pair<TensorType, bool>& thing) {
+      return (thing.second ? "parameter " : "buffer ") + to_string(thing.first);
+    };
+    at.problem(fmt::format("'{}' is a {} and a {}, must be one thing in all graphs", name,
+                           describe(first->second), describe({type, is_parameter})));
+  };
+  for (const Graph& graph : capture.graphs) {
+    for (const Parameter& p : graph.parameters) check(p.name, p.type, true);
+    for (const Buffer& b : graph.buffers) check(b.name, b.type, false);
   }
 }
 
@@ -43,6 +61,21 @@ void resolve_regions(Graph& graph, const CapturedAmp& amp) {
   if (amp.autocast || !inside_model) return;
   for (Node& node : graph.nodes) {
     if (node.autocast == AutocastRegion::kUnsaid) node.autocast = AutocastRegion::kOff;
+  }
+}
+
+// A gradient's op trusts what it is given (the places of a max_pool2d): autodiff made it.
+void check_ops(const Graph& graph, const CaptureFields& at) {
+  for (const Node& node : graph.nodes) {
+    if (node.is_backward() || node.op.find("_backward") != std::string::npos) {
+      at.problem(
+          fmt::format("node {} ({}) is of a backward pass, a capture's graph is the forward "
+                      "pass alone",
+                      node.id, node.op));
+    }
+  }
+  if (!graph.gradients.empty() || !graph.passes.empty()) {
+    at.problem("names gradients, a capture's graph is the forward pass alone");
   }
 }
 
@@ -64,6 +97,10 @@ void check_paths(const Graph& graph, const CaptureFields& at) {
       at.problem(
           fmt::format("input {} has path '{}': a path of its own required", input.id, input.path));
     }
+    if (input.path.starts_with(kMaskPrefix)) {
+      at.problem(fmt::format("input {} has path '{}': {}... are the masks of nodes", input.id,
+                             input.path, kMaskPrefix));
+    }
   }
 }
 
@@ -73,18 +110,23 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
   const CaptureFields graphs = root.child("graphs");
   const auto count = static_cast<int64_t>(graphs.children().size());
   if (graphs.there() && count == 0) graphs.problem("has no graph");
+  size_t bytes = 0;
   for (int64_t k = 0; k < count; ++k) {
     const CaptureFields json = graphs.child(std::to_string(k)).child("json");
     if (!json.there()) continue;
     try {
-      Graph graph = graph_from_json(json.bytes_text());
+      const std::string text = json.bytes_text();
+      bytes += text.size();
+      if (bytes > kMostJsonBytes) {
+        json.problem(
+            fmt::format("the graphs have more than {} bytes of JSON together", kMostJsonBytes));
+        return;
+      }
+      Graph graph = graph_from_json(text);
       if (graph.name.empty()) graph.name = capture.model_class;
       if (graph.loss.empty()) json.problem("names no loss");
-      if (!graph.gradients.empty() ||
-          std::ranges::any_of(graph.nodes, [](const Node& n) { return n.is_backward(); })) {
-        json.problem("has backward nodes, a capture's graph is the forward pass alone");
-      }
-      check_sizes(graph, json);
+      check_ops(graph, json);
+      check_memory(graph, json);
       check_paths(graph, json);
       resolve_regions(graph, capture.amp);
       read_constants(root, graph);
@@ -93,6 +135,7 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
       for (const std::string& problem : error.problems()) json.problem(problem);
     }
   }
+  check_names(capture, graphs);
 }
 
 void read_values(const CaptureFields& at, const Capture& capture, Tensors& values) {
@@ -118,15 +161,6 @@ void read_buffers(const CaptureFields& at, const Capture& capture, Tensors& valu
       values.emplace(b.name, buffers.child(b.name).tensor(b.type, Container::kF32));
     }
   }
-}
-
-const Node* find_node(const Capture& capture, const std::string& id) {
-  for (const Graph& graph : capture.graphs) {
-    for (const Node& node : graph.nodes) {
-      if (node.id == id) return &node;
-    }
-  }
-  return nullptr;
 }
 
 }  // namespace lockstep

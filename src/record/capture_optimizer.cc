@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "src/core/error.h"
 #include "src/record/capture_parts.h"
@@ -87,16 +88,17 @@ void read_optimizer(const CaptureFields& root, Capture& capture) {
   const CaptureFields groups = optimizer.child("groups");
   const size_t count = groups.children().size();
   if (groups.there() && count == 0) groups.problem("has no group");
+  std::map<std::string, size_t> group_of;
   for (size_t g = 0; g < count; ++g) {
     const CaptureFields group = groups.child(std::to_string(g));
     std::vector<std::string> names = group.texts("params");
     for (const std::string& name : names) {
       // Parameters that the graph does not read have no gradient and need no value.
-      for (size_t other = 0; other < g; ++other) {
-        if (std::ranges::count(capture.groups[other], name) > 0) {
-          group.problem("parameter '" + name + "' is in group " + std::to_string(other) + ", too");
-        }
-      }
+      const auto [first, is_new] = group_of.emplace(name, g);
+      if (is_new) continue;
+      group.problem(fmt::format(
+          "parameter '{}' is {}", name,
+          first->second == g ? "named twice" : fmt::format("in group {}, too", first->second)));
     }
     capture.groups.push_back(std::move(names));
     if (capture.optimizer.empty() || !group.there()) continue;

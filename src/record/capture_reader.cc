@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/record/capture_block.h"
 #include "src/record/capture_dump.h"
 #include "src/record/capture_parts.h"
@@ -21,11 +22,13 @@ constexpr int64_t kCaptureVersion = 1;
 // Compressed batches grow when they are read; nothing honest grows more than this.
 constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
 constexpr double kLeastSeconds = 20, kBytesPerSecond = 20e6;
+constexpr double kClockPerProcessor = 3;
 
 CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
   SandboxLimits limits;
   const uint64_t most = kLeastContent + kContentPerByte * block.length;
   limits.seconds = kLeastSeconds + static_cast<double>(block.length) / kBytesPerSecond;
+  limits.clock_seconds = kClockPerProcessor * limits.seconds;
   limits.memory_bytes = 2 * most;
   limits.output_bytes = 2 * most;
   const std::string who = "capture '" + path + "': ";
@@ -33,7 +36,9 @@ CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
     return parse_capture_frames(run_sandboxed(
         limits, [&](const SandboxWrite& write) { dump_capture(path, block.size, most, write); }));
   } catch (const InputError& error) {
-    throw InputError(who + error.what(), "its checksum is right: it was written this way");
+    constexpr size_t kMostBytes = 2000;
+    throw InputError(who + printable(error.what(), kMostBytes),
+                     "its checksum is right: it was written this way");
   } catch (const std::runtime_error& error) {
     throw InputError(
         fmt::format("{}reading its HDF5 data in a process apart failed: {}", who, error.what()),
@@ -69,7 +74,7 @@ int64_t number_of(const std::string& name) {
 Capture read_capture(const std::string& path) {
   const CaptureBlock block = check_capture_block(path);
   const CaptureNode tree = read_tree(path, block);
-  CaptureProblems problems("capture '" + path + "'");
+  ProblemList problems("capture '" + path + "'");
   const CaptureFields root(&tree, path + ":", problems);
   check_root(root);
   Capture capture;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 
 #include "src/core/error.h"
 #include "src/graph/op.h"
@@ -46,23 +47,28 @@ bool draws(const Node& node) {
 }
 
 void read_masks(const CaptureFields& micro, const Graph& graph, Batch& batch) {
+  std::map<std::string_view, const TensorType*> drawn_by;
+  for (const Node& node : graph.nodes) {
+    if (const TensorType* drawn = drawn_mask(node)) drawn_by[node.id] = drawn;
+  }
   const CaptureFields rng = micro.optional("rng");
   for (const std::string& name : rng.children()) {
     const CaptureFields mask = rng.child(name);
     const std::string id = mask.text("node");
-    const auto found = std::ranges::find(graph.nodes, id, &Node::id);
-    const TensorType* drawn = found == graph.nodes.end() ? nullptr : drawn_mask(*found);
-    if (drawn == nullptr) {
+    const auto drawn = drawn_by.find(id);
+    if (drawn == drawn_by.end()) {
       mask.problem("is the mask of node '" + id + "', which draws none");
       continue;
     }
-    Tensor values = mask.packed_bits();
-    if (values.empty()) continue;
-    if (!broadcasts_to(values.shape(), drawn->shape)) {
+    const std::optional<Shape> extents = mask.shape("shape");
+    if (!extents) continue;
+    if (!broadcasts_to(*extents, drawn->second->shape)) {
       mask.problem(fmt::format("shape {} does not fit node {}, whose mask is {}",
-                               to_string(values.shape()), id, to_string(drawn->shape)));
+                               to_string(*extents), id, to_string(drawn->second->shape)));
       continue;
     }
+    Tensor values = mask.packed_bits(*extents);
+    if (values.empty()) continue;
     if (!batch.emplace(std::string(kMaskPrefix) + id, std::move(values)).second) {
       mask.problem("node " + id + " has a mask already");
     }

@@ -1,10 +1,10 @@
 #include "src/record/capture_tree.h"
 
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -80,7 +80,7 @@ class Parser {
           require(open.size() == 1 && rest_.empty());
           return root;
         case kProblem:
-          throw InputError(text(std::numeric_limits<uint32_t>::max()));
+          throw InputError(std::string(text_bytes(rest_.size())));
         default:
           require(false);
       }
@@ -103,10 +103,15 @@ class Parser {
     std::memcpy(&value, take_bytes(sizeof value).data(), sizeof value);
     return value;
   }
-  std::string text(size_t most) {
+  std::string_view text_bytes(size_t most) {
     const auto length = take<uint32_t>();
     require(length <= most);
-    return std::string(take_bytes(length));
+    return take_bytes(length);
+  }
+  std::string text(size_t most) {
+    std::string found(text_bytes(most));
+    require(printable(found) == found);
+    return found;
   }
   CaptureValue value() {
     CaptureValue v;

@@ -36,7 +36,7 @@ struct CaptureNode {
 
 // Limits that a tree must keep; those of honest captures lie far below.
 inline constexpr int kCaptureDepth = 12;
-inline constexpr int64_t kCaptureObjects = 1'000'000;
+inline constexpr int64_t kCaptureObjects = 1'000'000;  // attributes included
 inline constexpr size_t kCaptureRank = 8, kCaptureNameBytes = 4096;
 
 // One record after another: begin and end of groups and datasets, attributes, and at last the end.
@@ -49,8 +49,8 @@ std::string finish();
 std::string problem(std::string_view text);  // in place of all that would follow
 }  // namespace capture_frame
 
-// Throws: InputError with the problem that the bytes carry; std::runtime_error where they are no
-// such records: nothing in them is taken on trust.
+// Throws: InputError with the problem that the bytes carry, whose text may hold anything;
+// std::runtime_error where they are no such records: nothing in them is taken on trust.
 CaptureNode parse_capture_frames(std::string_view bytes);
 
 }  // namespace lockstep

@@ -1,19 +1,24 @@
 // What PyTorch itself computed from known states, for the gates of `lockstep verify`.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+
 #include "src/core/error.h"
 #include "src/record/capture_parts.h"
 
 namespace lockstep {
 namespace {
 
-void read_acts(const CaptureFields& acts, const Capture& capture, CapturedInside& inside) {
+using Nodes = std::map<std::string, const Node*>;  // of one graph, by id
+
+void read_acts(const CaptureFields& acts, const Nodes& nodes, CapturedInside& inside) {
   for (const std::string& id : acts.children()) {
     const CaptureFields act = acts.child(id);
     const std::vector<double> numbers = act.numbers();
     std::array<double, 4> summary{};
-    if (find_node(capture, id) == nullptr) {
-      act.problem("is of no node of the graph");
+    if (!nodes.contains(id)) {
+      act.problem("is of no node of its micro-batch's graph");
     } else if (numbers.size() != summary.size()) {
       act.problem(fmt::format("has {} numbers, {} required", numbers.size(), summary.size()));
     } else {
@@ -23,24 +28,49 @@ void read_acts(const CaptureFields& acts, const Capture& capture, CapturedInside
   }
 }
 
-void read_kinks(const CaptureFields& kinks, const Capture& capture, CapturedInside& inside) {
+// Where the choice of a max_pool2d is a place in its plane; elsewhere it is a side of the kink.
+Tensor read_choice(const CaptureFields& kink, const Node& node) {
+  const TensorType places{node.outputs[0].shape, ElementType::kInt};
+  if (node.op == "max_pool2d") return kink.tensor(places, Container::kI32);
+  const std::optional<Shape> extents = kink.shape("shape");
+  if (!extents) return {};
+  if (*extents == places.shape) return kink.packed_bits(*extents);
+  kink.problem(fmt::format("has shape {}, node {} gives {}", to_string(*extents), node.id,
+                           to_string(places.shape)));
+  return {};
+}
+
+void read_kinks(const CaptureFields& kinks, const Nodes& nodes, CapturedInside& inside) {
+  constexpr std::string_view kOps[] = {"relu", "leaky_relu", "prelu", "clamp", "max_pool2d"};
   for (const std::string& id : kinks.children()) {
     const CaptureFields kink = kinks.child(id);
-    const Node* node = find_node(capture, id);
-    if (node == nullptr) {
-      kink.problem("is of no node of the graph");
+    const auto node = nodes.find(id);
+    if (node == nodes.end() || std::ranges::count(kOps, node->second->op) == 0) {
+      kink.problem("is of no node with a kink of its micro-batch's graph");
       continue;
     }
-    Tensor choice = node->op == "max_pool2d"
-                        ? kink.tensor_of_any_shape(ElementType::kInt, Container::kI32)
-                        : kink.packed_bits();
-    if (choice.empty()) continue;
-    if (choice.shape() != node->outputs[0].shape) {
-      kink.problem(fmt::format("has shape {}, node {} gives {}", to_string(choice.shape()), id,
-                               to_string(node->outputs[0].shape)));
-      continue;
-    }
-    inside.kinks.emplace(id, std::move(choice));
+    Tensor choice = read_choice(kink, *node->second);
+    if (!choice.empty()) inside.kinks.emplace(id, std::move(choice));
+  }
+}
+
+void read_inside(const CaptureFields& at, const CapturedStep& step, const Capture& capture,
+                 std::vector<CapturedInside>& all) {
+  const size_t count = at.children().size();
+  if (count == 0) return;
+  if (count != step.micro.size()) {
+    at.problem(fmt::format("has {} micro-batches, its step has {}", count, step.micro.size()));
+    return;
+  }
+  for (size_t m = 0; m < count; ++m) {
+    const CaptureFields inside = at.child(fmt::format("{:03d}", m));
+    const auto graph = static_cast<size_t>(step.micro[m].graph);
+    if (graph >= capture.graphs.size()) continue;  // a problem of its step
+    Nodes nodes;
+    for (const Node& node : capture.graphs[graph].nodes) nodes[node.id] = &node;
+    CapturedInside& into = all.emplace_back();
+    read_kinks(inside.optional("kinks"), nodes, into);
+    read_acts(inside.optional("acts"), nodes, into);
   }
 }
 
@@ -69,22 +99,18 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
   const CaptureFields noise = at.optional("noise");
   for (const Parameter& p : capture.graphs.front().parameters) {
     if (!noise.has(p.name)) continue;
-    Tensor bits = noise.child(p.name).packed_bits();
-    if (bits.empty()) continue;
-    if (bits.shape() != p.type.shape) {
-      noise.child(p.name).problem(fmt::format("has shape {}, the parameter {}",
-                                              to_string(bits.shape()), to_string(p.type.shape)));
-      continue;
+    const CaptureFields packed = noise.child(p.name);
+    const std::optional<Shape> extents = packed.shape("shape");
+    if (extents && *extents != p.type.shape) {
+      packed.problem(fmt::format("has shape {}, the parameter {}", to_string(*extents),
+                                 to_string(p.type.shape)));
+    } else if (extents) {
+      Tensor bits = packed.packed_bits(*extents);
+      if (!bits.empty()) verify.noise.emplace(p.name, std::move(bits));
     }
-    verify.noise.emplace(p.name, std::move(bits));
   }
-  const CaptureFields micro = at.optional("micro");
-  for (const std::string& name : micro.children()) {
-    const CaptureFields inside = micro.child(name);
-    CapturedInside& into = verify.micro.emplace_back();
-    read_kinks(inside.optional("kinks"), capture, into);
-    read_acts(inside.optional("acts"), capture, into);
-  }
+  read_inside(at.optional("micro"), capture.steps[static_cast<size_t>(step)], capture,
+              verify.micro);
   return verify;
 }
 
@@ -108,11 +134,6 @@ void read_verify(const CaptureFields& root, Capture& capture) {
       continue;
     }
     capture.verify.push_back(read_one(at, step, capture));
-    const size_t micros = capture.verify.back().micro.size();
-    const size_t wanted = capture.steps[static_cast<size_t>(step)].micro.size();
-    if (micros != 0 && micros != wanted) {
-      at.problem(fmt::format("has {} micro-batches, its step has {}", micros, wanted));
-    }
   }
 }
 

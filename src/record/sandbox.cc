@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,15 +21,16 @@
 namespace lockstep {
 namespace {
 
+// AddressSanitizer reserves terabytes of addresses and writes its findings to stderr.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kBoundsAddressSpace = false;
+constexpr bool kIsSanitized = true;
 #else
-constexpr bool kBoundsAddressSpace = true;
+constexpr bool kIsSanitized = false;
 #endif
 
 constexpr int kExitMemory = 41, kExitWork = 42;  // of the child
-constexpr int kClockPerProcessor = 3;            // another program may have the processor
 constexpr int kWatchEveryMs = 20;
+constexpr uint64_t kMiB = 1 << 20;
 
 using Clock = std::chrono::steady_clock;
 
@@ -40,22 +42,36 @@ uint64_t memory_of(pid_t process, int which) {
   return file ? pages[which] * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
 }
 
-void set_limit(int resource, uint64_t value) {
-  const rlimit limit{static_cast<rlim_t>(value), static_cast<rlim_t>(value)};
+// `grace`: how far behind the limit that sends a signal the one is that kills.
+void set_limit(int resource, uint64_t value, uint64_t grace = 0) {
+  const rlimit limit{static_cast<rlim_t>(value), static_cast<rlim_t>(value + grace)};
   setrlimit(static_cast<__rlimit_resource>(resource), &limit);
 }
 
-// Everything the child does. Never returns.
-[[noreturn]] void be_child(int out, const SandboxLimits& limits,
-                           const std::function<void(const SandboxWrite&)>& work) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGSEGV, SIGABRT, SIGBUS, SIGFPE}) {
+// A child begins without what its parent made of signals, and dies with it.
+void take_default_signals(pid_t parent) {
+  for (const int signal :
+       {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) {
     std::signal(signal, SIG_DFL);
   }
-  const int nowhere = open("/dev/null", O_WRONLY);
-  if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kExitWork);  // it was gone before the line above
+}
+
+// Everything the child does. Never returns.
+[[noreturn]] void be_child(int out, pid_t parent, const SandboxLimits& limits,
+                           const std::function<void(const SandboxWrite&)>& work) {
+  take_default_signals(parent);
+  if (!kIsSanitized) {
+    const int nowhere = open("/dev/null", O_WRONLY);
+    if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
+    set_limit(RLIMIT_AS, memory_of(getpid(), 0) + limits.memory_bytes);
+  }
   set_limit(RLIMIT_CORE, 0);
-  set_limit(RLIMIT_CPU, static_cast<uint64_t>(std::ceil(limits.seconds)));
-  if (kBoundsAddressSpace) set_limit(RLIMIT_AS, memory_of(getpid(), 0) + limits.memory_bytes);
+  set_limit(RLIMIT_CPU, static_cast<uint64_t>(std::ceil(limits.seconds)), /*grace=*/1);
   const auto write_all = [&](std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t written = write(out, bytes.data(), bytes.size());
@@ -75,7 +91,6 @@ void set_limit(int resource, uint64_t value) {
 }
 
 std::string memory_text(const SandboxLimits& limits) {
-  constexpr uint64_t kMiB = 1 << 20;
   return fmt::format("it needed more than {} MiB of memory", limits.memory_bytes / kMiB);
 }
 
@@ -88,26 +103,31 @@ std::string fault(int status, const SandboxLimits& limits) {
     return fmt::format("it ended with exit code {}", code);
   }
   const int signal = WTERMSIG(status);
-  if (signal == SIGXCPU || signal == SIGKILL) {
+  if (signal == SIGXCPU) {
     return fmt::format("it took more than {} s of processor time", limits.seconds);
+  }
+  if (signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
+    return fmt::format("somebody stopped it ({}), or the machine ran out of memory",
+                       strsignal(signal));
   }
   return fmt::format("it crashed ({})", strsignal(signal));
 }
 
+std::string clock_text(const SandboxLimits& limits) {
+  return fmt::format("it took more than {} s", limits.clock_seconds);
+}
+
 // Collects what the child writes until it closes the pipe; otherwise says why it was given up.
-std::string collect_output(pid_t child, int in, const SandboxLimits& limits, std::string& bytes) {
-  const auto end =
-      Clock::now() + std::chrono::duration<double>(limits.seconds * kClockPerProcessor);
+std::string collect_output(pid_t child, int in, const SandboxLimits& limits, Clock::time_point end,
+                           std::string& bytes) {
   const uint64_t had = memory_of(getpid(), 1);
   constexpr size_t kChunk = 1 << 16;
   std::vector<char> chunk(kChunk);
   for (;;) {
     pollfd waiting{in, POLLIN, 0};
     const int ready = poll(&waiting, 1, kWatchEveryMs);
-    if (Clock::now() > end) {
-      return fmt::format("it took more than {} s", limits.seconds * kClockPerProcessor);
-    }
-    if (!kBoundsAddressSpace && memory_of(child, 1) > had + limits.memory_bytes) {
+    if (Clock::now() > end) return clock_text(limits);
+    if (kIsSanitized && memory_of(child, 1) > had + limits.memory_bytes) {
       return memory_text(limits);
     }
     if (ready <= 0) continue;
@@ -121,6 +141,19 @@ std::string collect_output(pid_t child, int in, const SandboxLimits& limits, std
   }
 }
 
+// A child that closed its pipe has ended, or is about to; one that went astray may live on.
+std::string await_end(pid_t child, const SandboxLimits& limits, Clock::time_point end,
+                      bool& has_ended) {
+  for (; Clock::now() <= end; poll(nullptr, 0, 1)) {
+    int status = 0;
+    const pid_t found = waitpid(child, &status, WNOHANG);
+    if (found == 0 || (found < 0 && errno == EINTR)) continue;
+    has_ended = true;
+    return found == child ? fault(status, limits) : "somebody else took note of its end";
+  }
+  return clock_text(limits);
+}
+
 }  // namespace
 
 std::string run_sandboxed(const SandboxLimits& limits,
@@ -129,6 +162,7 @@ std::string run_sandboxed(const SandboxLimits& limits,
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw std::runtime_error(fmt::format("no pipe: {}", std::strerror(errno)));
   }
+  const pid_t self = getpid();
   const pid_t child = fork();
   if (child < 0) {
     close(ends[0]), close(ends[1]);
@@ -136,21 +170,25 @@ std::string run_sandboxed(const SandboxLimits& limits,
   }
   if (child == 0) {
     close(ends[0]);
-    be_child(ends[1], limits, work);
+    be_child(ends[1], self, limits, work);
   }
   close(ends[1]);
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(limits.clock_seconds));
   std::string bytes, problem;
   try {
-    problem = collect_output(child, ends[0], limits, bytes);
+    problem = collect_output(child, ends[0], limits, end, bytes);
   } catch (const std::bad_alloc&) {
     problem = memory_text(limits);
   }
   close(ends[0]);
-  if (!problem.empty()) kill(child, SIGKILL);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  bool has_ended = false;
+  if (problem.empty()) problem = await_end(child, limits, end, has_ended);
+  if (!has_ended) {
+    kill(child, SIGKILL);
+    while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
   }
-  if (problem.empty()) problem = fault(status, limits);
   if (!problem.empty()) throw std::runtime_error(problem);
   return bytes;
 }

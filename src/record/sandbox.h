@@ -11,16 +11,18 @@
 namespace lockstep {
 
 struct SandboxLimits {
-  double seconds = 60;              // of processor time; three times as many by the clock
+  double seconds = 60;              // of processor time
+  double clock_seconds = 180;       // others may have the processor, and a child may sleep
   uint64_t memory_bytes = 1 << 30;  // beyond what this process has already
   uint64_t output_bytes = 1 << 30;
 };
 
 // Runs `work` in a child; whatever it writes is returned. `write` may be called any number of
-// times. The child has nothing on stderr, leaves no core, and ends without running destructors or
-// exit handlers. In builds with AddressSanitizer, whose address space has no bound, its resident
-// memory is watched instead. Throws: std::runtime_error saying which limit was met, or by which
-// signal or exit code the child ended.
+// times. The child has nothing on stderr, leaves no core, dies with this process (and by the same
+// Ctrl-C), and ends without running destructors or exit handlers. In builds with AddressSanitizer,
+// whose address space has no bound, its resident memory is watched instead, and its stderr is
+// kept. Throws: std::runtime_error saying which limit was met, or by which signal or exit code the
+// child ended; what it wrote until then is dropped.
 using SandboxWrite = std::function<void(std::string_view)>;
 std::string run_sandboxed(const SandboxLimits& limits,
                           const std::function<void(const SandboxWrite& write)>& work);

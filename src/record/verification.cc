@@ -5,6 +5,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -43,22 +44,24 @@ std::string to_json(const Verification& verification) {
 }
 
 std::optional<Verification> verification_from_json(std::string_view text, std::string_view sha256) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
   try {
+    const nlohmann::json json = parse_json(text);
     if (json.at("format") != kFormat || json.at("capture_sha256") != sha256) return std::nullopt;
     Verification found{json.at("capture_sha256"),
                        json.at("lockstep_version"),
                        json.at("created_utc"),
                        json.at("passed"),
                        {}};
-    for (const Json& gate : json.at("gates")) {
+    for (const auto& gate : json.at("gates")) {
       found.gates.push_back(
           {gate.at("name"), gate.at("subject"), gate.at("status"), gate.at("figure")});
     }
-    return found;
+    const std::string shown = found.summary();
+    return printable(shown) == shown ? std::optional(found) : std::nullopt;
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;  // somebody's edit: as good as none
+  } catch (const InputError&) {
+    return std::nullopt;
   }
 }
 

@@ -46,3 +46,22 @@ TEST_CASE("the nearest name is suggested") {
   CHECK(did_you_mean("apex", {"fp32", "apex-o1", "apex-o2"}) ==
         "did you mean one of apex-o1, apex-o2?");
 }
+
+TEST_CASE("of very many problems the first are kept, the others counted") {
+  ProblemList problems("file 'x'");
+  const size_t count = ProblemList::kMostKept + 7;
+  for (size_t i = 0; i < count; ++i) problems.add("problem " + std::to_string(i));
+  CHECK(problems.count() == count);
+  try {
+    problems.throw_if_any();
+    FAIL("nothing thrown");
+  } catch (const InputError& error) {
+    CHECK(error.problems().size() == ProblemList::kMostKept + 1);
+    CHECK(error.problems().back() == "... and 7 more");
+  }
+}
+
+TEST_CASE("a name of any length is compared in no time") {
+  const std::string name(10'000'000, 'x');
+  CHECK(did_you_mean(name, {"fp16", "bf16"}) == "known: fp16, bf16");
+}

@@ -29,6 +29,23 @@ TEST_CASE("split and join") {
   CHECK(join({}, ",") == "");
 }
 
+TEST_CASE("text of unknown origin") {
+  for (const char* plain : {"", "a b\\c", "z\xc3\xbcrich", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
+    CHECK(printable(plain) == plain);
+  }
+  CHECK(printable("a\x1b[31m\n\x7f") == "a\\u001b[31m\\u000a\\u007f");
+  CHECK(printable(std::string_view("\0", 1)) == "\\u0000");
+  CHECK(printable("\xc2\x9b") == "\\u009b");                       // C1: begins a command, too
+  CHECK(printable("\xe2\x80\xae") == "\\u202e");                   // turns the direction
+  CHECK(printable("\xff") == "\\xff");                             // no byte of UTF-8
+  CHECK(printable("\xc3") == "\\xc3");                             // cut off
+  CHECK(printable("\xc0\xaf") == "\\xc0\\xaf");                    // not the shortest form
+  CHECK(printable("\xed\xa0\x80") == "\\xed\\xa0\\x80");           // a surrogate
+  CHECK(printable("\xf4\x90\x80\x80") == "\\xf4\\x90\\x80\\x80");  // beyond U+10FFFF
+  CHECK(printable(std::string(100, 'x'), 10) == std::string(10, 'x') + "...");
+  CHECK(printable(printable("\xff\x01")) == printable("\xff\x01"));
+}
+
 TEST_CASE("thousands") {
   CHECK(with_thousands(0) == "0");
   CHECK(with_thousands(999) == "999");

@@ -6,6 +6,11 @@
 namespace lockstep {
 namespace {
 
+std::vector<TensorType> infer_add(const Node& node, std::span<const TensorType> inputs) {
+  double_attribute(node, "alpha", 1);  // its type is checked here
+  return infer_binary(node, inputs);
+}
+
 void add_vjp(GradientBuilder& builder, const Node& node) {
   const std::string dy = builder.output_gradient(node);
   const double alpha = double_attribute(node, "alpha", 1);
@@ -41,7 +46,7 @@ std::vector<OpDef> add_ops() {
            .min_inputs = 1,
            .max_inputs = 2,
            .attributes = {"alpha", "scalar"},
-           .infer = infer_binary,
+           .infer = infer_add,
            .vjp = add_vjp,
            .run = run_add,
            .keeps_masks = true}};

@@ -25,6 +25,7 @@ void require_operands(const Node& node, std::span<const TensorType> inputs, size
     require_float(node, inputs, 2);
     require_shape(node, inputs, 2, {x[1]}, "(C), the class weights");
   }
+  int_attribute(node, "ignore_index", -1);  // its type is checked here
   const double smoothing = double_attribute(node, "label_smoothing", 0);
   require(smoothing >= 0 && smoothing <= 1, node,
           "attribute 'label_smoothing' is " + std::to_string(smoothing) + ", must be in [0, 1]");

@@ -84,6 +84,7 @@ void require_loss_operands(const Node& node, const LossRow& row, std::span<const
             "attribute '" + std::string(row.parameter) + "' is " + std::to_string(value) +
                 ", must be " + (zero_allowed ? "at least 0" : "above 0"));
   }
+  bool_attribute(node, "log_target", false);  // its type is checked here
   require(reduction_of(node, row) != Reduction::kBatchMean || !x.empty(), node,
           "operand 0 is a scalar, reduction 'batchmean' needs a first extent");
 }

@@ -35,6 +35,12 @@ inline PoolShape pool_shape(const Node& node, const Shape& x) {
   int64_t out[2];
   for (size_t d = 0; d < 2; ++d) {
     const int64_t in = x[d + 2], reach = dilation[d] * (kernel[d] - 1) + 1;
+    // So much larger than the image, a kernel sees what a smaller one sees, but costs its own size.
+    constexpr int64_t kAlwaysAllowed = 64, kPerPixel = 4;
+    require(kernel[d] <= std::max(kAlwaysAllowed, kPerPixel * in), node,
+            "attribute 'kernel' is " + to_string(kernel) + ", must be at most " +
+                std::to_string(kAlwaysAllowed) + " or " + std::to_string(kPerPixel) +
+                " times the image " + to_string(x));
     // A wider padding would leave windows without any value.
     require(pad[d] >= 0 && 2 * pad[d] <= reach, node,
             "attribute 'padding' is " + to_string(pad) +
@@ -47,7 +53,7 @@ inline PoolShape pool_shape(const Node& node, const Shape& x) {
     for (int64_t p = 0; p < out[d]; ++p) {
       int64_t first = p * stride[d] - pad[d];
       const int64_t end = std::min(first + reach, in);
-      while (first < 0) first += dilation[d];
+      if (first < 0) first += (dilation[d] - 1 - first) / dilation[d] * dilation[d];
       require(first < end, node,
               "window " + std::to_string(p) + " of dimension " + std::to_string(d + 2) +
                   " sees nothing but padding (image " + to_string(x) + ", kernel " +

@@ -90,6 +90,8 @@ std::vector<TensorType> infer_sdpa(const Node& node, std::span<const TensorType>
             "put the triangle into the mask");
   }
   model_of(node);
+  scale_of(node, {});  // its type is checked here, as is that of 'causal'
+  bool_attribute(node, "causal", false);
   Shape y = q;
   y.back() = matrix_of(inputs[2].shape).cols;
   std::vector<TensorType> outputs = {{y}, {scores}};

@@ -44,7 +44,11 @@ Resize resize_of(const Node& node, const Shape& x) {
       r.scale[d] = scales[d];
       require(scales[d] > 0 && std::isfinite(scales[d]), node,
               "attribute 'scale' is " + std::to_string(scales[d]) + ", must be positive");
-      r.out[d] = static_cast<int64_t>(std::floor(static_cast<double>(r.in[d]) * scales[d]));
+      const double wanted = std::floor(static_cast<double>(r.in[d]) * scales[d]);
+      require(wanted <= static_cast<double>(kMostExtent), node,
+              "attribute 'scale' is " + std::to_string(scales[d]) + ", the output may have " +
+                  std::to_string(kMostExtent) + (d == 0 ? " rows" : " columns") + " at most");
+      r.out[d] = static_cast<int64_t>(wanted);
     }
     require(r.out[d] >= 1, node,
             "the output would have " + std::to_string(r.out[d]) + (d == 0 ? " rows" : " columns") +

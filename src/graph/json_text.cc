@@ -1,0 +1,52 @@
+// See json_text.h.
+#include "src/graph/json_text.h"
+
+#include <algorithm>
+#include <string>
+
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// Of brackets outside of strings.
+int depth_of(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '[' || c == '{')) {
+      deepest = std::max(deepest, ++depth);
+    } else if (!in_string && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text) {
+  if (text.size() > kMostJsonBytes) {
+    throw InputError("has " + std::to_string(text.size()) + " bytes of JSON, at most " +
+                     std::to_string(kMostJsonBytes) + " allowed");
+  }
+  if (const int depth = depth_of(text); depth > kMostJsonDepth) {
+    throw InputError("is JSON nested " + std::to_string(depth) + " deep, at most " +
+                     std::to_string(kMostJsonDepth) + " allowed");
+  }
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw InputError("is not valid JSON: it breaks off at byte " + std::to_string(error.byte) +
+                     " of " + std::to_string(text.size()));
+  } catch (const nlohmann::json::out_of_range&) {
+    throw InputError("is not valid JSON: it has a number beyond the range of double");
+  }
+}
+
+}  // namespace lockstep
