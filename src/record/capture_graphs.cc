@@ -113,13 +113,4 @@ void read_values(const CaptureFields& at, const Capture& capture, Tensors& value
   }
 }
 
-const Node* find_node(const Capture& capture, const std::string& id) {
-  for (const Graph& graph : capture.graphs) {
-    for (const Node& node : graph.nodes) {
-      if (node.id == id) return &node;
-    }
-  }
-  return nullptr;
-}
-
 }  // namespace lockstep

@@ -10,8 +10,6 @@ namespace lockstep {
 void read_graphs(const CaptureFields& root, Capture& capture);
 // Values of all parameters and buffers of all graphs, from groups `params` and `buffers` in `at`.
 void read_values(const CaptureFields& at, const Capture& capture, Tensors& values);
-// Of a node of any graph, or null.
-const Node* find_node(const Capture& capture, const std::string& id);
 
 // capture_optimizer.cc
 void read_optimizer(const CaptureFields& root, Capture& capture);

@@ -1,6 +1,7 @@
 // What PyTorch itself computed from known states, for the gates of `lockstep verify`.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/core/error.h"
@@ -9,12 +10,17 @@
 namespace lockstep {
 namespace {
 
-void read_acts(const CaptureFields& acts, const Capture& capture, CapturedInside& inside) {
+const Node* find_node(const Graph& graph, const std::string& id) {
+  const auto found = std::ranges::find(graph.nodes, id, &Node::id);
+  return found == graph.nodes.end() ? nullptr : &*found;
+}
+
+void read_acts(const CaptureFields& acts, const Graph& graph, CapturedInside& inside) {
   for (const std::string& id : acts.children()) {
     const CaptureFields act = acts.child(id);
     const std::vector<double> numbers = act.numbers();
     std::array<double, 4> summary{};
-    if (find_node(capture, id) == nullptr) {
+    if (find_node(graph, id) == nullptr) {
       act.problem("is of no node of the graph");
     } else if (numbers.size() != summary.size()) {
       act.problem(fmt::format("has {} numbers, {} required", numbers.size(), summary.size()));
@@ -25,10 +31,10 @@ void read_acts(const CaptureFields& acts, const Capture& capture, CapturedInside
   }
 }
 
-void read_kinks(const CaptureFields& kinks, const Capture& capture, CapturedInside& inside) {
+void read_kinks(const CaptureFields& kinks, const Graph& graph, CapturedInside& inside) {
   for (const std::string& id : kinks.children()) {
     const CaptureFields kink = kinks.child(id);
-    const Node* node = find_node(capture, id);
+    const Node* node = find_node(graph, id);
     if (node == nullptr) {
       kink.problem("is of no node of the graph");
       continue;
@@ -88,9 +94,13 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
   const CaptureFields micro = at.optional("micro");
   for (const std::string& name : micro.children()) {
     const CaptureFields inside = micro.child(name);
+    const auto& of_step = capture.steps[static_cast<size_t>(step)].micro;
+    const size_t number = verify.micro.size();
     CapturedInside& into = verify.micro.emplace_back();
-    read_kinks(inside.optional("kinks"), capture, into);
-    read_acts(inside.optional("acts"), capture, into);
+    if (number >= of_step.size()) continue;  // read_verify says so
+    const Graph& graph = capture.graphs.at(static_cast<size_t>(of_step[number].graph));
+    read_kinks(inside.optional("kinks"), graph, into);
+    read_acts(inside.optional("acts"), graph, into);
   }
   return verify;
 }

@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <stdexcept>
+#include <utility>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/graph/autodiff.h"
 #include "src/train/lane.h"
 #include "src/train/lockstep.h"
 
@@ -18,10 +22,10 @@ std::string subject(const Capture& capture) {
   return "capture '" + capture.path + "'";
 }
 
-// Parameters that some node of the first graph reads: the others never have a gradient.
-std::set<std::string> used_parameters(const Capture& capture) {
+// Parameters that some node reads: the others never have a gradient.
+std::set<std::string> used_parameters(const Graph& graph) {
   std::set<std::string> used;
-  for (const Node& node : capture.graphs.front().nodes) {
+  for (const Node& node : graph.nodes) {
     for (const std::string& id : node.inputs) {
       if (id.starts_with("p:")) used.insert(id.substr(2));
     }
@@ -29,24 +33,38 @@ std::set<std::string> used_parameters(const Capture& capture) {
   return used;
 }
 
-void check_graphs(const Capture& capture, size_t steps, ProblemList& problems) {
-  for (size_t s = 0; s < steps; ++s) {
-    const CapturedStep& step = capture.steps[s];
-    if (step.micro.size() != capture.steps.front().micro.size()) {
-      problems.add(fmt::format("step {} has {} micro-batches, step 0 has {}: a replay needs the "
-                               "same number in all",
-                               s, step.micro.size(), capture.steps.front().micro.size()),
-                   s > 0 ? fmt::format("--steps {} ends before it", s) : "");
-      return;
+// The graph that most of the step is seen in: with the most nodes (none had nothing to do), then
+// with the most elements, then the first.
+size_t main_graph(const Capture& capture, const std::set<size_t>& used) {
+  const auto size = [&](size_t number) {
+    const Graph step = differentiate(captured_graph(capture, number));
+    int64_t elements = 0;
+    for (const Node& node : step.nodes) {
+      for (const TensorType& type : node.outputs) elements += element_count(type.shape);
     }
-    for (const CapturedMicroBatch& micro : step.micro) {
-      if (micro.graph == 0) continue;
-      problems.add(fmt::format("step {} has a batch of another shape than step 0: a replay runs "
-                               "one graph, this capture has {}",
-                               s, capture.graphs.size()),
-                   s > 0 ? fmt::format("--steps {} ends before it; drop_last=True avoids it", s)
-                         : "capture with drop_last=True");
-      return;
+    return std::pair(step.nodes.size(), elements);
+  };
+  if (used.size() == 1) return *used.begin();
+  return *std::ranges::max_element(used, {}, size);
+}
+
+void find_graphs(const Capture& capture, size_t steps, CapturedLoop& loop) {
+  std::set<size_t> used;
+  for (size_t s = 0; s < steps; ++s) {
+    for (const CapturedMicroBatch& m : capture.steps[s].micro) {
+      used.insert(static_cast<size_t>(m.graph));
+    }
+  }
+  const size_t main = main_graph(capture, used);
+  loop.graphs = {main};
+  for (const size_t number : used) {
+    if (number != main) loop.graphs.push_back(number);
+  }
+  for (size_t s = 0; s < steps; ++s) {
+    std::vector<size_t>& of_step = loop.graph_of.emplace_back();
+    for (const CapturedMicroBatch& m : capture.steps[s].micro) {
+      const auto at = std::ranges::find(loop.graphs, static_cast<size_t>(m.graph));
+      of_step.push_back(static_cast<size_t>(at - loop.graphs.begin()));
     }
   }
 }
@@ -120,6 +138,25 @@ size_t used_steps(const Capture& capture, int64_t steps) {
 
 }  // namespace
 
+int64_t CapturedLoop::first_step(size_t index) const {
+  bool main = false, other = false;
+  for (size_t s = 0; s < graph_of.size(); ++s) {
+    main |= std::ranges::count(graph_of[s], size_t{0}) > 0;
+    other |= std::ranges::count(graph_of[s], index) > 0;
+    if (main && other) return static_cast<int64_t>(s);
+  }
+  throw std::logic_error("a captured graph that no step uses");
+}
+
+std::string batch_text(const Graph& graph) {
+  std::vector<std::string> shapes;
+  for (const GraphInput& input : graph.inputs) {
+    const bool is_computed = input.path.find(':') != std::string::npos;  // derived:, noise:
+    if (!is_computed && !is_seed(input.id)) shapes.push_back(to_string(input.type.shape));
+  }
+  return join(shapes, ", ");
+}
+
 CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   ProblemList problems(subject(capture));
   if (capture.optimizer.empty()) {
@@ -130,9 +167,9 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   if (capture.steps.empty() || capture.graphs.empty()) problems.add("has no step");
   problems.throw_if_any();
   const size_t count = used_steps(capture, steps);
-  check_graphs(capture, count, problems);
   check_clipping(capture, count, problems);
   CapturedLoop loop;
+  find_graphs(capture, count, loop);
   for (size_t s = 0; s < count; ++s) {
     loop.groups.push_back(groups_of_step(capture, s, problems));
     if (!same_states(loop.groups.back(), loop.groups.front())) {
@@ -147,7 +184,7 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
           fmt::format("step {}: loss_mult {}: a finite number but 0 required", s, micro.loss_mult));
     }
   }
-  const std::set<std::string> used = used_parameters(capture);
+  const std::set<std::string> used = used_parameters(capture.graphs[loop.graphs.front()]);
   for (size_t g = 0; g < capture.groups.size(); ++g) {
     for (const std::string& name : capture.groups[g]) loop.group_of[name] = g;
     loop.steps_taken.push_back(steps_taken(capture, g, used, problems));
@@ -158,7 +195,7 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   return loop;
 }
 
-void take_loop_options(const Capture& capture, RunOptions& options) {
+void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options) {
   ProblemList problems("replay of " + subject(capture));
   const auto count = static_cast<int64_t>(capture.steps.size());
   if (options.steps == 0) options.steps = count;
@@ -168,10 +205,13 @@ void take_loop_options(const Capture& capture, RunOptions& options) {
   }
   problems.throw_if_any();
   const CapturedStep& first = capture.steps.at(0);
-  const auto& inputs = capture.graphs.at(0).inputs;
+  const auto& inputs = capture.graphs[loop.graphs.front()].inputs;
   const bool has_batch = !inputs.empty() && !inputs[0].type.shape.empty();
   options.batch = has_batch ? inputs[0].type.shape[0] : 1;
-  options.accumulate = static_cast<int64_t>(first.micro.size());
+  options.accumulate = 1;
+  for (const auto& of_step : loop.graph_of) {
+    options.accumulate = std::max(options.accumulate, static_cast<int64_t>(of_step.size()));
+  }
   options.capture_hash = capture.sha256;
   options.data = "captured";
   options.optimizer = {capture.optimizer, first.hyper.at(0)};
@@ -183,8 +223,8 @@ void take_loop_options(const Capture& capture, RunOptions& options) {
   options.clip_norm = first.clip.max_norm;
 }
 
-Graph captured_graph(const Capture& capture) {
-  Graph graph = capture.graphs.at(0);
+Graph captured_graph(const Capture& capture, size_t number) {
+  Graph graph = capture.graphs.at(number);
   std::set<std::string> stepped;
   for (const auto& group : capture.groups) stepped.insert(group.begin(), group.end());
   for (Parameter& p : graph.parameters) p.requires_grad &= stepped.contains(p.name);

@@ -11,7 +11,9 @@
 #include <set>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/graph/autodiff.h"
+#include "src/graph/same_step.h"
 #include "src/train/captured_lane.h"
 #include "src/train/data/noise.h"
 #include "src/train/data/sources.h"
@@ -158,7 +160,11 @@ struct LockstepRun::Impl {
   Impl(RunOptions wanted, const Capture& capture);
 
   void add_lanes(ProblemList& problems);
-  void make_lanes(const Graph& forward, const std::map<std::string, Tensor>& initial);
+  void change_layers(Graph& forward, ProblemList& problems) const;
+  // `forward`: the main graph, then the same model for batches of other shapes.
+  void make_lanes(std::vector<Graph> forward, const std::map<std::string, Tensor>& initial);
+  void add_shape(const Graph& forward, const std::function<int(const Parameter&)>& state_count_of);
+  Graph step_of(const Graph& forward) const;
   Batch batch(int64_t step, int64_t micro, int64_t worker) const;
 
   void clear(LaneStep& lane, bool alive) const;
@@ -181,6 +187,7 @@ struct LockstepRun::Impl {
   CapturedLoop loop;  // the capture's
   Graph graph;
   SiteTable sites;
+  std::vector<StepGraph> other_shapes;
   LaneContext context;
   std::vector<std::unique_ptr<Lane>> lanes;  // the reference first
   std::unique_ptr<Evaluator> evaluator;
@@ -223,11 +230,7 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
   const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
                          sizes};
   Graph forward = model->build(shape, /*training=*/true);
-  collect(problems, [&] { freeze_layers(forward, options.freeze); });
-  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
-  collect(problems, [&] {
-    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
-  });
+  change_layers(forward, problems);
   collect(problems, [&] { check_groups(forward, options.groups); });
   problems.throw_if_any();
   std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
@@ -235,7 +238,7 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     take_start(*start, initial, problems);
     problems.throw_if_any();
   }
-  make_lanes(forward, initial);
+  make_lanes({forward}, initial);
   evaluator =
       std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
                                   options.seed, options.batch_norm_eps, options.eval_in_fp32);
@@ -248,19 +251,19 @@ LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
   collect(problems, [&] {
     const int64_t all = static_cast<int64_t>(from.steps.size());
     loop = make_captured_loop(from, options.steps == 0 ? all : options.steps);
-    take_loop_options(from, options);
+    take_loop_options(from, loop, options);
   });
   if (problems.empty()) check_numbers(options, problems);
   std::erase(options.lanes, std::string(kCapturedLane));  // always there
   add_lanes(problems);
-  Graph forward = captured_graph(from);
-  collect(problems, [&] { freeze_layers(forward, options.freeze); });
-  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
-  collect(problems, [&] {
-    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
-  });
-  problems.throw_if_any();
-  make_lanes(forward, captured_start(from, loop));
+  std::vector<Graph> forward;
+  for (const size_t number : loop.graphs) forward.push_back(captured_graph(from, number));
+  for (Graph& one : forward) {
+    ProblemList of_one("replay");  // the same in all
+    change_layers(one, of_one);
+    of_one.throw_if_any();
+  }
+  make_lanes(std::move(forward), captured_start(from, loop));
   description.data = describe_captured_data(from);
   if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
   description.lanes.push_back(describe_captured_lane(from));
@@ -282,9 +285,41 @@ void LockstepRun::Impl::add_lanes(ProblemList& problems) {
   problems.throw_if_any();
 }
 
-void LockstepRun::Impl::make_lanes(const Graph& forward,
+// What the options say about layers, whatever the model.
+void LockstepRun::Impl::change_layers(Graph& forward, ProblemList& problems) const {
+  collect(problems, [&] { freeze_layers(forward, options.freeze); });
+  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  collect(problems, [&] {
+    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
+  });
+}
+
+Graph LockstepRun::Impl::step_of(const Graph& forward) const {
+  return options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
+}
+
+// Refuses a graph that is another step than the main one: its sites would have no place in the run.
+void LockstepRun::Impl::add_shape(
+    const Graph& forward, const std::function<int(const Parameter&)>& state_count_of) {
+  StepGraph& other = other_shapes.emplace_back();
+  other.graph = step_of(forward);
+  try {
+    const auto nodes = match_nodes(graph, other.graph);
+    other.sites = sites_numbered_as(sites, make_sites(other.graph, state_count_of), nodes);
+  } catch (const InputError& error) {
+    const int64_t first = loop.first_step(other_shapes.size());
+    const std::string what = fmt::format(
+        "step {}: its batch of {} does not run through the same step as one of {}: {}", first,
+        batch_text(other.graph), batch_text(graph), join(error.problems(), "; "));
+    throw InputError(what, first > 0
+                               ? fmt::format("--steps {} ends before it", first)
+                               : "capture with batches of one shape, e.g. drop_last=True");
+  }
+}
+
+void LockstepRun::Impl::make_lanes(std::vector<Graph> forward,
                                    const std::map<std::string, Tensor>& initial) {
-  graph = options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
+  graph = step_of(forward.front());
   const auto groups = capture != nullptr ? loop.groups.front() : optimizer_groups(options);
   const auto state_count_of = [&](const Parameter& parameter) {
     return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
@@ -292,7 +327,8 @@ void LockstepRun::Impl::make_lanes(const Graph& forward,
   const CapturedLoop* script = capture != nullptr ? &loop : nullptr;
   context = make_lane_context(graph, sites, options, script);  // for the groups alone
   sites = make_sites(graph, state_count_of, options.workers);
-  context = make_lane_context(graph, sites, options, script);
+  for (size_t i = 1; i < forward.size(); ++i) add_shape(forward[i], state_count_of);
+  context = make_lane_context(graph, sites, options, script, other_shapes);
   ProblemList problems("replay");
   for (LaneDescription& lane : description.lanes) {
     if (has_scaler_per_loss(lane.policy, graph) && lane.policy.loss_scale_use.clip_before_unscale) {
@@ -370,7 +406,8 @@ void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t wor
     if (several) clear_sites(micro_sites[l]);
     lanes[l]->begin_micro_batch(step, micro, batch, worker);
   });
-  for (int node = 0; node < static_cast<int>(graph.nodes.size()); ++node) {
+  const Graph& nodes_of = context.graph(context.graph_of(step, micro));
+  for (int node = 0; node < static_cast<int>(nodes_of.nodes.size()); ++node) {
     each_active([&](size_t l, const Lane* ref, LaneStep& out) {
       lanes[l]->run_node(node, ref, several ? micro_sites[l] : out.sites);
     });
@@ -410,7 +447,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
 }
 
 void LockstepRun::Impl::run_batches(int64_t step) {
-  for (int64_t micro = 0; micro < options.accumulate; ++micro) {
+  for (int64_t micro = 0; micro < context.micro_batches(step); ++micro) {
     for (int64_t worker = 0; worker < options.workers; ++worker) {
       run_micro_batch(step, micro, worker);
     }

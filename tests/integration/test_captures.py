@@ -339,14 +339,3 @@ def test_links_out_of_the_file_are_refused(lockstep, tmp_path, fp32_tree):
         file["params/more"] = h5py.ExternalLink("/etc/passwd", "/")
     tiny.seal(capture)
     assert "is a link to elsewhere" in lockstep("verify", capture, code=2).stderr
-
-
-def test_shapes_that_change_are_refused_where_they_begin(lockstep, tmp_path, fp32_tree):
-    tree = copy.deepcopy(fp32_tree)
-    tree["graphs"]["1"] = tree["graphs"]["0"]
-    tree["steps"]["000003"]["micro"]["000"][""]["graph"] = np.int32(1)
-    capture = tiny.write(tmp_path / "net.h5", tree)
-    run = tmp_path / "run.h5"
-    assert "--steps 3 ends before it" in lockstep("replay", capture, "-o", run, code=2).stderr
-    lockstep("replay", capture, "--steps", 3, "-o", run, "--quiet")
-    lockstep("verify", capture)
