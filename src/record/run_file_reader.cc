@@ -246,6 +246,15 @@ std::vector<double> RunFile::gradient_norm(int lane) const {
   return impl_->optional_series(lane, "gradient_norm");
 }
 
+std::vector<double> RunFile::gradient_norms(int lane) const {
+  return impl_->guard([&] {
+    const std::string path = impl_->lane_path(lane, layout::kGradientNorms);
+    if (H5Lexists(impl_->file.id(), path.c_str(), H5P_DEFAULT) <= 0) return std::vector<double>{};
+    const int64_t width = impl_->dataset(lane, layout::kGradientNorms).row_shape().at(0);
+    return impl_->optional_series(lane, layout::kGradientNorms, static_cast<size_t>(width));
+  });
+}
+
 std::vector<double> RunFile::lr(int lane) const {
   const size_t groups = options().groups.size() + 1;
   return impl_->optional_series(lane, "lr", groups);

@@ -33,40 +33,27 @@ std::set<std::string> used_parameters(const Graph& graph) {
   return used;
 }
 
-// The graph that most of the step is seen in: with the most nodes (none had nothing to do), then
-// with the most elements, then the first.
-size_t main_graph(const Capture& capture, const std::set<size_t>& used) {
-  const auto size = [&](size_t number) {
-    const Graph step = differentiate(captured_graph(capture, number));
-    int64_t elements = 0;
-    for (const Node& node : step.nodes) {
-      for (const TensorType& type : node.outputs) elements += element_count(type.shape);
-    }
-    return std::pair(step.nodes.size(), elements);
-  };
-  if (used.size() == 1) return *used.begin();
-  return *std::ranges::max_element(used, {}, size);
+// How much of a step is seen in a graph: nodes, then elements.
+std::pair<size_t, int64_t> size_of(const Graph& step) {
+  int64_t elements = 0;
+  for (const Node& node : step.nodes) {
+    for (const TensorType& type : node.outputs) elements += element_count(type.shape);
+  }
+  return {step.nodes.size(), elements};
 }
 
-void find_graphs(const Capture& capture, size_t steps, CapturedLoop& loop) {
-  std::set<size_t> used;
-  for (size_t s = 0; s < steps; ++s) {
-    for (const CapturedMicroBatch& m : capture.steps[s].micro) {
-      used.insert(static_cast<size_t>(m.graph));
-    }
+size_t used_steps(const Capture& capture, int64_t steps) {
+  const size_t all = capture.steps.size();
+  return steps == 0 ? all : std::min(all, static_cast<size_t>(steps));
+}
+
+std::vector<size_t> places_in(const std::vector<size_t>& graphs, const CapturedStep& step) {
+  std::vector<size_t> places;
+  for (const CapturedMicroBatch& micro : step.micro) {
+    const auto at = std::ranges::find(graphs, static_cast<size_t>(micro.graph));
+    places.push_back(static_cast<size_t>(at - graphs.begin()));
   }
-  const size_t main = main_graph(capture, used);
-  loop.graphs = {main};
-  for (const size_t number : used) {
-    if (number != main) loop.graphs.push_back(number);
-  }
-  for (size_t s = 0; s < steps; ++s) {
-    std::vector<size_t>& of_step = loop.graph_of.emplace_back();
-    for (const CapturedMicroBatch& m : capture.steps[s].micro) {
-      const auto at = std::ranges::find(loop.graphs, static_cast<size_t>(m.graph));
-      of_step.push_back(static_cast<size_t>(at - loop.graphs.begin()));
-    }
-  }
+  return places;
 }
 
 void check_clipping(const Capture& capture, size_t steps, ProblemList& problems) {
@@ -132,10 +119,6 @@ int64_t steps_taken(const Capture& capture, size_t group, const std::set<std::st
   return taken;
 }
 
-size_t used_steps(const Capture& capture, int64_t steps) {
-  return std::min(capture.steps.size(), static_cast<size_t>(std::max<int64_t>(steps, 1)));
-}
-
 }  // namespace
 
 int64_t CapturedLoop::first_step(size_t index) const {
@@ -169,8 +152,9 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   const size_t count = used_steps(capture, steps);
   check_clipping(capture, count, problems);
   CapturedLoop loop;
-  find_graphs(capture, count, loop);
+  loop.graphs = graphs_in_use(capture, steps);
   for (size_t s = 0; s < count; ++s) {
+    loop.graph_of.push_back(places_in(loop.graphs, capture.steps[s]));
     loop.groups.push_back(groups_of_step(capture, s, problems));
     if (!same_states(loop.groups.back(), loop.groups.front())) {
       problems.add(fmt::format("step {}: its optimizer keeps other states than that of step 0", s),
@@ -193,6 +177,22 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   loop.clips_scaled = capture.steps.front().clip.scaled;
   if (capture.scaler.enabled) loop.scaler = capture.scaler;
   return loop;
+}
+
+std::vector<size_t> graphs_in_use(const Capture& capture, int64_t steps) {
+  std::set<size_t> used;
+  for (size_t s = 0; s < used_steps(capture, steps); ++s) {
+    for (const CapturedMicroBatch& micro : capture.steps[s].micro) {
+      used.insert(static_cast<size_t>(micro.graph));
+    }
+  }
+  std::vector<size_t> graphs(used.begin(), used.end());
+  if (graphs.size() < 2) return graphs;
+  const auto main = std::ranges::max_element(graphs, {}, [&](size_t number) {
+    return size_of(differentiate(captured_graph(capture, number)));
+  });
+  std::rotate(graphs.begin(), main, main + 1);
+  return graphs;
 }
 
 void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options) {

@@ -33,7 +33,8 @@ struct CapturedLoop {
 // "(6, 1, 8, 8), (6)": the batch that a graph is for.
 std::string batch_text(const Graph& graph);
 
-// Of the first `steps` captured steps. Throws: InputError with everything that a replay cannot do.
+// Of the first `steps` captured steps (0: all). Throws: InputError with everything that a replay
+// cannot do.
 CapturedLoop make_captured_loop(const Capture& capture, int64_t steps);
 
 // Brings the options in line with the capture: steps (0: all of them), batch (the main graph's),
@@ -41,6 +42,10 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps);
 // steps than there are without `cycle`.
 void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options);
 
+// The numbers of the graphs that the first `steps` captured steps run through (0: all steps). First
+// the main one, in which most of the step is seen: it has the most nodes (none had nothing to do),
+// then the most elements, then comes first; the others in their order.
+std::vector<size_t> graphs_in_use(const Capture& capture, int64_t steps);
 // A forward graph as a replay trains it: parameters that no group steps need no gradient.
 Graph captured_graph(const Capture& capture, size_t number);
 // Where lanes begin: parameters and buffers by name, optimizer states as "state/NAME/INDEX".

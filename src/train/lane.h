@@ -189,6 +189,7 @@ class Lane {
   void keep_gradients(ParameterState& parameter, bool first, int64_t worker);
   void add_up_losses();
   double clip_gradients();
+  std::vector<double> gradient_norms() const;
   double clip(const std::vector<size_t>& groups);
   QuantizeSpec update_rounding(const Format* format, int32_t site) const;
   void take_mutations(std::map<std::string, Tensor>& buffers);

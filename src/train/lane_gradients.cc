@@ -209,6 +209,24 @@ double Lane::clip_gradients() {
   return std::sqrt(squares);
 }
 
+// In double, one element after the other. Gradients that are not kept are unscaled on their way into
+// the optimizer: here behind the sum.
+std::vector<double> Lane::gradient_norms() const {
+  std::vector<double> norms(parameters_.size(), std::numeric_limits<double>::quiet_NaN());
+  const double divisor = keeps_gradients() ? 1.0 : scale(0);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].trains) continue;
+    double squares = 0;
+    const auto add = [&](auto values) {
+      for (const double x : values) squares += x * x;
+    };
+    const Tensor& g = gradient(parameters_[i]);
+    g.container() == Container::kF64 ? add(g.as<double>()) : add(g.as<float>());
+    norms[i] = std::sqrt(squares) / divisor;
+  }
+  return norms;
+}
+
 // Unscales and clips the groups' gradients in place, or the other way round where the policy makes
 // that mistake.
 double Lane::clip(const std::vector<size_t>& groups) {

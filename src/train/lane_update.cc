@@ -296,6 +296,9 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
   record_scalers(found, skips, record);
   if (separates_losses()) add_up_losses();
   if (keeps_gradients()) record.gradient_norm = clip_gradients();
+  if (context_.loop != nullptr && context_.options->measure) {
+    record.gradient_norms = gradient_norms();
+  }
   for (ParameterState& p : parameters_) {
     if (!p.trains) continue;
     if (executor().container() == Container::kF64) {

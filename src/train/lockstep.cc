@@ -249,8 +249,7 @@ LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
     : options(std::move(wanted)), capture(&from) {
   ProblemList problems("replay");
   collect(problems, [&] {
-    const int64_t all = static_cast<int64_t>(from.steps.size());
-    loop = make_captured_loop(from, options.steps == 0 ? all : options.steps);
+    loop = make_captured_loop(from, options.steps);
     take_loop_options(from, loop, options);
   });
   if (problems.empty()) check_numbers(options, problems);
@@ -359,6 +358,7 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
   lane.losses.assign(context.losses.size(), 0);
   lane.lr.clear();
   lane.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+  lane.gradient_norms.clear();
   lane.attempts = 1;
   lane.scalers.assign(1, {});
   lane.updates.assign(sites.sites.size(), {});

@@ -1,5 +1,7 @@
 """Captures whose batches change shape and whose steps differ in micro-batches: one run, the same sites in all lanes."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -157,3 +159,15 @@ def test_another_way_through_the_model_is_refused(lockstep, tmp_path):
     assert "--steps 2 ends before it" in stderr
     lockstep("replay", capture, "--steps", 2, "-o", run, "--quiet")
     lockstep("verify", capture)
+
+
+def test_explain_shows_every_shape(lockstep, tmp_path):
+    capture = make("images", tmp_path / "net.h5")
+    text = lockstep("explain", capture, "--policy", "torch-autocast-bf16-cpu").stdout
+    assert "graph 0: batches of [6, 1, 8, 8], [6], 4 of 5 micro-batches: below" in text
+    assert "graph 1: batches of [2, 1, 8, 8], [2], 1 of 5 micro-batches\n" in text
+    assert "conv.weight             fp32 -> bf16 nearest_even" in text and "gradient of fc.bias" in text
+    short = json.loads(lockstep("explain", capture, "--policy", "fp32", "--graph", 1, "--json").stdout)
+    assert {"node": "n0", "layer": "conv", "op": "conv2d"}.items() <= short["ops"][0].items()
+    stderr = lockstep("explain", capture, "--policy", "fp32", "--graph", 2, "--batch", 3, code=2).stderr
+    assert "--batch" in stderr and "has 2, counted from 0" in stderr
