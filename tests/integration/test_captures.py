@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tiny_capture as tiny
 import torch
+from capture_loops import Images, image_batches, image_loss, train
+from lockstep_capture import Capture
 
 # What one FP32 step of this network may differ by in the loss: 2^-24 per rounding, some dozens on the way.
 STEP_ERROR = 64 * 2.0**-24
@@ -339,3 +341,74 @@ def test_links_out_of_the_file_are_refused(lockstep, tmp_path, fp32_tree):
         file["params/more"] = h5py.ExternalLink("/etc/passwd", "/")
     tiny.seal(capture)
     assert "is a link to elsewhere" in lockstep("verify", capture, code=2).stderr
+
+
+# --- the captured run beside the emulated ones ---------------------------------------------------
+
+
+def overflowing(path):
+    """FP16 autocast, begun at a loss scale that is far too large: PyTorch itself skips the first steps."""
+    torch.manual_seed(3)
+    model = Images()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=100)
+    cap = Capture(path, model, optimizer, image_loss, scaler=scaler, autocast=torch.float16, steps=8)
+    train(model, optimizer, image_loss, image_batches(8), cap, scaler=scaler, dtype=torch.float16)
+    return path
+
+
+def test_the_scalers_decisions_are_compared_with_the_captured_ones(lockstep, tmp_path, amp_tree):
+    lane = "torch-autocast-fp16-cpu"
+    capture, run = overflowing(tmp_path / "real.h5"), tmp_path / "run.h5"
+    lockstep("replay", capture, "--lanes", f"fp32,{lane}", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        found, captured = (file[f"lanes/{name}/loss_scale/found_inf"][:, 0] for name in (lane, "captured"))
+    assert 0 < captured.sum() < 8 and list(found) == list(captured)
+    text = " ".join(lockstep("report", run).stdout.split())
+    assert f"beside the captured run's: {lane} agrees in 8 steps." in text
+    # An infinity that only the real machine met, in step 1.
+    capture = tiny.write(tmp_path / "tiny.h5", amp_tree)
+    told = lockstep("replay", capture, "--lanes", f"fp32,{lane}", "-o", run, "--overwrite").stdout  # in the summary, too
+    for text in (told, lockstep("report", run).stdout):
+        assert (f"{lane} first disagrees in step 1: found_inf 0 at scale 2^11, captured found_inf 1 at scale 2^11."
+                in " ".join(text.split()))
+
+
+def test_captured_gradient_norms_stand_beside_the_emulated_ones(lockstep, tmp_path):
+    capture, run = overflowing(tmp_path / "real.h5"), tmp_path / "run.h5"
+    lane = "torch-autocast-fp16-cpu"
+    lockstep("replay", capture, "--lanes", f"fp32,fp64,{lane}", "-o", run, "--quiet")
+    with h5py.File(capture) as file:
+        wanted = np.stack([file[f"steps/{k:06d}/grad_norms"][()] for k in range(8)])
+        by_hand = {name: np.linalg.norm(file[f"verify/000000/ref32/grads/{name}"][()].astype(np.float64))
+                   for name in file["verify/000000/ref32/grads"]}
+    with h5py.File(run) as file:
+        names = [p["name"] for p in json.loads(file["graph"].asstr()[()])["params"]]
+        norms = {name: file[f"lanes/{name}/gradient_norms"][()] for name in ("captured", "fp32", "fp64", lane)}
+    np.testing.assert_array_equal(norms["captured"], wanted)  # Images has one order of parameters
+    # Of what FP32 determines (the convolution's bias in front of a batch norm it does not): gate V3's bound.
+    real = [i for i, name in enumerate(names) if name != "conv.bias"]
+    for reference in ("fp32", "fp64"):
+        for i in real:
+            assert abs(norms[reference][0, i] / by_hand[names[i]] - 1) < 1e-5, names[i]
+    # Skipped steps have what the scaler found; the others FP16's rounding, 2^-11, some dozens of times.
+    skipped = ~np.isfinite(wanted).all(axis=1)
+    assert 0 < skipped.sum() < 8 and not np.isfinite(norms[lane][skipped]).all(axis=1).any()
+    ratio = norms[lane][~skipped][:1, real] / wanted[~skipped][:1, real]
+    assert np.abs(ratio - 1).max() < 64 * 2.0**-11
+    first = int(np.flatnonzero(~skipped)[0])
+    section = lockstep("report", run).stdout.split("Gradients beside the captured ones")[1]
+    assert f"step {first}" in section and "captured" in section and lane in section
+
+
+def test_what_was_not_recorded_is_not_measured(lockstep, tmp_path, fp32_tree):
+    tree = copy.deepcopy(fp32_tree)
+    for step in tree["steps"].values():
+        step.pop("grad_norms")
+    capture, run = tiny.write(tmp_path / "net.h5", tree), tmp_path / "run.h5"
+    lockstep("replay", capture, "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        assert np.isnan(file["lanes/captured/gradient_norms"][()]).all()
+        assert (file["lanes/fp32/gradient_norms"][()] > 0).all()
+    text = lockstep("report", run).stdout
+    assert "captured: not measured." in text and "Gradients beside the captured ones" not in text
