@@ -154,6 +154,12 @@ def wrong_gradient(tree):
     tree["verify"]["000000"]["ref32"]["grads"]["fc2.weight"] = (array * 1.001, attrs)
 
 
+def wrong_loss(tree):
+    """PyTorch's FP32 alone is off, by more than rounding: that is no noise of FP32."""
+    attrs = tree["verify"]["000000"]["ref32"][""]
+    attrs["loss"] *= 1 + 5e-6
+
+
 def wrong_buffer(tree):
     post = tree["verify"]["000000"]["ref32"]["post"]["buffers"]
     post["bn.running_mean"] = (post["bn.running_mean"][0] * 1.01, {})
@@ -185,7 +191,7 @@ def not_the_model(tree):
     tree[""]["v0"] = "differs by 1e-3"
 
 
-@pytest.mark.parametrize("gate, damage", [("V0", not_the_model), ("V1", wrong_eps), ("V3", wrong_gradient),
+@pytest.mark.parametrize("gate, damage", [("V0", not_the_model), ("V1", wrong_eps), ("V3", wrong_gradient), ("V3", wrong_loss),
                                           ("V4", wrong_buffer), ("V5", wrong_weight), ("V5", wrong_step_count),
                                           ("V6", wrong_scale), ("V7", wrong_autocast)],
                          ids=lambda x: getattr(x, "__name__", x))
@@ -246,6 +252,25 @@ def test_kinks_explain_a_flip(lockstep, tmp_path, fp32_tree):
     # Without the record of the choices it is a failure.
     del verify["micro"]["000"]["kinks"]["n2"]
     assert gates(lockstep("verify", tiny.write(capture, tree), code=1).stdout)["V3"] == "FAIL"
+
+
+def test_a_loss_that_fp32_does_not_determine_is_judged_by_its_noise(lockstep, tmp_path):
+    """Logits of 1e5 that differ by a little: FP32's loss is off by what it rounds there, in PyTorch as here."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 5))
+    x = torch.randn(64, 64)
+    batch = (x, model(x).argmax(1))
+
+    def loss_of(model, batch):
+        return torch.nn.functional.cross_entropy(model(batch[0]) * 300 + 1e5, batch[1])
+
+    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+    cap = Capture(tmp_path / "net.h5", model, optimizer, loss_of, steps=1)
+    with cap.step(batch):
+        loss_of(model, batch).backward()
+        optimizer.step()
+    line = next(line for line in lockstep("verify", tmp_path / "net.h5").stdout.splitlines() if line.startswith("V3"))
+    assert line.split()[1] == "PASS" and ": 3 times what FP32 differs from FP64 in step 0)" in line
 
 
 # --- bad files ----------------------------------------------------------------------------------
