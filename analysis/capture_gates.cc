@@ -89,11 +89,10 @@ void judge(const ComputedStep& ours, double loss, double loss_bound, const Tenso
 }
 
 std::string figure_of(const Judged& judged, const GateBounds& bounds, size_t steps) {
-  const std::string noise =
-      judged.loss_bound > bounds.loss
-          ? fmt::format(": {} times what FP32 differs from FP64 in {}", kLossNoiseFactor,
-                        judged.losses.where)
-          : "";
+  const std::string noise = judged.loss_bound > bounds.loss
+                                ? fmt::format(": {} times what FP32 differs from FP64 in {}",
+                                              kLossNoiseFactor, judged.losses.where)
+                                : "";
   return fmt::format(
       "loss {:.1e} (at most {:.{}e}{}), gradients {:.2g} of their bound (worst {}), {} steps",
       judged.loss, judged.loss_bound, noise.empty() ? 0 : 1, noise, judged.gradients.ratio,

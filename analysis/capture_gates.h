@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 
 namespace lockstep {
 

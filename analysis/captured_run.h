@@ -23,10 +23,10 @@ struct ScalerDisagreement {
 inline constexpr double kSmallNorm = 1e-2;
 
 struct NormComparison {
-  int64_t step = -1;                 // -1: there is none with finite captured gradients
-  double captured = 0, lane = 0;     // over all parameters
-  std::string furthest;              // the parameter whose norm is off by the largest factor
-  double furthest_ratio = 1;         // of its norm to the captured one
+  int64_t step = -1;              // -1: there is none with finite captured gradients
+  double captured = 0, lane = 0;  // over all parameters
+  std::string furthest;           // the parameter whose norm is off by the largest factor
+  double furthest_ratio = 1;      // of its norm to the captured one
 };
 
 struct CapturedComparison {

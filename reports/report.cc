@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 
 namespace lockstep {
 namespace {

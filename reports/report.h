@@ -11,7 +11,7 @@
 #include "analysis/health.h"
 #include "analysis/outcome.h"
 #include "src/record/run_file.h"
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 
 namespace lockstep {
 
@@ -55,7 +55,8 @@ struct LaneReport {
   std::vector<Stagnation> updates;          // by layer, of the same steps
   std::optional<UnderflowCause> underflow;  // worst gradient site
   std::optional<NonfiniteCause> nonfinite;  // the first one in a step that was not skipped
-  std::optional<CapturedComparison> beside_captured;  // of emulated lanes, where there is such a run
+  std::optional<CapturedComparison>
+      beside_captured;  // of emulated lanes, where there is such a run
 
   // Not the reference, and neither of the lanes that measure it (truth, twin).
   bool is_candidate() const {
@@ -72,7 +73,7 @@ struct Report {
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
   SiteTable sites;
-  std::vector<LaneReport> lanes;  // the reference first
+  std::vector<LaneReport> lanes;             // the reference first
   int twin = -1, truth = -1, captured = -1;  // lane indices, -1 when not run
 
   const LaneReport& reference() const { return lanes.front(); }

@@ -38,12 +38,12 @@ Blocks gradients_section(const Report& report) {
     table.rows.push_back({lane.info.name, short_number(first->lane),
                           short_number(lane.beside_captured->last.lane), furthest_text(*first)});
   }
-  table.notes = {
-      fmt::format("Norm of all gradients as the optimizer takes them: unscaled, clipped. furthest: "
-                  "the parameter whose norm is by the largest factor off the captured one, of those "
-                  "with at least {} of the largest norm. In free mode weights drift apart: later "
-                  "steps say less about rounding.",
-                  percent(kSmallNorm))};
+  table.notes = {fmt::format(
+      "Norm of all gradients as the optimizer takes them: unscaled, clipped. furthest: "
+      "the parameter whose norm is by the largest factor off the captured one, of those "
+      "with at least {} of the largest norm. In free mode weights drift apart: later "
+      "steps say less about rounding.",
+      percent(kSmallNorm))};
   return {table};
 }
 

@@ -47,12 +47,12 @@ std::vector<std::string> row_of(const LaneReport& lane) {
 // fewer).
 std::string steps_text(const Report& report) {
   const RunOptions& o = report.options;
-  const std::string micro =
-      o.accumulate == 1 ? ""
-                        : fmt::format("{}{} micro-batches of ",
-                                      o.capture_hash.empty() ? "" : "up to ", o.accumulate);
-  return fmt::format("{} of {}batch {}", counted(static_cast<uint64_t>(report.steps), "step"), micro,
-                     o.batch);
+  const std::string micro = o.accumulate == 1
+                                ? ""
+                                : fmt::format("{}{} micro-batches of ",
+                                              o.capture_hash.empty() ? "" : "up to ", o.accumulate);
+  return fmt::format("{} of {}batch {}", counted(static_cast<uint64_t>(report.steps), "step"),
+                     micro, o.batch);
 }
 
 std::string distance_note(const Report& report) {

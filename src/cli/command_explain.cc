@@ -4,15 +4,15 @@
 #include <cstdio>
 #include <memory>
 
+#include "reports/number_text.h"
 #include "src/cli/arguments.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
-#include "reports/number_text.h"
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/lower.h"
 #include "src/record/capture_reader.h"
-#include "src/train/captured_loop.h"
+#include "src/train/captured/loop.h"
 #include "src/train/data/dataset.h"
 #include "src/train/lane.h"
 #include "src/train/models/model.h"
@@ -55,8 +55,8 @@ std::string graph_line(const Capture& capture, size_t number) {
       here += static_cast<size_t>(micro.graph) == number ? 1 : 0;
     }
   }
-  return fmt::format("graph {}: batches of {}, {} of {} micro-batches", number, batch_text(capture.graphs[number]),
-                     here, all);
+  return fmt::format("graph {}: batches of {}, {} of {} micro-batches", number,
+                     batch_text(capture.graphs[number]), here, all);
 }
 
 Explained captured(const ExplainArgs& args) {
@@ -79,9 +79,8 @@ Explained captured(const ExplainArgs& args) {
 int explain(const ExplainArgs& args, ProblemList& problems) {
   Explained explained;
   LaneDescription lane;
-  collect_problems(problems, [&] {
-    explained = is_capture(args.model) ? captured(args) : built_in(args);
-  });
+  collect_problems(problems,
+                   [&] { explained = is_capture(args.model) ? captured(args) : built_in(args); });
   collect_problems(problems, [&] { lane = describe_lane(args.policy); });
   problems.throw_if_any();
   const Graph step = args.backward == kBackwardPerLoss ? differentiate_per_loss(explained.forward)
@@ -106,17 +105,15 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
 std::function<int()> declare_explain(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
   args->graph = kMainGraph;
-  app.add_option("MODEL", args->model, "a built-in model, or a capture")
-      ->type_name("")
-      ->required();
+  app.add_option("MODEL", args->model, "a built-in model, or a capture")->type_name("")->required();
   app.add_option("--policy", args->policy,
                  "a preset (see `lockstep list presets`) or my.toml, with @TARGET if wanted")
       ->type_name("P")
       ->required();
   std::vector<CLI::Option*> of_models;
-  of_models.push_back(app.add_option("--data", args->data,
-                                     "whose image shape is used [the model's default]")
-                          ->type_name("SPEC"));
+  of_models.push_back(
+      app.add_option("--data", args->data, "whose image shape is used [the model's default]")
+          ->type_name("SPEC"));
   const ArgumentChecks checks("explain");
   of_models.push_back(
       app.add_option("--size", args->size_words, "the model's sizes, e.g. layers=2,width=64")

@@ -44,8 +44,8 @@ class Matching {
     for (const auto& item : in_other) --found[item.name];
     for (const auto& [name, more] : found) {
       if (more == 0) continue;
-      throw InputError(fmt::format("{} '{}' is used with one shape of batch and not with another",
-                                   kind, name));
+      throw InputError(
+          fmt::format("{} '{}' is used with one shape of batch and not with another", kind, name));
     }
   }
 
@@ -118,14 +118,15 @@ class Matching {
                        node.source_line.empty() ? "" : " (" + node.source_line + ")");
   }
   [[noreturn]] void refuse(const Node& missing, const Node* expected) const {
-    throw InputError(fmt::format("{} of one batch shape has no place in the other, which has {} there",
-                                 described(other_, missing),
-                                 expected ? described(main_, *expected) : "nothing more"));
+    throw InputError(fmt::format(
+        "{} of one batch shape has no place in the other, which has {} there",
+        described(other_, missing), expected ? described(main_, *expected) : "nothing more"));
   }
   [[noreturn]] void refuse(const Node& left_over) const {
-    throw InputError(fmt::format("{} of one batch shape has no place in the other, which has "
-                                 "nothing more there",
-                                 described(main_, left_over)));
+    throw InputError(
+        fmt::format("{} of one batch shape has no place in the other, which has "
+                    "nothing more there",
+                    described(main_, left_over)));
   }
 
   const Graph &main_, &other_;

@@ -188,8 +188,8 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     store(initial.at(buffer.name), mine,
           rounding_to(executor().external_format("b:" + buffer.name), buffer_key(buffer.name)));
   }
-  description_.memory =
-      memory_facts(graph, executor().program(), description.policy, [&](const Parameter& parameter) {
+  description_.memory = memory_facts(
+      graph, executor().program(), description.policy, [&](const Parameter& parameter) {
         const size_t group = context.updates.at(parameter.name).group;
         return static_cast<int>(context.groups[group].states.size());
       });

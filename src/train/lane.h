@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "src/graph/loss_scale.h"
-#include "src/train/captured_loop.h"
+#include "src/train/captured/loop.h"
 #include "src/train/execute.h"
 #include "src/train/lockstep.h"
 #include "src/train/parameter_groups.h"
@@ -136,9 +136,9 @@ class Lane {
     std::string name;
     std::vector<bool> reached;  // by backward pass: whether there is a gradient
     bool trains = false;        // there is one
-    const Format* format;                // of the weight
-    size_t group;                        // of parameters, see LaneContext::groups
-    Tensor weight, master;               // master: empty without master weights
+    const Format* format;       // of the weight
+    size_t group;               // of parameters, see LaneContext::groups
+    Tensor weight, master;      // master: empty without master weights
     std::vector<Tensor> states;
     Tensor compensation;  // Kahan's, empty without
     // The gradient over the micro-batches and the losses, where it is changed before its use.
@@ -220,7 +220,7 @@ class Lane {
   LaneDescription description_;
   std::vector<std::unique_ptr<Plan>> plans_;  // by LaneContext::graph_of
   Plan* plan_;                                // that of the micro-batch in progress, or of the last
-  ScalingState scaling_;  // of delayed scaling, empty without
+  ScalingState scaling_;                      // of delayed scaling, empty without
   std::map<std::string, Tensor> kept_scaling_;
   const LossScaler& scaler_;
   std::vector<ParameterState> parameters_;  // as in the graph

@@ -209,8 +209,8 @@ double Lane::clip_gradients() {
   return std::sqrt(squares);
 }
 
-// In double, one element after the other. Gradients that are not kept are unscaled on their way into
-// the optimizer: here behind the sum.
+// In double, one element after the other. Gradients that are not kept are unscaled on their way
+// into the optimizer: here behind the sum.
 std::vector<double> Lane::gradient_norms() const {
   std::vector<double> norms(parameters_.size(), std::numeric_limits<double>::quiet_NaN());
   const double divisor = keeps_gradients() ? 1.0 : scale(0);
@@ -247,7 +247,7 @@ double Lane::clip(const std::vector<size_t>& groups) {
         quantize<T>(values, values, {gradient.format}, nullptr);
       };
       executor().container() == Container::kF64 ? in_place(gradient.values->as<double>())
-                                               : in_place(gradient.values->as<float>());
+                                                : in_place(gradient.values->as<float>());
     }
   };
   if (!clips_scaled) unscale_all();

@@ -35,8 +35,8 @@ void Lane::take_mutations(std::map<std::string, Tensor>& buffers) {
       std::ranges::copy(value.as<int32_t>(), buffer.as<int32_t>().begin());
       continue;
     }
-    const QuantizeSpec spec =
-        rounding_to(executor().external_format("b:" + mutation.buffer), buffer_key(mutation.buffer));
+    const QuantizeSpec spec = rounding_to(executor().external_format("b:" + mutation.buffer),
+                                          buffer_key(mutation.buffer));
     if (executor().container() == Container::kF64) {
       quantize<double>(value.as<double>(), buffer.as<double>(), spec, nullptr);
     } else {

@@ -14,7 +14,7 @@
 #include "src/core/text.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/same_step.h"
-#include "src/train/captured_lane.h"
+#include "src/train/captured/lane.h"
 #include "src/train/data/noise.h"
 #include "src/train/data/sources.h"
 #include "src/train/evaluate.h"
@@ -22,123 +22,12 @@
 #include "src/train/loss_passes.h"
 #include "src/train/models/model.h"
 #include "src/train/parameter_groups.h"
+#include "src/train/run_setup.h"
 #include "src/train/schedules.h"
 #include "src/train/vanishing.h"
 
 namespace lockstep {
 namespace {
-
-// Collects what `make` throws instead of ending at the first problem.
-template <typename Make>
-void collect(ProblemList& problems, Make make) {
-  try {
-    make();
-  } catch (const InputError& error) {
-    for (const std::string& problem : error.problems()) problems.add(problem);
-  }
-}
-
-void check_numbers(const RunOptions& options, ProblemList& problems) {
-  const auto at_least = [&](std::string_view name, int64_t value, int64_t least) {
-    if (value < least) problems.add(fmt::format("{} {}: at least {} required", name, value, least));
-  };
-  at_least("steps", options.steps, 1);
-  at_least("batch", options.batch, 1);
-  at_least("accumulate", options.accumulate, 1);
-  at_least("workers", options.workers, 1);
-  if (options.workers > 1 && options.batch % options.workers != 0) {
-    problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
-                             options.batch, options.workers),
-                 "batch is the global one; every worker takes an equal part");
-  }
-  const auto limit = [&](std::string_view name, double value) {
-    if (value >= 0 && std::isfinite(value)) return;
-    problems.add(fmt::format("{} {}: 0 <= {} < infinity required", name, value, name),
-                 "0 does not clip");
-  };
-  limit("clip-norm", options.clip_norm);
-  limit("clip-value", options.clip_value);
-  at_least("eval-every", options.eval_every, 0);
-  at_least("histogram-every", options.histogram_every, 1);
-  at_least("sums-every", options.sums_every, 0);
-  at_least("checkpoint-every", options.checkpoint_every, 1);
-}
-
-std::string hardware_of(const LaneDescription& lane) {
-  return lane.target == lane.engine ? "" : lane.target;
-}
-
-// The reference first, in the order given otherwise.
-std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
-  std::vector<std::string> ordered = {std::string(kReferenceLane)};
-  std::set<std::string> seen;
-  for (std::string lane : lanes) {
-    // The lanes with fixed names keep them: reports and checks go by the name.
-    constexpr std::string_view kOwnEngine = "@software";
-    for (const std::string_view fixed : {kReferenceLane, kTruthLane, kTwinLane}) {
-      if (lane == std::string(fixed) + std::string(kOwnEngine)) lane = fixed;
-    }
-    if (!seen.insert(lane).second) problems.add("lane '" + lane + "': listed twice");
-    if (lane != kReferenceLane) ordered.push_back(lane);
-  }
-  return ordered;
-}
-
-// Weights and buffers from elsewhere in place of fresh ones: all of them, by name and shape.
-void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
-                ProblemList& problems) {
-  for (auto& [name, tensor] : initial) {
-    const auto found = start.find(name);
-    if (found == start.end()) {
-      problems.add("start-from: '" + name + "' is missing", "it is a run of another model");
-    } else if (found->second.shape() != tensor.shape()) {
-      problems.add("start-from: '" + name + "' has shape " + to_string(found->second.shape()) +
-                       ", this model has " + to_string(tensor.shape()),
-                   "it is a run of another model");
-    } else {
-      tensor = found->second;
-    }
-  }
-}
-
-// One arithmetic under two names ("tf32,tf32:1") would be computed twice and shown as two.
-void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const LaneDescription &a = lanes[j], &b = lanes[i];
-      // A target that is an engine is in `engine`; one that is hardware changes the accumulators.
-      const bool same = a.policy.name == b.policy.name && a.policy.hash() == b.policy.hash() &&
-                        a.engine == b.engine && hardware_of(a) == hardware_of(b);
-      if (!same || a.name == b.name) continue;  // equal names are refused by order_lanes
-      problems.add(
-          fmt::format("lane '{}': the same as lane '{}', both are {} on {}", b.name, a.name,
-                      b.policy.label(), b.target.empty() ? b.engine : b.target),
-          a.is_reference ? "the reference always runs; leave the other name out" : "name it once");
-      break;
-    }
-  }
-}
-
-// Workers with delayed scaling share the largest magnitude of every tensor, over all of them.
-void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
-  for (const LaneDescription& lane : lanes) {
-    if (lane.policy.scaling.kind != ScalingKind::kDelayed) continue;
-    problems.add("lane '" + lane.name +
-                     "': delayed scaling with several workers, whose common amax is not modelled",
-                 "[scaling] kind = \"current\", or one worker");
-  }
-}
-
-// A policy that asks for what the graph does not have. (A kind that would have it is content.)
-void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
-  for (const LaneDescription& lane : lanes) {
-    if (!lane.policy.loss_scale_use.per_loss.value_or(false)) continue;
-    problems.add(
-        "lane '" + lane.name +
-            "': [loss_scale] per_loss = \"separate\" with one backward pass for all losses",
-        "--backward per-loss, or leave per_loss out");
-  }
-}
 
 class Stopwatch {
  public:
@@ -159,8 +48,6 @@ struct LockstepRun::Impl {
   Impl(RunOptions wanted, const std::map<std::string, Tensor>* start);
   Impl(RunOptions wanted, const Capture& capture);
 
-  void add_lanes(ProblemList& problems);
-  void change_layers(Graph& forward, ProblemList& problems) const;
   // `forward`: the main graph, then the same model for batches of other shapes.
   void make_lanes(std::vector<Graph> forward, const std::map<std::string, Tensor>& initial);
   void add_shape(const Graph& forward, const std::function<int(const Parameter&)>& state_count_of);
@@ -204,7 +91,7 @@ struct LockstepRun::Impl {
 LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* start)
     : options(std::move(wanted)) {
   ProblemList problems("replay");
-  check_numbers(options, problems);
+  check_run_numbers(options, problems);
   collect(problems, [&] { check_optimizer_spec(options.optimizer); });
   for (const ParameterGroup& group : options.groups) {
     collect(problems, [&] { check_optimizer_spec(group.optimizer); });
@@ -225,12 +112,12 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     problems.add(fmt::format("batch {}: at most the {} training examples of '{}'", options.batch,
                              data->train_count(), options.data));
   }
-  add_lanes(problems);
+  description.lanes = describe_lanes(options, problems);
 
   const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
                          sizes};
   Graph forward = model->build(shape, /*training=*/true);
-  change_layers(forward, problems);
+  change_layers(options, forward, problems);
   collect(problems, [&] { check_groups(forward, options.groups); });
   problems.throw_if_any();
   std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
@@ -252,14 +139,14 @@ LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
     loop = make_captured_loop(from, options.steps);
     take_loop_options(from, loop, options);
   });
-  if (problems.empty()) check_numbers(options, problems);
+  if (problems.empty()) check_run_numbers(options, problems);
   std::erase(options.lanes, std::string(kCapturedLane));  // always there
-  add_lanes(problems);
+  description.lanes = describe_lanes(options, problems);
   std::vector<Graph> forward;
   for (const size_t number : loop.graphs) forward.push_back(captured_graph(from, number));
   for (Graph& one : forward) {
     ProblemList of_one("replay");  // the same in all
-    change_layers(one, of_one);
+    change_layers(options, one, of_one);
     of_one.throw_if_any();
   }
   make_lanes(std::move(forward), captured_start(from, loop));
@@ -269,37 +156,13 @@ LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
   record.lanes.resize(description.lanes.size());
 }
 
-void LockstepRun::Impl::add_lanes(ProblemList& problems) {
-  options.lanes = order_lanes(options.lanes, problems);
-  for (const std::string& lane : options.lanes) {
-    const auto text = options.policy_texts.find(lane);
-    const bool recorded = text != options.policy_texts.end();
-    collect(problems, [&] {
-      description.lanes.push_back(describe_lane(lane, recorded ? &text->second : nullptr));
-    });
-  }
-  refuse_equal_lanes(description.lanes, problems);
-  if (options.workers > 1) refuse_shared_amax(description.lanes, problems);
-  if (!options.backward_per_loss) refuse_separate_scalers(description.lanes, problems);
-  problems.throw_if_any();
-}
-
-// What the options say about layers, whatever the model.
-void LockstepRun::Impl::change_layers(Graph& forward, ProblemList& problems) const {
-  collect(problems, [&] { freeze_layers(forward, options.freeze); });
-  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
-  collect(problems, [&] {
-    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
-  });
-}
-
 Graph LockstepRun::Impl::step_of(const Graph& forward) const {
   return options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
 }
 
 // Refuses a graph that is another step than the main one: its sites would have no place in the run.
-void LockstepRun::Impl::add_shape(
-    const Graph& forward, const std::function<int(const Parameter&)>& state_count_of) {
+void LockstepRun::Impl::add_shape(const Graph& forward,
+                                  const std::function<int(const Parameter&)>& state_count_of) {
   StepGraph& other = other_shapes.emplace_back();
   other.graph = step_of(forward);
   try {
@@ -310,9 +173,8 @@ void LockstepRun::Impl::add_shape(
     const std::string what = fmt::format(
         "step {}: its batch of {} does not run through the same step as one of {}: {}", first,
         batch_text(other.graph), batch_text(graph), join(error.problems(), "; "));
-    throw InputError(what, first > 0
-                               ? fmt::format("--steps {} ends before it", first)
-                               : "capture with batches of one shape, e.g. drop_last=True");
+    throw InputError(what, first > 0 ? fmt::format("--steps {} ends before it", first)
+                                     : "capture with batches of one shape, e.g. drop_last=True");
   }
 }
 

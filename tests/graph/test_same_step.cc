@@ -17,7 +17,8 @@ Graph positions(int64_t batch, int64_t length, std::string_view activation = "re
   const Value x = b.input("x", {{batch, length}});
   Value p = b.parameter("p", {1, kLongest});
   if (length < kLongest) p = b.slice("", p, 1, 0, length);
-  const Value sum = b.op("add", {x, b.op("expand", {p}, {{"shape", Shape{batch, length}}}, "")}, {}, "");
+  const Value sum =
+      b.op("add", {x, b.op("expand", {p}, {{"shape", Shape{batch, length}}}, "")}, {}, "");
   const Value y = b.op(activation, {sum}, {}, "act");
   b.set_loss(b.op("mse_loss", {y, b.input("target", {{batch, length}})}, {}, ""));
   return differentiate(b.finish());

@@ -12,7 +12,7 @@ import pytest
 import tiny_capture as tiny
 import torch
 from capture_loops import Images, image_batches, image_loss, train
-from lockstep_capture import Capture
+from lockstep_capture import Capture, read_run
 
 # What one FP32 step of this network may differ by in the loss: 2^-24 per rounding, some dozens on the way.
 STEP_ERROR = 64 * 2.0**-24
@@ -410,6 +410,8 @@ def test_captured_gradient_norms_stand_beside_the_emulated_ones(lockstep, tmp_pa
     with h5py.File(run) as file:
         names = [p["name"] for p in json.loads(file["graph"].asstr()[()])["params"]]
         norms = {name: file[f"lanes/{name}/gradient_norms"][()] for name in ("captured", "fp32", "fp64", lane)}
+    table = read_run(run).gradient_norms(lane)
+    assert list(table.columns) == names and np.array_equal(table.to_numpy(), norms[lane], equal_nan=True)
     np.testing.assert_array_equal(norms["captured"], wanted)  # Images has one order of parameters
     # Of what FP32 determines (the convolution's bias in front of a batch norm it does not): gate V3's bound.
     real = [i for i, name in enumerate(names) if name != "conv.bias"]

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 #include "src/train/parameter_groups.h"
 
 namespace lockstep {
@@ -18,9 +18,9 @@ struct CapturedLoop {
   std::vector<std::vector<double>> loss_mult;       // by captured step, then by micro-batch
   // Capture::graphs in use, by number: the main one, whose sites the run has, then the others.
   std::vector<size_t> graphs;
-  std::vector<std::vector<size_t>> graph_of;        // by step and micro-batch: index into graphs
-  std::map<std::string, size_t> group_of;           // by parameter, where it is in one
-  std::vector<int64_t> steps_taken;                 // by group, before the first captured step
+  std::vector<std::vector<size_t>> graph_of;  // by step and micro-batch: index into graphs
+  std::map<std::string, size_t> group_of;     // by parameter, where it is in one
+  std::vector<int64_t> steps_taken;           // by group, before the first captured step
   bool clips_scaled = false;
   std::optional<CapturedScaler> scaler;
 

@@ -1,5 +1,5 @@
-// See captured_lane.h.
-#include "src/train/captured_lane.h"
+// See lane.h.
+#include "src/train/captured/lane.h"
 
 #include <fmt/format.h>
 

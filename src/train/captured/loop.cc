@@ -1,5 +1,5 @@
-// See captured_loop.h.
-#include "src/train/captured_loop.h"
+// See loop.h.
+#include "src/train/captured/loop.h"
 
 #include <fmt/format.h>
 
