@@ -9,7 +9,7 @@
 
 #include "src/graph/policy.h"
 #include "src/graph/site.h"
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 #include "src/train/execute.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 
 namespace lockstep {
 namespace {
@@ -105,7 +105,7 @@ LaneReport read_lane(const RunFile& run, int lane) {
   out.evaluations = run.evaluations(lane);
   read_held_out(out);
   for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
-  if (out.info.name == kCapturedLane) out.seconds = std::numeric_limits<double>::quiet_NaN();
+  if (out.is_captured()) out.seconds = std::numeric_limits<double>::quiet_NaN();
   out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
   out.skips = skipped_steps(scalers);
@@ -151,6 +151,7 @@ void judge_lanes(Report& report) {
 Report read_report(const RunFile& run) {
   Report report{.path = run.path(),
                 .command_line = run.command_line(),
+                .data = run.data(),
                 .options = run.options(),
                 .verification = run.verification(),
                 .environment = run.environment(),
@@ -161,6 +162,12 @@ Report read_report(const RunFile& run) {
     report.lanes.push_back(read_lane(run, lane));
     if (report.lanes.back().info.name == "twin") report.twin = lane;
     if (report.lanes.back().info.name == "fp64") report.truth = lane;
+    if (report.lanes.back().is_captured()) report.captured = lane;
+  }
+  for (size_t lane = 0; report.captured >= 0 && lane < report.lanes.size(); ++lane) {
+    if (report.lanes[lane].is_captured()) continue;
+    report.lanes[lane].beside_captured =
+        compare_with_captured(run, static_cast<int>(lane), report.captured);
   }
   judge_lanes(report);
   return report;

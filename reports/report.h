@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "analysis/captured_run.h"
 #include "analysis/first_cause.h"
 #include "analysis/health.h"
 #include "analysis/outcome.h"
 #include "src/record/run_file.h"
+#include "src/train/captured/capture.h"
 
 namespace lockstep {
 
@@ -53,22 +55,26 @@ struct LaneReport {
   std::vector<Stagnation> updates;          // by layer, of the same steps
   std::optional<UnderflowCause> underflow;  // worst gradient site
   std::optional<NonfiniteCause> nonfinite;  // the first one in a step that was not skipped
+  std::optional<CapturedComparison>
+      beside_captured;  // of emulated lanes, where there is such a run
 
   // Not the reference, and neither of the lanes that measure it (truth, twin).
   bool is_candidate() const {
     return !info.is_reference && info.name != "fp64" && info.name != "twin";
   }
+  // What PyTorch recorded: no site of it was measured.
+  bool is_captured() const { return info.name == kCapturedLane; }
 };
 
 struct Report {
-  std::string path, command_line;
+  std::string path, command_line, data;
   RunOptions options;
   std::optional<Verification> verification;  // of the capture that was replayed
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
   SiteTable sites;
-  std::vector<LaneReport> lanes;  // the reference first
-  int twin = -1, truth = -1;      // lane indices, -1 when not run
+  std::vector<LaneReport> lanes;             // the reference first
+  int twin = -1, truth = -1, captured = -1;  // lane indices, -1 when not run
 
   const LaneReport& reference() const { return lanes.front(); }
   const Site& site(int32_t id) const { return sites.sites[static_cast<size_t>(id)]; }

@@ -13,6 +13,7 @@ constexpr std::array kSections = {
     Section{"verdict", "Verdict", true, verdict_section},
     Section{"lanes", "Lanes", true, lanes_section},
     Section{"loss", "Training loss over the steps", false, loss_section},
+    Section{"gradients", "Gradients beside the captured ones", false, gradients_section},
     Section{"layers", "What rounding did, layer by layer", false, layers_section},
     Section{"updates", "Weight updates that came to nothing", false, updates_section},
     Section{"sums", "Sums of products", false, sums_section},

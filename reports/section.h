@@ -21,6 +21,7 @@ Blocks capture_section(const Report& report);
 Blocks verdict_section(const Report& report);
 Blocks lanes_section(const Report& report);
 Blocks loss_section(const Report& report);
+Blocks gradients_section(const Report& report);
 Blocks layers_section(const Report& report);
 Blocks updates_section(const Report& report);
 Blocks sums_section(const Report& report);

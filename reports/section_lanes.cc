@@ -43,6 +43,18 @@ std::vector<std::string> row_of(const LaneReport& lane) {
           seconds_text(lane.seconds)};
 }
 
+// "8 steps of batch 64", "8 steps of up to 2 micro-batches of batch 8" (captured steps may have
+// fewer).
+std::string steps_text(const Report& report) {
+  const RunOptions& o = report.options;
+  const std::string micro = o.accumulate == 1
+                                ? ""
+                                : fmt::format("{}{} micro-batches of ",
+                                              o.capture_hash.empty() ? "" : "up to ", o.accumulate);
+  return fmt::format("{} of {}batch {}", counted(static_cast<uint64_t>(report.steps), "step"),
+                     micro, o.batch);
+}
+
 std::string distance_note(const Report& report) {
   std::string text =
       "gap: loss minus the reference's (fp32). distance: |w - w_ref| / |w_ref| over all weights "
@@ -51,6 +63,7 @@ std::string distance_note(const Report& report) {
   if (report.truth >= 0) {
     text += " The fp64 row's distance is the reference's own error against the truth.";
   }
+  if (report.captured >= 0) text += " What the captured run has a - for was not measured.";
   if (report.twin >= 0) text += " The twin row's distance is chaos: what one ulp grows to.";
   return text;
 }
@@ -71,12 +84,11 @@ Blocks lanes_section(const Report& report) {
                    {"time"}};
   for (const LaneReport& lane : report.lanes) table.rows.push_back(row_of(lane));
   table.notes = {
-      fmt::format("{}: {} of batch {}. loss: mean over the last {}. held-out: accuracy at "
-                  "the last evaluation (-: none, or all answers NaN). skips: steps skipped by the "
-                  "loss scaler. died: step. time: of "
-                  "the lane's own work.",
-                  report.options.model, counted(static_cast<uint64_t>(report.steps), "step"),
-                  report.options.batch, counted(tail_of(report.reference().loss).size(), "step")),
+      fmt::format("{}: {}. loss: mean over the last {}. held-out: accuracy at the last evaluation "
+                  "(-: none, or all answers NaN). skips: steps skipped by the loss scaler. died: "
+                  "step. time: of the lane's own work.",
+                  report.options.model, steps_text(report),
+                  counted(tail_of(report.reference().loss).size(), "step")),
       distance_note(report)};
   return {table};
 }

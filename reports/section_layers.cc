@@ -91,6 +91,10 @@ Blocks layers_section(const Report& report) {
       "accumulator: sums of products as they are formed; grad sums: those of the backward pass.",
       percent(kShownLostRate), percent(kShownSubnormalRate))));
   for (const LaneReport& lane : report.lanes) {
+    if (lane.is_captured()) {
+      out.push_back(paragraph(lane.info.name + ": not measured."));
+      continue;
+    }
     std::vector<const LayerHealth*> rows;
     for (const LayerHealth& row : lane.health) {
       if (has_something_to_say(row)) rows.push_back(&row);

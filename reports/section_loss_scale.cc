@@ -18,11 +18,13 @@ struct Event {
   std::vector<std::string> cells;
 };
 
-std::vector<Event> events_of(const Report& report, const ScalerReport& scaler) {
+std::vector<Event> events_of(const Report& report, const LaneReport& lane,
+                             const ScalerReport& scaler) {
   std::vector<Event> events;
+  const std::string none = lane.is_captured() ? "not measured" : "-";
   for (const SkipEvent& skip : scaler.overflows) {
     const std::string culprit =
-        skip.culprit_site < 0 ? "-" : report.site(skip.culprit_site).label();
+        skip.culprit_site < 0 ? none : report.site(skip.culprit_site).label();
     const std::string after = std::isnan(skip.scale_after) ? "-" : scale_text(skip.scale_after);
     events.push_back(
         {skip.step,
@@ -49,8 +51,9 @@ std::string summary_of(const Report& report, const LaneReport& lane, const Scale
                      scale_text(scaler.final_scale), skips, counted(scaler.growths.size(), "time"));
 }
 
-void add_events(const Report& report, const ScalerReport& scaler, Blocks& out) {
-  const std::vector<Event> events = events_of(report, scaler);
+void add_events(const Report& report, const LaneReport& lane, const ScalerReport& scaler,
+                Blocks& out) {
+  const std::vector<Event> events = events_of(report, lane, scaler);
   if (events.empty()) return;
   TableBlock table;
   table.columns = {{"step"},
@@ -87,7 +90,7 @@ Blocks loss_scale_section(const Report& report) {
             fmt::format("{}: overflows made {} after another scale had been set (replay).",
                         lane.info.name, counted(lane.repeated_attempts, "further attempt"))));
       }
-      add_events(report, scaler, out);
+      add_events(report, lane, scaler, out);
     }
   }
   return out;

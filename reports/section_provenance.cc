@@ -43,8 +43,9 @@ Blocks provenance_section(const Report& report) {
   table.rows.push_back({"run file", report.path});
   table.rows.push_back(
       {"steps recorded", fmt::format("{} of {} asked for", report.steps, report.options.steps)});
-  table.rows.push_back(
-      {"data", report.options.data.empty() ? "the model's default" : report.options.data});
+  table.rows.push_back({"data", !report.options.capture_hash.empty() ? report.data
+                                : report.options.data.empty()        ? "the model's default"
+                                                                     : report.options.data});
   table.rows.push_back({"seed", fmt::format("{}", report.options.seed)});
   table.rows.push_back({"mode", report.options.mode == LaneMode::kFree
                                     ? "free: every lane keeps its own weights"

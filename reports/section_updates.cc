@@ -19,6 +19,7 @@ Blocks updates_section(const Report& report) {
   table.columns = {{"lane", Align::kLeft}, {"all layers"}, {"worst layer"}, {"", Align::kLeft}};
   size_t quiet = 0;
   for (const LaneReport& lane : report.lanes) {
+    if (lane.is_captured()) continue;  // not measured
     Stagnation all;
     const Stagnation* worst = nullptr;
     for (const Stagnation& layer : lane.updates) {

@@ -155,6 +155,20 @@ class Run:
         index = pandas.MultiIndex.from_arrays([steps[rows][record], site], names=["step", "site"])
         return pandas.DataFrame({name: value[sampled] for name, value in data.items()}, index=index)
 
+    def gradient_norms(self, lane: str) -> pd.DataFrame:
+        """Norms of the gradients that the optimizer took: a row per step, a column per parameter.
+
+        Returns: nothing where no capture was replayed; NaN where there is no gradient, or it was not recorded.
+        """
+        pandas = self._pandas
+        with opened(self.path) as file:
+            group = file[self._group(lane)]
+            if "gradient_norms" not in group:
+                return pandas.DataFrame()
+            norms = take(group["gradient_norms"], self._rows(lane, None))
+        names = [parameter["name"] for parameter in self.graph["params"]]
+        return pandas.DataFrame(norms, columns=names).rename_axis("step")
+
     # ---- how it is read
 
     def _group(self, lane: str) -> str:

@@ -69,7 +69,7 @@ def check_objects(path: str, file: h5py.File, steps: int) -> None:
     problems += [f"/sites/{name} is missing" for name in ("id", *SITE_KEYS) if name not in lengths]
     sites = lengths.get("id", 0)
     for lane, group in file["lanes"].items():
-        for name in ("loss", "loss_scale", "lr", "gradient_norm", "seconds", "attempts", "counts",
+        for name in ("loss", "loss_scale", "lr", "gradient_norm", "gradient_norms", "seconds", "attempts", "counts",
                      "moments", "updates", "scale", "bits_hash"):
             if name not in group:
                 continue  # not measured

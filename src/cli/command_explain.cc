@@ -4,11 +4,15 @@
 #include <cstdio>
 #include <memory>
 
+#include "reports/number_text.h"
 #include "src/cli/arguments.h"
+#include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/lower.h"
+#include "src/record/capture_reader.h"
+#include "src/train/captured/loop.h"
 #include "src/train/data/dataset.h"
 #include "src/train/lane.h"
 #include "src/train/models/model.h"
@@ -18,27 +22,69 @@ namespace {
 
 struct ExplainArgs {
   std::string model, policy, data, size_words, backward = "joint";
-  int64_t batch = 64;
+  int64_t batch = 64, graph = 0;
   bool json = false;
   std::map<std::string, double> sizes;
 };
 
-constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of the program
+// What is lowered, and what is said about it first.
+struct Explained {
+  Graph forward;
+  std::string about;
+};
 
-int explain(const ExplainArgs& args, ProblemList& problems) {
-  const Model* found = nullptr;
-  LaneDescription lane;
-  collect_problems(problems, [&] { found = &find_model(args.model); });
-  collect_problems(problems, [&] { lane = describe_lane(args.policy); });
-  problems.throw_if_any();
-  const Model& model = *found;
+constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of the program
+constexpr int64_t kMainGraph = -1;   // --graph was not given
+
+Explained built_in(const ExplainArgs& args) {
+  const Model& model = find_model(args.model);
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
   const ModelSizes sizes = complete_sizes(model, args.sizes);
   const auto data = open_data_set(spec, data_request(model, sizes, /*seed=*/1));
-  const Graph forward =
-      model.build({args.batch, data->image_shape(), data->class_count(), sizes}, /*training=*/true);
-  const Graph step =
-      args.backward == kBackwardPerLoss ? differentiate_per_loss(forward) : differentiate(forward);
+  return {model.build({args.batch, data->image_shape(), data->class_count(), sizes},
+                      /*training=*/true),
+          ""};
+}
+
+// "graph 1: batches of [2, 1, 8, 8], [2], 1 of 8 micro-batches"
+std::string graph_line(const Capture& capture, size_t number) {
+  uint64_t all = 0, here = 0;
+  for (const CapturedStep& step : capture.steps) {
+    for (const CapturedMicroBatch& micro : step.micro) {
+      ++all;
+      here += static_cast<size_t>(micro.graph) == number ? 1 : 0;
+    }
+  }
+  return fmt::format("graph {}: batches of {}, {} of {} micro-batches", number,
+                     batch_text(capture.graphs[number]), here, all);
+}
+
+Explained captured(const ExplainArgs& args) {
+  const Capture capture = read_capture(args.model);
+  const std::vector<size_t> graphs = graphs_in_use(capture, /*steps=*/0);
+  const auto number = args.graph == kMainGraph ? graphs.at(0) : static_cast<size_t>(args.graph);
+  if (number >= capture.graphs.size()) {
+    throw InputError(fmt::format("--graph {}: capture '{}' has {}, counted from 0", args.graph,
+                                 args.model, capture.graphs.size()));
+  }
+  std::string about = fmt::format("{}: {} of {}, PyTorch {} on {}\n", args.model,
+                                  counted(capture.steps.size(), "step"), capture.model_class,
+                                  capture.torch_version, capture.device);
+  for (size_t k = 0; k < capture.graphs.size(); ++k) {
+    about += graph_line(capture, k) + (k == number ? ": below\n" : "\n");
+  }
+  return {captured_graph(capture, number), about + "\n"};
+}
+
+int explain(const ExplainArgs& args, ProblemList& problems) {
+  Explained explained;
+  LaneDescription lane;
+  collect_problems(problems,
+                   [&] { explained = is_capture(args.model) ? captured(args) : built_in(args); });
+  collect_problems(problems, [&] { lane = describe_lane(args.policy); });
+  problems.throw_if_any();
+  const Graph step = args.backward == kBackwardPerLoss ? differentiate_per_loss(explained.forward)
+                                                       : differentiate(explained.forward);
   const SiteTable sites = make_sites(step, kOptimizerStates);
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
@@ -49,7 +95,7 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   }
   const std::string target = lane.target.empty() ? "" : " on " + lane.target;
   const std::string help = policy.help.empty() ? "" : ": " + policy.help;
-  fmt::print("{} under {}{}{}\n\n{}", args.model, policy.label(), target, help,
+  fmt::print("{}{} under {}{}{}\n\n{}", explained.about, step.name, policy.label(), target, help,
              to_text(program, step, sites));
   return kExitFine;
 }
@@ -58,25 +104,41 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
 
 std::function<int()> declare_explain(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
-  app.add_option("MODEL", args->model, "a built-in model")->type_name("")->required();
+  args->graph = kMainGraph;
+  app.add_option("MODEL", args->model, "a built-in model, or a capture")->type_name("")->required();
   app.add_option("--policy", args->policy,
                  "a preset (see `lockstep list presets`) or my.toml, with @TARGET if wanted")
       ->type_name("P")
       ->required();
-  app.add_option("--data", args->data, "whose image shape is used [the model's default]")
-      ->type_name("SPEC");
+  std::vector<CLI::Option*> of_models;
+  of_models.push_back(
+      app.add_option("--data", args->data, "whose image shape is used [the model's default]")
+          ->type_name("SPEC"));
   const ArgumentChecks checks("explain");
-  checks.named_numbers(
+  of_models.push_back(
       app.add_option("--size", args->size_words, "the model's sizes, e.g. layers=2,width=64")
-          ->type_name("NAME=X,..."),
-      args->sizes);
-  checks.whole(app.add_option("--batch", args->batch, "examples per step")
-                   ->type_name("N")
-                   ->capture_default_str(),
-               1, kLargestBatch);
+          ->type_name("NAME=X,..."));
+  checks.named_numbers(of_models.back(), args->sizes);
+  of_models.push_back(app.add_option("--batch", args->batch, "examples per step")
+                          ->type_name("N")
+                          ->capture_default_str());
+  checks.whole(of_models.back(), 1, kLargestBatch);
+  CLI::Option* graph =
+      app.add_option("--graph", args->graph,
+                     "of a capture with batches of several shapes [the one with most nodes]")
+          ->type_name("N");
+  checks.whole(graph, 0, kLargestCount);
   declare_backward(app, checks, args->backward);
   app.add_flag("--json", args->json, "print JSON instead of a table");
-  return [args, checks] { return explain(*args, checks.problems()); };
+  return [args, checks, of_models, graph] {
+    ProblemList& problems = checks.problems();
+    if (is_capture(args->model)) {
+      refuse_captured(args->model, of_models, problems);
+    } else if (graph->count() > 0) {
+      problems.add("--graph: only a capture has several", "leave it out");
+    }
+    return explain(*args, problems);
+  };
 }
 
 }  // namespace lockstep

@@ -127,6 +127,9 @@ struct OpDef {
   // Elements of the operands appear in the output, moved, scaled or added up: an infinity that the
   // graph means (a mask) is meant there, too.
   bool keeps_masks = false;
+  // True: there are shapes for which it does nothing, and graphs for batches of such a shape go
+  // without it: a sum over extents that are 1.
+  bool may_vanish = false;
   // True: whatever the operands are stored in, the op computes in FP32 up to its outputs, products
   // included (attention that widens FP16 and BF16 first). Null: no node of it does.
   bool (*computes_wide)(const Node& node) = nullptr;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/record/capture_fields.h"
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 
 namespace lockstep {
 

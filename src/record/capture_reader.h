@@ -1,9 +1,9 @@
-// How does a capture file become a Capture? (docs/capture-file.md, src/train/capture.h)
+// How does a capture file become a Capture? (docs/capture-file.md, src/train/captured/capture.h)
 #pragma once
 
 #include <string>
 
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 
 namespace lockstep {
 

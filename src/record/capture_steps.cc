@@ -86,6 +86,7 @@ CapturedMicroBatch read_micro(const CaptureFields& at, const Capture& capture) {
   micro.loss_mult = at.number("loss_mult", 1);
   if (micro.graph < 0 || micro.graph >= static_cast<int64_t>(capture.graphs.size())) {
     at.problem(fmt::format("graph is {}, the file has {}", micro.graph, capture.graphs.size()));
+    micro.graph = 0;  // one that is there
     return micro;
   }
   const Graph& graph = capture.graphs[static_cast<size_t>(micro.graph)];

@@ -39,7 +39,11 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
                     loss_names(*description.step_graph),
                     {},
                     lane.scaler_losses,
-                    lane.policy.loss_scale_use.skip_by_group ? groups : 0};
+                    lane.policy.loss_scale_use.skip_by_group ? groups : 0,
+                    0};
+  if (!description.options->capture_hash.empty()) {
+    extent.gradient_norms = static_cast<int64_t>(description.step_graph->parameters.size());
+  }
   for (const Site& site : description.sites->sites) extent.stat_exempt.push_back(site.stat_exempt);
   return extent;
 }
@@ -118,6 +122,10 @@ void LaneRecorder::make(hid_t group, bool create) {
   series(attempts_, group, "attempts", H5T_NATIVE_INT32);
   dataset(lr_, group, "lr", H5T_NATIVE_DOUBLE, {extent_.groups}, false);
   series(gradient_norm_, group, "gradient_norm", H5T_NATIVE_DOUBLE);
+  if (extent_.gradient_norms > 0) {
+    dataset(gradient_norms_, group, layout::kGradientNorms, H5T_NATIVE_DOUBLE,
+            {extent_.gradient_norms}, false);
+  }
   const hdf5::Handle losses = subgroup("losses");
   for (const std::string& name : extent_.losses) {
     dataset(losses_.emplace_back(), losses.id(), layout::escape(name), H5T_NATIVE_DOUBLE, {},
@@ -223,6 +231,13 @@ void LaneRecorder::write_rates(int64_t step, const LaneStep& lane) {
   lr_.write(step, lr.data());
   gradient_norm_.write(step, &norm);
   for (size_t i = 0; i < losses.size(); ++i) losses_[i].write(step, &losses[i]);
+  if (extent_.gradient_norms == 0) return;
+  std::vector<double> norms(static_cast<size_t>(extent_.gradient_norms), kNaN);
+  if (lane.alive) {
+    std::copy_n(lane.gradient_norms.begin(), std::min(norms.size(), lane.gradient_norms.size()),
+                norms.begin());
+  }
+  gradient_norms_.write(step, norms.data());
 }
 
 void LaneRecorder::write_scalers(int64_t step, const LaneStep& lane) {

@@ -20,6 +20,7 @@ struct LaneExtent {
   // skip by themselves.
   std::vector<std::string> scaler_losses;
   int64_t skipping_groups = 0;
+  int64_t gradient_norms = 0;  // parameters whose norms are kept: of captures all, else none
   int64_t scaler_columns() const {
     return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
            skipping_groups;
@@ -68,7 +69,7 @@ class LaneRecorder {
 
   GrowingDataset sums_step_;
   std::vector<GrowingDataset> health_;  // as health_columns()
-  GrowingDataset loss_, seconds_, attempts_, lr_, gradient_norm_;
+  GrowingDataset loss_, seconds_, attempts_, lr_, gradient_norm_, gradient_norms_;
   std::vector<GrowingDataset> losses_;  // as extent_.losses
   GrowingDataset eval_steps_done_, eval_loss_, eval_accuracy_, eval_count_;
   GrowingDataset scaler_scale_, found_inf_, skipped_, growth_tracker_, culprit_site_;

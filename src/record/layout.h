@@ -37,6 +37,7 @@ inline constexpr char kHistogram50[] = "exponent_histogram_50";
 inline constexpr char kHistogram50Steps[] = "exponent_histogram_50_steps";
 
 inline constexpr char kSums[] = "sums";
+inline constexpr char kGradientNorms[] = "gradient_norms";
 
 // Lane attributes.
 inline constexpr char kIndex[] = "index";

@@ -80,6 +80,7 @@ class RunFile {
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
+  const std::string& data() const;  // the data set in words
   // What `lockstep verify` found about the capture that was replayed: what stands beside it now, or
   // else when the run began. Nothing: never verified, or no capture.
   std::optional<Verification> verification() const;
@@ -93,6 +94,8 @@ class RunFile {
   // [step]; empty in files that have none.
   std::vector<double> named_loss(int lane, std::string_view name) const;
   std::vector<double> gradient_norm(int lane) const;
+  // [step * parameters], parameters as in the graph; empty where no capture was replayed.
+  std::vector<double> gradient_norms(int lane) const;
   std::vector<double> lr(int lane) const;         // [step * parameter groups]
   std::vector<double> seconds(int lane) const;    // [step], of the lane's work
   std::vector<int32_t> attempts(int lane) const;  // [step]

@@ -26,7 +26,7 @@ struct RunFile::Impl {
   hdf5::Handle file;
   int64_t version = 0, steps = 0;
   RunOptions options;
-  std::string command_line, graph_json, products_json, verification_json;
+  std::string command_line, data, graph_json, products_json, verification_json;
   std::map<std::string, std::string> environment;
   SiteTable sites;
   std::vector<LaneInfo> lanes;
@@ -139,6 +139,7 @@ void RunFile::Impl::read_description() {
   const hid_t root = file.id();
   options = options_from_json(hdf5::text_attribute(root, layout::kOptions));
   command_line = hdf5::text_attribute(root, layout::kCommandLine);
+  data = hdf5::text_attribute(root, layout::kData);
   if (hdf5::has_attribute(root, layout::kVerification)) {
     verification_json = hdf5::text_attribute(root, layout::kVerification);
   }
@@ -214,6 +215,10 @@ std::optional<Verification> RunFile::verification() const {
 const std::string& RunFile::products_json() const {
   return impl_->products_json;
 }
+const std::string& RunFile::data() const {
+  return impl_->data;
+}
+
 const std::string& RunFile::graph_json() const {
   return impl_->graph_json;
 }
@@ -244,6 +249,15 @@ std::vector<double> RunFile::named_loss(int lane, std::string_view name) const {
 
 std::vector<double> RunFile::gradient_norm(int lane) const {
   return impl_->optional_series(lane, "gradient_norm");
+}
+
+std::vector<double> RunFile::gradient_norms(int lane) const {
+  return impl_->guard([&] {
+    const std::string path = impl_->lane_path(lane, layout::kGradientNorms);
+    if (H5Lexists(impl_->file.id(), path.c_str(), H5P_DEFAULT) <= 0) return std::vector<double>{};
+    const int64_t width = impl_->dataset(lane, layout::kGradientNorms).row_shape().at(0);
+    return impl_->optional_series(lane, layout::kGradientNorms, static_cast<size_t>(width));
+  });
 }
 
 std::vector<double> RunFile::lr(int lane) const {

@@ -48,6 +48,9 @@ class Executor {
   void give_mask(std::string_view id, const Tensor& mask);
   void forget_masks() { given_masks_.assign(given_masks_.size(), nullptr); }
 
+  // Gives the memory of all computed values back; what is bound stays.
+  void forget_values() { slots_.assign(slots_.size(), Tensor()); }
+
   // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
   // pass (one for all of them: `loss_scale`).
   // `sample_sums`: some outputs of every sum of products are summed again, exactly

@@ -42,7 +42,8 @@ void fill(Tensor& tensor, double value) {
 }  // namespace
 
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
-                              const RunOptions& options, const CapturedLoop* loop) {
+                              const RunOptions& options, const CapturedLoop* loop,
+                              std::span<const StepGraph> other_shapes) {
   LaneContext context{&step_graph,
                       &sites,
                       &options,
@@ -50,7 +51,8 @@ LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
                       {},
                       loss_names(step_graph),
                       sites_of_passes(step_graph, sites),
-                      loop};
+                      loop,
+                      other_shapes};
   context.groups = loop == nullptr ? optimizer_groups(options) : loop->groups.front();
   for (const Parameter& parameter : step_graph.parameters) {
     LaneContext::Update& found = context.updates[parameter.name];
@@ -76,6 +78,19 @@ LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
 
 const HyperNumbers& LaneContext::numbers(size_t group, int64_t step) const {
   return loop == nullptr ? groups[group].numbers : loop->groups[loop->at(step)][group].numbers;
+}
+
+int64_t LaneContext::micro_batches(int64_t step) const {
+  if (loop == nullptr) return options->accumulate;
+  return static_cast<int64_t>(loop->loss_mult[loop->at(step)].size());
+}
+
+size_t LaneContext::graph_of(int64_t step, int64_t micro_batch) const {
+  return loop == nullptr ? 0 : loop->graph_of[loop->at(step)][static_cast<size_t>(micro_batch)];
+}
+
+const Graph& LaneContext::graph(size_t number) const {
+  return number == 0 ? *step_graph : other_shapes[number - 1].graph;
 }
 
 double LaneContext::loss_divisor(int64_t step, int64_t micro_batch) const {
@@ -121,18 +136,16 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
            const std::map<std::string, Tensor>& initial)
     : context_(context),
       description_(description),
-      executor_(*context.step_graph, *context.sites,
-                lower(*context.step_graph, *context.sites, description.policy,
-                      container_of(description) == Container::kF64),
-                container_of(description), find_engine(description.engine).kernels),
-      scaling_(executor_.program()),
+      plans_(make_plans()),
+      plan_(plans_.front().get()),
+      scaling_(plan_->executor.program()),
       scaler_(find_loss_scaler(description.policy.loss_scale.kind)),
       scales_{scaler_.initial(description.policy.loss_scale)},
       optimizer_steps_(context.groups.size(), 0) {
-  survey_program();
+  survey_programs();
   take_captured_scaler();
   const Graph& graph = *context.step_graph;
-  const Container container = executor_.container();
+  const Container container = executor().container();
   if (has_scaler_per_loss(description.policy, graph)) {
     for (const BackwardPass& pass : graph.passes) description_.scaler_losses.push_back(pass.name);
     scales_.assign(graph.passes.size(), scales_[0]);
@@ -144,12 +157,11 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     ParameterState& p = parameters_[i];
     p.name = parameter.name;
     p.group = context.updates.at(p.name).group;
-    p.format = executor_.external_format("p:" + p.name);
+    p.format = executor().external_format("p:" + p.name);
     p.weight = Tensor(shape, container);
     for (size_t pass = 0; pass < pass_count(graph); ++pass) {
-      const auto it = pass_gradients(graph, pass).find(p.name);
-      p.gradients.push_back(it == pass_gradients(graph, pass).end() ? "" : it->second);
-      p.trains = p.trains || !p.gradients.back().empty();
+      p.reached.push_back(pass_gradients(graph, pass).contains(p.name));
+      p.trains = p.trains || p.reached.back();
     }
     if (p.trains) {
       p.update = Tensor(shape, container);
@@ -174,19 +186,45 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     Tensor& mine = buffers_[buffer.name] =
         Tensor(buffer.type.shape, is_int ? Container::kI32 : container);
     store(initial.at(buffer.name), mine,
-          rounding_to(executor_.external_format("b:" + buffer.name), buffer_key(buffer.name)));
+          rounding_to(executor().external_format("b:" + buffer.name), buffer_key(buffer.name)));
   }
-  description_.memory =
-      memory_facts(graph, executor_.program(), description.policy, [&](const Parameter& parameter) {
+  description_.memory = memory_facts(
+      graph, executor().program(), description.policy, [&](const Parameter& parameter) {
         const size_t group = context.updates.at(parameter.name).group;
         return static_cast<int>(context.groups[group].states.size());
       });
   seeds_.assign(pass_count(graph), Tensor({}, container));
-  for (size_t pass = 0; pass < seeds_.size(); ++pass) {
-    executor_.bind(seed_id(graph, pass), seeds_[pass]);
+  for (const auto& plan : plans_) {
+    for (size_t pass = 0; pass < seeds_.size(); ++pass) {
+      plan->executor.bind(seed_id(graph, pass), seeds_[pass]);
+    }
+    bind_state(plan->executor);
+    plan->executor.learn_scaling(scaling_);
   }
-  bind_state(executor_);
-  executor_.learn_scaling(scaling_);
+}
+
+std::vector<std::unique_ptr<Lane::Plan>> Lane::make_plans() const {
+  const Container container = container_of(description_);
+  const auto& kernels = find_engine(description_.engine).kernels;
+  std::vector<std::unique_ptr<Plan>> plans;
+  const auto add = [&](const Graph& graph, const SiteTable& sites) {
+    Program program = lower(graph, sites, description_.policy, container == Container::kF64);
+    plans.push_back(std::unique_ptr<Plan>(
+        new Plan{graph, {graph, sites, std::move(program), container, kernels}, {}}));
+  };
+  add(*context_.step_graph, *context_.sites);
+  for (const StepGraph& other : context_.other_shapes) add(other.graph, other.sites);
+  return plans;
+}
+
+// Values of one shape at a time are in memory.
+void Lane::choose_plan(size_t number) {
+  Plan* chosen = plans_[number].get();
+  if (chosen != plan_) {
+    executor().forget_values();
+    plan_->input_copies.clear();
+  }
+  plan_ = chosen;
 }
 
 // A preset's dynamic scaler goes on where the captured one stood, with its numbers; a policy file
@@ -208,21 +246,25 @@ void Lane::take_captured_scaler() {
 }
 
 // Refuses what this machine cannot compute, and notes what others do in the engine's place.
-void Lane::survey_program() {
+void Lane::survey_programs() {
   const Engine& engine = find_engine(description_.engine);
   if (engine.survey == nullptr) return;
-  EngineSurvey survey = engine.survey(*context_.step_graph, executor_.program());
+  const auto add_once = [](std::vector<std::string>& list, const std::string& text) {
+    if (std::ranges::count(list, text) == 0) list.push_back(text);
+  };
+  std::vector<std::string> missing;
+  for (const auto& plan : plans_) {
+    const EngineSurvey survey = engine.survey(plan->graph, plan->executor.program());
+    for (const std::string& unit : survey.missing) add_once(missing, unit);
+    for (const std::string& part : survey.fallbacks) add_once(description_.fallbacks, part);
+  }
   ProblemList problems("lane '" + description_.name + "'");
-  for (const std::string& unit : survey.missing) {
+  for (const std::string& unit : missing) {
     problems.add(unit, "leave '@" + description_.target + "' out to run the software engine");
   }
   problems.throw_if_any();
-  description_.fallbacks = std::move(survey.fallbacks);
   for (const OptimizerGroup& group : context_.groups) {
-    const std::string name(group.optimizer->name);
-    if (std::ranges::count(description_.fallbacks, name) == 0) {
-      description_.fallbacks.push_back(name);
-    }
+    add_once(description_.fallbacks, std::string(group.optimizer->name));
   }
 }
 
@@ -289,7 +331,7 @@ void Lane::restart_from(const Lane& reference, int64_t step) {
   }
   for (auto& [name, tensor] : buffers_) {
     store(reference.buffers_.at(name), tensor,
-          rounding_to(executor_.external_format("b:" + name), buffer_key(name)));
+          rounding_to(executor().external_format("b:" + name), buffer_key(name)));
   }
   optimizer_steps_ = reference.optimizer_steps_;
 }
@@ -306,11 +348,13 @@ void Lane::move_weights_by_one_ulp(int64_t step) {
 
 // The loss is divided by the number of micro-batches, so that their gradients add up to the mean's;
 // a captured loop may have done it another way. The mean over workers is the all-reduce's work.
+// Stochastic keys count micro-batches as if every step had as many as the longest.
 void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch,
                              int64_t worker) {
   const int64_t count = context_.options->accumulate;
   step_ = step;
   micro_step_ = (step * count + micro_batch) * context_.options->workers + worker;
+  choose_plan(context_.graph_of(step, micro_batch));
   std::vector<double> scales;
   for (size_t pass = 0; pass < seeds_.size(); ++pass) {
     scales.push_back(scale(scaler_of(pass)));
@@ -318,11 +362,11 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
     Tensor seed({}, Container::kF64);
     seed.as<double>()[0] = scales.back() / context_.loss_divisor(step, micro_batch);
     const std::string_view id = seed_id(*context_.step_graph, pass);
-    store(seed, seeds_[pass], {executor_.external_format(id), Rounding::kNearestEven, {}});
+    store(seed, seeds_[pass], {executor().external_format(id), Rounding::kNearestEven, {}});
   }
-  bind_inputs(executor_, *context_.step_graph, batch, rounding_to(nullptr, siteless_key(0, 0)),
-              input_copies_);
-  executor_.begin_step(
+  bind_inputs(executor(), plan_->graph, batch, rounding_to(nullptr, siteless_key(0, 0)),
+              plan_->input_copies);
+  executor().begin_step(
       {context_.options->seed, description_.policy.stream, static_cast<uint64_t>(micro_step_)},
       scales, context_.options->samples_sums(step));
 }
@@ -330,7 +374,7 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
   const std::span<SiteRecord> records =
       context_.options->measure ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
-  executor_.run_node(node, reference == nullptr ? nullptr : &reference->executor_, records);
+  executor().run_node(node, reference == nullptr ? nullptr : &reference->executor(), records);
 }
 
 // Everything a checkpoint holds of a lane, by the names it has there.

@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "src/graph/loss_scale.h"
-#include "src/train/captured_loop.h"
+#include "src/train/captured/loop.h"
 #include "src/train/execute.h"
 #include "src/train/lockstep.h"
 #include "src/train/parameter_groups.h"
@@ -32,6 +34,12 @@ inline Container container_of(const LaneDescription& lane) {
   return lane.policy.name == kTruthLane ? Container::kF64 : Container::kF32;
 }
 
+// The step on batches of one shape.
+struct StepGraph {
+  Graph graph;
+  SiteTable sites;
+};
+
 // What all lanes of a run share; must outlive them.
 struct LaneContext {
   struct Update {  // of one parameter: its group, and its sites, -1 where there is none
@@ -50,15 +58,23 @@ struct LaneContext {
   // By backward pass and site: whether its values are on the way to or from that pass's loss.
   std::vector<std::vector<bool>> sites_of_pass;
   const CapturedLoop* loop = nullptr;  // of a capture; null: the options say what a step does
+  // The step on batches of other shapes (CapturedLoop::graph_of names them from 1 on), their sites
+  // numbered as in `sites`.
+  std::span<const StepGraph> other_shapes = {};
 
   // The numbers and the learning rate of a group in a step.
   const HyperNumbers& numbers(size_t group, int64_t step) const;
   double lr(size_t group, int64_t step) const;
+  int64_t micro_batches(int64_t step) const;
+  // Which graph a micro-batch runs through: 0 is `step_graph`, then `other_shapes`.
+  size_t graph_of(int64_t step, int64_t micro_batch) const;
+  const Graph& graph(size_t number) const;
   // What a micro-batch's loss is divided by before backward.
   double loss_divisor(int64_t step, int64_t micro_batch) const;
 };
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
-                              const RunOptions& options, const CapturedLoop* loop = nullptr);
+                              const RunOptions& options, const CapturedLoop* loop = nullptr,
+                              std::span<const StepGraph> other_shapes = {});
 
 // The name of state tensor `index` of a parameter, in checkpoints and in a lane's initial values.
 inline std::string state_key(const std::string& parameter, size_t index) {
@@ -118,11 +134,11 @@ class Lane {
  private:
   struct ParameterState {
     std::string name;
-    std::vector<std::string> gradients;  // value ids by backward pass, "" where there is none
-    bool trains = false;                 // there is one
-    const Format* format;                // of the weight
-    size_t group;                        // of parameters, see LaneContext::groups
-    Tensor weight, master;               // master: empty without master weights
+    std::vector<bool> reached;  // by backward pass: whether there is a gradient
+    bool trains = false;        // there is one
+    const Format* format;       // of the weight
+    size_t group;               // of parameters, see LaneContext::groups
+    Tensor weight, master;      // master: empty without master weights
     std::vector<Tensor> states;
     Tensor compensation;  // Kahan's, empty without
     // The gradient over the micro-batches and the losses, where it is changed before its use.
@@ -135,12 +151,24 @@ class Lane {
     Tensor update;  // dw of the last step
     Tensor& sum_of(size_t pass) { return of_losses.empty() ? sum : of_losses[pass]; }
     const Tensor& sum_of(size_t pass) const { return of_losses.empty() ? sum : of_losses[pass]; }
-    bool has_sum(size_t sum) const { return of_losses.empty() || !gradients[sum].empty(); }
+    bool has_sum(size_t sum) const { return of_losses.empty() || reached[sum]; }
     Tensor& updated() { return master.empty() ? weight : master; }
     const Tensor& updated() const { return master.empty() ? weight : master; }
   };
 
-  void survey_program();
+  // The program for batches of one shape.
+  struct Plan {
+    const Graph& graph;
+    Executor executor;
+    std::map<std::string, Tensor> input_copies;
+  };
+  std::vector<std::unique_ptr<Plan>> make_plans() const;
+  void choose_plan(size_t number);
+  Executor& executor() { return plan_->executor; }
+  const Executor& executor() const { return plan_->executor; }
+  const Tensor& computed_gradient(const ParameterState& parameter, size_t pass) const;
+
+  void survey_programs();
   void take_captured_scaler();
   // The policy's rounding is for formats narrower than FP32; what is kept in FP32 rounds to
   // nearest.
@@ -157,10 +185,11 @@ class Lane {
   bool keeps_gradients() const;
   bool parts_losses() const;
   const Tensor& gradient(const ParameterState& parameter) const;
-  void add_gradient(const std::string& gradient, const Format* format, Tensor& sum, bool first);
+  void add_gradient(const Tensor& gradient, const Format* format, Tensor& sum, bool first);
   void keep_gradients(ParameterState& parameter, bool first, int64_t worker);
   void add_up_losses();
   double clip_gradients();
+  std::vector<double> gradient_norms() const;
   double clip(const std::vector<size_t>& groups);
   QuantizeSpec update_rounding(const Format* format, int32_t site) const;
   void take_mutations(std::map<std::string, Tensor>& buffers);
@@ -189,14 +218,14 @@ class Lane {
 
   const LaneContext& context_;
   LaneDescription description_;
-  Executor executor_;
-  ScalingState scaling_;  // of delayed scaling, empty without
+  std::vector<std::unique_ptr<Plan>> plans_;  // by LaneContext::graph_of
+  Plan* plan_;                                // that of the micro-batch in progress, or of the last
+  ScalingState scaling_;                      // of delayed scaling, empty without
   std::map<std::string, Tensor> kept_scaling_;
   const LossScaler& scaler_;
   std::vector<ParameterState> parameters_;  // as in the graph
   std::map<std::string, Tensor> buffers_, kept_buffers_;
   std::map<std::string, Tensor> next_buffers_;  // worker 0's, until the others have run
-  std::map<std::string, Tensor> input_copies_;
   std::vector<Tensor> seeds_;           // by backward pass: its loss scale, in the seed's format
   Tensor unscaled_;                     // scratch: one gradient after unscaling
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)

@@ -34,8 +34,8 @@ void Lane::make_sums(ParameterState& p) const {
   const auto workers = static_cast<size_t>(context_.options->workers);
   if (keeps_gradients()) p.sum = Tensor(shape, container);
   if (parts_losses()) {
-    for (const std::string& gradient : p.gradients) {
-      p.of_losses.push_back(gradient.empty() ? Tensor() : Tensor(shape, container));
+    for (const bool reached : p.reached) {
+      p.of_losses.push_back(reached ? Tensor(shape, container) : Tensor());
     }
   }
   if (workers == 1) return;
@@ -46,7 +46,11 @@ void Lane::make_sums(ParameterState& p) const {
 }
 
 const Tensor& Lane::gradient(const ParameterState& p) const {
-  return keeps_gradients() ? p.sum : executor_.value(p.gradients.front());
+  return keeps_gradients() ? p.sum : computed_gradient(p, 0);
+}
+
+const Tensor& Lane::computed_gradient(const ParameterState& p, size_t pass) const {
+  return executor().value(pass_gradients(plan_->graph, pass).at(p.name));
 }
 
 // Unscaled gradients go to what is updated: masters take them in their own format; without masters
@@ -56,9 +60,7 @@ const Format* Lane::unscaled_format(const ParameterState& p) const {
 }
 
 // As torch's p.grad += g: a sum in the weight's format, which gradients have.
-void Lane::add_gradient(const std::string& gradient, const Format* format, Tensor& total,
-                        bool first) {
-  const Tensor& g = executor_.value(gradient);
+void Lane::add_gradient(const Tensor& g, const Format* format, Tensor& total, bool first) {
   const auto add = [&]<typename T>(T) {
     T* sum = total.as<T>().data();
     if (first) {
@@ -68,17 +70,17 @@ void Lane::add_gradient(const std::string& gradient, const Format* format, Tenso
     active_kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
     quantize<T>(total.as<T>(), total.as<T>(), {format}, nullptr);
   };
-  executor_.container() == Container::kF64 ? add(double()) : add(float());
+  executor().container() == Container::kF64 ? add(double()) : add(float());
 }
 
 // `first`: of the step's micro-batches.
 void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
   bool begun = false;
-  for (size_t pass = 0; pass < p.gradients.size(); ++pass) {
-    if (p.gradients[pass].empty()) continue;
+  for (size_t pass = 0; pass < p.reached.size(); ++pass) {
+    if (!p.reached[pass]) continue;
     const size_t k = p.of_losses.empty() ? 0 : pass;
     Tensor& sum = p.of_workers.empty() ? p.sum_of(k) : p.of_workers[k][static_cast<size_t>(worker)];
-    add_gradient(p.gradients[pass], p.format, sum, first && (k == pass || !begun));
+    add_gradient(computed_gradient(p, pass), p.format, sum, first && (k == pass || !begun));
     begun = true;
   }
 }
@@ -108,7 +110,7 @@ void Lane::add_up_losses() {
     };
     for (size_t pass = 0; pass < p.of_losses.size(); ++pass) {
       if (p.of_losses[pass].empty()) continue;
-      executor_.container() == Container::kF64 ? add(double(), pass) : add(float(), pass);
+      executor().container() == Container::kF64 ? add(double(), pass) : add(float(), pass);
       begun = true;
     }
   }
@@ -187,7 +189,7 @@ SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
       active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
                                        values.size(), scale, format, &out.error);
     };
-    executor_.container() == Container::kF64 ? compare(double()) : compare(float());
+    executor().container() == Container::kF64 ? compare(double()) : compare(float());
   }
   return out;
 }
@@ -205,6 +207,24 @@ double Lane::clip_gradients() {
     squares += norm * norm;
   }
   return std::sqrt(squares);
+}
+
+// In double, one element after the other. Gradients that are not kept are unscaled on their way
+// into the optimizer: here behind the sum.
+std::vector<double> Lane::gradient_norms() const {
+  std::vector<double> norms(parameters_.size(), std::numeric_limits<double>::quiet_NaN());
+  const double divisor = keeps_gradients() ? 1.0 : scale(0);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].trains) continue;
+    double squares = 0;
+    const auto add = [&](auto values) {
+      for (const double x : values) squares += x * x;
+    };
+    const Tensor& g = gradient(parameters_[i]);
+    g.container() == Container::kF64 ? add(g.as<double>()) : add(g.as<float>());
+    norms[i] = std::sqrt(squares) / divisor;
+  }
+  return norms;
 }
 
 // Unscales and clips the groups' gradients in place, or the other way round where the policy makes
@@ -226,8 +246,8 @@ double Lane::clip(const std::vector<size_t>& groups) {
         using T = typename decltype(values)::value_type;
         quantize<T>(values, values, {gradient.format}, nullptr);
       };
-      executor_.container() == Container::kF64 ? in_place(gradient.values->as<double>())
-                                               : in_place(gradient.values->as<float>());
+      executor().container() == Container::kF64 ? in_place(gradient.values->as<double>())
+                                                : in_place(gradient.values->as<float>());
     }
   };
   if (!clips_scaled) unscale_all();
@@ -246,7 +266,7 @@ bool Lane::stays_finite(const Tensor& gradient, size_t scaler) const {
   const auto fill = [&]<typename T>(T) {
     unscale(scaler, gradient.as<T>().data(), unscaled.as<T>().data(), gradient.size());
   };
-  executor_.container() == Container::kF64 ? fill(double()) : fill(float());
+  executor().container() == Container::kF64 ? fill(double()) : fill(float());
   return all_finite(unscaled);
 }
 

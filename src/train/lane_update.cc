@@ -28,16 +28,16 @@ int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecor
 
 // Skipped steps included: the forward pass has happened. Values have their buffer's format already.
 void Lane::take_mutations(std::map<std::string, Tensor>& buffers) {
-  for (const Mutation& mutation : context_.step_graph->mutations) {
-    const Tensor& value = executor_.value(mutation.value);
+  for (const Mutation& mutation : plan_->graph.mutations) {
+    const Tensor& value = executor().value(mutation.value);
     Tensor& buffer = buffers.at(mutation.buffer);
     if (buffer.container() == Container::kI32) {
       std::ranges::copy(value.as<int32_t>(), buffer.as<int32_t>().begin());
       continue;
     }
-    const QuantizeSpec spec =
-        rounding_to(executor_.external_format("b:" + mutation.buffer), buffer_key(mutation.buffer));
-    if (executor_.container() == Container::kF64) {
+    const QuantizeSpec spec = rounding_to(executor().external_format("b:" + mutation.buffer),
+                                          buffer_key(mutation.buffer));
+    if (executor().container() == Container::kF64) {
       quantize<double>(value.as<double>(), buffer.as<double>(), spec, nullptr);
     } else {
       quantize<float>(value.as<float>(), buffer.as<float>(), spec, nullptr);
@@ -47,7 +47,7 @@ void Lane::take_mutations(std::map<std::string, Tensor>& buffers) {
 
 void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker) {
   const int64_t workers = context_.options->workers;
-  const double count = static_cast<double>(context_.options->parts());
+  const double count = static_cast<double>(context_.micro_batches(step_) * workers);
   if (worker == 0) {
     if (workers > 1) next_buffers_ = buffers_;
     take_mutations(workers > 1 ? next_buffers_ : buffers_);
@@ -55,11 +55,11 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
   if (workers > 1 && worker == workers - 1) {
     for (auto& [name, tensor] : buffers_) tensor = next_buffers_.at(name);
   }
-  record.loss += first_value(executor_.value(context_.step_graph->loss)) / count;
+  record.loss += first_value(executor().value(plan_->graph.loss)) / count;
   record.losses.resize(context_.losses.size());
   for (size_t i = 0; i < context_.losses.size(); ++i) {
-    const std::string& value = context_.step_graph->outputs.at("loss/" + context_.losses[i]);
-    record.losses[i] += first_value(executor_.value(value)) / count;
+    const std::string& value = plan_->graph.outputs.at("loss/" + context_.losses[i]);
+    record.losses[i] += first_value(executor().value(value)) / count;
   }
   if (!keeps_gradients()) return;
   for (ParameterState& p : parameters_) keep_gradients(p, micro_batch == 0, worker);
@@ -296,9 +296,12 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
   record_scalers(found, skips, record);
   if (separates_losses()) add_up_losses();
   if (keeps_gradients()) record.gradient_norm = clip_gradients();
+  if (context_.loop != nullptr && context_.options->measure) {
+    record.gradient_norms = gradient_norms();
+  }
   for (ParameterState& p : parameters_) {
     if (!p.trains) continue;
-    if (executor_.container() == Container::kF64) {
+    if (executor().container() == Container::kF64) {
       update_parameter<double>(p, skips[p.group], partner(reference, p), record);
     } else {
       update_parameter<float>(p, skips[p.group], partner(reference, p), record);

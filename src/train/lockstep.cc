@@ -11,8 +11,10 @@
 #include <set>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/graph/autodiff.h"
-#include "src/train/captured_lane.h"
+#include "src/graph/same_step.h"
+#include "src/train/captured/lane.h"
 #include "src/train/data/noise.h"
 #include "src/train/data/sources.h"
 #include "src/train/evaluate.h"
@@ -20,123 +22,12 @@
 #include "src/train/loss_passes.h"
 #include "src/train/models/model.h"
 #include "src/train/parameter_groups.h"
+#include "src/train/run_setup.h"
 #include "src/train/schedules.h"
 #include "src/train/vanishing.h"
 
 namespace lockstep {
 namespace {
-
-// Collects what `make` throws instead of ending at the first problem.
-template <typename Make>
-void collect(ProblemList& problems, Make make) {
-  try {
-    make();
-  } catch (const InputError& error) {
-    for (const std::string& problem : error.problems()) problems.add(problem);
-  }
-}
-
-void check_numbers(const RunOptions& options, ProblemList& problems) {
-  const auto at_least = [&](std::string_view name, int64_t value, int64_t least) {
-    if (value < least) problems.add(fmt::format("{} {}: at least {} required", name, value, least));
-  };
-  at_least("steps", options.steps, 1);
-  at_least("batch", options.batch, 1);
-  at_least("accumulate", options.accumulate, 1);
-  at_least("workers", options.workers, 1);
-  if (options.workers > 1 && options.batch % options.workers != 0) {
-    problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
-                             options.batch, options.workers),
-                 "batch is the global one; every worker takes an equal part");
-  }
-  const auto limit = [&](std::string_view name, double value) {
-    if (value >= 0 && std::isfinite(value)) return;
-    problems.add(fmt::format("{} {}: 0 <= {} < infinity required", name, value, name),
-                 "0 does not clip");
-  };
-  limit("clip-norm", options.clip_norm);
-  limit("clip-value", options.clip_value);
-  at_least("eval-every", options.eval_every, 0);
-  at_least("histogram-every", options.histogram_every, 1);
-  at_least("sums-every", options.sums_every, 0);
-  at_least("checkpoint-every", options.checkpoint_every, 1);
-}
-
-std::string hardware_of(const LaneDescription& lane) {
-  return lane.target == lane.engine ? "" : lane.target;
-}
-
-// The reference first, in the order given otherwise.
-std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
-  std::vector<std::string> ordered = {std::string(kReferenceLane)};
-  std::set<std::string> seen;
-  for (std::string lane : lanes) {
-    // The lanes with fixed names keep them: reports and checks go by the name.
-    constexpr std::string_view kOwnEngine = "@software";
-    for (const std::string_view fixed : {kReferenceLane, kTruthLane, kTwinLane}) {
-      if (lane == std::string(fixed) + std::string(kOwnEngine)) lane = fixed;
-    }
-    if (!seen.insert(lane).second) problems.add("lane '" + lane + "': listed twice");
-    if (lane != kReferenceLane) ordered.push_back(lane);
-  }
-  return ordered;
-}
-
-// Weights and buffers from elsewhere in place of fresh ones: all of them, by name and shape.
-void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
-                ProblemList& problems) {
-  for (auto& [name, tensor] : initial) {
-    const auto found = start.find(name);
-    if (found == start.end()) {
-      problems.add("start-from: '" + name + "' is missing", "it is a run of another model");
-    } else if (found->second.shape() != tensor.shape()) {
-      problems.add("start-from: '" + name + "' has shape " + to_string(found->second.shape()) +
-                       ", this model has " + to_string(tensor.shape()),
-                   "it is a run of another model");
-    } else {
-      tensor = found->second;
-    }
-  }
-}
-
-// One arithmetic under two names ("tf32,tf32:1") would be computed twice and shown as two.
-void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const LaneDescription &a = lanes[j], &b = lanes[i];
-      // A target that is an engine is in `engine`; one that is hardware changes the accumulators.
-      const bool same = a.policy.name == b.policy.name && a.policy.hash() == b.policy.hash() &&
-                        a.engine == b.engine && hardware_of(a) == hardware_of(b);
-      if (!same || a.name == b.name) continue;  // equal names are refused by order_lanes
-      problems.add(
-          fmt::format("lane '{}': the same as lane '{}', both are {} on {}", b.name, a.name,
-                      b.policy.label(), b.target.empty() ? b.engine : b.target),
-          a.is_reference ? "the reference always runs; leave the other name out" : "name it once");
-      break;
-    }
-  }
-}
-
-// Workers with delayed scaling share the largest magnitude of every tensor, over all of them.
-void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
-  for (const LaneDescription& lane : lanes) {
-    if (lane.policy.scaling.kind != ScalingKind::kDelayed) continue;
-    problems.add("lane '" + lane.name +
-                     "': delayed scaling with several workers, whose common amax is not modelled",
-                 "[scaling] kind = \"current\", or one worker");
-  }
-}
-
-// A policy that asks for what the graph does not have. (A kind that would have it is content.)
-void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
-  for (const LaneDescription& lane : lanes) {
-    if (!lane.policy.loss_scale_use.per_loss.value_or(false)) continue;
-    problems.add(
-        "lane '" + lane.name +
-            "': [loss_scale] per_loss = \"separate\" with one backward pass for all losses",
-        "--backward per-loss, or leave per_loss out");
-  }
-}
 
 class Stopwatch {
  public:
@@ -157,8 +48,10 @@ struct LockstepRun::Impl {
   Impl(RunOptions wanted, const std::map<std::string, Tensor>* start);
   Impl(RunOptions wanted, const Capture& capture);
 
-  void add_lanes(ProblemList& problems);
-  void make_lanes(const Graph& forward, const std::map<std::string, Tensor>& initial);
+  // `forward`: the main graph, then the same model for batches of other shapes.
+  void make_lanes(std::vector<Graph> forward, const std::map<std::string, Tensor>& initial);
+  void add_shape(const Graph& forward, const std::function<int(const Parameter&)>& state_count_of);
+  Graph step_of(const Graph& forward) const;
   Batch batch(int64_t step, int64_t micro, int64_t worker) const;
 
   void clear(LaneStep& lane, bool alive) const;
@@ -181,6 +74,7 @@ struct LockstepRun::Impl {
   CapturedLoop loop;  // the capture's
   Graph graph;
   SiteTable sites;
+  std::vector<StepGraph> other_shapes;
   LaneContext context;
   std::vector<std::unique_ptr<Lane>> lanes;  // the reference first
   std::unique_ptr<Evaluator> evaluator;
@@ -197,7 +91,7 @@ struct LockstepRun::Impl {
 LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* start)
     : options(std::move(wanted)) {
   ProblemList problems("replay");
-  check_numbers(options, problems);
+  check_run_numbers(options, problems);
   collect(problems, [&] { check_optimizer_spec(options.optimizer); });
   for (const ParameterGroup& group : options.groups) {
     collect(problems, [&] { check_optimizer_spec(group.optimizer); });
@@ -218,16 +112,12 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     problems.add(fmt::format("batch {}: at most the {} training examples of '{}'", options.batch,
                              data->train_count(), options.data));
   }
-  add_lanes(problems);
+  description.lanes = describe_lanes(options, problems);
 
   const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
                          sizes};
   Graph forward = model->build(shape, /*training=*/true);
-  collect(problems, [&] { freeze_layers(forward, options.freeze); });
-  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
-  collect(problems, [&] {
-    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
-  });
+  change_layers(options, forward, problems);
   collect(problems, [&] { check_groups(forward, options.groups); });
   problems.throw_if_any();
   std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
@@ -235,7 +125,7 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     take_start(*start, initial, problems);
     problems.throw_if_any();
   }
-  make_lanes(forward, initial);
+  make_lanes({forward}, initial);
   evaluator =
       std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
                                   options.seed, options.batch_norm_eps, options.eval_in_fp32);
@@ -246,45 +136,51 @@ LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
     : options(std::move(wanted)), capture(&from) {
   ProblemList problems("replay");
   collect(problems, [&] {
-    const int64_t all = static_cast<int64_t>(from.steps.size());
-    loop = make_captured_loop(from, options.steps == 0 ? all : options.steps);
-    take_loop_options(from, options);
+    loop = make_captured_loop(from, options.steps);
+    take_loop_options(from, loop, options);
   });
-  if (problems.empty()) check_numbers(options, problems);
+  if (problems.empty()) check_run_numbers(options, problems);
   std::erase(options.lanes, std::string(kCapturedLane));  // always there
-  add_lanes(problems);
-  Graph forward = captured_graph(from);
-  collect(problems, [&] { freeze_layers(forward, options.freeze); });
-  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
-  collect(problems, [&] {
-    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
-  });
-  problems.throw_if_any();
-  make_lanes(forward, captured_start(from, loop));
+  description.lanes = describe_lanes(options, problems);
+  std::vector<Graph> forward;
+  for (const size_t number : loop.graphs) forward.push_back(captured_graph(from, number));
+  for (Graph& one : forward) {
+    ProblemList of_one("replay");  // the same in all
+    change_layers(options, one, of_one);
+    of_one.throw_if_any();
+  }
+  make_lanes(std::move(forward), captured_start(from, loop));
   description.data = describe_captured_data(from);
   if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
   description.lanes.push_back(describe_captured_lane(from));
   record.lanes.resize(description.lanes.size());
 }
 
-void LockstepRun::Impl::add_lanes(ProblemList& problems) {
-  options.lanes = order_lanes(options.lanes, problems);
-  for (const std::string& lane : options.lanes) {
-    const auto text = options.policy_texts.find(lane);
-    const bool recorded = text != options.policy_texts.end();
-    collect(problems, [&] {
-      description.lanes.push_back(describe_lane(lane, recorded ? &text->second : nullptr));
-    });
-  }
-  refuse_equal_lanes(description.lanes, problems);
-  if (options.workers > 1) refuse_shared_amax(description.lanes, problems);
-  if (!options.backward_per_loss) refuse_separate_scalers(description.lanes, problems);
-  problems.throw_if_any();
+Graph LockstepRun::Impl::step_of(const Graph& forward) const {
+  return options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
 }
 
-void LockstepRun::Impl::make_lanes(const Graph& forward,
+// Refuses a graph that is another step than the main one: its sites would have no place in the run.
+void LockstepRun::Impl::add_shape(const Graph& forward,
+                                  const std::function<int(const Parameter&)>& state_count_of) {
+  StepGraph& other = other_shapes.emplace_back();
+  other.graph = step_of(forward);
+  try {
+    const auto nodes = match_nodes(graph, other.graph);
+    other.sites = sites_numbered_as(sites, make_sites(other.graph, state_count_of), nodes);
+  } catch (const InputError& error) {
+    const int64_t first = loop.first_step(other_shapes.size());
+    const std::string what = fmt::format(
+        "step {}: its batch of {} does not run through the same step as one of {}: {}", first,
+        batch_text(other.graph), batch_text(graph), join(error.problems(), "; "));
+    throw InputError(what, first > 0 ? fmt::format("--steps {} ends before it", first)
+                                     : "capture with batches of one shape, e.g. drop_last=True");
+  }
+}
+
+void LockstepRun::Impl::make_lanes(std::vector<Graph> forward,
                                    const std::map<std::string, Tensor>& initial) {
-  graph = options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
+  graph = step_of(forward.front());
   const auto groups = capture != nullptr ? loop.groups.front() : optimizer_groups(options);
   const auto state_count_of = [&](const Parameter& parameter) {
     return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
@@ -292,7 +188,8 @@ void LockstepRun::Impl::make_lanes(const Graph& forward,
   const CapturedLoop* script = capture != nullptr ? &loop : nullptr;
   context = make_lane_context(graph, sites, options, script);  // for the groups alone
   sites = make_sites(graph, state_count_of, options.workers);
-  context = make_lane_context(graph, sites, options, script);
+  for (size_t i = 1; i < forward.size(); ++i) add_shape(forward[i], state_count_of);
+  context = make_lane_context(graph, sites, options, script, other_shapes);
   ProblemList problems("replay");
   for (LaneDescription& lane : description.lanes) {
     if (has_scaler_per_loss(lane.policy, graph) && lane.policy.loss_scale_use.clip_before_unscale) {
@@ -323,6 +220,7 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
   lane.losses.assign(context.losses.size(), 0);
   lane.lr.clear();
   lane.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+  lane.gradient_norms.clear();
   lane.attempts = 1;
   lane.scalers.assign(1, {});
   lane.updates.assign(sites.sites.size(), {});
@@ -370,7 +268,8 @@ void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t wor
     if (several) clear_sites(micro_sites[l]);
     lanes[l]->begin_micro_batch(step, micro, batch, worker);
   });
-  for (int node = 0; node < static_cast<int>(graph.nodes.size()); ++node) {
+  const Graph& nodes_of = context.graph(context.graph_of(step, micro));
+  for (int node = 0; node < static_cast<int>(nodes_of.nodes.size()); ++node) {
     each_active([&](size_t l, const Lane* ref, LaneStep& out) {
       lanes[l]->run_node(node, ref, several ? micro_sites[l] : out.sites);
     });
@@ -410,7 +309,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
 }
 
 void LockstepRun::Impl::run_batches(int64_t step) {
-  for (int64_t micro = 0; micro < options.accumulate; ++micro) {
+  for (int64_t micro = 0; micro < context.micro_batches(step); ++micro) {
     for (int64_t worker = 0; worker < options.workers; ++worker) {
       run_micro_batch(step, micro, worker);
     }

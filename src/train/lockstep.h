@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-struct Capture;  // src/train/capture.h
+struct Capture;  // src/train/captured/capture.h
 
 enum class LaneMode : uint8_t {
   kFree,    // every lane keeps its own weights: what training would do

@@ -78,7 +78,10 @@ struct LaneStep {
   std::vector<double> losses;  // the named ones, as loss_names()
   std::vector<double> lr;      // by parameter group
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping by norm
-  double seconds = 0;                                               // of this lane's own work
+  // By parameter, of the gradients that the optimizer takes, unscaled and clipped; NaN: there is
+  // none. Of captures alone, whose own lane has them; empty: not measured.
+  std::vector<double> gradient_norms;
+  double seconds = 0;  // of this lane's own work
   int32_t attempts = 1;
   // One per scaler (LaneDescription::scaler_losses), at least one (scale 1 without scaling); where
   // groups skip by themselves, one per group behind them.

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tiny_capture as tiny
 import torch
+from capture_loops import Images, image_batches, image_loss, train
+from lockstep_capture import Capture, read_run
 
 # What one FP32 step of this network may differ by in the loss: 2^-24 per rounding, some dozens on the way.
 STEP_ERROR = 64 * 2.0**-24
@@ -152,6 +154,12 @@ def wrong_gradient(tree):
     tree["verify"]["000000"]["ref32"]["grads"]["fc2.weight"] = (array * 1.001, attrs)
 
 
+def wrong_loss(tree):
+    """PyTorch's FP32 alone is off, by more than rounding: that is no noise of FP32."""
+    attrs = tree["verify"]["000000"]["ref32"][""]
+    attrs["loss"] *= 1 + 5e-6
+
+
 def wrong_buffer(tree):
     post = tree["verify"]["000000"]["ref32"]["post"]["buffers"]
     post["bn.running_mean"] = (post["bn.running_mean"][0] * 1.01, {})
@@ -183,7 +191,7 @@ def not_the_model(tree):
     tree[""]["v0"] = "differs by 1e-3"
 
 
-@pytest.mark.parametrize("gate, damage", [("V0", not_the_model), ("V1", wrong_eps), ("V3", wrong_gradient),
+@pytest.mark.parametrize("gate, damage", [("V0", not_the_model), ("V1", wrong_eps), ("V3", wrong_gradient), ("V3", wrong_loss),
                                           ("V4", wrong_buffer), ("V5", wrong_weight), ("V5", wrong_step_count),
                                           ("V6", wrong_scale), ("V7", wrong_autocast)],
                          ids=lambda x: getattr(x, "__name__", x))
@@ -244,6 +252,25 @@ def test_kinks_explain_a_flip(lockstep, tmp_path, fp32_tree):
     # Without the record of the choices it is a failure.
     del verify["micro"]["000"]["kinks"]["n2"]
     assert gates(lockstep("verify", tiny.write(capture, tree), code=1).stdout)["V3"] == "FAIL"
+
+
+def test_a_loss_that_fp32_does_not_determine_is_judged_by_its_noise(lockstep, tmp_path):
+    """Logits of 1e5 that differ by a little: FP32's loss is off by what it rounds there, in PyTorch as here."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 5))
+    x = torch.randn(64, 64)
+    batch = (x, model(x).argmax(1))
+
+    def loss_of(model, batch):
+        return torch.nn.functional.cross_entropy(model(batch[0]) * 300 + 1e5, batch[1])
+
+    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+    cap = Capture(tmp_path / "net.h5", model, optimizer, loss_of, steps=1)
+    with cap.step(batch):
+        loss_of(model, batch).backward()
+        optimizer.step()
+    line = next(line for line in lockstep("verify", tmp_path / "net.h5").stdout.splitlines() if line.startswith("V3"))
+    assert line.split()[1] == "PASS" and ": 3 times what FP32 differs from FP64 in step 0)" in line
 
 
 # --- bad files ----------------------------------------------------------------------------------
@@ -341,12 +368,74 @@ def test_links_out_of_the_file_are_refused(lockstep, tmp_path, fp32_tree):
     assert "is a link to elsewhere" in lockstep("verify", capture, code=2).stderr
 
 
-def test_shapes_that_change_are_refused_where_they_begin(lockstep, tmp_path, fp32_tree):
+# --- the captured run beside the emulated ones ---------------------------------------------------
+
+
+def overflowing(path):
+    """FP16 autocast, begun at a loss scale that is far too large: PyTorch itself skips the first steps."""
+    torch.manual_seed(3)
+    model = Images()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=100)
+    cap = Capture(path, model, optimizer, image_loss, scaler=scaler, autocast=torch.float16, steps=8)
+    train(model, optimizer, image_loss, image_batches(8), cap, scaler=scaler, dtype=torch.float16)
+    return path
+
+
+def test_the_scalers_decisions_are_compared_with_the_captured_ones(lockstep, tmp_path, amp_tree):
+    lane = "torch-autocast-fp16-cpu"
+    capture, run = overflowing(tmp_path / "real.h5"), tmp_path / "run.h5"
+    lockstep("replay", capture, "--lanes", f"fp32,{lane}", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        found, captured = (file[f"lanes/{name}/loss_scale/found_inf"][:, 0] for name in (lane, "captured"))
+    assert 0 < captured.sum() < 8 and list(found) == list(captured)
+    text = " ".join(lockstep("report", run).stdout.split())
+    assert f"beside the captured run's: {lane} agrees in 8 steps." in text
+    # An infinity that only the real machine met, in step 1.
+    capture = tiny.write(tmp_path / "tiny.h5", amp_tree)
+    told = lockstep("replay", capture, "--lanes", f"fp32,{lane}", "-o", run, "--overwrite").stdout  # in the summary, too
+    for text in (told, lockstep("report", run).stdout):
+        assert (f"{lane} first disagrees in step 1: found_inf 0 at scale 2^11, captured found_inf 1 at scale 2^11."
+                in " ".join(text.split()))
+
+
+def test_captured_gradient_norms_stand_beside_the_emulated_ones(lockstep, tmp_path):
+    capture, run = overflowing(tmp_path / "real.h5"), tmp_path / "run.h5"
+    lane = "torch-autocast-fp16-cpu"
+    lockstep("replay", capture, "--lanes", f"fp32,fp64,{lane}", "-o", run, "--quiet")
+    with h5py.File(capture) as file:
+        wanted = np.stack([file[f"steps/{k:06d}/grad_norms"][()] for k in range(8)])
+        by_hand = {name: np.linalg.norm(file[f"verify/000000/ref32/grads/{name}"][()].astype(np.float64))
+                   for name in file["verify/000000/ref32/grads"]}
+    with h5py.File(run) as file:
+        names = [p["name"] for p in json.loads(file["graph"].asstr()[()])["params"]]
+        norms = {name: file[f"lanes/{name}/gradient_norms"][()] for name in ("captured", "fp32", "fp64", lane)}
+    table = read_run(run).gradient_norms(lane)
+    assert list(table.columns) == names and np.array_equal(table.to_numpy(), norms[lane], equal_nan=True)
+    np.testing.assert_array_equal(norms["captured"], wanted)  # Images has one order of parameters
+    # Of what FP32 determines (the convolution's bias in front of a batch norm it does not): gate V3's bound.
+    real = [i for i, name in enumerate(names) if name != "conv.bias"]
+    for reference in ("fp32", "fp64"):
+        for i in real:
+            assert abs(norms[reference][0, i] / by_hand[names[i]] - 1) < 1e-5, names[i]
+    # Skipped steps have what the scaler found; the others FP16's rounding, 2^-11, some dozens of times.
+    skipped = ~np.isfinite(wanted).all(axis=1)
+    assert 0 < skipped.sum() < 8 and not np.isfinite(norms[lane][skipped]).all(axis=1).any()
+    ratio = norms[lane][~skipped][:1, real] / wanted[~skipped][:1, real]
+    assert np.abs(ratio - 1).max() < 64 * 2.0**-11
+    first = int(np.flatnonzero(~skipped)[0])
+    section = lockstep("report", run).stdout.split("Gradients beside the captured ones")[1]
+    assert f"step {first}" in section and "captured" in section and lane in section
+
+
+def test_what_was_not_recorded_is_not_measured(lockstep, tmp_path, fp32_tree):
     tree = copy.deepcopy(fp32_tree)
-    tree["graphs"]["1"] = tree["graphs"]["0"]
-    tree["steps"]["000003"]["micro"]["000"][""]["graph"] = np.int32(1)
-    capture = tiny.write(tmp_path / "net.h5", tree)
-    run = tmp_path / "run.h5"
-    assert "--steps 3 ends before it" in lockstep("replay", capture, "-o", run, code=2).stderr
-    lockstep("replay", capture, "--steps", 3, "-o", run, "--quiet")
-    lockstep("verify", capture)
+    for step in tree["steps"].values():
+        step.pop("grad_norms")
+    capture, run = tiny.write(tmp_path / "net.h5", tree), tmp_path / "run.h5"
+    lockstep("replay", capture, "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        assert np.isnan(file["lanes/captured/gradient_norms"][()]).all()
+        assert (file["lanes/fp32/gradient_norms"][()] > 0).all()
+    text = lockstep("report", run).stdout
+    assert "captured: not measured." in text and "Gradients beside the captured ones" not in text

@@ -192,7 +192,10 @@ TEST_CASE("scalers of several losses are shown one by one") {
 
 TEST_CASE("every section has its own name and says something about a full run") {
   Report report = hand_made();
-  report.options.capture_hash = "0123";  // one section speaks of captures alone
+  report.options.capture_hash = "0123";  // two sections speak of captures alone
+  CapturedComparison beside;
+  beside.first = beside.last = {.step = 0, .captured = 2, .lane = 2, .furthest = "fc.weight"};
+  for (LaneReport& lane : report.lanes) lane.beside_captured = beside;
   for (const Section& a : sections()) {
     CAPTURE(a.name);
     CHECK_FALSE(a.write(report).empty());

@@ -54,7 +54,8 @@ std::vector<OpDef> expand_ops() {
            .infer = infer_expand,
            .vjp = expand_vjp,
            .run = run_expand,
-           .keeps_masks = true}};
+           .keeps_masks = true,
+           .may_vanish = true}};
 }
 
 }  // namespace lockstep

@@ -61,7 +61,8 @@ std::vector<OpDef> permute_ops() {
            .infer = infer_permute,
            .vjp = permute_vjp,
            .run = run_permute,
-           .keeps_masks = true}};
+           .keeps_masks = true,
+           .may_vanish = true}};
 }
 
 }  // namespace lockstep

@@ -39,7 +39,8 @@ std::vector<OpDef> reshape_ops() {
            .infer = infer_reshape,
            .vjp = reshape_vjp,
            .run = run_reshape,
-           .keeps_masks = true}};
+           .keeps_masks = true,
+           .may_vanish = true}};
 }
 
 }  // namespace lockstep

@@ -94,13 +94,15 @@ std::vector<OpDef> slice_ops() {
        .infer = infer_slice,
        .vjp = slice_vjp,
        .run = run_slice,
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .may_vanish = true},
       {.name = "slice_backward",
        .help = "dx is dy where the slice was taken, 0 elsewhere",
        .source = "chain rule of slice",
        .attributes = {"dim", "start", "end", "step", "input_shape"},
        .infer = infer_backward,
-       .run = run_backward},
+       .run = run_backward,
+       .may_vanish = true},
   };
 }
 

@@ -106,7 +106,8 @@ std::vector<OpDef> sum_to_ops() {
            .source = "torch.Tensor.sum_to_size, as autograd applies it to broadcast operands",
            .attributes = {"shape"},
            .infer = infer_sum_to,
-           .run = run_sum_to}};
+           .run = run_sum_to,
+           .may_vanish = true}};
 }
 
 }  // namespace lockstep

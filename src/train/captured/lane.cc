@@ -1,8 +1,9 @@
-// See captured_lane.h.
-#include "src/train/captured_lane.h"
+// See lane.h.
+#include "src/train/captured/lane.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace lockstep {
@@ -47,6 +48,13 @@ void fill_captured_step(const Capture& capture, const LaneContext& context, int6
     out.lr.push_back(context.lr(group, step));
   }
   out.gradient_norm = captured.clip.total_norm;
+  const std::vector<Parameter>& names = capture.graphs.front().parameters;  // of grad_norms
+  for (const Parameter& p : context.step_graph->parameters) {
+    const auto at = std::ranges::find(names, p.name, &Parameter::name);
+    const auto k = static_cast<size_t>(at - names.begin());
+    out.gradient_norms.push_back(k < captured.grad_norms.size() ? captured.grad_norms[k]
+                                                                : kNotRecorded);
+  }
   ScalerRecord scaler;
   scaler.scale = captured.scale_before;
   scaler.found_inf = captured.found_inf;

@@ -1,13 +1,17 @@
-// See captured_loop.h.
-#include "src/train/captured_loop.h"
+// See loop.h.
+#include "src/train/captured/loop.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <stdexcept>
+#include <utility>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/graph/autodiff.h"
 #include "src/train/lane.h"
 #include "src/train/lockstep.h"
 
@@ -18,10 +22,10 @@ std::string subject(const Capture& capture) {
   return "capture '" + capture.path + "'";
 }
 
-// Parameters that some node of the first graph reads: the others never have a gradient.
-std::set<std::string> used_parameters(const Capture& capture) {
+// Parameters that some node reads: the others never have a gradient.
+std::set<std::string> used_parameters(const Graph& graph) {
   std::set<std::string> used;
-  for (const Node& node : capture.graphs.front().nodes) {
+  for (const Node& node : graph.nodes) {
     for (const std::string& id : node.inputs) {
       if (id.starts_with("p:")) used.insert(id.substr(2));
     }
@@ -29,26 +33,27 @@ std::set<std::string> used_parameters(const Capture& capture) {
   return used;
 }
 
-void check_graphs(const Capture& capture, size_t steps, ProblemList& problems) {
-  for (size_t s = 0; s < steps; ++s) {
-    const CapturedStep& step = capture.steps[s];
-    if (step.micro.size() != capture.steps.front().micro.size()) {
-      problems.add(fmt::format("step {} has {} micro-batches, step 0 has {}: a replay needs the "
-                               "same number in all",
-                               s, step.micro.size(), capture.steps.front().micro.size()),
-                   s > 0 ? fmt::format("--steps {} ends before it", s) : "");
-      return;
-    }
-    for (const CapturedMicroBatch& micro : step.micro) {
-      if (micro.graph == 0) continue;
-      problems.add(fmt::format("step {} has a batch of another shape than step 0: a replay runs "
-                               "one graph, this capture has {}",
-                               s, capture.graphs.size()),
-                   s > 0 ? fmt::format("--steps {} ends before it; drop_last=True avoids it", s)
-                         : "capture with drop_last=True");
-      return;
-    }
+// How much of a step is seen in a graph: nodes, then elements.
+std::pair<size_t, int64_t> size_of(const Graph& step) {
+  int64_t elements = 0;
+  for (const Node& node : step.nodes) {
+    for (const TensorType& type : node.outputs) elements += element_count(type.shape);
   }
+  return {step.nodes.size(), elements};
+}
+
+size_t used_steps(const Capture& capture, int64_t steps) {
+  const size_t all = capture.steps.size();
+  return steps == 0 ? all : std::min(all, static_cast<size_t>(steps));
+}
+
+std::vector<size_t> places_in(const std::vector<size_t>& graphs, const CapturedStep& step) {
+  std::vector<size_t> places;
+  for (const CapturedMicroBatch& micro : step.micro) {
+    const auto at = std::ranges::find(graphs, static_cast<size_t>(micro.graph));
+    places.push_back(static_cast<size_t>(at - graphs.begin()));
+  }
+  return places;
 }
 
 void check_clipping(const Capture& capture, size_t steps, ProblemList& problems) {
@@ -114,11 +119,26 @@ int64_t steps_taken(const Capture& capture, size_t group, const std::set<std::st
   return taken;
 }
 
-size_t used_steps(const Capture& capture, int64_t steps) {
-  return std::min(capture.steps.size(), static_cast<size_t>(std::max<int64_t>(steps, 1)));
+}  // namespace
+
+int64_t CapturedLoop::first_step(size_t index) const {
+  bool main = false, other = false;
+  for (size_t s = 0; s < graph_of.size(); ++s) {
+    main |= std::ranges::count(graph_of[s], size_t{0}) > 0;
+    other |= std::ranges::count(graph_of[s], index) > 0;
+    if (main && other) return static_cast<int64_t>(s);
+  }
+  throw std::logic_error("a captured graph that no step uses");
 }
 
-}  // namespace
+std::string batch_text(const Graph& graph) {
+  std::vector<std::string> shapes;
+  for (const GraphInput& input : graph.inputs) {
+    const bool is_computed = input.path.find(':') != std::string::npos;  // derived:, noise:
+    if (!is_computed && !is_seed(input.id)) shapes.push_back(to_string(input.type.shape));
+  }
+  return join(shapes, ", ");
+}
 
 CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   ProblemList problems(subject(capture));
@@ -130,10 +150,11 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   if (capture.steps.empty() || capture.graphs.empty()) problems.add("has no step");
   problems.throw_if_any();
   const size_t count = used_steps(capture, steps);
-  check_graphs(capture, count, problems);
   check_clipping(capture, count, problems);
   CapturedLoop loop;
+  loop.graphs = graphs_in_use(capture, steps);
   for (size_t s = 0; s < count; ++s) {
+    loop.graph_of.push_back(places_in(loop.graphs, capture.steps[s]));
     loop.groups.push_back(groups_of_step(capture, s, problems));
     if (!same_states(loop.groups.back(), loop.groups.front())) {
       problems.add(fmt::format("step {}: its optimizer keeps other states than that of step 0", s),
@@ -147,7 +168,7 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
           fmt::format("step {}: loss_mult {}: a finite number but 0 required", s, micro.loss_mult));
     }
   }
-  const std::set<std::string> used = used_parameters(capture);
+  const std::set<std::string> used = used_parameters(capture.graphs[loop.graphs.front()]);
   for (size_t g = 0; g < capture.groups.size(); ++g) {
     for (const std::string& name : capture.groups[g]) loop.group_of[name] = g;
     loop.steps_taken.push_back(steps_taken(capture, g, used, problems));
@@ -158,7 +179,23 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   return loop;
 }
 
-void take_loop_options(const Capture& capture, RunOptions& options) {
+std::vector<size_t> graphs_in_use(const Capture& capture, int64_t steps) {
+  std::set<size_t> used;
+  for (size_t s = 0; s < used_steps(capture, steps); ++s) {
+    for (const CapturedMicroBatch& micro : capture.steps[s].micro) {
+      used.insert(static_cast<size_t>(micro.graph));
+    }
+  }
+  std::vector<size_t> graphs(used.begin(), used.end());
+  if (graphs.size() < 2) return graphs;
+  const auto main = std::ranges::max_element(graphs, {}, [&](size_t number) {
+    return size_of(differentiate(captured_graph(capture, number)));
+  });
+  std::rotate(graphs.begin(), main, main + 1);
+  return graphs;
+}
+
+void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options) {
   ProblemList problems("replay of " + subject(capture));
   const auto count = static_cast<int64_t>(capture.steps.size());
   if (options.steps == 0) options.steps = count;
@@ -168,10 +205,13 @@ void take_loop_options(const Capture& capture, RunOptions& options) {
   }
   problems.throw_if_any();
   const CapturedStep& first = capture.steps.at(0);
-  const auto& inputs = capture.graphs.at(0).inputs;
+  const auto& inputs = capture.graphs[loop.graphs.front()].inputs;
   const bool has_batch = !inputs.empty() && !inputs[0].type.shape.empty();
   options.batch = has_batch ? inputs[0].type.shape[0] : 1;
-  options.accumulate = static_cast<int64_t>(first.micro.size());
+  options.accumulate = 1;
+  for (const auto& of_step : loop.graph_of) {
+    options.accumulate = std::max(options.accumulate, static_cast<int64_t>(of_step.size()));
+  }
   options.capture_hash = capture.sha256;
   options.data = "captured";
   options.optimizer = {capture.optimizer, first.hyper.at(0)};
@@ -183,8 +223,8 @@ void take_loop_options(const Capture& capture, RunOptions& options) {
   options.clip_norm = first.clip.max_norm;
 }
 
-Graph captured_graph(const Capture& capture) {
-  Graph graph = capture.graphs.at(0);
+Graph captured_graph(const Capture& capture, size_t number) {
+  Graph graph = capture.graphs.at(number);
   std::set<std::string> stepped;
   for (const auto& group : capture.groups) stepped.insert(group.begin(), group.end());
   for (Parameter& p : graph.parameters) p.requires_grad &= stepped.contains(p.name);

@@ -3,7 +3,7 @@
 // no site has statistics.
 #pragma once
 
-#include "src/train/capture.h"
+#include "src/train/captured/capture.h"
 #include "src/train/lane.h"
 
 namespace lockstep {

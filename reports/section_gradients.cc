@@ -1,0 +1,50 @@
+// Of a replayed capture: the gradients that the optimizers took, beside those of the captured run.
+#include <fmt/format.h>
+
+#include "reports/number_text.h"
+#include "reports/section.h"
+
+namespace lockstep {
+namespace {
+
+// "conv1.weight: 1.02 times"
+std::string furthest_text(const NormComparison& norms) {
+  if (norms.furthest.empty()) return "-";
+  return fmt::format("{}: {:.6f} times", norms.furthest, norms.furthest_ratio);
+}
+
+const NormComparison* recorded(const LaneReport& lane) {
+  if (!lane.beside_captured || lane.beside_captured->first.step < 0) return nullptr;
+  return &lane.beside_captured->first;
+}
+
+}  // namespace
+
+Blocks gradients_section(const Report& report) {
+  const NormComparison* any = nullptr;
+  for (const LaneReport& lane : report.lanes) any = any == nullptr ? recorded(lane) : any;
+  if (any == nullptr) return {};
+  const CapturedComparison& captured = *report.reference().beside_captured;
+  TableBlock table;
+  table.columns = {{"lane", Align::kLeft},
+                   {fmt::format("step {}", captured.first.step)},
+                   {fmt::format("step {}", captured.last.step)},
+                   {fmt::format("furthest in step {}", captured.first.step), Align::kLeft}};
+  table.rows.push_back({std::string(kCapturedLane), short_number(captured.first.captured),
+                        short_number(captured.last.captured), ""});
+  for (const LaneReport& lane : report.lanes) {
+    const NormComparison* first = recorded(lane);
+    if (first == nullptr) continue;
+    table.rows.push_back({lane.info.name, short_number(first->lane),
+                          short_number(lane.beside_captured->last.lane), furthest_text(*first)});
+  }
+  table.notes = {fmt::format(
+      "Norm of all gradients as the optimizer takes them: unscaled, clipped. furthest: "
+      "the parameter whose norm is by the largest factor off the captured one, of those "
+      "with at least {} of the largest norm. In free mode weights drift apart: later "
+      "steps say less about rounding.",
+      percent(kSmallNorm))};
+  return {table};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// See capture_argument.h.
+#include "src/cli/capture_argument.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+#include "src/train/models/model.h"
+
+namespace lockstep {
+
+bool is_capture(const std::string& model) {
+  const std::span<const Model> known = models();
+  return std::ranges::none_of(known, [&](const Model& m) { return m.name == model; }) &&
+         (std::filesystem::exists(model) || model.find_first_of("./") != std::string::npos);
+}
+
+void refuse_captured(const std::string& capture, const std::vector<CLI::Option*>& options,
+                     ProblemList& problems) {
+  for (const CLI::Option* option : options) {
+    if (option->count() == 0) continue;
+    problems.add(fmt::format("{}: capture '{}' says that itself", option->get_name(), capture),
+                 "leave it out");
+  }
+}
+
+}  // namespace lockstep

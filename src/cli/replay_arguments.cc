@@ -1,0 +1,254 @@
+// See replay_arguments.h.
+#include "src/cli/replay_arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "src/cli/capture_argument.h"
+#include "src/cli/number_options.h"
+#include "src/core/text.h"
+#include "src/train/optimizers.h"
+#include "src/train/parameter_groups.h"
+#include "src/train/schedules.h"
+
+namespace lockstep {
+namespace {
+
+constexpr uint64_t kMostThreads = 256;
+constexpr uint64_t kMostWorkers = 4096;
+
+// A lane without a name would change nothing without a word.
+void check_lanes(const ReplayArgs& args, ProblemList& problems) {
+  if (args.lanes.empty()) return;  // refuse_empty_words says so
+  for (const std::string& lane : args.options.lanes) {
+    if (!lane.empty()) continue;
+    problems.add(
+        fmt::format("--lanes {}: a name before and after every comma required", args.lanes),
+        "e.g. --lanes fp32,tf32");
+    return;
+  }
+}
+
+std::vector<std::string> owners(std::string_view number) {
+  std::vector<std::string> found;
+  for (const Optimizer& optimizer : optimizers()) {
+    for (const HyperParameter& p : optimizer.parameters) {
+      if (p.name == number) found.emplace_back(optimizer.name);
+    }
+  }
+  return found;
+}
+
+// "sgd 0.05; adam, adamw 0.001": with what it is when not given.
+std::string owners_help(std::string_view number) {
+  std::string text;
+  double last = std::numeric_limits<double>::quiet_NaN();
+  for (const Optimizer& optimizer : optimizers()) {
+    for (const HyperParameter& p : optimizer.parameters) {
+      if (p.name != number) continue;
+      if (p.initial == last) {
+        text += fmt::format(", {}", optimizer.name);
+      } else {
+        if (!text.empty()) text += fmt::format(" {}; ", last);
+        text += optimizer.name;
+      }
+      last = p.initial;
+    }
+  }
+  return text + fmt::format(" {}", last);
+}
+
+// A number given for an optimizer that lacks it would change nothing without a word.
+bool has_number(const std::string& optimizer, const std::string& number, const std::string& text,
+                ProblemList& problems) {
+  std::vector<std::string> names = owners(number);
+  const auto is_known = [&](const Optimizer& o) { return o.name == optimizer; };
+  if (std::ranges::none_of(optimizers(), is_known)) return false;  // LockstepRun says so
+  if (std::ranges::count(names, optimizer) > 0) return true;
+  const std::string last = names.back();
+  names.pop_back();
+  problems.add(fmt::format("{} {}: only {} and {} have it, --optimizer is {}", option_name(number),
+                           text, join(names, ", "), last, optimizer),
+               "leave it out");
+  return false;
+}
+
+std::vector<std::string> globs(const std::string& text) {
+  return text.empty() ? std::vector<std::string>{} : split(text, ',');
+}
+
+// Options that are small languages of their own.
+void read_loop_options(ReplayArgs& args, ProblemList& problems) {
+  RunOptions& o = args.options;
+  collect_problems(problems, [&] {
+    o.optimizer.values = parse_hyper_values("--optimizer-args", args.optimizer_args);
+  });
+  for (const auto& [name, text] : args.numbers) {
+    if (!has_number(o.optimizer.name, name, text, problems)) continue;
+    collect_problems(problems, [&] {
+      const HyperValues one = parse_hyper_values(option_name(name), name + "=" + text);
+      if (!o.optimizer.values.insert(*one.begin()).second) {
+        problems.add(option_name(name) + ": in --optimizer-args, too", "give it once");
+      }
+    });
+  }
+  collect_problems(problems, [&] { o.schedule = parse_schedule(args.schedule); });
+  for (const std::string& group : args.groups) {
+    collect_problems(problems, [&] { o.groups.push_back(parse_group(group, o.optimizer)); });
+  }
+  o.freeze = globs(args.freeze);
+  o.eval_batch_norm = globs(args.eval_batch_norm);
+  o.eval_in_fp32 = args.eval_policy == "fp32";
+}
+
+}  // namespace
+
+ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> args,
+                                     const ArgumentChecks& checks) {
+  ReplayOptions options;
+  RunOptions& o = args->options;
+  o.model.clear();
+  std::vector<CLI::Option*>* fixed = &options.fixed;
+  const auto add = [&app, fixed](const char* group, const char* name, auto& value, const char* type,
+                                 const char* help) {
+    CLI::Option* option = app.add_option(name, value, help)->type_name(type)->group(group);
+    fixed->push_back(option);
+    return option;
+  };
+  const auto whole = [&](const char* in, const char* name, auto& value, uint64_t low, uint64_t high,
+                         const char* help) {
+    checks.whole(add(in, name, value, "N", help)->capture_default_str(), low, high);
+  };
+  app.add_option("MODEL", o.model,
+                 "a built-in model (`lockstep list models`), or a capture: a file that "
+                 "lockstep_capture wrote")
+      ->type_name("");
+  const char* group = "What to run";
+  add(group, "--data", o.data, "SPEC", "see `lockstep list data` [the model's default]");
+  checks.named_numbers(add(group, "--size", args->sizes, "NAME=X,...",
+                           "sizes, e.g. layers=2,width=64: see `lockstep list models`"),
+                       o.sizes);
+  add(group, "--lanes", args->lanes, "A,B,...",
+      "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
+      ->capture_default_str();
+  whole(group, "--steps", o.steps, 1, kLargestCount, "training steps; of a capture: all it has");
+  whole(group, "--batch", o.batch, 1, kLargestBatch, "examples per step");
+  fixed->push_back(
+      app.add_flag("--cycle", o.cycle, "of a capture: behind its last step its first one follows")
+          ->group(group));
+  checks.one_of(
+      add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
+          ->capture_default_str(),
+      {"free", "synced"});
+  whole(group, "--seed", o.seed, 0, UINT64_MAX, "of weights, batches and noise");
+
+  group = "Optimizer";
+  add(group, "--optimizer", o.optimizer.name, "NAME", "see `lockstep list optimizers`")
+      ->capture_default_str();
+  for (const std::string_view number : kNumberOptions) {
+    const std::string help = owners_help(number);
+    CLI::Option* option = app.add_option_function<std::string>(
+        option_name(number),
+        [args, number](const std::string& text) { args->numbers[std::string(number)] = text; },
+        help);
+    option->type_name("X")->group(group);
+    checks.number(option);
+    fixed->push_back(option);
+  }
+  add(group, "--optimizer-args", args->optimizer_args, "K=V,...",
+      "any of its numbers, e.g. nesterov=1");
+  add(group, "--schedule", args->schedule, "NAME[:K=V,...]", "see `lockstep list schedules`")
+      ->capture_default_str();
+  add(group, "--group", args->groups, "LAYERS:K=V,...",
+      "layers with numbers or an optimizer= of their own; repeatable")
+      ->allow_extra_args(false);
+
+  group = "The loop";
+  whole(group, "--accumulate", o.accumulate, 1, kLargestBatch, "micro-batches per step");
+  fixed->push_back(declare_backward(app, checks, args->backward)->group(group));
+  whole(group, "--workers", o.workers, 1, kMostWorkers,
+        "data-parallel workers, each with its part of the batch");
+  checks.number(add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: any")
+                    ->capture_default_str());
+  checks.number(add(group, "--clip-value", o.clip_value, "X", "largest gradient element; 0: any")
+                    ->capture_default_str());
+  add(group, "--freeze", args->freeze, "GLOB,...", "layers whose parameters stay");
+  add(group, "--eval-batch-norm", args->eval_batch_norm, "GLOB,...",
+      "batch_norm layers in evaluation mode");
+  checks.number(add(group, "--batch-norm-eps", o.batch_norm_eps, "X",
+                    "eps of every batch_norm; default: the model's own"));
+  add(group, "--start-from", o.start_from, "RUN.state[:LANE]", "weights of another run's lane");
+  checks.one_of(add(group, "--eval-policy", args->eval_policy, "own|fp32",
+                    "what held-out evaluations compute in")
+                    ->capture_default_str(),
+                {"own", "fp32"});
+
+  group = "What to record";
+  whole(group, "--eval-every", o.eval_every, 0, kLargestCount,
+        "steps between held-out evaluations; 0: at the end");
+  whole(group, "--histogram-every", o.histogram_every, 1, kLargestCount,
+        "steps between full histograms");
+  whole(group, "--sums-every", o.sums_every, 0, kLargestCount,
+        "steps between exact recomputations of 64 outputs of every sum of products; 0: never");
+  whole(group, "--checkpoint-every", o.checkpoint_every, 1, kLargestCount,
+        "steps between checkpoints");
+  fixed->push_back(app.add_flag("--overwrite", args->overwrite, "replace the run file if it exists")
+                       ->group(group));
+  app.add_option("-o,--output", args->output, fmt::format("the run file [{}]", kDefaultRunFile))
+      ->type_name("RUN")
+      ->group(group);
+  options.resume =
+      app.add_option("--resume", args->resume_from, "go on with this run (or -o's), as it began")
+          ->type_name("[RUN]")
+          ->expected(0, 1)
+          ->group(group);
+
+  group = "This machine (changes no number)";
+  checks.whole(
+      app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N")->group(group), 1,
+      kMostThreads);
+  app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_flag("--quiet", args->quiet, "no progress, no summary")->group(group);
+  app.footer(
+      "--mode free: every lane keeps its own weights, what training would do; synced: every step\n"
+      "starts from the reference's weights, what one step loses. The fp32 reference always runs.\n"
+      "Ctrl-C ends after the step in progress with a whole run file (exit code 130).\n"
+      "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
+      "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
+  for (const char* name : {"--data", "--size", "--batch", "--optimizer", "--optimizer-args",
+                           "--schedule", "--group", "--accumulate", "--workers", "--clip-norm",
+                           "--clip-value", "--start-from", "--eval-every", "--eval-policy"}) {
+    options.of_models.push_back(app.get_option(name));
+  }
+  for (const std::string_view number : kNumberOptions) {
+    options.of_models.push_back(app.get_option(option_name(number)));
+  }
+  options.steps = app.get_option("--steps");
+  return options;
+}
+
+void read_replay_options(ReplayArgs& args, const ReplayOptions& options, ProblemList& problems) {
+  if (is_capture(args.options.model)) {
+    refuse_captured(args.options.model, options.of_models, problems);
+    if (options.steps->count() == 0) args.options.steps = 0;  // all of them
+  } else if (args.options.cycle) {
+    problems.add("--cycle: only a capture has an end to begin again behind", "leave it out");
+  }
+  check_lanes(args, problems);
+  read_loop_options(args, problems);
+}
+
+void refuse_fixed(const ReplayOptions& options) {
+  ProblemList problems("replay --resume");
+  for (const CLI::Option* option : options.fixed) {
+    if (option->count() == 0) continue;
+    problems.add(option->get_name() + ": a resumed run goes on as its file says", "leave it out");
+  }
+  problems.throw_if_any();
+}
+
+}  // namespace lockstep

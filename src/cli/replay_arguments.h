@@ -1,0 +1,42 @@
+// What can be said on the command line of `lockstep replay`?
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/cli/arguments.h"
+#include "src/train/lockstep.h"
+
+namespace lockstep {
+
+inline constexpr char kDefaultRunFile[] = "run.h5";
+
+struct ReplayArgs {
+  RunOptions options;
+  std::map<std::string, std::string> numbers;  // as given, by name
+  std::vector<std::string> groups;
+  std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, eval_policy = "own";
+  std::string mode = "free", backward = "joint", lanes = "fp32", sizes, output, resume_from, simd;
+  int threads = 0;
+  bool overwrite = false, quiet = false;
+};
+
+struct ReplayOptions {
+  // What a run file fixes for good; the rest may differ when a run is resumed.
+  std::vector<CLI::Option*> fixed;
+  std::vector<CLI::Option*> of_models;  // what only a built-in model takes
+  CLI::Option *steps, *resume;
+};
+ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> args,
+                                     const ArgumentChecks& checks);
+// Of a new run: options that are small languages of their own, and what only a built-in model or
+// only a capture takes.
+void read_replay_options(ReplayArgs& args, const ReplayOptions& options, ProblemList& problems);
+// Options given beside --resume would be ignored.
+// Throws: InputError that lists them.
+void refuse_fixed(const ReplayOptions& options);
+
+}  // namespace lockstep

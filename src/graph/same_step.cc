@@ -1,0 +1,170 @@
+// See same_step.h. Both node lists are in execution order, and one walk over both finds the places.
+#include "src/graph/same_step.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <tuple>
+
+#include "src/core/error.h"
+#include "src/graph/infer.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+class Matching {
+ public:
+  Matching(const Graph& main, const Graph& other) : main_(main), other_(other) {}
+
+  std::map<std::string, std::string> match() {
+    require_same_names("parameter", main_.parameters, other_.parameters);
+    require_same_names("buffer", main_.buffers, other_.buffers);
+    size_t at = 0;
+    for (const Node& node : other_.nodes) {
+      while (at < main_.nodes.size() && !is_same(main_.nodes[at], node)) {
+        if (!skip(main_.nodes[at])) refuse(node, &main_.nodes[at]);
+        ++at;
+      }
+      if (at == main_.nodes.size()) refuse(node, nullptr);
+      main_of_[node.id] = main_.nodes[at++].id;
+    }
+    for (; at < main_.nodes.size(); ++at) {
+      if (!skip(main_.nodes[at])) refuse(main_.nodes[at]);
+    }
+    require_same_results();
+    return std::move(main_of_);
+  }
+
+ private:
+  template <typename Items>
+  void require_same_names(std::string_view kind, const Items& in_main, const Items& in_other) {
+    std::map<std::string, int> found;
+    for (const auto& item : in_main) ++found[item.name];
+    for (const auto& item : in_other) --found[item.name];
+    for (const auto& [name, more] : found) {
+      if (more == 0) continue;
+      throw InputError(
+          fmt::format("{} '{}' is used with one shape of batch and not with another", kind, name));
+    }
+  }
+
+  // A node of `main` that `other` went without: its operand stands for its output.
+  bool skip(const Node& node) {
+    if (!find_op(node.op).may_vanish) return false;
+    stands_for_[node.id] = node.inputs.at(0);
+    return true;
+  }
+
+  // The value of `main` behind the nodes that were skipped.
+  std::string behind_skipped(std::string value) const {
+    for (auto it = stands_for_.find(value); it != stands_for_.end(); it = stands_for_.find(value)) {
+      value = it->second;
+    }
+    return value;
+  }
+
+  // Where a value comes from, in words that are equal for both graphs.
+  std::string origin(const Graph& graph, const std::string& value) const {
+    if (value.starts_with("c:")) return "c:";  // constants go with the shape, by other names
+    for (const GraphInput& input : graph.inputs) {
+      if (input.id == value) return "in:" + input.path;
+    }
+    const auto [id, index] = split_value_id(value);
+    const auto node = main_of_.find(id);
+    if (&graph == &main_ || node == main_of_.end()) return value;
+    return index == 0 ? node->second : fmt::format("{}.{}", node->second, index);
+  }
+  bool is_same_value(const std::string& of_main, const std::string& of_other) const {
+    return origin(main_, behind_skipped(of_main)) == origin(other_, of_other);
+  }
+
+  bool is_same(const Node& a, const Node& b) const {
+    const auto kind = [](const Node& node) {
+      return std::tuple(node.op, node.is_backward(), node.pass, node.inputs.size(),
+                        node.outputs.size());
+    };
+    // A sum of gradients belongs to the layer that reads the value first, which may be left out.
+    const bool same_layer = a.is_backward() || layer_of(main_, a) == layer_of(other_, b);
+    if (kind(a) != kind(b) || !same_layer) return false;
+    for (size_t i = 0; i < a.inputs.size(); ++i) {
+      if (!is_same_value(a.inputs[i], b.inputs[i])) return false;
+    }
+    return true;
+  }
+
+  void require_same_results() const {
+    bool same = is_same_value(main_.loss, other_.loss) &&
+                main_.mutations.size() == other_.mutations.size() &&
+                pass_count(main_) == pass_count(other_);
+    for (size_t i = 0; same && i < main_.mutations.size(); ++i) {
+      const Mutation &a = main_.mutations[i], &b = other_.mutations[i];
+      same = a.buffer == b.buffer && is_same_value(a.value, b.value);
+    }
+    for (size_t pass = 0; same && pass < pass_count(main_); ++pass) {
+      const auto &a = pass_gradients(main_, pass), &b = pass_gradients(other_, pass);
+      same = a.size() == b.size();
+      for (const auto& [name, value] : b) {
+        same = same && a.contains(name) && is_same_value(a.at(name), value);
+      }
+    }
+    if (!same) {
+      throw InputError("the loss, gradients or buffers come from other places of the model");
+    }
+  }
+
+  std::string described(const Graph& graph, const Node& node) const {
+    return fmt::format("{} in layer '{}'{}", node.op, layer_of(graph, node),
+                       node.source_line.empty() ? "" : " (" + node.source_line + ")");
+  }
+  [[noreturn]] void refuse(const Node& missing, const Node* expected) const {
+    throw InputError(fmt::format(
+        "{} of one batch shape has no place in the other, which has {} there",
+        described(other_, missing), expected ? described(main_, *expected) : "nothing more"));
+  }
+  [[noreturn]] void refuse(const Node& left_over) const {
+    throw InputError(
+        fmt::format("{} of one batch shape has no place in the other, which has "
+                    "nothing more there",
+                    described(main_, left_over)));
+  }
+
+  const Graph &main_, &other_;
+  std::map<std::string, std::string> main_of_;     // node ids
+  std::map<std::string, std::string> stands_for_;  // skipped nodes' outputs -> their operands
+};
+
+}  // namespace
+
+std::map<std::string, std::string> match_nodes(const Graph& main, const Graph& other) {
+  return Matching(main, other).match();
+}
+
+SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_sites,
+                            const std::map<std::string, std::string>& nodes) {
+  using Place = std::tuple<std::string, Point, int>;
+  std::map<Place, const Site*> found;
+  for (const Site& site : other_sites.sites) {
+    if (is_in_graph(site)) found[{nodes.at(site.node), site.point, site.index}] = &site;
+  }
+  SiteTable table = main_sites;  // those outside the graph are of parameters, and as they are
+  size_t taken = 0;
+  for (Site& site : table.sites) {
+    if (!is_in_graph(site)) continue;
+    const auto at = found.find({site.node, site.point, site.index});
+    if (at == found.end()) {
+      site.node.clear();
+      continue;
+    }
+    const Site& there = *at->second;
+    site.node = there.node;
+    site.value = there.value;
+    site.shape = there.shape;
+    site.stat_exempt = there.stat_exempt;
+    ++taken;
+  }
+  if (taken != found.size()) throw std::logic_error("sites of matched nodes without a place");
+  return table;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,143 @@
+// See run_setup.h.
+#include "src/train/run_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "src/train/lane.h"
+#include "src/train/parameter_groups.h"
+
+namespace lockstep {
+namespace {
+
+std::string hardware_of(const LaneDescription& lane) {
+  return lane.target == lane.engine ? "" : lane.target;
+}
+
+// The reference first, in the order given otherwise.
+std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
+  std::vector<std::string> ordered = {std::string(kReferenceLane)};
+  std::set<std::string> seen;
+  for (std::string lane : lanes) {
+    // The lanes with fixed names keep them: reports and checks go by the name.
+    constexpr std::string_view kOwnEngine = "@software";
+    for (const std::string_view fixed : {kReferenceLane, kTruthLane, kTwinLane}) {
+      if (lane == std::string(fixed) + std::string(kOwnEngine)) lane = fixed;
+    }
+    if (!seen.insert(lane).second) problems.add("lane '" + lane + "': listed twice");
+    if (lane != kReferenceLane) ordered.push_back(lane);
+  }
+  return ordered;
+}
+
+// One arithmetic under two names ("tf32,tf32:1") would be computed twice and shown as two.
+void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const LaneDescription &a = lanes[j], &b = lanes[i];
+      // A target that is an engine is in `engine`; one that is hardware changes the accumulators.
+      const bool same = a.policy.name == b.policy.name && a.policy.hash() == b.policy.hash() &&
+                        a.engine == b.engine && hardware_of(a) == hardware_of(b);
+      if (!same || a.name == b.name) continue;  // equal names are refused by order_lanes
+      problems.add(
+          fmt::format("lane '{}': the same as lane '{}', both are {} on {}", b.name, a.name,
+                      b.policy.label(), b.target.empty() ? b.engine : b.target),
+          a.is_reference ? "the reference always runs; leave the other name out" : "name it once");
+      break;
+    }
+  }
+}
+
+// Workers with delayed scaling share the largest magnitude of every tensor, over all of them.
+void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
+  for (const LaneDescription& lane : lanes) {
+    if (lane.policy.scaling.kind != ScalingKind::kDelayed) continue;
+    problems.add("lane '" + lane.name +
+                     "': delayed scaling with several workers, whose common amax is not modelled",
+                 "[scaling] kind = \"current\", or one worker");
+  }
+}
+
+// A policy that asks for what the graph does not have. (A kind that would have it is content.)
+void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
+  for (const LaneDescription& lane : lanes) {
+    if (!lane.policy.loss_scale_use.per_loss.value_or(false)) continue;
+    problems.add(
+        "lane '" + lane.name +
+            "': [loss_scale] per_loss = \"separate\" with one backward pass for all losses",
+        "--backward per-loss, or leave per_loss out");
+  }
+}
+
+}  // namespace
+
+void check_run_numbers(const RunOptions& options, ProblemList& problems) {
+  const auto at_least = [&](std::string_view name, int64_t value, int64_t least) {
+    if (value < least) problems.add(fmt::format("{} {}: at least {} required", name, value, least));
+  };
+  at_least("steps", options.steps, 1);
+  at_least("batch", options.batch, 1);
+  at_least("accumulate", options.accumulate, 1);
+  at_least("workers", options.workers, 1);
+  if (options.workers > 1 && options.batch % options.workers != 0) {
+    problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
+                             options.batch, options.workers),
+                 "batch is the global one; every worker takes an equal part");
+  }
+  const auto limit = [&](std::string_view name, double value) {
+    if (value >= 0 && std::isfinite(value)) return;
+    problems.add(fmt::format("{} {}: 0 <= {} < infinity required", name, value, name),
+                 "0 does not clip");
+  };
+  limit("clip-norm", options.clip_norm);
+  limit("clip-value", options.clip_value);
+  at_least("eval-every", options.eval_every, 0);
+  at_least("histogram-every", options.histogram_every, 1);
+  at_least("sums-every", options.sums_every, 0);
+  at_least("checkpoint-every", options.checkpoint_every, 1);
+}
+
+std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& problems) {
+  std::vector<LaneDescription> lanes;
+  options.lanes = order_lanes(options.lanes, problems);
+  for (const std::string& lane : options.lanes) {
+    const auto text = options.policy_texts.find(lane);
+    const bool recorded = text != options.policy_texts.end();
+    collect(problems,
+            [&] { lanes.push_back(describe_lane(lane, recorded ? &text->second : nullptr)); });
+  }
+  refuse_equal_lanes(lanes, problems);
+  if (options.workers > 1) refuse_shared_amax(lanes, problems);
+  if (!options.backward_per_loss) refuse_separate_scalers(lanes, problems);
+  problems.throw_if_any();
+  return lanes;
+}
+
+void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
+                ProblemList& problems) {
+  for (auto& [name, tensor] : initial) {
+    const auto found = start.find(name);
+    if (found == start.end()) {
+      problems.add("start-from: '" + name + "' is missing", "it is a run of another model");
+    } else if (found->second.shape() != tensor.shape()) {
+      problems.add("start-from: '" + name + "' has shape " + to_string(found->second.shape()) +
+                       ", this model has " + to_string(tensor.shape()),
+                   "it is a run of another model");
+    } else {
+      tensor = found->second;
+    }
+  }
+}
+
+void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems) {
+  collect(problems, [&] { freeze_layers(forward, options.freeze); });
+  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  collect(problems, [&] {
+    if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+// One step on batches of two shapes: which node stands for which, and what is no such pair.
+#include <doctest/doctest.h>
+
+#include "src/core/error.h"
+#include "src/graph/autodiff.h"
+#include "src/graph/same_step.h"
+#include "tests/graph/example_graphs.h"
+
+namespace lockstep {
+namespace {
+
+// y = linear(x (B,T) + p (1,T)[:, :T']): the slice is of a longer p, the sum over the batch is p's
+// gradient.
+Graph positions(int64_t batch, int64_t length, std::string_view activation = "relu") {
+  constexpr int64_t kLongest = 4;
+  GraphBuilder b("positions");
+  const Value x = b.input("x", {{batch, length}});
+  Value p = b.parameter("p", {1, kLongest});
+  if (length < kLongest) p = b.slice("", p, 1, 0, length);
+  const Value sum =
+      b.op("add", {x, b.op("expand", {p}, {{"shape", Shape{batch, length}}}, "")}, {}, "");
+  const Value y = b.op(activation, {sum}, {}, "act");
+  b.set_loss(b.op("mse_loss", {y, b.input("target", {{batch, length}})}, {}, ""));
+  return differentiate(b.finish());
+}
+
+TEST_CASE("a graph for another shape has its nodes at the same places") {
+  const Graph main = positions(3, 2), longer = positions(5, 3), same = positions(3, 2);
+  CHECK(match_nodes(main, same).size() == main.nodes.size());
+  const auto nodes = match_nodes(main, longer);
+  REQUIRE(nodes.size() == main.nodes.size());
+  for (const auto& [theirs, mine] : nodes) CHECK(longer.node(theirs).op == main.node(mine).op);
+}
+
+TEST_CASE("what has nothing to do may be left out, and its sites are empty") {
+  const Graph main = positions(3, 2), full = positions(3, 4);  // all of p: no slice
+  const auto nodes = match_nodes(main, full);
+  REQUIRE(nodes.size() == full.nodes.size());
+  REQUIRE(main.nodes.size() == full.nodes.size() + 2);  // slice and slice_backward
+  for (const auto& [theirs, mine] : nodes) CHECK(full.node(theirs).op == main.node(mine).op);
+  const SiteTable sites = make_sites(main, 1);
+  const SiteTable numbered = sites_numbered_as(sites, make_sites(full, 1), nodes);
+  REQUIRE(numbered.sites.size() == sites.sites.size());
+  int empty_count = 0;
+  for (size_t s = 0; s < sites.sites.size(); ++s) {
+    const Site &mine = sites.sites[s], &theirs = numbered.sites[s];
+    CHECK(theirs.id == mine.id);
+    CHECK(theirs.op == mine.op);
+    CHECK(theirs.role == mine.role);
+    const bool is_slice = mine.op == "slice" || mine.op == "slice_backward";
+    CHECK(theirs.node.empty() == is_slice);
+    empty_count += theirs.node.empty() ? 1 : 0;
+    if (is_in_graph(mine) && !is_slice) CHECK(nodes.at(theirs.node) == mine.node);
+    if (mine.op == "relu") CHECK(theirs.shape == Shape{3, 4});
+  }
+  CHECK(empty_count == 4);  // operand and output of both
+}
+
+TEST_CASE("another op, another operand and another parameter are another step") {
+  const Graph main = positions(3, 2);
+  CHECK_THROWS_AS(match_nodes(main, positions(3, 2, "tanh")), InputError);
+  CHECK_THROWS_AS(match_nodes(positions(3, 4), main), InputError);  // the slice has no place
+  Graph swapped = testing::two_consumers(), plain = differentiate(swapped);
+  for (Node& node : swapped.nodes) {
+    if (node.op == "add") std::swap(node.inputs[0], node.inputs[1]);
+  }
+  CHECK_THROWS_AS(match_nodes(plain, differentiate(swapped)), InputError);
+  Graph renamed = main;
+  renamed.parameters[0].name.push_back('q');
+  CHECK_THROWS_AS(match_nodes(main, renamed), InputError);
+  Graph elsewhere = main;
+  elsewhere.gradients.at("p") = elsewhere.nodes.front().id;
+  CHECK_THROWS_AS(match_nodes(main, elsewhere), InputError);
+}
+
+}  // namespace
+}  // namespace lockstep
