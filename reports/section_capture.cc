@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include "reports/section.h"
+#include "src/core/text.h"
+#include "src/train/captured_lane.h"
 
 namespace lockstep {
 
@@ -24,6 +26,13 @@ Blocks capture_section(const Report& report) {
   blocks.push_back(paragraph(
       "The lane `captured` is the run as PyTorch made it; of its tensors only losses, loss scale "
       "and norms were recorded."));
+  for (const LaneReport& lane : report.lanes) {
+    if (lane.info.name != kCapturedLane) continue;
+    for (const std::string& line : split(lane.info.policy_text, '\n')) {
+      if (!line.starts_with(kCapturedNote)) continue;
+      blocks.push_back(paragraph(fmt::format("Note: {}.", std::string_view(line).substr(kCapturedNote.size()))));
+    }
+  }
   return blocks;
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .builder import RuleContext, pair, rule
+from .cumulative import CUMULATIVE
 from .einsum import einsum_product
 from .ir import Value
 from .program import Ref
@@ -114,7 +115,10 @@ def batch_norm(c: RuleContext) -> Any:
     affine = c.has("weight")
     operands = [x] + ([c.value("weight"), c.value("bias")] if affine else [])
     operands += [c.value("running_mean"), c.value("running_var")]
-    attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"]), "momentum": float(c.a["momentum"] or 0)}
+    cumulative = c.a["momentum"] == CUMULATIVE
+    attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"])}
+    attrs |= {"cumulative": True} if cumulative and training else \
+        {"momentum": 0.0 if cumulative else float(c.a["momentum"] or 0)}
     if not affine:
         attrs["affine"] = False
     outputs = [(x.shape, "f32")] + [(channel, "f32")] * 4
@@ -260,7 +264,7 @@ def upsample(c: RuleContext) -> Value:
 
 @rule("pixel_shuffle", "pixel_unshuffle")
 def pixel_shuffle(c: RuleContext) -> Value:
-    factor = c.a.get("upscale_factor", c.a.get("downscale_factor"))
+    factor = c.a["upscale_factor" if "upscale_factor" in c.a else "downscale_factor"]
     op = "pixel_unshuffle" if "unshuffle" in c.call.op else "pixel_shuffle"
     return c.node(op, [c.value("self")], c.out_shape(), {"factor": int(factor)}).value()
 
@@ -277,7 +281,7 @@ def sdpa(c: RuleContext) -> Value:
     site = random_site(c.call)
     scale = c.a["scale"]
     attrs: dict[str, Any] = {"scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
-                             "model": "math" if site else "flash"}
+                             "model": "math" if site or c.plain_attention else "flash"}
     if c.a["is_causal"]:
         attrs["causal"] = True
     if c.a["enable_gqa"]:

@@ -5,6 +5,7 @@ Knows nothing of models; gets tensors, names and numbers. Written beside its pla
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -134,7 +135,8 @@ class Writer:
         os.replace(self._partial, self._path)
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
-        self._file.close()
-        if os.path.exists(self._partial):
+        """Leaves nothing behind. On a full disk HDF5 may be unable even to close."""
+        with contextlib.suppress(Exception):
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
             os.remove(self._partial)
