@@ -108,10 +108,8 @@ class Capture:
         try:
             assert self._continuity is not None
             self._recorder.finish(self._done, self._step is None and self._continuity.holds())
-        except BaseException as error:
+        except BaseException:
             self._abandon()
-            if isinstance(error, Exception):
-                raise _unwritten(self._path, error) from error
             raise
 
     close = finish
@@ -192,7 +190,7 @@ class Capture:
         except CaptureError as error:
             self._refuse(error)
         except Exception as error:
-            self._refuse(_unwritten(self._path, error) if isinstance(error, OSError) else failed(error))
+            self._refuse(failed(error))
         except BaseException:  # Ctrl-C: what was being written is not whole
             self._abandon()
             raise
@@ -300,14 +298,6 @@ def _object_problems(optimizer: Any, scaler: Any, step_fn: Any) -> list[str]:
     if not callable(step_fn):
         problems.append(f"step_fn: is a {type(step_fn).__name__}, must be a function of model and batch")
     return problems
-
-
-def _unwritten(path: str, error: Exception) -> CaptureError:
-    lines = str(error).strip().splitlines()
-    made = CaptureError(f"{path} could not be written ({lines[0] if lines else type(error).__name__}); is the disk full? "
-                        "Nothing was left behind")
-    made.__cause__ = error
-    return made
 
 
 def _finish_at_exit(reference: Callable[[], Capture | None]) -> None:

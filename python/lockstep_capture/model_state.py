@@ -105,7 +105,7 @@ class Subject:
             raise UnsupportedModelError([Problem(
                 f"a parameter of {str(self.params[path].dtype).removeprefix('torch.')}", path, "",
                 "weights of 32 bits or fewer are replayed; model.float()") for path in bad])
-        held = [tensor for group in self._groups() for tensor in group["params"]]
+        held = [tensor for group in self.groups() for tensor in group["params"]]
         strangers = sum(id(tensor) not in self.paths for tensor in held)
         if strangers:
             raise CaptureError(f"optimizer: {strangers} of its tensors are no parameters of the model, "
@@ -114,12 +114,12 @@ class Subject:
             raise CaptureError("optimizer: a parameter stands in it twice, must once")
         self._layout = self._layout_now()
 
-    def _groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[dict[str, Any]]:
         return [] if self.optimizer is None else self.optimizer.param_groups
 
     def _layout_now(self) -> list[list[int]]:
         return [[id(tensor) for tensor in self.model.parameters()],
-                *([id(tensor) for tensor in group["params"]] for group in self._groups())]
+                *([id(tensor) for tensor in group["params"]] for group in self.groups())]
 
     def check_layout(self) -> None:
         """Throws: CaptureError where parameters or groups are others than at the capture's begin."""
@@ -129,11 +129,11 @@ class Subject:
 
     def held(self) -> dict[str, torch.Tensor]:
         """The parameters that the optimizer changes."""
-        return {self.paths[id(tensor)]: tensor for group in self._groups() for tensor in group["params"]}
+        return {self.paths[id(tensor)]: tensor for group in self.groups() for tensor in group["params"]}
 
     def raw_gradients(self) -> list[torch.Tensor]:
         """What the optimizer finds in .grad, whatever it is."""
-        return [tensor.grad for group in self._groups() for tensor in group["params"] if tensor.grad is not None]
+        return [tensor.grad for group in self.groups() for tensor in group["params"] if tensor.grad is not None]
 
     @property
     def scales(self) -> bool:
@@ -145,7 +145,7 @@ class Subject:
         return kind.__name__ in REPLAYED_OPTIMIZERS and kind.__module__.startswith("torch.optim")
 
     def group_of(self, path: str) -> int:
-        for number, group in enumerate(self._groups()):
+        for number, group in enumerate(self.groups()):
             if any(self.paths[id(tensor)] == path for tensor in group["params"]):
                 return number
         return -1
@@ -180,7 +180,7 @@ class Subject:
     def hyper(self) -> list[dict[str, Any]]:
         """Per parameter group all keys but the parameters, as plain numbers."""
         return [{key: _plain(value) for key, value in group.items() if key != "params"}
-                for group in self._groups()]
+                for group in self.groups()]
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """Those that the optimizer finds, as they are, not copied. Throws: UnsupportedModelError for sparse ones."""
@@ -207,7 +207,7 @@ def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tupl
     params = {path: tensor.float().clone().requires_grad_(subject.params[path].requires_grad)
               for path, tensor in state.params.items()}
     groups = []
-    for group, values in zip(subject._groups(), hyper, strict=True):
+    for group, values in zip(subject.groups(), hyper, strict=True):
         paths = [subject.paths[id(tensor)] for tensor in group["params"]]
         own = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
         own |= {"foreach": False, "fused": False} if "foreach" in own else {}

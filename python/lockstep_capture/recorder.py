@@ -101,12 +101,12 @@ class Recorder:
         self.writer.json("modules", modules)
 
     def _optimizer(self, initial: State, hyper: list[dict[str, Any]]) -> None:
-        optimizer, subject = self._subject.optimizer, self._subject
-        group = optimizer.param_groups[0]
+        subject, optimizer = self._subject, self._subject.optimizer
+        group = subject.groups()[0]
         impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
         self.writer.attributes("optimizer", {"class": type(optimizer).__name__,
                                              "module": type(optimizer).__module__, "impl": impl})
-        for number, (own, values) in enumerate(zip(optimizer.param_groups, hyper, strict=True)):
+        for number, (own, values) in enumerate(zip(subject.groups(), hyper, strict=True)):
             paths = [subject.paths[id(tensor)] for tensor in own["params"]]
             self.writer.attributes(f"optimizer/groups/{number}", {"params": paths, "hyper": json_text(values)})
         if subject.replays_optimizer:
@@ -165,7 +165,7 @@ class Recorder:
             if world_size() == 1:
                 writer.tensors(f"{place}/grads", step.grads)
             self._verify(step, step.pre)
-        writer._file.flush()
+        writer.flush()
 
     def _micro(self, place: str, micro: Micro) -> None:
         graph, writer = micro.batch.traced.graph, self.writer
