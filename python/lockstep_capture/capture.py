@@ -15,18 +15,17 @@ from typing import Any, Callable, ContextManager, Iterable, Iterator
 
 import torch
 
+from .arguments import check_arguments
 from .continuity import Continuity
 from .errors import CaptureError, UnsupportedModelError, failed
 from .hooks import Events
-from .model_state import State, Subject, rank, unwrap_optimizer, world_size
+from .model_state import State, Subject, rank, world_size
 from .recorder import Recorder, Step
 from .replayed_gradients import Replayed
 from .traced import StepFunction, Traced, leaves_of
 from .watcher import Region, Watcher
 
 _NOTHING: ContextManager[None] = contextlib.nullcontext()
-_DTYPES = {"float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
-           "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}
 
 
 class Capture:
@@ -50,19 +49,8 @@ class Capture:
                  verify: Iterable[int] | None = None, on_unsupported: str = "error"):
         self._path = os.fspath(path)
         self._verify = {0, steps // 2, steps - 1} if verify is None else set(verify)
-        self._dtype = _DTYPES.get(autocast) if isinstance(autocast, str) else autocast
-        problems = [*_path_problems(self._path), *_object_problems(optimizer, scaler, step_fn)]
-        if steps < 1:
-            problems.append(f"steps: is {steps}, must be at least 1")
-        if on_unsupported not in ("error", "report"):
-            problems.append(f"on_unsupported: is {on_unsupported!r}, must be 'error' or 'report'")
-        if autocast is not None and self._dtype not in _DTYPES.values():
-            problems.append(f"autocast: is {autocast!r}, must be one of {', '.join(_DTYPES)} or None")
-        outside = sorted(number for number in self._verify if not 0 <= number < steps)
-        if outside:
-            problems.append(f"verify: has {outside}, must be in [0, {steps})")
-        if problems:
-            raise CaptureError("; ".join(problems))
+        self._dtype = check_arguments(self._path, optimizer, step_fn, scaler=scaler, autocast=autocast, steps=steps,
+                                      verify=self._verify, on_unsupported=on_unsupported)
         self._step_fn, self._steps = step_fn, steps
         self._model, self._optimizer, self._scaler = model, optimizer, scaler
         self._report = on_unsupported == "report"
@@ -276,28 +264,6 @@ class Capture:
         self._step, self._done = None, self._done + 1
         if self._done == self._steps:
             self.finish()
-
-
-def _path_problems(path: str) -> list[str]:
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
-        return [f"path: {path} is a folder, must be a file"]
-    if not os.path.isdir(folder):
-        return [f"path: the folder {folder} does not exist"]
-    return [] if os.access(folder, os.W_OK) else [f"path: the folder {folder} cannot be written to"]
-
-
-def _object_problems(optimizer: Any, scaler: Any, step_fn: Any) -> list[str]:
-    problems = []
-    try:
-        unwrap_optimizer(optimizer)
-    except CaptureError as error:
-        problems.append(str(error))
-    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-        problems.append(f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None")
-    if not callable(step_fn):
-        problems.append(f"step_fn: is a {type(step_fn).__name__}, must be a function of model and batch")
-    return problems
 
 
 def _finish_at_exit(reference: Callable[[], Capture | None]) -> None:

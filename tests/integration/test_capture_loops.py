@@ -88,58 +88,6 @@ def test_distributed_data_parallel_is_unwrapped(tmp_path):
         assert "fc.weight" in file["params"] and "module.fc.weight" not in file["params"]
 
 
-def test_real_distributed_data_parallel_on_one_rank(tmp_path):
-    if not torch.distributed.is_available():
-        pytest.skip("this PyTorch has no torch.distributed")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    try:
-        wrapped = nn.parallel.DistributedDataParallel(Images())
-        optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
-        cap = Capture(tmp_path / "a.h5", wrapped, optimizer, image_loss, steps=2)
-        train(wrapped, optimizer, image_loss, image_batches(3), cap)
-    finally:
-        torch.distributed.destroy_process_group()
-    with h5py.File(tmp_path / "a.h5") as file:
-        assert file.attrs["n_steps"] == 2 and "fc.weight" in file["params"]
-
-
-class Lightning(nn.Module):
-    """As a LightningModule is written: the network inside, training_step, the optimizer by a method."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = Images()
-
-    def training_step(self, batch, index):
-        return image_loss(self.net, batch)
-
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), 1e-3)
-
-
-def test_a_lightning_module(tmp_path):
-    """What a callback's on_train_batch_start/end would do: enter and leave the block around its loop."""
-    module = Lightning()
-    optimizer = module.configure_optimizers()
-    cap = Capture(tmp_path / "a.h5", module, optimizer, lambda m, b: m.training_step(b, 0), steps=2)
-    for i, batch in enumerate(image_batches(3)):
-        block = cap.step(batch)
-        block.__enter__()
-
-        def closure():
-            loss = module.training_step(batch, i)
-            optimizer.zero_grad()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)  # as Lightning's automatic optimization does
-        block.__exit__(None, None, None)
-    with h5py.File(tmp_path / "a.h5") as file:
-        assert file.attrs["n_steps"] == 2 and "net.fc.weight" in file["params"]
-        assert np.isfinite(file["steps/000001/grad_norms"][()]).all()
-        assert (file["steps/000001/grad_norms"][()] > 0).sum() >= 5
-
-
 def test_the_offline_call_leaves_the_model_alone(tmp_path):
     torch.manual_seed(0)
     model = Text()
