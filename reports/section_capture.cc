@@ -30,7 +30,7 @@ Blocks capture_section(const Report& report) {
     if (lane.info.name != kCapturedLane) continue;
     for (const std::string& line : split(lane.info.policy_text, '\n')) {
       if (!line.starts_with(kCapturedNote)) continue;
-      blocks.push_back(paragraph(fmt::format("Note: {}.", std::string_view(line).substr(kCapturedNote.size()))));
+      blocks.push_back(paragraph(fmt::format("Note: {}.", line.substr(kCapturedNote.size()))));
     }
   }
   return blocks;

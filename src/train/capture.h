@@ -42,7 +42,7 @@ struct CapturedMicroBatch {
 struct CapturedClip {
   double max_norm = 0;   // 0: not clipped
   double max_value = 0;  // of every element, behind the norm; 0: not clipped
-  bool scaled = false;  // the mistake: clipped before unscaling
+  bool scaled = false;   // the mistake: clipped before unscaling
   double total_norm = kNotRecorded;
 };
 

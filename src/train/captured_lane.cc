@@ -45,9 +45,10 @@ std::vector<std::string> captured_notes(const Capture& capture) {
                                          : "convolutions"));
   }
   if (amp.autocast && (amp.dtype == "fp16" ? amp.reduced_fp16_sums : amp.reduced_bf16_sums)) {
-    notes.push_back(fmt::format("cuBLAS was allowed to round sums to {} where it splits them, "
-                                "which no lane models",
-                                amp.dtype));
+    notes.push_back(
+        fmt::format("cuBLAS was allowed to round sums to {} where it splits them, "
+                    "which no lane models",
+                    amp.dtype));
   }
   return notes;
 }

@@ -9,8 +9,8 @@
 namespace lockstep {
 
 LaneDescription describe_captured_lane(const Capture& capture);
-// What of the captured run no lane, or no preset, does: a line each. They stand in the lane's policy
-// text behind kCapturedNote.
+// What of the captured run no lane, or no preset, does: a line each. They stand in the lane's
+// policy text behind kCapturedNote.
 std::vector<std::string> captured_notes(const Capture& capture);
 inline constexpr std::string_view kCapturedNote = "# note: ";
 std::string describe_captured_data(const Capture& capture);

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from capture_loops import Images, Loop, image_batches, image_loss, steps_in
@@ -220,7 +222,7 @@ MISTAKES = {
     forward_outside: "3 buffers changed between two blocks, e.g. bn.running_mean",
     half_an_accumulation: "there were some before the step's first backward",
     zeroed_between: "those of the step's earlier micro-batches are gone",
-    part_is_clipped: "clip_grad_norm_ on other gradients than the optimizer's .*test_capture_robust.py:",
+    part_is_clipped: "clip_grad_norm_ on other gradients than the optimizer's .*test_capture_mistakes.py:",
     clipped_by_parts: "clip_grad_norm_ behind another clipping",
     clipped_by_another_norm: "clip_grad_norm_ with norm_type inf",
     clipped_too_early: "clipping before the step's last micro-batch",
