@@ -84,7 +84,7 @@ class Capture:
     def finish(self) -> None:
         """Writes the file with the steps so far. Micro-batches without an optimizer step are left out.
 
-        Throws: CaptureError where the file cannot be written.
+        Throws: CaptureError where the file cannot be written (with on_unsupported="report" it warns).
         """
         if self._closed:
             return
@@ -92,15 +92,14 @@ class Capture:
             self._abandon()
             self._warn(f"no step was captured, {self._path} was not written")
             return
-        self._closed = True
-        try:
-            assert self._continuity is not None
-            self._recorder.finish(self._done, self._step is None and self._continuity.holds())
-        except BaseException:
-            self._abandon()
-            raise
+        self._guarded(self._write)
 
     close = finish
+
+    def _write(self) -> None:
+        assert self._recorder is not None and self._continuity is not None
+        self._closed = True
+        self._recorder.finish(self._done, self._step is None and self._continuity.holds())
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._recorder is not None:
@@ -127,16 +126,17 @@ class Capture:
         """The loop's own error goes on its way; the steps before it are kept."""
         if self._closed:
             return
-        done, kind = self._done, type(error).__name__
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self.finish()
-        except CaptureError as other:
-            self._warn(str(other))
-            return
-        self._warn(f"the loop raised {kind}: " + (f"{self._path} has the {done} steps before it" if done else
-                                                  f"no step was whole, {self._path} was not written"))
+        text = f"no step was whole, {self._path} was not written"
+        if self._done:
+            try:
+                self._write()
+                text = f"{self._path} has the {self._done} steps before it"
+            except Exception as other:  # the loop's error is the one to tell
+                text = str(other)
+                self._abandon()
+        else:
+            self._abandon()
+        self._warn(f"the loop raised {type(error).__name__}: {text}")
 
     def _warn(self, text: str, once: str = "") -> None:
         if once in self._warned:
@@ -155,13 +155,13 @@ class Capture:
     def _block(self, batch: Any) -> Iterator[None]:
         if self._inside:
             raise CaptureError("cap.step(): a block inside of a block; each micro-batch needs one of its own")
-        watcher = self._begin(batch)
-        if watcher is None:
+        watcher, stack = self._begin(batch), contextlib.ExitStack()
+        if watcher is None or not self._guarded(lambda: bool(stack.enter_context(watcher.watch()))):
             yield
             return
         self._inside = True
         try:
-            with watcher.watch():
+            with stack:
                 yield
         except BaseException as error:
             self._end_with(error)

@@ -49,7 +49,7 @@ def unwrap(model: Any) -> torch.nn.Module:
 def unwrap_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer itself, without what Lightning or Accelerate put around it. Throws: CaptureError."""
     inner = optimizer
-    while not isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "optimizer"):
+    while hasattr(inner, "optimizer"):
         inner = inner.optimizer
     if not isinstance(inner, torch.optim.Optimizer):
         raise CaptureError(f"optimizer: is a {type(optimizer).__name__}, must be a torch.optim.Optimizer")

@@ -41,9 +41,9 @@ class Watcher(Listener):
         self._error: CaptureError | None = None
 
     @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
+    def watch(self) -> Iterator[bool]:
         with sdpa_if(self._traced), watch(self._subject, self.events, self), self._tap:
-            yield
+            yield True
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:

@@ -268,7 +268,8 @@ def test_and_reported_it_leaves_the_loop_alone(tmp_path, mistake):
 
 
 @pytest.mark.parametrize("place", ["lockstep_capture.watcher.Watcher._replay", "lockstep_capture.watcher.check_gradients",
-                                   "lockstep_capture.recorder.Recorder._verify", "lockstep_capture.traced.analyse"])
+                                   "lockstep_capture.recorder.Recorder._verify", "lockstep_capture.traced.analyse",
+                                   "lockstep_capture.hooks._watch_clipping"])
 def test_a_failure_of_the_capture_is_no_failure_of_the_loop(tmp_path, monkeypatch, place):
     def fail(*args, **kwargs):
         raise RuntimeError("no more memory")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from capture_loops import Images, Loop, Text, image_batches, image_loss, steps_in, text_batches, text_loss
 from lockstep_capture import Capture, CaptureError, capture, check
+from lockstep_capture.precision import full_fp32
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
@@ -242,6 +243,8 @@ def test_the_newer_switches_of_tf32(tmp_path):
     try:
         matmul.fp32_precision = "tf32"
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        with full_fp32():
+            assert matmul.fp32_precision == torch.backends.mkldnn.matmul.fp32_precision == "ieee"
         loop = Loop(tmp_path / "a.h5")
         loop(BATCHES[0]), loop(BATCHES[1])
         assert matmul.fp32_precision == "tf32" and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
