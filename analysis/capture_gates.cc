@@ -229,11 +229,12 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
       } else {
         ok = false;
         gate.details.insert(gate.details.end(), judged.details.begin(), judged.details.end());
-        gate.details.push_back(run.first_difference.empty()
-                                   ? fmt::format("step {}: no forward node differs: look at the "
-                                                 "backward pass",
-                                                 verify.step)
-                                   : fmt::format("step {}: {}", verify.step, run.first_difference));
+        const char* where = judged.gradients.ratio > 1 ? "look at the backward pass"
+                                                       : "the loss alone misses its bound";
+        gate.details.push_back(fmt::format("step {}: {}", verify.step,
+                                           run.first_difference.empty()
+                                               ? fmt::format("no forward node differs: {}", where)
+                                               : run.first_difference));
       }
     }
     all.take_loss(judged.loss, judged.loss_bound, verify.step);

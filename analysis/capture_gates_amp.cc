@@ -137,7 +137,9 @@ GateResult gate_v7(const Capture& capture) {
   }
   const std::string preset = preset_of(capture);
   gate.subject = preset + " against the captured run";
-  const Policy policy = find_policy(preset), fp32 = find_policy(kReferenceLane);
+  Policy policy = find_policy(preset);
+  const Policy fp32 = find_policy(kReferenceLane);
+  policy.weight_cache = capture.amp.cache_enabled;
   CapturedStepRunner low(capture, policy, false), single(capture, fp32, false);
   AmpFindings found;
   for (const CapturedVerify& verify : capture.verify) {

@@ -4,6 +4,8 @@
 
 #include "reports/number_text.h"
 #include "reports/section.h"
+#include "src/core/text.h"
+#include "src/train/captured_lane.h"
 
 namespace lockstep {
 namespace {
@@ -62,6 +64,13 @@ Blocks capture_section(const Report& report) {
       "The lane `captured` is the run as PyTorch made it: losses, loss scale and norms of "
       "gradients. Everything else of it was not measured."));
   add_scaler_agreement(report, blocks);
+  for (const LaneReport& lane : report.lanes) {
+    if (lane.info.name != kCapturedLane) continue;
+    for (const std::string& line : split(lane.info.policy_text, '\n')) {
+      if (!line.starts_with(kCapturedNote)) continue;
+      blocks.push_back(paragraph(fmt::format("Note: {}.", line.substr(kCapturedNote.size()))));
+    }
+  }
   return blocks;
 }
 

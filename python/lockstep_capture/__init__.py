@@ -8,9 +8,10 @@
 docs/pytorch.md says what is supported; check() asks without writing.
 """
 
-from .capture import Capture, capture
+from .capture import Capture
 from .check import check
 from .errors import CaptureError, Problem, UnsupportedModelError
+from .offline import capture
 from .read_run import read_run  # the function hides its module; pandas is imported when it is called
 from .version import __version__
 

@@ -31,6 +31,11 @@ class RuleContext:
         self._normaliser, self.call = normaliser, call
         self.a = arguments(Call(call.name, call.target, args, kwargs))
 
+    @property
+    def plain_attention(self) -> bool:
+        """PyTorch took the math backend for all of scaled_dot_product_attention."""
+        return bool(self._normaliser.plain_attention)
+
     # Operands
     def has(self, name: str) -> bool:
         return self.a.get(name) is not None

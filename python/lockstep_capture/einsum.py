@@ -40,8 +40,8 @@ def einsum_product(c: Any, equation: str, operands: list[Value]) -> Value:
     x = c.reshape(x, (size(batch), size(rows), size(inner)))
     y = c.reshape(y, (size(batch), size(inner), size(columns)))
     out = c.node("matmul", [x, y], (size(batch), size(rows), size(columns))).value()
-    letters = batch + rows + columns
-    return _arranged(c, c.reshape(out, [extent[letter] for letter in letters]), "".join(letters), result)
+    term = "".join(batch + rows + columns)
+    return _arranged(c, c.reshape(out, [extent[letter] for letter in term]), term, result)
 
 
 def _summed(c: Any, x: Value, term: str, kept: str) -> tuple[Value, str]:

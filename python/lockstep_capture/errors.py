@@ -45,3 +45,11 @@ def describe(problems: list[Problem]) -> str:
         line += f"  hint: {hint}" if hint else ""
         lines.append(line)
     return "\n".join(lines)
+
+
+def failed(error: Exception) -> CaptureError:
+    """What is no fault of the user's: a capture never lets it into the training loop as it is."""
+    lines = str(error).strip().splitlines()
+    made = CaptureError(f"the capture failed, training did not: {type(error).__name__}: {lines[0] if lines else ''}")
+    made.__cause__ = error
+    return made

@@ -43,16 +43,10 @@ def trace(step: StepModule, batch: Any) -> Program:
     """Traces one run of step(batch). Throws: UnsupportedModelError for what the tracer cannot show."""
     leaves, spec = pytree.tree_flatten(batch)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-    buffers = {path: tensor.clone() for path, tensor in step.model.named_buffers()}
     hidden: list[Problem] = []
     with warnings.catch_warnings(), _noticing_blocks(hidden):
         warnings.simplefilter("ignore")
-        try:
-            traced = torch.jit.trace(_Flat(step, leaves, spec), tensors, check_trace=False)
-        finally:  # tracing runs the model: batch_norm's statistics must not know of it
-            with torch.no_grad():
-                for path, tensor in step.model.named_buffers():
-                    tensor.copy_(buffers[path])
+        traced = torch.jit.trace(_Flat(step, leaves, spec), tensors, check_trace=False)
     if hidden:
         raise UnsupportedModelError(hidden)
     graph = traced.inlined_graph
@@ -63,7 +57,7 @@ def trace(step: StepModule, batch: Any) -> Program:
 @contextlib.contextmanager
 def _noticing_blocks(problems: list[Problem]) -> Iterator[None]:
     """Lists the autocast and no_grad blocks that user code opens: the trace does not show where they are."""
-    kinds = (torch.autocast, torch.no_grad)
+    kinds: tuple[Any, ...] = (torch.autocast, torch.no_grad)
     originals = [kind.__enter__ for kind in kinds]
 
     def wrap(original: Any, name: str) -> Any:
@@ -76,11 +70,11 @@ def _noticing_blocks(problems: list[Problem]) -> Iterator[None]:
 
     try:
         for kind, original in zip(kinds, originals, strict=True):
-            kind.__enter__ = wrap(original, f"torch.{kind.__name__}")  # type: ignore[method-assign]
+            kind.__enter__ = wrap(original, f"torch.{kind.__name__}")
         yield
     finally:
         for kind, original in zip(kinds, originals, strict=True):
-            kind.__enter__ = original  # type: ignore[method-assign]
+            kind.__enter__ = original
 
 
 class _Reader:

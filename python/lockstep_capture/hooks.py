@@ -1,4 +1,4 @@
-"""What a training loop does in one block: backward, clipping, unscaling, the optimizer's step.
+"""What a training loop does in one block: autocast, backward, clipping, unscaling, the optimizer's step.
 
 Functions are replaced while a block runs and put back whatever happens; none does anything but look.
 """
@@ -6,6 +6,7 @@ Functions are replaced while a block runs and put back whatever happens; none do
 from __future__ import annotations
 
 import contextlib
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
@@ -14,6 +15,7 @@ from torch.nn.utils import clip_grad
 
 from .errors import Problem
 from .model_state import Subject
+from .survey import user_line
 
 
 @dataclass
@@ -22,6 +24,7 @@ class Clipping:
     norm_type: float = 2.0
     total_norm: float = float("nan")
     error_if_nonfinite: bool = False
+    max_value: float = -1.0
     stage: str = "none"  # "unscaled", "scaled"
 
 
@@ -36,20 +39,36 @@ class Events:
     stepped: bool = False
     ended: bool = False
     found_inf: bool = False
+    cache_enabled: bool = True  # of every torch.autocast block before backward
     problems: list[Problem] = field(default_factory=list)
+
+    def refuse(self, what: str, hint: str) -> None:
+        problem = Problem(what, "the loop", user_line(), hint)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+class Listener:
+    """Called while a block runs."""
+
+    def on_backward(self, loss: torch.Tensor) -> None:
+        """Before the first backward."""
+
+    def on_gradients(self) -> None:
+        """The gradients of the step are final: before the optimizer uses them, or leaves them."""
+
+    def on_stepped(self) -> None:
+        """Behind the optimizer's step."""
 
 
 @contextlib.contextmanager
-def watch(subject: Subject, events: Events, on_backward: Callable[[torch.Tensor], None],
-          on_gradients: Callable[[], None]) -> Iterator[None]:
-    """Calls on_backward(loss) before each backward, on_gradients() when the gradients of the step are final."""
+def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        _watch_backward(stack, subject, events, on_backward)
+        _watch_autocast(stack, events)
+        _watch_backward(stack, subject, events, listener)
         _watch_clipping(stack, subject, events)
-        if subject.scales:
-            _watch_scaler(stack, subject, events, on_gradients)
-        if subject.optimizer is not None:
-            _watch_optimizer(stack, subject, events, on_gradients)
+        _watch_scalers(stack, subject, events, listener)
+        _watch_optimizer(stack, subject, events, listener)
         yield
 
 
@@ -61,60 +80,100 @@ def _replace(stack: contextlib.ExitStack, owner: Any, name: str, wrap: Callable[
     stack.callback(lambda: setattr(owner, name, original) if is_own else delattr(owner, name))
 
 
-def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Events,
-                    on_backward: Callable[[torch.Tensor], None]) -> None:
+def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
+    """A block may stand around the whole loop, too."""
+    events.cache_enabled = bool(torch.is_autocast_cache_enabled())
+
+    def wrap(original: Any) -> Any:
+        def enter(block: Any) -> Any:
+            if block._enabled and not events.backward_count:
+                events.cache_enabled = events.cache_enabled and bool(block._cache_enabled)
+            return original(block)
+        return enter
+
+    _replace(stack, torch.autocast, "__enter__", wrap)
+
+
+def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
     def wrap(original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             root = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
             events.backward_count += 1
-            if events.backward_count == 1:
-                on_backward(events.loss if events.loss is not None else root)
+            if events.ended:
+                events.refuse("backward() behind optimizer.step() in one block",
+                              "the block must hold forward pass, backward() and then the step of one micro-batch")
+            elif events.backward_count == 1:
+                listener.on_backward(events.loss if events.loss is not None else root)
             return original(tensors, *args, **kwargs)
         return backward
 
     _replace(stack, torch.autograd, "backward", wrap)
-    if subject.scales:
-        def wrap_scale(original: Any) -> Any:
-            def scale(outputs: Any) -> Any:
-                if isinstance(outputs, torch.Tensor):
-                    events.loss = outputs
-                return original(outputs)
-            return scale
-
-        _replace(stack, subject.scaler, "scale", wrap_scale)
 
 
 def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Events) -> None:
-    """At the two halves of clip_grad_norm_, which are found however it was imported."""
+    """At functions that clip_grad_norm_ and clip_grad_value_ call, which are found however those were imported."""
+    seen = events.clipping
+
+    def note(what: str, grads: list[torch.Tensor]) -> None:
+        seen.stage = "scaled" if subject.scales and not events.unscaled else "unscaled"
+        if {id(grad) for grad in grads} != {id(grad) for grad in subject.raw_gradients()}:
+            events.refuse(f"{what} on other gradients than the optimizer's",
+                          "a replay clips all that the optimizer steps, together")
+
     def wrap_total(original: Any) -> Any:
         def total(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, *rest: Any, **more: Any) -> Any:
-            events.clipping.norm_type = float(norm_type)
-            events.clipping.error_if_nonfinite = bool(error_if_nonfinite)
+            seen.norm_type = float(norm_type)
+            seen.error_if_nonfinite = bool(error_if_nonfinite)
             return original(tensors, norm_type, error_if_nonfinite, *rest, **more)
         return total
 
     def wrap_clip(original: Any) -> Any:
         def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *rest: Any, **more: Any) -> Any:
-            seen = events.clipping
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            if seen.max_norm >= 0 or seen.max_value >= 0:
+                events.refuse("clip_grad_norm_ behind another clipping", "a replay clips the norm first, and once")
+            if seen.norm_type != 2.0:
+                events.refuse(f"clip_grad_norm_ with norm_type {seen.norm_type:g}", "the 2-norm is replayed")
             seen.max_norm, seen.total_norm = float(max_norm), float(total_norm)
-            seen.stage = "scaled" if subject.scales and not events.unscaled else "unscaled"
+            note("clip_grad_norm_", [p.grad for p in parameters if p.grad is not None])
             return original(parameters, max_norm, total_norm, *rest, **more)
         return clip
 
-    def wrap_value(original: Any) -> Any:
-        def by_value(*args: Any, **kwargs: Any) -> Any:
-            events.problems.append(Problem("clip_grad_value_", hint="clip_grad_norm_ is replayed"))
-            return original(*args, **kwargs)
-        return by_value
+    def wrap_grouping(original: Any) -> Any:
+        def group(tensors: Any, *rest: Any, **more: Any) -> Any:
+            caller = sys._getframe(1)
+            if caller.f_code.co_name == "clip_grad_value_":
+                if seen.max_value >= 0:
+                    events.refuse("clip_grad_value_ called twice", "a replay clips values once")
+                seen.max_value = float(caller.f_locals["clip_value"])
+                note("clip_grad_value_", tensors[0])
+            return original(tensors, *rest, **more)
+        return group
 
     _replace(stack, clip_grad, "_get_total_norm", wrap_total)
     _replace(stack, clip_grad, "_clip_grads_with_norm_", wrap_clip)
-    for module in (clip_grad, torch.nn.utils):
-        _replace(stack, module, "clip_grad_value_", wrap_value)
+    _replace(stack, clip_grad, "_group_tensors_by_device_and_dtype", wrap_grouping)
 
 
-def _watch_scaler(stack: contextlib.ExitStack, subject: Subject, events: Events,
-                  on_gradients: Callable[[], None]) -> None:
+def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+    def wrap_any_scale(original: Any) -> Any:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            if scaler is not subject.scaler and scaler.is_enabled():
+                events.refuse("a GradScaler that the capture does not know", "Capture(..., scaler=scaler)")
+            return original(scaler, outputs)
+        return scale
+
+    _replace(stack, torch.amp.GradScaler, "scale", wrap_any_scale)
+    if not subject.scales:
+        return
+
+    def wrap_scale(original: Any) -> Any:
+        def scale(outputs: Any) -> Any:
+            if isinstance(outputs, torch.Tensor):
+                events.loss = outputs
+            return original(outputs)
+        return scale
+
     def wrap_unscale(original: Any) -> Any:
         def unscale(optimizer: Any) -> Any:
             result = original(optimizer)
@@ -126,32 +185,50 @@ def _watch_scaler(stack: contextlib.ExitStack, subject: Subject, events: Events,
     def wrap_step(original: Any) -> Any:
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(optimizer, *args, **kwargs)
-            if optimizer is subject.optimizer:
-                if not events.stepped:
-                    events.found_inf = True
-                    on_gradients()  # no hook of the optimizer ran
-                events.ended = True
+            if optimizer is subject.optimizer and not events.ended:  # no hook of the optimizer ran
+                events.found_inf = events.ended = True
+                listener.on_gradients()
             return result
         return step
 
+    _replace(stack, subject.scaler, "scale", wrap_scale)
     _replace(stack, subject.scaler, "unscale_", wrap_unscale)
     _replace(stack, subject.scaler, "step", wrap_step)
 
 
-def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Events,
-                     on_gradients: Callable[[], None]) -> None:
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+    optimizer = subject.optimizer
+    assert optimizer is not None
+
+    def reached() -> None:
         if events.ended:
-            events.problems.append(Problem("two optimizer steps in one block", hint="one cap.step block per step"))
+            events.refuse("two optimizer steps in one block, or a closure that runs twice",
+                          "one cap.step block per step; LBFGS and other line searches are not replayed")
             return
         found_inf = getattr(optimizer, "found_inf", None)  # fused optimizers decide themselves
         events.found_inf = found_inf is not None and float(found_inf) > 0
         events.stepped = not events.found_inf
         events.ended = True
-        on_gradients()
+        listener.on_gradients()
 
-    handle = subject.optimizer.register_step_pre_hook(before)
-    stack.callback(handle.remove)
+    def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A closure makes the gradients, so they are there behind it: Lightning steps that way."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            return reached()
+
+        def watched() -> Any:
+            result = closure()
+            reached()
+            return result
+
+        return (args[:1], {**kwargs, "closure": watched}) if len(args) < 2 else ((args[0], watched, *args[2:]), kwargs)
+
+    def after(_: Any, args: Any, kwargs: Any) -> None:
+        listener.on_stepped()
+
+    stack.callback(optimizer.register_step_pre_hook(before).remove)
+    stack.callback(optimizer.register_step_post_hook(after).remove)
 
 
 def gradient_factor(subject: Subject) -> float:

@@ -13,10 +13,13 @@ from typing import Any, Callable, Iterator, Mapping
 
 import torch
 
+from .cumulative import CUMULATIVE
 from .errors import CaptureError
 from .program import Call, Program, Ref, map_refs
 from .random_ops import RMS_NORM_EPS, arguments, base_name, random_site
 from .ssa import GRAPH
+
+_BATCH_NORM = "aten.batch_norm"
 
 
 class Observer:
@@ -35,16 +38,18 @@ class Interpreter:
     params, buffers: by canonical path; buffers are copied before they are changed. leaves: of the batch.
     draws: per random call its drawn tensors; None: PyTorch draws. double: FP64, with the kinds of ssa.py: what is
     no part of the network keeps its own type and is widened where the network reads it.
-    autocast: (device, dtype) of a block around the whole pass, None for none.
+    autocast: (device, dtype) of a block around the whole pass, None for none; cache_enabled: its weight cache.
+    device: where constants are put and where the program makes tensors, None: as traced.
     """
 
     def __init__(self, program: Program, params: Mapping[str, torch.Tensor],
                  buffers: Mapping[str, torch.Tensor], leaves: list[Any],
                  draws: Mapping[str, list[torch.Tensor]] | None, *, double: bool = False,
                  kind: Mapping[str, str] | None = None,
-                 autocast: tuple[str, torch.dtype] | None = None, observer: Observer | None = None):
+                 autocast: tuple[str, torch.dtype] | None = None, cache_enabled: bool = True,
+                 device: torch.device | None = None, observer: Observer | None = None):
         self._program, self._draws, self._double = program, draws, double
-        self._outer, self._observer = autocast, observer
+        self._outer, self._cache, self._observer, self._device = autocast, cache_enabled, observer, device
         self._values: dict[str, Any] = {}
         self._kind = kind or {}
         self.buffers = {path: tensor.clone() for path, tensor in buffers.items()}
@@ -54,7 +59,7 @@ class Interpreter:
             self._values[name] = self.buffers[path]
         self._values.update({name: leaves[leaf] for name, leaf in program.inputs.items()})
         self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
-        self._values.update(program.constants)
+        self._values.update({name: value.to(device) for name, value in program.constants.items()})
         for name, value in self._values.items():
             if observer is not None and isinstance(value, torch.Tensor):
                 observer.root(name, value)
@@ -69,7 +74,7 @@ class Interpreter:
 
     def run(self, live: frozenset[str] | None = None) -> torch.Tensor:
         """The loss. live: the calls that are needed, None: all."""
-        with self._region(self._outer, True):
+        with self._region():
             for call in self._program.calls:
                 if live is not None and call.name not in live:
                     continue
@@ -83,13 +88,13 @@ class Interpreter:
     def value(self, name: str) -> Any:
         return self._values[name]
 
-    @staticmethod
     @contextlib.contextmanager
-    def _region(region: tuple[str, torch.dtype] | None, enabled: bool) -> Iterator[None]:
-        if region is None:
+    def _region(self) -> Iterator[None]:
+        if self._outer is None:
             yield
             return
-        with torch.autocast(region[0], dtype=region[1], enabled=enabled):
+        device, dtype = self._outer
+        with torch.autocast(device, dtype=dtype, cache_enabled=self._cache):
             yield
 
     def _execute(self, call: Call) -> Any:
@@ -104,7 +109,11 @@ class Interpreter:
 
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
-            args, kwargs = _double_dtypes(args), _double_dtypes(kwargs)
+            args, kwargs = _replaced(args, _double_dtype), _replaced(kwargs, _double_dtype)
+        if self._device is not None:
+            args, kwargs = _replaced(args, self._placed), _replaced(kwargs, self._placed)
+        if base_name_is(call, _BATCH_NORM) and arguments(call)["momentum"] == CUMULATIVE:
+            args, kwargs = with_argument(call, args, kwargs, "momentum", self._share_of_batch(call))
         with contextlib.ExitStack() as stack:
             if call.autocast is not None and not self._double and self._models_autocast:
                 region = call.autocast
@@ -118,10 +127,18 @@ class Interpreter:
                 return self._random(call, site.kind, args, read)
             if call.is_getitem:
                 return operator.getitem(*args)
-            if widens and base_name(call) == "aten.rms_norm" and arguments(call)["eps"] is None:
-                kwargs = {**kwargs, "eps": RMS_NORM_EPS} if len(args) < 4 else kwargs
-                args = (*args[:3], RMS_NORM_EPS) if len(args) >= 4 else args
+            if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
+                args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
             return call.target(*args, **kwargs)
+
+    def _placed(self, value: Any) -> Any:
+        return self._device if isinstance(value, torch.device) else value
+
+    def _share_of_batch(self, call: Call) -> float:
+        """Of batch_norm's running statistics: this batch has been counted already."""
+        mean = self._program.buffers[arguments(call)["running_mean"].name]
+        count = self.buffers.get(mean.replace("running_mean", "num_batches_tracked"))
+        return 1.0 / float(count) if count is not None and bool(count) else 0.0
 
     _models_autocast = True  # references switch the model's own blocks off
 
@@ -141,7 +158,7 @@ class Interpreter:
                 return args[0].copy_(value)
             return value
         if kind == "dropout":
-            kept = scale_kept(named.get("self", named.get("input")), draws[0], float(named["p"]))
+            kept = scale_kept(named["self" if "self" in named else "input"], draws[0], float(named["p"]))
             if base_name(call) == "aten.native_dropout":
                 return kept, draws[0]
             return args[0].copy_(kept) if base_name(call).endswith("_") else kept
@@ -206,12 +223,27 @@ def _recurrent(call: Call, a: dict[str, Any], masks: list[torch.Tensor]) -> tupl
     return (y, *(torch.cat(end) for end in ends))
 
 
-def _double_dtypes(value: Any) -> Any:
-    """The same arguments with double for every floating dtype."""
-    if isinstance(value, torch.dtype) and value.is_floating_point:
-        return torch.float64
+def base_name_is(call: Call, name: str) -> bool:
+    return not call.is_getitem and base_name(call) == name
+
+
+def with_argument(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str,
+                  value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with another one of that name."""
+    place = [argument.name for argument in call.target._schema.arguments].index(name)
+    if place < len(args):
+        return (*args[:place], value, *args[place + 1:]), kwargs
+    return args, {**kwargs, name: value}
+
+
+def _double_dtype(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+
+def _replaced(value: Any, body: Callable[[Any], Any]) -> Any:
+    """The same structure with body(item) for every number, tensor, dtype, device in it."""
     if isinstance(value, (list, tuple)):
-        return type(value)(_double_dtypes(item) for item in value)
+        return type(value)(_replaced(item, body) for item in value)
     if isinstance(value, dict):
-        return {key: _double_dtypes(item) for key, item in value.items()}
-    return value
+        return {key: _replaced(item, body) for key, item in value.items()}
+    return body(value)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .precision import attention_backends
+
 _IN_PLACE = ("bernoulli_", "normal_", "uniform_", "exponential_", "random_")
 _NOISE = ("randn", "rand", "randn_like", "rand_like", "randint", "randint_like", "randperm",
           "normal", "bernoulli", "multinomial")
@@ -24,12 +26,19 @@ class Draw:
     value: torch.Tensor
 
 
+_FUSED_ATTENTION = "_scaled_dot_product_"  # _scaled_dot_product_flash_attention_for_cpu, ..._efficient_attention
+_SOFTMAXES = ("_softmax", "_safe_softmax")  # what shows of the math backend
+
+
 class MaskTap(TorchDispatchMode):
-    """draws: all so far. While `active` is false nothing is recorded."""
+    """draws: all so far. attention: the fused kernels of scaled_dot_product_attention that ran, by name; backends:
+    those that were allowed when one of them, or a softmax, ran. While `active` is false nothing is recorded."""
 
     def __init__(self) -> None:
         super().__init__()
         self.draws: list[Draw] = []
+        self.attention: list[str] = []
+        self.backends = ""
         self.active = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -40,4 +49,9 @@ class MaskTap(TorchDispatchMode):
                 self.draws.append(Draw(str(func), result[1].detach().clone()))
             elif name in _IN_PLACE or name in _NOISE:
                 self.draws.append(Draw(str(func), result.detach().clone()))
+            elif name.startswith(_FUSED_ATTENTION):
+                self.attention.append(name.removeprefix(_FUSED_ATTENTION))
+                self.backends = attention_backends()
+            elif name in _SOFTMAXES and not self.backends:
+                self.backends = attention_backends()
         return result

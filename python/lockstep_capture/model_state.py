@@ -14,23 +14,58 @@ REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW")  # of torch.optim
 _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
 
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+_SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
+
+
+def _kinds(value: Any) -> set[str]:
+    return {kind.__name__ for kind in type(value).__mro__}
+
+
+def unwrap(model: Any) -> torch.nn.Module:
     """The module that holds the weights, without DistributedDataParallel and torch.compile.
 
-    Throws: UnsupportedModelError for FSDP, whose weights are shards.
+    Throws: CaptureError for what is no module; UnsupportedModelError for FSDP, whose weights are shards.
     """
-    while True:
-        names = {kind.__name__ for kind in type(model).__mro__}
-        if names & {"FullyShardedDataParallel", "FSDPModule"}:
-            raise UnsupportedModelError([Problem(
-                "FullyShardedDataParallel", type(model).__name__, "",
-                "its weights are shards; capture an unsharded run on one rank")])
-        if names & {"DistributedDataParallel", "DataParallel"}:
-            model = model.module
-        elif "OptimizedModule" in names:
-            model = model._orig_mod
-        else:
-            return model
+    while _kinds(model) & {"DistributedDataParallel", "DataParallel", "OptimizedModule"}:
+        model = model._orig_mod if "OptimizedModule" in _kinds(model) else model.module
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
+    problems = [Problem("FullyShardedDataParallel", path or type(model).__name__, "",
+                        "its weights are shards; capture an unsharded run on one rank")
+                for path, module in model.named_modules() if _kinds(module) & _SHARDED]
+    problems += [Problem(f"a parameter of {type(tensor).__name__}", path, "",
+                         "capture an unsharded run on one rank" if "DTensor" in _kinds(tensor)
+                         else "run the model once before, so that its shape is known")
+                 for path, tensor in model.named_parameters()
+                 if _kinds(tensor) & {"DTensor", "UninitializedParameter"}]
+    if world_size() > 1:  # its forward pass waits for the other ranks, where nobody traces
+        problems += [Problem("SyncBatchNorm on several ranks", path, "", "capture a run on one rank")
+                     for path, module in model.named_modules() if "SyncBatchNorm" in _kinds(module)]
+    if problems:
+        raise UnsupportedModelError(problems)
+    return model
+
+
+def unwrap_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer itself, without what Lightning or Accelerate put around it. Throws: CaptureError."""
+    inner = optimizer
+    while hasattr(inner, "optimizer"):
+        inner = inner.optimizer
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise CaptureError(f"optimizer: is a {type(optimizer).__name__}, must be a torch.optim.Optimizer")
+    return inner
+
+
+def _joined() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def world_size() -> int:
+    return torch.distributed.get_world_size() if _joined() else 1
+
+
+def rank() -> int:
+    return torch.distributed.get_rank() if _joined() else 0
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,7 +92,8 @@ class Subject:
 
     def __init__(self, model: torch.nn.Module, optimizer: Any, scaler: Any = None):
         self.model = unwrap(model)
-        self.optimizer, self.scaler = optimizer, scaler
+        self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
+        self.scaler = scaler
         self.names = Names(self.model)
         self.paths = {id(tensor): paths[0] for tensor, paths in self.names.params}
         self.params = {paths[0]: tensor for tensor, paths in self.names.params}
@@ -69,11 +105,35 @@ class Subject:
             raise UnsupportedModelError([Problem(
                 f"a parameter of {str(self.params[path].dtype).removeprefix('torch.')}", path, "",
                 "weights of 32 bits or fewer are replayed; model.float()") for path in bad])
-        strangers = [i for i, group in enumerate(optimizer.param_groups) if optimizer is not None
-                     for tensor in group["params"] if id(tensor) not in self.paths] if optimizer else []
+        held = [tensor for group in self.groups() for tensor in group["params"]]
+        strangers = sum(id(tensor) not in self.paths for tensor in held)
         if strangers:
-            raise CaptureError(f"optimizer: {len(strangers)} of its tensors are no parameters of the model, "
+            raise CaptureError(f"optimizer: {strangers} of its tensors are no parameters of the model, "
                                "must all be (was the model wrapped or moved after the optimizer was made?)")
+        if len(held) != len({id(tensor) for tensor in held}):
+            raise CaptureError("optimizer: a parameter stands in it twice, must once")
+        self._layout = self._layout_now()
+
+    def groups(self) -> list[dict[str, Any]]:
+        return [] if self.optimizer is None else self.optimizer.param_groups
+
+    def _layout_now(self) -> list[list[int]]:
+        return [[id(tensor) for tensor in self.model.parameters()],
+                *([id(tensor) for tensor in group["params"]] for group in self.groups())]
+
+    def check_layout(self) -> None:
+        """Throws: CaptureError where parameters or groups are others than at the capture's begin."""
+        if self._layout_now() != self._layout:
+            raise CaptureError("the model's parameters, or the optimizer's groups, were replaced during the capture: "
+                               "begin the capture behind that")
+
+    def held(self) -> dict[str, torch.Tensor]:
+        """The parameters that the optimizer changes."""
+        return {self.paths[id(tensor)]: tensor for group in self.groups() for tensor in group["params"]}
+
+    def raw_gradients(self) -> list[torch.Tensor]:
+        """What the optimizer finds in .grad, whatever it is."""
+        return [tensor.grad for group in self.groups() for tensor in group["params"] if tensor.grad is not None]
 
     @property
     def scales(self) -> bool:
@@ -85,7 +145,7 @@ class Subject:
         return kind.__name__ in REPLAYED_OPTIMIZERS and kind.__module__.startswith("torch.optim")
 
     def group_of(self, path: str) -> int:
-        for number, group in enumerate(self.optimizer.param_groups if self.optimizer else ()):
+        for number, group in enumerate(self.groups()):
             if any(self.paths[id(tensor)] == path for tensor in group["params"]):
                 return number
         return -1
@@ -103,7 +163,7 @@ class Subject:
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Tensors of the optimizer's state; numbers as tensors without dimensions."""
         found: dict[str, dict[str, torch.Tensor]] = {}
-        for parameter, state in self.optimizer.state.items():
+        for parameter, state in (self.optimizer.state.items() if self.optimizer is not None else ()):
             kept = {}
             for key, value in state.items():
                 if key in _STATE_KEYS and value is not None:
@@ -120,11 +180,11 @@ class Subject:
     def hyper(self) -> list[dict[str, Any]]:
         """Per parameter group all keys but the parameters, as plain numbers."""
         return [{key: _plain(value) for key, value in group.items() if key != "params"}
-                for group in self.optimizer.param_groups]
+                for group in self.groups()]
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Present gradients as they are, not copied. Throws: UnsupportedModelError for sparse ones."""
-        found = {path: tensor.grad for path, tensor in self.params.items() if tensor.grad is not None}
+        """Those that the optimizer finds, as they are, not copied. Throws: UnsupportedModelError for sparse ones."""
+        found = {path: tensor.grad for path, tensor in self.held().items() if tensor.grad is not None}
         sparse = [path for path, grad in found.items() if grad.is_sparse]
         if sparse:
             raise UnsupportedModelError([Problem("a sparse gradient", path.rpartition(".")[0], "",
@@ -147,7 +207,7 @@ def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tupl
     params = {path: tensor.float().clone().requires_grad_(subject.params[path].requires_grad)
               for path, tensor in state.params.items()}
     groups = []
-    for group, values in zip(subject.optimizer.param_groups, hyper, strict=True):
+    for group, values in zip(subject.groups(), hyper, strict=True):
         paths = [subject.paths[id(tensor)] for tensor in group["params"]]
         own = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
         own |= {"foreach": False, "fused": False} if "foreach" in own else {}

@@ -89,9 +89,9 @@ class Normaliser:
     """graph: the result. ir_of: value of the program -> id of the graph's value."""
 
     def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
-                 model: torch.nn.Module, paths: Sequence[str]):
+                 model: torch.nn.Module, paths: Sequence[str], *, plain_attention: bool = False):
         self._program, self._versions, self._types, self._layouts = program, versions, types.types, types.layouts
-        self._snapshots, self._paths = snapshots.values, paths
+        self._snapshots, self._paths, self.plain_attention = snapshots.values, paths, plain_attention
         self._model, self._names = model, Names(model)
         self._env: dict[str, Any] = {}
         self._cache: dict[Any, Value] = {}
@@ -309,8 +309,8 @@ class Normaliser:
         for path, version in self._versions.mutations.items():
             found = self._env.get(version)
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
-                node, _, slot = found.id.partition(".")
-                self.graph.mutations.append((path, node, int(slot or 0)))
+                source, _, slot = found.id.partition(".")
+                self.graph.mutations.append((path, source, int(slot or 0)))
 
     # For batch_norm and nll_loss
     def count_of_batch_norm(self, mean: Ref) -> Value | None:

@@ -12,10 +12,10 @@ from .program import Call, Program
 
 _DROPOUTS = {"aten.dropout", "aten.dropout_", "aten.feature_dropout", "aten.feature_dropout_", "aten.native_dropout"}
 _RECURRENT = {"aten.lstm", "aten.gru"}
+ATTENTION = "aten.scaled_dot_product_attention"
 NOISE = {"aten.randn", "aten.rand", "aten.randn_like", "aten.rand_like", "aten.normal_", "aten.uniform_",
          "aten.bernoulli", "aten.bernoulli_", "aten.randint", "aten.randint_like", "aten.randperm",
          "aten.normal", "aten.multinomial", "aten.exponential_"}
-
 
 RMS_NORM_EPS = 2.0**-23  # torch.nn.RMSNorm(eps=None): the machine epsilon of FP32, in FP64 too
 
@@ -64,7 +64,7 @@ def random_site(call: Call) -> RandomSite | None:
         draws = int(a["num_layers"]) - 1
         active = bool(a["train"]) and float(a["dropout"]) > 0 and draws > 0
         return RandomSite(call.name, "lstm", float(a["dropout"]), draws) if active else None
-    if name == "aten.scaled_dot_product_attention":
+    if name == ATTENTION:
         p = float(arguments(call)["dropout_p"])
         return RandomSite(call.name, "sdpa", p, 1) if p > 0 else None
     return None

@@ -241,8 +241,8 @@ class Run:
     def _read_steps(self, file: h5py.File) -> pd.DataFrame:
         pandas, tables = self._pandas, {}
         for lane, path in self._groups.items():
-            group, columns = file[path], {}
-            rows = list(range(self._steps_of(lane)))
+            group, rows = file[path], list(range(self._steps_of(lane)))
+            columns: dict[str, Any] = {}
             for name in ("loss", "lr", "gradient_norm", "seconds", "attempts"):
                 if name in group:
                     add_columns(columns, name, take(group[name], rows), pandas)

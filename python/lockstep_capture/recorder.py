@@ -12,8 +12,10 @@ import torch
 from . import reference
 from .hooks import Events
 from .ir import Graph
-from .model_state import State, Subject
+from .model_state import State, Subject, world_size
+from .precision import shortcuts
 from .reference import MicroBatch
+from .replayed_gradients import Replayed
 from .traced import Traced
 from .version import __version__
 from .writer import Writer, escape
@@ -28,11 +30,14 @@ class Micro:
     loss: float
     inputs: list[torch.Tensor]
     torch_ops: dict[str, str]  # call -> op that drew
+    attention: set[str]  # kernels of scaled_dot_product_attention that ran
+    backends: str  # of scaled_dot_product_attention that were allowed
 
 
 @dataclass
 class Step:
-    """What one optimizer step recorded. pre: the state before it, on verify steps alone."""
+    """What one optimizer step recorded. pre, replayed: the state before it, and what its gradients must be, on verify
+    steps alone. has_gradients: behind its last micro-batch so far."""
 
     number: int
     events: Events
@@ -42,6 +47,8 @@ class Step:
     grad_norms: dict[str, float] = field(default_factory=dict)
     grads: dict[str, torch.Tensor] = field(default_factory=dict)
     pre: State | None = None
+    replayed: Replayed | None = None
+    has_gradients: bool = False
 
 
 def json_text(value: Any) -> str:
@@ -56,7 +63,12 @@ class Recorder:
         self._subject, self._graphs = subject, 0
         self._order = [name for name, *_ in first.graph.params] if first.graph else []
         self._buffers_mutated: set[str] = set()
-        self._start(first, initial, hyper, autocast)
+        self._attention: set[str] = set()
+        try:
+            self._start(first, initial, hyper, autocast)
+        except BaseException:
+            self.writer.abandon()
+            raise
 
     def _start(self, first: Traced, initial: State, hyper: list[dict[str, Any]],
                autocast: tuple[str, torch.dtype] | None) -> None:
@@ -68,8 +80,9 @@ class Recorder:
             "capture_version": __version__, "torch_version": str(torch.__version__),
             "frontend": first.program.frontend, "device": device,
             "model_class": f"{type(subject.model).__module__}.{type(subject.model).__qualname__}",
-            "replay_mode": "full" if subject.replays_optimizer else "gradients-only", "v0": "bit-exact"})
-        self._modules()
+            "replay_mode": "full" if subject.replays_optimizer else "gradients-only", "v0": "bit-exact",
+            "world_size": np.int32(world_size())})
+        self._modules(first)
         for tensor, paths in subject.names.params:
             place = f"params/{escape(paths[0])}"
             writer.tensor(place, initial.params[paths[0]])
@@ -80,35 +93,29 @@ class Recorder:
         self._amp(autocast, initial)
         self._initial_buffers = initial.buffers
 
-    def _modules(self) -> None:
+    def _modules(self, first: Traced) -> None:
         modules = [{"fqn": path, "class": f"{type(module).__module__}.{type(module).__qualname__}",
                     "children": [name for name, _ in module.named_children()],
-                    "training": bool(module.training), "calls": 0}
+                    "training": bool(module.training), "calls": first.module_calls.get(path, 0)}
                    for path, module in self._subject.model.named_modules()]
         self.writer.json("modules", modules)
 
     def _optimizer(self, initial: State, hyper: list[dict[str, Any]]) -> None:
-        optimizer, subject = self._subject.optimizer, self._subject
-        group = optimizer.param_groups[0]
+        subject, optimizer = self._subject, self._subject.optimizer
+        group = subject.groups()[0]
         impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
         self.writer.attributes("optimizer", {"class": type(optimizer).__name__,
                                              "module": type(optimizer).__module__, "impl": impl})
-        for number, (own, values) in enumerate(zip(optimizer.param_groups, hyper, strict=True)):
+        for number, (own, values) in enumerate(zip(subject.groups(), hyper, strict=True)):
             paths = [subject.paths[id(tensor)] for tensor in own["params"]]
             self.writer.attributes(f"optimizer/groups/{number}", {"params": paths, "hyper": json_text(values)})
         if subject.replays_optimizer:
             self.writer.optimizer_state("optimizer/state", initial.optimizer)
 
     def _amp(self, autocast: tuple[str, torch.dtype] | None, initial: State) -> None:
-        matmul = torch.backends.cuda.matmul
         values: dict[str, Any] = {
-            "autocast": autocast is not None, "device_type": autocast[0] if autocast else self._subject.device.type,
-            "cache_enabled": bool(torch.is_autocast_cache_enabled()),
-            "allow_tf32_matmul": bool(matmul.allow_tf32), "allow_tf32_cudnn": bool(torch.backends.cudnn.allow_tf32),
-            "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
-            "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
-            "sdpa_backends": ",".join(name for name in ("flash", "mem_efficient", "math") if getattr(
-                torch.backends.cuda, f"{name}_sdp_enabled")())}
+            "autocast": autocast is not None,
+            "device_type": autocast[0] if autocast else self._subject.device.type, **shortcuts()}
         if autocast:
             values["dtype"] = str(autocast[1]).removeprefix("torch.")
         self.writer.attributes("amp", values)
@@ -136,6 +143,9 @@ class Recorder:
         return number
 
     def step(self, step: Step) -> None:
+        if step.number == 0:
+            self.writer.attributes("amp", {"cache_enabled": step.events.cache_enabled,
+                                           "sdpa_backends": step.micro[0].backends})
         place, events, clipping = f"steps/{step.number:06d}", step.events, step.events.clipping
         subject, writer = self._subject, self.writer
         writer.attributes(place, {
@@ -145,19 +155,22 @@ class Recorder:
             "growth_tracker_after": np.int32(subject.growth_tracker()), "found_inf": events.found_inf,
             "stepped": events.stepped, "clip_max_norm": clipping.max_norm, "clip_norm_type": clipping.norm_type,
             "clip_total_norm": clipping.total_norm, "clip_error_if_nonfinite": clipping.error_if_nonfinite,
-            "clip_stage": clipping.stage, "hyper": json_text(step.hyper)})
+            "clip_max_value": clipping.max_value, "clip_stage": clipping.stage, "hyper": json_text(step.hyper)})
         for number, micro in enumerate(step.micro):
             self._micro(f"{place}/micro/{number:03d}", micro)
-        norms = [step.grad_norms.get(path, float("nan")) for path in self._order]
-        writer.array(f"{place}/grad_norms", np.array(norms, dtype=np.float64))
+        if world_size() == 1:
+            norms = [step.grad_norms.get(path, float("nan")) for path in self._order]
+            writer.array(f"{place}/grad_norms", np.array(norms, dtype=np.float64))
         if step.pre is not None:
-            writer.tensors(f"{place}/grads", step.grads)
+            if world_size() == 1:
+                writer.tensors(f"{place}/grads", step.grads)
             self._verify(step, step.pre)
-        writer._file.flush()
+        writer.flush()
 
     def _micro(self, place: str, micro: Micro) -> None:
         graph, writer = micro.batch.traced.graph, self.writer
         assert graph is not None
+        self._attention |= micro.attention
         writer.attributes(place, {"graph": np.int32(micro.graph), "loss": micro.loss,
                                   "loss_mult": micro.batch.loss_mult, "v0": True})
         for number, (entry, tensor) in enumerate(zip(graph.inputs, micro.inputs, strict=True)):
@@ -214,7 +227,8 @@ class Recorder:
         if self._subject.replays_optimizer:
             writer.optimizer_state(f"{place}/opt_state", state.optimizer)
 
-    def finish(self, steps: int) -> None:
+    def finish(self, steps: int, is_final: bool) -> None:
+        """is_final: the state now is that behind the last step."""
         subject, writer = self._subject, self.writer
         persistent = set(subject.model.state_dict().keys())
         for _, paths in subject.names.buffers:
@@ -223,7 +237,9 @@ class Recorder:
             writer.tensor(place, self._initial_buffers[path])
             writer.attributes(place, {"persistent": path in persistent, "role": _role(path),
                                       "mutated": path in self._buffers_mutated})
-        self._state("final", subject.state())
+        if is_final:
+            self._state("final", subject.state())
+        writer.attributes("amp", {"sdpa_ran": ",".join(sorted(self._attention))})
         writer.attributes("", {"n_steps": np.int32(steps)})
         writer.finish()
 

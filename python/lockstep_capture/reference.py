@@ -6,15 +6,15 @@ formats do nothing. FP32 also tells on which side of each kink it stood, and a s
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import torch
 
 from .interpreter import Interpreter, Observer
 from .ir import Node
 from .model_state import State, Subject, replica
+from .precision import full_fp32
 from .program import Call
 from .traced import Traced
 
@@ -115,13 +115,13 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
     buffers = {path: tensor.to(device) for path, tensor in state.buffers.items()}
     found: list[MicroReference] = []
     total = 0.0
-    with _full_precision():
+    with full_fp32(), torch.enable_grad():
         for one in micro:
             seen = MicroReference()
             leaves = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in one.leaves]
             draws = {name: [draw.to(device) for draw in values] for name, values in one.draws.items()}
             run = Interpreter(one.traced.program, params, buffers, leaves, draws, double=double,
-                              kind=one.traced.versions.kind,
+                              kind=one.traced.versions.kind, device=device,
                               observer=None if double else _Pools(one.traced, seen)).without_autocast()
             loss = run.run()
             (loss * one.loss_mult).sum().backward()
@@ -131,18 +131,6 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
             found.append(seen)
     grads = {path: tensor.grad for path, tensor in params.items() if tensor.grad is not None}
     return Reference(total / len(micro), grads, buffers, found)
-
-
-@contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
-    try:
-        with torch.enable_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def noise(ref32: Reference, ref64: Reference) -> dict[str, torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .builder import RuleContext, pair, rule
+from .cumulative import CUMULATIVE
 from .einsum import einsum_product
 from .ir import Value
 from .program import Ref
@@ -117,7 +118,10 @@ def batch_norm(c: RuleContext) -> Any:
     affine = c.has("weight")
     operands = [x] + ([c.value("weight"), c.value("bias")] if affine else [])
     operands += [c.value("running_mean"), c.value("running_var")]
-    attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"]), "momentum": float(c.a["momentum"] or 0)}
+    cumulative = c.a["momentum"] == CUMULATIVE
+    attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"])}
+    attrs |= {"cumulative": True} if cumulative and training else \
+        {"momentum": 0.0 if cumulative else float(c.a["momentum"] or 0)}
     if not affine:
         attrs["affine"] = False
     outputs = [(x.shape, "f32")] + [(channel, "f32")] * 4
@@ -263,7 +267,7 @@ def upsample(c: RuleContext) -> Value:
 
 @rule("pixel_shuffle", "pixel_unshuffle")
 def pixel_shuffle(c: RuleContext) -> Value:
-    factor = c.a.get("upscale_factor", c.a.get("downscale_factor"))
+    factor = c.a["upscale_factor" if "upscale_factor" in c.a else "downscale_factor"]
     op = "pixel_unshuffle" if "unshuffle" in c.call.op else "pixel_shuffle"
     return c.node(op, [c.value("self")], c.out_shape(), {"factor": int(factor)}).value()
 
@@ -282,7 +286,7 @@ def sdpa(c: RuleContext) -> Value:
     # What fused kernels take: (N,H,T,E) alone, one width, no dropout that the capture must see.
     fused = site is None and q.rank == k.rank == v.rank == 4 and q.shape[-1] == v.shape[-1]
     attrs: dict[str, Any] = {"scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
-                             "model": "flash" if fused else "math"}
+                             "model": "flash" if fused and not c.plain_attention else "math"}
     if c.a["is_causal"]:
         attrs["causal"] = True
     if c.a["enable_gqa"]:

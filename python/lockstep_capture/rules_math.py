@@ -64,7 +64,10 @@ def extreme(c: RuleContext) -> Value:
 
 
 def _unary(name: str) -> None:
-    rule(name)(lambda c, op=name: c.same(op, c.value("self")))
+    def same(c: RuleContext) -> Value:
+        return c.same(name, c.value("self"))
+
+    rule(name)(same)
 
 
 for _name in ("relu", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", "tanh", "sigmoid", "silu",

@@ -80,7 +80,7 @@ def broadcast_tensors(c: RuleContext) -> list[Value]:
 def repeat(c: RuleContext) -> Value:
     """(a, b) repeated (r, s) times: (1, a, 1, b) expanded to (r, a, s, b)."""
     x = c.any_value("self")
-    times = list(c.a.get("repeats") or c.a.get("dims"))
+    times = list(c.a.get("repeats") or c.a["dims"])
     extents = (1,) * (len(times) - x.rank) + x.shape
     times = [1] * (len(extents) - len(times)) + times
     between, wide = [], []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from dataclasses import dataclass, field
 from typing import Any, Iterator
 
 import torch
@@ -42,6 +43,7 @@ class ModuleStack:
     def __init__(self, model: torch.nn.Module):
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._stack: list[str] = []
+        self.calls = dict.fromkeys(self._paths.values(), 0)
 
     @property
     def path(self) -> str:
@@ -50,7 +52,10 @@ class ModuleStack:
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
         def enter(module: torch.nn.Module, args: Any) -> None:
-            self._stack.append(self._paths.get(id(module), self.path))
+            path = self._paths.get(id(module))
+            self._stack.append(self.path if path is None else path)
+            if path is not None:
+                self.calls[path] += 1
 
         def leave(module: torch.nn.Module, args: Any, result: Any) -> None:
             self._stack.pop()
@@ -83,33 +88,33 @@ def _has_mask(indices: Any) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-def survey(model: torch.nn.Module, step_fn: Any, batch: Any) -> tuple[list[Problem], list[Problem]]:
-    """Places where values steer the forward pass, and custom autograd functions.
+@dataclass
+class Survey:
+    """values: places where values steer the forward pass. functions: custom autograd functions. calls: by module."""
 
-    The model's buffers and the global random numbers are as before. A forward pass that fails here ends the survey.
-    """
-    values: list[Problem] = []
-    functions: list[Problem] = []
-    modules = ModuleStack(model)
+    values: list[Problem] = field(default_factory=list)
+    functions: list[Problem] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)
+
+
+def survey(model: torch.nn.Module, step_fn: Any, batch: Any) -> Survey:
+    """Runs step_fn once (within untouched(): it changes what it changes). A forward pass that fails ends the survey."""
+    found, modules = Survey(), ModuleStack(model)
     original = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         problem = Problem(f"{CUSTOM_FUNCTION} {cls.__name__}", modules.path, user_line(), _CUSTOM_HINT)
-        if problem not in functions:
-            functions.append(problem)
+        if problem not in found.functions:
+            found.functions.append(problem)
         return original.__get__(None, cls)(*args, **kwargs)
 
-    kept = {name: tensor.clone() for name, tensor in model.named_buffers()}
     try:
         torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
-        with torch.random.fork_rng(), torch.no_grad(), modules.watch(), _ValueOps(modules, values):
+        with torch.no_grad(), modules.watch(), _ValueOps(modules, found.values):
             step_fn(model, batch)
     except Exception:  # the trace that follows tells what is wrong with it
         pass
     finally:
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
-        with torch.no_grad():
-            for name, tensor in model.named_buffers():
-                if name in kept and kept[name].shape == tensor.shape:
-                    tensor.copy_(kept[name])
-    return values, functions
+    found.calls = modules.calls
+    return found

@@ -11,14 +11,16 @@ import torch
 import torch.utils._pytree as pytree
 
 from . import frontend_export, frontend_jit
-from .errors import Problem, UnsupportedModelError
+from .errors import CaptureError, Problem, UnsupportedModelError
 from .interpreter import Interpreter
 from .ir import Graph
 from .model_state import Subject
 from .normalise import Normaliser, Snapshots, analyse
 from .program import Program, StepModule
-from .random_ops import RandomSite, random_sites
+from .random_ops import ATTENTION, RandomSite, base_name, random_sites
+from .cumulative import named_momentum
 from .survey import CONTROL_FLOW, survey
+from .untouched import untouched
 
 StepFunction = Callable[[Any, Any], torch.Tensor]
 
@@ -45,25 +47,53 @@ def signature_of(leaves: list[Any]) -> str:
     return ";".join(parts)
 
 
+def _check_leaves(leaves: list[Any], paths: list[str]) -> None:
+    strange = [f"{path} is a {type(leaf).__name__}" for leaf, path in zip(leaves, paths, strict=True)
+               if not isinstance(leaf, (torch.Tensor, bool, int, float, str, type(None)))]
+    if strange:
+        raise CaptureError(f"batch: {', '.join(strange)}; must be tensors in tuples, lists and dicts, e.g. dict(batch)")
+
+
 class Traced:
     """program, versions; after normalise(): graph and ir_of. autocast: what the loop's own block casts to."""
 
     def __init__(self, subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dtype | None = None):
         self.subject = subject
         leaves, self.paths = leaves_of(batch, subject.device)
-        self.signature = signature_of(leaves)
-        self.program, self._known = _trace(StepModule(subject.model, step_fn), batch, subject.device, autocast)
+        _check_leaves(leaves, self.paths)
+        self.signature, self.key = signature_of(leaves), self.key_of(subject, leaves)
+        self.program, self._known, self.module_calls = _trace(StepModule(subject.model, step_fn), batch,
+                                                              subject.device, autocast)
         self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), leaves)
         self.sites: list[RandomSite] = random_sites(self.program)
+        self.factor: float | None = None  # of the last micro-batch's loss, see loss_factor.py
         self.graph: Graph | None = None
         self.ir_of: dict[str, str] = {}
+
+    @staticmethod
+    def key_of(subject: Subject, leaves: list[Any]) -> str:
+        """One program per signature, and per choice of training and frozen parts."""
+        modes = "".join("t" if module.training else "e" for module in subject.model.modules())
+        frozen = "".join("g" if tensor.requires_grad else "f" for tensor in subject.params.values())
+        return f"{signature_of(leaves)} {modes} {frozen}"
+
+    def attention_count(self) -> int:
+        return sum(base_name(call) == ATTENTION for call in self.program.calls if not call.is_getitem)
+
+    @property
+    def hides_masks(self) -> bool:
+        """Attention with dropout, whose mask only the math backend shows."""
+        return any(site.kind == "sdpa" for site in self.sites)
 
     def snapshots(self) -> Snapshots:
         return Snapshots(self.versions)
 
-    def normalise(self, snapshots: Snapshots) -> None:
-        """Throws: UnsupportedModelError with all that cannot be replayed."""
-        made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model, self.paths)
+    def normalise(self, snapshots: Snapshots, fused_attention: int | None = None) -> None:
+        """fused_attention: how many fused kernels ran, None: unknown. Throws: UnsupportedModelError with all that
+        cannot be replayed."""
+        math = fused_attention == 0 and self.attention_count() > 0
+        made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model, self.paths,
+                          plain_attention=math)
         self.graph, self.ir_of = made.graph, made.ir_of
 
     def support_problems(self, leaves: list[Any]) -> list[Problem]:
@@ -82,33 +112,40 @@ class Traced:
 
 
 def _trace(step: StepModule, batch: Any, device: torch.device,
-           autocast: torch.dtype | None) -> tuple[Program, list[Problem]]:
-    """The program, and what is already known to be unsupported about it.
+           autocast: torch.dtype | None) -> tuple[Program, list[Problem], dict[str, int]]:
+    """The program, what is already known to be unsupported about it, and how often each module was called.
 
     A forward pass that asks for values is traced all the same, by the tracer, which follows the path of this
     batch: only so that one message lists the unsupported ops too.
     """
     batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
-    values, functions = survey(step.model, step._step_fn, batch)
-    with torch.random.fork_rng():
+    with untouched(step.model), named_momentum(step.model):
+        seen = survey(step.model, step._step_fn, batch)
+    with untouched(step.model), named_momentum(step.model):
+        program, problems = _program(step, batch, autocast, seen.values, seen.functions)
+    return program, problems, seen.calls
+
+
+def _program(step: StepModule, batch: Any, autocast: torch.dtype | None, values: list[Problem],
+             functions: list[Problem]) -> tuple[Program, list[Problem]]:
+    try:
+        return frontend_export.trace(step, batch, autocast), functions
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # whatever torch.export trips over, the tracer may know
+        problems = functions + (values if frontend_export.depends_on_values(error) else [])
+        if frontend_export.depends_on_values(error) and not values:
+            problems.append(Problem(CONTROL_FLOW, hint=_first_line(error)))
         try:
-            return frontend_export.trace(step, batch, autocast), functions
-        except UnsupportedModelError:
-            raise
-        except Exception as error:  # whatever torch.export trips over, the tracer may know
-            problems = functions + (values if frontend_export.depends_on_values(error) else [])
-            if frontend_export.depends_on_values(error) and not values:
-                problems.append(Problem(CONTROL_FLOW, hint=_first_line(error)))
-            try:
-                return frontend_jit.trace(step, batch), problems
-            except UnsupportedModelError as second:
-                known = [problem for problem in second.problems if not (functions and problem.what == "prim::PythonOp")]
-                raise UnsupportedModelError(problems + known) from error
-            except Exception as second:
-                if not problems:
-                    problems = [Problem(f"torch.export: {_first_line(error)}",
-                                        hint=f"and torch.jit.trace: {_first_line(second)}")]
-                raise UnsupportedModelError(problems) from error
+            return frontend_jit.trace(step, batch), problems
+        except UnsupportedModelError as second:
+            known = [problem for problem in second.problems if not (functions and problem.what == "prim::PythonOp")]
+            raise UnsupportedModelError(problems + known) from error
+        except Exception as second:
+            if not problems:
+                problems = [Problem(f"torch.export: {_first_line(error)}",
+                                    hint=f"and torch.jit.trace: {_first_line(second)}")]
+            raise UnsupportedModelError(problems) from error
 
 
 def _first_line(error: BaseException) -> str:

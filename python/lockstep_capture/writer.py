@@ -5,12 +5,13 @@ Knows nothing of models; gets tensors, names and numbers. Written beside its pla
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
 import os
 import struct
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 import h5py
 import numpy as np
@@ -49,18 +50,34 @@ class Writer:
 
     def __init__(self, path: str):
         self._path, self._partial = os.fspath(path), f"{os.fspath(path)}.partial"
-        self._file = h5py.File(self._partial, "w", userblock_size=BLOCK_BYTES, track_order=False,
-                               libver=("v108", "v110"))
+        with self._writing():
+            self._file = h5py.File(self._partial, "w", userblock_size=BLOCK_BYTES, track_order=False,
+                                   libver=("v108", "v110"))
         self.attributes("", {"format": "lockstep-capture", "format_version": np.int32(FORMAT_VERSION),
                              "created_utc": datetime.datetime.now(datetime.timezone.utc)
                              .strftime("%Y-%m-%dT%H:%M:%SZ"), "complete": np.uint8(0)})
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """HDF5 says RuntimeError where a disk is full."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise CaptureError(f"{self._path} could not be written, and nothing was left behind: {reason}. Is the disk "
+                               "full, or another capture writing there?") from error
+
+    def flush(self) -> None:
+        with self._writing():
+            self._file.flush()
+
     def attributes(self, group: str, values: Mapping[str, Any]) -> None:
         """Of a group, which is made, or of a dataset. Texts are UTF-8, booleans u8; numbers keep their numpy type, floats are f64."""
-        target: Any = self._file
-        if group:
-            target = self._file[group] if group in self._file else self._file.create_group(group)
-        self._set(target, values)
+        with self._writing():
+            target: Any = self._file
+            if group:
+                target = self._file[group] if group in self._file else self._file.create_group(group)
+            self._set(target, values)
 
     @staticmethod
     def _set(target: Any, values: Mapping[str, Any]) -> None:
@@ -78,17 +95,20 @@ class Writer:
                *, packed: bool = False) -> None:
         """packed: shuffled and compressed, one chunk; for batches and the like."""
         array = array_of(tensor, place)
-        options = dict(chunks=array.shape, shuffle=True, compression="gzip", compression_opts=1) \
+        options: dict[str, Any] = dict(chunks=array.shape, shuffle=True, compression="gzip", compression_opts=1) \
             if packed and array.size else {}
-        data = self._file.create_dataset(place, data=array, track_times=False, **options)
-        self._set(data, {"torch_dtype": str(tensor.dtype).removeprefix("torch."), **(attributes or {})})
+        self._dataset(place, array, {"torch_dtype": str(tensor.dtype).removeprefix("torch."), **(attributes or {})},
+                      options)
 
     def scalar(self, place: str, value: float) -> None:
-        self._file.create_dataset(place, data=np.float64(value), track_times=False)
+        self._dataset(place, np.float64(value), {}, {})
 
     def array(self, place: str, array: np.ndarray, attributes: Mapping[str, Any] | None = None) -> None:
-        data = self._file.create_dataset(place, data=array, track_times=False)
-        self._set(data, attributes or {})
+        self._dataset(place, array, attributes or {}, {})
+
+    def _dataset(self, place: str, data: Any, attributes: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        with self._writing():
+            self._set(self._file.create_dataset(place, data=data, track_times=False, **options), attributes)
 
     def bits(self, place: str, mask: torch.Tensor, attributes: Mapping[str, Any] | None = None) -> None:
         """numpy.packbits of a mask, with its shape."""
@@ -120,21 +140,23 @@ class Writer:
 
         No fsync: after a power cut the checksum tells a torn file.
         """
-        self._file.attrs["complete"] = np.uint8(1)
-        self._file.close()
-        digest = hashlib.sha256()
-        with open(self._partial, "r+b") as file:
-            file.seek(BLOCK_BYTES)
-            while part := file.read(1 << 20):
-                digest.update(part)
-            length = file.tell() - BLOCK_BYTES
-            block = MAGIC + struct.pack("<IIQ", BLOCK_VERSION, BLOCK_BYTES, length) + digest.digest()
-            file.seek(0)
-            file.write(block.ljust(BLOCK_BYTES, b"\0"))
-        os.replace(self._partial, self._path)
+        with self._writing():
+            self._file.attrs["complete"] = np.uint8(1)
+            self._file.close()
+            digest = hashlib.sha256()
+            with open(self._partial, "r+b") as file:
+                file.seek(BLOCK_BYTES)
+                while part := file.read(1 << 20):
+                    digest.update(part)
+                length = file.tell() - BLOCK_BYTES
+                block = MAGIC + struct.pack("<IIQ", BLOCK_VERSION, BLOCK_BYTES, length) + digest.digest()
+                file.seek(0)
+                file.write(block.ljust(BLOCK_BYTES, b"\0"))
+            os.replace(self._partial, self._path)
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
-        self._file.close()
-        if os.path.exists(self._partial):
+        """Leaves nothing behind. On a full disk HDF5 cannot even close."""
+        with contextlib.suppress(Exception):
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
             os.remove(self._partial)

@@ -11,6 +11,7 @@
 #include "src/record/capture_reader.h"
 #include "src/record/environment.h"
 #include "src/record/verification.h"
+#include "src/train/captured_lane.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +45,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
   const Capture capture = read_capture(path);
   fmt::print("{}: {} steps of {}, PyTorch {} on {}, {} verify steps\n", path, capture.steps.size(),
              capture.model_class, capture.torch_version, capture.device, capture.verify.size());
+  for (const std::string& note : captured_notes(capture)) fmt::print("note: {}\n", note);
   const std::vector<GateResult> gates = verify_capture(capture, print_gate);
   Verification result{capture.sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
   for (const GateResult& gate : gates) {

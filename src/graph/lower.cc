@@ -582,7 +582,7 @@ class Lowering {
       }
     }
     const Format* target = stored_format(of);
-    if (graph_.parameter_of(of) != nullptr || crosses_output_border(of)) {
+    if ((graph_.parameter_of(of) != nullptr && policy_.weight_cache) || crosses_output_border(of)) {
       const Format* shared = stored_format(node.inputs.front());
       const bool all_alike =
           std::all_of(node.inputs.begin(), node.inputs.end(),

@@ -8,8 +8,8 @@
 //                   output's format, saved operands as the forward op saw them (the same cast),
 //                   each result rounded to the format of the operand it is the gradient of
 //   gradient add    in the format of the value it is the gradient of (a parameter used in one
-//   format
-//                   only: in that format, as torch sums on the cached cast)
+//                   format only: in that format, as torch sums on the cached cast, unless the
+//                   policy has no weight_cache)
 //   scaled factor   ([scaling]) the operand as its class casts it, a parameter as it is stored, is
 //                   multiplied by its scale and rounded; block formats once per axis of summation
 // A value is cast to a format once per step; later consumers reuse the cast.

@@ -96,6 +96,9 @@ struct Policy {
   const Format* low = nullptr;
   std::map<std::string, CastClass> op_class;  // the policy's own lists
   std::optional<CastClass> unlisted;          // class of ops on no list; absent: the op's own row
+  // A weight is cast once, and the parts of its gradient add up in the cast's format; otherwise
+  // each is widened first (torch.autocast(cache_enabled=False)).
+  bool weight_cache = true;
 
   // [gemm]: operands of sums of products are rounded to this (TF32), results stay as they are.
   const Format* gemm_operand = nullptr;

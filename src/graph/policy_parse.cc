@@ -236,6 +236,7 @@ class PolicyReader {
           throw InputError("unknown class of ops", did_you_mean(name, keys));
         },
         [&](CastClass found) { policy_.unlisted = found; });
+    if (const auto cache = table.boolean("weight_cache")) policy_.weight_cache = *cache;
     OpNames names = OpNames::kTorch;
     read_name(table, "names", find_op_names, [&](OpNames found) { names = found; });
     std::map<std::string, std::string_view> listed;  // op -> list it stands in, in this file

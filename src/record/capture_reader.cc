@@ -86,6 +86,7 @@ Capture read_capture(const std::string& path) {
   capture.frontend = root.text("frontend");
   capture.created_utc = root.text("created_utc", /*required=*/false);
   capture.v0 = root.text("v0", /*required=*/false);
+  capture.world_size = root.integer("world_size", 1, /*required=*/false);
   read_amp(root, capture);
   read_graphs(root, capture);
   problems.throw_if_any();  // without graphs nothing below can be judged

@@ -103,8 +103,11 @@ CapturedMicroBatch read_micro(const CaptureFields& at, const Capture& capture) {
 CapturedClip read_clip(const CaptureFields& at) {
   CapturedClip clip;
   const double max_norm = at.number("clip_max_norm", -1, /*required=*/false);
-  if (!(max_norm >= 0)) return clip;
-  clip.max_norm = max_norm;
+  const double max_value = at.number("clip_max_value", -1, /*required=*/false);
+  const bool by_norm = max_norm >= 0, by_value = max_value >= 0;
+  if (!by_norm && !by_value) return clip;
+  if (by_norm) clip.max_norm = max_norm;
+  if (by_value) clip.max_value = max_value;
   clip.total_norm = at.number("clip_total_norm", kNotRecorded, /*required=*/false);
   const std::string stage = at.text("clip_stage");
   clip.scaled = stage == "scaled";
@@ -116,8 +119,11 @@ CapturedClip read_clip(const CaptureFields& at) {
   if (norm != kEuclid) {
     at.problem(fmt::format("clip_norm_type is {}: only the 2-norm is modelled", norm));
   }
-  if (max_norm == 0 || !std::isfinite(max_norm)) {
+  if (by_norm && (max_norm == 0 || !std::isfinite(max_norm))) {
     at.problem(fmt::format("clip_max_norm is {}: a positive number required", max_norm));
+  }
+  if (by_value && (max_value == 0 || !std::isfinite(max_value))) {
+    at.problem(fmt::format("clip_max_value is {}: a positive number required", max_value));
   }
   return clip;
 }
@@ -166,6 +172,11 @@ void read_amp(const CaptureFields& root, Capture& capture) {
   capture.amp.cache_enabled = amp.flag("cache_enabled", true, /*required=*/false);
   capture.amp.tf32_matmul = amp.flag("allow_tf32_matmul", false, /*required=*/false);
   capture.amp.tf32_conv = amp.flag("allow_tf32_cudnn", false, /*required=*/false);
+  capture.amp.reduced_fp16_sums =
+      amp.flag("fp16_reduced_precision_reduction", false, /*required=*/false);
+  capture.amp.reduced_bf16_sums =
+      amp.flag("bf16_reduced_precision_reduction", false, /*required=*/false);
+  capture.amp.cpu_products = amp.text("cpu_products", /*required=*/false);
   read_scaler(amp.optional("scaler"), capture.scaler);
 }
 

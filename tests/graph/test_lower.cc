@@ -384,9 +384,15 @@ TEST_CASE("gradient joins: a parameter used in one format is summed in that form
   const Value w = b.parameter("w", {4, 4});
   const Value h = b.op("linear", {x, w}, {}, "first");
   b.set_loss(b.op("mse_loss", {b.op("linear", {h, w}, {}, "second"), target}, {}, "loss"));
-  const Lowered net = lower_net(b.finish(), find_policy("torch-autocast-fp16"));
+  const Graph graph = b.finish();
+  const Lowered net = lower_net(graph, find_policy("torch-autocast-fp16"));
   CHECK(net.format(net.program.results.at("grad:w")) == "fp16");
   CHECK(net.op("first", "linear").inputs[1] == net.op("second", "linear").inputs[1]);
+  // Without the cache each cast widens its own gradient first.
+  const Policy uncached = parse_policy(
+      "extends = \"torch-autocast-fp16\"\n[autocast]\nweight_cache = false\n", "uncached.toml");
+  const Lowered wide = lower_net(graph, uncached);
+  CHECK(wide.format(wide.program.results.at("grad:w")) == "fp32");
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 import contextlib
 
+import h5py
 import torch
 import torch.nn.functional as F
+from lockstep_capture import Capture
 
 torch.set_num_threads(1)
 nn = torch.nn
@@ -86,3 +88,37 @@ def train(model, optimizer, loss_fn, batches, cap=None, *, scaler=None, dtype=No
                     scheduler.step()
         losses.append(float(loss.detach()))
     return losses
+
+
+class Loop:
+    """A model with its optimizer, and the parts of a loop's body. path None: without a capture."""
+
+    def __init__(self, path, model=None, optimizer=torch.optim.SGD, steps=2, **options):
+        torch.manual_seed(3)
+        self.model = model or Images()
+        self.optimizer = optimizer(self.model.parameters(), lr=0.1)
+        self.cap = None if path is None else Capture(path, self.model, self.optimizer, image_loss, steps=steps, **options)
+
+    def block(self, batch):
+        return contextlib.nullcontext() if self.cap is None else self.cap.step(batch)
+
+    def backward(self, batch):
+        loss = image_loss(self.model, batch)
+        loss.backward()
+        return float(loss.detach())
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def __call__(self, batch):
+        with self.block(batch):
+            loss = self.backward(batch)
+            self.step()
+        return loss
+
+
+def steps_in(path):
+    """How many steps the file says, how many it has, and whether it has the final state."""
+    with h5py.File(path) as file:
+        return int(file.attrs["n_steps"]), len(file["steps"]), "final" in file

@@ -93,11 +93,12 @@ def var_mean(x, dims=None, keepdim=False, correction=1.0):
     return torch.var_mean(x, dims or tuple(range(x.dim())), correction=correction, keepdim=keepdim)
 
 
-def batch_norm(x, *rest, training, eps, momentum=0.1, affine=True):
+def batch_norm(x, *rest, training, eps, momentum=0.1, affine=True, cumulative=False):
     """y, then the new running mean, variance, the batch's mean and inverse deviation, the count."""
     rest = list(rest)
     w, b = (rest.pop(0), rest.pop(0)) if affine else (None, None)
     mean, var = rest[0].detach().clone(), rest[1].detach().clone()
+    momentum = 1 / (float(rest[2]) + 1) if cumulative else momentum
     y = F.batch_norm(x, mean, var, w, b, training, momentum, eps)
     return y, mean, var, None, None, rest[2] + 1 if len(rest) > 2 else None
 

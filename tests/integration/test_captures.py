@@ -39,8 +39,11 @@ def gates(text):
 
 
 @pytest.mark.parametrize("settings", [{}, {"warm": 2, "accumulate": 3}, {"optimizer": "SGD", "warm": 2, "clip": 0.3},
-                                      {"optimizer": "Adam", "clip": 0.3, "accumulate": 2}],
-                         ids=["adamw", "adamw-warm-accumulate", "sgd-clip", "adam-clip-accumulate"])
+                                      {"optimizer": "Adam", "clip": 0.3, "accumulate": 2},
+                                      {"optimizer": "SGD", "clip_value": 0.01},
+                                      {"optimizer": "SGD", "clip": 0.5, "clip_value": 0.03, "warm": 1}],
+                         ids=["adamw", "adamw-warm-accumulate", "sgd-clip", "adam-clip-accumulate", "sgd-value",
+                              "sgd-clip-value"])
 def test_fp32_replay_takes_the_captured_steps(lockstep, tmp_path, settings):
     capture = tiny.write(tmp_path / "net.h5", tiny.make(steps=5, **settings))
     run = tmp_path / "run.h5"
@@ -67,6 +70,29 @@ def test_amp_replay_goes_on_with_the_captured_scaler(lockstep, tmp_path, amp_tre
         assert np.isnan(file["lanes/captured/moments/abs_max"][:]).all()
         norms = file["lanes/captured/gradient_norm"][:]
         assert norms[0] == steps[0]["clip_total_norm"]
+
+
+def test_what_no_lane_does_is_said(lockstep, tmp_path):
+    """TF32 and the like: a line of verify, replay and report each; nothing where there is nothing to say."""
+    tree = tiny.make(steps=3, amp=torch.bfloat16)
+    quiet = tiny.write(tmp_path / "quiet.h5", tree)
+    assert "note:" not in lockstep("verify", quiet).stdout
+    tree["amp"][""] |= {"allow_tf32_matmul": np.uint8(1), "allow_tf32_cudnn": np.uint8(1), "cache_enabled": np.uint8(0),
+                        "bf16_reduced_precision_reduction": np.uint8(1)}
+    tree[""]["device"] = "cuda:NVIDIA H100"
+    capture, run = tiny.write(tmp_path / "net.h5", tree), tmp_path / "run.h5"
+    said = ["autocast's weight cache was off", "FP32 matrix products and convolutions were allowed TF32",
+            "cuBLAS was allowed to round sums to bf16"]
+    verified = lockstep("verify", capture).stdout
+    replayed = lockstep("replay", capture, "--lanes", "fp32", "-o", run, "--quiet").stderr
+    report = " ".join(lockstep("report", run, "--format", "text").stdout.split())
+    for note in said:
+        assert f"note: {note}" in verified or f"PyTorch's {note}" in verified
+        assert note in replayed and note in report
+    tree["amp"][""] |= {"cache_enabled": np.uint8(1), "cpu_products": "bf16"}
+    tree[""]["device"] = "cpu"
+    notes = [line for line in lockstep("verify", tiny.write(capture, tree)).stdout.splitlines() if "note:" in line]
+    assert notes == ["note: PyTorch's FP32 products on the CPU were allowed bf16 inside, which no lane models"]
 
 
 def test_steps_end_with_the_capture_or_cycle(lockstep, tmp_path, fp32_tree):

@@ -134,7 +134,8 @@ def reference(model, batches, masks, dtype):
     return sum(losses) / len(losses), model
 
 
-def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=None, warm=0, seed=0, overflow_at=None):
+def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=None, warm=0, seed=0, overflow_at=None,
+         clip_value=None):
     """Trains and returns the tree. `amp`: a torch dtype; `warm`: steps taken before the capture begins."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -170,6 +171,8 @@ def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=
         gradscaler.unscale_(opt) if scaler else None
         if clip:
             total = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip))
+        if clip_value:
+            torch.nn.utils.clip_grad_value_(model.parameters(), clip_value)
         entry_hyper = hyper(opt)
         fired = []
         handle = opt.register_step_pre_hook(lambda *_: fired.append(1))
@@ -185,7 +188,8 @@ def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=
                  "growth_tracker_after": np.int32(gradscaler._get_growth_tracker() if scaler else 0),
                  "found_inf": np.uint8(not fired), "stepped": np.uint8(bool(fired)),
                  "clip_max_norm": float(clip or -1), "clip_norm_type": 2.0, "clip_total_norm": total,
-                 "clip_stage": "unscaled" if clip else "none", "hyper": entry_hyper}
+                 "clip_max_value": float(clip_value or -1),
+                 "clip_stage": "unscaled" if clip or clip_value else "none", "hyper": entry_hyper}
         entry["micro"] = {}
         for m, ((x, y), mask) in enumerate(zip(batches, masks)):
             entry["micro"][f"{m:03d}"] = {

@@ -41,8 +41,9 @@ struct CapturedMicroBatch {
 
 // What happens to gradients between backward and the optimizer's step.
 struct CapturedClip {
-  double max_norm = 0;  // 0: not clipped
-  bool scaled = false;  // the mistake: clipped before unscaling
+  double max_norm = 0;   // 0: not clipped
+  double max_value = 0;  // of every element, behind the norm; 0: not clipped
+  bool scaled = false;   // the mistake: clipped before unscaling
   double total_norm = kNotRecorded;
 };
 
@@ -82,6 +83,8 @@ struct CapturedAmp {
   std::string device_type = "cpu", dtype = "fp16";  // our name of the format
   bool cache_enabled = true;
   bool tf32_matmul = false, tf32_conv = false;
+  bool reduced_fp16_sums = false, reduced_bf16_sums = false;  // split sums may be rounded between
+  std::string cpu_products;  // "bf16", "tf32": what FP32 products on the CPU may use inside
 };
 struct CapturedScaler {
   bool enabled = false;
@@ -92,6 +95,7 @@ struct CapturedScaler {
 struct Capture {
   std::string path, sha256;  // of the file's HDF5 part, as hexadecimal digits
   std::string model_class, torch_version, device, frontend, created_utc;
+  int64_t world_size = 1;       // ranks of the loop; the file is of the first
   std::vector<Graph> graphs;    // forward graphs, constants with data; one per shape of batch
   std::string optimizer;        // a row of the optimizer table; "": only gradients can be replayed
   std::string optimizer_class;  // as PyTorch calls it

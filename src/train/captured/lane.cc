@@ -17,6 +17,43 @@ std::string recipe(const Capture& capture) {
 
 }  // namespace
 
+std::vector<std::string> captured_notes(const Capture& capture) {
+  std::vector<std::string> notes;
+  const CapturedAmp& amp = capture.amp;
+  if (capture.world_size > 1) {
+    notes.push_back(
+        fmt::format("the captured loop stepped with the mean gradient of {} ranks, a replay with "
+                    "that of rank 0's batches",
+                    capture.world_size));
+  }
+  if (amp.autocast && !amp.cache_enabled) {
+    notes.emplace_back(
+        "autocast's weight cache was off: V7 does without, presets have it ([autocast] "
+        "weight_cache = false)");
+  }
+  if (!capture.device.starts_with("cuda")) {
+    if (amp.cpu_products == "bf16" || amp.cpu_products == "tf32") {
+      notes.push_back("PyTorch's FP32 products on the CPU were allowed " + amp.cpu_products +
+                      " inside, which no lane models");
+    }
+    return notes;
+  }
+  if (amp.tf32_matmul || amp.tf32_conv) {
+    notes.push_back(fmt::format(
+        "PyTorch's FP32 {} were allowed TF32: compare `captured` with the lane tf32, not fp32",
+        amp.tf32_matmul && amp.tf32_conv ? "matrix products and convolutions"
+        : amp.tf32_matmul                ? "matrix products"
+                                         : "convolutions"));
+  }
+  if (amp.autocast && (amp.dtype == "fp16" ? amp.reduced_fp16_sums : amp.reduced_bf16_sums)) {
+    notes.push_back(
+        fmt::format("cuBLAS was allowed to round sums to {} where it splits them, "
+                    "which no lane models",
+                    amp.dtype));
+  }
+  return notes;
+}
+
 LaneDescription describe_captured_lane(const Capture& capture) {
   LaneDescription lane;
   lane.name = kCapturedLane;
@@ -30,6 +67,10 @@ LaneDescription describe_captured_lane(const Capture& capture) {
   lane.policy.text =
       fmt::format("# no policy: recorded by PyTorch {} on {}, {}\nname = \"{}\"\n",
                   capture.torch_version, capture.device, recipe(capture), kCapturedLane);
+  lane.policy.notes = captured_notes(capture);
+  for (const std::string& note : lane.policy.notes) {
+    lane.policy.text += fmt::format("{}{}\n", kCapturedNote, note);
+  }
   return lane;
 }
 

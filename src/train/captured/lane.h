@@ -9,6 +9,10 @@
 namespace lockstep {
 
 LaneDescription describe_captured_lane(const Capture& capture);
+// What of the captured run no lane, or no preset, does: a line each. They stand in the lane's
+// policy text behind kCapturedNote.
+std::vector<std::string> captured_notes(const Capture& capture);
+inline constexpr std::string_view kCapturedNote = "# note: ";
 std::string describe_captured_data(const Capture& capture);
 // Requires: `out` is cleared, `step` is one of the capture's.
 void fill_captured_step(const Capture& capture, const LaneContext& context, int64_t step,

@@ -60,12 +60,16 @@ void check_clipping(const Capture& capture, size_t steps, ProblemList& problems)
   const CapturedClip& first = capture.steps.front().clip;
   for (size_t s = 1; s < steps; ++s) {
     const CapturedClip& clip = capture.steps[s].clip;
-    const bool alike =
-        clip.max_norm == first.max_norm && (clip.max_norm == 0 || clip.scaled == first.scaled);
+    const bool clips = clip.max_norm != 0 || clip.max_value != 0;
+    const bool alike = clip.max_norm == first.max_norm && clip.max_value == first.max_value &&
+                       (!clips || clip.scaled == first.scaled);
     if (alike) continue;
-    problems.add(fmt::format("step {} clips at {}{}, step 0 at {}{}: a replay clips alike in all",
-                             s, clip.max_norm, clip.scaled ? " (scaled)" : "", first.max_norm,
-                             first.scaled ? " (scaled)" : ""),
+    const auto text = [](const CapturedClip& c) {
+      return fmt::format("norm {}, value {}{}", c.max_norm, c.max_value,
+                         c.scaled ? " (scaled)" : "");
+    };
+    problems.add(fmt::format("step {} clips at {}, step 0 at {}: a replay clips alike in all", s,
+                             text(clip), text(first)),
                  fmt::format("--steps {} ends before it", s));
     return;
   }
@@ -221,6 +225,7 @@ void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOpti
         {fmt::format("captured group {}", g), {capture.optimizer, first.hyper[g]}});
   }
   options.clip_norm = first.clip.max_norm;
+  options.clip_value = first.clip.max_value;
 }
 
 Graph captured_graph(const Capture& capture, size_t number) {

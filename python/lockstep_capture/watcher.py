@@ -1,0 +1,183 @@
+"""One block of a training loop: what was drawn, the loss, the gradients.
+
+Nothing that fails in here reaches the loop: it is told at the end of the block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .continuity import Continuity
+from .errors import CaptureError, Problem, UnsupportedModelError, failed
+from .hooks import Events, Listener, gradient_factor, watch
+from .interpreter import Interpreter
+from .loss_factor import loss_factor
+from .mask_tap import MaskTap
+from .model_state import Subject, world_size
+from .normalise import Snapshots
+from .recorder import Micro, Step
+from .reference import MicroBatch
+from .replayed_gradients import check_gradients
+from .traced import Traced, leaves_of
+
+Region = tuple[str, torch.dtype]  # device and dtype of torch.autocast
+
+
+class Watcher(Listener):
+    def __init__(self, subject: Subject, step: Step, traced: Traced, batch: Any, continuity: Continuity,
+                 autocast: Region | None):
+        self._subject, self._step, self._traced = subject, step, traced
+        self._continuity, self._autocast = continuity, autocast
+        self._leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+                        for leaf in leaves_of(batch, subject.device)[0]]
+        self._buffers = {path: buffer.clone() for path, buffer in subject.buffer_values().items()}
+        self._tap, self.events = MaskTap(), Events()
+        self._micro: Micro | None = None
+        self._error: CaptureError | None = None
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[bool]:
+        with sdpa_if(self._traced), watch(self._subject, self.events, self), self._tap:
+            yield True
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What fails in here is kept; the loop's step goes on. The first failure is told."""
+        error: CaptureError | None = None
+        try:
+            with _disable_current_modes():
+                yield
+        except CaptureError as own:
+            error = own
+        except Exception as other:
+            error = failed(other)
+        self._error = self._error or error
+
+    def on_backward(self, loss: torch.Tensor) -> None:
+        """Weights are still those of the forward pass."""
+        self._tap.active = False
+        self.events.loss = loss.detach()
+        with self._aside():
+            self._check_earlier_gradients()
+            self._continuity.check_weights("in the block, before backward()")
+            self._continuity.note_buffers()
+            self._micro = self._replay(loss)
+
+    def _check_earlier_gradients(self) -> None:
+        """Gradients of other batches are in .grad where this step began earlier, and only there."""
+        there = any(bool(grad.any()) for grad in self._subject.raw_gradients() if not grad.is_sparse)
+        if there and not self._step.micro:
+            raise CaptureError("gradients: there were some before the step's first backward(), must be none: begin the "
+                               "capture between two optimizer steps, and call zero_grad() in each")
+        if not there and self._step.has_gradients:
+            raise CaptureError("gradients: those of the step's earlier micro-batches are gone; zero_grad() belongs "
+                               "behind optimizer.step()")
+
+    def _replay(self, loss: torch.Tensor) -> Micro:
+        """Gate V0, which also gives the values that Python computes for the graph."""
+        traced, draws = self._traced, self._draws()
+        snapshots = Snapshots(traced.versions)
+        # Names of their own, so that hooks on the weights do not hear of it.
+        params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
+                  for path, tensor in self._subject.params.items()}
+        # With gradients, as in the loop: some kernels (LSTM on the CPU) compute other bits without.
+        with torch.enable_grad(), sdpa_if(traced):
+            run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
+                              cache_enabled=self.events.cache_enabled, observer=snapshots)
+            replayed = run.run()
+            traced.factor = factor = loss_factor(replayed, loss, traced.factor)
+            if self._step.replayed is not None:
+                self._step.replayed.add(replayed, params, factor)
+        if traced.graph is None:
+            traced.normalise(snapshots, len(self._tap.attention))
+        assert traced.graph is not None
+        inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
+                  for entry in traced.graph.inputs]
+        torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}
+        return Micro(MicroBatch(traced, self._leaves, draws, factor), 0, float(replayed.detach().double()), inputs,
+                     torch_ops, self._attention(), self._tap.backends)
+
+    def _attention(self) -> set[str]:
+        plain = self._traced.attention_count() > len(self._tap.attention)
+        return {*self._tap.attention, *({"math"} if plain else ())}
+
+    def _draws(self) -> dict[str, list[torch.Tensor]]:
+        """The k-th draw belongs to the k-th call that draws."""
+        left = list(self._tap.draws)
+        wanted = sum(site.draws for site in self._traced.sites)
+        if len(left) != wanted:
+            raise CaptureError(f"random numbers: {len(left)} draws were seen, the graph has {wanted}; the forward "
+                               "pass in the block must be step_fn's, once, before backward")
+        found = {}
+        for site in self._traced.sites:
+            found[site.call] = [left.pop(0).value for _ in range(site.draws)]
+        return found
+
+    def _ops(self) -> list[str]:
+        ops, place = [], 0
+        for site in self._traced.sites:
+            ops.append(self._tap.draws[place].op)
+            place += site.draws
+        return ops
+
+    def on_gradients(self) -> None:
+        with self._aside():
+            self._subject.check_layout()
+            self._continuity.check_weights("before optimizer.step()")
+            self._check_explained()
+            step, factor = self._step, gradient_factor(self._subject)
+            step.hyper = self._subject.hyper()
+            if world_size() > 1:
+                return  # means over all ranks' batches, of which this file has one
+            for path, grad in self._subject.gradients().items():
+                step.grad_norms[path] = float(grad.double().norm()) * factor
+                if step.pre is not None:
+                    step.grads[path] = (grad.detach().float() * factor).cpu() if factor != 1 \
+                        else grad.detach().cpu().clone()
+            if step.replayed is not None and not self.events.found_inf:
+                check_gradients(step.replayed, step.grads, self.events.clipping)
+
+    def on_stepped(self) -> None:
+        with self._aside():
+            self._continuity.note_weights()
+
+    def result(self) -> Micro:
+        """Throws: CaptureError for what the block did that a capture cannot hold."""
+        if self.events.problems:
+            raise UnsupportedModelError(self.events.problems)
+        if self._error is not None:
+            raise self._error
+        if self._micro is None:
+            raise CaptureError("the block of cap.step() called no backward(), must call it once")
+        if self.events.backward_count > 1:
+            raise CaptureError(f"the block of cap.step() called backward() {self.events.backward_count} times, must "
+                               "call it once: give every micro-batch a block of its own")
+        if self.events.clipping.stage != "none" and not self.events.ended:
+            raise UnsupportedModelError([Problem("clipping before the step's last micro-batch", "the loop", "",
+                                                 "a replay clips once, before the optimizer's step")])
+        self._continuity.check_weights("in the block, behind optimizer.step()")
+        self._continuity.check_buffers("in the block, behind the forward pass")
+        self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.raw_gradients())
+        return self._micro
+
+    def _check_explained(self) -> None:
+        """A parameter with a gradient that no graph of the step knows would be forgotten silently."""
+        traced = [micro.batch.traced for micro in self._step.micro] + [self._traced]
+        known = {name for one in traced if one.graph is not None for name, *_ in one.graph.params}
+        lost = [path for path, grad in self._subject.gradients().items() if path not in known and bool(grad.any())]
+        if lost and self._error is None:
+            raise CaptureError(f"{len(lost)} parameters got a gradient that the graph does not explain, e.g. "
+                               f"{lost[0]}: step_fn must compute all that the loop calls backward on")
+
+
+@contextlib.contextmanager
+def sdpa_if(traced: Traced) -> Iterator[None]:
+    """Attention with dropout runs in the math backend: fused kernels hide their mask."""
+    with sdpa_kernel(SDPBackend.MATH) if traced.hides_masks else contextlib.nullcontext():
+        yield
+
