@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "emulation/math.h"
 #include "emulation/scalar/attention.h"
 #include "src/core/error.h"
+#include "src/core/parallel.h"
 #include "src/core/random.h"
 
 namespace lockstep {
@@ -95,6 +97,39 @@ TEST_CASE("attention in blocks is attention: FP64, masked, dropped, shared heads
     CHECK(std::all_of(blocked.begin(), blocked.begin() + kShape.value_width,
                       [](double y) { return y == 0; }));
   }
+}
+
+TEST_CASE("attention in blocks: the same bits from every kernel set and number of threads") {
+  constexpr AttentionShape kLarge{.stacks = 6,
+                                  .queries = 70,
+                                  .keys = 75,
+                                  .width = 16,
+                                  .value_width = 16,
+                                  .k_group = 2,
+                                  .v_group = 2};
+  FlashKernel kernel = find_flash_kernel("torch_cpu");
+  kernel.key_block = 40;  // vectors of 16 and a rest, twice
+  const std::vector<int32_t> keep = mask(kLarge, 4), dropped = mask(kLarge, 5);
+  InnerMath<float> math = math_in<float>("fp32_fused", &find_format("bf16"));
+  const auto bits = [&] {
+    std::vector<uint32_t> words;
+    for (const float x : run(kLarge, kernel, math, keep, dropped)) {
+      words.push_back(std::bit_cast<uint32_t>(x));
+    }
+    return words;
+  };
+  const int threads_before = thread_count();
+  set_thread_count(1);
+  const auto want = bits();
+  for (const KernelSet* set : available_kernel_sets()) {
+    CAPTURE(set->name);
+    math.kernels = &set->of<float>();
+    for (const int threads : {1, 3}) {
+      set_thread_count(threads);
+      CHECK(bits() == want);
+    }
+  }
+  set_thread_count(threads_before);
 }
 
 TEST_CASE("attention in blocks by hand: BF16 rounds the weights before they are normalised") {
