@@ -50,8 +50,7 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
 
   // Only in low precision: elsewhere each bias is added to its own product.
   bool adds_one_bias() const {
-    return how_.one_bias && e_.is_lstm && e_.has_bias &&
-           !InnerMath<T>::is_own_format(formats_.low);
+    return how_.one_bias && e_.is_lstm && e_.has_bias && !InnerMath<T>::is_own_format(formats_.low);
   }
   std::vector<T> one_bias(int64_t cell) {
     std::vector<T> sum(static_cast<size_t>(this->gate_rows_));
