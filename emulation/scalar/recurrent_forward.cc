@@ -71,7 +71,6 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     e_.is_lstm ? lstm_step(step) : gru_step(step);
     this->round_(step.h, count, formats_.h);
     if (e_.is_lstm) this->round_(step.c, count, formats_.c);
-    if (how_.saved_gates) this->round_(step.saved, count * kSavedGates, formats_.low);
   }
 
   void run_direction(int64_t layer, int64_t d, const std::vector<T>& x, std::vector<T>& y) {
