@@ -73,8 +73,7 @@ struct AmpFindings {
 };
 
 void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
-                       const ComputedStep& emulated, const ComputedStep& twin,
-                       AmpFindings& found) {
+                       const ComputedStep& emulated, const ComputedStep& twin, AmpFindings& found) {
   for (const auto& [name, captured] : step.grads) {
     const Tensor* ours = find_tensor(emulated.gradients, name);
     const Tensor* reference = find_tensor(verify.grads32, name);

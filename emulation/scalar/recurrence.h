@@ -1,5 +1,6 @@
-// What the forward and the backward pass of recurrent layers share: the walk over layers, directions
-// and steps, its products and its roundings. For recurrent_forward.cc and recurrent_backward.cc.
+// What the forward and the backward pass of recurrent layers share: the walk over layers,
+// directions and steps, its products and its roundings. For recurrent_forward.cc and
+// recurrent_backward.cc.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Backpropagation through time, from the last layer and step to the first. Time-major inside, as the
-// forward pass.
+// Backpropagation through time, from the last layer and step to the first. Time-major inside, as
+// the forward pass.
 #include "emulation/scalar/recurrence.h"
 #include "emulation/scalar/recurrent.h"
 #include "emulation/scalar/select.h"
@@ -77,7 +77,8 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   }
 
   // dw over all time steps of a direction. `sums(first row, rows, out)` gives that of some rows; an
-  // elementary cell rounds each step's and adds them up, rounded to `total`, from the last one back.
+  // elementary cell rounds each step's and adds them up, rounded to `total`, from the last one
+  // back.
   template <typename Sums>
   void sum_over_steps(int64_t d, int64_t count, T* dw, const Format* total, Sums sums) {
     if (!how_.elementary) return sums(0, e_.rows(), dw);
@@ -157,15 +158,17 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     std::vector<T> storage;
     const T* factor = this->low(h_before.data(), rows * p, storage);
     this->product(true, dx_gates.data(), false, x.data(), gates, in, rows, gradient(cell, 0));
-    sum_over_steps(d, gates * p, gradient(cell, 1), formats_.low, [&](int64_t first, int64_t count, T* out) {
-      this->product(true, dh_gates + first * gates, false, factor + first * p, gates, p, count,
-                    out);
-    });
+    sum_over_steps(d, gates * p, gradient(cell, 1), formats_.low,
+                   [&](int64_t first, int64_t count, T* out) {
+                     this->product(true, dh_gates + first * gates, false, factor + first * p, gates,
+                                   p, count, out);
+                   });
     if (e_.has_bias) {
       column_sums(dx_gates.data(), rows, gradient(cell, 2));
-      sum_over_steps(d, gates, gradient(cell, 3), formats_.low, [&](int64_t first, int64_t count, T* out) {
-        column_sums(dh_gates + first * gates, count, out);
-      });
+      sum_over_steps(d, gates, gradient(cell, 3), formats_.low,
+                     [&](int64_t first, int64_t count, T* out) {
+                       column_sums(dh_gates + first * gates, count, out);
+                     });
     }
     if (e_.projects) {
       const T* wide = a_.unprojected + cell * e_.time * cell_size;

@@ -161,15 +161,14 @@ void elementary_gru_step_backward(const RecurrentStepBackward<T>& s, const CellF
   std::copy(direct.begin(), direct.end(), s.dh_direct);
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                          \
-  template void elementary_lstm_step(const RecurrentStep<T>&, const CellFormats&,        \
-                                     PartRounder<T>&);                                   \
-  template void elementary_gru_step(const RecurrentStep<T>&, const CellFormats&,         \
-                                    PartRounder<T>&);                                    \
-  template void elementary_lstm_step_backward(const RecurrentStepBackward<T>&,           \
-                                              const CellFormats&, PartRounder<T>&);      \
-  template void elementary_gru_step_backward(const RecurrentStepBackward<T>&,            \
-                                             const CellFormats&, PartRounder<T>&);
+#define LOCKSTEP_INSTANTIATE(T)                                                                    \
+  template void elementary_lstm_step(const RecurrentStep<T>&, const CellFormats&,                  \
+                                     PartRounder<T>&);                                             \
+  template void elementary_gru_step(const RecurrentStep<T>&, const CellFormats&, PartRounder<T>&); \
+  template void elementary_lstm_step_backward(const RecurrentStepBackward<T>&, const CellFormats&, \
+                                              PartRounder<T>&);                                    \
+  template void elementary_gru_step_backward(const RecurrentStepBackward<T>&, const CellFormats&,  \
+                                             PartRounder<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE

@@ -50,8 +50,7 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
 
   // Only in low precision: elsewhere each bias is added to its own product.
   bool adds_one_bias() const {
-    return how_.one_bias && e_.is_lstm && e_.has_bias &&
-           !InnerMath<T>::is_own_format(formats_.low);
+    return how_.one_bias && e_.is_lstm && e_.has_bias && !InnerMath<T>::is_own_format(formats_.low);
   }
   std::vector<T> one_bias(int64_t cell) {
     std::vector<T> sum(static_cast<size_t>(this->gate_rows_));
@@ -72,7 +71,6 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     e_.is_lstm ? lstm_step(step) : gru_step(step);
     this->round_(step.h, count, formats_.h);
     if (e_.is_lstm) this->round_(step.c, count, formats_.c);
-    if (how_.saved_gates) this->round_(step.saved, count * kSavedGates, formats_.low);
   }
 
   void run_direction(int64_t layer, int64_t d, const std::vector<T>& x, std::vector<T>& y) {

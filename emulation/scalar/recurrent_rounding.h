@@ -23,6 +23,8 @@ struct CellFormats {
   const Format *low = nullptr, *h = nullptr, *c = nullptr;
 };
 
+// What all have in common: h, c and the gates' gradients are rounded. The gates that the backward
+// pass reads are outputs of the op, in a format that lowering chooses.
 struct CellRounding {
   std::string_view name, source;
   // Every operation between the products is an op of its own and rounds its result, as do the
@@ -30,16 +32,14 @@ struct CellRounding {
   // added up from the last step to the first, those of w_hh and b_hh in rounded sums.
   bool elementary;
   bool one_bias;         // an LSTM's two biases are added first and the sum is rounded
-  bool saved_gates;      // the backward pass reads rounded gates
   bool state_gradients;  // dh and dc are rounded at every step
 };
 
 inline constexpr std::array<CellRounding, 3> kCellRoundings = {{
-    {"fused", "model: nothing is published about cuDNN's inside", false, true, false, true},
-    {"onednn", "oneDNN 3.12, brgemm:avx512_core_bf16, through mkldnn_rnn_layer", false, true, true,
+    {"fused", "model: nothing is published about cuDNN's inside", false, true, true},
+    {"onednn", "oneDNN 3.12, brgemm:avx512_core_bf16, through mkldnn_rnn_layer", false, true,
      false},
-    {"aten", "PyTorch 2.13, aten/src/ATen/native/RNN.cpp, LSTMCell and GRUCell", true, false, true,
-     true},
+    {"aten", "PyTorch 2.13, aten/src/ATen/native/RNN.cpp, LSTMCell and GRUCell", true, false, true},
 }};
 
 // oneDNN's kernel knows no projection, and PyTorch asks it for no GRU.

@@ -24,11 +24,12 @@ const Format* wider(const Format* a, const Format* b) {
 
 // What a forward node's operands became, for its backward partners.
 struct Operands {
-  std::vector<int> value = {};        // program value the op reads
-  std::vector<const Format*> format = {};  // of the gradient: what the op's class made of the operand
-  std::vector<const Format*> seen = {};    // the format the op computes with, wider than the value's
-                                      // where widening needed no cast
-  std::vector<const Format*> parts = {};   // OpCall::part_formats
+  std::vector<int> value = {};  // program value the op reads
+  std::vector<const Format*> format =
+      {};                                // of the gradient: what the op's class made of the operand
+  std::vector<const Format*> seen = {};  // the format the op computes with, wider than the value's
+                                         // where widening needed no cast
+  std::vector<const Format*> parts = {};  // OpCall::part_formats
 };
 
 bool is_one_of(const std::vector<std::string>& ops, const std::string& op) {
@@ -227,8 +228,8 @@ class Lowering {
   // `formats`: of every output before rules. `compute`: the forward node's compute rule, or null.
   // `used`: of its seen and parts alone.
   void add_op(const Node& node, const OpDef& op, std::vector<int> inputs, const Operands& used,
-              const std::vector<const Format*>& formats,
-              const Format* compute, const std::string& forward_op) {
+              const std::vector<const Format*>& formats, const Format* compute,
+              const std::string& forward_op) {
     std::vector<ValueRounding> roundings;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const bool is_float = node.outputs[k].element == ElementType::kFloat;

@@ -13,8 +13,7 @@ namespace lockstep {
 namespace {
 
 // Gates that a step of one LSTM cell saves, all weights zero and every bias the same two numbers.
-std::vector<float> gates_of(const Format& format, float b_ih, float b_hh,
-                            RecurrentCells cells = RecurrentCells::kFused) {
+std::vector<float> gates_of(const Format& format, float b_ih, float b_hh) {
   const float x = 0, h0 = 0, c0 = 0;
   const std::vector<float> weight(4, 0.0f), input_bias(4, b_ih), hidden_bias(4, b_hh);
   float y = 0, h = 0, c = 0, cell_state = 0, hidden = 0;
@@ -37,7 +36,6 @@ std::vector<float> gates_of(const Format& format, float b_ih, float b_hh,
   args.math.kernels = &active_kernels().of<float>();
   args.math.gemm_accumulator = args.math.reduce_accumulator = &accumulator;
   args.math.rounding.format = &format;
-  args.cells = cells;
   args.x = &x, args.h0 = &h0, args.c0 = &c0;
   args.weights = {weight.data(), weight.data(), input_bias.data(), hidden_bias.data()};
   args.y = &y, args.h_n = &h, args.c_n = &c;
@@ -54,19 +52,6 @@ TEST_CASE("an lstm's biases become one, rounded, in low precision and stay two i
   CHECK(gates_of(bf16, 1, quarter_ulp) == gates_of(bf16, 1, 0));
   CHECK(gates_of(bf16, 1, 4 * quarter_ulp) != gates_of(bf16, 1, 0));
   CHECK(gates_of(fp32, 1, quarter_ulp) != gates_of(fp32, 1, 0));
-}
-
-TEST_CASE("gates are saved as computed by a fused cell, rounded by oneDNN's") {
-  const Format& bf16 = find_format("bf16");
-  const auto are_bf16 = [&](RecurrentCells cells) {
-    bool all = true;
-    for (const float gate : gates_of(bf16, 1, 0.25f, cells)) {
-      all = all && round_to_format(gate, bf16, Rounding::kNearestEven, 0) == gate;
-    }
-    return all;
-  };
-  CHECK_FALSE(are_bf16(RecurrentCells::kFused));
-  CHECK(are_bf16(RecurrentCells::kTorchCpu));
 }
 
 TEST_CASE("a GRU of separate ops, by hand: each is rounded, the state is not") {

@@ -340,9 +340,9 @@ TEST_CASE("recurrent: PyTorch's CPU keeps a GRU's state in FP32 and an LSTM's in
       operands.push_back(b.parameter("w_ih" + name, {gates * 4, 3}));
       operands.push_back(b.parameter("w_hh" + name, {gates * 4, 4}));
     }
-    const Value y = b.op(
-        op, operands, {{"has_bias", false}, {"batch_first", false}, {"bidirectional", both_ways}},
-        "rnn");
+    const Value y =
+        b.op(op, operands,
+             {{"has_bias", false}, {"batch_first", false}, {"bidirectional", both_ways}}, "rnn");
     b.set_loss(b.op("mse_loss", {y, b.input("target", {{5, 2, 4 * cells}})}, {}, "loss"));
     return lower_net(b.finish(), find_policy(policy));
   };
