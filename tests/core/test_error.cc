@@ -60,8 +60,3 @@ TEST_CASE("of very many problems the first are kept, the others counted") {
     CHECK(error.problems().back() == "... and 7 more");
   }
 }
-
-TEST_CASE("a name of any length is compared in no time") {
-  const std::string name(10'000'000, 'x');
-  CHECK(did_you_mean(name, {"fp16", "bf16"}) == "known: fp16, bf16");
-}
