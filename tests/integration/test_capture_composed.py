@@ -70,6 +70,8 @@ COMPOSED = {
     **{f"pad_{mode}": (IMAGE, lambda t, mode=mode: F.pad(t, (1, 2, 3, 0), mode=mode)) for mode in ("reflect", "replicate", "circular")},
     "pad_line": (LINE, lambda t: F.pad(t, (3, 1), mode="reflect")), "pad_cut": (IMAGE, lambda t: F.pad(t, (-1, 2, 1, -2), mode="replicate")),
     "conv_padding_mode": (IMAGE, lambda t: nn.functional.conv2d(F.pad(t, (1, 1, 1, 1), mode="circular"), t[:, :, :3, :2])),
+    "windows": (IMAGE, lambda t: t.unfold(2, 2, 2)), "windows_overlap": (LINE, lambda t: t.unfold(-1, 4, 1)),
+    "image_windows": (IMAGE, lambda t: F.unfold(t, (2, 3), (1, 2), (1, 0), (2, 1))),
     "bilinear": (ROWS, lambda t: F.bilinear(t, t[:, :3], weights_like((5, 6, 3)), t[0, :5])),
     "soft_smoothed": (ROWS, lambda t: F.cross_entropy(t, x(*ROWS).softmax(1), label_smoothing=0.1)),
     "soft_weighted": (IMAGE, lambda t: F.cross_entropy(t, x(*IMAGE).softmax(1), weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.2, reduction="sum")),
@@ -133,6 +135,13 @@ def test_cells(make):
     compare(make(), lambda m, b: ordered(m(b, m(b, weights_like((3, 4))))), x(3, 5))
 
 
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_weight_norm(dim):
+    torch.manual_seed(0)
+    compare(nn.utils.parametrizations.weight_norm(nn.Linear(5, 4), dim=dim), lambda m, b: ordered(m(b)), x(3, 5))
+    compare(nn.utils.weight_norm(nn.Conv1d(5, 4, 2), dim=dim), lambda m, b: ordered(m(b)), x(3, 5, 7))
+
+
 class Twice(nn.Module):
     """A projection with batch norm that sees two views, as siamese networks have it."""
 
@@ -143,7 +152,7 @@ class Twice(nn.Module):
     def forward(self, b):
         first, second = (self.norm(self.fc(view)) for view in (b, b * 2 + 1))
         kept = torch.where(self.mask(first) > 0.1, first, second * 0.5)
-        return kept - F.normalize(second, dim=1)
+        return kept - second.tanh()
 
 
 def test_batch_norm_twice_and_without_statistics():
@@ -179,3 +188,12 @@ def test_replays(lockstep, tmp_path, track, autocast):
 def test_refusals_say_what_to_write(body, hint):
     said = str(check(Weights(ROWS), lambda m, b: body(m.w0 * 1.0).sum(), ()))
     assert hint in said
+
+
+def test_values_that_steer_python_are_told_once():
+    def step(m, b):
+        y = m.w0[m.w0 > 0]
+        return y.view(y.shape[0], 1).square().mean()
+
+    support = check(Weights(ROWS), step, ())
+    assert [problem.what for problem in support.problems] == ["data-dependent control flow"]
