@@ -5,7 +5,7 @@
 #include "reports/number_text.h"
 #include "reports/section.h"
 #include "src/core/text.h"
-#include "src/train/captured_lane.h"
+#include ""
 
 namespace lockstep {
 namespace {

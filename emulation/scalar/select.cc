@@ -8,6 +8,29 @@
 #include "emulation/scalar/chunks.h"
 
 namespace lockstep {
+namespace {
+
+template <typename T>
+bool compares(Comparison comparison, T a, T b) {
+  switch (comparison) {
+    case Comparison::kGreater: return a > b;
+    case Comparison::kGreaterEqual: return a >= b;
+    case Comparison::kLess: return a < b;
+    case Comparison::kLessEqual: return a <= b;
+    case Comparison::kEqual: return a == b;
+    case Comparison::kNotEqual: return a != b;
+  }
+  return false;
+}
+
+}  // namespace
+
+template <typename T>
+void scalar_compare(Comparison comparison, const T* a, const T* b, int32_t* mask, int64_t count) {
+  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) mask[i] = compares(comparison, a[i], b[i]) ? 1 : 0;
+  });
+}
 
 template <typename T>
 void scalar_select(const int32_t* condition, const T* a, const T* b, T constant, T* y,
@@ -45,6 +68,7 @@ void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* 
 }
 
 #define LOCKSTEP_INSTANTIATE(T)                                                    \
+  template void scalar_compare(Comparison, const T*, const T*, int32_t*, int64_t); \
   template void scalar_select(const int32_t*, const T*, const T*, T, T*, int64_t); \
   template void scalar_masked_scale(const T*, const int32_t*, T, T*, int64_t);
 LOCKSTEP_INSTANTIATE(float)

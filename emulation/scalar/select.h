@@ -1,5 +1,5 @@
-// Choosing between values by an integer mask, and drawing such masks. Masks count as true where
-// they are not 0.
+// Choosing between values by an integer mask, and making such masks: by comparing, or drawn. Masks
+// count as true where they are not 0.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,19 @@
 #include "src/core/random.h"
 
 namespace lockstep {
+
+// Comparisons with NaN are false, but for kNotEqual, which is true.
+enum class Comparison : uint8_t {
+  kGreater,
+  kGreaterEqual,
+  kLess,
+  kLessEqual,
+  kEqual,
+  kNotEqual,
+};
+// mask[i] = 1 where a[i] and b[i] compare so, else 0.
+template <typename T>
+void scalar_compare(Comparison comparison, const T* a, const T* b, int32_t* mask, int64_t count);
 
 // y = condition ? a : b. A null a or b stands for `constant`.
 template <typename T>

@@ -101,9 +101,7 @@ class RuleContext:
         shape = tuple(int(extent) for extent in shape)
         if shape == x.shape:
             return x
-        if not x.is_float:
-            raise Unsupported(self.call.op, "integer tensors that are computed from activations have no arithmetic")
-        return self.node("reshape", [x], shape, {"shape": shape}).value()
+        return self.node("reshape", [x], [(shape, x.dtype)], {"shape": shape}).value()
 
     def permute(self, x: Value, dims: Sequence[int]) -> Value:
         dims = [dim % x.rank for dim in dims]
@@ -132,6 +130,14 @@ class RuleContext:
 
     def scalar(self, op: str, x: Value, number: float, attrs: dict[str, Any] | None = None) -> Value:
         return self.same(op, x, {"scalar": float(number), **(attrs or {})})
+
+    def mask(self, op: str, operands: Sequence[Value], shape: Shape, attrs: dict[str, Any] | None = None) -> Value:
+        """A comparison: an integer tensor of 0 and 1."""
+        return self.node(op, operands, [(shape, "i32")], attrs).value()
+
+    def mask_as_number(self, mask: Value) -> Value:
+        """1.0 where the mask is not 0, else 0.0."""
+        return self._normaliser.mask_as_number(mask, self.call)
 
     def reduce(self, op: str, x: Value, dims: Sequence[int] | None, keepdim: bool = False) -> Value:
         places = reduced(x.rank, dims)
@@ -186,3 +192,16 @@ def find_rule(call: Call) -> Rule | None:
     """The rule of an op; an in-place op has that of its plain form."""
     name = base_name(call)
     return RULES.get(name) or (RULES.get(name[:-1]) if name.endswith("_") else None)
+
+
+_ORDER = "an order of activations moves elements by their values; of the largest alone: torch.max(x, dim)"
+_PLACES = "sums into places; write a product with a 0/1 matrix of the places, F.one_hot(index).T @ x"
+_HINTS = {name: hint for names, hint in (
+    (("topk", "sort", "argsort", "kthvalue", "median"), _ORDER),
+    (("scatter_add", "index_add", "scatter", "scatter_reduce", "index_put", "index_copy"), _PLACES)) for name in names}
+
+
+def no_rule(call: Call) -> Unsupported:
+    """An op of activations that has no rule. (Of the batch alone Python evaluates it.)"""
+    name = base_name(call).split(".")[1].rstrip("_")
+    return Unsupported(call.op, _HINTS.get(name, "not among Lockstep's ops"))

@@ -1,31 +1,56 @@
-"""einsum of one or two operands as permutations, one product, and a reshape."""
+"""einsum as permutations, products of two, and a reshape."""
 
 from __future__ import annotations
 
+from string import ascii_letters
 from typing import Any
 
 from .ir import Value
 
 
 def einsum_product(c: Any, equation: str, operands: list[Value]) -> Value:
-    """Throws: Unsupported for more than two operands, ellipses and repeated letters (diagonals)."""
-    left, arrow, result = equation.replace(" ", "").partition("->")
+    """From left to right, two operands at a time. Throws: Unsupported for repeated letters (diagonals)."""
+    terms, result = _letters(equation.replace(" ", ""), operands)
+    if any(len(set(term)) != len(term) for term in terms):
+        raise c.unsupported("einsum without repeated letters in one operand (diagonals)")
+    extent: dict[str, int] = {}
+    for term, x in zip(terms, operands, strict=True):
+        for letter, size in zip(term, x.shape, strict=True):
+            extent[letter] = max(extent.get(letter, 1), size)
+    # An extent of 1 is repeated, as in other ops.
+    wide = [c.expand(x, [extent[letter] for letter in term]) for term, x in zip(terms, operands, strict=True)]
+    x, term = wide[0], terms[0]
+    for i in range(1, len(terms)):
+        x, term = _product(c, (x, term), (wide[i], terms[i]), result + "".join(terms[i + 1:]))
+    x, term = _summed(c, x, term, result)
+    return _arranged(c, x, term, result)
+
+
+def _letters(equation: str, operands: list[Value]) -> tuple[list[str], str]:
+    """The terms and the result with a letter for each dimension that an ellipsis stands for."""
+    left, arrow, result = equation.partition("->")
     terms = left.split(",")
-    if "." in equation or len(terms) > 2 or any(len(set(term)) != len(term) for term in terms):
-        raise c.unsupported("einsum of at most two operands, without ellipsis or repeated letters")
+    ranks = [x.rank - len(term.replace("...", "")) for term, x in zip(terms, operands, strict=True) if "..." in term]
+    free = [letter for letter in ascii_letters if letter not in equation][:max(ranks, default=0)]
+    dots = "".join(free)
     if not arrow:
-        letters = left.replace(",", "")
-        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    extent = {letter: size for term, x in zip(terms, operands, strict=True)
-              for letter, size in zip(term, x.shape, strict=True)}
-    if len(terms) == 1:
-        x, term = _summed(c, operands[0], terms[0], result)
-        return _arranged(c, x, term, result)
-    (x, a), (y, b) = (_summed(c, operand, term, result + other)
-                      for operand, term, other in ((operands[0], terms[0], terms[1]),
-                                                   (operands[1], terms[1], terms[0])))
-    batch = [letter for letter in a if letter in b and letter in result]
-    inner = [letter for letter in a if letter in b and letter not in result]
+        letters = left.replace(",", "").replace(".", "")
+        result = "..." * bool(ranks) + "".join(sorted(a for a in set(letters) if letters.count(a) == 1))
+
+    def spelled(term: str, rank: int) -> str:
+        own = len(term.replace("...", ""))
+        return term.replace("...", dots[len(dots) - (rank - own):] if rank > own else "")
+
+    return ([spelled(term, x.rank) for term, x in zip(terms, operands, strict=True)], result.replace("...", dots))
+
+
+def _product(c: Any, first: tuple[Value, str], second: tuple[Value, str], kept: str) -> tuple[Value, str]:
+    """The product of two, summed over the letters that nobody needs any more."""
+    x, a = _summed(c, *first, kept + second[1])
+    y, b = _summed(c, *second, kept + first[1])
+    extent = dict(zip(a + b, x.shape + y.shape, strict=True))
+    batch = [letter for letter in a if letter in b and letter in kept]
+    inner = [letter for letter in a if letter in b and letter not in kept]
     rows = [letter for letter in a if letter not in b]
     columns = [letter for letter in b if letter not in a]
 
@@ -40,8 +65,8 @@ def einsum_product(c: Any, equation: str, operands: list[Value]) -> Value:
     x = c.reshape(x, (size(batch), size(rows), size(inner)))
     y = c.reshape(y, (size(batch), size(inner), size(columns)))
     out = c.node("matmul", [x, y], (size(batch), size(rows), size(columns))).value()
-    term = "".join(batch + rows + columns)
-    return _arranged(c, c.reshape(out, [extent[letter] for letter in term]), term, result)
+    letters = batch + rows + columns
+    return c.reshape(out, [extent[letter] for letter in letters]), "".join(letters)
 
 
 def _summed(c: Any, x: Value, term: str, kept: str) -> tuple[Value, str]:

@@ -24,6 +24,8 @@ from .survey import user_line
 
 _CONSTANT_LISTS = ("prim::ListConstruct", "prim::TupleConstruct")
 
+TRACED_SHAPE = "a shape in the trace"
+
 
 class _Flat(torch.nn.Module):
     """step(batch) with the batch's tensors as arguments, which is what the tracer wants."""
@@ -168,7 +170,8 @@ class _Reader:
         """Shapes are static: what the tracer computes from them is a number of this run."""
         out = next(node.outputs())
         if kind == "aten::size" and isinstance(operands[0], Ref):
-            raise UnsupportedModelError([Problem("a shape in the trace", *self._where(node))])
+            raise UnsupportedModelError([Problem(TRACED_SHAPE, *self._where(node), "the tracer writes a "
+                                                 "number instead where the shape does not depend on values")])
         self._values[out.debugName()] = operands[0]
 
     def _call(self, node: Any, kind: str, operands: list[Any]) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from . import rules_layers, rules_losses, rules_math, rules_shape  # noqa: F401  (they register themselves)
-from .builder import RuleContext, Unsupported, find_rule, problem_of
+from . import (rules_cells, rules_compare, rules_composed, rules_distances, rules_layers, rules_losses,  # noqa: F401
+               rules_math, rules_shape)  # they register themselves
+from .builder import RuleContext, Unsupported, find_rule, no_rule, problem_of
 from .errors import Problem, UnsupportedModelError
 from .interpreter import Interpreter, Observer
 from .ir import Graph, GraphInput, Node, Shape, Value, element_type
@@ -102,6 +103,7 @@ class Normaliser:
         self.graph = Graph(type(model).__name__)
         self.problems: list[Problem] = list(versions.problems)
         self._batch_norm_counts: dict[str, str] = {}  # num_batches_tracked -> the call that counts
+        self._renewed: dict[str, Value] = {}  # buffer -> what the last batch_norm so far made of it
         for call in program.calls:
             if call.name in versions.live and versions.kind[call.name] == GRAPH:
                 self._normalise(call)
@@ -126,7 +128,7 @@ class Normaliser:
         found_rule = find_rule(call)
         try:
             if found_rule is None:
-                raise Unsupported(call.op, "not among Lockstep's ops")
+                raise no_rule(call)
             result = found_rule(RuleContext(self, call, args, kwargs))
         except Unsupported as error:
             self.problems.append(problem_of(error, call))
@@ -173,11 +175,13 @@ class Normaliser:
     def layout(self, ref: Ref) -> torch.Tensor:
         return self._layouts[value_name(ref.name)]
 
+    def constant(self, ref: Ref) -> torch.Tensor | None:
+        """The tensor, if it depends on neither batch nor weights."""
+        return self._snapshots.get(ref.name) if self._versions.kind.get(ref.name) == CONST else None
+
     def constant_number(self, ref: Ref) -> float | None:
-        found = self._snapshots.get(ref.name)
-        if self._versions.kind.get(ref.name) != CONST or found is None or found.numel() != 1:
-            return None
-        return float(found.item())
+        found = self.constant(ref)
+        return float(found.item()) if found is not None and found.numel() == 1 else None
 
     def operand(self, ref: Any, call: Call, want_float: bool | None) -> Value:
         if not isinstance(ref, Ref):
@@ -189,14 +193,28 @@ class Normaliser:
         else:
             found = self._outside_value(name, kind, want_float)
         if want_float and not found.is_float:
-            raise Unsupported(call.op, "an integer tensor computed from activations has no arithmetic here")
+            if self.dtype_of(ref) != torch.bool:
+                raise Unsupported(call.op, "an integer tensor computed from activations has no arithmetic here")
+            return self.mask_as_number(found, call, besides=name)
         return found
+
+    def mask_as_number(self, mask: Value, call: Call, besides: str = "") -> Value:
+        """1.0 and 0.0 for a mask's 1 and 0: in the format of a floating operand beside it, as torch promotes, or FP32."""
+        one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
+                     for n in (1.0, 0.0))
+        node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)
+        for other in iterate_refs(self._versions.reads[call.name]) if besides else ():
+            if other.name != besides and self.is_computed(other) and self.is_float(other):
+                example = self.operand(other, call, True)
+                node = self.add("cast_like", [node.id, example.id], {}, [(mask.shape, "f32")], call)
+                break
+        return node.value()
 
     def _graph_value(self, name: str, call: Call) -> Value:
         if name in self._program.params:
             return self._parameter(self._program.params[name])
         if name in self._program.buffers:
-            return self._buffer(self._program.buffers[name])
+            return self._buffer_now(self._program.buffers[name])
         found = self._env[name]
         if not isinstance(found, Value):
             raise Unsupported(call.op, "a list of tensors where a tensor is needed")
@@ -219,6 +237,9 @@ class Normaliser:
         if all(path != entry[0] for entry in self.graph.buffers):
             self.graph.buffers.append((path, shape, dtype, _module_of(path)))
         return Value(f"b:{path}", shape, dtype)
+
+    def _buffer_now(self, path: str) -> Value:
+        return self._renewed.get(path) or self._buffer(path)
 
     def _outside_value(self, name: str, kind: str, want_float: bool | None) -> Value:
         found = self._snapshots.get(name)
@@ -315,8 +336,11 @@ class Normaliser:
     # For batch_norm and nll_loss
     def count_of_batch_norm(self, mean: Ref) -> Value | None:
         """num_batches_tracked, if the module counts its batches."""
-        path = self._buffer_path(mean).replace("running_mean", "num_batches_tracked")
-        return self._buffer(path) if path in self._batch_norm_counts else None
+        path = self._count_path(mean)
+        return self._buffer_now(path) if path in self._batch_norm_counts else None
+
+    def _count_path(self, mean: Ref) -> str:
+        return self._buffer_path(mean).replace("running_mean", "num_batches_tracked")
 
     def _buffer_path(self, ref: Ref) -> str:
         return self._program.buffers.get(value_name(ref.name), "")
@@ -324,14 +348,16 @@ class Normaliser:
     def mutate_batch_norm(self, node: Node, mean: Ref, var: Ref, count: Value | None) -> None:
         """Outputs 1 and 2 are the new running statistics, the last one is the new count."""
         for slot, ref in ((1, mean), (2, var)):
-            self._set_buffer(self._buffer_path(ref), node.id, slot)
+            self._set_buffer(self._buffer_path(ref), node, slot)
         if count is not None:
-            self._set_buffer(count.id.removeprefix("b:"), node.id, 5)
+            self._set_buffer(self._count_path(mean), node, 5)
 
-    def _set_buffer(self, path: str, node: str, slot: int) -> None:
-        if any(path == entry[0] for entry in self.graph.mutations):
-            raise Unsupported("a batch_norm that is called twice in a step", "give each call a module of its own")
-        self.graph.mutations.append((path, node, slot))
+    def _set_buffer(self, path: str, node: Node, slot: int) -> None:
+        """A module that is called twice reads at its second call what the first one left."""
+        self.graph.mutations = [entry for entry in self.graph.mutations if entry[0] != path]
+        self.graph.mutations.append((path, node.id, slot))
+        self._buffer(path)
+        self._renewed[path] = node.value(slot)
 
     def node_of(self, value: Value) -> Node | None:
         return next((node for node in self.graph.nodes if node.id == value.id), None)

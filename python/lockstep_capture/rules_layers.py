@@ -114,10 +114,12 @@ def batch_norm(c: RuleContext) -> Any:
     if not isinstance(mean, Ref):
         if not training:
             raise c.unsupported("evaluation without running statistics")
-        raise c.unsupported("track_running_stats=False; keep the running statistics")
     affine = c.has("weight")
     operands = [x] + ([c.value("weight"), c.value("bias")] if affine else [])
-    operands += [c.value("running_mean"), c.value("running_var")]
+    if isinstance(mean, Ref):
+        operands += [c.value("running_mean"), c.value("running_var")]
+    else:  # track_running_stats=False: the op's are constants, and what it makes of them is left
+        operands += [c.derive(f"running_{start}", torch.full, [channel, start]) for start in (0.0, 1.0)]
     cumulative = c.a["momentum"] == CUMULATIVE
     attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"])}
     attrs |= {"cumulative": True} if cumulative and training else \
@@ -125,12 +127,13 @@ def batch_norm(c: RuleContext) -> Any:
     if not affine:
         attrs["affine"] = False
     outputs = [(x.shape, "f32")] + [(channel, "f32")] * 4
-    count = c._normaliser.count_of_batch_norm(mean) if training else None
+    keeps = training and isinstance(mean, Ref)
+    count = c._normaliser.count_of_batch_norm(mean) if keeps else None
     if count is not None:
         operands.append(count)
         outputs.append(((), "i32"))
     node = c.node("batch_norm", operands, outputs, attrs)
-    if training:
+    if keeps:
         c._normaliser.mutate_batch_norm(node, mean, c.a["running_var"], count)
     return node.value() if c.call.op.startswith("aten.batch_norm") else [node.value(slot) for slot in range(3)]
 

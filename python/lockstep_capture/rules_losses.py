@@ -12,7 +12,7 @@ from .ir import Value
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 
 
-def _reduction(c: RuleContext) -> dict[str, Any]:
+def reduction_of(c: RuleContext) -> dict[str, Any]:
     return {"reduction": _REDUCTIONS[int(c.a["reduction"])]}
 
 
@@ -20,7 +20,7 @@ def _reduction(c: RuleContext) -> dict[str, Any]:
 def cross_entropy(c: RuleContext) -> Value:
     if c.tensor_is_float("target"):
         return _with_probabilities(c)
-    attrs = _reduction(c) | {"ignore_index": int(c.a["ignore_index"])}
+    attrs = reduction_of(c) | {"ignore_index": int(c.a["ignore_index"])}
     if float(c.a["label_smoothing"]):
         attrs["label_smoothing"] = float(c.a["label_smoothing"])
     return _classes(c, c.value("self"), attrs)
@@ -35,21 +35,26 @@ def _classes(c: RuleContext, x: Value, attrs: dict[str, Any]) -> Value:
 
 
 def _with_probabilities(c: RuleContext) -> Value:
-    """-sum over classes of target log_softmax(x); the mean is over positions."""
-    if c.has("weight") or float(c.a["label_smoothing"]):
-        raise c.unsupported("targets as probabilities with class weights or label smoothing")
+    """-sum over classes of weight target log_softmax(x); the mean is over positions. Smoothing s leaves 1 - s of the
+    target and spreads s over the classes."""
     x, target = c.value("self"), c.value("target")
     dim = 1 if x.rank > 1 else 0
+    smoothing = float(c.a["label_smoothing"])
+    if smoothing:
+        target = c.scalar("add", c.scalar("mul", target, 1 - smoothing), smoothing / x.shape[dim])
+    if c.has("weight"):
+        weight = c.value("weight")
+        target = c.binary("mul", target, c.reshape(weight, weight.shape + (1,) * (x.rank - 1 - dim)))
     terms = c.binary("mul", c.same("log_softmax", x, {"dim": dim}), target)
     loss = c.same("neg", c.reduce("sum", terms, [dim]))
-    reduction = _reduction(c)["reduction"]
+    reduction = reduction_of(c)["reduction"]
     return loss if reduction == "none" or loss.rank == 0 else c.reduce(reduction, loss, None)
 
 
 @rule("nll_loss", "nll_loss_nd", "nll_loss2d")
 def nll_loss(c: RuleContext) -> Value:
     """nll_loss(log_softmax(x)) is cross_entropy(x), and cross_entropy changes no log probabilities."""
-    attrs = _reduction(c) | {"ignore_index": int(c.a["ignore_index"])}
+    attrs = reduction_of(c) | {"ignore_index": int(c.a["ignore_index"])}
     x = c.value("self")
     source = c._normaliser.node_of(x)
     if source is None or source.op != "log_softmax" or source.attrs["dim"] != 1:
@@ -65,22 +70,22 @@ def _pointwise(op: str, c: RuleContext, attrs: dict[str, Any]) -> Value:
 
 @rule("mse_loss", "l1_loss")
 def mse_loss(c: RuleContext) -> Value:
-    return _pointwise("mse_loss" if "mse" in c.call.op else "l1_loss", c, _reduction(c))
+    return _pointwise("mse_loss" if "mse" in c.call.op else "l1_loss", c, reduction_of(c))
 
 
 @rule("smooth_l1_loss")
 def smooth_l1_loss(c: RuleContext) -> Value:
-    return _pointwise("smooth_l1_loss", c, _reduction(c) | {"beta": float(c.a["beta"])})
+    return _pointwise("smooth_l1_loss", c, reduction_of(c) | {"beta": float(c.a["beta"])})
 
 
 @rule("huber_loss")
 def huber_loss(c: RuleContext) -> Value:
-    return _pointwise("huber_loss", c, _reduction(c) | {"delta": float(c.a["delta"])})
+    return _pointwise("huber_loss", c, reduction_of(c) | {"delta": float(c.a["delta"])})
 
 
 @rule("kl_div")
 def kl_div(c: RuleContext) -> Value:
-    return _pointwise("kl_div", c, _reduction(c) | {"log_target": bool(c.a["log_target"])})
+    return _pointwise("kl_div", c, reduction_of(c) | {"log_target": bool(c.a["log_target"])})
 
 
 @rule("binary_cross_entropy_with_logits")
@@ -92,7 +97,7 @@ def bce_with_logits(c: RuleContext) -> Value:
         operands.append(c.value("weight") if c.has("weight") else ones)
         if c.has("pos_weight"):
             operands.append(c.value("pos_weight"))
-    return c.node("bce_with_logits", operands, c.out_shape(), _reduction(c)).value()
+    return c.node("bce_with_logits", operands, c.out_shape(), reduction_of(c)).value()
 
 
 @rule("binary_cross_entropy")

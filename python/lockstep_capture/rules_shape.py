@@ -8,6 +8,7 @@ import torch
 
 from .builder import RuleContext, rule
 from .ir import Value
+from .padding import padded
 from .program import Ref
 
 
@@ -199,7 +200,7 @@ def flip(c: RuleContext) -> Value:
 @rule("constant_pad_nd", "pad")
 def pad(c: RuleContext) -> Value:
     if c.a.get("mode", "constant") != "constant":
-        raise c.unsupported("only mode='constant' is replayed")
+        return padded(c, c.value("self"), c.a["pad"], c.a["mode"])
     attrs = {"pads": list(c.a["pad"]), "value": float(c.a["value"] or 0)}
     return c.node("pad", [c.value("self")], c.out_shape(), attrs).value()
 

@@ -103,7 +103,7 @@ class _Walk:
         return found
 
     def _needed_outside(self, mutated: set[str]) -> set[str]:
-        """Arithmetic on the batch that leads to an op without rule (sin, a comparison): Python evaluates all of it."""
+        """Arithmetic on the batch that leads to an op without rule (sin) or a mask: Python evaluates all of it."""
         weights = set(self._program.params) | mutated
         inside: set[str] = set(weights)
         for call in self._program.calls:
@@ -112,7 +112,7 @@ class _Walk:
                 inside.add(call.name)
         forced: set[str] = set()
         for call in reversed(self._program.calls):
-            unknown = not call.is_getitem and find_rule(call) is None
+            unknown = not call.is_getitem and (find_rule(call) is None or not self._is_float.get(call.name, True))
             if call.name not in inside and (unknown or call.name in forced):
                 forced |= {call.name, *call.refs()}
         return forced

@@ -139,7 +139,9 @@ def _program(step: StepModule, batch: Any, autocast: torch.dtype | None, values:
         try:
             return frontend_jit.trace(step, batch), problems
         except UnsupportedModelError as second:
-            known = [problem for problem in second.problems if not (functions and problem.what == "prim::PythonOp")]
+            told = {"prim::PythonOp"} if functions else set()
+            told |= {frontend_jit.TRACED_SHAPE} if problems else set()  # what steers Python makes shapes, too
+            known = [problem for problem in second.problems if problem.what not in told]
             raise UnsupportedModelError(problems + known) from error
         except Exception as second:
             if not problems:

@@ -145,6 +145,24 @@ def test_where_and_masked_fill():
                            {"value": value})
 
 
+COMPARISONS = {"greater": torch.gt, "greater_equal": torch.ge, "less": torch.lt, "less_equal": torch.le,
+               "equal": torch.eq, "not_equal": torch.ne}
+
+
+@pytest.mark.parametrize("op", COMPARISONS)
+def test_comparisons(op):
+    """Masks of 0 and 1, without gradient, ties and NaN among the values."""
+    a, b = random_arrays(17, (4, 1, 3), (5, 3))
+    b[0], a[0, 0, 1], b[2, 2] = a[1, 0], NAN, INF
+    for dtype, kind in (("fp64", torch.float64), ("fp32", torch.float32)):
+        for inputs, attrs in (([a, b], {}), ([b, a], {}), ([a], {"scalar": a[1, 0, 0]}), ([b], {"scalar": 0.0})):
+            first, *rest = (torch.tensor(t, dtype=kind) for t in inputs)
+            expected = COMPARISONS[op](first, rest[0] if rest else attrs["scalar"]).int().numpy()
+            (mask,), gradients = run_op(op, inputs, attrs, {}, dtype)
+            assert mask.dtype == np.int32 and np.array_equal(mask, expected) and gradients == [None] * len(inputs)
+            assert 0 < expected.sum() < expected.size or op in ("equal", "not_equal")
+
+
 DIMS = [(), (0,), (1,), (2,), (-1,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
 
 
@@ -268,6 +286,8 @@ def test_cast(dtype):
     ("cast", [np.ones(3)], {"dtype": "fp17"}, "attribute 'dtype'"),
     ("cast", [np.ones(3)], {}, "'dtype' is missing"),
     ("exp", [np.ones(3, np.int32)], {}, "must be floating"),
+    ("greater", [np.ones(3)], {}, "two operands, or one and 'scalar'"),
+    ("less", [np.ones(3), np.ones(3, np.int32)], {}, "must be floating"),
 ])
 def test_refusals_say_why(op, inputs, attrs, message):
     with pytest.raises(OpError, match=".*") as error:

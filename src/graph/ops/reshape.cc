@@ -1,4 +1,4 @@
-// reshape: the same elements in the same order under another shape.
+// reshape: the same elements, of any type, in the same order under another shape.
 #include <cstring>
 
 #include "src/graph/ops/op_helpers.h"
@@ -7,7 +7,6 @@ namespace lockstep {
 namespace {
 
 std::vector<TensorType> infer_reshape(const Node& node, std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
   const Shape shape = ints_attribute(node, "shape", {});
   for (const int64_t extent : shape) {
     require(extent >= 1, node,
@@ -17,7 +16,7 @@ std::vector<TensorType> infer_reshape(const Node& node, std::span<const TensorTy
           "attribute 'shape' " + to_string(shape) + " has " + std::to_string(element_count(shape)) +
               " elements, operand 0 " + to_string(inputs[0].shape) + " has " +
               std::to_string(element_count(inputs[0].shape)));
-  return {{shape}};
+  return {{shape, inputs[0].element}};
 }
 
 void reshape_vjp(GradientBuilder& builder, const Node& node) {

@@ -1,0 +1,78 @@
+// greater, less, ...: masks made by comparing two values, for where and masked_fill.
+// No gradient flows through them, and a lane compares the numbers that it has: where two lanes'
+// activations lie on both sides of a border, their masks differ.
+#include "emulation/scalar/select.h"
+#include "src/graph/ops/broadcast.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+struct Row {
+  std::string_view name;
+  Comparison comparison;
+  std::string_view help, source;
+};
+constexpr Row kRows[] = {
+    {"greater", Comparison::kGreater,
+     "mask = 1 where a > b, else 0; shapes broadcast, or the number `scalar` as b",
+     "torch.gt; CUDA autocast: not listed, type promotion decides"},
+    {"greater_equal", Comparison::kGreaterEqual, "mask = 1 where a >= b, else 0; as greater",
+     "torch.ge; CUDA autocast: not listed, type promotion decides"},
+    {"less", Comparison::kLess, "mask = 1 where a < b, else 0; as greater",
+     "torch.lt; CUDA autocast: not listed, type promotion decides"},
+    {"less_equal", Comparison::kLessEqual, "mask = 1 where a <= b, else 0; as greater",
+     "torch.le; CUDA autocast: not listed, type promotion decides"},
+    {"equal", Comparison::kEqual, "mask = 1 where a = b, else 0; as greater",
+     "torch.eq; CUDA autocast: not listed, type promotion decides"},
+    {"not_equal", Comparison::kNotEqual, "mask = 1 where a != b (NaN is), else 0; as greater",
+     "torch.ne; CUDA autocast: not listed, type promotion decides"},
+};
+
+Comparison comparison_of(const Node& node) {
+  for (const Row& row : kRows) {
+    if (row.name == node.op) return row.comparison;
+  }
+  throw std::logic_error("compare: no row for op '" + node.op + "'");
+}
+
+std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
+  return {{infer_binary(node, inputs)[0].shape, ElementType::kInt}};
+}
+
+template <typename T>
+void run_in(const OpCall& call) {
+  const Shape& shape = output_shape(call, 0);
+  std::vector<T> a_storage, b_storage;
+  const T* a = expand(input<T>(call, 0), input_shape(call, 0), shape, a_storage);
+  const T number = static_cast<T>(double_attribute(call.node, "scalar", 0));
+  const T* b = has_scalar(call.node)
+                   ? expand(&number, Shape{}, shape, b_storage)
+                   : expand(input<T>(call, 1), input_shape(call, 1), shape, b_storage);
+  scalar_compare(comparison_of(call.node), a, b, output<int32_t>(call, 0), element_count(shape));
+}
+
+void run(const OpCall& call) {  // the output is an integer tensor, so the operand tells the type
+  call.inputs[0]->container() == Container::kF64 ? run_in<double>(call) : run_in<float>(call);
+}
+
+}  // namespace
+
+std::vector<OpDef> compare_ops() {
+  std::vector<OpDef> rows;
+  for (const Row& row : kRows) {
+    rows.push_back({.name = row.name,
+                    .help = row.help,
+                    .source = row.source,
+                    .min_inputs = 1,
+                    .max_inputs = 2,
+                    .attributes = {"scalar"},
+                    .infer = infer,
+                    .run = run,
+                    .differentiable_outputs = 0,
+                    .integer_bytes = 1});
+  }
+  return rows;
+}
+
+}  // namespace lockstep
