@@ -5,7 +5,7 @@
 #include "reports/number_text.h"
 #include "reports/section.h"
 #include "src/core/text.h"
-#include ""
+#include "src/train/captured/lane.h"
 
 namespace lockstep {
 namespace {
