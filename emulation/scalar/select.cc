@@ -13,12 +13,18 @@ namespace {
 template <typename T>
 bool compares(Comparison comparison, T a, T b) {
   switch (comparison) {
-    case Comparison::kGreater: return a > b;
-    case Comparison::kGreaterEqual: return a >= b;
-    case Comparison::kLess: return a < b;
-    case Comparison::kLessEqual: return a <= b;
-    case Comparison::kEqual: return a == b;
-    case Comparison::kNotEqual: return a != b;
+    case Comparison::kGreater:
+      return a > b;
+    case Comparison::kGreaterEqual:
+      return a >= b;
+    case Comparison::kLess:
+      return a < b;
+    case Comparison::kLessEqual:
+      return a <= b;
+    case Comparison::kEqual:
+      return a == b;
+    case Comparison::kNotEqual:
+      return a != b;
   }
   return false;
 }

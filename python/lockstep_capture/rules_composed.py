@@ -148,9 +148,8 @@ def embedding_bag(c: RuleContext) -> list[Any]:
         raise c.unsupported("sparse gradients; nn.EmbeddingBag(sparse=False)")
     if c.a["scale_grad_by_freq"]:
         raise c.unsupported("scale_grad_by_freq is not replayed")
-    length, mode, row = _bag_length(c), _BAGS[int(c.a["mode"])], int(c.a["padding_idx"] or 0)
-    if c.a["padding_idx"] is None:
-        row = -1
+    length, mode = _bag_length(c), _BAGS[int(c.a["mode"])]
+    row = -1 if c.a.get("padding_idx") is None else int(c.a["padding_idx"])
     weight, flat = c.value("weight"), c.a["indices"]
     indices = c.derive(f"bags{length}", lambda i: i.reshape(-1, length), [flat])
     if row >= 0 and mode == "max":

@@ -96,8 +96,10 @@ Graph make_graph(const Json& request, const std::string& directory) {
     const Value term = builder.op("sum", {product}, {}, "loss");
     loss = loss.empty() ? term : builder.op("add", {loss, term}, {}, "loss");
   }
-  // Without a cotangent there is nothing to differentiate, but every graph has a loss.
-  builder.set_loss(loss.empty() ? builder.op("sum", {y}, {}, "loss") : loss);
+  // Without a cotangent there is nothing to differentiate, but every graph has a loss, a float.
+  const bool is_mask = node.outputs[0].element == ElementType::kInt;
+  const Value summed = is_mask ? operands.front() : y;
+  builder.set_loss(loss.empty() ? builder.op("sum", {summed}, {}, "loss") : loss);
   const Graph graph = builder.finish();
   return loss.empty() ? graph : differentiate(graph);
 }
