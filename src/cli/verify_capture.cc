@@ -11,7 +11,7 @@
 #include "src/record/capture_reader.h"
 #include "src/record/environment.h"
 #include "src/record/verification.h"
-#include "src/train/captured_lane.h"
+#include "src/train/captured/lane.h"
 
 namespace lockstep {
 namespace {

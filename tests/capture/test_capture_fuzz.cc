@@ -18,7 +18,7 @@
 #include "src/record/capture_block.h"
 #include "src/record/capture_reader.h"
 #include "src/record/sandbox.h"
-#include "src/train/captured_loop.h"
+#include "src/train/captured/loop.h"
 #include "tests/capture/capture_file.h"
 #include "tests/capture/damage.h"
 #include "tests/capture/seed_graphs.h"
