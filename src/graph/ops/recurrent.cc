@@ -236,8 +236,8 @@ std::vector<ProductShape> backward_products(const Node& node, std::span<const Te
 }  // namespace
 
 std::vector<OpDef> recurrent_ops() {
-  const std::vector<std::string_view> attributes = {"layers",    "bidirectional",     "batch_first",
-                                                    "dropout",   "has_bias",          "training",
+  const std::vector<std::string_view> attributes = {"layers",    "bidirectional", "batch_first",
+                                                    "dropout",   "has_bias",      "training",
                                                     "proj_size", "separate_bias"};
   std::vector<std::string_view> backward_attributes = attributes;
   backward_attributes.insert(backward_attributes.end(), {"has_dy", "has_dh", "has_dc"});
