@@ -31,11 +31,15 @@ double weight_distance(const RunFile& run, int lane) {
   const int64_t last = died_at >= 0 ? std::min(died_at, run.steps() - 1) : run.steps() - 1;
   const std::vector<double> err_sq = run.moment(lane, "err_sq", last);
   const std::vector<double> ref_sq = run.moment(0, "sum_sq", last);
+  const std::vector<uint64_t> nan = run.count(lane, "nan", last);
+  const std::vector<uint64_t> infinite = run.count(lane, "to_infinity", last);
   double err = 0, ref = 0;
   for (const Site& site : run.sites().sites) {
     if (!is_weight_after_update(site)) continue;
-    err += err_sq[static_cast<size_t>(site.id)];
-    ref += ref_sq[static_cast<size_t>(site.id)];
+    const auto id = static_cast<size_t>(site.id);
+    if (nan[id] + infinite[id] > 0) return kNan;  // pairs that are not finite are not in err_sq
+    err += err_sq[id];
+    ref += ref_sq[id];
   }
   return ref > 0 ? std::sqrt(err / ref) : kNan;
 }

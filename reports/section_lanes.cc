@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstddef>
 
 #include "reports/number_text.h"
 #include "reports/section.h"
@@ -68,6 +69,12 @@ std::string distance_note(const Report& report) {
   return text;
 }
 
+constexpr std::ptrdiff_t kHeldOutColumn = 4;
+void drop_column(TableBlock& table, std::ptrdiff_t column) {
+  table.columns.erase(table.columns.begin() + column);
+  for (auto& row : table.rows) row.erase(row.begin() + column);
+}
+
 }  // namespace
 
 Blocks lanes_section(const Report& report) {
@@ -83,12 +90,16 @@ Blocks lanes_section(const Report& report) {
                    {"died"},
                    {"time"}};
   for (const LaneReport& lane : report.lanes) table.rows.push_back(row_of(lane));
+  const bool evaluates = report.options.capture_hash.empty();  // a capture holds nothing out
+  if (!evaluates) drop_column(table, kHeldOutColumn);
   table.notes = {
-      fmt::format("{}: {}. loss: mean over the last {}. held-out: accuracy at the last evaluation "
-                  "(-: none, or all answers NaN). skips: steps skipped by the loss scaler. died: "
-                  "step. time: of the lane's own work.",
+      fmt::format("{}: {}. loss: mean over the last {}. {}skips: steps skipped by the loss scaler. "
+                  "died: step. time: of the lane's own work.",
                   report.options.model, steps_text(report),
-                  counted(tail_of(report.reference().loss).size(), "step")),
+                  counted(tail_of(report.reference().loss).size(), "step"),
+                  evaluates ? "held-out: accuracy at the last evaluation (-: none, or all answers "
+                              "NaN). "
+                            : ""),
       distance_note(report)};
   return {table};
 }

@@ -127,12 +127,15 @@ Blocks verdict_section(const Report& report) {
   if (!broke.empty()) lead += fmt::format("Broke: {}. ", broke);
   const std::string unjudged = names_of(report, Verdict::kUnjudged);
   if (!unjudged.empty()) {
-    const bool synced = report.options.mode == LaneMode::kSynced;
-    lead += fmt::format("Not judged: {} ({}). ", unjudged,
-                        synced ? "in synced mode every lane starts each step from the reference's "
-                                 "weights; outcomes are judged in free mode"
-                               : "unclear: the reference did not learn, its loss fell by no more "
-                                 "than its batch noise");
+    const char* why =
+        report.options.mode == LaneMode::kSynced
+            ? "in synced mode every lane starts each step from the reference's weights; outcomes "
+              "are judged in free mode"
+        : report.captured >= 0
+            ? "a handful of captured steps does not show how training ends; what they show is "
+              "where numbers are lost, below"
+            : "unclear: the reference did not learn, its loss fell by no more than its batch noise";
+    lead += fmt::format("Not judged: {} ({}). ", unjudged, why);
   }
   if (!fine.empty() || !worse.empty() || !unclear.empty()) {
     lead += fmt::format("Fine means: {}. ", margin_text(report));

@@ -101,6 +101,17 @@ class Graph:
     mutations: list[tuple[str, str, int]] = field(default_factory=list)  # buffer, node, slot
     rng: list[tuple[str, str]] = field(default_factory=list)  # node, call of the program
 
+    def region(self) -> Autocast | None:
+        """The first block of the model that switches autocast on."""
+        return next((node.autocast for node in self.nodes if node.autocast and node.autocast.enabled), None)
+
+    def close_regions(self) -> None:
+        """Where the model alone uses autocast, what stands outside of its blocks is outside in every lane."""
+        region = self.region()
+        for node in self.nodes:
+            if region is not None and node.autocast is None:
+                node.autocast = Autocast(False, region.dtype, region.device, region.cache)
+
     def json(self) -> str:
         """One node per line."""
         def lines(items: Sequence[dict[str, Any]]) -> str:

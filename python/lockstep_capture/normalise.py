@@ -107,8 +107,9 @@ class Normaliser:
         for call in program.calls:
             if call.name in versions.live and versions.kind[call.name] == GRAPH:
                 self._normalise(call)
-        if versions.kind.get(versions.loss) != GRAPH and not self.problems:
-            self.problems.append(Problem("a loss that depends on no weight", hint="step_fn must return the loss"))
+        if (versions.kind.get(versions.loss) != GRAPH or not self.graph.params) and not self.problems:
+            self.problems.append(Problem("a loss that depends on no weight of the model", hint="step_fn(model, batch) "
+                                         "must return the loss, computed with the model that it is given"))
         if self.problems:
             raise UnsupportedModelError(self.problems)
         self._finish()

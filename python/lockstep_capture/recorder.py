@@ -14,6 +14,7 @@ from .hooks import Events
 from .ir import Graph
 from .model_state import State, Subject, world_size
 from .precision import shortcuts
+from .program import Autocast
 from .reference import MicroBatch
 from .replayed_gradients import Replayed
 from .traced import Traced
@@ -90,7 +91,7 @@ class Recorder:
                                       "requires_grad": bool(tensor.requires_grad), "aliases": paths[1:],
                                       "opt_group": np.int32(subject.group_of(paths[0]))})
         self._optimizer(initial, hyper)
-        self._amp(autocast, initial)
+        self._amp(autocast, first.graph.region() if first.graph else None, initial)
         self._initial_buffers = initial.buffers
 
     def _modules(self, first: Traced) -> None:
@@ -112,12 +113,15 @@ class Recorder:
         if subject.replays_optimizer:
             self.writer.optimizer_state("optimizer/state", initial.optimizer)
 
-    def _amp(self, autocast: tuple[str, torch.dtype] | None, initial: State) -> None:
+    def _amp(self, autocast: tuple[str, torch.dtype] | None, region: Autocast | None, initial: State) -> None:
+        """region: a block of the model, which says the dtype where the loop has none."""
         values: dict[str, Any] = {
             "autocast": autocast is not None,
             "device_type": autocast[0] if autocast else self._subject.device.type, **shortcuts()}
-        if autocast:
+        if autocast is not None:
             values["dtype"] = str(autocast[1]).removeprefix("torch.")
+        elif region is not None:
+            values["dtype"] = region.dtype
         self.writer.attributes("amp", values)
         subject = self._subject
         scaler: dict[str, Any] = {"enabled": subject.scales}

@@ -58,7 +58,7 @@ class Traced:
     """program, versions; after normalise(): graph and ir_of. autocast: what the loop's own block casts to."""
 
     def __init__(self, subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dtype | None = None):
-        self.subject = subject
+        self.subject, self._autocast = subject, autocast
         leaves, self.paths = leaves_of(batch, subject.device)
         _check_leaves(leaves, self.paths)
         self.signature, self.key = signature_of(leaves), self.key_of(subject, leaves)
@@ -95,6 +95,8 @@ class Traced:
         made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model, self.paths,
                           plain_attention=math)
         self.graph, self.ir_of = made.graph, made.ir_of
+        if self._autocast is None:
+            self.graph.close_regions()
 
     def support_problems(self, leaves: list[Any]) -> list[Problem]:
         """What is not supported; empty when all is."""

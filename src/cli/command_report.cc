@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "reports/section.h"
 #include "src/cli/arguments.h"
@@ -24,6 +25,11 @@ int report(const ReportArgs& args) {
   if (args.format != "text") {
     problems.add(fmt::format("--format {}: this version writes text only", args.format),
                  "use --format text");
+  }
+  for (const char* other : {".html", ".htm", ".md", ".json", ".xml"}) {
+    if (!args.output.ends_with(other)) continue;
+    problems.add(fmt::format("-o {}: this version writes text only", args.output),
+                 "a name that ends in .txt");
   }
   if (!args.output.empty()) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,

@@ -65,7 +65,10 @@ LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int6
   hdf5::write_attribute(group, layout::kDiedAt, int64_t{-1});
   hdf5::write_attribute(group, layout::kDiedOf, int64_t{0});
   hdf5::write_attribute(group, layout::kPolicyHash, layout::hex(lane.policy.hash()));
-  hdf5::write_attribute(group, layout::kMemory, to_json(lane.memory));
+  // The captured lane kept its tensors on a machine that nobody asked.
+  if (lane.memory != MemoryFacts{}) {
+    hdf5::write_attribute(group, layout::kMemory, to_json(lane.memory));
+  }
   hdf5::write_text(group, layout::kPolicy, lane.policy.text);
   r.extent_ = extent;
   r.site_count_ = extent.sites;

@@ -11,6 +11,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/record/capture_block.h"
 #include "src/record/growing_dataset.h"
 #include "src/record/hdf5_handle.h"
 #include "src/record/layout.h"
@@ -105,6 +106,10 @@ void RunFile::Impl::open(bool allow_empty) {
   if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
     throw InputError(fmt::format("run file '{}': cannot be read: {}", path, std::strerror(errno)),
                      "are its permissions right?");
+  }
+  if (looks_like_capture(path)) {
+    throw InputError(fmt::format("run file '{}': is a capture, must be a run file", path),
+                     fmt::format("`lockstep replay {} -o run.h5` makes one of it", path));
   }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
     throw InputError(fmt::format("run file '{}': not an HDF5 file", path),

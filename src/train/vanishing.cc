@@ -134,8 +134,11 @@ std::vector<std::string> vanishing_constants(const Policy& policy, const RunOpti
   std::vector<std::string> found;
   const auto groups = optimizer_groups(options);
   for (size_t i = 0; i < groups.size(); ++i) {
+    // A capture's groups are called what they are, others by the option that made them.
     const std::string where =
-        i == 0 ? "" : fmt::format("--group {}: ", options.groups[i - 1].layers);
+        i == 0 ? ""
+               : fmt::format("{}{}: ", options.capture_hash.empty() ? "--group " : "",
+                             options.groups[i - 1].layers);
     for (const std::string& text : Finder(policy, groups[i]).find()) found.push_back(where + text);
   }
   return found;

@@ -71,6 +71,24 @@ def test_a_cast_in_a_block_of_the_model(tmp_path):
     assert [node["op"] for node in graph["nodes"]][:4] == ["linear", "cast", "linear", "cast_like"]
 
 
+def test_only_the_model_uses_autocast(lockstep, tmp_path):
+    """V7 takes the dtype of the block, and what stands outside of it is FP32 in every lane."""
+    class Inside(Casts):
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = F.linear(x, self.fc.weight)
+            return self.fc(y.float() * self.scale)
+
+    path = tmp_path / "a.lscap.h5"
+    graph = graph_of(path, Inside(), None)
+    linears = [node["autocast"]["enabled"] for node in graph["nodes"] if node["op"] == "linear"]
+    assert linears == [True, False]
+    assert all(node["autocast"]["enabled"] is False for node in graph["nodes"] if node["op"] != "linear")
+    said = lockstep("verify", path).stdout
+    assert "torch-autocast-bf16-cpu against the captured run" in said and "FAIL" not in said
+    assert "V7  PASS" in said and "FP32 in its place would pass" not in said
+
+
 @pytest.mark.parametrize("autocast", LOOPS)
 def test_replays(lockstep, tmp_path, autocast):
     graph_of(tmp_path / "a.lscap.h5", Casts(), autocast)

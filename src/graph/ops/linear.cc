@@ -27,6 +27,7 @@ std::vector<TensorType> infer_linear(const Node& node, std::span<const TensorTyp
   const int64_t in_features = inputs[0].shape.back(), out_features = inputs[1].shape[0];
   require_shape(node, inputs, 1, {out_features, in_features}, "(out_features, in_features)");
   if (inputs.size() == 3) require_shape(node, inputs, 2, {out_features}, "(out_features)");
+  bool_attribute(node, "separate_bias", false);  // its type is checked here
   return {{with_last(inputs[0].shape, out_features)}};
 }
 

@@ -222,7 +222,7 @@ void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOpti
   options.groups.clear();
   for (size_t g = 1; g < first.hyper.size(); ++g) {
     options.groups.push_back(
-        {fmt::format("captured group {}", g), {capture.optimizer, first.hyper[g]}});
+        {fmt::format("captured parameter group {}", g), {capture.optimizer, first.hyper[g]}});
   }
   options.clip_norm = first.clip.max_norm;
   options.clip_value = first.clip.max_value;
