@@ -225,7 +225,7 @@ class _Reader:
             bound = self._new(node.name)
             self._values[node] = Ref(bound)
             self.program.calls.append(
-                Call(bound, target, args, kwargs, self._place(node), autocast, nograd))
+                Call(bound, target, args, kwargs, self._place(node), autocast, nograd, _narrows(node)))
         elif getattr(target, "__module__", "") in ("_operator", "math", "torch") or name.startswith("sym_"):
             raise ValueDependence(name)
         else:
@@ -252,6 +252,17 @@ class _Reader:
             return Place("", module_class if path else "", 0, source)
         calls = self._calls_of.setdefault(path, {})
         return Place(path.removeprefix(PREFIX), module_class, calls.setdefault(key, len(calls)), source)
+
+
+def _narrows(node: Any) -> bool:
+    """`y += x` with an x whose dtype alone would make the sum wider than y. Numbers and 0-dim tensors do not."""
+    if _is_getitem(node.target) or not node.target._schema.name.endswith("_"):
+        return False
+    values = [arg.meta.get("val") for arg in node.args if isinstance(arg, torch.fx.Node)]
+    dtypes = [value.dtype for value in values if isinstance(value, torch.Tensor) and value.dim() > 0]
+    if len(dtypes) < 2 or not all(dtype.is_floating_point for dtype in dtypes):
+        return False
+    return any(torch.promote_types(dtypes[0], dtype) != dtypes[0] for dtype in dtypes[1:])
 
 
 def _is_getitem(target: Any) -> bool:

@@ -131,6 +131,9 @@ class Normaliser:
             if found_rule is None:
                 raise no_rule(call)
             result = found_rule(RuleContext(self, call, args, kwargs))
+            if call.narrows and isinstance(result, Value) and result.is_float:
+                own = self.operand(args[0], call, want_float=True)
+                result = self.add("cast_like", [result.id, own.id], {}, [(result.shape, "f32")], call).value()
         except Unsupported as error:
             self.problems.append(problem_of(error, call))
             result = self._placeholder_result(call)

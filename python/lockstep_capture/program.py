@@ -53,6 +53,7 @@ class Call:
     place: Place = field(default_factory=Place)
     autocast: Autocast | None = None
     nograd: bool = False
+    narrows: bool = False  # in place, with a wider operand: the result goes back to the first operand's dtype
 
     @property
     def op(self) -> str:

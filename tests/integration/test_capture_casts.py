@@ -71,6 +71,24 @@ def test_a_cast_in_a_block_of_the_model(tmp_path):
     assert [node["op"] for node in graph["nodes"]][:4] == ["linear", "cast", "linear", "cast_like"]
 
 
+@pytest.mark.parametrize("autocast", LOOPS)
+def test_in_place_keeps_the_dtype(lockstep, tmp_path, autocast):
+    """y += x stays y's dtype, however wide x is; two of one dtype need no cast."""
+    class Sums(Casts):
+        def forward(self, x):
+            y = self.fc(x)
+            y += self.fc(x + 1)
+            y += self.scale * 1.001
+            return y.softmax(-1) * 64
+
+    path = tmp_path / "a.lscap.h5"
+    graph = graph_of(path, Sums(), autocast)
+    by_id = {node["id"]: node for node in graph["nodes"]}
+    (like,) = [node["in"] for node in graph["nodes"] if node["op"] == "cast_like"]
+    assert [by_id[name]["op"] for name in like] == ["add", "add"] and like[1] in by_id[like[0]]["in"]
+    assert "FAIL" not in lockstep("verify", path).stdout
+
+
 def test_only_the_model_uses_autocast(lockstep, tmp_path):
     """V7 takes the dtype of the block, and what stands outside of it is FP32 in every lane."""
     class Inside(Casts):
