@@ -265,3 +265,11 @@ def test_warnings_of_torch_stay_away():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check(nn.LSTM(4, 3, batch_first=True), lambda m, b: m(b)[0].sum(), torch.ones(2, 3, 4)).ok
+
+
+def test_a_step_function_that_closes_over_another_model():
+    """capture() trains a copy: a step_fn that ignores its argument would capture nothing of it."""
+    other = nn.Linear(3, 2)
+    support = check(nn.Linear(3, 2), lambda _, batch: other(batch).sum(), torch.ones(4, 3))
+    assert not support.ok and "a loss that depends on no weight of the model" in str(support)
+    assert check(other, lambda model, batch: model(batch).sum(), torch.ones(4, 3)).ok
