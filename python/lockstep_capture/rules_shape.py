@@ -12,7 +12,7 @@ from .padding import padded
 from .program import Ref
 
 
-@rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "_to_copy_same")
+@rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh")
 def same(c: RuleContext) -> Any:
     return c.any_value("self")
 

@@ -122,3 +122,17 @@ def steps_in(path):
     """How many steps the file says, how many it has, and whether it has the final state."""
     with h5py.File(path) as file:
         return int(file.attrs["n_steps"]), len(file["steps"]), "final" in file
+
+
+class UnknownOptimizer(torch.optim.Optimizer):
+    """An optimizer that Lockstep does not know."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p -= group["lr"] * p.grad.sign()

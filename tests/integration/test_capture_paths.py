@@ -6,25 +6,13 @@ import subprocess
 import pytest
 import torch
 import torch.nn.functional as F
+from capture_loops import UnknownOptimizer
 from lockstep_capture import Capture, CaptureError
 from lockstep_capture.loss_factor import loss_factor
 from lockstep_capture.read_run import read_run
 
 torch.set_num_threads(1)
 STEPS = 4
-
-
-class Signs(torch.optim.Optimizer):
-    """One that nobody knows."""
-
-    def __init__(self, params, lr):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p -= group["lr"] * p.grad.sign()
 
 
 def captured(path, make_optimizer):
@@ -49,7 +37,7 @@ def program(binary_dir):
     return run
 
 
-@pytest.mark.parametrize("make", [lambda p: torch.optim.RMSprop(p, 1e-3), lambda p: Signs(p, 1e-3)],
+@pytest.mark.parametrize("make", [lambda p: torch.optim.RMSprop(p, 1e-3), lambda p: UnknownOptimizer(p, 1e-3)],
                          ids=["rmsprop", "unknown"])
 def test_an_optimizer_that_is_not_modelled(program, tmp_path, make):
     path = captured(tmp_path / "a.lscap.h5", make)
