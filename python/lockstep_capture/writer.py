@@ -96,7 +96,7 @@ class Writer:
         """packed: shuffled and compressed, one chunk; for batches and the like."""
         array = array_of(tensor, place)
         options: dict[str, Any] = dict(chunks=array.shape, shuffle=True, compression="gzip", compression_opts=1) \
-            if packed and array.size else {}
+            if packed and array.size and array.ndim else {}  # HDF5 stores a number without dimensions whole
         self._dataset(place, array, {"torch_dtype": str(tensor.dtype).removeprefix("torch."), **(attributes or {})},
                       options)
 

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "src/core/text.h"
+#include "src/record/capture_block.h"
 
 namespace lockstep {
 namespace {
@@ -145,6 +146,9 @@ void check_output(const std::string& path, Replace replace, const std::string& h
       problems.add(fmt::format("-o {}: is an HDF5 file, which text never replaces", path),
                    "name another file");
     }
+  } else if (looks_like_capture(path)) {
+    problems.add(fmt::format("-o {}: is a capture, which a run file never replaces", path),
+                 "name another file");
   }
 }
 

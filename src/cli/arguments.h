@@ -56,7 +56,7 @@ void refuse_empty_words(const CLI::App& command, ProblemList& problems);
 enum class Replace : uint8_t {
   kNothing,
   kText,  // --overwrite of a text file: anything but an HDF5 file, which may be a run
-  kAny,   // --overwrite of a run file
+  kRun,   // --overwrite of a run file: anything but a capture, which nothing brings back
 };
 // Adds a problem when writing `path` would replace more than `replace` allows, or when it cannot be
 // looked at. `hint` says what to do about a file that exists.

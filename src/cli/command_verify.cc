@@ -29,6 +29,7 @@ struct VerifyArgs {
   bool hardware = false, overwrite = false;
   VerifyOptions options;
   int threads = 0;
+  std::vector<const CLI::Option*> of_hardware = {};  // those that mean nothing for a capture
 };
 
 struct VerifiedUnit {
@@ -217,6 +218,10 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
     problems.add(fmt::format("CAPTURE {} and --hardware: one of them at a time", args.capture),
                  "leave one out");
   }
+  for (const CLI::Option* option : args.of_hardware) {
+    if (args.hardware || option->count() == 0) continue;
+    problems.add(fmt::format("{}: an option of --hardware", option->get_name()), "leave it out");
+  }
   if (!args.require.empty() && std::ranges::none_of(hardware_units(), [&](const auto& unit) {
         return is_required(unit, args.require);
       })) {
@@ -267,6 +272,10 @@ std::function<int()> declare_verify(CLI::App& app) {
   app.add_option("--require", args->require,
                  "exit code 3 unless a unit ran whose table, name or instruction contains TEXT")
       ->type_name("TEXT");
+  for (const char* name :
+       {"--cases", "--gpu-cases", "--vectors", "--seed", "--only", "--require"}) {
+    args->of_hardware.push_back(app.get_option(name));
+  }
   checks.whole(app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N"), 1,
                kMostThreads);
   app.add_option("--json", args->json, "write the results here, too")->type_name("FILE");

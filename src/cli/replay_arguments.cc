@@ -194,7 +194,8 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
         "steps between exact recomputations of 64 outputs of every sum of products; 0: never");
   whole(group, "--checkpoint-every", o.checkpoint_every, 1, kLargestCount,
         "steps between checkpoints");
-  fixed->push_back(app.add_flag("--overwrite", args->overwrite, "replace the run file if it exists")
+  fixed->push_back(app.add_flag("--overwrite", args->overwrite,
+                                "replace the run file if it exists (never a capture)")
                        ->group(group));
   app.add_option("-o,--output", args->output, fmt::format("the run file [{}]", kDefaultRunFile))
       ->type_name("RUN")

@@ -139,7 +139,7 @@ bool is_complete(const RunFile& run) {
 
 int start_run(ReplayArgs& args, ProblemList& problems) {
   const std::string path = args.output.empty() ? kDefaultRunFile : args.output;
-  check_output(path, args.overwrite ? Replace::kAny : Replace::kNothing,
+  check_output(path, args.overwrite ? Replace::kRun : Replace::kNothing,
                fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to go on with it", path),
                problems);
   const std::string& start_from = args.options.start_from;

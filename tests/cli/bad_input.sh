@@ -166,6 +166,16 @@ errs "ends in .toml"
 that test ! -e policy.txt
 that cmp good.h5 other.h5
 that cmp good.h5 run.toml
+# A run never replaces a capture, which a cluster may have worked for: not by --overwrite either.
+printf 'LOCKSTEP-CAPTURE and more' >capture.h5
+for model in mlp capture.h5; do
+  expect 2 replay $model --steps 1 -o capture.h5 --overwrite
+  errs "capture.h5: is a capture"
+done
+that test "$(wc -c <capture.h5)" -eq 25
+expect 2 verify capture.h5 --only F16C --seed 3
+errs "--only: an option of --hardware"
+errs "--seed: an option of --hardware"
 that test -L link.toml
 expect 2 report good.h5 -o policy.toml
 errs "exists"

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import torch
 import torch.nn.functional as F
-from capture_loops import UnknownOptimizer
+from capture_loops import Images, UnknownOptimizer, image_batches, image_loss
 from lockstep_capture import Capture, CaptureError
 from lockstep_capture.loss_factor import loss_factor
 from lockstep_capture.read_run import read_run
@@ -60,6 +60,60 @@ def test_a_run_that_becomes_nan(program, tmp_path):
     losses = read_run(tmp_path / "run.h5").steps["loss"].unstack("lane")
     assert losses["fp32"].isna().tolist() == losses["captured"].isna().tolist()
     assert losses["fp32"].isna().any() and not losses["fp32"].isna().all()
+
+
+def masked_mean(model, batch):
+    x, y, mask, weight = batch
+    return weight * (F.cross_entropy(model(x), y, reduction="none") * mask).sum() / mask.sum()
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_numbers_in_a_batch(program, tmp_path, dtype):
+    """Tensors without dimensions: one that the batch holds (an annealed weight), one that is made of it (mask.sum())."""
+    torch.manual_seed(0)
+    model, path = torch.nn.Linear(6, 4), tmp_path / "a.h5"
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    cap = Capture(path, model, optimizer, masked_mean, autocast=dtype, steps=3, verify=range(3))
+    losses = []
+    for k in range(3):
+        batch = torch.randn(5, 6), torch.randint(4, (5,)), (torch.rand(5) < 0.7).float(), torch.tensor(0.1 * (k + 1))
+        with cap.step(batch):
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
+                loss = masked_mean(model, batch)
+            losses.append(float(loss.detach()))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    verified = program("verify", path)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert program("replay", path, "--lanes", "fp32", "-o", tmp_path / "run.h5").returncode == 0
+    assert read_run(tmp_path / "run.h5").steps["loss"].unstack("lane")["fp32"].tolist() == pytest.approx(losses, rel=1e-3)
+
+
+WEIGHTED = {"n / total": lambda loss, n, total: loss * n / total, "number first": lambda loss, n, total: n * loss / total,
+            "tensors": lambda loss, n, total: loss * torch.tensor(n) / torch.tensor(total),
+            "ratio": lambda loss, n, total: loss * (n / total), "two divisions": lambda loss, n, total: loss / 3 / 5}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_micro_batches_of_uneven_weight(program, tmp_path, name):
+    """As losses are averaged over tokens; the number of 1/k with the same bits is not taken for what the loop wrote."""
+    loss = torch.tensor(1.2345678, requires_grad=True)
+    factor = 1 / 15 if name == "two divisions" else 7 / 24
+    assert loss_factor(loss * 1, WEIGHTED[name](loss * 1, 7, 24)) == pytest.approx(factor, rel=2.0**-52)
+    assert loss_factor(loss.bfloat16(), loss.bfloat16() / 300) == 1 / 300
+    torch.manual_seed(0)
+    model, path = Images(), tmp_path / "a.h5"
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    cap = Capture(path, model, optimizer, image_loss, steps=2, verify=range(2))
+    for k, batch in enumerate(image_batches(4)):
+        with cap.step(batch):
+            WEIGHTED[name](image_loss(model, batch), (3, 9, 5, 7)[k], 24.0).backward()
+            if k % 2 == 1:
+                optimizer.step()
+                optimizer.zero_grad()
+    verified = program("verify", path)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 0.0])
