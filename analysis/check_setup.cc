@@ -37,7 +37,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"schedule", text(o.schedule, HyperNumbers(find_schedule(o.schedule.name).parameters,
                                                  o.schedule.values))},
       {"groups", groups},
-      {"clipping", fmt::format("norm {}, value {}", o.clip_norm, o.clip_value)},
+      {"clipping", fmt::format("{}-norm {}, value {}", o.clip_norm_type, o.clip_norm, o.clip_value)},
       {"frozen layers", join(o.freeze, ",")},
       {"batch_norm in evaluation mode", join(o.eval_batch_norm, ",")},
       {"batch_norm eps", o.batch_norm_eps ? fmt::format("{}", *o.batch_norm_eps) : "own"},

@@ -41,15 +41,22 @@ def gates(text):
 @pytest.mark.parametrize("settings", [{}, {"warm": 2, "accumulate": 3}, {"optimizer": "SGD", "warm": 2, "clip": 0.3},
                                       {"optimizer": "Adam", "clip": 0.3, "accumulate": 2},
                                       {"optimizer": "SGD", "clip_value": 0.01},
-                                      {"optimizer": "SGD", "clip": 0.5, "clip_value": 0.03, "warm": 1}],
+                                      {"optimizer": "SGD", "clip": 0.5, "clip_value": 0.03, "warm": 1},
+                                      {"optimizer": "SGD", "clip": 0.02, "norm_type": np.inf, "accumulate": 2},
+                                      {"optimizer": "SGD", "clip": 0.5, "norm_type": 1.0},
+                                      {"optimizer": "SGD", "clip": 0.05, "norm_type": 3.0}],
                          ids=["adamw", "adamw-warm-accumulate", "sgd-clip", "adam-clip-accumulate", "sgd-value",
-                              "sgd-clip-value"])
+                              "sgd-clip-value", "sgd-infinity-norm", "sgd-1-norm", "sgd-3-norm"])
 def test_fp32_replay_takes_the_captured_steps(lockstep, tmp_path, settings):
     capture = tiny.write(tmp_path / "net.h5", tiny.make(steps=5, **settings))
     run = tmp_path / "run.h5"
     lockstep("replay", capture, "--lanes", "fp32,fp64", "-o", run, "--quiet")
     captured = losses(run, "captured")
     assert len(captured) == 5
+    if "clip" in settings:
+        with h5py.File(run) as file:
+            norms, wanted = (file[f"lanes/{lane}/gradient_norm"][0] for lane in ("fp64", "captured"))
+        assert abs(norms / wanted - 1) < STEP_ERROR and wanted > settings["clip"], "or nothing was clipped"
     assert np.abs(losses(run, "fp32") / captured - 1).max() < 20 * STEP_ERROR
     assert np.abs(losses(run, "fp64") / captured - 1).max() < 20 * STEP_ERROR
 
