@@ -72,8 +72,10 @@ def _verify_problems(verify: Any, steps: int) -> list[str]:
 
 
 def _path_problems(path: Any) -> list[str]:
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        return [f"path: is {path!r}, must be the name of a file, e.g. 'run.lscap.h5'"]
+    if not isinstance(path, (str, os.PathLike)):
+        return [f"path: is a {type(path).__name__}, must be the name of a file, e.g. 'run.lscap.h5'"]
+    if not os.fspath(path):
+        return ["path: is '', must be the name of a file, e.g. 'run.lscap.h5'"]
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
         return [f"path: {path} is a folder, must be a file"]

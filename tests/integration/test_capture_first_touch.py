@@ -198,6 +198,8 @@ def test_all_wrong_arguments_are_listed_at_once(tmp_path):
                                 ({"verify": 1}, "verify: is 1, must be numbers of steps")):
         with pytest.raises(CaptureError, match=expected):
             Capture(tmp_path / "a.h5", model, optimizer, image_loss, **arguments)
+    with pytest.raises(CaptureError, match="path: is a Images, must be the name of a file"):
+        Capture(model, "a.h5", optimizer, image_loss)
     with pytest.raises(CaptureError) as error:
         capture(tmp_path / "a.h5", model, optimizer, None, image_loss, accumulate=0, clip_grad_norm=0)
     for part in ("loader: is a NoneType, must give batches", "accumulate: is 0", "clip_grad_norm: is 0, must be positive"):

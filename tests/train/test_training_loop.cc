@@ -104,9 +104,9 @@ TEST_CASE("clip: other norms than the 2-norm") {
   };
   CHECK(norm_of(kInf, {3, -7}, {5}) == 7);
   CHECK(norm_of(1, {3, -7}, {5}) == 15);
-  CHECK(norm_of(0.5, {4, -1}, {16}) == 49);                               // (2 + 1 + 4)^2
-  CHECK(std::abs(norm_of(3, {3, -4}, {5}) / 6 - 1) <= 8 * 0x1p-24);       // 27 + 64 + 125 = 6^3
-  CHECK(norm_of(4, {1e10f}, {}) == kInf);                                 // as torch: the power
+  CHECK(norm_of(0.5, {4, -1}, {16}) == 49);                          // (2 + 1 + 4)^2
+  CHECK(std::abs(norm_of(3, {3, -4}, {5}) / 6 - 1) <= 8 * 0x1p-24);  // 27 + 64 + 125 = 6^3
+  CHECK(norm_of(4, {1e10f}, {}) == kInf);                            // as torch: the power
   CHECK(std::isnan(norm_of(kInf, {std::nanf(""), 1}, {2})));
   CHECK(norm_of(kInf, {1, -std::numeric_limits<float>::infinity()}, {2}) == kInf);
   Tensor a = vector_of({2, -4});
