@@ -33,6 +33,15 @@ def raised(step_fn: StepFunction, batch: Any, error: Exception) -> CaptureError:
     return made
 
 
+def raised_in_fp32(step_fn: StepFunction, batch: Any, error: Exception) -> CaptureError:
+    """step_fn(model, batch) works under the loop's autocast and raised `error` without."""
+    made = CaptureError(f"step_fn needs the loop's autocast, without it it raised {first_line(error)}"
+                        f"{_at(_innermost(error))}, here with batch = {_shown(batch)}; a capture computes it in FP32, too: "
+                        "hand over FP32 batches, and leave casts to autocast")
+    made.__cause__ = error
+    return made
+
+
 def calls_backward(line: str) -> CaptureError:
     return CaptureError(f"step_fn calls backward(){_at(line)}, must compute the loss and return it: backward(), "
                         "optimizer.step() and zero_grad() belong into the loop")

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import CaptureError, Problem
 from .frontend_export import is_user_file
-from .step_function import StepFunction, calls_backward, check_result, raised
+from .step_function import StepFunction, calls_backward, check_result, raised, raised_in_fp32
 
 _VALUE_OPS = {"aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2",
               "aten.unique_consecutive", "aten.unique_dim", "aten.is_nonzero", "aten.equal"}
@@ -120,6 +120,15 @@ def survey(model: torch.nn.Module, step_fn: StepFunction, batch: Any, device: to
     check_result(step_fn, result)
     found.calls = modules.calls
     return found
+
+
+def check_in_fp32(model: torch.nn.Module, step_fn: StepFunction, batch: Any, device: torch.device) -> None:
+    """Runs step_fn once more, without the loop's autocast, as the reference gradients do. Throws: CaptureError."""
+    try:
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            step_fn(model, batch)
+    except Exception as error:
+        raise raised_in_fp32(step_fn, batch, error) from error
 
 
 def _unwatched(model: torch.nn.Module, step_fn: StepFunction, batch: Any) -> Any:

@@ -20,7 +20,7 @@ from .program import Program, StepModule
 from .random_ops import ATTENTION, RandomSite, base_name, random_sites
 from .cumulative import named_momentum
 from .step_function import StepFunction, type_of
-from .survey import CONTROL_FLOW, survey
+from .survey import CONTROL_FLOW, check_in_fp32, survey
 from .untouched import untouched
 
 
@@ -113,6 +113,8 @@ def _trace(step: StepModule, batch: Any, device: torch.device,
     batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
     with untouched(step.model), named_momentum(step.model):
         seen = survey(step.model, step._step_fn, batch, device, autocast)
+        if autocast is not None:
+            check_in_fp32(step.model, step._step_fn, batch, device)
     with untouched(step.model), named_momentum(step.model):
         program, problems = _program(step, batch, autocast, seen.values, seen.functions)
     return program, problems, seen.calls

@@ -47,7 +47,8 @@ def line_of(text):
 
 @pytest.mark.parametrize("narrow,dtype,call", [(nn.Module.bfloat16, "bfloat16", ".bfloat16()"),
                                                (nn.Module.half, "float16", ".half()"),
-                                               (nn.Module.double, "float64", "model.float()")], ids=lambda v: str(v))
+                                               (nn.Module.double, "float64", "model.float()")],
+                         ids=["bfloat16", "half", "double"])
 def test_weights_that_are_not_fp32(tmp_path, narrow, dtype, call):
     model = narrow(nn.Sequential(*(Net() for _ in range(3))))
     support = check(model, loss_of, BATCH)
@@ -107,12 +108,19 @@ def test_an_error_of_the_models_is_told_with_its_innermost_line():
 
 
 def test_a_batch_that_only_values_spoil():
-    """Tracing does not look at labels, and autocast forgives a dtype."""
+    """Tracing does not look at labels, and casts by its own autocast."""
     wrong = torch.full((5,), 7)
     assert "IndexError: Target 7 is out of bounds" in refusal(Net(), loss_of, (BATCH[0], wrong))
     assert "must have the same dtype" in refusal(Net(), loss_of, (BATCH[0].half(), BATCH[1]))
-    assert check(Net(), loss_of, (BATCH[0].half(), BATCH[1]), autocast="bfloat16").ok  # as in such a loop
     assert "autocast: is 'fp8'" in refusal(Net(), loss_of, autocast="fp8")
+
+
+def test_a_step_that_only_autocast_lets_pass():
+    text = refusal(Net(), loss_of, (BATCH[0].half(), BATCH[1]), autocast="bfloat16")
+    assert text.startswith("step_fn needs the loop's autocast, without it it raised RuntimeError: mat1 and mat2 must have "
+                           f"the same dtype, but got Half and Float {line_of('return self.b(torch.relu(')}"), text
+    assert "with batch = (f16[5,4], i64[5]); a capture computes it in FP32, too" in text
+    assert check(Net(), loss_of, BATCH, autocast="bfloat16").ok
 
 
 @pytest.mark.parametrize("result,expected", [

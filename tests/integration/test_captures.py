@@ -349,7 +349,7 @@ BAD = {
     "no lr": (replace("[{}]", "steps", "000000", "", "hyper"), "hyper: lr is missing"),
     "no norm": (replace(-1.0, "steps", "000000", "", "clip_norm_type"),
                 "clip_norm_type is -1: a positive number or infinity required"),
-    "NaN norm": (replace(float("nan"), "steps", "000000", "", "clip_norm_type"), "clip_norm_type is nan"),
+    "NaN norm": (replace(float("nan"), "steps", "000000", "", "clip_norm_type"), "clip_norm_type is nan: a positive"),
     "n_steps": (replace(np.int32(9), "", "n_steps"), "has 6 steps, n_steps is 9"),
     "text for number": (replace("much", "steps", "000000", "", "loss"), "attribute loss must be one number, is text"),
 }
