@@ -222,9 +222,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       "Ctrl-C ends after the step in progress with a whole run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
-  for (const char* name : {"--data", "--size", "--batch", "--optimizer", "--optimizer-args",
-                           "--schedule", "--group", "--accumulate", "--workers", "--clip-norm",
-                           "--clip-norm-type", "--clip-value", "--start-from", "--eval-every", "--eval-policy"}) {
+  for (const char* name :
+       {"--data", "--size", "--batch", "--optimizer", "--optimizer-args", "--schedule", "--group",
+        "--accumulate", "--workers", "--clip-norm", "--clip-norm-type", "--clip-value",
+        "--start-from", "--eval-every", "--eval-policy"}) {
     options.of_models.push_back(app.get_option(name));
   }
   for (const std::string_view number : kNumberOptions) {

@@ -17,7 +17,8 @@ struct ClippedGradient {
 
 // Multiplies every gradient by min(max_norm / (total + 1e-6), 1), always, as torch does.
 //   norm of a tensor   (sum |x|^norm_type)^(1/norm_type) (FP32 in the order of reduction.h, FP64 in
-//                      the truth lane), the largest |x| for infinity; rounded to the tensor's format
+//                      the truth lane), the largest |x| for infinity; rounded to the tensor's
+//                      format
 //   total              the norm of the norms, in their format; FP32 where the tensors differ
 //   coefficient        each operation rounded to total's format
 // Requires: norm_type > 0. Returns: total.
