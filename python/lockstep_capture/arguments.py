@@ -2,44 +2,96 @@
 
 from __future__ import annotations
 
+import math
 import os
-from typing import Any
+from typing import Any, Iterable
 
 import torch
 
 from .errors import CaptureError
 from .model_state import unwrap_optimizer
+from .writer import MAGIC
 
 _DTYPES = {"float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
            "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}
 
 
-def check_arguments(path: str, optimizer: Any, step_fn: Any, *, scaler: Any, autocast: str | torch.dtype | None,
-                    steps: int, verify: set[int], on_unsupported: str) -> torch.dtype | None:
+def dtype_of(autocast: str | torch.dtype | None) -> torch.dtype | None:
+    """Throws: CaptureError for what is no dtype of autocast."""
+    dtype, problems = _dtype_of(autocast)
+    if problems:
+        raise CaptureError(problems[0])
+    return dtype
+
+
+def check_arguments(path: Any, optimizer: Any, step_fn: Any, *, scaler: Any, autocast: str | torch.dtype | None,
+                    steps: int, verify: Iterable[int] | None, on_unsupported: str) -> torch.dtype | None:
     """The dtype of autocast. Throws: CaptureError with all that is wrong."""
-    problems = [*_path_problems(path), *_object_problems(optimizer, scaler, step_fn)]
-    if steps < 1:
-        problems.append(f"steps: is {steps}, must be at least 1")
+    dtype, problems = _dtype_of(autocast)
+    problems = [*_path_problems(path), *_object_problems(optimizer, scaler, step_fn), *problems]
     if on_unsupported not in ("error", "report"):
         problems.append(f"on_unsupported: is {on_unsupported!r}, must be 'error' or 'report'")
-    dtype = _DTYPES.get(autocast) if isinstance(autocast, str) else autocast
-    if autocast is not None and dtype not in _DTYPES.values():
-        problems.append(f"autocast: is {autocast!r}, must be one of {', '.join(_DTYPES)} or None")
-    outside = sorted(number for number in verify if not 0 <= number < steps)
-    if outside:
-        problems.append(f"verify: has {outside}, must be in [0, {steps})")
+    count_problems = _count_problems("steps", steps)
+    problems += count_problems or _verify_problems(verify, steps)
     if problems:
         raise CaptureError("; ".join(problems))
     return dtype
 
 
-def _path_problems(path: str) -> list[str]:
+def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | None) -> None:
+    """Those of capture(), which Capture lacks. Throws: CaptureError with all that is wrong."""
+    problems = _count_problems("accumulate", accumulate)
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        problems.append(f"loader: is a {type(loader).__name__}, must give batches in a for loop")
+    if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and 0 < clip_grad_norm < math.inf):
+        problems.append(f"clip_grad_norm: is {clip_grad_norm!r}, must be positive and finite, or None for no clipping")
+    if problems:
+        raise CaptureError("; ".join(problems))
+
+
+def _dtype_of(autocast: str | torch.dtype | None) -> tuple[torch.dtype | None, list[str]]:
+    dtype = _DTYPES.get(autocast) if isinstance(autocast, str) else autocast
+    if autocast is None or dtype in _DTYPES.values():
+        return dtype, []
+    return None, [f"autocast: is {autocast!r}, must be one of {', '.join(_DTYPES)} or None"]
+
+
+def _count_problems(name: str, value: Any) -> list[str]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return []
+    return [f"{name}: is {value!r}, must be a whole number of at least 1"]
+
+
+def _verify_problems(verify: Any, steps: int) -> list[str]:
+    if verify is None:
+        return []
+    if not isinstance(verify, Iterable) or not all(isinstance(number, int) for number in verify):
+        return [f"verify: is {verify!r}, must be numbers of steps, e.g. [0, {steps - 1}]"]
+    outside = sorted(number for number in verify if not 0 <= number < steps)
+    return [f"verify: has {outside}, must be in [0, {steps})"] if outside else []
+
+
+def _path_problems(path: Any) -> list[str]:
+    if not isinstance(path, (str, os.PathLike)):
+        return [f"path: is a {type(path).__name__}, must be the name of a file, e.g. 'run.lscap.h5'"]
+    if not os.fspath(path):
+        return ["path: is '', must be the name of a file, e.g. 'run.lscap.h5'"]
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
         return [f"path: {path} is a folder, must be a file"]
     if not os.path.isdir(folder):
         return [f"path: the folder {folder} does not exist"]
-    return [] if os.access(folder, os.W_OK) else [f"path: the folder {folder} cannot be written to"]
+    if not os.access(folder, os.W_OK):
+        return [f"path: the folder {folder} cannot be written to"]
+    return [] if _may_replace(path) else [f"path: {path} is there and no capture, must be a new name or an older capture"]
+
+
+def _may_replace(path: str | os.PathLike[str]) -> bool:
+    """Nothing, something empty, or a capture stands there."""
+    if not os.path.exists(path):
+        return True
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) in (b"", MAGIC)
 
 
 def _object_problems(optimizer: Any, scaler: Any, step_fn: Any) -> list[str]:

@@ -22,7 +22,8 @@ from .hooks import Events
 from .model_state import State, Subject, rank, world_size
 from .recorder import Recorder, Step
 from .replayed_gradients import Replayed
-from .traced import StepFunction, Traced, leaves_of
+from .step_function import StepFunction
+from .traced import Traced, leaves_of
 from .watcher import Region, Watcher
 
 _NOTHING: ContextManager[None] = contextlib.nullcontext()
@@ -47,10 +48,11 @@ class Capture:
     def __init__(self, path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, step_fn: StepFunction, *,
                  scaler: Any = None, autocast: str | torch.dtype | None = None, steps: int = 8,
                  verify: Iterable[int] | None = None, on_unsupported: str = "error"):
+        verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
+        self._dtype = check_arguments(path, optimizer, step_fn, scaler=scaler, autocast=autocast, steps=steps,
+                                      verify=verify, on_unsupported=on_unsupported)
         self._path = os.fspath(path)
         self._verify = {0, steps // 2, steps - 1} if verify is None else set(verify)
-        self._dtype = check_arguments(self._path, optimizer, step_fn, scaler=scaler, autocast=autocast, steps=steps,
-                                      verify=self._verify, on_unsupported=on_unsupported)
         self._step_fn, self._steps = step_fn, steps
         self._model, self._optimizer, self._scaler = model, optimizer, scaler
         self._report = on_unsupported == "report"
@@ -89,8 +91,9 @@ class Capture:
         if self._closed:
             return
         if not self._done or self._recorder is None:
+            blocks = len(self._step.micro) if self._step is not None else 0
             self._abandon()
-            self._warn(f"no step was captured, {self._path} was not written")
+            self._warn(f"no step was captured, {self._path} was not written: {_why_no_step(blocks)}")
             return
         self._guarded(self._write)
 
@@ -264,6 +267,13 @@ class Capture:
         self._step, self._done = None, self._done + 1
         if self._done == self._steps:
             self.finish()
+
+
+def _why_no_step(blocks: int) -> str:
+    """blocks: how many were recorded without an optimizer step."""
+    if blocks == 0:
+        return "the loop's body must stand in `with cap.step(batch):`"
+    return f"{blocks} blocks called backward(), none called step() of the optimizer that was given"
 
 
 def _finish_at_exit(reference: Callable[[], Capture | None]) -> None:

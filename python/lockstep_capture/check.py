@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 
+from .arguments import dtype_of
 from .errors import CaptureError, Problem, UnsupportedModelError, describe
 from .model_state import Subject
-from .traced import StepFunction, Traced, leaves_of
+from .step_function import StepFunction
+from .traced import Traced, leaves_of
 
 
 @dataclass
@@ -40,11 +42,16 @@ class Support:
         return f"supported ({self.frontend}): {sum(self.ops.values())} nodes: {ops}"
 
 
-def check(model: torch.nn.Module, step_fn: StepFunction, batch: Any) -> Support:
-    """Traces step_fn(model, batch) and lists everything that a capture would refuse. Writes and changes nothing."""
+def check(model: torch.nn.Module, step_fn: StepFunction, batch: Any, *,
+          autocast: str | torch.dtype | None = None) -> Support:
+    """Traces step_fn(model, batch) and lists everything that a capture would refuse. Writes and changes nothing.
+
+    autocast: as in Capture. Throws: CaptureError where step_fn fails by itself, or returns no loss.
+    """
+    dtype = dtype_of(autocast)
     try:
         subject = Subject(model, None)
-        traced = Traced(subject, step_fn, batch)
+        traced = Traced(subject, step_fn, batch, dtype)
         problems = traced.support_problems(leaves_of(batch, subject.device)[0])
     except UnsupportedModelError as error:
         return Support(error.problems, {})

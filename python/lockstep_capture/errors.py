@@ -6,6 +6,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 
+_LONGEST = 160  # characters of another library's error in a message of ours
+
+
 class CaptureError(RuntimeError):
     """Something a user can put right: what, the value, the constraint, a hint."""
 
@@ -47,9 +50,13 @@ def describe(problems: list[Problem]) -> str:
     return "\n".join(lines)
 
 
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:_LONGEST] if lines else ''}"
+
+
 def failed(error: Exception) -> CaptureError:
     """What is no fault of the user's: a capture never lets it into the training loop as it is."""
-    lines = str(error).strip().splitlines()
-    made = CaptureError(f"the capture failed, training did not: {type(error).__name__}: {lines[0] if lines else ''}")
+    made = CaptureError(f"the capture failed, training did not: {first_line(error)}")
     made.__cause__ = error
     return made

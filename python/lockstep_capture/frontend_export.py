@@ -24,8 +24,8 @@ from .program import Autocast, Call, Names, Place, Program, Ref, StepModule
 PREFIX = "model."  # of StepModule
 # Checks that the export adds: they hold for the dtypes of its own run, which are not those of the loop.
 _NO_EFFECT = {"aten._assert_tensor_metadata", "aten._assert_async", "aten.sym_constrain_range"}
-_TORCH_FOLDER = os.path.dirname(torch.__file__)
-_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_TORCH_FOLDER = os.path.join(os.path.dirname(torch.__file__), "")
+_OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 class _Step(torch.nn.Module):
@@ -96,8 +96,8 @@ def depends_on_values(error: BaseException) -> bool:
 
 
 def is_user_file(file: str) -> bool:
-    return not (file.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")) or "/importlib/" in file
-                or file.endswith("contextlib.py"))
+    return file == "<stdin>" or not (file.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")) or "/importlib/" in file
+                                     or file.endswith("contextlib.py"))
 
 
 def source_of(stack_trace: str) -> str:
@@ -132,8 +132,7 @@ class _Reader:
         loss = output[0]
         while isinstance(loss, (list, tuple)):
             loss = loss[0]
-        if not isinstance(loss, Ref):
-            raise UnsupportedModelError([Problem("the step's result", hint="must be the loss, a tensor")])
+        assert isinstance(loss, Ref)  # step_function.py has seen that it is a tensor
         self.program.loss = loss.name
 
     def _placeholder(self, node: Any, spec: Any, leaf: int) -> int:

@@ -6,6 +6,7 @@ Functions are replaced while a block runs and put back whatever happens; none do
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
@@ -132,8 +133,11 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             if seen.max_norm >= 0 or seen.max_value >= 0:
                 events.refuse("clip_grad_norm_ behind another clipping", "a replay clips the norm first, and once")
-            if seen.norm_type != 2.0:
-                events.refuse(f"clip_grad_norm_ with norm_type {seen.norm_type:g}", "the 2-norm is replayed")
+            if not seen.norm_type > 0:
+                events.refuse(f"clip_grad_norm_ with norm_type {seen.norm_type:g}", "it must be positive, or inf")
+            if not 0 < max_norm < math.inf:
+                events.refuse(f"clip_grad_norm_ with max_norm {max_norm:g}", "it must be positive and finite; for the "
+                              "norm alone: torch.nn.utils.get_total_norm")
             seen.max_norm, seen.total_norm = float(max_norm), float(total_norm)
             note("clip_grad_norm_", [p.grad for p in parameters if p.grad is not None])
             return original(parameters, max_norm, total_norm, *rest, **more)
@@ -146,6 +150,9 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
                 if seen.max_value >= 0:
                     events.refuse("clip_grad_value_ called twice", "a replay clips values once")
                 seen.max_value = float(caller.f_locals["clip_value"])
+                if not 0 < seen.max_value < math.inf:
+                    events.refuse(f"clip_grad_value_ with clip_value {seen.max_value:g}",
+                                  "it must be positive and finite")
                 note("clip_grad_value_", tensors[0])
             return original(tensors, *rest, **more)
         return group

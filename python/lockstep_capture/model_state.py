@@ -16,6 +16,13 @@ _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buff
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
+_FLOAT_HINT = "model.float() before the optimizer is made"
+# The names of the call that made them so, and of a lane that emulates it.
+_DTYPE_HINTS = {
+    name: f"a capture holds FP32 weights, and lanes narrow them: leave {call} out and compute under torch.autocast(..., "
+          f"dtype=torch.{name}) with autocast=\"{name}\"; weights of 16 bits are what the lane {lane} emulates"
+    for name, call, lane in (("bfloat16", ".bfloat16()", "pure-bf16"), ("float16", ".half()", "pure-fp16"))}
+
 
 def _kinds(value: Any) -> set[str]:
     return {kind.__name__ for kind in type(value).__mro__}
@@ -28,8 +35,8 @@ def unwrap(model: Any) -> torch.nn.Module:
     """
     while _kinds(model) & {"DistributedDataParallel", "DataParallel", "OptimizedModule"}:
         model = model._orig_mod if "OptimizedModule" in _kinds(model) else model.module
-    if not isinstance(model, torch.nn.Module):
-        raise CaptureError(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
+    if not isinstance(model, torch.nn.Module) or "ScriptModule" in _kinds(model):
+        raise CaptureError(f"model: is a {type(model).__name__}, must be a torch.nn.Module, not scripted or traced")
     problems = [Problem("FullyShardedDataParallel", path or type(model).__name__, "",
                         "its weights are shards; capture an unsharded run on one rank")
                 for path, module in model.named_modules() if _kinds(module) & _SHARDED]
@@ -84,6 +91,33 @@ class State:
     growth_tracker: int = 0
 
 
+def _some(paths: list[str]) -> str:
+    """The first of them."""
+    most = 4
+    return ", ".join(paths[:most]) + (f" and {len(paths) - most} more" if len(paths) > most else "")
+
+
+def _dtype_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
+    """One for each dtype that is not FP32."""
+    paths: dict[str, list[str]] = {}
+    for path, tensor in params.items():
+        if tensor.dtype != torch.float32:
+            paths.setdefault(str(tensor.dtype).removeprefix("torch."), []).append(path)
+    return [Problem(f"{len(found)} of {len(params)} parameters are {dtype}, must be float32", _some(found), "",
+                    _DTYPE_HINTS.get(dtype, _FLOAT_HINT)) for dtype, found in paths.items()]
+
+
+def _device_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
+    paths: dict[str, list[str]] = {}
+    for path, tensor in params.items():
+        paths.setdefault(str(tensor.device), []).append(path)
+    if "meta" in paths:
+        return [Problem(f"{len(paths['meta'])} of {len(params)} parameters are on meta, must have values",
+                        _some(paths["meta"]), "", "load the weights first")]
+    return [Problem(f"{len(found)} of {len(params)} parameters are on {device}, must all be on one device", _some(found),
+                    "", "model.to(device)") for device, found in paths.items() if len(paths) > 1]
+
+
 class Subject:
     """The model, its optimizer and scaler, with the names of everything.
 
@@ -99,12 +133,9 @@ class Subject:
         self.params = {paths[0]: tensor for tensor, paths in self.names.params}
         self.buffers = {paths[0]: tensor for tensor, paths in self.names.buffers}
         self.device = next(iter(self.params.values())).device if self.params else torch.device("cpu")
-        bad = [path for path, tensor in self.params.items()
-               if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16)]
-        if bad:
-            raise UnsupportedModelError([Problem(
-                f"a parameter of {str(self.params[path].dtype).removeprefix('torch.')}", path, "",
-                "weights of 32 bits or fewer are replayed; model.float()") for path in bad])
+        problems = [*_dtype_problems(self.params), *_device_problems(self.params)]
+        if problems:
+            raise UnsupportedModelError(problems)
         held = [tensor for group in self.groups() for tensor in group["params"]]
         strangers = sum(id(tensor) not in self.paths for tensor in held)
         if strangers:

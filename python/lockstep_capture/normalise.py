@@ -325,9 +325,6 @@ class Normaliser:
     def _finish(self) -> None:
         loss = self._graph_value(self._versions.loss, self._program_end())
         if loss.shape != ():
-            if loss.shape not in ((1,),):
-                raise UnsupportedModelError([Problem(
-                    f"a loss of shape {list(loss.shape)}", hint="step_fn must return a scalar")])
             node = self.add("reshape", [loss.id], {"shape": ()}, [((), "f32")], self.call_of_loss())
             loss = node.value()
         self.graph.loss = loss.id

@@ -8,10 +8,11 @@ from typing import Any, Iterable
 
 import torch
 
+from .arguments import check_loop_arguments
 from .capture import Capture
 from .errors import CaptureError
 from .model_state import Subject
-from .traced import StepFunction
+from .step_function import StepFunction
 
 
 def capture(path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, loader: Iterable[Any],
@@ -22,11 +23,12 @@ def capture(path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any
     accumulate: micro-batches per optimizer step. Further options as in Capture. No more batches are taken from the
     loader than are captured. Throws: CaptureError where the loader ends before the first step.
     """
+    check_loop_arguments(loader, accumulate, clip_grad_norm)
     original = Subject(model, optimizer, scaler)
     twin, twin_optimizer, twin_scaler = copy.deepcopy((original.model, original.optimizer, scaler))
     cap = Capture(path, twin, twin_optimizer, step_fn, scaler=twin_scaler, autocast=autocast, steps=steps, **options)
     device, dtype = original.device.type, cap._dtype
-    with torch.random.fork_rng(), cap:
+    with torch.random.fork_rng(), torch.enable_grad(), cap:
         for number, batch in enumerate(loader):
             with cap.step(batch):
                 with torch.autocast(device, dtype=dtype, enabled=dtype is not None):

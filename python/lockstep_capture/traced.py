@@ -5,13 +5,13 @@ Tries torch.export first, then TorchScript's tracer; both feed the same normalis
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 
 from . import frontend_export, frontend_jit
-from .errors import CaptureError, Problem, UnsupportedModelError
+from .errors import CaptureError, Problem, UnsupportedModelError, first_line
 from .interpreter import Interpreter
 from .ir import Graph
 from .model_state import Subject
@@ -19,10 +19,9 @@ from .normalise import Normaliser, Snapshots, analyse
 from .program import Program, StepModule
 from .random_ops import ATTENTION, RandomSite, base_name, random_sites
 from .cumulative import named_momentum
-from .survey import CONTROL_FLOW, survey
+from .step_function import StepFunction, type_of
+from .survey import CONTROL_FLOW, check_in_fp32, survey
 from .untouched import untouched
-
-StepFunction = Callable[[Any, Any], torch.Tensor]
 
 
 def leaves_of(batch: Any, device: torch.device | None = None) -> tuple[list[Any], list[str]]:
@@ -35,16 +34,7 @@ def leaves_of(batch: Any, device: torch.device | None = None) -> tuple[list[Any]
 
 def signature_of(leaves: list[Any]) -> str:
     """`f32[16,3,32,32];i64[16]`; numbers stand for themselves, as the graph is made for them."""
-    short = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
-             torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "b1"}
-    parts = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            extents = ",".join(str(extent) for extent in leaf.shape)
-            parts.append(f"{short.get(leaf.dtype, str(leaf.dtype))}[{extents}]")
-        else:
-            parts.append(repr(leaf))
-    return ";".join(parts)
+    return ";".join(type_of(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves)
 
 
 def _check_leaves(leaves: list[Any], paths: list[str]) -> None:
@@ -122,7 +112,9 @@ def _trace(step: StepModule, batch: Any, device: torch.device,
     """
     batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
     with untouched(step.model), named_momentum(step.model):
-        seen = survey(step.model, step._step_fn, batch)
+        seen = survey(step.model, step._step_fn, batch, device, autocast)
+        if autocast is not None:
+            check_in_fp32(step.model, step._step_fn, batch, device)
     with untouched(step.model), named_momentum(step.model):
         program, problems = _program(step, batch, autocast, seen.values, seen.functions)
     return program, problems, seen.calls
@@ -137,7 +129,7 @@ def _program(step: StepModule, batch: Any, autocast: torch.dtype | None, values:
     except Exception as error:  # whatever torch.export trips over, the tracer may know
         problems = functions + (values if frontend_export.depends_on_values(error) else [])
         if frontend_export.depends_on_values(error) and not values:
-            problems.append(Problem(CONTROL_FLOW, hint=_first_line(error)))
+            problems.append(Problem(CONTROL_FLOW, hint=first_line(error)))
         try:
             return frontend_jit.trace(step, batch), problems
         except UnsupportedModelError as second:
@@ -147,11 +139,6 @@ def _program(step: StepModule, batch: Any, autocast: torch.dtype | None, values:
             raise UnsupportedModelError(problems + known) from error
         except Exception as second:
             if not problems:
-                problems = [Problem(f"torch.export: {_first_line(error)}",
-                                    hint=f"and torch.jit.trace: {_first_line(second)}")]
+                problems = [Problem(f"torch.export: {first_line(error)}",
+                                    hint=f"and torch.jit.trace: {first_line(second)}")]
             raise UnsupportedModelError(problems) from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:160] if lines else ''}"

@@ -12,13 +12,15 @@ import torch
 
 @contextlib.contextmanager
 def untouched(model: torch.nn.Module) -> Iterator[None]:
-    """Attributes and buffers of all modules, and the global random generators, are restored on the way out.
+    """Attributes and buffers of all modules, which gradients there are, and the global random generators are restored
+    on the way out.
 
-    Not restored: what a module appends to a list of its own, generators of its own, files.
+    Not restored: gradients set to zero in place, what a module appends to a list of its own, its own generators, files.
     """
     modules = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
     values = {id(buffer): (buffer, buffer.clone()) for _, _, buffers in modules
               for buffer in buffers.values() if buffer is not None}
+    grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng():
@@ -33,6 +35,8 @@ def untouched(model: torch.nn.Module) -> Iterator[None]:
             own.update(attributes)
             module._buffers.clear()
             module._buffers.update(buffers)
+        for parameter, grad in grads:
+            parameter.grad = grad
         with torch.no_grad():
             for buffer, value in values.values():
                 buffer.copy_(value)

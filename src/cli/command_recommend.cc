@@ -106,6 +106,7 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   add("--workers", o.workers, d.workers);
   if (o.backward_per_loss) words.emplace_back("--backward per-loss");
   add("--clip-norm", o.clip_norm, d.clip_norm);
+  add("--clip-norm-type", o.clip_norm_type, d.clip_norm_type);
   add("--clip-value", o.clip_value, d.clip_value);
   if (!o.freeze.empty()) words.push_back("--freeze " + shell_quoted(join(o.freeze, ",")));
   if (!o.eval_batch_norm.empty()) {

@@ -172,6 +172,9 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
         "data-parallel workers, each with its part of the batch");
   checks.number(add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: any")
                     ->capture_default_str());
+  checks.number(add(group, "--clip-norm-type", o.clip_norm_type, "P",
+                    "of that norm: 2, 1, any p > 0, or inf: the largest gradient element")
+                    ->capture_default_str());
   checks.number(add(group, "--clip-value", o.clip_value, "X", "largest gradient element; 0: any")
                     ->capture_default_str());
   add(group, "--freeze", args->freeze, "GLOB,...", "layers whose parameters stay");
@@ -220,9 +223,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       "Ctrl-C ends after the step in progress with a whole run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
-  for (const char* name : {"--data", "--size", "--batch", "--optimizer", "--optimizer-args",
-                           "--schedule", "--group", "--accumulate", "--workers", "--clip-norm",
-                           "--clip-value", "--start-from", "--eval-every", "--eval-policy"}) {
+  for (const char* name :
+       {"--data", "--size", "--batch", "--optimizer", "--optimizer-args", "--schedule", "--group",
+        "--accumulate", "--workers", "--clip-norm", "--clip-norm-type", "--clip-value",
+        "--start-from", "--eval-every", "--eval-policy"}) {
     options.of_models.push_back(app.get_option(name));
   }
   for (const std::string_view number : kNumberOptions) {

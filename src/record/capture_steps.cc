@@ -114,10 +114,12 @@ CapturedClip read_clip(const CaptureFields& at) {
   if (stage != "scaled" && stage != "unscaled") {
     at.problem("clip_stage is '" + stage + "', must be unscaled or scaled where there is clipping");
   }
-  constexpr double kEuclid = 2;
-  const double norm = at.number("clip_norm_type", kEuclid, /*required=*/false);
-  if (norm != kEuclid) {
-    at.problem(fmt::format("clip_norm_type is {}: only the 2-norm is modelled", norm));
+  if (by_norm) {
+    clip.norm_type = at.number("clip_norm_type", clip.norm_type, /*required=*/false);
+    if (!(clip.norm_type > 0)) {
+      at.problem(fmt::format("clip_norm_type is {}: a positive number or infinity required",
+                             clip.norm_type));
+    }
   }
   if (by_norm && (max_norm == 0 || !std::isfinite(max_norm))) {
     at.problem(fmt::format("clip_max_norm is {}: a positive number required", max_norm));

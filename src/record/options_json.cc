@@ -1,5 +1,7 @@
 #include "src/record/options_json.h"
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "src/core/text.h"
@@ -55,6 +57,7 @@ Json to_object(const RunOptions& o) {
       {"schedule", choice_to_json(o.schedule, find_schedule(o.schedule.name).parameters)},
       {"groups", groups},
       {"clip_norm", o.clip_norm},
+      {"clip_norm_type", std::isinf(o.clip_norm_type) ? Json("inf") : Json(o.clip_norm_type)},
       {"clip_value", o.clip_value},
       {"freeze", join(o.freeze, ",")},
       {"eval_batch_norm", join(o.eval_batch_norm, ",")},
@@ -102,6 +105,9 @@ RunOptions options_from_json(std::string_view json) {
     o.groups.push_back({group.at("layers"), optimizer_from_json(group.at("optimizer"))});
   }
   o.clip_norm = j.value("clip_norm", o.clip_norm);
+  const Json norm_type = j.value("clip_norm_type", Json(o.clip_norm_type));
+  o.clip_norm_type =
+      norm_type.is_string() ? std::numeric_limits<double>::infinity() : norm_type.get<double>();
   o.clip_value = j.value("clip_value", o.clip_value);
   const auto globs = [&](const char* key) {
     const std::string text = j.value(key, "");

@@ -8,6 +8,7 @@
 
 #include "emulation/accumulator.h"
 #include "emulation/kernel_set.h"
+#include "emulation/power.h"
 #include "emulation/quantize.h"
 
 namespace lockstep {
@@ -20,29 +21,49 @@ T rounded(T x, const Format* format) {
   return out;
 }
 
+// NaN where one is, as torch has it.
 template <typename T>
-T norm_of(const T* x, int64_t count) {
-  static const Accumulator& kSum =
-      find_accumulator(std::is_same_v<T, float> ? "fp32_fused" : "fp64_fused");
-  const Kernels<T>& kernels = active_kernels().of<T>();
-  std::vector<T> squares(static_cast<size_t>(count));
-  kernels.mul(x, x, squares.data(), count);
-  T sum = 0;
-  kernels.channel_sum(squares.data(), &sum, 1, 1, count, kSum);
-  return std::sqrt(sum);
+T largest_magnitude(std::span<const T> values) {
+  T largest = 0;
+  for (const T x : values) {
+    if (std::isnan(x)) return x;
+    largest = std::max(largest, std::abs(x));
+  }
+  return largest;
 }
 
 template <typename T>
-double clip_norm(const std::vector<ClippedGradient>& gradients, double max_norm) {
+T norm_of(std::span<const T> values, double norm_type) {
+  if (std::isinf(norm_type)) return largest_magnitude(values);
+  static const Accumulator& kSum =
+      find_accumulator(std::is_same_v<T, float> ? "fp32_fused" : "fp64_fused");
+  const Kernels<T>& kernels = active_kernels().of<T>();
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<T> powers(values.size());
+  if (norm_type == 2) {
+    kernels.mul(values.data(), values.data(), powers.data(), count);
+  } else {
+    kernels.unary(Unary::kAbs, {}, values.data(), powers.data(), count);
+    if (norm_type != 1) {
+      kernels.unary(Unary::kPower, {.a = norm_type}, powers.data(), powers.data(), count);
+    }
+  }
+  T sum = 0;
+  kernels.channel_sum(powers.data(), &sum, 1, 1, count, kSum);
+  if (norm_type == 2) return std::sqrt(sum);
+  return norm_type == 1 ? sum : lockstep_pow(sum, static_cast<T>(1 / norm_type));
+}
+
+template <typename T>
+double clip_norm(const std::vector<ClippedGradient>& gradients, double max_norm, double norm_type) {
   constexpr double kTiny = 1e-6;  // torch's guard against a norm of zero
   std::vector<T> norms;
   const Format* common = gradients[0].format;
   for (const ClippedGradient& g : gradients) {
-    norms.push_back(
-        rounded(norm_of(std::as_const(*g.values).as<T>().data(), g.values->size()), g.format));
+    norms.push_back(rounded(norm_of(std::as_const(*g.values).as<T>(), norm_type), g.format));
     if (g.format != common) common = &find_format("fp32");
   }
-  const T total = rounded(norm_of(norms.data(), static_cast<int64_t>(norms.size())), common);
+  const T total = rounded(norm_of(std::span<const T>(norms), norm_type), common);
   const T guarded = rounded(static_cast<T>(total + rounded(static_cast<T>(kTiny), common)), common);
   const T ratio = rounded(rounded(static_cast<T>(max_norm), common) / guarded, common);
   const T coefficient = ratio > 1 ? T(1) : ratio;  // a NaN stays one
@@ -65,11 +86,16 @@ void clip_values(const ClippedGradient& g, double max_value) {
 
 }  // namespace
 
-double clip_by_norm(const std::vector<ClippedGradient>& gradients, double max_norm) {
+double clip_by_norm(const std::vector<ClippedGradient>& gradients, double max_norm,
+                    double norm_type) {
   if (gradients.empty()) return 0;
   return gradients[0].values->container() == Container::kF64
-             ? clip_norm<double>(gradients, max_norm)
-             : clip_norm<float>(gradients, max_norm);
+             ? clip_norm<double>(gradients, max_norm, norm_type)
+             : clip_norm<float>(gradients, max_norm, norm_type);
+}
+
+double norm_of_norms(std::span<const double> norms, double norm_type) {
+  return norm_of(norms, norm_type);
 }
 
 void clip_by_value(const std::vector<ClippedGradient>& gradients, double max_value) {

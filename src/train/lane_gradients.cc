@@ -201,12 +201,9 @@ double Lane::clip_gradients() {
   std::vector<size_t> groups(context_.groups.size());
   std::iota(groups.begin(), groups.end(), size_t{0});
   if (!description_.policy.loss_scale_use.skip_by_group) return clip(groups);
-  double squares = 0;
-  for (const size_t group : groups) {
-    const double norm = clip({group});
-    squares += norm * norm;
-  }
-  return std::sqrt(squares);
+  std::vector<double> norms;
+  for (const size_t group : groups) norms.push_back(clip({group}));
+  return norm_of_norms(norms, context_.options->clip_norm_type);
 }
 
 // In double, one element after the other. Gradients that are not kept are unscaled on their way
@@ -252,7 +249,9 @@ double Lane::clip(const std::vector<size_t>& groups) {
   };
   if (!clips_scaled) unscale_all();
   double norm = std::numeric_limits<double>::quiet_NaN();
-  if (options.clip_norm > 0) norm = clip_by_norm(gradients, options.clip_norm);
+  if (options.clip_norm > 0) {
+    norm = clip_by_norm(gradients, options.clip_norm, options.clip_norm_type);
+  }
   if (options.clip_value > 0) clip_by_value(gradients, options.clip_value);
   if (clips_scaled) unscale_all();
   return norm;

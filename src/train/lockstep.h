@@ -46,6 +46,7 @@ struct RunOptions {
   ScheduleSpec schedule{"constant", {}};
   std::vector<ParameterGroup> groups;
   double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
+  double clip_norm_type = 2;                         // p of the p-norm; infinity: the largest
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
   std::optional<double> batch_norm_eps;              // of every batch_norm; absent: the model's own
   std::string capture_hash;   // SHA-256 of the capture that `model` names, "": a built-in model

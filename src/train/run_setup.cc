@@ -94,6 +94,11 @@ void check_run_numbers(const RunOptions& options, ProblemList& problems) {
   };
   limit("clip-norm", options.clip_norm);
   limit("clip-value", options.clip_value);
+  if (!(options.clip_norm_type > 0)) {
+    problems.add(
+        fmt::format("clip-norm-type {}: clip-norm-type > 0 required", options.clip_norm_type),
+        "2, 1, inf or any p of a p-norm");
+  }
   at_least("eval-every", options.eval_every, 0);
   at_least("histogram-every", options.histogram_every, 1);
   at_least("sums-every", options.sums_every, 0);

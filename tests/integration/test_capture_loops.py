@@ -98,7 +98,8 @@ def test_a_loop_that_ends_early(tmp_path):
         assert file.attrs["n_steps"] == 2 and file.attrs["complete"] == 1
 
 
-def test_clipping_is_seen_however_it_was_imported(tmp_path):
+@pytest.mark.parametrize("norm_type", [2.0, "inf", 1, 2.5])
+def test_clipping_is_seen_however_it_was_imported(tmp_path, norm_type):
     from torch.nn.utils import clip_grad_norm_
     model = Images()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -106,11 +107,11 @@ def test_clipping_is_seen_however_it_was_imported(tmp_path):
     cap = Capture(tmp_path / "a.h5", model, optimizer, image_loss, steps=1)
     with cap.step(batch):
         image_loss(model, batch).backward()
-        total = clip_grad_norm_(model.parameters(), 0.25)
+        total = clip_grad_norm_(model.parameters(), 0.25, norm_type)
         optimizer.step()
     with h5py.File(tmp_path / "a.h5") as file:
         a = file["steps/000000"].attrs
-        assert (a["clip_max_norm"], a["clip_norm_type"], a["clip_total_norm"]) == (0.25, 2.0, float(total))
+        assert (a["clip_max_norm"], a["clip_norm_type"], a["clip_total_norm"]) == (0.25, float(norm_type), float(total))
 
 
 def test_clipping_of_scaled_gradients_is_said(tmp_path):

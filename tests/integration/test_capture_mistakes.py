@@ -155,13 +155,6 @@ def clipped_by_parts(loop, batch):
         loop.step()
 
 
-def clipped_by_another_norm(loop, batch):
-    with loop.block(batch):
-        loop.backward(batch)
-        clip_grad_norm_(loop.model.parameters(), 0.1, norm_type=float("inf"))
-        loop.step()
-
-
 def clipped_too_early(loop, batch):
     with loop.block(batch):
         loop.backward(batch)
@@ -224,7 +217,6 @@ MISTAKES = {
     zeroed_between: "those of the step's earlier micro-batches are gone",
     part_is_clipped: "clip_grad_norm_ on other gradients than the optimizer's .*test_capture_mistakes.py:",
     clipped_by_parts: "clip_grad_norm_ behind another clipping",
-    clipped_by_another_norm: "clip_grad_norm_ with norm_type inf",
     clipped_too_early: "clipping before the step's last micro-batch",
     unknown_scaler: "a GradScaler that the capture does not know .*scaler=scaler",
     backward_behind_the_step: r"backward\(\) behind optimizer.step\(\)",

@@ -36,7 +36,7 @@ def tag_loss(model, batch):
 
 
 def captured(path, model, loss_fn, micro_batches, steps_of, optimizer=torch.optim.AdamW, clip=None):
-    """`steps_of`: micro-batches per step. The loss is divided by their number, as loops do at the end of an epoch."""
+    """`steps_of`: micro-batches per step. clip: largest norm, and which. The loss is divided by their number, as loops do at the end of an epoch."""
     optimizer = optimizer(model.parameters(), 1e-2)
     cap = Capture(path, model, optimizer, loss_fn, steps=len(steps_of), verify=range(len(steps_of)))
     batches = iter(micro_batches)
@@ -47,7 +47,7 @@ def captured(path, model, loss_fn, micro_batches, steps_of, optimizer=torch.opti
                 (loss_fn(model, batch) / count).backward()
                 if k + 1 == count:
                     if clip is not None:
-                        nn.utils.clip_grad_norm_(model.parameters(), clip)
+                        nn.utils.clip_grad_norm_(model.parameters(), *clip)
                     optimizer.step()
                     optimizer.zero_grad()
     return path
@@ -64,7 +64,9 @@ def texts_of(*shapes):
 CASES = {
     # A short last batch, and a last step with one micro-batch where the others have two.
     "images": (Images, image_loss, images_of(6, 6, 6, 2, 6), [2, 2, 1], {}),
-    "images-clipped": (Images, image_loss, images_of(6, 6, 3, 6), [1, 2, 1], {"clip": 0.1}),
+    "images-clipped": (Images, image_loss, images_of(6, 6, 3, 6), [1, 2, 1], {"clip": (0.1,)}),
+    "images-clipped-largest": (Images, image_loss, images_of(6, 6, 3, 6), [1, 2, 1],
+                               {"clip": (0.02, float("inf")), "optimizer": torch.optim.SGD}),
     "images-short-first": (Images, image_loss, images_of(2, 6, 6, 2), [1, 1, 1, 1], {"optimizer": torch.optim.SGD}),
     # Every batch padded to its longest text; one text alone, where sums over the batch have nothing to do.
     "texts": (Tagger, tag_loss, texts_of((3, 6), (3, 9), (1, 5), (3, 12)), [1, 1, 1, 1], {}),

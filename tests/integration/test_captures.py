@@ -41,15 +41,22 @@ def gates(text):
 @pytest.mark.parametrize("settings", [{}, {"warm": 2, "accumulate": 3}, {"optimizer": "SGD", "warm": 2, "clip": 0.3},
                                       {"optimizer": "Adam", "clip": 0.3, "accumulate": 2},
                                       {"optimizer": "SGD", "clip_value": 0.01},
-                                      {"optimizer": "SGD", "clip": 0.5, "clip_value": 0.03, "warm": 1}],
+                                      {"optimizer": "SGD", "clip": 0.5, "clip_value": 0.03, "warm": 1},
+                                      {"optimizer": "SGD", "clip": 0.02, "norm_type": np.inf, "accumulate": 2},
+                                      {"optimizer": "SGD", "clip": 0.5, "norm_type": 1.0},
+                                      {"optimizer": "SGD", "clip": 0.05, "norm_type": 3.0}],
                          ids=["adamw", "adamw-warm-accumulate", "sgd-clip", "adam-clip-accumulate", "sgd-value",
-                              "sgd-clip-value"])
+                              "sgd-clip-value", "sgd-infinity-norm", "sgd-1-norm", "sgd-3-norm"])
 def test_fp32_replay_takes_the_captured_steps(lockstep, tmp_path, settings):
     capture = tiny.write(tmp_path / "net.h5", tiny.make(steps=5, **settings))
     run = tmp_path / "run.h5"
     lockstep("replay", capture, "--lanes", "fp32,fp64", "-o", run, "--quiet")
     captured = losses(run, "captured")
     assert len(captured) == 5
+    if "clip" in settings:
+        with h5py.File(run) as file:
+            norms, wanted = (file[f"lanes/{lane}/gradient_norm"][0] for lane in ("fp64", "captured"))
+        assert abs(norms / wanted - 1) < STEP_ERROR and wanted > settings["clip"], "or nothing was clipped"
     assert np.abs(losses(run, "fp32") / captured - 1).max() < 20 * STEP_ERROR
     assert np.abs(losses(run, "fp64") / captured - 1).max() < 20 * STEP_ERROR
 
@@ -340,6 +347,9 @@ BAD = {
     "unknown op": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update(op="relux")), "'relux': unknown"),
     "backwards": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update({"in": ["n4"]})), "not defined before"),
     "no lr": (replace("[{}]", "steps", "000000", "", "hyper"), "hyper: lr is missing"),
+    "no norm": (replace(-1.0, "steps", "000000", "", "clip_norm_type"),
+                "clip_norm_type is -1: a positive number or infinity required"),
+    "NaN norm": (replace(float("nan"), "steps", "000000", "", "clip_norm_type"), "clip_norm_type is nan: a positive"),
     "n_steps": (replace(np.int32(9), "", "n_steps"), "has 6 steps, n_steps is 9"),
     "text for number": (replace("much", "steps", "000000", "", "loss"), "attribute loss must be one number, is text"),
 }
@@ -354,6 +364,16 @@ def test_bad_content_is_refused(lockstep, tmp_path, amp_tree, name):
     for command in (["verify", capture], ["replay", capture, "-o", tmp_path / "run.h5"]):
         assert message in lockstep(*command, code=2).stderr
     assert not (tmp_path / "run.h5").exists()
+
+
+def test_a_norm_that_changes_on_the_way(lockstep, tmp_path, amp_tree):
+    tree = copy.deepcopy(amp_tree)
+    replace(np.inf, "steps", "000003", "", "clip_norm_type")(tree)
+    capture, run = tiny.write(tmp_path / "net.h5", tree), tmp_path / "run.h5"
+    lockstep("verify", capture)
+    assert "step 3 clips at inf-norm 0.5, value 0, step 0 at 2-norm 0.5, value 0: a replay clips alike in all; --steps 3" \
+        in lockstep("replay", capture, "-o", run, code=2).stderr
+    lockstep("replay", capture, "--steps", 3, "-o", run, "--quiet")
 
 
 def test_all_problems_at_once(lockstep, tmp_path, amp_tree):

@@ -135,7 +135,7 @@ def reference(model, batches, masks, dtype):
 
 
 def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=None, warm=0, seed=0, overflow_at=None,
-         clip_value=None):
+         clip_value=None, norm_type=2.0):
     """Trains and returns the tree. `amp`: a torch dtype; `warm`: steps taken before the capture begins."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -170,7 +170,7 @@ def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=
         total = float("nan")
         gradscaler.unscale_(opt) if scaler else None
         if clip:
-            total = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip))
+            total = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip, norm_type))
         if clip_value:
             torch.nn.utils.clip_grad_value_(model.parameters(), clip_value)
         entry_hyper = hyper(opt)
@@ -187,7 +187,7 @@ def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=
                  "scale_after": gradscaler.get_scale() if scaler else 1.0,
                  "growth_tracker_after": np.int32(gradscaler._get_growth_tracker() if scaler else 0),
                  "found_inf": np.uint8(not fired), "stepped": np.uint8(bool(fired)),
-                 "clip_max_norm": float(clip or -1), "clip_norm_type": 2.0, "clip_total_norm": total,
+                 "clip_max_norm": float(clip or -1), "clip_norm_type": norm_type, "clip_total_norm": total,
                  "clip_max_value": float(clip_value or -1),
                  "clip_stage": "unscaled" if clip or clip_value else "none", "hyper": entry_hyper}
         entry["micro"] = {}

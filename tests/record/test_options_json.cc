@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <limits>
 
 #include "src/record/layout.h"
 
@@ -26,6 +27,8 @@ TEST_CASE("every option survives the way through JSON and is compared") {
       [](RunOptions& o) { o.optimizer.values["dampening"] = 1e-300; },
       [](RunOptions& o) { o.schedule.values["warmup"] = 5; },
       [](RunOptions& o) { o.clip_norm = 1; },
+      [](RunOptions& o) { o.clip_norm_type = 1.5; },
+      [](RunOptions& o) { o.clip_norm_type = std::numeric_limits<double>::infinity(); },
       [](RunOptions& o) { o.clip_value = 0.5; },
       [](RunOptions& o) { o.freeze = {"conv*"}; },
       [](RunOptions& o) { o.eval_batch_norm = {"bn1"}; },

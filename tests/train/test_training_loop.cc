@@ -95,6 +95,27 @@ TEST_CASE("clip: torch's coefficient, always multiplied") {
   CHECK(small.as<float>()[0] == 0.99999964f * 3);  // below the limit: times one
 }
 
+TEST_CASE("clip: other norms than the 2-norm") {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const Format *fp32 = &find_format("fp32"), *fp16 = &find_format("fp16");
+  const auto norm_of = [&](double norm_type, std::vector<float> first, std::vector<float> second) {
+    Tensor a = vector_of(first), b = vector_of(second);
+    return clip_by_norm({{&a, fp32}, {&b, fp32}}, 1e9, norm_type);
+  };
+  CHECK(norm_of(kInf, {3, -7}, {5}) == 7);
+  CHECK(norm_of(1, {3, -7}, {5}) == 15);
+  CHECK(norm_of(0.5, {4, -1}, {16}) == 49);                          // (2 + 1 + 4)^2
+  CHECK(std::abs(norm_of(3, {3, -4}, {5}) / 6 - 1) <= 8 * 0x1p-24);  // 27 + 64 + 125 = 6^3
+  CHECK(norm_of(4, {1e10f}, {}) == kInf);                            // as torch: the power
+  CHECK(std::isnan(norm_of(kInf, {std::nanf(""), 1}, {2})));
+  CHECK(norm_of(kInf, {1, -std::numeric_limits<float>::infinity()}, {2}) == kInf);
+  Tensor a = vector_of({2, -4});
+  CHECK(clip_by_norm({{&a, fp32}}, 1, kInf) == 4);
+  CHECK(a.as<float>()[1] == -4 * (1.0f / (4.0f + 1e-6f)));
+  Tensor low = vector_of({2048, 1});
+  CHECK(clip_by_norm({{&low, fp16}}, 1e4, 1) == 2048);  // 2049 is no FP16 number
+}
+
 TEST_CASE("clip: by value keeps NaN and the sign") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Tensor g = vector_of({0.5f, -3, 3, nan});

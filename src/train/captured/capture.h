@@ -42,6 +42,7 @@ struct CapturedMicroBatch {
 // What happens to gradients between backward and the optimizer's step.
 struct CapturedClip {
   double max_norm = 0;   // 0: not clipped
+  double norm_type = 2;  // p of the p-norm; infinity: the largest magnitude
   double max_value = 0;  // of every element, behind the norm; 0: not clipped
   bool scaled = false;   // the mistake: clipped before unscaling
   double total_norm = kNotRecorded;

@@ -62,10 +62,11 @@ void check_clipping(const Capture& capture, size_t steps, ProblemList& problems)
     const CapturedClip& clip = capture.steps[s].clip;
     const bool clips = clip.max_norm != 0 || clip.max_value != 0;
     const bool alike = clip.max_norm == first.max_norm && clip.max_value == first.max_value &&
+                       (clip.max_norm == 0 || clip.norm_type == first.norm_type) &&
                        (!clips || clip.scaled == first.scaled);
     if (alike) continue;
     const auto text = [](const CapturedClip& c) {
-      return fmt::format("norm {}, value {}{}", c.max_norm, c.max_value,
+      return fmt::format("{}-norm {}, value {}{}", c.norm_type, c.max_norm, c.max_value,
                          c.scaled ? " (scaled)" : "");
     };
     problems.add(fmt::format("step {} clips at {}, step 0 at {}: a replay clips alike in all", s,
@@ -225,6 +226,7 @@ void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOpti
         {fmt::format("captured parameter group {}", g), {capture.optimizer, first.hyper[g]}});
   }
   options.clip_norm = first.clip.max_norm;
+  options.clip_norm_type = first.clip.norm_type;
   options.clip_value = first.clip.max_value;
 }
 
