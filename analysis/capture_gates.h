@@ -67,7 +67,7 @@ inline constexpr double kLossNoiseFactor = 3;
 // behind a normalisation over two elements), V3 allows this many times the most that one ulp of the
 // weights changes in it, of so many draws of signs, with PyTorch's choices at kinks. A draw is one
 // rounding per weight; what PyTorch rounds on top of it, its input gradient of group_norm does not
-// centre x, was 3.3 times that at most in 80 small captures.
+// centre x, was up to 3.3 times that in 80 small captures.
 inline constexpr double kChaosFactorV3 = 4;
 inline constexpr uint64_t kChaosTwins = 8;
 inline constexpr double kBoundAct = 1e-5;     // the L2 norm of a node's output, to find the first
