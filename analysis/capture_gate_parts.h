@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "analysis/capture_gates.h"
@@ -13,6 +15,7 @@ namespace lockstep {
 struct Distance {
   double difference = 0, reference = 0, value = 0;  // norms: |a - b|, |b|, |a|
   double dot = 0;
+  int64_t elements = 0, noise = 0;  // all, and those left out
   double one_minus_cosine() const;
 };
 Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise = nullptr);
@@ -24,6 +27,18 @@ struct Worst {
   std::string where;
   void take(double value, double bound, const std::string& at);
 };
+
+// The values with every nonzero weight of the graph one ulp up or down, by a seeded sign.
+Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed = 1);
+
+// By parameter: the largest distance of a gradient to those of kChaosTwins twins.
+using GradientChaos = std::map<std::string, double>;
+using StepFromValues = std::function<ComputedStep(const Tensors& values)>;
+GradientChaos gradient_chaos(const Capture& capture, const CapturedVerify& verify,
+                             const Tensors& gradients, const StepFromValues& run);
+
+// What stands behind "worst": where that was, and on what floors the judgement rested.
+std::string worst_text(const std::string& where, const FloorShare& floor);
 
 GateResult gate_v1(const Capture& capture);
 // Also gives V4, which looks at the buffers of the same steps.

@@ -14,10 +14,8 @@
 #include <optional>
 
 #include "analysis/capture_gate_parts.h"
-#include "src/core/random.h"
 #include "src/train/finite.h"
 #include "src/train/lane.h"
-#include "src/train/twin.h"
 
 namespace lockstep {
 namespace {
@@ -37,16 +35,6 @@ std::string preset_of(const Capture& capture) {
   return "torch-autocast-" + capture.amp.dtype + (capture.amp.device_type == "cpu" ? "-cpu" : "");
 }
 
-// Every nonzero weight one ulp up or down, by a seeded sign.
-Tensors twin_of(const Graph& graph, Tensors values) {
-  uint32_t index = 0;
-  for (const Parameter& p : graph.parameters) {
-    const RandomStream signs(1, RandomPurpose::kTwin, index++);
-    move_by_one_ulp(values.at(p.name).as<float>(), signs, 0);
-  }
-  return values;
-}
-
 bool all_finite(const Tensors& tensors) {
   return std::ranges::all_of(tensors,
                              [](const auto& entry) { return lockstep::all_finite(entry.second); });
@@ -58,9 +46,12 @@ struct Cosines {
   int64_t count = 0;
 
   double mean() const { return std::max(ours, 0.0) / static_cast<double>(count); }
-  double bound() const {
-    const double share = std::max(kCosineShare * theirs, chaos);
-    return std::max(kCosineFloor, share / static_cast<double>(count));
+  double bound() const { return std::max(relative_bound(), chaos / static_cast<double>(count)); }
+  bool is_by_chaos() const { return bound() > relative_bound(); }
+
+ private:
+  double relative_bound() const {
+    return std::max(kCosineFloor, kCosineShare * theirs / static_cast<double>(count));
   }
 };
 
@@ -69,6 +60,7 @@ struct AmpFindings {
   double chaos_fp32 = 0, chaos_low = 0;
   int64_t steps = 0;
   std::map<std::string, Cosines> cosines;
+  FloorShare floor;          // elements and noise over the steps
   std::string disagreement;  // the first on found_inf
 };
 
@@ -80,6 +72,7 @@ void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
     if (ours == nullptr || reference == nullptr) continue;
     const Tensor* noise = find_tensor(verify.noise, name);
     const Distance theirs = distance(captured, *reference, noise);
+    found.floor.add({0, 0, 0, theirs.elements, theirs.noise});
     if (theirs.value == 0 || theirs.reference == 0) continue;  // nothing that has a direction
     Cosines& cosines = found.cosines[name];
     cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
@@ -97,13 +90,17 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
   const double bound = std::max(kLossShare * found.captured, kChaosFactor * chaos) / n;
   const double emulated = found.emulated / n;
   Worst gradients;
-  for (const auto& [name, c] : found.cosines) gradients.take(c.mean(), c.bound(), name);
+  gate.floor = found.floor;
+  for (const auto& [name, c] : found.cosines) {
+    gradients.take(c.mean(), c.bound(), name);
+    gate.floor.add({1, 0, c.is_by_chaos() ? 1 : 0, 0, 0});
+  }
   gate.status = emulated <= bound && gradients.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
   gate.figure = fmt::format(
       "loss {:.1e} (at most {:.1e}; captured to FP32 {:.1e}, one ulp {:.1e}), "
-      "gradients {:.2g} of their bound{}, {} steps{}",
+      "gradients {:.2g} of their bound (worst {}), {} steps{}",
       emulated, bound, found.captured / n, chaos / n, gradients.ratio,
-      gradients.where.empty() ? "" : " (worst " + gradients.where + ")", found.steps,
+      worst_text(gradients.where, gate.floor), found.steps,
       found.disagreement.empty() ? "" : "; " + found.disagreement);
   if (gate.status == GateStatus::kPass) {
     const bool fp32_would_pass =
@@ -128,7 +125,7 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
 }  // namespace
 
 GateResult gate_v7(const Capture& capture) {
-  GateResult gate{"V7", "autocast as captured", {}, {}, {}};
+  GateResult gate{"V7", "autocast as captured", {}, {}, {}, {}};
   if (!uses_autocast(capture)) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = "the run had no autocast";

@@ -56,10 +56,12 @@ SteppedParameter step_parameter(const Optimizer& row, const HyperNumbers& number
 // `counts`: torch's optimizer has a step count (SGD has none).
 void judge_parameter(const SteppedParameter& ours, const CapturedVerify& verify,
                      const std::string& name, bool counts, Worst& weights, Worst& states,
-                     std::vector<std::string>& details) {
+                     FloorShare& floor, std::vector<std::string>& details) {
   const std::string at = fmt::format("{}, step {}", name, verify.step);
   const Distance d = distance(ours.weight, verify.after.values.at(name));
   weights.take(d.difference, kBoundWeight * d.reference + kBoundWeightAbsolute, at);
+  const bool by_floor = kBoundWeightAbsolute > kBoundWeight * d.reference;
+  floor.add({1, by_floor ? 1 : 0, 0, d.elements, 0});
   const auto recorded = verify.after.optimizer.find(name);
   if (recorded == verify.after.optimizer.end()) return;
   for (const auto& [state, value] : ours.states) {
@@ -76,7 +78,7 @@ void judge_parameter(const SteppedParameter& ours, const CapturedVerify& verify,
 }  // namespace
 
 GateResult gate_v5(const Capture& capture) {
-  GateResult gate{"V5", "optimizer, from PyTorch's FP32 gradients", {}, {}, {}};
+  GateResult gate{"V5", "optimizer, from PyTorch's FP32 gradients", {}, {}, {}, {}};
   if (capture.optimizer.empty()) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = capture.optimizer_class + " is not modelled: gradients only";
@@ -95,7 +97,7 @@ GateResult gate_v5(const Capture& capture) {
         if (gradient == nullptr || !verify.after.values.contains(name)) continue;
         ++stepped;
         judge_parameter(step_parameter(row, numbers, verify.before, name, *gradient), verify, name,
-                        row.name != "sgd", weights, states, gate.details);
+                        row.name != "sgd", weights, states, gate.floor, gate.details);
       }
     }
   }
@@ -104,13 +106,13 @@ GateResult gate_v5(const Capture& capture) {
   gate.status = ok ? GateStatus::kPass : GateStatus::kFail;
   gate.figure =
       fmt::format("weights {:.2g} of the bound {:.0e} (worst {}), states {:.2g} of {:.0e}{}",
-                  weights.ratio, kBoundWeight, weights.where, states.ratio, kBoundState,
-                  states.where.empty() ? "" : " (worst " + states.where + ")");
+                  weights.ratio, kBoundWeight, worst_text(weights.where, gate.floor), states.ratio,
+                  kBoundState, states.where.empty() ? "" : " (worst " + states.where + ")");
   return gate;
 }
 
 GateResult gate_v6(const Capture& capture) {
-  GateResult gate{"V6", "loss scaler, from the captured found_inf", {}, {}, {}};
+  GateResult gate{"V6", "loss scaler, from the captured found_inf", {}, {}, {}, {}};
   if (!capture.scaler.enabled) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = "the run had no loss scaler";

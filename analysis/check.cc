@@ -12,6 +12,7 @@
 
 #include "analysis/check_rules.h"
 #include "analysis/check_setup.h"
+#include "src/graph/json.h"
 
 namespace lockstep {
 namespace {
@@ -22,10 +23,18 @@ constexpr size_t kAfterAllSites = std::numeric_limits<size_t>::max();
 // Where in the run a difference stands: the order in which "first" is meant.
 using Place = std::tuple<int64_t, size_t, size_t, size_t>;  // step, lane, site, rule
 
+bool is_of_step(Scope scope) {
+  return scope != Scope::kEvaluation && scope != Scope::kLane;
+}
+
 class Comparer {
  public:
-  Comparer(const CheckOptions& options, const SiteTable& sites, CheckResult& result)
-      : options_(options), sites_(sites), result_(result) {}
+  // `run`: whose sites and parameters a difference is named after; the baseline has the same.
+  Comparer(const CheckOptions& options, const RunFile& run, CheckResult& result)
+      : options_(options),
+        sites_(run.sites()),
+        parameters_(graph_from_json(run.graph_json()).parameters),
+        result_(result) {}
 
   void compare_rule(const RuleRow& row, size_t rule_index, const LaneView& run,
                     const LaneView& base, size_t lane_index, const std::string& lane) {
@@ -46,11 +55,11 @@ class Comparer {
       ++group.compared;
       if (apart <= tolerance(row.rule)) continue;
       const bool by_site = row.scope == Scope::kSite;
-      const bool by_step = by_site || row.scope == Scope::kStep || row.scope == Scope::kRecord;
+      const bool by_step = is_of_step(row.scope);
       Difference d{.step = by_step ? run.step : -1,
                    .lane = lane,
                    .rule = row.rule.name,
-                   .site = site_label(row.scope, i),
+                   .subject = subject(row.scope, i),
                    .run = printed(a, i),
                    .baseline = printed(b, i),
                    .relative = apart};
@@ -76,9 +85,12 @@ class Comparer {
   }
 
  private:
-  std::string site_label(Scope scope, size_t i) const {
-    if (scope == Scope::kSite) return sites_.sites[i].label();
-    return scope == Scope::kRecord ? sites_.sites.at(i / kHistogramBins).label() : "";
+  std::string subject(Scope scope, size_t i) const {
+    if (scope == Scope::kSite) return "site " + sites_.sites[i].label();
+    if (scope == Scope::kRecord) return "site " + sites_.sites.at(i / kHistogramBins).label();
+    if (scope != Scope::kParameter) return "";
+    // A file may hold more of them than its graph.
+    return "parameter " + (i < parameters_.size() ? parameters_[i].name : fmt::format("{}", i));
   }
   static size_t length(const Column& c) { return std::max(c.integers.size(), c.reals.size()); }
 
@@ -122,6 +134,7 @@ class Comparer {
 
   const CheckOptions& options_;
   const SiteTable& sites_;
+  const std::vector<Parameter> parameters_;
   CheckResult& result_;
   std::map<std::pair<size_t, size_t>, DifferenceGroup> groups_;  // lane, rule
   std::optional<Place> first_place_;
@@ -148,7 +161,7 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
   CheckResult result;
   const std::vector<LanePair> pairs = pair_lanes(run, baseline, result);
   result.steps = pairs.empty() ? 0 : std::min(run.steps(), baseline.steps());
-  Comparer comparer(options, run.sites(), result);
+  Comparer comparer(options, run, result);
   const std::span<const RuleRow> rules = rule_rows();
   for (size_t p = 0; p < pairs.size(); ++p) {
     result.lanes.push_back(pairs[p].name);
@@ -157,17 +170,14 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
       ours.load_step(step);
       theirs.load_step(step);
       for (size_t r = 0; r < rules.size(); ++r) {
-        if (rules[r].scope == Scope::kSite || rules[r].scope == Scope::kStep ||
-            rules[r].scope == Scope::kRecord) {
-          comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
-        }
+        if (!is_of_step(rules[r].scope)) continue;
+        comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
       }
     }
     if (run.steps() != baseline.steps()) continue;  // whole-run sums would differ for that alone
     for (size_t r = 0; r < rules.size(); ++r) {
-      if (rules[r].scope == Scope::kEvaluation || rules[r].scope == Scope::kLane) {
-        comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
-      }
+      if (is_of_step(rules[r].scope)) continue;
+      comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
     }
   }
   comparer.finish();

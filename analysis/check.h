@@ -36,9 +36,9 @@ struct CheckOptions {
 };
 
 struct Difference {
-  int64_t step = -1;             // -1: not of a step
-  std::string lane, rule, site;  // site: label, "" where the rule is not about sites
-  std::string run, baseline;     // both values, printed
+  int64_t step = -1;                // -1: not of a step
+  std::string lane, rule, subject;  // subject: "site LABEL", "parameter NAME", or "": of neither
+  std::string run, baseline;        // both values, printed
   double relative = 0;  // |run - baseline| / max(|run|, |baseline|); infinity: not comparable
 };
 

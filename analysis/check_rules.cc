@@ -163,6 +163,13 @@ void add_sums_rows(std::vector<RuleRow>& rows) {
   for (const HealthColumn& column : health_columns()) rows.push_back(sums_row(column));
 }
 
+// Nothing where no capture was replayed.
+Column gradient_norms_of_step(const LaneView& v) {
+  const auto width = static_cast<std::ptrdiff_t>(v.gradient_norms.size() / v.loss.size());
+  const auto begin = v.gradient_norms.begin() + v.step * width;
+  return {.integers = {}, .reals = {begin, begin + width}};
+}
+
 std::vector<RuleRow> make_rows() {
   std::vector<RuleRow> rows;
   rows.push_back({.rule = {"bits_hash", Comparison::kExact, "hash of every value's bits"},
@@ -229,6 +236,12 @@ std::vector<RuleRow> make_rows() {
                       },
                   .measured = nullptr,
                   .magnitude = nullptr});
+  rows.push_back({.rule = {"gradient_norms", Comparison::kTolerance,
+                           "of captures: norm of every parameter's gradient; NaN: none"},
+                  .scope = Scope::kParameter,
+                  .read = gradient_norms_of_step,
+                  .measured = nullptr,
+                  .magnitude = nullptr});
   rows.push_back({.rule = {"lr", Comparison::kTolerance, "learning rate of every parameter group"},
                   .scope = Scope::kStep,
                   .read =
@@ -272,6 +285,7 @@ LaneView::LaneView(const RunFile& run_file, int lane_index)
       loss(run.loss(lane)),
       gradient_norm(run.gradient_norm(lane)),
       lr(run.lr(lane)),
+      gradient_norms(run.gradient_norms(lane)),
       attempts(run.attempts(lane)),
       histogram_steps(run.histogram_steps(lane)),
       evaluations(run.evaluations(lane)),

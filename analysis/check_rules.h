@@ -22,6 +22,7 @@ struct LaneView {
   const RunFile& run;
   int lane;
   std::vector<double> loss, gradient_norm, lr;  // lr: [step * parameter groups]
+  std::vector<double> gradient_norms;           // [step * parameters]; of captures
   std::vector<int32_t> attempts;
   std::vector<int64_t> histogram_steps;
   std::vector<std::vector<ScalerRecord>> scalers;  // by column of loss_scale
@@ -43,6 +44,7 @@ struct Column {
 enum class Scope : uint8_t {
   kSite,        // one number per site, every step
   kStep,        // one number per step
+  kParameter,   // one number per parameter of the graph, every step
   kRecord,      // numbers by site and bin, in the steps that both runs have a record of
   kEvaluation,  // one number per evaluation, once per lane
   kLane,        // numbers of the whole lane, once

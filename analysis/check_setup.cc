@@ -25,7 +25,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
                           text(group.optimizer, numbers_of(group.optimizer)));
   }
   return {
-      {"model", o.model},
+      {"model", o.capture_hash.empty() ? o.model : "capture with SHA-256 " + o.capture_hash},
       {"data", o.data.substr(0, o.data.find(':'))},
       {"batch", fmt::format("{}", o.batch)},
       {"seed", fmt::format("{}", o.seed)},

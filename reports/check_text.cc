@@ -34,7 +34,7 @@ std::string relative_text(double relative) {
 std::string where(const Difference& d) {
   std::string text = d.step >= 0 ? fmt::format("step {}, ", d.step) : "whole run, ";
   text += "lane " + d.lane;
-  if (!d.site.empty()) text += ", site " + d.site;
+  if (!d.subject.empty()) text += ", " + d.subject;
   return text;
 }
 

@@ -260,17 +260,25 @@ def cumsum(c: RuleContext) -> Value:
 
 @rule("norm", "linalg_vector_norm", "frobenius_norm")
 def norm(c: RuleContext) -> Value:
-    """The 2-norm as sqrt(sum x^2): its gradient at x = 0 is not finite, where torch's is 0."""
+    """The 2-norm as sqrt(sum x^2): its gradient at x = 0 is not finite, where torch's is 0.
+
+    torch sums in FP32 whatever x is, and rounds once, to x's dtype (no list of autocast has linalg_vector_norm,
+    which every spelling of a norm ends in); squares in FP16 would overflow from 256 on. Its gradient rounds
+    x / |x| on the way, ours does not.
+    """
     order = c.a.get("ord", c.a.get("p", 2))
     order = 2.0 if order is None else float(order)
-    x, dims, keepdim = _wide(c), _dims(c), bool(c.a.get("keepdim"))
-    if order == 1:
-        return c.reduce("sum", c.same("abs", x), dims, keepdim)
+    own, dims, keepdim = _wide(c), _dims(c), bool(c.a.get("keepdim"))
     if order == math.inf:
-        return c.reduce("amax", c.same("abs", x), dims, keepdim)
-    if order != 2:
+        return c.reduce("amax", c.same("abs", own), dims, keepdim)
+    if order not in (1, 2):
         raise c.unsupported("only the norms 1, 2 and infinity")
-    return c.same("sqrt", c.reduce("sum", c.binary("mul", x, x), dims, keepdim))
+    x = c.same("cast", own, {"dtype": "fp32"})
+    if order == 1:
+        length = c.reduce("sum", c.same("abs", x), dims, keepdim)
+    else:
+        length = c.same("sqrt", c.reduce("sum", c.binary("mul", x, x), dims, keepdim))
+    return c.node("cast_like", [length, own], length.shape).value()
 
 
 @rule("addcmul", "addcdiv")

@@ -16,6 +16,7 @@
 #include "src/cli/number_options.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/record/capture_block.h"
 #include "src/train/models/model.h"
 #include "src/train/optimizers.h"
 #include "src/train/schedules.h"
@@ -31,16 +32,38 @@ struct RecommendArgs {
   bool overwrite = false;
 };
 
-void refuse_model(const std::string& name) {
+// A name for a run file that is not there yet: a command that is printed runs as it stands.
+std::string free_name(const std::string& stem) {
+  std::string name = stem + ".h5";
   std::error_code error;
-  if (std::filesystem::exists(name, error)) return;
-  for (const Model& model : models()) {
-    if (model.name != name) continue;
-    throw InputError(fmt::format("recommend {}: needs a run file in this version", name),
-                     fmt::format("first `lockstep replay {} -o run.h5`, then `lockstep recommend "
-                                 "run.h5`",
-                                 name));
+  for (int k = 2; std::filesystem::exists(name, error); ++k)
+    name = fmt::format("{}-{}.h5", stem, k);
+  return name;
+}
+
+// Models and captures hold no evidence: the two commands that make some and read it.
+void refuse_what_has_not_run(const RecommendArgs& args) {
+  std::error_code error;
+  const bool is_file = std::filesystem::exists(args.run, error);
+  const bool is_capture = is_file && looks_like_capture(args.run);
+  if (!is_capture && (is_file || std::ranges::none_of(
+                                     models(), [&](const Model& m) { return m.name == args.run; })))
+    return;
+  std::string stem = args.run;
+  for (const std::string_view ending : {".h5", ".lscap"}) {
+    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
   }
+  const std::string run = shell_quoted(free_name(stem + ".run"));
+  std::string options;
+  if (args.formats != RecommendArgs().formats)
+    options += " --formats " + shell_quoted(args.formats);
+  if (!args.output.empty()) options += " -o " + shell_quoted(args.output);
+  if (args.overwrite) options += " --overwrite";
+  throw InputError(
+      fmt::format("recommend {}: is a {}, must be a run file, whose histograms are the evidence",
+                  args.run, is_capture ? "capture" : "model"),
+      fmt::format("run it first:\n  lockstep replay {} -o {}\n  lockstep recommend {}{}",
+                  shell_quoted(args.run), run, run, options));
 }
 
 // The given numbers that are not as in `otherwise`.
@@ -68,21 +91,20 @@ std::string group_words(const ParameterGroup& group, const OptimizerSpec& base) 
   return group.layers + ":optimizer=" + spec.name + text;
 }
 
-// The replay of `o` with other lanes: every option that is not at its default, a few to a line.
-std::string replay_command(const RunOptions& o, const std::string& lanes,
-                           const std::string& output) {
+template <typename T>
+void add(std::vector<std::string>& words, const char* name, const T& value, const T& otherwise) {
+  if (value != otherwise) words.push_back(fmt::format("{} {}", name, value));
+}
+
+// How a built-in model was trained. A capture says that itself, and replay refuses it beside one.
+void add_training(const RunOptions& o, std::vector<std::string>& words) {
   const RunOptions d;  // the defaults
-  std::vector<std::string> words;
-  const auto add = [&words](const char* name, const auto& value, const auto& otherwise) {
-    if (value != otherwise) words.push_back(fmt::format("{} {}", name, value));
-  };
   if (!o.data.empty()) words.push_back("--data " + shell_quoted(o.data));
-  words.push_back("--lanes " + shell_quoted(lanes));
-  add("--steps", o.steps, d.steps);
-  add("--batch", o.batch, d.batch);
-  if (o.mode == LaneMode::kSynced) words.emplace_back("--mode synced");
-  add("--seed", o.seed, d.seed);
-  add("--optimizer", o.optimizer.name, d.optimizer.name);
+  std::vector<std::string> sizes;
+  for (const auto& [name, value] : o.sizes) sizes.push_back(fmt::format("{}={}", name, value));
+  if (!sizes.empty()) words.push_back("--size " + join(sizes, ","));
+  add(words, "--batch", o.batch, d.batch);
+  add(words, "--optimizer", o.optimizer.name, d.optimizer.name);
   HyperValues others;  // without an option of their own
   const auto initial = initial_numbers(find_optimizer(o.optimizer.name).parameters);
   for (const auto& [name, value] : changed(o.optimizer, initial)) {
@@ -102,22 +124,38 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   for (const ParameterGroup& group : o.groups) {
     words.push_back("--group " + shell_quoted(group_words(group, o.optimizer)));
   }
-  add("--accumulate", o.accumulate, d.accumulate);
-  add("--workers", o.workers, d.workers);
+  add(words, "--accumulate", o.accumulate, d.accumulate);
+  add(words, "--workers", o.workers, d.workers);
+  add(words, "--clip-norm", o.clip_norm, d.clip_norm);
+  add(words, "--clip-norm-type", o.clip_norm_type, d.clip_norm_type);
+  add(words, "--clip-value", o.clip_value, d.clip_value);
+  if (!o.start_from.empty()) words.push_back("--start-from " + shell_quoted(o.start_from));
+  if (o.eval_in_fp32) words.emplace_back("--eval-policy fp32");
+  add(words, "--eval-every", o.eval_every, d.eval_every);
+}
+
+// The replay of `o` with other lanes: every option that is not at its default, a few to a line.
+std::string replay_command(const RunOptions& o, const std::string& lanes,
+                           const std::string& output) {
+  const RunOptions d;  // the defaults
+  const bool is_captured = !o.capture_hash.empty();
+  std::vector<std::string> words;
+  if (!is_captured) add_training(o, words);
+  words.push_back("--lanes " + shell_quoted(lanes));
+  // A capture's default is all that it has.
+  add(words, "--steps", o.steps, is_captured ? int64_t{0} : d.steps);
+  if (o.cycle) words.emplace_back("--cycle");
+  if (o.mode == LaneMode::kSynced) words.emplace_back("--mode synced");
+  add(words, "--seed", o.seed, d.seed);
   if (o.backward_per_loss) words.emplace_back("--backward per-loss");
-  add("--clip-norm", o.clip_norm, d.clip_norm);
-  add("--clip-norm-type", o.clip_norm_type, d.clip_norm_type);
-  add("--clip-value", o.clip_value, d.clip_value);
   if (!o.freeze.empty()) words.push_back("--freeze " + shell_quoted(join(o.freeze, ",")));
   if (!o.eval_batch_norm.empty()) {
     words.push_back("--eval-batch-norm " + shell_quoted(join(o.eval_batch_norm, ",")));
   }
   if (o.batch_norm_eps) words.push_back(fmt::format("--batch-norm-eps {}", *o.batch_norm_eps));
-  if (!o.start_from.empty()) words.push_back("--start-from " + shell_quoted(o.start_from));
-  if (o.eval_in_fp32) words.emplace_back("--eval-policy fp32");
-  add("--eval-every", o.eval_every, d.eval_every);
-  add("--histogram-every", o.histogram_every, d.histogram_every);
-  add("--checkpoint-every", o.checkpoint_every, d.checkpoint_every);
+  add(words, "--histogram-every", o.histogram_every, d.histogram_every);
+  add(words, "--sums-every", o.sums_every, d.sums_every);
+  add(words, "--checkpoint-every", o.checkpoint_every, d.checkpoint_every);
   words.push_back("-o " + shell_quoted(output));
 
   std::string text, line = "  lockstep replay " + shell_quoted(o.model);
@@ -132,7 +170,7 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
 }
 
 int run_recommend(const RecommendArgs& args) {
-  refuse_model(args.run);
+  refuse_what_has_not_run(args);
   ProblemList problems("recommend");
   if (!args.output.empty()) {
     if (!args.output.ends_with(kPolicyExtension)) {
@@ -155,7 +193,7 @@ int run_recommend(const RecommendArgs& args) {
   }
   write_text_file_atomically(args.output, found.policy);
   fmt::print("\nWrote {}. To see what it does:\n{}\n", args.output,
-             replay_command(run.options(), "fp32," + args.output, "verify.h5"));
+             replay_command(run.options(), "fp32," + args.output, free_name("verify")));
   return kExitFine;
 }
 

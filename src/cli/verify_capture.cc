@@ -50,7 +50,14 @@ int verify_capture_file(const std::string& path, const std::string& json) {
   Verification result{capture.sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
   for (const GateResult& gate : gates) {
     result.gates.push_back(
-        {gate.name, gate.subject, std::string(to_string(gate.status)), gate.figure});
+        {gate.name, gate.subject, std::string(to_string(gate.status)), gate.figure, {}});
+    const FloorShare& f = gate.floor;
+    if (f.tensors == 0) continue;  // a gate without such bounds
+    result.gates.back().floor = {{"tensors", f.tensors},
+                                 {"by_floor", f.by_floor},
+                                 {"by_chaos", f.by_chaos},
+                                 {"elements", f.elements},
+                                 {"noise", f.noise}};
   }
   if (any_failed(gates)) {
     fmt::print("Not faithful: what a replay of this capture shows is not what the model does.\n");

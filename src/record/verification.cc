@@ -33,6 +33,7 @@ std::string to_json(const Verification& verification) {
                      {"subject", gate.subject},
                      {"status", gate.status},
                      {"figure", gate.figure}});
+    if (!gate.floor.empty()) gates.back()["floor"] = gate.floor;
   }
   const Json json = {{"format", kFormat},
                      {"capture_sha256", verification.sha256},
@@ -53,8 +54,9 @@ std::optional<Verification> verification_from_json(std::string_view text, std::s
                        json.at("passed"),
                        {}};
     for (const auto& gate : json.at("gates")) {
-      found.gates.push_back(
-          {gate.at("name"), gate.at("subject"), gate.at("status"), gate.at("figure")});
+      found.gates.push_back({gate.at("name"), gate.at("subject"), gate.at("status"),
+                             gate.at("figure"),
+                             gate.value("floor", std::map<std::string, int64_t>())});
     }
     const std::string shown = found.summary();
     return printable(shown) == shown ? std::optional(found) : std::nullopt;

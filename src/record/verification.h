@@ -4,6 +4,8 @@
 // the run began.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +15,9 @@ namespace lockstep {
 
 struct VerifiedGate {
   std::string name, subject, status, figure;
+  // On what the judgement rested that is no relative bound, as in the figure, by name:
+  // "tensors", of these "by_floor" and "by_chaos", "elements", of these "noise". Empty: not known.
+  std::map<std::string, int64_t> floor;
 };
 struct Verification {
   std::string sha256, lockstep_version, created_utc;

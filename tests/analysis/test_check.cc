@@ -148,7 +148,7 @@ TEST_CASE("planted defects are found, and placed") {
     CHECK(result.first.step == 1);
     CHECK(result.first.lane == "torch-autocast-fp16");
     CHECK(result.first.rule == p.rule);
-    if (p.about_site) CHECK(result.first.site == run.sites().sites[site].label());
+    if (p.about_site) CHECK(result.first.subject == "site " + run.sites().sites[site].label());
     CHECK(result.first.run != result.first.baseline);
   }
 }

@@ -285,7 +285,8 @@ TEST_CASE("a parameter is stepped once") {
 }
 
 TEST_CASE("a result beside the capture that would write to a terminal is none") {
-  const Verification result{"abc", "0.1.0", "2026", true, {{"V1", "subject", "PASS", "figure"}}};
+  const Verification result{
+      "abc", "0.1.0", "2026", true, {{"V1", "subject", "PASS", "figure", {{"tensors", 3}}}}};
   CHECK(verification_from_json(to_json(result), "abc").has_value());
   Verification hostile = result;
   hostile.gates[0].status = "PASS\x1b[2J";

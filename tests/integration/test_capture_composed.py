@@ -5,6 +5,7 @@ All extents differ, and every result meets a tensor of its own shape, so that a 
 
 import functools
 
+import h5py
 import pytest
 import torch
 import torch.nn.functional as F
@@ -178,6 +179,27 @@ def test_replays(lockstep, tmp_path, track, autocast):
     said = lockstep("verify", path).stdout
     assert "FAIL" not in said and all(f"{gate}  PASS" in said for gate in ("V1", "V3"))
     assert ("V4  PASS" in said) == track
+
+
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("order", [1, 2, float("inf")])
+def test_a_norm_is_summed_in_fp32_and_rounded_once(lockstep, tmp_path, autocast, order):
+    """Of numbers whose squares FP16 does not hold. The rows are one large number each and small ones that only their
+    sum shows: PyTorch's loss to its last bit."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 64, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([-300.0] + [3.0] * 63)[:, None] * torch.eye(4)[0])
+    path, run = tmp_path / "norm.lscap.h5", tmp_path / "run.h5"
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 1e-3), [torch.rand(5, 4) + 0.5 for _ in range(2)],
+            lambda m, b: m(b).norm(order, dim=1).float().mean(), steps=2, autocast=autocast)
+    said = lockstep("verify", path).stdout
+    assert "FAIL" not in said and "V7  PASS" in said
+    name = {torch.bfloat16: "torch-autocast-bf16-cpu", torch.float16: "torch-autocast-fp16-cpu"}[autocast]
+    lockstep("replay", path, "--lanes", f"fp32,{name}", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        ours, theirs = (file[f"lanes/{lane}/loss"][0] for lane in (name, "captured"))
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("body,hint", [

@@ -5,6 +5,8 @@ import subprocess
 
 import h5py
 import numpy as np
+import pytest
+import tiny_capture as tiny
 
 # Wall-clock times differ from run to run; the others are derived from what is compared.
 NOT_COMPARED = {"seconds"}
@@ -79,3 +81,40 @@ def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
             unseen.append((name, done.returncode))
     assert tested > 40
     assert not unseen, unseen
+
+
+@pytest.fixture(scope="module")
+def captured(lockstep, tmp_path_factory):
+    """A capture, and a run of it."""
+    folder = tmp_path_factory.mktemp("captured")
+    capture = tiny.write(folder / "net.lscap.h5", tiny.make(steps=3))
+    lockstep("replay", capture, "--lanes", "fp32,torch-autocast-bf16-cpu", "-o", folder / "base.h5", "--quiet")
+    return capture, folder / "base.h5"
+
+
+@pytest.mark.parametrize("lane", ["captured", "torch-autocast-bf16-cpu"])
+def test_an_edited_gradient_norm_of_a_capture_is_found(lockstep, tmp_path, captured, lane):
+    base, changed = captured[1], tmp_path / "changed.h5"
+    lockstep("check", base, "--baseline", base, "--strict")
+    shutil.copy(base, changed)
+    with h5py.File(changed, "r+") as file:
+        names = file[f"lanes/{lane}/gradient_norms"]
+        names[STEP, 2] *= 1 + 1e-9  # above the tolerance for another order of summation
+    said = lockstep("check", changed, "--baseline", base, code=1).stdout
+    assert "1 of " in said and "gradient_norms" in said and f"step {STEP}, lane {lane}, parameter " in said
+    with h5py.File(changed, "r+") as file:  # a run that lacks them does not pass
+        del file[f"lanes/{lane}/gradient_norms"]
+    assert "missing here" in lockstep("check", changed, "--baseline", base, code=1).stdout
+
+
+def test_a_capture_is_known_by_its_content(lockstep, tmp_path, captured):
+    """Moved to another folder it is the same; under the same name it may be another one."""
+    capture, base = captured
+    moved = tmp_path / "net.lscap.h5"
+    shutil.copy(capture, moved)
+    arguments = ("--lanes", "fp32,torch-autocast-bf16-cpu", "-o", tmp_path / "run.h5", "--quiet", "--overwrite")
+    lockstep("replay", moved, *arguments)
+    lockstep("check", tmp_path / "run.h5", "--baseline", base, "--strict")
+    lockstep("replay", tiny.write(moved, tiny.make(steps=3, seed=1)), *arguments)
+    said = lockstep("check", tmp_path / "run.h5", "--baseline", base, code=3).stdout
+    assert "INCONCLUSIVE" in said and "model: 'capture with SHA-256" in said

@@ -1,0 +1,273 @@
+// V1, V3, V4: forward and backward from a captured state, in FP64 and in FP32.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "analysis/capture_gate_parts.h"
+#include "src/graph/infer.h"
+
+namespace lockstep {
+namespace {
+
+double relative(double value, double reference) {
+  return reference == 0 ? std::abs(value) : std::abs(value - reference) / std::abs(reference);
+}
+
+// A first node whose output has another norm than PyTorch's.
+struct FirstDifference {
+  std::string text;
+  const CapturedVerify* verify = nullptr;
+  void look(size_t micro, const Node& node, const Executor& executor, const Graph& graph) {
+    if (!text.empty() || micro >= verify->micro.size()) return;
+    const auto found = verify->micro[micro].acts.find(node.id);
+    if (found == verify->micro[micro].acts.end()) return;
+    const Tensor& y = executor.value(node.id);
+    if (y.container() == Container::kI32) return;
+    const double norm = distance(y, y).value, wanted = found->second[0];
+    if (relative(norm, wanted) <= kBoundAct) return;
+    text = fmt::format(
+        "first node that differs: {} {} in layer '{}'{}: L2 norm {:.9g}, PyTorch {:.9g}", node.id,
+        node.op, layer_of(graph, node),
+        node.source_line.empty() ? "" : " (" + node.source_line + ")", norm, wanted);
+  }
+};
+
+// How many steps were judged; what was left out is said.
+std::string steps_text(const Capture& capture) {
+  const auto judged = std::ranges::count_if(capture.verify, &CapturedVerify::comparable);
+  const size_t left = capture.verify.size() - static_cast<size_t>(judged);
+  const std::string text = fmt::format("{} step{}", judged, judged == 1 ? "" : "s");
+  if (left == 0) return text;
+  return text + fmt::format("; {} not judged: PyTorch's own loss is not finite there", left);
+}
+
+bool nothing_to_judge(const Capture& capture, GateResult& gate) {
+  if (capture.verify.empty()) return true;
+  if (std::ranges::any_of(capture.verify, &CapturedVerify::comparable)) return false;
+  gate.status = GateStatus::kNotApplicable;
+  gate.figure = steps_text(capture);
+  return true;
+}
+
+struct Judged {
+  Worst gradients, losses;
+  FloorShare floor;                 // of the gradients
+  double loss = 0, loss_bound = 0;  // of the step with the worst loss: relative
+  std::vector<std::string> details;
+  bool ok() const { return losses.ratio <= 1 && gradients.ratio <= 1 && details.empty(); }
+  void take_loss(double off, double bound, int64_t step) {
+    const double before = losses.ratio;
+    losses.take(off, bound, fmt::format("step {}", step));
+    if (loss_bound > 0 && losses.ratio == before) return;
+    loss = off;
+    loss_bound = bound;
+  }
+};
+
+// The relative bound on an FP32 loss, see kLossNoiseFactor.
+double loss_bound_fp32(double ours, const CapturedVerify& verify) {
+  const double noise =
+      std::min(relative(ours, verify.loss64), relative(verify.loss32, verify.loss64));
+  return std::isfinite(noise) ? std::max(kBoundsV3.loss, kLossNoiseFactor * noise) : kBoundsV3.loss;
+}
+
+// What a step is compared with.
+struct Reference {
+  double loss = 0, loss_bound = 0;
+  const Tensors& gradients;
+  GateBounds bounds;
+};
+
+// `chaos`: empty where every gradient has to keep its bound.
+void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
+           const GradientChaos& chaos, Judged& judged) {
+  judged.take_loss(relative(ours.loss, reference.loss), reference.loss_bound, verify.step);
+  double largest = 0;
+  for (const auto& [name, g] : reference.gradients) {
+    largest = std::max(largest, distance(g, g).value);
+  }
+  for (const auto& [name, wanted] : reference.gradients) {
+    const Tensor* g = find_tensor(ours.gradients, name);
+    const Distance d =
+        distance(g != nullptr ? *g : wanted, wanted, find_tensor(verify.noise, name));
+    const double off = g != nullptr ? d.difference : d.reference;  // none is a gradient of zero
+    const double by_size = reference.bounds.rtol * d.reference;
+    const double absolute = reference.bounds.atol * largest;
+    const auto moved = chaos.find(name);
+    const double chaotic = moved == chaos.end() ? 0 : kChaosFactorV3 * moved->second;
+    judged.gradients.take(off, std::max(by_size + absolute, chaotic),
+                          fmt::format("{}, step {}", name, verify.step));
+    const bool by_chaos = chaotic > by_size + absolute;
+    judged.floor.add(
+        {1, !by_chaos && absolute > by_size ? 1 : 0, by_chaos ? 1 : 0, d.elements, d.noise});
+  }
+  for (const auto& [name, g] : ours.gradients) {
+    if (reference.gradients.contains(name)) continue;
+    judged.details.push_back(
+        fmt::format("step {}: '{}' has a gradient here and none in PyTorch", verify.step, name));
+  }
+}
+
+std::string figure_of(const Judged& judged, const GateBounds& bounds, const Capture& capture) {
+  const std::string noise = judged.loss_bound > bounds.loss
+                                ? fmt::format(": {} times what FP32 differs from FP64 in {}",
+                                              kLossNoiseFactor, judged.losses.where)
+                                : "";
+  return fmt::format(
+      "loss {:.1e} (at most {:.{}e}{}), gradients {:.2g} of their bound (worst {}), {}",
+      judged.loss, judged.loss_bound, noise.empty() ? 0 : 1, noise, judged.gradients.ratio,
+      worst_text(judged.gradients.where, judged.floor), steps_text(capture));
+}
+
+struct Fp32Run {
+  ComputedStep step;
+  int64_t flips = 0;
+  std::string first_difference;
+};
+
+// From `values`, which are the captured ones or a twin's; `force`: with PyTorch's own choices at
+// kinks.
+Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const CapturedVerify& verify,
+                 const Tensors& values, bool force) {
+  Fp32Run out;
+  FirstDifference difference;
+  difference.verify = &verify;
+  const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+  out.step = runner.run(step, values, 1,
+                        [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                          if (force && micro < verify.micro.size()) {
+                            const auto kink = verify.micro[micro].kinks.find(node.id);
+                            if (kink != verify.micro[micro].kinks.end()) {
+                              out.flips += force_kinks(node, kink->second, executor, done);
+                            }
+                          }
+                          const auto graph = static_cast<size_t>(step.micro[micro].graph);
+                          if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                        });
+  out.first_difference = difference.text;
+  return out;
+}
+
+void judge_buffers(const Capture& capture, const CapturedVerify& verify, const Tensors& ours,
+                   Worst& worst, bool& any) {
+  for (const Graph& graph : capture.graphs) {
+    for (const Mutation& mutation : graph.mutations) {
+      const std::string at = fmt::format("{}, step {}", mutation.buffer, verify.step);
+      const Tensor* wanted = find_tensor(verify.after.values, mutation.buffer);
+      if (wanted == nullptr) continue;
+      any = true;
+      const Tensor& got = ours.at(mutation.buffer);
+      const bool is_int = wanted->container() == Container::kI32;
+      const Distance d = distance(got, *wanted);
+      worst.take(d.difference, is_int ? 0 : kBoundBuffer * d.reference, at);
+    }
+  }
+}
+
+}  // namespace
+
+GateResult gate_v1(const Capture& capture) {
+  GateResult gate{"V1", "FP64 replay against PyTorch's FP64", {}, {}, {}, {}};
+  if (nothing_to_judge(capture, gate)) return gate;
+  const Policy policy = find_policy("fp32");
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
+  Judged judged;
+  FirstDifference difference;
+  for (const CapturedVerify& verify : capture.verify) {
+    if (!verify.comparable()) continue;
+    difference.verify = &verify;
+    const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+    const ComputedStep ours =
+        runner.run(step, verify.before.values, 1,
+                   [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                     const auto graph = static_cast<size_t>(step.micro[micro].graph);
+                     if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                   });
+    judge(ours, {verify.loss64, kBoundsV1.loss, verify.grads64, kBoundsV1}, verify, {}, judged);
+  }
+  gate.figure = figure_of(judged, kBoundsV1, capture);
+  gate.floor = judged.floor;
+  gate.status = judged.ok() ? GateStatus::kPass : GateStatus::kFail;
+  if (gate.status == GateStatus::kPass) return gate;
+  gate.details = judged.details;
+  gate.details.push_back(difference.text.empty()
+                             ? "no forward node differs by more than FP32's rounding"
+                             : difference.text);
+  return gate;
+}
+
+GateResult gate_v3(const Capture& capture, GateResult& v4) {
+  GateResult gate{"V3", "FP32 replay against PyTorch's FP32", {}, {}, {}, {}};
+  v4 = {"V4", "running statistics after a step", {}, {}, {}, {}};
+  if (nothing_to_judge(capture, gate)) {
+    v4.status = gate.status;
+    v4.figure = gate.figure;
+    return gate;
+  }
+  const Policy policy = find_policy("fp32");
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
+  Judged all;
+  Worst buffers;
+  bool any_buffer = false, ok = true;
+  int64_t flips = 0;
+  for (const CapturedVerify& verify : capture.verify) {
+    if (!verify.comparable()) continue;
+    const Tensors& values = verify.before.values;
+    const Fp32Run run = run_fp32(runner, capture, verify, values, /*force=*/false);
+    const auto judge_fp32 = [&](const ComputedStep& step, const GradientChaos& chaos) {
+      Judged out;
+      judge(step, {verify.loss32, loss_bound_fp32(step.loss, verify), verify.grads32, kBoundsV3},
+            verify, chaos, out);
+      return out;
+    };
+    Judged judged = judge_fp32(run.step, {});
+    judge_buffers(capture, verify, run.step.buffers, buffers, any_buffer);
+    if (!judged.ok()) {
+      const Fp32Run forced = run_fp32(runner, capture, verify, values, /*force=*/true);
+      Judged again = judge_fp32(forced.step, {});
+      if (!again.ok()) {
+        again = judge_fp32(
+            forced.step,
+            gradient_chaos(capture, verify, forced.step.gradients, [&](const Tensors& moved) {
+              return run_fp32(runner, capture, verify, moved, /*force=*/true).step;
+            }));
+      }
+      if (again.ok()) {
+        flips += forced.flips;
+        judged = again;
+      } else {
+        ok = false;
+        gate.details.insert(gate.details.end(), judged.details.begin(), judged.details.end());
+        const char* where = judged.gradients.ratio > 1 ? "look at the backward pass"
+                                                       : "the loss alone misses its bound";
+        gate.details.push_back(fmt::format("step {}: {}", verify.step,
+                                           run.first_difference.empty()
+                                               ? fmt::format("no forward node differs: {}", where)
+                                               : run.first_difference));
+      }
+    }
+    all.floor.add(judged.floor);
+    all.take_loss(judged.loss, judged.loss_bound, verify.step);
+    if (judged.gradients.ratio > all.gradients.ratio) all.gradients = judged.gradients;
+  }
+  gate.figure = figure_of(all, kBoundsV3, capture);
+  gate.floor = all.floor;
+  if (flips > 0) gate.figure += fmt::format("; {} kink flip{}", flips, flips == 1 ? "" : "s");
+  gate.status = ok ? GateStatus::kPass : GateStatus::kFail;
+  if (!any_buffer) {
+    const bool has_mutations = std::ranges::any_of(
+        capture.graphs, [](const Graph& graph) { return !graph.mutations.empty(); });
+    if (has_mutations) return gate;  // not recorded
+    v4.status = GateStatus::kNotApplicable;
+    v4.figure = "the model has none";
+    return gate;
+  }
+  v4.status = buffers.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
+  v4.figure = fmt::format("{:.2g} of the bound {:.0e} (worst {}); counts exact", buffers.ratio,
+                          kBoundBuffer, buffers.where);
+  return gate;
+}
+
+}  // namespace lockstep

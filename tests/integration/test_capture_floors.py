@@ -1,0 +1,101 @@
+"""What `lockstep verify` judges by a floor: gradients that FP32 does not determine, and how many there are."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import tiny_capture as tiny
+import torch
+import torch.nn.functional as F
+from capture_loops import Images, image_batches, image_loss, train
+from lockstep_capture import Capture, capture
+
+nn = torch.nn
+
+
+def normalised(path, per_group, seed=0):
+    """GroupNorm over two numbers gives +-1, and its input gradient is all cancellation."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(8 // per_group, 8), nn.Tanh(), nn.Linear(8, 3))
+    batches = [(torch.randn(16, 6), torch.randint(3, (16,))) for _ in range(3)]
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches,
+            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=3)
+    return path
+
+
+def verify(lockstep, path, code=0):
+    """By gate: its line, and its counts of what was judged by a floor."""
+    lines = {line[:2]: line for line in lockstep("verify", path, code=code).stdout.splitlines() if line[:1] == "V"}
+    stored = json.loads((path.parent / f"{path.name}.verify.json").read_text())
+    return lines, {gate["name"]: gate.get("floor", {}) for gate in stored["gates"]}
+
+
+def change(path, dataset, factor):
+    with h5py.File(path, "r+") as file:
+        file[dataset][()] = file[dataset][()] * np.float32(factor)
+    tiny.seal(path)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_gradients_that_fp32_does_not_determine_are_judged_by_one_ulp(lockstep, tmp_path, seed):
+    path = normalised(tmp_path / "net.h5", 2, seed)
+    with h5py.File(path) as file:  # PyTorch's FP32 is further from its own FP64 than V3's relative bound
+        step = file["verify/000000"]
+        single, double = (step[f"{name}/grads/0.weight"][()] for name in ("ref32", "ref64"))
+    assert seed == 2 or np.linalg.norm(single - double) > 1e-5 * np.linalg.norm(double)
+    lines, floor = verify(lockstep, path)
+    assert "PASS" in lines["V3"] and f"{floor['V3']['by_chaos']} of 18 by what one ulp moves" in lines["V3"]
+    # The layers behind the normalisation are not among them.
+    assert 0 < floor["V3"]["by_chaos"] <= 6 and floor["V1"]["by_chaos"] == 0
+
+
+@pytest.mark.parametrize("name, factor", [("3.weight", 1.0001), ("1.weight", 1.0001), ("0.weight", 1.01)])
+def test_a_wrong_gradient_beside_them_fails(lockstep, tmp_path, name, factor):
+    path = normalised(tmp_path / "net.h5", 2)
+    change(path, f"verify/000000/ref32/grads/{name}", factor)
+    assert "FAIL" in verify(lockstep, path, code=1)[0]["V3"]
+
+
+def test_no_other_gradient_has_that_bound(lockstep, tmp_path):
+    path = normalised(tmp_path / "net.h5", 4)
+    lines, floor = verify(lockstep, path)
+    assert "one ulp" not in lines["V3"] and floor["V3"]["by_chaos"] == 0
+    change(path, "verify/000000/ref32/grads/0.weight", 1.0001)  # ten times the relative bound
+    assert "FAIL" in verify(lockstep, path, code=1)[0]["V3"]
+
+
+def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
+    """A convolution's bias in front of a batch norm is noise; what is small is judged by the largest."""
+    torch.manual_seed(3)
+    path, model = tmp_path / "net.h5", Images()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    cap = Capture(path, model, optimizer, image_loss, autocast=torch.bfloat16, steps=4)
+    train(model, optimizer, image_loss, image_batches(4), cap, dtype=torch.bfloat16)
+    lines, floor = verify(lockstep, path)
+    expected = {name: {"tensors": 0, "by_floor": 0, "by_chaos": 0, "elements": 0, "noise": 0} for name in ("V1", "V3", "V5")}
+    with h5py.File(path) as file:
+        for step in file["verify"].values():
+            noise = {name: np.unpackbits(bits[()])[:np.prod(bits.attrs["shape"], dtype=int)]
+                     for name, bits in step["noise"].items()}
+            for gate, group, share in (("V1", "ref64", 1e-3), ("V3", "ref32", 1e-1)):  # absolute to relative bound
+                grads = {name: g[()].astype(np.float64).ravel() for name, g in step[f"{group}/grads"].items()}
+                largest = max(np.linalg.norm(g) for g in grads.values())
+                for name, g in grads.items():
+                    left = noise.get(name, np.zeros(g.size)) == 0
+                    expected[gate]["tensors"] += 1
+                    expected[gate]["by_floor"] += int(share * largest > np.linalg.norm(g[left]))
+                    expected[gate]["elements"] += g.size
+                    expected[gate]["noise"] += int((~left).sum())
+            for weight in step["ref32/post/params"].values():
+                expected["V5"]["tensors"] += 1
+                expected["V5"]["by_floor"] += int(1e-7 > 2e-6 * np.linalg.norm(weight[()].astype(np.float64)))
+                expected["V5"]["elements"] += weight[()].size
+    assert {gate: floor[gate] for gate in expected} == expected
+    found = expected["V3"]
+    assert 0 < found["noise"] < found["elements"] and 0 < found["by_floor"] < found["tensors"]
+    for gate in ("V1", "V3"):
+        e = expected[gate]
+        assert f"{e['by_floor']} of {e['tensors']} by the absolute floor, {e['noise']} of {e['elements']} elements" in lines[gate]
+    assert f"{floor['V7']['noise']} of {floor['V7']['elements']} elements left out as noise" in lines["V7"]
+    assert floor["V4"] == floor["V6"] == {}
