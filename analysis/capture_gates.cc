@@ -88,8 +88,8 @@ void judge(const ComputedStep& ours, double loss, double loss_bound, const Tenso
   for (const auto& [name, g] : gradients) largest = std::max(largest, distance(g, g).value);
   for (const auto& [name, reference] : gradients) {
     const std::string at = fmt::format("{}, step {}", name, verify.step);
-    const Tensor* g = find_tensor(ours.gradients, name);
-    const Tensor* noise = find_tensor(verify.noise, name);
+    const Tensor* g = find_named(ours.gradients, name);
+    const PackedBits* noise = find_named(verify.noise, name);
     if (g == nullptr) {  // none of ours is a gradient of zero
       const Distance d = distance(reference, reference, noise);
       judged.gradients.take(d.value, bounds.rtol * d.value + bounds.atol * largest, at);
@@ -131,10 +131,7 @@ Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const Captu
   out.step = runner.run(step, verify.before.values, 1,
                         [&](size_t micro, const Node& node, Executor& executor, bool done) {
                           if (force && micro < verify.micro.size()) {
-                            const auto kink = verify.micro[micro].kinks.find(node.id);
-                            if (kink != verify.micro[micro].kinks.end()) {
-                              out.flips += force_kinks(node, kink->second, executor, done);
-                            }
+                            out.flips += force_kinks(node, verify.micro[micro], executor, done);
                           }
                           const auto graph = static_cast<size_t>(step.micro[micro].graph);
                           if (done) difference.look(micro, node, executor, capture.graphs[graph]);
@@ -148,7 +145,7 @@ void judge_buffers(const Capture& capture, const CapturedVerify& verify, const T
   for (const Graph& graph : capture.graphs) {
     for (const Mutation& mutation : graph.mutations) {
       const std::string at = fmt::format("{}, step {}", mutation.buffer, verify.step);
-      const Tensor* wanted = find_tensor(verify.after.values, mutation.buffer);
+      const Tensor* wanted = find_named(verify.after.values, mutation.buffer);
       if (wanted == nullptr) continue;
       any = true;
       const Tensor& got = ours.at(mutation.buffer);
@@ -289,7 +286,7 @@ double Distance::one_minus_cosine() const {
   return 1 - dot / (value * reference);
 }
 
-Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise) {
+Distance distance(const Tensor& a, const Tensor& b, const PackedBits* noise) {
   const auto at = [](const Tensor& t, size_t i) -> double {
     switch (t.container()) {
       case Container::kF32:
@@ -303,7 +300,7 @@ Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise) {
   };
   Distance d;
   for (size_t i = 0; i < static_cast<size_t>(b.size()); ++i) {
-    if (noise != nullptr && noise->as<int32_t>()[i] != 0) continue;
+    if (noise != nullptr && noise->at(static_cast<int64_t>(i))) continue;
     const double x = at(a, i), y = at(b, i);
     d.difference += (x - y) * (x - y);
     d.value += x * x;
@@ -314,11 +311,6 @@ Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise) {
   d.value = std::sqrt(d.value);
   d.reference = std::sqrt(d.reference);
   return d;
-}
-
-const Tensor* find_tensor(const Tensors& tensors, const std::string& name) {
-  const auto found = tensors.find(name);
-  return found == tensors.end() ? nullptr : &found->second;
 }
 
 // Not a number is as far off as can be.

@@ -75,16 +75,16 @@ struct AmpFindings {
 void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
                        const ComputedStep& emulated, const ComputedStep& twin, AmpFindings& found) {
   for (const auto& [name, captured] : step.grads) {
-    const Tensor* ours = find_tensor(emulated.gradients, name);
-    const Tensor* reference = find_tensor(verify.grads32, name);
+    const Tensor* ours = find_named(emulated.gradients, name);
+    const Tensor* reference = find_named(verify.grads32, name);
     if (ours == nullptr || reference == nullptr) continue;
-    const Tensor* noise = find_tensor(verify.noise, name);
+    const PackedBits* noise = find_named(verify.noise, name);
     const Distance theirs = distance(captured, *reference, noise);
     if (theirs.value == 0 || theirs.reference == 0) continue;  // nothing that has a direction
     Cosines& cosines = found.cosines[name];
     cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
     cosines.theirs += theirs.one_minus_cosine();
-    if (const Tensor* moved = find_tensor(twin.gradients, name)) {
+    if (const Tensor* moved = find_named(twin.gradients, name)) {
       cosines.chaos += distance(*moved, *ours, noise).one_minus_cosine();
     }
     ++cosines.count;

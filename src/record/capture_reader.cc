@@ -33,8 +33,11 @@ CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
   limits.output_bytes = 2 * most;
   const std::string who = "capture '" + path + "': ";
   try {
-    return parse_capture_frames(run_sandboxed(
-        limits, [&](const SandboxWrite& write) { dump_capture(path, block.size, most, write); }));
+    CaptureNode tree;
+    run_sandboxed(
+        limits, [&](const SandboxWrite& write) { dump_capture(path, block.size, most, write); },
+        [&](const SandboxRead& read) { tree = parse_capture_frames(read, limits.output_bytes); });
+    return tree;
   } catch (const InputError& error) {
     constexpr size_t kMostBytes = 2000;
     throw InputError(who + printable(error.what(), kMostBytes),
@@ -73,7 +76,7 @@ int64_t number_of(const std::string& name) {
 
 Capture read_capture(const std::string& path) {
   const CaptureBlock block = check_capture_block(path);
-  const CaptureNode tree = read_tree(path, block);
+  CaptureNode tree = read_tree(path, block);
   ProblemList problems("capture '" + path + "'");
   const CaptureFields root(&tree, path + ":", problems);
   check_root(root);

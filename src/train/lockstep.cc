@@ -246,6 +246,9 @@ void LockstepRun::Impl::each_active(Work work) {
 }
 
 Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) const {
+  if (capture != nullptr) {
+    return unpacked_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)]);
+  }
   const int64_t at = step * options.accumulate + micro;
   const auto indices = batch_indices(*data, at, options.batch, options.seed);
   const auto share = static_cast<size_t>(options.batch / options.workers);
@@ -258,11 +261,7 @@ Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) cons
 // Micro-batches take consecutive batches of the data, workers consecutive parts of each. What
 // several measure is merged.
 void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
-  Batch drawn;
-  if (capture == nullptr) drawn = batch(step, micro, worker);
-  const Batch& batch = capture == nullptr
-                           ? drawn
-                           : capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)].batch;
+  const Batch batch = this->batch(step, micro, worker);
   const bool several = options.parts() > 1;
   each_active([&](size_t l, const Lane*, LaneStep&) {
     if (several) clear_sites(micro_sites[l]);
