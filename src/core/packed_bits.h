@@ -22,7 +22,8 @@ struct PackedBits {
     constexpr int64_t kByteBits = 8;
     return (bytes[static_cast<size_t>(i / kByteBits)] >> (kByteBits - 1 - i % kByteBits) & 1) != 0;
   }
-  Tensor unpacked() const;  // kI32, 0 and 1: 32 times as large
+  // As 0 and 1 in a kI32 tensor, 32 times as large; one of this shape is written into.
+  void unpack(Tensor& out) const;
 };
 // Bytes that so many elements take.
 int64_t packed_bytes(int64_t count);

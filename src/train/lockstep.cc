@@ -80,6 +80,7 @@ struct LockstepRun::Impl {
   std::unique_ptr<Evaluator> evaluator;
   RunDescription description;
   std::vector<Observer*> observers;
+  Batch drawn;                                       // of the micro-batch in progress
   StepRecord record;                                 // reused: its histograms are large
   std::vector<std::vector<SiteRecord>> micro_sites;  // by lane: of one micro-batch among several
   std::vector<bool> active;                          // by lane: takes part in this attempt
@@ -246,9 +247,6 @@ void LockstepRun::Impl::each_active(Work work) {
 }
 
 Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) const {
-  if (capture != nullptr) {
-    return unpacked_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)]);
-  }
   const int64_t at = step * options.accumulate + micro;
   const auto indices = batch_indices(*data, at, options.batch, options.seed);
   const auto share = static_cast<size_t>(options.batch / options.workers);
@@ -261,11 +259,15 @@ Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) cons
 // Micro-batches take consecutive batches of the data, workers consecutive parts of each. What
 // several measure is merged.
 void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
-  const Batch batch = this->batch(step, micro, worker);
+  if (capture == nullptr) {
+    drawn = batch(step, micro, worker);
+  } else {
+    unpack_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)], drawn);
+  }
   const bool several = options.parts() > 1;
   each_active([&](size_t l, const Lane*, LaneStep&) {
     if (several) clear_sites(micro_sites[l]);
-    lanes[l]->begin_micro_batch(step, micro, batch, worker);
+    lanes[l]->begin_micro_batch(step, micro, drawn, worker);
   });
   const Graph& nodes_of = context.graph(context.graph_of(step, micro));
   for (int node = 0; node < static_cast<int>(nodes_of.nodes.size()); ++node) {

@@ -41,8 +41,9 @@ struct CapturedMicroBatch {
   Batch inputs;          // by path
   Masks masks;           // by the node that takes them instead of drawing
 };
-// The inputs, and the masks unpacked: for as long as the micro-batch runs.
-Batch unpacked_batch(const CapturedMicroBatch& micro);
+// Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs. Memory
+// of the micro-batch before is used again: allocated anew each time it would lie scattered.
+void unpack_batch(const CapturedMicroBatch& micro, Batch& batch);
 
 // What happens to gradients between backward and the optimizer's step.
 struct CapturedClip {
