@@ -329,7 +329,7 @@ TEST_CASE("a constant of two graphs is one tensor") {
     return [=](CaptureNode& tree) {
       auto& graphs = tree.children["graphs"].children;
       Json graph = Json::parse(graphs["0"].children["json"].data->bytes);
-      for (Json* one : {&graph}) (*one)["constants"] = {{{"id", "c:k"}, {"shape", {2}}}};
+      graph["constants"] = {{{"name", "k"}, {"dtype", "f32"}, {"shape", {2}}}};
       graphs["0"].children["json"].data = json_value(graph.dump());
       change(graph);
       graphs["1"].children["json"].data = json_value(graph.dump());
