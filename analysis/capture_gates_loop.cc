@@ -34,8 +34,7 @@ SteppedParameter step_parameter(const Optimizer& row, const HyperNumbers& number
     Tensor start(out.weight.shape(), Container::kF32);
     std::ranges::fill(start.as<float>(), static_cast<float>(state.initial));
     if (states != before.optimizer.end()) {
-      if (const Tensor* found = find_named(states->second, std::string(state.name)))
-        start = *found;
+      if (const Tensor* found = find_named(states->second, std::string(state.name))) start = *found;
     }
     out.states.emplace_back(state.name, std::move(start));
   }

@@ -101,7 +101,8 @@ TEST_CASE("names of objects are escaped in one way") {
     hdf5::create_group(file.id(), "a%41");
   }
   seal_capture(path);
-  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }), "/a%41: its name must have % as %25"));
+  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
+             "/a%41: its name must have % as %25"));
 }
 
 TEST_CASE("JSON that would cost more than it says") {
@@ -338,8 +339,9 @@ TEST_CASE("a constant of two graphs is one tensor") {
     };
   };
   CHECK(error_of_tree(second_graph([](Json&) {})) == "");
-  CHECK(says(error_of_tree(second_graph(
-                 [](Json& graph) { graph["constants"][0]["shape"] = {1, 2}; })),
+  CHECK(says(error_of_tree(second_graph([](Json& graph) {
+               graph["constants"][0]["shape"] = {1, 2};
+             })),
              "/constants/k: two graphs want it in another type or shape"));
 }
 
@@ -405,8 +407,7 @@ TEST_CASE("records that a damaged process wrote") {
   fails(deep);
   const CaptureValue huge{Kind::kF64, {int64_t{1} << 31, int64_t{1} << 31}, {}, {}};
   fails(dataset("d", huge) + close() + finish());
-  CHECK(says(error_of([&] { parse(problem("/x: is too large")); }),
-             "/x: is too large"));
+  CHECK(says(error_of([&] { parse(problem("/x: is too large")); }), "/x: is too large"));
 }
 
 }  // namespace lockstep::testing

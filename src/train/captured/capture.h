@@ -24,8 +24,8 @@ namespace lockstep {
 
 inline constexpr double kNotRecorded = std::numeric_limits<double>::quiet_NaN();
 
-using Tensors = std::map<std::string, Tensor>;      // by name
-using Masks = std::map<std::string, PackedBits>;    // by name
+using Tensors = std::map<std::string, Tensor>;    // by name
+using Masks = std::map<std::string, PackedBits>;  // by name
 
 // Everything that stays between steps.
 struct CapturedState {
@@ -41,8 +41,8 @@ struct CapturedMicroBatch {
   Batch inputs;          // by path
   Masks masks;           // by the node that takes them instead of drawing
 };
-// Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs. Memory
-// of the micro-batch before is used again: allocated anew each time it would lie scattered.
+// Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs.
+// Memory of the micro-batch before is used again: allocated anew each time it would lie scattered.
 void unpack_batch(const CapturedMicroBatch& micro, Batch& batch);
 
 // What happens to gradients between backward and the optimizer's step.
@@ -67,7 +67,8 @@ struct CapturedStep {
 
 // What a forward pass in FP32 looked like inside.
 struct CapturedInside {
-  // By node, see docs/capture-file.md: on which side of its kink, or which place a pool took (kI32).
+  // By node, see docs/capture-file.md: on which side of its kink, or which place a pool took
+  // (kI32).
   Masks sides;
   Tensors places;
   std::map<std::string, std::array<double, 4>> acts;  // by node: l2, |max|, mean, least nonzero
