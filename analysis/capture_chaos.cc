@@ -24,9 +24,9 @@ GradientChaos gradient_chaos(const Capture& capture, const CapturedVerify& verif
   for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) {
     const ComputedStep twin = run(twin_of(capture.graphs.front(), verify.before.values, seed));
     for (const auto& [name, gradient] : gradients) {
-      const Tensor* moved = find_tensor(twin.gradients, name);
+      const Tensor* moved = find_named(twin.gradients, name);
       if (moved == nullptr) continue;
-      const Distance d = distance(*moved, gradient, find_tensor(verify.noise, name));
+      const Distance d = distance(*moved, gradient, find_named(verify.noise, name));
       chaos[name] = std::max(chaos[name], d.difference);
     }
   }

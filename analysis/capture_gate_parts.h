@@ -11,15 +11,20 @@
 
 namespace lockstep {
 
-// Sums over the elements of two tensors of one shape, those marked in `noise` (kI32) left out.
+// Sums over the elements of two tensors of one shape, those marked in `noise` left out.
 struct Distance {
   double difference = 0, reference = 0, value = 0;  // norms: |a - b|, |b|, |a|
   double dot = 0;
   int64_t elements = 0, noise = 0;  // all, and those left out
   double one_minus_cosine() const;
 };
-Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise = nullptr);
-const Tensor* find_tensor(const Tensors& tensors, const std::string& name);  // or null
+Distance distance(const Tensor& a, const Tensor& b, const PackedBits* noise = nullptr);
+
+template <typename Value>  // or null
+const Value* find_named(const std::map<std::string, Value>& named, const std::string& name) {
+  const auto found = named.find(name);
+  return found == named.end() ? nullptr : &found->second;
+}
 
 // The largest of values that each have a bound of their own, in units of it.
 struct Worst {
@@ -49,6 +54,6 @@ GateResult gate_v7(const Capture& capture);
 
 // capture_kinks.cc. Makes the node choose as PyTorch did where it chose otherwise by rounding
 // alone: call before and after every forward node. Returns how many elements it changed.
-int64_t force_kinks(const Node& node, const Tensor& choice, Executor& executor, bool done);
+int64_t force_kinks(const Node& node, const CapturedInside& seen, Executor& executor, bool done);
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 GateResult gate_v0(const Capture& capture) {
-  GateResult gate{"V0", "exported graph against the model, at capture time", {}, {}, {}, {}};
+  GateResult gate{.name = "V0", .subject = "exported graph against the model, at capture time"};
   if (capture.v0.empty()) return gate;
   gate.status = capture.v0 == "bit-exact" ? GateStatus::kPass : GateStatus::kFail;
   gate.figure = "stored by the capture: " + capture.v0;
@@ -83,7 +83,7 @@ double Distance::one_minus_cosine() const {
   return 1 - dot / (value * reference);
 }
 
-Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise) {
+Distance distance(const Tensor& a, const Tensor& b, const PackedBits* noise) {
   const auto at = [](const Tensor& t, size_t i) -> double {
     switch (t.container()) {
       case Container::kF32:
@@ -98,7 +98,7 @@ Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise) {
   Distance d;
   for (size_t i = 0; i < static_cast<size_t>(b.size()); ++i) {
     ++d.elements;
-    if (noise != nullptr && noise->as<int32_t>()[i] != 0) {
+    if (noise != nullptr && noise->at(static_cast<int64_t>(i))) {
       ++d.noise;
       continue;
     }
@@ -112,11 +112,6 @@ Distance distance(const Tensor& a, const Tensor& b, const Tensor* noise) {
   d.value = std::sqrt(d.value);
   d.reference = std::sqrt(d.reference);
   return d;
-}
-
-const Tensor* find_tensor(const Tensors& tensors, const std::string& name) {
-  const auto found = tensors.find(name);
-  return found == tensors.end() ? nullptr : &found->second;
 }
 
 // Not a number is as far off as can be.

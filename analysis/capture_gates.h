@@ -36,11 +36,11 @@ struct FloorShare {
 };
 
 struct GateResult {
-  std::string name;     // "V1"
-  std::string subject;  // "FP64 replay against PyTorch's FP64"
+  std::string name = {};     // "V1"
+  std::string subject = {};  // "FP64 replay against PyTorch's FP64"
   GateStatus status = GateStatus::kNotRecorded;
-  std::string figure;                // what was found, with its bound
-  std::vector<std::string> details;  // where it failed
+  std::string figure = {};                // what was found, with its bound
+  std::vector<std::string> details = {};  // where it failed
   FloorShare floor;
 };
 

@@ -67,17 +67,17 @@ struct AmpFindings {
 void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
                        const ComputedStep& emulated, const ComputedStep& twin, AmpFindings& found) {
   for (const auto& [name, captured] : step.grads) {
-    const Tensor* ours = find_tensor(emulated.gradients, name);
-    const Tensor* reference = find_tensor(verify.grads32, name);
+    const Tensor* ours = find_named(emulated.gradients, name);
+    const Tensor* reference = find_named(verify.grads32, name);
     if (ours == nullptr || reference == nullptr) continue;
-    const Tensor* noise = find_tensor(verify.noise, name);
+    const PackedBits* noise = find_named(verify.noise, name);
     const Distance theirs = distance(captured, *reference, noise);
     found.floor.add({0, 0, 0, theirs.elements, theirs.noise});
     if (theirs.value == 0 || theirs.reference == 0) continue;  // nothing that has a direction
     Cosines& cosines = found.cosines[name];
     cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
     cosines.theirs += theirs.one_minus_cosine();
-    if (const Tensor* moved = find_tensor(twin.gradients, name)) {
+    if (const Tensor* moved = find_named(twin.gradients, name)) {
       cosines.chaos += distance(*moved, *ours, noise).one_minus_cosine();
     }
     ++cosines.count;
@@ -125,7 +125,7 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
 }  // namespace
 
 GateResult gate_v7(const Capture& capture) {
-  GateResult gate{"V7", "autocast as captured", {}, {}, {}, {}};
+  GateResult gate{.name = "V7", .subject = "autocast as captured"};
   if (!uses_autocast(capture)) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = "the run had no autocast";
@@ -160,7 +160,7 @@ GateResult gate_v7(const Capture& capture) {
     if (!overflows) compare_gradients(step, verify, emulated, twin, found);
   }
   if (found.steps == 0) {
-    gate.figure = "no verify step with a finite loss";
+    gate.figure = "every verify step was skipped, or its loss is not finite";
     return gate;
   }
   return judge(found, std::move(gate));

@@ -34,8 +34,7 @@ SteppedParameter step_parameter(const Optimizer& row, const HyperNumbers& number
     Tensor start(out.weight.shape(), Container::kF32);
     std::ranges::fill(start.as<float>(), static_cast<float>(state.initial));
     if (states != before.optimizer.end()) {
-      if (const Tensor* found = find_tensor(states->second, std::string(state.name)))
-        start = *found;
+      if (const Tensor* found = find_named(states->second, std::string(state.name))) start = *found;
     }
     out.states.emplace_back(state.name, std::move(start));
   }
@@ -65,7 +64,7 @@ void judge_parameter(const SteppedParameter& ours, const CapturedVerify& verify,
   const auto recorded = verify.after.optimizer.find(name);
   if (recorded == verify.after.optimizer.end()) return;
   for (const auto& [state, value] : ours.states) {
-    const Tensor* wanted = find_tensor(recorded->second, state);
+    const Tensor* wanted = find_named(recorded->second, state);
     if (wanted == nullptr) continue;
     const Distance off = distance(value, *wanted);
     states.take(off.difference, kBoundState * off.reference + kTiny, at + ", " + state);
@@ -78,7 +77,7 @@ void judge_parameter(const SteppedParameter& ours, const CapturedVerify& verify,
 }  // namespace
 
 GateResult gate_v5(const Capture& capture) {
-  GateResult gate{"V5", "optimizer, from PyTorch's FP32 gradients", {}, {}, {}, {}};
+  GateResult gate{.name = "V5", .subject = "optimizer, from PyTorch's FP32 gradients"};
   if (capture.optimizer.empty()) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = capture.optimizer_class + " is not modelled: gradients only";
@@ -93,7 +92,7 @@ GateResult gate_v5(const Capture& capture) {
     for (size_t g = 0; g < capture.groups.size(); ++g) {
       const HyperNumbers numbers = numbers_of({capture.optimizer, step.hyper.at(g)});
       for (const std::string& name : capture.groups[g]) {
-        const Tensor* gradient = find_tensor(verify.grads32, name);
+        const Tensor* gradient = find_named(verify.grads32, name);
         if (gradient == nullptr || !verify.after.values.contains(name)) continue;
         ++stepped;
         judge_parameter(step_parameter(row, numbers, verify.before, name, *gradient), verify, name,
@@ -112,7 +111,7 @@ GateResult gate_v5(const Capture& capture) {
 }
 
 GateResult gate_v6(const Capture& capture) {
-  GateResult gate{"V6", "loss scaler, from the captured found_inf", {}, {}, {}, {}};
+  GateResult gate{.name = "V6", .subject = "loss scaler, from the captured found_inf"};
   if (!capture.scaler.enabled) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = "the run had no loss scaler";

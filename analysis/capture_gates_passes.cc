@@ -89,9 +89,8 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
     largest = std::max(largest, distance(g, g).value);
   }
   for (const auto& [name, wanted] : reference.gradients) {
-    const Tensor* g = find_tensor(ours.gradients, name);
-    const Distance d =
-        distance(g != nullptr ? *g : wanted, wanted, find_tensor(verify.noise, name));
+    const Tensor* g = find_named(ours.gradients, name);
+    const Distance d = distance(g != nullptr ? *g : wanted, wanted, find_named(verify.noise, name));
     const double off = g != nullptr ? d.difference : d.reference;  // none is a gradient of zero
     const double by_size = reference.bounds.rtol * d.reference;
     const double absolute = reference.bounds.atol * largest;
@@ -138,10 +137,7 @@ Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const Captu
   out.step = runner.run(step, values, 1,
                         [&](size_t micro, const Node& node, Executor& executor, bool done) {
                           if (force && micro < verify.micro.size()) {
-                            const auto kink = verify.micro[micro].kinks.find(node.id);
-                            if (kink != verify.micro[micro].kinks.end()) {
-                              out.flips += force_kinks(node, kink->second, executor, done);
-                            }
+                            out.flips += force_kinks(node, verify.micro[micro], executor, done);
                           }
                           const auto graph = static_cast<size_t>(step.micro[micro].graph);
                           if (done) difference.look(micro, node, executor, capture.graphs[graph]);
@@ -155,7 +151,7 @@ void judge_buffers(const Capture& capture, const CapturedVerify& verify, const T
   for (const Graph& graph : capture.graphs) {
     for (const Mutation& mutation : graph.mutations) {
       const std::string at = fmt::format("{}, step {}", mutation.buffer, verify.step);
-      const Tensor* wanted = find_tensor(verify.after.values, mutation.buffer);
+      const Tensor* wanted = find_named(verify.after.values, mutation.buffer);
       if (wanted == nullptr) continue;
       any = true;
       const Tensor& got = ours.at(mutation.buffer);
@@ -169,7 +165,7 @@ void judge_buffers(const Capture& capture, const CapturedVerify& verify, const T
 }  // namespace
 
 GateResult gate_v1(const Capture& capture) {
-  GateResult gate{"V1", "FP64 replay against PyTorch's FP64", {}, {}, {}, {}};
+  GateResult gate{.name = "V1", .subject = "FP64 replay against PyTorch's FP64"};
   if (nothing_to_judge(capture, gate)) return gate;
   const Policy policy = find_policy("fp32");
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
@@ -199,8 +195,8 @@ GateResult gate_v1(const Capture& capture) {
 }
 
 GateResult gate_v3(const Capture& capture, GateResult& v4) {
-  GateResult gate{"V3", "FP32 replay against PyTorch's FP32", {}, {}, {}, {}};
-  v4 = {"V4", "running statistics after a step", {}, {}, {}, {}};
+  GateResult gate{.name = "V3", .subject = "FP32 replay against PyTorch's FP32"};
+  v4 = {.name = "V4", .subject = "running statistics after a step"};
   if (nothing_to_judge(capture, gate)) {
     v4.status = gate.status;
     v4.figure = gate.figure;

@@ -21,28 +21,30 @@ float largest(std::span<const float> x) {
 }
 
 // relu, leaky_relu, prelu: the choice is x > 0.
-int64_t force_sign(std::span<float> x, std::span<const int32_t> positive) {
+int64_t force_sign(std::span<float> x, const PackedBits& positive) {
   const float near = kNearKink * largest(x);
   int64_t changed = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    if ((x[i] > 0) == (positive[i] != 0) || std::abs(x[i]) > near) continue;
-    x[i] = positive[i] != 0 ? std::numeric_limits<float>::min() : 0;
+    const bool wanted = positive.at(static_cast<int64_t>(i));
+    if ((x[i] > 0) == wanted || std::abs(x[i]) > near) continue;
+    x[i] = wanted ? std::numeric_limits<float>::min() : 0;
     ++changed;
   }
   return changed;
 }
 
 // clamp: the choice is min <= x <= max.
-int64_t force_inside(std::span<float> x, std::span<const int32_t> inside, float low, float high) {
+int64_t force_inside(std::span<float> x, const PackedBits& inside, float low, float high) {
   const float near = kNearKink * largest(x);
   int64_t changed = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     const bool is_inside = low <= x[i] && x[i] <= high;
+    const bool wanted = inside.at(static_cast<int64_t>(i));
     const bool by_low = std::abs(x[i] - low) < std::abs(x[i] - high);
     const float bound = by_low ? low : high;
-    if (is_inside == (inside[i] != 0) || !(std::abs(x[i] - bound) <= near)) continue;
+    if (is_inside == wanted || !(std::abs(x[i] - bound) <= near)) continue;
     constexpr float kFar = std::numeric_limits<float>::infinity();
-    x[i] = inside[i] != 0 ? bound : std::nextafter(bound, by_low ? -kFar : kFar);
+    x[i] = wanted ? bound : std::nextafter(bound, by_low ? -kFar : kFar);
     ++changed;
   }
   return changed;
@@ -70,22 +72,24 @@ int64_t force_winner(const Tensor& x, std::span<const int32_t> winner, Tensor& y
 
 }  // namespace
 
-int64_t force_kinks(const Node& node, const Tensor& choice, Executor& executor, bool done) {
-  const auto wanted = choice.as<int32_t>();
-  if (node.op == "max_pool2d") {
+int64_t force_kinks(const Node& node, const CapturedInside& seen, Executor& executor, bool done) {
+  if (const Tensor* places = find_named(seen.places, node.id)) {
     if (!done) return 0;
-    return force_winner(executor.value(node.inputs[0]), wanted, executor.mutable_value(node.id),
+    return force_winner(executor.value(node.inputs[0]), places->as<int32_t>(),
+                        executor.mutable_value(node.id),
                         executor.mutable_value(output_id(node, 1)));
   }
-  if (done || !node.inputs[0].starts_with("n")) return 0;  // what is given is the same everywhere
+  const PackedBits* wanted = find_named(seen.sides, node.id);
+  if (wanted == nullptr || done) return 0;
+  if (!node.inputs[0].starts_with("n")) return 0;  // what is given is the same everywhere
   const std::span<float> x = executor.mutable_value(node.inputs[0]).as<float>();
-  if (x.size() != wanted.size()) return 0;
+  if (static_cast<int64_t>(x.size()) != element_count(wanted->shape)) return 0;
   if (node.op == "clamp") {
     constexpr double kFar = std::numeric_limits<double>::infinity();
-    return force_inside(x, wanted, static_cast<float>(double_attribute(node, "min", -kFar)),
+    return force_inside(x, *wanted, static_cast<float>(double_attribute(node, "min", -kFar)),
                         static_cast<float>(double_attribute(node, "max", kFar)));
   }
-  return force_sign(x, wanted);
+  return force_sign(x, *wanted);
 }
 
 }  // namespace lockstep

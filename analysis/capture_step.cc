@@ -59,8 +59,9 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
       seed.as<float>()[0] = static_cast<float>(factor);
     }
     executor.bind(kLossSeedId, seed);
+    unpack_batch(micro, plan.batch);
     Tensors copies;
-    bind_inputs(executor, plan.graph, micro.batch, {nullptr, Rounding::kNearestEven, {}}, copies);
+    bind_inputs(executor, plan.graph, plan.batch, {nullptr, Rounding::kNearestEven, {}}, copies);
     executor.begin_step({}, loss_scale);
     for (int n = 0; n < executor.node_count(); ++n) {
       const Node& node = plan.graph.nodes[static_cast<size_t>(n)];

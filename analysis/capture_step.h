@@ -38,6 +38,7 @@ class CapturedStepRunner {
     Graph graph;
     SiteTable sites;
     std::unique_ptr<Executor> executor;
+    Batch batch;  // of the micro-batch in progress
   };
   Plan& plan_of(int64_t graph);
 

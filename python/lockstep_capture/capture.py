@@ -103,6 +103,7 @@ class Capture:
         assert self._recorder is not None and self._continuity is not None
         self._closed = True
         self._recorder.finish(self._done, self._step is None and self._continuity.holds())
+        self._forget()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._recorder is not None:
@@ -119,11 +120,15 @@ class Capture:
 
     def _abandon(self) -> None:
         """Leaves nothing behind."""
-        self._closed, self._step, self._initial = True, None, None
-        self._traced.clear()
+        self._closed = True
         if self._recorder is not None:
             self._recorder.writer.abandon()
-            self._recorder = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """The loop may go on for days: graphs, copies of weights and the model's own are not held."""
+        self._step = self._initial = self._recorder = self._subject = self._continuity = None
+        self._traced.clear()
 
     def _end_with(self, error: BaseException) -> None:
         """The loop's own error goes on its way; the steps before it are kept."""
@@ -217,7 +222,7 @@ class Capture:
                 raise UnsupportedModelError(problems)
             traced.graph = None  # made anew from the loop's own run: constants may depend on its autocast
             self._traced[key] = (traced, -1)
-        if self._initial is None:
+        if self._initial is None and self._recorder is None:
             self._initial, self._initial_hyper = subject.state(), subject.hyper()
         if self._step is None:
             self._step = Step(self._done, Events(), [], subject.scale())
@@ -245,6 +250,7 @@ class Capture:
                 assert self._subject is not None and self._initial is not None
                 self._recorder = Recorder(self._path, self._subject, traced, self._initial, self._initial_hyper,
                                           self.autocast)
+                self._initial = None  # it is in the file
             number = self._recorder.add_graph(traced)
             self._traced[traced.key] = (found, number)
         return number

@@ -12,6 +12,7 @@ import torch
 from . import reference
 from .hooks import Events
 from .ir import Graph
+from .kept_draws import Kept, unpacked
 from .model_state import State, Subject, world_size
 from .precision import shortcuts
 from .program import Autocast
@@ -186,14 +187,14 @@ class Recorder:
                         {"node": node, "p": site.p, "kind": site.kind, "torch_op": micro.torch_ops[call]})
 
     @staticmethod
-    def _mask(graph: Graph, node: str, draws: list[torch.Tensor], kind: str) -> torch.Tensor:
+    def _mask(graph: Graph, node: str, draws: list[Kept], kind: str) -> torch.Tensor:
         """In the shape of the node's own mask output."""
         if kind == "lstm":
-            return torch.stack([draw.cpu() for draw in draws])
+            return torch.stack([unpacked(draw) for draw in draws])
         made = next(entry for entry in graph.nodes if entry.id == node)
         shape = made.out[2 if kind == "sdpa" else 1][0]
-        return draws[0].cpu().reshape(shape) if draws[0].numel() == int(np.prod(shape)) \
-            else draws[0].cpu().expand(shape)
+        mask = unpacked(draws[0])
+        return mask.reshape(shape) if mask.numel() == int(np.prod(shape)) else mask.expand(shape)
 
     def _verify(self, step: Step, pre: State) -> None:
         place, writer, subject = f"verify/{step.number:06d}", self.writer, self._subject

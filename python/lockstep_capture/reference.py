@@ -13,6 +13,7 @@ import torch
 
 from .interpreter import Interpreter, Observer
 from .ir import Node
+from .kept_draws import Kept, unpacked
 from .model_state import State, Subject, replica
 from .precision import full_fp32
 from .program import Call
@@ -27,7 +28,7 @@ class MicroBatch:
 
     traced: Traced
     leaves: list[Any]
-    draws: dict[str, list[torch.Tensor]]
+    draws: dict[str, list[Kept]]
     loss_mult: float
 
 
@@ -119,7 +120,7 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
         for one in micro:
             seen = MicroReference()
             leaves = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in one.leaves]
-            draws = {name: [draw.to(device) for draw in values] for name, values in one.draws.items()}
+            draws = {name: [unpacked(draw).to(device) for draw in values] for name, values in one.draws.items()}
             run = Interpreter(one.traced.program, params, buffers, leaves, draws, double=double,
                               kind=one.traced.versions.kind, device=device,
                               observer=None if double else _Pools(one.traced, seen)).without_autocast()

@@ -16,6 +16,7 @@ from .continuity import Continuity
 from .errors import CaptureError, Problem, UnsupportedModelError, failed
 from .hooks import Events, Listener, gradient_factor, watch
 from .interpreter import Interpreter
+from .kept_draws import kept
 from .loss_factor import loss_factor
 from .mask_tap import MaskTap
 from .model_state import Subject, world_size
@@ -99,7 +100,10 @@ class Watcher(Listener):
         inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
                   for entry in traced.graph.inputs]
         torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}
-        return Micro(MicroBatch(traced, self._leaves, draws, factor), 0, float(replayed.detach().double()), inputs,
+        kinds = {site.call: site.kind for site in traced.sites}
+        masks = {call: [kept(draw, kinds[call]) for draw in values] for call, values in draws.items()}
+        self._tap.draws.clear()  # a block lasts until the optimizer has stepped
+        return Micro(MicroBatch(traced, self._leaves, masks, factor), 0, float(replayed.detach().double()), inputs,
                      torch_ops, self._attention(), self._tap.backends)
 
     def _attention(self) -> set[str]:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from .errors import CaptureError
+from .kept_draws import packed
 
 MAGIC = b"LOCKSTEP-CAPTURE"
 BLOCK_VERSION = 1
@@ -112,8 +113,7 @@ class Writer:
 
     def bits(self, place: str, mask: torch.Tensor, attributes: Mapping[str, Any] | None = None) -> None:
         """numpy.packbits of a mask, with its shape."""
-        flat = mask.detach().cpu().reshape(-1).ne(0).numpy()
-        self.array(place, np.packbits(flat),
+        self.array(place, packed(mask),
                    {"shape": np.array(tuple(mask.shape), dtype=np.int64), **(attributes or {})})
 
     def json(self, place: str, value: Any, attributes: Mapping[str, Any] | None = None) -> None:

@@ -60,7 +60,7 @@ std::string graph_line(const Capture& capture, size_t number) {
 }
 
 Explained captured(const ExplainArgs& args) {
-  const Capture capture = read_capture(args.model);
+  const Capture capture = read_capture(args.model, CaptureUse::kReplay);
   const std::vector<size_t> graphs = graphs_in_use(capture, /*steps=*/0);
   const auto number = args.graph == kMainGraph ? graphs.at(0) : static_cast<size_t>(args.graph);
   if (number >= capture.graphs.size()) {

@@ -78,7 +78,7 @@ struct Made {
 void make_run(Made& made, RunOptions& options) {
   std::optional<LockstepRun>& run = made.run;
   if (is_capture(options.model)) {
-    made.capture.emplace(read_capture(options.model));
+    made.capture.emplace(read_capture(options.model, CaptureUse::kReplay));
     run.emplace(options, *made.capture);
   } else if (options.start_from.empty()) {
     run.emplace(options);
@@ -93,7 +93,7 @@ void make_run(Made& made, RunOptions& options) {
 void make_resumed_run(Made& made, const RunOptions& options, const std::optional<RunState>& state) {
   std::optional<LockstepRun>& run = made.run;
   if (!options.capture_hash.empty()) {
-    made.capture.emplace(read_capture(options.model));
+    made.capture.emplace(read_capture(options.model, CaptureUse::kReplay));
     if (made.capture->sha256 != options.capture_hash) {
       throw InputError(fmt::format("capture '{}' has SHA-256 {}, the run began with {}",
                                    options.model, made.capture->sha256, options.capture_hash),

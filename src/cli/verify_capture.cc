@@ -42,7 +42,7 @@ void store(const std::string& path, const Verification& result) {
 }  // namespace
 
 int verify_capture_file(const std::string& path, const std::string& json) {
-  const Capture capture = read_capture(path);
+  const Capture capture = read_capture(path, CaptureUse::kVerify);
   fmt::print("{}: {} steps of {}, PyTorch {} on {}, {} verify steps\n", path, capture.steps.size(),
              capture.model_class, capture.torch_version, capture.device, capture.verify.size());
   for (const std::string& note : captured_notes(capture)) fmt::print("note: {}\n", note);

@@ -35,13 +35,16 @@ hid_t memory_type(Kind kind) {
 
 class Dump {
  public:
-  Dump(uint64_t most_bytes, const SandboxWrite& write) : left_(most_bytes), write_(write) {}
+  Dump(uint64_t most_bytes, const std::function<bool(std::string_view path)>& is_wanted,
+       const SandboxWrite& write)
+      : most_(most_bytes), left_(most_bytes), is_wanted_(is_wanted), write_(write) {}
 
   void children(hid_t group, const std::string& path, int depth) {
     require(depth < kCaptureDepth, path,
             fmt::format("groups are nested deeper than {}", kCaptureDepth));
     for (const std::string& link : names_in(group, path)) {
       const std::string at = path + "/" + link;
+      if (!is_wanted_(at)) continue;
       require(++objects_ <= kCaptureObjects, at,
               fmt::format("the file has more than {} objects", kCaptureObjects));
       check_name(link, at);
@@ -151,7 +154,7 @@ class Dump {
     hdf5::check(H5Sget_simple_extent_dims(space, extents.data(), nullptr), "read " + path);
     uint64_t count = 1;
     for (const hsize_t extent : extents) {
-      require(extent == 0 || count <= left_ / extent, path, "is too large");
+      require(extent == 0 || count <= left_ / extent, path, too_large());
       count *= extent;
     }
     return {extents.begin(), extents.end()};
@@ -196,7 +199,7 @@ class Dump {
       return check_texts(out, path);
     }
     const size_t width = H5Tget_size(type);
-    require(width == 0 || count <= left_ / width, path, "is too large");
+    require(width == 0 || count <= left_ / width, path, too_large());
     spend(count * width, path);
     std::string cells(count * width, '\0');
     read(type, cells.data());
@@ -216,11 +219,18 @@ class Dump {
   }
 
   void spend(uint64_t bytes, const std::string& path) {
-    require(bytes <= left_, path, "the file holds more data than a file of its size may");
+    require(bytes <= left_, path, too_large());
     left_ -= bytes;
   }
+  std::string too_large() const {
+    return fmt::format(
+        "with it the file holds more than {} bytes of data, uncompressed, the most that is read of "
+        "a file of its size; capture fewer steps or smaller batches",
+        most_);
+  }
 
-  uint64_t left_;
+  uint64_t most_, left_;
+  const std::function<bool(std::string_view path)>& is_wanted_;
   const SandboxWrite& write_;
   int64_t objects_ = 0;
   std::set<haddr_t> seen_;  // objects
@@ -229,6 +239,7 @@ class Dump {
 }  // namespace
 
 void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
+                  const std::function<bool(std::string_view path)>& is_wanted,
                   const SandboxWrite& write) {
   hdf5::be_quiet();
   H5PLset_loading_state(0);  // no plug-in is loaded for a filter the file names
@@ -242,7 +253,7 @@ void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
           fmt::format("its HDF5 data begin at byte {}, the block says {}", found, block));
     }
     const hdf5::Handle root = hdf5::open_group(file.id(), "/");
-    Dump dump(most_bytes, write);
+    Dump dump(most_bytes, is_wanted, write);
     dump.attributes(root.id(), "");
     dump.children(root.id(), "", 0);
     write(capture_frame::finish());

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "src/core/text.h"
 #include "src/graph/infer.h"
@@ -175,24 +176,32 @@ nlohmann::json CaptureFields::json(std::string_view name) const {
   }
 }
 
-const CaptureValue* CaptureFields::data() const {
+CaptureValue* CaptureFields::data() const {
   if (node_ == nullptr) return nullptr;
-  if (node_->data) return &*node_->data;
-  problem("must be a dataset, is a group");
-  return nullptr;
+  if (!node_->data) {
+    problem("must be a dataset, is a group");
+    return nullptr;
+  }
+  CaptureValue& found = *node_->data;
+  if (found.kind != Kind::kText &&
+      found.bytes.size() != static_cast<size_t>(found.size()) * bytes_of(found.kind)) {
+    problem("is wanted in two places, must be one thing");
+    return nullptr;
+  }
+  return &found;
 }
 
-std::string CaptureFields::bytes_text() const {
-  const CaptureValue* found = data();
+std::string CaptureFields::take_text() const {
+  CaptureValue* found = data();
   if (found == nullptr) return "";
-  if (found->kind == Kind::kU8 && found->shape.size() == 1) return found->bytes;
+  if (found->kind == Kind::kU8 && found->shape.size() == 1) return std::exchange(found->bytes, {});
   problem(fmt::format("must be a row of uint8, is {}{}", name_of(found->kind),
                       to_string(found->shape)));
   return "";
 }
 
-Tensor CaptureFields::tensor(const TensorType& type, Container container) const {
-  const CaptureValue* found = data();
+Tensor CaptureFields::take_tensor(const TensorType& type, Container container) const {
+  CaptureValue* found = data();
   if (found == nullptr) return {};
   const bool is_int = type.element == ElementType::kInt;
   const bool fits = is_int ? is_integer(found->kind) : is_float(found->kind);
@@ -221,6 +230,7 @@ Tensor CaptureFields::tensor(const TensorType& type, Container container) const 
       out.as<float>()[at] = static_cast<float>(x);
     }
   }
+  std::string().swap(found->bytes);
   return out;
 }
 
@@ -236,23 +246,18 @@ std::vector<double> CaptureFields::numbers() const {
   return out;
 }
 
-Tensor CaptureFields::packed_bits(const Shape& extents) const {
-  constexpr int64_t kByteBits = 8;
-  const CaptureValue* found = data();
-  if (found == nullptr) return {};
-  const int64_t count = element_count(extents), wanted = (count + kByteBits - 1) / kByteBits;
+std::optional<PackedBits> CaptureFields::take_bits(const Shape& extents) const {
+  CaptureValue* found = data();
+  if (found == nullptr) return std::nullopt;
+  const int64_t wanted = packed_bytes(element_count(extents));
   if (found->kind != Kind::kU8 || found->shape != Shape{wanted}) {
     problem(fmt::format("is {}{}, the packed bits of shape {} are uint8[{}]", name_of(found->kind),
                         to_string(found->shape), to_string(extents), wanted));
-    return {};
+    return std::nullopt;
   }
-  Tensor out(extents, Container::kI32);
-  const auto bits = out.as<int32_t>();
-  for (int64_t i = 0; i < count; ++i) {
-    const auto byte = static_cast<unsigned char>(found->bytes[static_cast<size_t>(i / kByteBits)]);
-    bits[static_cast<size_t>(i)] = byte >> (kByteBits - 1 - i % kByteBits) & 1;
-  }
-  return out;
+  PackedBits bits{extents, {found->bytes.begin(), found->bytes.end()}};
+  std::string().swap(found->bytes);
+  return bits;
 }
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/core/error.h"
+#include "src/core/packed_bits.h"
 #include "src/graph/ir.h"
 #include "src/record/capture_tree.h"
 
@@ -19,7 +20,7 @@ namespace lockstep {
 // missed one by one.
 class CaptureFields {
  public:
-  CaptureFields(const CaptureNode* node, std::string path, ProblemList& problems)
+  CaptureFields(CaptureNode* node, std::string path, ProblemList& problems)
       : node_(node), path_(std::move(path)), problems_(&problems) {}
 
   bool there() const { return node_ != nullptr; }
@@ -43,20 +44,20 @@ class CaptureFields {
   std::optional<Shape> shape(std::string_view name) const;  // nothing after a problem
   nlohmann::json json(std::string_view name) const;         // of a text; discarded after a problem
 
-  // This dataset. Floats arrive as `container`, integers as kI32.
-  std::string bytes_text() const;  // [json]: a row of uint8
-  Tensor tensor(const TensorType& type, Container container) const;
+  // This dataset. What is taken leaves the tree, so that a capture is in memory once: a second
+  // taking is a problem. Floats arrive as `container`, integers as kI32.
+  std::string take_text() const;  // [json]: a row of uint8
+  Tensor take_tensor(const TensorType& type, Container container) const;
   std::vector<double> numbers() const;
-  // Packed bits of this shape (which the caller has judged: they grow 32 times), as 0 and 1. Empty
-  // after a problem.
-  Tensor packed_bits(const Shape& extents) const;
+  // Packed bits of this shape. Nothing after a problem.
+  std::optional<PackedBits> take_bits(const Shape& extents) const;
 
  private:
   const CaptureValue* attribute(std::string_view name, bool required) const;
-  const CaptureValue* data() const;
+  CaptureValue* data() const;
   bool to_double(const CaptureValue& value, std::string_view name, double& out) const;
 
-  const CaptureNode* node_;
+  CaptureNode* node_;
   std::string path_;
   ProblemList* problems_;
 };

@@ -79,13 +79,23 @@ void check_ops(const Graph& graph, const CaptureFields& at) {
   }
 }
 
-void read_constants(const CaptureFields& root, Graph& graph) {
+// `known`: those that an earlier graph has, by name.
+using Constants = std::map<std::string, std::shared_ptr<const Tensor>>;
+void read_constants(const CaptureFields& root, Graph& graph, Constants& known) {
   const CaptureFields group =
       graph.constants.empty() ? root.optional("constants") : root.child("constants");
   for (Constant& constant : graph.constants) {
     const CaptureFields data = group.child(constant.name);
-    constant.data = std::make_shared<const Tensor>(data.tensor(constant.type, Container::kF32));
     constant.stat_exempt |= data.flag("stat_exempt", false, /*required=*/false);
+    const bool is_int = constant.type.element == ElementType::kInt;
+    std::shared_ptr<const Tensor>& tensor = known[constant.name];
+    if (tensor == nullptr) {
+      tensor = std::make_shared<const Tensor>(data.take_tensor(constant.type, Container::kF32));
+    } else if (!tensor->empty() && (tensor->shape() != constant.type.shape ||
+                                    (tensor->container() == Container::kI32) != is_int)) {
+      data.problem("two graphs want it in another type or shape, must be one thing in all graphs");
+    }
+    constant.data = tensor;
   }
 }
 
@@ -111,11 +121,12 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
   const auto count = static_cast<int64_t>(graphs.children().size());
   if (graphs.there() && count == 0) graphs.problem("has no graph");
   size_t bytes = 0;
+  Constants constants;
   for (int64_t k = 0; k < count; ++k) {
     const CaptureFields json = graphs.child(std::to_string(k)).child("json");
     if (!json.there()) continue;
     try {
-      const std::string text = json.bytes_text();
+      const std::string text = json.take_text();
       bytes += text.size();
       if (bytes > kMostJsonBytes) {
         json.problem(
@@ -129,7 +140,7 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
       check_memory(graph, json);
       check_paths(graph, json);
       resolve_regions(graph, capture.amp);
-      read_constants(root, graph);
+      read_constants(root, graph, constants);
       capture.graphs.push_back(std::move(graph));
     } catch (const InputError& error) {
       for (const std::string& problem : error.problems()) json.problem(problem);
@@ -143,7 +154,7 @@ void read_values(const CaptureFields& at, const Capture& capture, Tensors& value
   for (const Graph& graph : capture.graphs) {
     for (const Parameter& p : graph.parameters) {
       if (values.contains(p.name)) continue;
-      values.emplace(p.name, params.child(p.name).tensor(p.type, Container::kF32));
+      values.emplace(p.name, params.child(p.name).take_tensor(p.type, Container::kF32));
     }
   }
   read_buffers(at, capture, values);
@@ -158,7 +169,7 @@ void read_buffers(const CaptureFields& at, const Capture& capture, Tensors& valu
     }
     for (const Buffer& b : graph.buffers) {
       if (values.contains(b.name)) continue;
-      values.emplace(b.name, buffers.child(b.name).tensor(b.type, Container::kF32));
+      values.emplace(b.name, buffers.child(b.name).take_tensor(b.type, Container::kF32));
     }
   }
 }

@@ -120,7 +120,7 @@ void read_states(const CaptureFields& at, const Capture& capture, CapturedState&
     if (!of.there()) continue;
     for (const std::string_view name : kStates) {
       if (!of.has(name)) continue;
-      state.optimizer[p.name].emplace(name, of.child(name).tensor(p.type, Container::kF32));
+      state.optimizer[p.name].emplace(name, of.child(name).take_tensor(p.type, Container::kF32));
     }
     if (of.has("step")) {
       const std::vector<double> step = of.child("step").numbers();

@@ -24,7 +24,14 @@ constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
 constexpr double kLeastSeconds = 20, kBytesPerSecond = 20e6;
 constexpr double kClockPerProcessor = 3;
 
-CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
+// Whether this group or dataset is read. Nobody reads /final; V7 alone compares a step's gradients.
+bool is_read(std::string_view path, CaptureUse use) {
+  if (path == "/final") return false;
+  if (use == CaptureUse::kVerify) return true;
+  return path != "/verify" && !(path.starts_with("/steps/") && path.ends_with("/grads"));
+}
+
+CaptureNode read_tree(const std::string& path, const CaptureBlock& block, CaptureUse use) {
   SandboxLimits limits;
   const uint64_t most = kLeastContent + kContentPerByte * block.length;
   limits.seconds = kLeastSeconds + static_cast<double>(block.length) / kBytesPerSecond;
@@ -33,8 +40,15 @@ CaptureNode read_tree(const std::string& path, const CaptureBlock& block) {
   limits.output_bytes = 2 * most;
   const std::string who = "capture '" + path + "': ";
   try {
-    return parse_capture_frames(run_sandboxed(
-        limits, [&](const SandboxWrite& write) { dump_capture(path, block.size, most, write); }));
+    CaptureNode tree;
+    run_sandboxed(
+        limits,
+        [&](const SandboxWrite& write) {
+          const auto is_wanted = [use](std::string_view object) { return is_read(object, use); };
+          dump_capture(path, block.size, most, is_wanted, write);
+        },
+        [&](const SandboxRead& read) { tree = parse_capture_frames(read, limits.output_bytes); });
+    return tree;
   } catch (const InputError& error) {
     constexpr size_t kMostBytes = 2000;
     throw InputError(who + printable(error.what(), kMostBytes),
@@ -71,9 +85,9 @@ int64_t number_of(const std::string& name) {
   return error == std::errc() && end == name.data() + name.size() && value >= 0 ? value : -1;
 }
 
-Capture read_capture(const std::string& path) {
+Capture read_capture(const std::string& path, CaptureUse use) {
   const CaptureBlock block = check_capture_block(path);
-  const CaptureNode tree = read_tree(path, block);
+  CaptureNode tree = read_tree(path, block, use);
   ProblemList problems("capture '" + path + "'");
   const CaptureFields root(&tree, path + ":", problems);
   check_root(root);

@@ -46,7 +46,7 @@ bool draws(const Node& node) {
   return bool_attribute(node, "training", true) && double_attribute(node, "p", kTorchDefault) > 0;
 }
 
-void read_masks(const CaptureFields& micro, const Graph& graph, Batch& batch) {
+void read_masks(const CaptureFields& micro, const Graph& graph, Masks& masks) {
   std::map<std::string_view, const TensorType*> drawn_by;
   for (const Node& node : graph.nodes) {
     if (const TensorType* drawn = drawn_mask(node)) drawn_by[node.id] = drawn;
@@ -67,14 +67,14 @@ void read_masks(const CaptureFields& micro, const Graph& graph, Batch& batch) {
                                to_string(*extents), id, to_string(drawn->second->shape)));
       continue;
     }
-    Tensor values = mask.packed_bits(*extents);
-    if (values.empty()) continue;
-    if (!batch.emplace(std::string(kMaskPrefix) + id, std::move(values)).second) {
+    std::optional<PackedBits> bits = mask.take_bits(*extents);
+    if (!bits) continue;
+    if (!masks.emplace(id, std::move(*bits)).second) {
       mask.problem("node " + id + " has a mask already");
     }
   }
   for (const Node& node : graph.nodes) {
-    if (!draws(node) || batch.contains(std::string(kMaskPrefix) + node.id)) continue;
+    if (!draws(node) || masks.contains(node.id)) continue;
     if (micro.there()) rng.problem(fmt::format("no mask of node {} ({})", node.id, node.op));
   }
 }
@@ -93,10 +93,10 @@ CapturedMicroBatch read_micro(const CaptureFields& at, const Capture& capture) {
   const CaptureFields inputs = at.child("inputs");
   for (const GraphInput& input : graph.inputs) {
     constexpr size_t kPrefix = 2;  // "in"
-    micro.batch.emplace(input.path,
-                        inputs.child(input.id.substr(kPrefix)).tensor(input.type, Container::kF32));
+    const CaptureFields values = inputs.child(input.id.substr(kPrefix));
+    micro.inputs.emplace(input.path, values.take_tensor(input.type, Container::kF32));
   }
-  read_masks(at, graph, micro.batch);
+  read_masks(at, graph, micro.masks);
   return micro;
 }
 

@@ -47,7 +47,8 @@ std::string tagged(Tag tag, std::string_view name) {
 
 class Parser {
  public:
-  explicit Parser(std::string_view bytes) : rest_(bytes) {}
+  Parser(const std::function<size_t(char*, size_t)>& read, uint64_t most_bytes)
+      : read_(read), left_(most_bytes) {}
 
   CaptureNode parse() {
     CaptureNode root;
@@ -77,10 +78,10 @@ class Parser {
           open.pop_back();
           break;
         case kFinish:
-          require(open.size() == 1 && rest_.empty());
+          require(open.size() == 1 && is_at_end());
           return root;
         case kProblem:
-          throw InputError(std::string(text_bytes(rest_.size())));
+          throw InputError(text_bytes(kMostProblemBytes));
         default:
           require(false);
       }
@@ -91,25 +92,35 @@ class Parser {
   static void require(bool ok) {
     if (!ok) throw std::runtime_error("the records are damaged");
   }
-  std::string_view take_bytes(size_t count) {
-    require(count <= rest_.size());
-    const std::string_view taken = rest_.substr(0, count);
-    rest_ = rest_.substr(count);
-    return taken;
+  void take_into(char* into, uint64_t count) {
+    require(count <= left_ && read_(into, count) == count);
+    left_ -= count;
+  }
+  std::string take_bytes(uint64_t count) {
+    require(count <= left_);  // before room is made
+    std::string bytes(count, '\0');
+    take_into(bytes.data(), count);
+    return bytes;
   }
   template <typename T>
   T take() {
+    char bytes[sizeof(T)];
+    take_into(bytes, sizeof bytes);
     T value;
-    std::memcpy(&value, take_bytes(sizeof value).data(), sizeof value);
+    std::memcpy(&value, bytes, sizeof value);
     return value;
   }
-  std::string_view text_bytes(size_t most) {
+  bool is_at_end() {
+    char next = 0;
+    return read_(&next, 1) == 0;
+  }
+  std::string text_bytes(uint64_t most) {
     const auto length = take<uint32_t>();
     require(length <= most);
     return take_bytes(length);
   }
-  std::string text(size_t most) {
-    std::string found(text_bytes(most));
+  std::string text(uint64_t most) {
+    std::string found = text_bytes(most);
     require(printable(found) == found);
     return found;
   }
@@ -124,21 +135,21 @@ class Parser {
     for (uint8_t i = 0; i < rank; ++i) {
       const auto extent = take<int64_t>();
       // No element takes less than a byte, so no honest count exceeds what is left.
-      require(extent >= 0 &&
-              (extent == 0 || count <= rest_.size() / static_cast<uint64_t>(extent)));
+      require(extent >= 0 && (extent == 0 || count <= left_ / static_cast<uint64_t>(extent)));
       count *= static_cast<uint64_t>(extent);
       v.shape.push_back(extent);
     }
-    require(count <= rest_.size());
     if (v.kind == Kind::kText) {
-      for (uint64_t i = 0; i < count; ++i) v.texts.push_back(text(rest_.size()));
+      for (uint64_t i = 0; i < count; ++i) v.texts.push_back(text(left_));
     } else {
       v.bytes = take_bytes(count * bytes_of(v.kind));
     }
     return v;
   }
 
-  std::string_view rest_;
+  static constexpr uint64_t kMostProblemBytes = 1 << 20;
+  const std::function<size_t(char*, size_t)>& read_;
+  uint64_t left_;
 };
 
 }  // namespace
@@ -159,7 +170,7 @@ size_t bytes_of(CaptureValue::Kind kind) {
   throw std::logic_error("bytes_of: unknown kind");
 }
 
-const CaptureNode* CaptureNode::find(std::string_view name) const {
+CaptureNode* CaptureNode::find(std::string_view name) {
   const auto found = children.find(std::string(name));
   return found == children.end() ? nullptr : &found->second;
 }
@@ -191,8 +202,9 @@ std::string problem(std::string_view text) {
 
 }  // namespace capture_frame
 
-CaptureNode parse_capture_frames(std::string_view bytes) {
-  return Parser(bytes).parse();
+CaptureNode parse_capture_frames(const std::function<size_t(char* into, size_t count)>& read,
+                                 uint64_t most_bytes) {
+  return Parser(read, most_bytes).parse();
 }
 
 }  // namespace lockstep

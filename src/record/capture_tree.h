@@ -3,7 +3,9 @@
 // another. Which names must be there is capture_reader.h's business.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,7 +33,7 @@ struct CaptureNode {
   std::optional<CaptureValue> data;             // of a dataset
   std::map<std::string, CaptureNode> children;  // of a group, names unescaped
 
-  const CaptureNode* find(std::string_view name) const;  // null: no such child
+  CaptureNode* find(std::string_view name);  // null: no such child
 };
 
 // Limits that a tree must keep; those of honest captures lie far below.
@@ -49,8 +51,11 @@ std::string finish();
 std::string problem(std::string_view text);  // in place of all that would follow
 }  // namespace capture_frame
 
-// Throws: InputError with the problem that the bytes carry, whose text may hold anything;
+// `read` fills its argument with the records' next bytes, fewer only at their end; numbers go
+// straight to their place. No more than `most_bytes` are read or made room for.
+// Throws: InputError with the problem that the records carry, whose text may hold anything;
 // std::runtime_error where they are no such records: nothing in them is taken on trust.
-CaptureNode parse_capture_frames(std::string_view bytes);
+CaptureNode parse_capture_frames(const std::function<size_t(char* into, size_t count)>& read,
+                                 uint64_t most_bytes);
 
 }  // namespace lockstep

@@ -28,16 +28,23 @@ void read_acts(const CaptureFields& acts, const Nodes& nodes, CapturedInside& in
   }
 }
 
-// Where the choice of a max_pool2d is a place in its plane; elsewhere it is a side of the kink.
-Tensor read_choice(const CaptureFields& kink, const Node& node) {
-  const TensorType places{node.outputs[0].shape, ElementType::kInt};
-  if (node.op == "max_pool2d") return kink.tensor(places, Container::kI32);
+// The choice of a max_pool2d is a place in its plane; elsewhere it is a side of the kink.
+void read_choice(const CaptureFields& kink, const Node& node, CapturedInside& inside) {
+  const Shape& wanted = node.outputs[0].shape;
+  if (node.op == "max_pool2d") {
+    Tensor places = kink.take_tensor({wanted, ElementType::kInt}, Container::kI32);
+    if (!places.empty()) inside.places.emplace(node.id, std::move(places));
+    return;
+  }
   const std::optional<Shape> extents = kink.shape("shape");
-  if (!extents) return {};
-  if (*extents == places.shape) return kink.packed_bits(*extents);
-  kink.problem(fmt::format("has shape {}, node {} gives {}", to_string(*extents), node.id,
-                           to_string(places.shape)));
-  return {};
+  if (!extents) return;
+  if (*extents != wanted) {
+    kink.problem(fmt::format("has shape {}, node {} gives {}", to_string(*extents), node.id,
+                             to_string(wanted)));
+    return;
+  }
+  std::optional<PackedBits> sides = kink.take_bits(*extents);
+  if (sides) inside.sides.emplace(node.id, std::move(*sides));
 }
 
 void read_kinks(const CaptureFields& kinks, const Nodes& nodes, CapturedInside& inside) {
@@ -49,8 +56,7 @@ void read_kinks(const CaptureFields& kinks, const Nodes& nodes, CapturedInside& 
       kink.problem("is of no node with a kink of its micro-batch's graph");
       continue;
     }
-    Tensor choice = read_choice(kink, *node->second);
-    if (!choice.empty()) inside.kinks.emplace(id, std::move(choice));
+    read_choice(kink, *node->second, inside);
   }
 }
 
@@ -105,8 +111,8 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
       packed.problem(fmt::format("has shape {}, the parameter {}", to_string(*extents),
                                  to_string(p.type.shape)));
     } else if (extents) {
-      Tensor bits = packed.packed_bits(*extents);
-      if (!bits.empty()) verify.noise.emplace(p.name, std::move(bits));
+      std::optional<PackedBits> bits = packed.take_bits(*extents);
+      if (bits) verify.noise.emplace(p.name, std::move(*bits));
     }
   }
   read_inside(at.optional("micro"), capture.steps[static_cast<size_t>(step)], capture,
@@ -119,7 +125,7 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
 Tensors read_gradients(const CaptureFields& at, const Capture& capture, Container container) {
   Tensors gradients;
   for (const Parameter& p : capture.graphs.front().parameters) {
-    if (at.has(p.name)) gradients.emplace(p.name, at.child(p.name).tensor(p.type, container));
+    if (at.has(p.name)) gradients.emplace(p.name, at.child(p.name).take_tensor(p.type, container));
   }
   return gradients;
 }

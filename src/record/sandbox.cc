@@ -8,11 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <new>
 #include <stdexcept>
@@ -117,29 +119,69 @@ std::string clock_text(const SandboxLimits& limits) {
   return fmt::format("it took more than {} s", limits.clock_seconds);
 }
 
-// Collects what the child writes until it closes the pipe; otherwise says why it was given up.
-std::string collect_output(pid_t child, int in, const SandboxLimits& limits, Clock::time_point end,
-                           std::string& bytes) {
-  const uint64_t had = memory_of(getpid(), 1);
-  constexpr size_t kChunk = 1 << 16;
-  std::vector<char> chunk(kChunk);
-  for (;;) {
-    pollfd waiting{in, POLLIN, 0};
-    const int ready = poll(&waiting, 1, kWatchEveryMs);
-    if (Clock::now() > end) return clock_text(limits);
-    if (kIsSanitized && memory_of(child, 1) > had + limits.memory_bytes) {
-      return memory_text(limits);
+// The reason to give a child up.
+struct LimitMet : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// What the child writes, until it closes the pipe. Throws: LimitMet.
+class Output {
+ public:
+  Output(pid_t child, int in, const SandboxLimits& limits, Clock::time_point end)
+      : child_(child), in_(in), limits_(limits), end_(end), chunk_(kChunk) {}
+
+  bool at_end() const { return at_end_; }
+
+  size_t read(char* into, size_t count) {
+    size_t had = 0;
+    while (had < count) {
+      if (next_ == held_) fill();
+      if (at_end_) break;
+      const size_t piece = std::min(count - had, held_ - next_);
+      std::memcpy(into + had, chunk_.data() + next_, piece);
+      next_ += piece;
+      had += piece;
     }
-    if (ready <= 0) continue;
-    const ssize_t got = read(in, chunk.data(), chunk.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return "";
-    bytes.append(chunk.data(), static_cast<size_t>(got));
-    if (bytes.size() > limits.output_bytes) {
-      return fmt::format("it holds more than {} bytes", limits.output_bytes);
+    return had;
+  }
+
+ private:
+  void fill() {
+    while (!at_end_) {
+      pollfd waiting{in_, POLLIN, 0};
+      const int ready = poll(&waiting, 1, kWatchEveryMs);
+      if (Clock::now() > end_) throw LimitMet(clock_text(limits_));
+      if (kIsSanitized && memory_of(child_, 1) > had_ + limits_.memory_bytes) {
+        throw LimitMet(memory_text(limits_));
+      }
+      if (ready <= 0) continue;
+      const ssize_t got = ::read(in_, chunk_.data(), chunk_.size());
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        at_end_ = true;
+        return;
+      }
+      next_ = 0;
+      held_ = static_cast<size_t>(got);
+      total_ += held_;
+      if (total_ > limits_.output_bytes) {
+        throw LimitMet(fmt::format("it holds more than {} bytes", limits_.output_bytes));
+      }
+      return;
     }
   }
-}
+
+  static constexpr size_t kChunk = 1 << 16;  // what a pipe holds
+  pid_t child_;
+  int in_;
+  const SandboxLimits& limits_;
+  Clock::time_point end_;
+  uint64_t had_ = memory_of(getpid(), 1);
+  std::vector<char> chunk_;
+  size_t next_ = 0, held_ = 0;  // of chunk_
+  uint64_t total_ = 0;
+  bool at_end_ = false;
+};
 
 // A child that closed its pipe has ended, or is about to; one that went astray may live on.
 std::string await_end(pid_t child, const SandboxLimits& limits, Clock::time_point end,
@@ -156,8 +198,9 @@ std::string await_end(pid_t child, const SandboxLimits& limits, Clock::time_poin
 
 }  // namespace
 
-std::string run_sandboxed(const SandboxLimits& limits,
-                          const std::function<void(const SandboxWrite& write)>& work) {
+void run_sandboxed(const SandboxLimits& limits,
+                   const std::function<void(const SandboxWrite& write)>& work,
+                   const std::function<void(const SandboxRead& read)>& use) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw std::runtime_error(fmt::format("no pipe: {}", std::strerror(errno)));
@@ -175,22 +218,31 @@ std::string run_sandboxed(const SandboxLimits& limits,
   close(ends[1]);
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                       std::chrono::duration<double>(limits.clock_seconds));
-  std::string bytes, problem;
+  Output output(child, ends[0], limits, end);
+  std::string problem;
+  std::exception_ptr thrown;  // by `use`
   try {
-    problem = collect_output(child, ends[0], limits, end, bytes);
+    use([&](char* into, size_t count) { return output.read(into, count); });
+  } catch (const LimitMet& error) {
+    problem = error.what();
   } catch (const std::bad_alloc&) {
     problem = memory_text(limits);
+  } catch (...) {
+    thrown = std::current_exception();
   }
   close(ends[0]);
   bool has_ended = false;
-  if (problem.empty()) problem = await_end(child, limits, end, has_ended);
+  // What breaks off is explained by how the child ended.
+  if (problem.empty() && (thrown == nullptr || output.at_end())) {
+    problem = await_end(child, limits, end, has_ended);
+  }
   if (!has_ended) {
     kill(child, SIGKILL);
     while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
   if (!problem.empty()) throw std::runtime_error(problem);
-  return bytes;
+  if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
 }  // namespace lockstep

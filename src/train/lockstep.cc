@@ -80,6 +80,7 @@ struct LockstepRun::Impl {
   std::unique_ptr<Evaluator> evaluator;
   RunDescription description;
   std::vector<Observer*> observers;
+  Batch drawn;                                       // of the micro-batch in progress
   StepRecord record;                                 // reused: its histograms are large
   std::vector<std::vector<SiteRecord>> micro_sites;  // by lane: of one micro-batch among several
   std::vector<bool> active;                          // by lane: takes part in this attempt
@@ -258,15 +259,15 @@ Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) cons
 // Micro-batches take consecutive batches of the data, workers consecutive parts of each. What
 // several measure is merged.
 void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
-  Batch drawn;
-  if (capture == nullptr) drawn = batch(step, micro, worker);
-  const Batch& batch = capture == nullptr
-                           ? drawn
-                           : capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)].batch;
+  if (capture == nullptr) {
+    drawn = batch(step, micro, worker);
+  } else {
+    unpack_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)], drawn);
+  }
   const bool several = options.parts() > 1;
   each_active([&](size_t l, const Lane*, LaneStep&) {
     if (several) clear_sites(micro_sites[l]);
-    lanes[l]->begin_micro_batch(step, micro, batch, worker);
+    lanes[l]->begin_micro_batch(step, micro, drawn, worker);
   });
   const Graph& nodes_of = context.graph(context.graph_of(step, micro));
   for (int node = 0; node < static_cast<int>(nodes_of.nodes.size()); ++node) {

@@ -17,12 +17,12 @@
 #include "src/core/text.h"
 #include "src/record/capture_block.h"
 #include "src/record/capture_reader.h"
-#include "src/record/sandbox.h"
 #include "src/train/captured/loop.h"
 #include "tests/capture/capture_file.h"
 #include "tests/capture/damage.h"
 #include "tests/capture/seed_graphs.h"
 #include "tests/capture/temporary_folder.h"
+#include "tests/record/sandbox_text.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 // libhdf5 asks for as much as a damaged file says, and copes with getting nothing.
@@ -50,7 +50,7 @@ struct Verdict {
 
 // What `lockstep verify` and the beginning of `lockstep replay` do with a file.
 void use_capture(const std::string& path) {
-  const Capture capture = read_capture(path);
+  const Capture capture = read_capture(path, CaptureUse::kVerify);
   verify_capture(capture);
   make_captured_loop(capture, static_cast<int64_t>(capture.steps.size()));
 }
@@ -62,7 +62,7 @@ Verdict try_file(const std::string& path) {
   limits.clock_seconds = 1200;
   limits.memory_bytes = uint64_t{8} << 30;
   try {
-    const std::string said = run_sandboxed(limits, [&](const SandboxWrite& write) {
+    const std::string said = sandbox_text(limits, [&](const SandboxWrite& write) {
       set_thread_count(1);
       try {
         use_capture(path);

@@ -38,7 +38,7 @@ std::string error_of_capture(const CaptureNode& tree) {
   const std::string path = folder.file("case.h5");
   write_tree(path, tree, /*newest=*/false);
   seal_capture(path);
-  return error_of([&] { read_capture(path); });
+  return error_of([&] { read_capture(path, CaptureUse::kVerify); });
 }
 
 // What the reader says of the seed network of this place after `damage`.
@@ -101,7 +101,8 @@ TEST_CASE("names of objects are escaped in one way") {
     hdf5::create_group(file.id(), "a%41");
   }
   seal_capture(path);
-  CHECK(says(error_of([&] { read_capture(path); }), "/a%41: its name must have % as %25"));
+  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
+             "/a%41: its name must have % as %25"));
 }
 
 TEST_CASE("JSON that would cost more than it says") {
@@ -284,6 +285,84 @@ TEST_CASE("a parameter is stepped once") {
              "is named twice"));
 }
 
+TEST_CASE("a replay does not read what verify alone compares") {
+  const TemporaryFolder folder("capture_use");
+  const std::string path = folder.file("case.h5");
+  CaptureNode tree = capture_of(seed_graphs().front());
+  write_tree(path, tree, /*newest=*/false);
+  seal_capture(path);
+  const Capture whole = read_capture(path, CaptureUse::kVerify);
+  const Capture part = read_capture(path, CaptureUse::kReplay);
+  CHECK(whole.verify.size() == 1);
+  CHECK(whole.steps[1].grads.size() == whole.graphs[0].parameters.size());
+  CHECK(part.verify.empty());
+  CHECK(part.steps[1].grads.empty());
+  CHECK(part.steps[1].grad_norms == whole.steps[1].grad_norms);
+  CHECK(part.start.values.size() == whole.start.values.size());
+  tree.children["verify"].children["000001"].children["ref32"].attributes.erase("loss");
+  write_tree(path, tree, /*newest=*/false);
+  seal_capture(path);
+  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
+             "ref32: attribute loss is missing"));
+  CHECK(error_of([&] { read_capture(path, CaptureUse::kReplay); }) == "");
+}
+
+TEST_CASE("a micro-batch's batch: inputs, and masks unpacked into the memory of the one before") {
+  CapturedMicroBatch first, second;
+  first.inputs["batch"] = second.inputs["batch"] = Tensor::from<float>({2}, {1, 2});
+  first.masks["n1"] = {{3}, {0b1010'0000}};
+  second.masks["n1"] = {{3}, {0b0100'0000}};
+  first.masks["n2"] = {{1}, {0b1000'0000}};
+  Batch batch;
+  unpack_batch(first, batch);
+  CHECK(batch.size() == 3);
+  CHECK(batch.at("mask:n1").same_bits(Tensor::from<int32_t>({3}, {1, 0, 1})));
+  const void* const memory = batch.at("mask:n1").raw();
+  unpack_batch(second, batch);
+  CHECK(batch.size() == 2);  // a mask of another graph's node is gone
+  CHECK(batch.at("batch").same_bits(first.inputs.at("batch")));
+  CHECK(batch.at("mask:n1").same_bits(Tensor::from<int32_t>({3}, {0, 1, 0})));
+  CHECK(batch.at("mask:n1").raw() == memory);
+}
+
+TEST_CASE("a constant of two graphs is one tensor") {
+  const auto second_graph = [](const std::function<void(Json&)>& change) {
+    return [=](CaptureNode& tree) {
+      auto& graphs = tree.children["graphs"].children;
+      Json graph = Json::parse(graphs["0"].children["json"].data->bytes);
+      graph["constants"] = {{{"name", "k"}, {"dtype", "f32"}, {"shape", {2}}}};
+      graphs["0"].children["json"].data = json_value(graph.dump());
+      change(graph);
+      graphs["1"].children["json"].data = json_value(graph.dump());
+      tree.children["constants"].children["k"].data =
+          CaptureValue{Kind::kF32, {2}, std::string(2 * sizeof(float), '\0'), {}};
+    };
+  };
+  CHECK(error_of_tree(second_graph([](Json&) {})) == "");
+  CHECK(says(error_of_tree(second_graph([](Json& graph) {
+               graph["constants"][0]["shape"] = {1, 2};
+             })),
+             "/constants/k: two graphs want it in another type or shape"));
+}
+
+TEST_CASE("more data than a file of its size may have") {
+  const TemporaryFolder folder("capture_content");
+  const std::string path = folder.file("case.h5");
+  write_tree(path, capture_of(seed_graphs().front()), /*newest=*/false);
+  {
+    // Never written: no byte of it is in the file.
+    const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "open");
+    const hsize_t count = hsize_t{1} << 29;
+    const hdf5::Handle space(H5Screate_simple(1, &count, nullptr), "make a space");
+    const hdf5::Handle data(H5Dcreate2(file.id(), "zeros", H5T_NATIVE_DOUBLE, space.id(),
+                                       H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                            "make a dataset");
+  }
+  seal_capture(path);
+  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
+             "the most that is read of a file of its size; capture fewer steps or smaller"));
+}
+
 TEST_CASE("a result beside the capture that would write to a terminal is none") {
   const Verification result{
       "abc", "0.1.0", "2026", true, {{"V1", "subject", "PASS", "figure", {{"tensors", 3}}}}};
@@ -296,14 +375,24 @@ TEST_CASE("a result beside the capture that would write to a terminal is none") 
 
 TEST_CASE("records that a damaged process wrote") {
   using namespace capture_frame;
-  const auto fails = [](const std::string& bytes) {
-    CHECK_THROWS_WITH_AS(parse_capture_frames(bytes), "the records are damaged",
-                         std::runtime_error);
+  // No more may be made room for than there are bytes.
+  const auto parse = [](const std::string& bytes) {
+    size_t at = 0;
+    return parse_capture_frames(
+        [&](char* into, size_t count) {
+          const size_t got = bytes.copy(into, count, at);
+          at += got;
+          return got;
+        },
+        bytes.size());
+  };
+  const auto fails = [&](const std::string& bytes) {
+    CHECK_THROWS_WITH_AS(parse(bytes), "the records are damaged", std::runtime_error);
   };
   const CaptureValue one = number_value(1);
   const std::string good =
       attribute("a", one) + group("g") + dataset("d", one) + close() + close() + finish();
-  CHECK(parse_capture_frames(good).children.at("g").children.at("d").data->bytes == one.bytes);
+  CHECK(parse(good).children.at("g").children.at("d").data->bytes == one.bytes);
   for (size_t length = 0; length < good.size(); ++length) fails(good.substr(0, length));
   fails(good + "x");
   fails(finish() + finish());
@@ -319,8 +408,7 @@ TEST_CASE("records that a damaged process wrote") {
   fails(deep);
   const CaptureValue huge{Kind::kF64, {int64_t{1} << 31, int64_t{1} << 31}, {}, {}};
   fails(dataset("d", huge) + close() + finish());
-  CHECK(says(error_of([] { parse_capture_frames(problem("/x: is too large")); }),
-             "/x: is too large"));
+  CHECK(says(error_of([&] { parse(problem("/x: is too large")); }), "/x: is too large"));
 }
 
 }  // namespace lockstep::testing

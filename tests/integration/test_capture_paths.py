@@ -128,3 +128,41 @@ def test_the_factor_of_a_loss_whose_bits_do_not_tell_it(value):
     with pytest.raises(CaptureError, match="gate V0"):
         loss_factor(loss * 1, torch.tensor(3.0))
     assert loss_factor(torch.tensor(3.0), torch.tensor(3.0), earlier=0.5) == 1
+
+
+def test_a_capture_without_verify_steps_is_not_called_faithful(program, tmp_path):
+    """What nothing was compared with has not passed."""
+    path = tmp_path / "a.h5"
+    torch.manual_seed(0)
+    model = Images()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    cap = Capture(path, model, optimizer, image_loss, steps=2, verify=[])
+    for batch in image_batches(2):
+        with cap.step(batch):
+            image_loss(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    verified = program("verify", path)
+    assert verified.returncode == 3, verified.stdout + verified.stderr
+    assert "Inconclusive" in verified.stdout and "V1  PASS" not in verified.stdout
+    status = {line[:2]: line[4:16].strip() for line in verified.stdout.splitlines() if line[:1] == "V"}
+    assert status == {"V0": "PASS", "V1": "not recorded", "V3": "not recorded", "V4": "not recorded",
+                      "V5": "not recorded", "V6": "n/a", "V7": "n/a"}
+
+
+def test_v7_of_steps_that_were_all_skipped(program, tmp_path):
+    path, model = tmp_path / "a.h5", torch.nn.Linear(6, 4)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    step_fn = lambda m, b: F.cross_entropy(m(b[0]), b[1])  # noqa: E731
+    cap = Capture(path, model, optimizer, step_fn, scaler=scaler, autocast=torch.float16, steps=2, verify=range(2))
+    for _ in range(2):
+        batch = torch.randn(5, 6), torch.randint(4, (5,))
+        with cap.step(batch):
+            with torch.autocast("cpu", torch.float16):
+                loss = step_fn(model, batch)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    verified = program("verify", path)
+    assert "V7  not recorded" in verified.stdout, verified.stdout + verified.stderr

@@ -13,8 +13,12 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tests/record/sandbox_text.h"
+
 namespace lockstep {
 namespace {
+
+using testing::sandbox_text;
 
 using Work = std::function<void(const SandboxWrite&)>;
 
@@ -25,7 +29,7 @@ constexpr SandboxLimits kSmall{
 // The message of what run_sandboxed throws, "" when it throws nothing.
 std::string fault_of(const Work& work, const SandboxLimits& limits = kSmall) {
   try {
-    run_sandboxed(limits, work);
+    sandbox_text(limits, work);
   } catch (const std::runtime_error& error) {
     return error.what();
   }
@@ -46,11 +50,11 @@ std::string fault_of(const Work& work, const SandboxLimits& limits = kSmall) {
 }  // namespace
 
 TEST_CASE("a child's answer comes back whole") {
-  CHECK(run_sandboxed(kSmall, [](const SandboxWrite&) {}) == "");
+  CHECK(sandbox_text(kSmall, [](const SandboxWrite&) {}) == "");
   const std::string piece(100'000, 'p');  // more than a pipe holds
   std::string expected;
   for (int i = 0; i < 30; ++i) expected += piece;
-  CHECK(run_sandboxed(kSmall, [&](const SandboxWrite& write) {
+  CHECK(sandbox_text(kSmall, [&](const SandboxWrite& write) {
           for (int i = 0; i < 30; ++i) write(piece);
         }) == expected);
 }

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/core/packed_bits.h"
 #include "src/graph/ir.h"
 #include "src/graph/loss_scale.h"
 #include "src/train/data/dataset.h"
@@ -23,7 +24,8 @@ namespace lockstep {
 
 inline constexpr double kNotRecorded = std::numeric_limits<double>::quiet_NaN();
 
-using Tensors = std::map<std::string, Tensor>;  // by name
+using Tensors = std::map<std::string, Tensor>;    // by name
+using Masks = std::map<std::string, PackedBits>;  // by name
 
 // Everything that stays between steps.
 struct CapturedState {
@@ -36,8 +38,12 @@ struct CapturedMicroBatch {
   int64_t graph = 0;  // which of Capture::graphs it runs through
   double loss = kNotRecorded;
   double loss_mult = 1;  // the loop multiplies the loss by this before backward
-  Batch batch;           // inputs by path, masks by mask_key()
+  Batch inputs;          // by path
+  Masks masks;           // by the node that takes them instead of drawing
 };
+// Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs.
+// Memory of the micro-batch before is used again: allocated anew each time it would lie scattered.
+void unpack_batch(const CapturedMicroBatch& micro, Batch& batch);
 
 // What happens to gradients between backward and the optimizer's step.
 struct CapturedClip {
@@ -62,7 +68,10 @@ struct CapturedStep {
 
 // What a forward pass in FP32 looked like inside.
 struct CapturedInside {
-  Tensors kinks;                                      // by node, kI32: see docs/capture-file.md
+  // By node, see docs/capture-file.md: on which side of its kink, or which place a pool took
+  // (kI32).
+  Masks sides;
+  Tensors places;
   std::map<std::string, std::array<double, 4>> acts;  // by node: l2, |max|, mean, least nonzero
 };
 
@@ -72,7 +81,7 @@ struct CapturedVerify {
   CapturedState before;
   double loss32 = kNotRecorded, loss64 = kNotRecorded;
   Tensors grads32, grads64;  // kF32, kF64
-  Tensors noise;             // kI32: 1 where FP32 itself does not determine the gradient
+  Masks noise;               // 1 where FP32 itself does not determine the gradient
   CapturedState after;       // of the FP32 step; no values where nothing was stepped
   std::vector<CapturedInside> micro;
   // A run that has become NaN has steps whose losses nothing can be compared with.

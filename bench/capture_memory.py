@@ -1,0 +1,61 @@
+"""What a capture of a GPT with dropout takes in memory: while it is made, verified and replayed, for several numbers of steps.
+
+    python bench/capture_memory.py build/release/lockstep [--steps 2,8,32] [--context 256] [--batch 16]
+
+The network is examples/pytorch/gpt.py with longer texts, so that masks outweigh weights. Each program runs in a process
+of its own; what is printed is the most memory that was resident at once in it or in a process that it started. The
+first row is the loop alone, without a capture.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TRAIN = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+import gpt, torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+gpt.CONTEXT, gpt.BATCH, steps = map(int, sys.argv[3:6])
+gpt.train(gpt.make_model(), steps, capture=sys.argv[6] if len(sys.argv) > 6 else None, captured_steps=steps)
+"""
+
+
+def peak(arguments):
+    """MiB: the larger of the process and the children that it waited for."""
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{' '.join(map(str, arguments[:3]))}: ended with status {status}")
+    return usage.ru_maxrss / 1024
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("lockstep")
+    parser.add_argument("--steps", default="2,8,32")
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=16)
+    args = parser.parse_args()
+    train = [sys.executable, "-c", TRAIN, ROOT / "python", ROOT / "examples" / "pytorch", str(args.context),
+             str(args.batch)]
+    print("| steps | file | loop with capture | verify | replay, 2 lanes |\n|---|---|---|---|---|")
+    print(f"| 2 | none | {peak([*train, '2']):.0f} MiB | | |")
+    for steps in args.steps.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            path, run = pathlib.Path(folder) / "gpt.lscap.h5", pathlib.Path(folder) / "run.h5"
+            captured = peak([*train, steps, path])
+            verified = peak([args.lockstep, "verify", path])
+            replayed = peak([args.lockstep, "replay", path, "--lanes", "fp32,torch-autocast-bf16-cpu", "--quiet",
+                             "-o", run])
+            size = path.stat().st_size / 2**20
+        print(f"| {steps} | {size:.1f} MiB | {captured:.0f} MiB | {verified:.0f} MiB | {replayed:.0f} MiB |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
