@@ -44,17 +44,6 @@ struct Operand {
   int unscaled = -1;     // of a scaled factor: the value that was scaled
 };
 
-// The truth lane: everything FP64, nothing to cast, no exceptions.
-Policy truth_policy() {
-  const Format* fp64 = &find_format("fp64");
-  const Accumulator* fused = &find_accumulator("fp64_fused");
-  Policy policy{};
-  policy.weight = policy.buffer = policy.input = fp64;
-  policy.gemm_accumulator = policy.reduce_accumulator = fused;
-  policy.optimizer_arithmetic = policy.optimizer_state = fp64;
-  return policy;
-}
-
 class Lowering {
  public:
   Lowering(const Graph& graph, const SiteTable& sites, const Policy& policy, bool is_fp64)
@@ -462,10 +451,9 @@ class Lowering {
 
   const Format* extra_output_format(const Node& node, const OpDef& op, size_t k,
                                     const Format* compute, const Format* first) const {
-    constexpr int kAccumulatorFormat = -2;
     const std::vector<int> all = output_follows_of(op, node);
-    const int follows = k < all.size() ? all[k] : -1;
-    if (follows == kAccumulatorFormat) {
+    const int follows = k < all.size() ? all[k] : kFollowsOutput0;
+    if (follows == kFollowsAccumulator) {
       return wide_enough(policy_.reduce_accumulator, sum_format(node, op, compute))->format;
     }
     return follows >= 0 ? stored_format(node.inputs.at(static_cast<size_t>(follows))) : first;
@@ -680,8 +668,8 @@ class Lowering {
 
 Program lower(const Graph& step, const SiteTable& sites, const Policy& policy,
               bool container_is_fp64) {
-  const Policy truth = truth_policy();
-  return Lowering(step, sites, container_is_fp64 ? truth : policy, container_is_fp64).run();
+  if (container_is_fp64) return Lowering(step, sites, truth_policy(), true).run();
+  return Lowering(step, sites, policy, false).run();
 }
 
 }  // namespace lockstep

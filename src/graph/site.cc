@@ -52,7 +52,8 @@ class SiteMaker {
     }
     // Statistics beside the result: running ones, and those saved for the backward pass.
     const std::vector<int> follows = output_follows_of(find_op(node->op), *node);
-    return index < follows.size() && follows[index] != -1 ? Role::kBuffer : Role::kActivation;
+    return index < follows.size() && follows[index] != kFollowsOutput0 ? Role::kBuffer
+                                                                       : Role::kActivation;
   }
 
   // Numbers that no FP16 tensor holds are as good as infinite: -1e9 as a masked score.
