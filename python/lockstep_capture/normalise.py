@@ -11,8 +11,8 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from . import (rules_cells, rules_compare, rules_composed, rules_distances, rules_layers, rules_losses,  # noqa: F401
-               rules_math, rules_shape)  # they register themselves
+from . import (rules_bags, rules_cells, rules_compare, rules_composed, rules_distances, rules_layers,  # noqa: F401
+               rules_losses, rules_math, rules_shape, rules_windows)  # they register themselves
 from .builder import RuleContext, Unsupported, find_rule, no_rule, problem_of
 from .errors import Problem, UnsupportedModelError
 from .interpreter import Interpreter, Observer

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "src/core/text.h"
-#include "src/graph/foreign_op_names.h"
 #include "src/graph/op.h"
+#include "src/graph/policy_keys.h"
 
 namespace lockstep {
 namespace {
@@ -25,7 +25,7 @@ class ScalingReader {
 
   void read() {
     const ScalingKind extended = scaling_.kind;
-    look_up("kind", find_kind, scaling_.kind);
+    read_name(table_, "kind", find_kind, scaling_.kind);
     if (scaling_.kind != extended) {  // another recipe: nothing but its ops is taken over
       FactorScaling fresh;
       fresh.kind = scaling_.kind;
@@ -34,9 +34,9 @@ class ScalingReader {
     }
     read_ops();
     read_formats();
-    look_up("rounding", find_rounding, scaling_.activation.rounding);
+    read_name(table_, "rounding", find_rounding, scaling_.activation.rounding);
     if (table_.has("rounding")) scaling_.weight.rounding = scaling_.activation.rounding;
-    look_up("grad_rounding", find_rounding, scaling_.gradient.rounding);
+    read_name(table_, "grad_rounding", find_rounding, scaling_.gradient.rounding);
     read_weight_blocks();
     read_current();
     read_delayed();
@@ -53,17 +53,6 @@ class ScalingReader {
   }
 
  private:
-  template <typename Find, typename Value>
-  void look_up(std::string_view key, Find find, Value& value) {
-    const auto name = table_.text(key);
-    if (!name) return;
-    try {
-      value = find(*name);
-    } catch (const InputError& error) {
-      table_.problem(key, error);
-    }
-  }
-
   static ScalingKind find_kind(const std::string& name) {
     std::vector<std::string> known;
     for (const ScalingKindInfo& row : kKinds) {
@@ -103,8 +92,8 @@ class ScalingReader {
   }
   void read_formats() {
     FactorFormat operand, gradient;
-    look_up("operand", find_factor_format, operand);
-    look_up("grad_operand", find_factor_format, gradient);
+    read_name(table_, "operand", find_factor_format, operand);
+    read_name(table_, "grad_operand", find_factor_format, gradient);
     const auto take = [](FactorFormat& to, const FactorFormat& from) {
       to.element = from.element;
       to.block = from.block;
@@ -122,7 +111,7 @@ class ScalingReader {
       if (name == "square") return true;
       throw InputError("weight_blocks '" + name + "': unknown", "line or square");
     };
-    look_up("weight_blocks", find, scaling_.weight.square);
+    read_name(table_, "weight_blocks", find, scaling_.weight.square);
     if (scaling_.kind == ScalingKind::kBlock) return;
     scaling_.weight.square = false;
     if (table_.has("weight_blocks")) no_effect("weight_blocks", "block");
@@ -159,7 +148,7 @@ class ScalingReader {
     constexpr int64_t kWidestMargin = 64;  // beyond it FP8 has no numbers left
     read_integer("amax_history", 1, kLongestHistory, scaling_.delayed.history_length);
     read_integer("margin", -kWidestMargin, kWidestMargin, scaling_.delayed.margin);
-    look_up("amax_compute", find_amax_choice, scaling_.delayed.choice);
+    read_name(table_, "amax_compute", find_amax_choice, scaling_.delayed.choice);
     if (scaling_.kind == ScalingKind::kDelayed) return;
     for (std::string_view key : {"amax_history", "margin", "amax_compute"}) {
       if (table_.has(key)) no_effect(key, "delayed");

@@ -123,6 +123,12 @@ const TensorType& Graph::type_of(std::string_view value_id) const {
   throw std::out_of_range("graph has no value '" + std::string(value_id) + "'");
 }
 
+bool is_gradient(const Graph& step, std::string_view value_id) {
+  if (is_seed(value_id)) return true;
+  const Node* producer = step.producer_of(value_id);
+  return producer != nullptr && producer->is_backward();
+}
+
 std::string to_string(const TensorType& type) {
   return (type.element == ElementType::kFloat ? "f32" : "i32") + to_string(type.shape);
 }

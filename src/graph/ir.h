@@ -152,6 +152,9 @@ inline bool is_seed(std::string_view value_id) {
   return value_id == kLossSeedId || value_id.starts_with(kPassSeedPrefix);
 }
 
+// Of a step graph: whether the backward pass makes the value or starts from it.
+bool is_gradient(const Graph& step, std::string_view value_id);
+
 // The names of the graph's outputs "loss/NAME", each a scalar: the terms that its loss is made of.
 std::vector<std::string> loss_names(const Graph& graph);
 

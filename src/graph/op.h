@@ -79,6 +79,9 @@ struct NodeFormats {
 
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
 
+// In OpDef::output_follows: as output 0; the reduce accumulator's format (saved statistics).
+inline constexpr int kFollowsOutput0 = -1, kFollowsAccumulator = -2;
+
 struct OpDef {
   std::string_view name;
   std::string_view help;  // formula, shapes
@@ -89,8 +92,8 @@ struct OpDef {
   // kFollow: operands whose formats decide the output's (empty: all floating operands). E.g.
   // batch_norm follows operand 0 alone.
   std::vector<int> follow_operands = {};
-  // Per output: -1 as output 0, -2 the reduce accumulator's format (saved statistics), else the
-  // operand whose format it keeps (running statistics follow their buffer).
+  // Per output: one of kFollows..., else the operand whose format it keeps (running statistics
+  // follow their buffer). An output without an entry is as output 0.
   std::vector<int> output_follows = {};
   // Where that depends on the node; null: output_follows says it. Read by output_follows_of.
   std::vector<int> (*node_follows)(const Node& node) = nullptr;

@@ -141,6 +141,20 @@ std::span<const Policy> presets() {
   return all;
 }
 
+Policy truth_policy() {
+  Policy policy = find_policy("fp32");
+  const Format* fp64 = &find_format("fp64");
+  policy.name = kTruthLane;
+  policy.help = "the truth lane: FP64 everywhere";
+  policy.aliases.clear();
+  policy.weight = policy.buffer = policy.input = fp64;
+  policy.optimizer_arithmetic = policy.optimizer_state = policy.master = fp64;
+  policy.gemm_accumulator = policy.reduce_accumulator = &find_accumulator("fp64_fused");
+  policy.text =
+      "# built in, not a policy file: every value, sum and state is fp64\nname = \"fp64\"\n";
+  return policy;
+}
+
 Policy find_policy(std::string_view name_or_path) {
   const std::string path(name_or_path);
   if (path.ends_with(kExtension)) return parse_policy(read_text_file(path), path);

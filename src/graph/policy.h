@@ -153,6 +153,8 @@ Policy parse_policy(std::string_view toml, std::string_view file_name);
 
 // Lanes that are no policies of their own: FP64 throughout, and FP32 from weights moved by an ulp.
 inline constexpr std::string_view kTruthLane = "fp64", kTwinLane = "twin";
+// The truth lane's: every value, sum and state is FP64, so that nothing is ever cast.
+Policy truth_policy();
 
 // All presets, oldest version first within a name.
 std::span<const Policy> presets();

@@ -18,7 +18,7 @@ std::string ScaledCast::text() const {
 }
 
 std::optional<ScaledCast> ScaledFactors::cast_of(const Node& node, size_t operand,
-                                                 const std::string& forward_op, bool is_gradient) {
+                                                 const std::string& forward_op) {
   const FactorScaling& scaling = policy_.scaling;
   if (scaling.kind == ScalingKind::kNone ||
       std::find(scaling.ops.begin(), scaling.ops.end(), forward_op) == scaling.ops.end()) {
@@ -28,7 +28,7 @@ std::optional<ScaledCast> ScaledFactors::cast_of(const Node& node, size_t operan
   const std::string& id = node.inputs[operand];
   ScaledCast cast;
   cast.kind = scaling.kind;
-  cast.to = is_gradient                          ? scaling.gradient
+  cast.to = is_gradient(graph_, id)              ? scaling.gradient
             : graph_.parameter_of(id) != nullptr ? scaling.weight
                                                  : scaling.activation;
   if (cast.to.block != nullptr) {

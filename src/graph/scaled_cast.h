@@ -38,9 +38,9 @@ class ScaledFactors {
   ScaledFactors(const Policy& policy, const Graph& graph) : policy_(policy), graph_(graph) {}
 
   // The cast of this factor of `node`, which computes forward op `forward_op` or its gradient.
-  // nullopt: the policy does not scale it. `is_gradient`: of a tensor of the backward pass.
-  std::optional<ScaledCast> cast_of(const Node& node, size_t operand, const std::string& forward_op,
-                                    bool is_gradient);
+  // nullopt: the policy does not scale it.
+  std::optional<ScaledCast> cast_of(const Node& node, size_t operand,
+                                    const std::string& forward_op);
 
   // A problem where the policy scales ops of which the graph has none.
   void report_unused(ProblemList& problems) const;

@@ -52,7 +52,8 @@ class SiteMaker {
     }
     // Statistics beside the result: running ones, and those saved for the backward pass.
     const std::vector<int> follows = output_follows_of(find_op(node->op), *node);
-    return index < follows.size() && follows[index] != -1 ? Role::kBuffer : Role::kActivation;
+    return index < follows.size() && follows[index] != kFollowsOutput0 ? Role::kBuffer
+                                                                       : Role::kActivation;
   }
 
   // Numbers that no FP16 tensor holds are as good as infinite: -1e9 as a masked score.
@@ -86,12 +87,6 @@ class SiteMaker {
                                          [&](const auto& id) { return masked_.contains(id); });
   }
 
-  bool is_scaled(const std::string& value) const {
-    if (is_seed(value)) return true;
-    const Node* node = step_.producer_of(value);
-    return node && node->is_backward();
-  }
-
   Site& add(const std::string& layer, const std::string& op, Role role, Point point, Shape shape,
             const std::string& node, int index, const std::string& value) {
     Site site{};
@@ -118,7 +113,7 @@ class SiteMaker {
                        static_cast<int>(i), value);
       const auto producer = output_site_.find(value);
       if (producer != output_site_.end()) site.feeds = {producer->second};
-      finish(site, node, is_scaled(value));
+      finish(site, node, is_gradient(step_, value));
       operands.push_back(site.id);
     }
     std::vector<int32_t> sources = operands;

@@ -7,21 +7,6 @@
 namespace lockstep {
 namespace {
 
-// The truth lane is no policy file: every value, sum and state is FP64.
-Policy truth_policy() {
-  Policy policy = find_policy(kReferenceLane);
-  const Format* fp64 = &find_format("fp64");
-  policy.name = kTruthLane;
-  policy.help = "the truth lane: FP64 everywhere";
-  policy.aliases.clear();
-  policy.weight = policy.buffer = policy.input = fp64;
-  policy.optimizer_arithmetic = policy.optimizer_state = policy.master = fp64;
-  policy.gemm_accumulator = policy.reduce_accumulator = &find_accumulator("fp64_fused");
-  policy.text =
-      "# built in, not a policy file: every value, sum and state is fp64\nname = \"fp64\"\n";
-  return policy;
-}
-
 Policy twin_policy() {
   Policy policy = find_policy(kReferenceLane);
   policy.name = kTwinLane;

@@ -35,7 +35,7 @@ bool counts_batches(const Node& node) {
 
 std::vector<int> follows(const Node& node) {
   const int mean = static_cast<int>(first_buffer(node));
-  return {-1, mean, mean + 1, -2, -2};
+  return {kFollowsOutput0, mean, mean + 1, kFollowsAccumulator, kFollowsAccumulator};
 }
 
 std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const TensorType> inputs) {
@@ -189,7 +189,7 @@ std::vector<OpDef> batch_norm_ops() {
        .min_inputs = 4,
        .max_inputs = 5,
        .follow_operands = {0},
-       .output_follows = {-1, 1, 1},
+       .output_follows = {kFollowsOutput0, 1, 1},
        .attributes = {"training", "affine"},
        .infer = infer_backward,
        .run = run_backward},

@@ -53,7 +53,7 @@ std::vector<OpDef> group_norm_ops() {
        .cast_class = CastClass::kFp32,
        .max_inputs = 3,
        .follow_operands = {0},
-       .output_follows = {-1, -2, -2},
+       .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
        .attributes = {"groups", "eps"},
        .infer = infer,
        .vjp = vjp,

@@ -38,7 +38,7 @@ std::vector<OpDef> layer_norm_ops() {
        .cast_class = CastClass::kFp32,
        .max_inputs = 3,
        .follow_operands = {0},
-       .output_follows = {-1, -2, -2},
+       .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
        .attributes = {"normalized_ndim", "eps"},
        .infer = infer,
        .vjp = vjp,

@@ -241,11 +241,11 @@ std::vector<OpDef> recurrent_ops() {
                                                     "proj_size", "separate_bias"};
   std::vector<std::string_view> backward_attributes = attributes;
   backward_attributes.insert(backward_attributes.end(), {"has_dy", "has_dh", "has_dc"});
-  constexpr int kAccumulatorFormat = -2, kMaxCells = 32, kMaxSaved = 9, kMaskBytes = 1;
+  constexpr int kMaxCells = 32, kMaxSaved = 9, kMaskBytes = 1;
   const auto make = [&](bool lstm) -> std::vector<OpDef> {
     const int states = lstm ? 2 : 1, most = 1 + states + 5 * kMaxCells;
-    std::vector<int> follows(static_cast<size_t>(states) + 1, -1);
-    follows.push_back(kAccumulatorFormat);
+    std::vector<int> follows(static_cast<size_t>(states) + 1, kFollowsOutput0);
+    follows.push_back(kFollowsAccumulator);
     return {
         {.name = lstm ? "lstm" : "gru",
          .help =

@@ -37,7 +37,7 @@ std::vector<OpDef> rms_norm_ops() {
        .cast_class = CastClass::kFp32,
        .max_inputs = 2,
        .follow_operands = {0},
-       .output_follows = {-1, -2},
+       .output_follows = {kFollowsOutput0, kFollowsAccumulator},
        .attributes = {"normalized_ndim", "eps"},
        .infer = infer,
        .vjp = vjp,

@@ -186,7 +186,7 @@ std::vector<ProductShape> backward_products(const Node&, std::span<const TensorT
 std::vector<OpDef> sdpa_ops() {
   const std::vector<std::string_view> attributes = {"scale", "causal", "dropout_p",
                                                     "gqa",   "model",  "training"};
-  constexpr int kAccumulatorFormat = -2, kMaskBytes = 1;
+  constexpr int kMaskBytes = 1;
   return {
       {.name = "sdpa",
        .help =
@@ -201,7 +201,7 @@ std::vector<OpDef> sdpa_ops() {
        .min_inputs = 3,
        .max_inputs = 4,
        .has_gemm_accumulator = true,
-       .output_follows = {-1, kAccumulatorFormat},
+       .output_follows = {kFollowsOutput0, kFollowsAccumulator},
        .attributes = attributes,
        .infer = infer_sdpa,
        .vjp = sdpa_vjp,
