@@ -41,7 +41,7 @@ struct GateResult {
   GateStatus status = GateStatus::kNotRecorded;
   std::string figure = {};                // what was found, with its bound
   std::vector<std::string> details = {};  // where it failed
-  FloorShare floor;
+  FloorShare floor = {};
 };
 
 // One gate after the other; `done` is called with each as soon as it is known.
