@@ -196,11 +196,25 @@ class Normaliser:
             found = self._graph_value(name, call)
         else:
             found = self._outside_value(name, kind, want_float)
+            if want_float and found.is_float:
+                found = self._in_its_dtype(name, found, call)
         if want_float and not found.is_float:
             if self.dtype_of(ref) != torch.bool:
                 raise Unsupported(call.op, "an integer tensor computed from activations has no arithmetic here")
             return self.mask_as_number(found, call, besides=name)
         return found
+
+    def _in_its_dtype(self, name: str, found: Value, call: Call) -> Value:
+        """A constant, noise or the like in the format of the activation whose dtype it took, if it took one."""
+        example = self._versions.example_of(name, self._calls, self.is_float)
+        if example is None or _is_huge(self._snapshots[name]):  # finfo(y.dtype).min is no number of another format
+            return found
+        key = ("in the dtype of", (found.id, example))
+        if key not in self._cache:
+            like = self._graph_value(example, call)
+            node = self.add("cast_like", [found.id, like.id], {}, [(found.shape, "f32")], call)
+            self._cache[key] = node.value()
+        return self._cache[key]
 
     def mask_as_number(self, mask: Value, call: Call, besides: str = "") -> Value:
         """1.0 and 0.0 for a mask's 1 and 0: in the format of a floating operand beside it, as torch promotes, or FP32."""
@@ -380,6 +394,11 @@ class Normaliser:
 
 def _module_of(path: str) -> str:
     return path.rpartition(".")[0]
+
+
+def _is_huge(tensor: torch.Tensor) -> bool:
+    """Numbers of a mask that are finite."""
+    return _is_mask(tensor) and bool((tensor.abs().float().nan_to_num(0, 0, 0) > MASK_LIMIT).any())
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:

@@ -8,13 +8,12 @@ GRAPH is replayed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping
-
+from typing import Any, Callable, Mapping
 
 from .builder import find_rule
 from .errors import Problem
 from .program import Call, Program, Ref, iterate_refs, map_refs
-from .random_ops import arguments, base_name, random_site
+from .random_ops import ATTENTION, arguments, base_name, random_site
 
 CONST, DERIVED, GRAPH = "const", "derived", "graph"
 
@@ -26,6 +25,10 @@ _PART_VIEWS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk"
                "broadcast_to", "diagonal", "unfold", "tensor_split"}
 # Their result depends on the shape of an operand, not on its values.
 _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
+_EMPTY = {"empty", "empty_like", "new_empty"}
+# The same for random numbers.
+_NOISE_LIKE = {"rand_like", "randn_like"}
+_CASTS = {"to", "_to_copy", "float", "half", "bfloat16", "double", "type"}
 # Casts that read the dtype of another operand, not its values.
 _BY_EXAMPLE = {"aten.type_as.default", "aten.to.other"}
 _BATCH_NORMS = {"aten.batch_norm", "aten._batch_norm_impl_index", "aten.native_batch_norm", "aten.cudnn_batch_norm"}
@@ -47,6 +50,27 @@ class Versions:
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
 
+    def example_of(self, version: str, calls: Mapping[str, Call], is_float: Callable[[Ref], bool]) -> str | None:
+        """The activation whose dtype a floating value outside of the network has, None where it has one of its own.
+
+        zeros_like(y), noise in y's dtype, and what is made of these and of numbers.
+        """
+        call = calls.get(value_name(version))
+        if call is None or call.is_getitem:
+            return None
+        args, kwargs = self.reads[call.name]
+        short = base_name(call).split(".")[1]
+        refs = [ref for ref in iterate_refs((args, kwargs)) if is_float(ref)]
+        if call.op in _BY_EXAMPLE:
+            refs = [args[1]] if isinstance(args[1], Ref) and is_float(args[1]) else []
+        elif kwargs.get("dtype") is not None or short in _CASTS:
+            return None
+        elif short in _SHAPE_ONLY | _NOISE_LIKE:
+            refs = refs[:1]
+        found = [ref.name if self.kind[ref.name] == GRAPH else self.example_of(ref.name, calls, is_float)
+                 for ref in refs]
+        return None if None in found else next(iter(found), None)
+
 
 def value_name(version: str) -> str:
     """The value whose content, when it is read, is that version."""
@@ -60,6 +84,13 @@ def is_in_place(call: Call) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
+def _refs_by_value(call: Call) -> list[str]:
+    """Operands whose values matter, not their shape or dtype alone; the first ones of all that are named."""
+    if not call.is_getitem and base_name(call).split(".")[1] in _SHAPE_ONLY:
+        return []
+    return call.refs()[:1] if call.op in _BY_EXAMPLE else call.refs()
+
+
 def versions_of(program: Program, is_float: Mapping[str, bool]) -> Versions:
     """is_float: value name -> whether it is a floating tensor (the first of several)."""
     return _Walk(program, is_float).result
@@ -71,6 +102,7 @@ class _Walk:
         self.result = Versions()
         self._current: dict[str, str] = {}  # value -> version
         self._base: dict[str, tuple[str, bool]] = {}  # view -> root value, shows all of it
+        self._calls = {call.name: call for call in program.calls if not call.is_getitem}
         self._last_use = {name: i for i, call in enumerate(program.calls) for name in call.refs()}
         self._last_use[program.loss] = len(program.calls)
         kind = self.result.kind
@@ -108,13 +140,15 @@ class _Walk:
         inside: set[str] = set(weights)
         for call in self._program.calls:
             site = random_site(call)
-            if (site is not None and site.kind != "noise") or inside & set(call.refs()):
+            if (site is not None and site.kind != "noise") or inside & set(_refs_by_value(call)):
                 inside.add(call.name)
         forced: set[str] = set()
         for call in reversed(self._program.calls):
+            if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
+                forced.add(mask.name)
             unknown = not call.is_getitem and (find_rule(call) is None or not self._is_float.get(call.name, True))
             if call.name not in inside and (unknown or call.name in forced):
-                forced |= {call.name, *call.refs()}
+                forced |= {call.name, *_refs_by_value(call)}
         return forced
 
     def _visit(self, index: int, call: Call) -> None:
@@ -135,10 +169,9 @@ class _Walk:
         site = random_site(call)
         if site is not None:
             return DERIVED if site.kind == "noise" else GRAPH
-        if not call.is_getitem and base_name(call).split(".")[1] in _SHAPE_ONLY:
-            return CONST
-        if call.op in _BY_EXAMPLE:
-            names = names[:1]
+        if call.op in _BY_EXAMPLE and self._rounds_as(call, *names):
+            return GRAPH
+        names = names[:len(_refs_by_value(call))]
         kinds = {self.result.kind[name] for name in names}
         if GRAPH in kinds:
             return GRAPH
@@ -147,7 +180,19 @@ class _Walk:
         float_input = any(self._from_float_input(name) for name in names)
         if float_input and self._is_float.get(call.name, False) and call.name not in self._forced:
             return GRAPH  # arithmetic on images and the like belongs to the network
+        if self._is_float.get(call.name, False) and call.name not in self._forced and any(
+                self.result.example_of(name, self._calls, self._is_floating) for name in names):
+            return GRAPH  # so does arithmetic in the dtype of an activation: noise / keep_rate
         return DERIVED
+
+    def _is_floating(self, ref: Ref) -> bool:
+        return self._is_float.get(value_name(ref.name), False)
+
+    def _rounds_as(self, call: Call, x: str, example: str | None = None) -> bool:
+        """A table of cosines in q's dtype is rounded as q's format in a lane says, not as in the loop."""
+        empty = x in self._calls and base_name(self._calls[x]).split(".")[1] in _EMPTY
+        return (example is not None and self.result.kind[example] == GRAPH and self._is_float.get(example, False)
+                and self._is_float.get(x, False) and call.name not in self._forced and not empty)
 
     def _from_float_input(self, name: str) -> bool:
         return name in self._program.inputs and self._is_float.get(name, False)
