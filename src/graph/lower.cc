@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/graph/composed_ops.h"
 #include "src/graph/hardware_policy.h"
 #include "src/graph/infer.h"
 #include "src/graph/lower_rules.h"
@@ -63,7 +64,8 @@ class Lowering {
         policy_(policy),
         rules_(policy, graph, sites),
         scaled_(policy, graph),
-        container_(&find_format(is_fp64 ? "fp64" : "fp32")) {
+        container_(&find_format(is_fp64 ? "fp64" : "fp32")),
+        parts_(composed_parts(graph)) {
     find_kept();
     find_model();
   }
@@ -113,9 +115,9 @@ class Lowering {
     bool has_loss = false;
     for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
       if (node->is_backward()) continue;
-      const bool is_loss = find_op(node->op).is_loss;
-      has_loss = has_loss || is_loss;
-      if (!is_loss && !model_.contains(node->id)) continue;
+      const bool reads_model = is_loss(*node, find_op(node->op));
+      has_loss = has_loss || reads_model;
+      if (!reads_model && !model_.contains(node->id)) continue;
       for (const std::string& id : node->inputs) model_.insert(split_value_id(id).first);
     }
     if (has_loss) return;
@@ -296,35 +298,38 @@ class Lowering {
   }
 
   // --- forward ---
-  CastClass class_of(const OpDef& op, bool autocast) const {
+  // `op`: the node's, or one that would stand in its place.
+  CastClass class_of(const Node& node, const OpDef& op, bool autocast) const {
     if (policy_.low == nullptr || !autocast) return CastClass::kFollow;
-    const auto listed = policy_.op_class.find(std::string(op.name));
-    if (listed != policy_.op_class.end()) return listed->second;
-    return policy_.unlisted.value_or(op.cast_class);
+    return policy_.class_of(listed_name(node, op));
   }
 
-  // The format that the node itself names for its output, or null.
-  const Format* own_format(const Node& node, const OpDef& op) const {
-    if (op.format_attribute.empty()) return nullptr;
-    if (container_->is_fp64()) return container_;
-    return &find_format(string_attribute(node, op.format_attribute, ""));
+  // The format that the node itself names for its output, or null. `by_class`: what its class does.
+  const Format* own_format(const Node& node, const OpDef& op, const Format* by_class) const {
+    if (op.class_of_result) {
+      return by_class != nullptr ? by_class : followed(node, op, formats_inside(node));
+    }
+    const std::string named = string_attribute(node, op.format_attribute, "");
+    if (named.empty()) return nullptr;
+    return container_->is_fp64() ? container_ : &find_format(named);
   }
 
   // What the node's class casts its operands to and gives its output; null: follow the operands.
   const Format* class_format(const Node& node, const OpDef& op, const Format* compute,
                              bool autocast) const {
     if (compute != nullptr) return compute;
-    switch (class_of(op, autocast)) {
+    switch (class_of(node, op, autocast)) {
       case CastClass::kLowPrecision:
         return policy_.low;
       case CastClass::kFp32:
         return &find_format("fp32");
       case CastClass::kPromote: {
         const Format* widest = policy_.low;
-        for (const std::string& input : node.inputs) {
-          const Format* border = border_format(node, input);
-          const Format* format = stored_format(input);
-          if (format != nullptr) widest = wider(widest, border != nullptr ? border : format);
+        for (size_t i = 0; i < node.inputs.size(); ++i) {
+          const Format* border = border_format(node, node.inputs[i]);
+          const Format* format = stored_format(node.inputs[i]);
+          const bool counts = !op.class_of_result || decides(op, i);
+          if (counts && format != nullptr) widest = wider(widest, border != nullptr ? border : format);
         }
         return widest;
       }
@@ -336,11 +341,15 @@ class Lowering {
 
   void lower_forward(const Node& node) {
     const OpDef& op = find_op(node.op);
-    const Format* compute = rules_.compute(node);
-    const Format* own = own_format(node, op);
     // The rules are asked first: one that matches here has matched something.
+    const Format* rule = rules_.compute(node);
+    const Format* compute = parts_.contains(node.id) ? container_ : rule;
     const bool autocast = !rules_.autocast_off(node) && node.autocast != AutocastRegion::kOff;
-    const Format* target = own != nullptr ? nullptr : class_format(node, op, compute, autocast);
+    const Format* by_class = class_format(node, op, compute, autocast);
+    const Format* own = own_format(node, op, by_class);
+    const bool casts_operands =
+        own == nullptr || (!op.class_attribute.empty() && !op.class_of_result);
+    const Format* target = casts_operands ? by_class : nullptr;
     Operands& used = operands_[node.id];
     const Format* first = target != nullptr ? target : followed(node, op, formats_inside(node));
     NodeFormats formats;
@@ -364,6 +373,9 @@ class Lowering {
       formats.low = low != nullptr ? low : first;
       op.cpu_formats(node, formats);
     }
+    if (rounds_parts(op) && !contains(*formats.outputs[0], *container_)) {
+      formats.parts = {formats.outputs[0]};
+    }
     used.format = formats.gradients;
     used.parts = formats.parts;
     std::vector<int> inputs;
@@ -379,6 +391,10 @@ class Lowering {
     compute_[node.id] = compute;
     scale_of_[node.id] = rules_.loss_scale(node);
     add_op(node, op, std::move(inputs), used, formats.outputs, compute, node.op);
+  }
+  bool rounds_parts(const OpDef& op) const {
+    return op.rounds_parts == RoundsParts::kAlways ||
+           (op.rounds_parts == RoundsParts::kOnCpu && policy_.rounds_log_softmax);
   }
   bool imitates_cpu(const OpDef& op) const {
     return op.cpu_formats != nullptr && policy_.recurrent_cells == RecurrentCells::kTorchCpu;
@@ -667,11 +683,12 @@ class Lowering {
   const Format* container_;
   ProgramBuilder builder_;
   std::map<std::string, Operands> operands_;      // forward node id ->
-  std::map<std::string, const Format*> compute_;  // forward node id -> compute rule or null
+  std::map<std::string, const Format*> compute_;  // forward node id -> what a rule says, or null
   std::map<std::string, double> scale_of_;        // node id -> extra factor of its gradients
   std::map<std::string, std::vector<std::string>> unit_problems_;  // problem -> sums that have it
   std::vector<std::string> region_problems_;
   std::set<std::string> kept_;     // parameters and buffers that stay in FP32, by value id
+  std::set<std::string> parts_;    // nodes inside composed ops, FP32 whatever the policy
   std::set<std::string> model_;    // nodes (and externals) that feed a loss op, by id
   bool policy_unit_used_ = false;  // some sum uses [gemm] accumulator itself
 };

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "src/core/text.h"
+#include "src/graph/composed_ops.h"
 #include "src/graph/factor_scaling_parse.h"
 #include "src/graph/foreign_op_names.h"
 #include "src/graph/site.h"
@@ -40,10 +41,7 @@ bool is_glob(std::string_view text) {
 
 // What a policy file may name in its lists: forward ops, and the other system's names for them.
 std::vector<std::string> listable_ops(OpNames system) {
-  std::vector<std::string> names;
-  for (const OpDef& op : ops()) {
-    if (op.vjp != nullptr) names.emplace_back(op.name);
-  }
+  std::vector<std::string> names = listable_op_names();
   for (const OpName& row : foreign_op_names(system)) names.emplace_back(row.foreign);
   return names;
 }
@@ -64,6 +62,7 @@ class PolicyReader {
     if (auto t = root.table("gemm")) read_gemm(*t);
     if (auto t = root.table("dropout")) read_dropout(*t);
     if (auto t = root.table("attention")) read_attention(*t);
+    if (auto t = root.table("softmax")) read_softmax(*t);
     if (auto t = root.table("recurrent")) read_recurrent(*t);
     if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t);
@@ -390,6 +389,15 @@ class PolicyReader {
   void read_attention(TomlTable& table) {
     read_name(table, "flash", find_flash_kernel,
               [&](const FlashKernel& kernel) { policy_.flash_kernel = &kernel; });
+    table.finish();
+  }
+
+  void read_softmax(TomlTable& table) {
+    const auto is_cpu = [](const std::string& name) {
+      if (name == "fused" || name == "torch_cpu") return name == "torch_cpu";
+      throw InputError("'" + name + "': must be fused or torch_cpu");
+    };
+    read_name(table, "log", is_cpu, [&](bool cpu) { policy_.rounds_log_softmax = cpu; });
     table.finish();
   }
 
