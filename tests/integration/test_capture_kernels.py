@@ -125,7 +125,7 @@ def test_nothing_is_rounded_before_the_whole_is_widened(lockstep, tmp_path):
             if op["op"] not in ("slice", "mul") or op["inputs"][0]["as"] == "fp32":
                 assert op["outputs"][0]["format"] in ("fp32", "int"), (name, op)
         first = next(op for op in explained.ops if op["op"] == "composed_operand")
-        assert first["inputs"][0]["as"] == first["outputs"][0]["format"] == "fp32"
+        assert first["outputs"][0]["format"] == "fp32"
 
 
 def residual(f):
