@@ -26,7 +26,7 @@ bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::st
   if (site.point == Point::kAccumulator || site.node.find(':') != std::string::npos) return false;
   const Node& node = graph.node(site.node);
   const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
-  return !parts.contains(forward.id) && 
+  return !parts.contains(forward.id) &&
          base.class_of(listed_name(forward, find_op(forward.op))) != CastClass::kFp32;
 }
 

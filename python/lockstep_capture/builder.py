@@ -150,15 +150,16 @@ class RuleContext:
         """The operands as autocast gives them to `op`, which is several kernels in PyTorch too: each part then rounds."""
         return [self.same("composed_operand", x, {"of": op}) for x in operands]
 
-    def kernel(self, op: str, operands: Sequence[Value], body: Callable[..., Any]) -> Any:
-        """One kernel of PyTorch: body(*operands), or each of a list of results, in FP32 inside and rounded once.
+    def kernel(self, op: str, operands: Sequence[Value], body: Callable[..., Any], masks: Sequence[Value] = ()) -> Any:
+        """One kernel of PyTorch: body(*operands, *masks), or each of a list of results, in FP32 inside, rounded once.
 
-        Autocast treats it as `op`, whatever classes the parts have (lockstep list ops).
+        Autocast treats it as `op`, whatever classes the parts have (lockstep list ops). masks: numbers that PyTorch's
+        kernel makes of integers, whose format says nothing about the result's.
         """
         def rounded(y: Value) -> Value:
             return self.node("composed_result", [y, *operands], y.shape, {"of": op}).value()
 
-        found = body(*(self.same("composed_operand", x, {"of": op, "dtype": "fp32"}) for x in operands))
+        found = body(*(self.same("composed_operand", x, {"of": op, "dtype": "fp32"}) for x in (*operands, *masks)))
         return [rounded(y) for y in found] if isinstance(found, list) else rounded(found)
 
     def derive(self, name: str, body: Callable[..., torch.Tensor], operands: Sequence[Any]) -> Value:

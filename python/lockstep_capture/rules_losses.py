@@ -63,10 +63,10 @@ def nll_loss(c: RuleContext) -> Value:
     counted = c.derive(f"counted{left_out}", lambda t: (t != left_out).float(), [c.a["target"]])
     reduction = reduction_of(c)["reduction"]
 
-    def losses(x: Value, *weight: Value) -> Value:
+    def losses(x: Value, *others: Value) -> Value:
+        *weight, share = others
         taken = c.reshape(c.node("gather", [x, place], place.shape, {"dim": 1}).value(), target.shape)
         terms = c.same("neg", c.node("masked_fill", [taken, ignored], taken.shape, {"value": 0.0}).value())
-        share = counted
         for w in weight:
             line = c.reshape(place, (place_count,))
             own = c.reshape(c.node("index_select", [w, line], line.shape, {"dim": 0}).value(), target.shape)
@@ -77,7 +77,7 @@ def nll_loss(c: RuleContext) -> Value:
         return total if reduction == "sum" else c.binary("div", total, c.reduce("sum", share, None))
 
     place_count = math.prod(place.shape)
-    return c.kernel("nll_loss", [x] + ([c.value("weight")] if c.has("weight") else []), losses)
+    return c.kernel("nll_loss", [x] + ([c.value("weight")] if c.has("weight") else []), losses, [counted])
 
 
 def _pointwise(op: str, c: RuleContext, attrs: dict[str, Any]) -> Value:

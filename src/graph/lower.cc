@@ -329,7 +329,8 @@ class Lowering {
           const Format* border = border_format(node, node.inputs[i]);
           const Format* format = stored_format(node.inputs[i]);
           const bool counts = !op.class_of_result || decides(op, i);
-          if (counts && format != nullptr) widest = wider(widest, border != nullptr ? border : format);
+          if (counts && format != nullptr)
+            widest = wider(widest, border != nullptr ? border : format);
         }
         return widest;
       }

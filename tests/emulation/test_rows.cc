@@ -77,8 +77,8 @@ TEST_CASE("log_softmax in BF16 parts: the sum and its logarithm are rounded") {
   };
   const Format* bf16 = &find_format("bf16");
   CHECK(least(3, nullptr) == doctest::Approx(-1.0986123));
-  CHECK(least(3, bf16) == -1.1015625F);    // ln 3 = 140.6 / 128
-  CHECK(least(257, bf16) == -5.53125F);    // 257 is 256, and ln 256 = 177.4 / 32; ln 257 = 177.6
+  CHECK(least(3, bf16) == -1.1015625F);  // ln 3 = 140.6 / 128
+  CHECK(least(257, bf16) == -5.53125F);  // 257 is 256, and ln 256 = 177.4 / 32; ln 257 = 177.6
 }
 
 TEST_CASE("logsumexp in BF16 parts: every operation is rounded, forward and backward") {

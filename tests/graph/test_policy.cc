@@ -158,8 +158,7 @@ TEST_CASE("other systems' op names: overloads are cut, a name may be several, ro
   for (const OpNames system : {OpNames::kTorch, OpNames::kMxnet}) {
     for (const OpName& row : foreign_op_names(system)) {
       CAPTURE(row.foreign);
-      CHECK(
-          (find_composed_op(row.lockstep) != nullptr || find_op(row.lockstep).vjp != nullptr));
+      CHECK((find_composed_op(row.lockstep) != nullptr || find_op(row.lockstep).vjp != nullptr));
     }
   }
   CHECK_THROWS_WITH_AS(find_op_names("mxnt"), doctest::Contains("did you mean 'mxnet'?"),
