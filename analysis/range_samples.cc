@@ -2,21 +2,17 @@
 #include "analysis/range_samples.h"
 
 #include <algorithm>
+#include <set>
 
+#include "src/graph/composed_ops.h"
 #include "src/graph/json.h"
 #include "src/graph/op.h"
 
 namespace lockstep {
 namespace {
 
-CastClass class_of(const Node& node, const Graph& graph, const Policy& base) {
-  const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
-  const auto it = base.op_class.find(forward.op);
-  if (it != base.op_class.end()) return it->second;
-  return base.unlisted.value_or(find_op(forward.op).cast_class);
-}
-
-bool is_of_interest(const Site& site, const Graph& graph, const Policy& base) {
+bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& parts,
+                    const Policy& base) {
   switch (site.role) {
     case Role::kInput:
     case Role::kWeight:
@@ -28,7 +24,10 @@ bool is_of_interest(const Site& site, const Graph& graph, const Policy& base) {
       return false;  // accumulators, masters, optimizer state, buffers and the loss stay in FP32
   }
   if (site.point == Point::kAccumulator || site.node.find(':') != std::string::npos) return false;
-  return class_of(graph.node(site.node), graph, base) != CastClass::kFp32;
+  const Node& node = graph.node(site.node);
+  const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
+  return !parts.contains(forward.id) &&
+         base.class_of(listed_name(forward, find_op(forward.op))) != CastClass::kFp32;
 }
 
 }  // namespace
@@ -43,9 +42,10 @@ std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
     const std::vector<uint64_t> here = run.count(kReferenceLane, "source_zero", step);
     for (size_t i = 0; i < zeros.size(); ++i) zeros[i] += here[i];
   }
+  const std::set<std::string> parts = composed_parts(graph);  // FP32 in every policy
   std::vector<RangeSample> samples;
   for (const Site& site : sites) {
-    if (!is_of_interest(site, graph, base)) continue;
+    if (!is_of_interest(site, graph, parts, base)) continue;
     const auto id = static_cast<size_t>(site.id);
     RangeSample sample{.layer = site.layer,
                        .label = site.label(),

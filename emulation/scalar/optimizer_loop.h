@@ -14,6 +14,7 @@
 
 #include "emulation/block_pass.h"
 #include "emulation/fast_round.h"
+#include "emulation/nearest_round.h"
 #include "emulation/optimizer.h"
 #include "emulation/reduction.h"
 #include "emulation/rounding.h"
@@ -21,20 +22,7 @@
 
 namespace lockstep::optimizer_loop {
 
-// Rounds to nearest even in any format; fast where FastRound knows the format.
-class Rounder {
- public:
-  explicit Rounder(const Format& format) : format_(&format) {
-    if (FastRound::covers(format)) fast_.emplace(format);
-  }
-  double operator()(double x) const {
-    return fast_ ? (*fast_)(x) : round_to_format(x, *format_, Rounding::kNearestEven);
-  }
-
- private:
-  const Format* format_;
-  std::optional<FastRound> fast_;
-};
+using Rounder = NearestRound;
 
 // An arithmetic says what happens to each operation. The formulas speak in torch's ops:
 //   constant(c), alpha(c)   a scalar, and that of an add: its alpha, or what it adds

@@ -6,6 +6,7 @@
 
 #include "emulation/fast_round.h"
 #include "emulation/math.h"
+#include "emulation/nearest_round.h"
 #include "emulation/scalar/chunks.h"
 
 namespace lockstep {
@@ -53,7 +54,8 @@ void softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* dy, 
 
 template <typename T>
 void log_softmax_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
-                      const Accumulator& accumulator) {
+                      const Accumulator& accumulator, const Format* parts) {
+  const PartRound<T> round(parts);
   parallel_chunks(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     std::vector<T> exponentials(static_cast<size_t>(cols));
     for (int64_t r = begin; r < end; ++r) {
@@ -64,7 +66,7 @@ void log_softmax_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows
       row.exp(out, exponentials.data(), cols);
       const T sum =
           static_cast<T>(sum_array<T>(exponentials.data(), cols, accumulator, row.block_sum));
-      const T log_sum = lockstep_log<T>(sum);
+      const T log_sum = round(lockstep_log<T>(round(sum)));
       for (int64_t i = 0; i < cols; ++i) out[i] = canonical_nan(out[i] - log_sum);
     }
   });
@@ -88,7 +90,8 @@ void log_softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* 
 
 template <typename T>
 void logsumexp_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
-                    const Accumulator& accumulator) {
+                    const Accumulator& accumulator, const Format* parts) {
+  const PartRound<T> round(parts);
   parallel_chunks(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     std::vector<T> exponentials(static_cast<size_t>(cols));
     for (int64_t r = begin; r < end; ++r) {
@@ -96,22 +99,27 @@ void logsumexp_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, 
       T max = row_max(in, cols);
       if (std::isinf(max)) max = T(0);
       for (int64_t i = 0; i < cols; ++i) exponentials[static_cast<size_t>(i)] = in[i] - max;
+      round(exponentials.data(), cols);
       row.exp(exponentials.data(), exponentials.data(), cols);
+      round(exponentials.data(), cols);
       const T sum =
           static_cast<T>(sum_array<T>(exponentials.data(), cols, accumulator, row.block_sum));
-      y[r] = canonical_nan(max + lockstep_log<T>(sum));
+      y[r] = canonical_nan(max + round(lockstep_log<T>(round(sum))));
     }
   });
 }
 
 template <typename T>
 void logsumexp_backward_with(const RowFunctions<T>& row, const T* x, const T* y, const T* dy, T* dx,
-                             int64_t rows, int64_t cols) {
+                             int64_t rows, int64_t cols, const Format* parts) {
+  const PartRound<T> round(parts);
   parallel_chunks(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       T* out = dx + r * cols;
       for (int64_t i = 0; i < cols; ++i) out[i] = x[r * cols + i] - y[r];
+      round(out, cols);
       row.exp(out, out, cols);
+      round(out, cols);
       for (int64_t i = 0; i < cols; ++i) out[i] = canonical_nan(dy[r] * out[i]);
     }
   });
@@ -140,26 +148,28 @@ void scalar_log_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, i
   log_softmax_backward_with<T>(kScalarRow<T>, y, dy, dx, rows, cols, accumulator);
 }
 
-#define LOCKSTEP_FORWARD(NAME, T)                                                             \
-  template void NAME##_with(const RowFunctions<T>&, const T*, T*, int64_t, int64_t,           \
-                            const Accumulator&);                                              \
-  template void scalar_##NAME(const T*, T*, int64_t, int64_t, const Accumulator&);            \
+#define LOCKSTEP_BACKWARD(NAME, T)                                                            \
   template void NAME##_backward_with(const RowFunctions<T>&, const T*, const T*, T*, int64_t, \
                                      int64_t, const Accumulator&);                            \
+  template void scalar_##NAME(const T*, T*, int64_t, int64_t, const Accumulator&);            \
   template void scalar_##NAME##_backward(const T*, const T*, T*, int64_t, int64_t,            \
                                          const Accumulator&);
 #define LOCKSTEP_INSTANTIATE(T)                                                                   \
   template void scalar_row_exp(const T*, T*, int64_t);                                            \
   template void scalar_row_log(const T*, T*, int64_t);                                            \
-  LOCKSTEP_FORWARD(softmax, T)                                                                    \
-  LOCKSTEP_FORWARD(log_softmax, T)                                                                \
+  template void softmax_with(const RowFunctions<T>&, const T*, T*, int64_t, int64_t,              \
+                             const Accumulator&);                                                 \
+  template void log_softmax_with(const RowFunctions<T>&, const T*, T*, int64_t, int64_t,          \
+                                 const Accumulator&, const Format*);                              \
+  LOCKSTEP_BACKWARD(softmax, T)                                                                   \
+  LOCKSTEP_BACKWARD(log_softmax, T)                                                               \
   template void logsumexp_backward_with(const RowFunctions<T>&, const T*, const T*, const T*, T*, \
-                                        int64_t, int64_t);                                        \
+                                        int64_t, int64_t, const Format*);                         \
   template void logsumexp_with(const RowFunctions<T>&, const T*, T*, int64_t, int64_t,            \
-                               const Accumulator&);
+                               const Accumulator&, const Format*);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE
-#undef LOCKSTEP_FORWARD
+#undef LOCKSTEP_BACKWARD
 
 }  // namespace lockstep

@@ -25,23 +25,24 @@ void softmax_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, in
 template <typename T>
 void softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* dy, T* dx, int64_t rows,
                            int64_t cols, const Accumulator& accumulator);
-// y = (x - max) - log(sum exp(x - max)).
+// y = (x - max) - log(sum exp(x - max)); the sum and its logarithm rounded to `parts` if given.
 template <typename T>
 void log_softmax_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
-                      const Accumulator& accumulator);
+                      const Accumulator& accumulator, const Format* parts = nullptr);
 // dx = dy - exp(y) * sum(dy).
 template <typename T>
 void log_softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* dy, T* dx,
                                int64_t rows, int64_t cols, const Accumulator& accumulator);
-// y (rows) = max + log(sum exp(x - max)), with 0 for an infinite maximum.
+// y (rows) = max + log(sum exp(x - max)), with 0 for an infinite maximum. Every operation but the
+// last one is rounded to `parts` if given.
 template <typename T>
 void logsumexp_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
-                    const Accumulator& accumulator);
+                    const Accumulator& accumulator, const Format* parts = nullptr);
 
-// dx = dy exp(x - y), y and dy (rows).
+// dx = dy exp(x - y), y and dy (rows). `parts` as above.
 template <typename T>
 void logsumexp_backward_with(const RowFunctions<T>& row, const T* x, const T* y, const T* dy, T* dx,
-                             int64_t rows, int64_t cols);
+                             int64_t rows, int64_t cols, const Format* parts = nullptr);
 
 template <typename T>
 void scalar_softmax(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator& accumulator);

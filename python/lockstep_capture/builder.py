@@ -146,6 +146,22 @@ class RuleContext:
             attrs["keepdim"] = True
         return self.node(op, [x], reduced_shape(x.shape, places, keepdim), attrs).value()
 
+    def listed(self, op: str, *operands: Value) -> list[Value]:
+        """The operands as autocast gives them to `op`, which is several kernels in PyTorch too: each part then rounds."""
+        return [self.same("composed_operand", x, {"of": op}) for x in operands]
+
+    def kernel(self, op: str, operands: Sequence[Value], body: Callable[..., Any], masks: Sequence[Value] = ()) -> Any:
+        """One kernel of PyTorch: body(*operands, *masks), or each of a list of results, in FP32 inside, rounded once.
+
+        Autocast treats it as `op`, whatever classes the parts have (lockstep list ops). masks: numbers that PyTorch's
+        kernel makes of integers, whose format says nothing about the result's.
+        """
+        def rounded(y: Value) -> Value:
+            return self.node("composed_result", [y, *operands], y.shape, {"of": op}).value()
+
+        found = body(*(self.same("composed_operand", x, {"of": op, "dtype": "fp32"}) for x in (*operands, *masks)))
+        return [rounded(y) for y in found] if isinstance(found, list) else rounded(found)
+
     def derive(self, name: str, body: Callable[..., torch.Tensor], operands: Sequence[Any]) -> Value:
         """An integer tensor computed from constants and the batch alone, e.g. an index in another form."""
         return self._normaliser.derive(name, body, operands, self.call)

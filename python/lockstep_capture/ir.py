@@ -101,6 +101,20 @@ class Graph:
     mutations: list[tuple[str, str, int]] = field(default_factory=list)  # buffer, node, slot
     rng: list[tuple[str, str]] = field(default_factory=list)  # node, call of the program
 
+    def drop_unread(self) -> None:
+        """Nodes that reach neither the loss nor a buffer (a rule made more than was asked for), and what they alone read."""
+        reached = {self.loss.partition(".")[0], *(node for _, node, _ in self.mutations), *(node for node, _ in self.rng)}
+        kept = []
+        for node in reversed(self.nodes):
+            if node.id in reached:
+                kept.append(node)
+                reached |= {name.partition(".")[0] if name.startswith("n") else name for name in node.inputs}
+        self.nodes = kept[::-1]
+        mutated = {buffer for buffer, _, _ in self.mutations}
+        self.params = [entry for entry in self.params if f"p:{entry[0]}" in reached]
+        self.buffers = [entry for entry in self.buffers if f"b:{entry[0]}" in reached or entry[0] in mutated]
+        self.constants = {name: tensor for name, tensor in self.constants.items() if f"c:{name}" in reached}
+
     def region(self) -> Autocast | None:
         """The first block of the model that switches autocast on."""
         return next((node.autocast for node in self.nodes if node.autocast and node.autocast.enabled), None)

@@ -347,8 +347,12 @@ class Normaliser:
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
                 source, _, slot = found.id.partition(".")
                 self.graph.mutations.append((path, source, int(slot or 0)))
+        self.graph.drop_unread()
+        nodes = {node.id for node in self.graph.nodes}
+        self.ir_of = {name: found for name, found in self.ir_of.items()
+                      if not found.startswith("n") or found.partition(".")[0] in nodes}
 
-    # For batch_norm and nll_loss
+    # For batch_norm
     def count_of_batch_norm(self, mean: Ref) -> Value | None:
         """num_batches_tracked, if the module counts its batches."""
         path = self._count_path(mean)
@@ -373,17 +377,6 @@ class Normaliser:
         self.graph.mutations.append((path, node.id, slot))
         self._buffer(path)
         self._renewed[path] = node.value(slot)
-
-    def node_of(self, value: Value) -> Node | None:
-        return next((node for node in self.graph.nodes if node.id == value.id), None)
-
-    def value_of(self, name: str) -> Value:
-        """The value of an id that a node reads."""
-        node, _, slot = name.partition(".")
-        found = next((entry for entry in self.graph.nodes if entry.id == node), None)
-        if found is None:
-            raise Unsupported("nll_loss of log_softmax of the batch itself")
-        return found.value(int(slot or 0))
 
     def call_of_loss(self) -> Call:
         return self._calls[self._versions.loss]

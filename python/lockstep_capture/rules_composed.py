@@ -14,13 +14,14 @@ def glu(c: RuleContext) -> Value:
     x = c.value("self")
     dim = c.a["dim"] % x.rank
     half = x.shape[dim] // 2
-    gate = c.same("sigmoid", c.slice(x, dim, half, 2 * half))
-    return c.binary("mul", c.slice(x, dim, 0, half), gate)
+    return c.kernel("glu", [x], lambda x: c.binary("mul", c.slice(x, dim, 0, half),
+                                                   c.same("sigmoid", c.slice(x, dim, half, 2 * half))))
 
 
 @rule("log2", "log10")
 def logarithm(c: RuleContext) -> Value:
-    return c.scalar("mul", c.same("log", c.value("self")), 1 / math.log(2 if "log2" in c.call.op else 10))
+    base = 2 if "log2" in c.call.op else 10
+    return c.kernel(f"log{base}", [c.value("self")], lambda x: c.scalar("mul", c.same("log", x), 1 / math.log(base)))
 
 
 @rule("outer", "ger")
@@ -42,8 +43,12 @@ def weight_norm(c: RuleContext) -> Value:
     """g v / |v|, a length per slice of dimension dim (-1: one length of all)."""
     v, g, dim = c.value("v"), c.value("g"), int(c.a["dim"])
     others = [d for d in range(v.rank) if dim == -1 or d != dim]
-    length = c.same("sqrt", c.reduce("sum", c.same("pow", v, {"exponent": 2.0}), others, keepdim=dim != -1))
-    return c.binary("mul", v, c.binary("div", g, length))
+
+    def scaled(v: Value, g: Value) -> Value:
+        length = c.same("sqrt", c.reduce("sum", c.binary("mul", v, v), others, keepdim=dim != -1))
+        return c.binary("mul", v, c.binary("div", g, length))
+
+    return c.kernel("weight_norm", [v, g], scaled)
 
 
 @rule("bilinear")

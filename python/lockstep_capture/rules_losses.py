@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -37,14 +38,14 @@ def _classes(c: RuleContext, x: Value, attrs: dict[str, Any]) -> Value:
 def _with_probabilities(c: RuleContext) -> Value:
     """-sum over classes of weight target log_softmax(x); the mean is over positions. Smoothing s leaves 1 - s of the
     target and spreads s over the classes."""
-    x, target = c.value("self"), c.value("target")
+    x, target, *weight = c.listed("cross_entropy", c.value("self"), c.value("target"),
+                                  *([c.value("weight")] if c.has("weight") else []))
     dim = 1 if x.rank > 1 else 0
     smoothing = float(c.a["label_smoothing"])
     if smoothing:
         target = c.scalar("add", c.scalar("mul", target, 1 - smoothing), smoothing / x.shape[dim])
-    if c.has("weight"):
-        weight = c.value("weight")
-        target = c.binary("mul", target, c.reshape(weight, weight.shape + (1,) * (x.rank - 1 - dim)))
+    for w in weight:
+        target = c.binary("mul", target, c.reshape(w, w.shape + (1,) * (x.rank - 1 - dim)))
     terms = c.binary("mul", c.same("log_softmax", x, {"dim": dim}), target)
     loss = c.same("neg", c.reduce("sum", terms, [dim]))
     reduction = reduction_of(c)["reduction"]
@@ -53,13 +54,30 @@ def _with_probabilities(c: RuleContext) -> Value:
 
 @rule("nll_loss", "nll_loss_nd", "nll_loss2d")
 def nll_loss(c: RuleContext) -> Value:
-    """nll_loss(log_softmax(x)) is cross_entropy(x), and cross_entropy changes no log probabilities."""
-    attrs = reduction_of(c) | {"ignore_index": int(c.a["ignore_index"])}
-    x = c.value("self")
-    source = c._normaliser.node_of(x)
-    if source is None or source.op != "log_softmax" or source.attrs["dim"] != 1:
-        raise c.unsupported("replayed behind log_softmax(x, 1) alone; use F.cross_entropy")
-    return _classes(c, c._normaliser.value_of(source.inputs[0]), attrs)
+    """-weight[t] x[t]; the mean is over the weights. Targets t that are ignore_index count 0."""
+    x, target, left_out = c.value("self"), c.integer("target"), int(c.a["ignore_index"])
+    if x.rank < 2:
+        raise c.unsupported("give the log probabilities a batch dimension")
+    place = c.derive(f"place{left_out}", lambda t: t.masked_fill(t == left_out, 0).unsqueeze(1), [c.a["target"]])
+    ignored = c.derive(f"ignored{left_out}", lambda t: (t == left_out).long(), [c.a["target"]])
+    counted = c.derive(f"counted{left_out}", lambda t: (t != left_out).float(), [c.a["target"]])
+    reduction = reduction_of(c)["reduction"]
+
+    def losses(x: Value, *others: Value) -> Value:
+        *weight, share = others
+        taken = c.reshape(c.node("gather", [x, place], place.shape, {"dim": 1}).value(), target.shape)
+        terms = c.same("neg", c.node("masked_fill", [taken, ignored], taken.shape, {"value": 0.0}).value())
+        for w in weight:
+            line = c.reshape(place, (place_count,))
+            own = c.reshape(c.node("index_select", [w, line], line.shape, {"dim": 0}).value(), target.shape)
+            terms, share = c.binary("mul", terms, own), c.binary("mul", share, own)
+        if reduction == "none":
+            return terms
+        total = c.reduce("sum", terms, None)
+        return total if reduction == "sum" else c.binary("div", total, c.reduce("sum", share, None))
+
+    place_count = math.prod(place.shape)
+    return c.kernel("nll_loss", [x] + ([c.value("weight")] if c.has("weight") else []), losses, [counted])
 
 
 def _pointwise(op: str, c: RuleContext, attrs: dict[str, Any]) -> Value:

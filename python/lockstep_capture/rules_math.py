@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
@@ -100,8 +100,9 @@ def elu(c: RuleContext) -> Value:
         alpha, scale = float(c.a["alpha"]), float(c.a.get("scale", 1) or 1)
         if float(c.a.get("input_scale", 1) or 1) != 1 or ("celu" in c.call.op and alpha != 1):
             raise c.unsupported("only elu(x, alpha)")
-    y = c.same("elu", x, {"alpha": alpha})
-    return y if scale == 1 else c.scalar("mul", y, scale)
+    if scale == 1:
+        return c.same("elu", x, {"alpha": alpha})
+    return c.kernel("selu", [x], lambda x: c.scalar("mul", c.same("elu", x, {"alpha": alpha}), scale))
 
 
 @rule("softplus")
@@ -112,15 +113,16 @@ def softplus(c: RuleContext) -> Value:
 @rule("log_sigmoid")
 def log_sigmoid(c: RuleContext) -> Value:
     """ln sigma(x) = -softplus(-x)."""
-    negated = c.same("neg", c.value("self"))
-    return c.same("neg", c.same("softplus", negated, {"beta": 1.0, "threshold": 1e30}))
+    attrs = {"beta": 1.0, "threshold": 1e30}
+    return c.kernel("log_sigmoid", [c.value("self")],
+                    lambda x: c.same("neg", c.same("softplus", c.same("neg", x), attrs)))
 
 
 @rule("mish")
 def mish(c: RuleContext) -> Value:
-    x = c.value("self")
-    y = c.same("tanh", c.same("softplus", x, {"beta": 1.0, "threshold": 20.0}))
-    return c.binary("mul", x, y)
+    attrs = {"beta": 1.0, "threshold": 20.0}
+    return c.kernel("mish", [c.value("self")],
+                    lambda x: c.binary("mul", x, c.same("tanh", c.same("softplus", x, attrs))))
 
 
 @rule("clamp", "clip", "hardtanh", "relu6", "clamp_min", "clamp_max")
@@ -240,11 +242,21 @@ def variance(c: RuleContext) -> Any:
     attrs: dict[str, Any] = {"correction": correction} | ({"dims": places} if dims else {})
     if keepdim:
         attrs["keepdim"] = True
-    node = c.node("var_mean", [x], [(shape, "f32"), (shape, "f32")], attrs)
-    spread = node.value(0)
-    if "std" in c.call.op:
-        spread = c.same("sqrt", spread)
-    return [spread, node.value(1)] if "_mean" in c.call.op else spread
+
+    def both(x: Value) -> list[Value]:
+        node = c.node("var_mean", [x], [(shape, "f32"), (shape, "f32")], attrs)
+        return [node.value(0), node.value(1)]
+
+    if "std" not in c.call.op:
+        return both(x) if "_mean" in c.call.op else both(x)[0]
+    if "_mean" not in c.call.op:
+        return c.kernel("std", [x], lambda x: c.same("sqrt", both(x)[0]))
+
+    def deviation_and_mean(x: Value) -> list[Value]:
+        spread, mean = both(x)
+        return [c.same("sqrt", spread), mean]
+
+    return c.kernel("std", [x], deviation_and_mean)
 
 
 @rule("logsumexp")
@@ -260,39 +272,45 @@ def cumsum(c: RuleContext) -> Value:
 
 @rule("norm", "linalg_vector_norm", "frobenius_norm")
 def norm(c: RuleContext) -> Value:
-    """The 2-norm as sqrt(sum x^2): its gradient at x = 0 is not finite, where torch's is 0.
-
-    torch sums in FP32 whatever x is, and rounds once, to x's dtype (no list of autocast has linalg_vector_norm,
-    which every spelling of a norm ends in); squares in FP16 would overflow from 256 on. Its gradient rounds
-    x / |x| on the way, ours does not.
-    """
+    """The 2-norm as sqrt(sum x^2): its gradient at x = 0 is not finite, where torch's is 0."""
     order = c.a.get("ord", c.a.get("p", 2))
     order = 2.0 if order is None else float(order)
-    own, dims, keepdim = _wide(c), _dims(c), bool(c.a.get("keepdim"))
-    if order == math.inf:
-        return c.reduce("amax", c.same("abs", own), dims, keepdim)
-    if order not in (1, 2):
-        raise c.unsupported("only the norms 1, 2 and infinity")
-    x = c.same("cast", own, {"dtype": "fp32"})
+    x, dims, keepdim = _wide(c), _dims(c), bool(c.a.get("keepdim"))
     if order == 1:
-        length = c.reduce("sum", c.same("abs", x), dims, keepdim)
-    else:
-        length = c.same("sqrt", c.reduce("sum", c.binary("mul", x, x), dims, keepdim))
-    return c.node("cast_like", [length, own], length.shape).value()
+        return c.kernel("norm", [x], lambda x: c.reduce("sum", c.same("abs", x), dims, keepdim))
+    if order == math.inf:
+        return c.kernel("norm", [x], lambda x: c.reduce("amax", c.same("abs", x), dims, keepdim))
+    if order != 2:
+        raise c.unsupported("only the norms 1, 2 and infinity")
+    return euclidean(c, x, dims, keepdim)
+
+
+def euclidean(c: RuleContext, x: Value, dims: Sequence[int] | None, keepdim: bool, least: float = 0.0) -> Value:
+    """max(|x|, least)"""
+    def length(x: Value) -> Value:
+        squares = c.reduce("sum", c.binary("mul", x, x), dims, keepdim)
+        return c.same("sqrt", c.same("clamp", squares, {"min": least * least}) if least else squares)
+
+    return c.kernel("norm", [x], length)
 
 
 @rule("addcmul", "addcdiv")
 def addcmul(c: RuleContext) -> Value:
     op = "mul" if "addcmul" in c.call.op else "div"
-    product = c.binary(op, c.value("tensor1"), c.value("tensor2"))
     value = float(c.a["value"])
-    return c.binary("add", c.value("self"), product, {} if value == 1 else {"alpha": value})
+    attrs = {} if value == 1 else {"alpha": value}
+    return c.kernel(f"addc{op}", [c.value(name) for name in ("self", "tensor1", "tensor2")],
+                    lambda x, y, z: c.binary("add", x, c.binary(op, y, z), attrs))
 
 
 @rule("lerp")
 def lerp(c: RuleContext) -> Value:
     """start + weight (end - start)."""
-    start, weight = c.value("self"), _operand(c, "weight")
-    span = c.binary("sub", c.value("end"), start)
-    span = c.binary("mul", span, weight) if isinstance(weight, Value) else c.scalar("mul", span, weight)
-    return c.binary("add", start, span)
+    weight = _operand(c, "weight")
+    operands = [c.value("self"), c.value("end")] + ([weight] if isinstance(weight, Value) else [])
+
+    def between(start: Value, end: Value, *share: Value) -> Value:
+        span = c.binary("sub", end, start)
+        return c.binary("add", start, c.binary("mul", span, *share) if share else c.scalar("mul", span, weight))
+
+    return c.kernel("lerp", operands, between)

@@ -16,6 +16,7 @@
 #include "emulation/tensor_stats.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/composed_ops.h"
 #include "src/graph/loss_scale.h"
 #include "src/graph/op.h"
 #include "src/graph/policy.h"
@@ -158,6 +159,10 @@ Listing list_ops() {
   for (const OpDef& op : ops()) {
     out.rows.push_back({str(op.name), str(to_string(op.cast_class)),
                         op.has_gemm_accumulator ? "yes" : "no", str(op.help), str(op.source)});
+  }
+  for (const ComposedOp& op : composed_ops()) {
+    out.rows.push_back({str(op.name), str(to_string(op.cast_class)), "no", str(op.help),
+                        "several ops between composed_operand and composed_result"});
   }
   return out;
 }

@@ -14,6 +14,8 @@ constexpr std::array kTorchNames = {
     OpName{"__matmul__", "matmul"},
     // On CUDA torch's cross_entropy is log_softmax followed by nll_loss, both on the fp32 list.
     OpName{"nll_loss", "cross_entropy"},
+    OpName{"nll_loss", "nll_loss"},
+    OpName{"nll_loss2d", "nll_loss"},
     OpName{"cross_entropy_loss", "cross_entropy"},
     OpName{"binary_cross_entropy_with_logits", "bce_with_logits"},
     OpName{"scaled_dot_product_attention", "sdpa"},
@@ -31,6 +33,9 @@ constexpr std::array kTorchNames = {
     OpName{"__truediv__", "div"},
     OpName{"__pow__", "pow"},
     OpName{"var", "var_mean"},
+    OpName{"linalg_vector_norm", "norm"},
+    OpName{"frobenius_norm", "norm"},
+    OpName{"_weight_norm", "weight_norm"},
 };
 
 constexpr std::array kMxnetNames = {
@@ -65,6 +70,8 @@ constexpr std::array kMxnetNames = {
     OpName{"Concat", "cat"},
     OpName{"moments", "var_mean"},
     OpName{"_npi_cumsum", "cumsum"},
+    OpName{"_npi_std", "std"},
+    OpName{"_npi_norm", "norm"},
     OpName{"Embedding", "embedding"},
     OpName{"Dropout", "dropout"},
     OpName{"Pooling", "max_pool2d"},

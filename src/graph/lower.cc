@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "src/graph/composed_ops.h"
 #include "src/graph/lower_checks.h"
 #include "src/graph/lower_formats.h"
 #include "src/graph/lower_inputs.h"
@@ -24,7 +25,7 @@ struct Lowered {
   std::vector<const Format*> gradient = {};  // what the op's class made of the operand
   std::vector<const Format*> seen = {};      // Operand::seen
   std::vector<const Format*> parts = {};     // OpCall::part_formats
-  const Format* compute = nullptr;           // what a rule makes the op compute in, or null
+  const Format* compute = nullptr;  // what the op computes in by rule or as a part, or null
 };
 
 // What [storage] keep_fp32 keeps: parameters and buffers, by value id. A node without a parameter
@@ -45,6 +46,7 @@ class Lowering {
  public:
   explicit Lowering(const LowerInputs& in)
       : in_(in),
+        parts_(composed_parts(in.graph)),
         rules_(in.policy, in.graph, in.sites),
         scaled_(in.policy, in.graph),
         border_(in.policy, in.graph),
@@ -112,8 +114,9 @@ class Lowering {
 
   void lower_forward(const Node& node) {
     const OpDef& op = find_op(node.op);
-    const Format* compute = rules_.compute(node);
     // The rules are asked first: one that matches here has matched something.
+    const Format* rule = rules_.compute(node);
+    const Format* compute = parts_.contains(node.id) ? in_.container : rule;
     const bool autocast = !rules_.autocast_off(node) && node.autocast != AutocastRegion::kOff;
     NodeFormats formats = formats_.of_forward(node, op, compute, autocast);
     Lowered& used = lowered_[node.id];
@@ -226,6 +229,7 @@ class Lowering {
   }
 
   LowerInputs in_;
+  std::set<std::string> parts_;  // nodes inside composed ops, FP32 whatever the policy
   RuleBook rules_;
   ScaledFactors scaled_;
   ModelBorder border_;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "src/graph/composed_ops.h"
+
 namespace lockstep {
 namespace {
 
@@ -38,33 +40,43 @@ const Accumulator* wide_enough(const Accumulator* wanted, const Node& node, cons
   return &find_accumulator("fp32_fused");
 }
 
-CastClass ClassFormats::class_of(const OpDef& op, bool autocast) const {
+// `op`: the node's, or one that would stand in its place.
+CastClass ClassFormats::class_of(const Node& node, const OpDef& op, bool autocast) const {
   if (in_.policy.low == nullptr || !autocast) return CastClass::kFollow;
-  const auto listed = in_.policy.op_class.find(std::string(op.name));
-  if (listed != in_.policy.op_class.end()) return listed->second;
-  return in_.policy.unlisted.value_or(op.cast_class);
+  return in_.policy.class_of(listed_name(node, op));
 }
 
-// The format that the node itself names for its output, or null.
-const Format* ClassFormats::own_format(const Node& node, const OpDef& op) const {
-  if (op.format_attribute.empty()) return nullptr;
-  if (in_.container->is_fp64()) return in_.container;
-  return &find_format(string_attribute(node, op.format_attribute, ""));
+// The format that the node itself names for its output, or null. `by_class`: what its class does.
+const Format* ClassFormats::own_format(const Node& node, const OpDef& op,
+                                       const Format* by_class) const {
+  if (op.class_of_result) {
+    return by_class != nullptr ? by_class : followed(node, op, formats_inside(node));
+  }
+  const std::string named = string_attribute(node, op.format_attribute, "");
+  if (named.empty()) return nullptr;
+  return in_.container->is_fp64() ? in_.container : &find_format(named);
+}
+
+bool ClassFormats::rounds_parts(const OpDef& op) const {
+  return op.rounds_parts == RoundsParts::kAlways ||
+         (op.rounds_parts == RoundsParts::kOnCpu && in_.policy.rounds_log_softmax);
 }
 
 // What the node's class casts its operands to and gives its output; null: follow the operands.
 const Format* ClassFormats::class_format(const Node& node, const OpDef& op, const Format* compute,
                                          bool autocast) const {
   if (compute != nullptr) return compute;
-  switch (class_of(op, autocast)) {
+  switch (class_of(node, op, autocast)) {
     case CastClass::kLowPrecision:
       return in_.policy.low;
     case CastClass::kFp32:
       return &find_format("fp32");
     case CastClass::kPromote: {
       const Format* widest = in_.policy.low;
-      for (const Format* format : formats_inside(node)) {
-        if (format != nullptr) widest = wider(widest, format);
+      const std::vector<const Format*> formats = formats_inside(node);
+      for (size_t i = 0; i < formats.size(); ++i) {
+        const bool counts = !op.class_of_result || decides(op, i);
+        if (counts && formats[i] != nullptr) widest = wider(widest, formats[i]);
       }
       return widest;
     }
@@ -76,8 +88,11 @@ const Format* ClassFormats::class_format(const Node& node, const OpDef& op, cons
 
 NodeFormats ClassFormats::of_forward(const Node& node, const OpDef& op, const Format* compute,
                                      bool autocast) const {
-  const Format* own = own_format(node, op);
-  const Format* target = own != nullptr ? nullptr : class_format(node, op, compute, autocast);
+  const Format* by_class = class_format(node, op, compute, autocast);
+  const Format* own = own_format(node, op, by_class);
+  const bool casts_operands =
+      own == nullptr || (!op.class_attribute.empty() && !op.class_of_result);
+  const Format* target = casts_operands ? by_class : nullptr;
   const Format* first = target != nullptr ? target : followed(node, op, formats_inside(node));
   NodeFormats formats;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -98,6 +113,9 @@ NodeFormats ClassFormats::of_forward(const Node& node, const OpDef& op, const Fo
     const Format* low = class_format(node, find_op("linear"), compute, autocast);
     formats.low = low != nullptr ? low : first;
     op.cpu_formats(node, formats);
+  }
+  if (rounds_parts(op) && !contains(*formats.outputs[0], *in_.container)) {
+    formats.parts = {formats.outputs[0]};
   }
   return formats;
 }

@@ -44,8 +44,9 @@ class ClassFormats {
                        const Format* first) const;
 
  private:
-  CastClass class_of(const OpDef& op, bool autocast) const;
-  const Format* own_format(const Node& node, const OpDef& op) const;
+  CastClass class_of(const Node& node, const OpDef& op, bool autocast) const;
+  const Format* own_format(const Node& node, const OpDef& op, const Format* by_class) const;
+  bool rounds_parts(const OpDef& op) const;
   const Format* class_format(const Node& node, const OpDef& op, const Format* compute,
                              bool autocast) const;
   std::vector<const Format*> formats_inside(const Node& node) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "src/core/error.h"
+#include "src/graph/composed_ops.h"
 #include "src/graph/op.h"
 
 namespace lockstep {
@@ -14,9 +15,9 @@ ModelBorder::ModelBorder(const Policy& policy, const Graph& graph)
   bool has_loss = false;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     if (node->is_backward()) continue;
-    const bool is_loss = find_op(node->op).is_loss;
-    has_loss = has_loss || is_loss;
-    if (!is_loss && !model_.contains(node->id)) continue;
+    const bool reads_model = is_loss(*node, find_op(node->op));
+    has_loss = has_loss || reads_model;
+    if (!reads_model && !model_.contains(node->id)) continue;
     for (const std::string& id : node->inputs) model_.insert(split_value_id(id).first);
   }
   if (has_loss) return;

@@ -53,7 +53,7 @@ struct OpCall {
   // For what an op rounds between its own parts (a hidden state from one time step to the next):
   // the rounding of output 0. Without a format: the container's own, nothing to round.
   QuantizeSpec inner = {};
-  // What an op that imitates PyTorch's CPU rounds to inside, see OpDef::cpu_formats; else empty.
+  // What an op rounds to inside, see OpDef::cpu_formats and rounds_parts; else empty.
   std::span<const Format* const> part_formats = {};
   // What dropout multiplies kept elements by is rounded to inner's format, too.
   bool rounds_dropout_scale = false;
@@ -75,6 +75,13 @@ struct ProductShape {
 struct NodeFormats {
   const Format* low = nullptr;  // what linear's class would cast to here, or what it follows
   std::vector<const Format*> stored = {}, operands = {}, gradients = {}, outputs = {}, parts = {};
+};
+
+// Which ops round between their own parts to the format of their output 0, see OpCall.
+enum class RoundsParts : uint8_t {
+  kNever,
+  kAlways,  // several kernels in PyTorch
+  kOnCpu,   // where the policy imitates PyTorch's CPU kernel ([softmax] log)
 };
 
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
@@ -123,8 +130,14 @@ struct OpDef {
   std::vector<ProductShape> (*products)(const Node& node,
                                         std::span<const TensorType> inputs) = nullptr;
   // The attribute that names output 0's format in every lane but the truth lane; its operand is
-  // then read as it is. Empty: the cast class decides.
+  // then read as it is, but where class_attribute says its class. Empty or absent: the cast class
+  // decides.
   std::string_view format_attribute = {};
+  // The attribute that names the op whose cast class this one has (src/graph/composed_ops.h). With
+  // class_of_result that class decides the format of output 0 alone, and operands are read as they
+  // are.
+  std::string_view class_attribute = {};
+  bool class_of_result = false;
   // The attribute with a number that the op itself writes into its output (a masked score's -inf).
   std::string_view fill_attribute = {};
   // Elements of the operands appear in the output, moved, scaled or added up: an infinity that the
@@ -139,6 +152,8 @@ struct OpDef {
   // Where PyTorch's CPU build casts and rounds otherwise than the row says, and the policy asks for
   // that ([recurrent] cells): changes the formats in place. Backward nodes get the same parts.
   void (*cpu_formats)(const Node& node, NodeFormats& formats) = nullptr;
+  // Backward nodes round their parts as the forward one does.
+  RoundsParts rounds_parts = RoundsParts::kNever;
   // Bytes of an element of its integer outputs where frameworks keep them: masks 1, indices 8.
   int integer_bytes = 4;
   // A training loss. What feeds one is the model, all other forward ops are the loss: a policy's

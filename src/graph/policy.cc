@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/composed_ops.h"
 #include "src/graph/policy_parse.h"
 
 namespace lockstep {
@@ -110,6 +111,12 @@ const Format* Policy::state_of(const Format* format) const {
 const Format* Policy::update_of(const Format* format) const {
   const bool is_rounded = optimizer_steps == OptimizerSteps::kElementary || format != weight;
   return is_rounded ? arithmetic_of(format) : &find_format("fp32");
+}
+
+CastClass Policy::class_of(const std::string& listed_name) const {
+  const auto listed = op_class.find(listed_name);
+  if (listed != op_class.end()) return listed->second;
+  return unlisted ? *unlisted : own_class(listed_name);
 }
 
 std::string Policy::label() const {

@@ -117,6 +117,9 @@ struct Policy {
   // [attention]: what fused attention (sdpa's model "flash") rounds inside.
   const FlashKernel* flash_kernel = &flash_kernels().front();
 
+  // [softmax]: log_softmax along the last dimension rounds inside as PyTorch's CPU kernel does.
+  bool rounds_log_softmax = false;
+
   // [recurrent]: whose lstm and gru the lane imitates.
   RecurrentCells recurrent_cells = RecurrentCells::kFused;
 
@@ -143,6 +146,8 @@ struct Policy {
   const Format* arithmetic_of(const Format* format) const;
   const Format* state_of(const Format* format) const;
   const Format* update_of(const Format* format) const;  // dw before it is added
+
+  CastClass class_of(const std::string& listed_name) const;  // under its autocast
 
   std::string label() const;  // "torch-autocast-fp16:2.12"; the bare name without a version
   uint64_t hash() const;      // of the text and of what it extends

@@ -4,17 +4,14 @@
 #include <algorithm>
 
 #include "src/core/text.h"
-#include "src/graph/op.h"
+#include "src/graph/composed_ops.h"
 
 namespace lockstep {
 namespace {
 
 // What a policy file may name in its lists: forward ops, and the other system's names for them.
 std::vector<std::string> listable_ops(OpNames system) {
-  std::vector<std::string> names;
-  for (const OpDef& op : ops()) {
-    if (op.vjp != nullptr) names.emplace_back(op.name);
-  }
+  std::vector<std::string> names = listable_op_names();
   for (const OpName& row : foreign_op_names(system)) names.emplace_back(row.foreign);
   return names;
 }

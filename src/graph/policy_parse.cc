@@ -52,6 +52,11 @@ void read_attention(TomlTable& table, Policy& policy) {
   table.finish();
 }
 
+void read_softmax(TomlTable& table, Policy& policy) {
+  read_name(table, "log", second_of("fused", "torch_cpu"), policy.rounds_log_softmax);
+  table.finish();
+}
+
 void read_recurrent(TomlTable& table, Policy& policy) {
   bool as_torch_cpu = policy.recurrent_cells == RecurrentCells::kTorchCpu;
   read_name(table, "cells", second_of("fused", "torch_cpu"), as_torch_cpu);
@@ -75,6 +80,7 @@ class PolicyReader {
     if (auto t = root.table("gemm")) read_gemm(*t, policy_, source_.is_preset);
     if (auto t = root.table("dropout")) read_dropout(*t, policy_);
     if (auto t = root.table("attention")) read_attention(*t, policy_);
+    if (auto t = root.table("softmax")) read_softmax(*t, policy_);
     if (auto t = root.table("recurrent")) read_recurrent(*t, policy_);
     if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t, policy_);

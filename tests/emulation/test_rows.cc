@@ -16,7 +16,7 @@ std::vector<T> all_rows(const Kernels<T>& kernels, const std::vector<T>& x,
                         const std::vector<T>& dy, int64_t rows, int64_t cols,
                         const Accumulator& accumulator) {
   const size_t n = x.size(), r = static_cast<size_t>(rows);
-  std::vector<T> out(7 * n + 4 * r);
+  std::vector<T> out(9 * n + 5 * r);
   T* at = out.data();
   const auto next = [&](size_t count) { return (at += count) - count; };
   T* y = next(n);
@@ -28,6 +28,11 @@ std::vector<T> all_rows(const Kernels<T>& kernels, const std::vector<T>& x,
   y = next(r);
   logsumexp_with(kernels.row, x.data(), y, rows, cols, accumulator);
   logsumexp_backward_with(kernels.row, x.data(), y, dy.data(), next(n), rows, cols);
+  const Format& parts = find_format("bf16");
+  log_softmax_with(kernels.row, x.data(), next(n), rows, cols, accumulator, &parts);
+  y = next(r);
+  logsumexp_with(kernels.row, x.data(), y, rows, cols, accumulator, &parts);
+  logsumexp_backward_with(kernels.row, x.data(), y, dy.data(), next(n), rows, cols, &parts);
   row_sums(kernels.row, x.data(), next(r), rows, cols, accumulator);
   T *var = next(r), *mean = next(r);
   row_variances(kernels.row, x.data(), 1, var, mean, rows, cols, accumulator);
@@ -61,6 +66,35 @@ const Accumulator& fp32() {
 }
 
 }  // namespace
+
+TEST_CASE("log_softmax in BF16 parts: the sum and its logarithm are rounded") {
+  const RowFunctions<float>& row = scalar_kernels().f32.row;
+  const auto least = [&](size_t count, const Format* parts) {
+    const std::vector<float> x(count, 0.0F);
+    std::vector<float> y(count);
+    log_softmax_with(row, x.data(), y.data(), 1, static_cast<int64_t>(count), fp32(), parts);
+    return y[0];
+  };
+  const Format* bf16 = &find_format("bf16");
+  CHECK(least(3, nullptr) == doctest::Approx(-1.0986123));
+  CHECK(least(3, bf16) == -1.1015625F);  // ln 3 = 140.6 / 128
+  CHECK(least(257, bf16) == -5.53125F);  // 257 is 256, and ln 256 = 177.4 / 32; ln 257 = 177.6
+}
+
+TEST_CASE("logsumexp in BF16 parts: every operation is rounded, forward and backward") {
+  const RowFunctions<float>& row = scalar_kernels().f32.row;
+  const Format* bf16 = &find_format("bf16");
+  const float x[2] = {0, -257.0F / 256};
+  float y = 0, dx[2];
+  // -1 (a tie), exp -1 = 188.4 / 512, the sum is 700 / 512, its logarithm 160.1 / 512
+  logsumexp_with(row, x, &y, 1, 2, fp32(), bf16);
+  CHECK(y == 160.0F / 512);
+  // exp -0.3125 = 187.3 / 256; -1.3164 is -168 / 128 (a tie), and its exp 137.8 / 512
+  const float dy = 1;
+  logsumexp_backward_with(row, x, &y, &dy, dx, 1, 2, bf16);
+  CHECK(dx[0] == 187.0F / 256);
+  CHECK(dx[1] == 138.0F / 512);
+}
 
 TEST_CASE("rows: every kernel set gives the scalar bits, on any number of threads") {
   for (const int64_t cols : {1, 31, 32, 33, 1000}) {

@@ -3,6 +3,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/composed_ops.h"
 #include "src/graph/foreign_op_names.h"
 #include "src/graph/policy.h"
 
@@ -99,6 +100,10 @@ TEST_CASE("torch presets: their lists agree with the ops' cast classes") {
       CHECK(to_string(class_under(policy, op)) ==
             to_string(moved ? CastClass::kFollow : op.cast_class));
     }
+    for (const ComposedOp& op : composed_ops()) {
+      CAPTURE(op.name);
+      CHECK(to_string(policy.class_of(std::string(op.name))) == to_string(op.cast_class));
+    }
   }
 }
 
@@ -144,7 +149,8 @@ TEST_CASE("other systems' op names: overloads are cut, a name may be several, ro
     return join(lockstep_op_names(system, name), " ");
   };
   CHECK(named(OpNames::kTorch, "softmax.int") == "softmax");
-  CHECK(named(OpNames::kTorch, "nll_loss") == "cross_entropy");
+  CHECK(named(OpNames::kTorch, "nll_loss") == "cross_entropy nll_loss");
+  CHECK(named(OpNames::kTorch, "norm.ScalarOpt_dim") == "norm");
   CHECK(named(OpNames::kTorch, "relu") == "relu");
   CHECK(named(OpNames::kTorch, "interpolate") == "upsample_nearest2d upsample_bilinear2d");
   CHECK(named(OpNames::kMxnet, "RNN") == "lstm gru");
@@ -152,7 +158,7 @@ TEST_CASE("other systems' op names: overloads are cut, a name may be several, ro
   for (const OpNames system : {OpNames::kTorch, OpNames::kMxnet}) {
     for (const OpName& row : foreign_op_names(system)) {
       CAPTURE(row.foreign);
-      CHECK((find_op(row.lockstep).vjp != nullptr));
+      CHECK((find_composed_op(row.lockstep) != nullptr || find_op(row.lockstep).vjp != nullptr));
     }
   }
   CHECK_THROWS_WITH_AS(find_op_names("mxnt"), doctest::Contains("did you mean 'mxnet'?"),
@@ -430,6 +436,16 @@ TEST_CASE("[attention]: whole rows, but for PyTorch's CPU autocast") {
   CHECK(find_policy("torch-autocast-fp16-cpu").flash_kernel == cpu);
   CHECK(find_policy("torch-autocast-bf16").flash_kernel == whole);
   CHECK(problems_of("[attention]\nflash = 'torch_cuda'").find("'torch_cuda': unknown") !=
+        std::string::npos);
+}
+
+TEST_CASE("[softmax]: log_softmax rounds at its end, but for PyTorch's CPU autocast") {
+  CHECK_FALSE(parse_policy("", "mine.toml").rounds_log_softmax);
+  CHECK(parse_policy("[softmax]\nlog = 'torch_cpu'", "mine.toml").rounds_log_softmax);
+  CHECK(find_policy("torch-autocast-bf16-cpu").rounds_log_softmax);
+  CHECK(find_policy("torch-autocast-fp16-cpu").rounds_log_softmax);
+  CHECK_FALSE(find_policy("torch-autocast-bf16").rounds_log_softmax);
+  CHECK(problems_of("[softmax]\nlog = 'cuda'").find("must be fused or torch_cpu") !=
         std::string::npos);
 }
 

@@ -19,7 +19,7 @@ void run_logsumexp(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     logsumexp_with(call.kernels.of<T>().row, x, output<T>(call, 0), layout.rows, layout.cols,
-                   call.reduce_accumulator);
+                   call.reduce_accumulator, part_format(call));
   });
 }
 
@@ -48,7 +48,7 @@ void run_backward(const OpCall& call) {
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* dx) {
       logsumexp_backward_with(call.kernels.of<T>().row, x, input<T>(call, 1), input<T>(call, 2), dx,
-                              layout.rows, layout.cols);
+                              layout.rows, layout.cols, part_format(call));
     });
   });
 }
@@ -58,13 +58,15 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> logsumexp_ops() {
   return {
       {.name = "logsumexp",
-       .help = "y = max + ln sum exp(x - max) over `dims` (all where absent)",
-       .source = "torch.logsumexp; CUDA autocast: fp32",
+       .help = "y = max + ln sum exp(x - max) over `dims` (all where absent); rounded after every "
+               "operation",
+       .source = "torch.logsumexp, several kernels; CUDA autocast: fp32",
        .cast_class = CastClass::kFp32,
        .attributes = {"dims", "keepdim"},
        .infer = infer_logsumexp,
        .vjp = logsumexp_vjp,
-       .run = run_logsumexp},
+       .run = run_logsumexp,
+       .rounds_parts = RoundsParts::kAlways},
       {.name = "logsumexp_backward",
        .help = "dx = dy exp(x - y); operands x, y, dy",
        .source = "chain rule of logsumexp",

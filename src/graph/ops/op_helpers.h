@@ -80,6 +80,10 @@ T* output(const OpCall& call, size_t index) {
 inline const Format* factor_format(const OpCall& call, size_t index) {
   return index < call.factor_formats.size() ? call.factor_formats[index] : nullptr;
 }
+// What an op with OpDef::rounds_parts rounds to inside; null: nothing.
+inline const Format* part_format(const OpCall& call) {
+  return call.part_formats.empty() ? nullptr : call.part_formats[0];
+}
 inline const Shape& input_shape(const OpCall& call, size_t index) {
   return call.inputs[index]->shape();
 }

@@ -1,4 +1,5 @@
 // softmax and log_softmax along any dimension.
+#include "emulation/scalar/softmax.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -25,15 +26,27 @@ RowLayout layout_of(const OpCall& call) {
   return {input_shape(call, 0), dims};
 }
 
+bool is_along_last(const OpCall& call) {
+  const Shape& shape = input_shape(call, 0);
+  return single_dim(call.node, shape, -1) + 1 == static_cast<int64_t>(shape.size());
+}
+
 void run_forward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const Kernels<T>& kernels = call.kernels.of<T>();
     const auto kernel = is_log(call.node) ? kernels.log_softmax : kernels.softmax;
+    // ATen's CPU kernel along other dimensions rounds nothing inside.
+    const Format* parts = is_along_last(call) ? part_format(call) : nullptr;
     const RowLayout layout = layout_of(call);
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* y) {
-      kernel(x, y, layout.rows, layout.cols, call.reduce_accumulator);
+      if (parts != nullptr) {
+        log_softmax_with(kernels.row, x, y, layout.rows, layout.cols, call.reduce_accumulator,
+                         parts);
+      } else {
+        kernel(x, y, layout.rows, layout.cols, call.reduce_accumulator);
+      }
     });
   });
 }
@@ -78,7 +91,8 @@ std::vector<OpDef> softmax_ops() {
        .attributes = {"dim"},
        .infer = infer_forward,
        .vjp = vjp,
-       .run = run_forward},
+       .run = run_forward,
+       .rounds_parts = RoundsParts::kOnCpu},
       {.name = "softmax_backward",
        .help = "dx = y (dy - sum dy y) along `dim`; operands y, dy",
        .source = "chain rule of softmax",

@@ -1,0 +1,95 @@
+// The rows. What is on none of CUDA autocast's lists follows its operands.
+#include "src/graph/composed_ops.h"
+
+#include <algorithm>
+#include <array>
+
+#include "src/graph/infer.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array kComposedOps = {
+    ComposedOp{"addcdiv", CastClass::kPromote, "x + value y / z"},
+    ComposedOp{"addcmul", CastClass::kPromote, "x + value y z"},
+    ComposedOp{"cosine_embedding_loss", CastClass::kFp32, "1 - cos(x, y), or max(cos - margin, 0)",
+               /*is_loss=*/true},
+    ComposedOp{"cosine_similarity", CastClass::kFp32, "sum of x y / (|x| |y|)"},
+    ComposedOp{"glu", CastClass::kFollow, "x sigmoid(y) of two halves"},
+    ComposedOp{"hinge_embedding_loss", CastClass::kFp32, "x, or max(margin - x, 0)",
+               /*is_loss=*/true},
+    ComposedOp{"lerp", CastClass::kFollow, "x + weight (y - x)"},
+    ComposedOp{"log10", CastClass::kFp32, "the logarithm to base 10"},
+    ComposedOp{"log2", CastClass::kFp32, "the logarithm to base 2"},
+    ComposedOp{"log_sigmoid", CastClass::kFollow, "ln sigmoid(x)"},
+    ComposedOp{"margin_ranking_loss", CastClass::kFp32, "max(-t (x - y) + margin, 0)",
+               /*is_loss=*/true},
+    ComposedOp{"mish", CastClass::kFollow, "x tanh(softplus(x))"},
+    ComposedOp{"nll_loss", CastClass::kFp32, "-weight[t] x[t], x logarithms of probabilities",
+               /*is_loss=*/true},
+    ComposedOp{"norm", CastClass::kFp32, "|x|, the norms 1, 2 and infinity"},
+    ComposedOp{"selu", CastClass::kFollow, "scale elu(x, alpha)"},
+    ComposedOp{"soft_margin_loss", CastClass::kFp32, "ln(1 + exp(-t x))", /*is_loss=*/true},
+    ComposedOp{"std", CastClass::kFollow, "the standard deviation"},
+    ComposedOp{"triplet_margin_loss", CastClass::kFp32, "max(|a - p| - |a - n| + margin, 0)",
+               /*is_loss=*/true},
+    ComposedOp{"weight_norm", CastClass::kFollow, "g v / |v|"},
+};
+
+}  // namespace
+
+std::span<const ComposedOp> composed_ops() {
+  return kComposedOps;
+}
+
+const ComposedOp* find_composed_op(std::string_view name) {
+  const auto found = std::ranges::find(kComposedOps, name, &ComposedOp::name);
+  return found == kComposedOps.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> listable_op_names() {
+  std::vector<std::string> names;
+  for (const OpDef& op : ops()) {
+    if (op.vjp != nullptr) names.emplace_back(op.name);
+  }
+  for (const ComposedOp& op : composed_ops()) names.emplace_back(op.name);
+  return names;
+}
+
+std::string listed_name(const Node& node, const OpDef& op) {
+  if (op.class_attribute.empty()) return std::string(op.name);
+  return string_attribute(node, op.class_attribute, "");
+}
+
+CastClass own_class(const std::string& listed_name) {
+  const ComposedOp* composed = find_composed_op(listed_name);
+  return composed != nullptr ? composed->cast_class : find_op(listed_name).cast_class;
+}
+
+bool is_loss(const Node& node, const OpDef& op) {
+  if (op.class_attribute.empty()) return op.is_loss;
+  const ComposedOp* composed = find_composed_op(listed_name(node, op));
+  return composed != nullptr ? composed->is_loss : find_op(listed_name(node, op)).is_loss;
+}
+
+std::set<std::string> composed_parts(const Graph& graph) {
+  std::set<std::string> parts, widened;
+  for (const Node& node : graph.nodes) {
+    if (node.is_backward()) continue;
+    const OpDef& op = find_op(node.op);
+    if (!op.class_attribute.empty()) {
+      // A border: what it makes is inside where it says a format of its own.
+      if (!string_attribute(node, op.format_attribute, "").empty()) widened.insert(node.id);
+      continue;
+    }
+    const bool is_inside = std::ranges::any_of(node.inputs, [&](const std::string& id) {
+      return widened.contains(split_value_id(id).first);
+    });
+    if (!is_inside) continue;
+    parts.insert(node.id);
+    widened.insert(node.id);
+  }
+  return parts;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// composed_operand, composed_result: the borders of an op that PyTorch has as one and a graph as
+// several. Numbers pass through them, in formats that the class of the op named by `of` decides.
+#include <algorithm>
+#include <cstring>
+
+#include "emulation/format.h"
+#include "src/graph/composed_ops.h"
+#include "src/graph/ops/op_helpers.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kWide = "fp32";
+
+std::vector<TensorType> infer_border(const Node& node, std::span<const TensorType> inputs) {
+  require_floats(node, inputs);
+  const std::vector<std::string> names = listable_op_names();
+  const std::string of = string_attribute(node, "of", "");
+  require(std::ranges::find(names, of) != names.end(), node,
+          "attribute 'of' is '" + of + "', must be an op that has a cast class",
+          did_you_mean(of, names));
+  const std::string dtype = string_attribute(node, "dtype", std::string(kWide));
+  require(dtype == kWide, node, "attribute 'dtype' is '" + dtype + "', must be fp32");
+  return {inputs[0]};
+}
+
+// What is rounded is rounded by the executor.
+void run_copy(const OpCall& call) {
+  std::memcpy(call.outputs[0]->raw(), call.inputs[0]->raw(), call.inputs[0]->bytes());
+}
+
+void border_vjp(GradientBuilder& builder, const Node& node) {
+  builder.add_node(node, "cast_backward", {builder.output_gradient(node)}, {}, {0});
+}
+
+}  // namespace
+
+std::vector<OpDef> composed_border_ops() {
+  return {
+      {.name = "composed_operand",
+       .help = "y = x as autocast gives it to the op `of`; with `dtype` fp32 then widened, and all "
+               "that is computed from it up to composed_result is in FP32 in every policy",
+       .source = "PyTorch's kernels of 16-bit floats compute in FP32 (at::opmath_type)",
+       .attributes = {"of", "dtype"},
+       .infer = infer_border,
+       .vjp = border_vjp,
+       .run = run_copy,
+       .format_attribute = "dtype",
+       .class_attribute = "of",
+       .keeps_masks = true},
+      {.name = "composed_result",
+       .help = "y = x in the format of the op `of`'s result; operands x, then those of the op",
+       .source = "the class of the op in autocast's lists, else type promotion of its operands",
+       .min_inputs = 2,
+       .max_inputs = 4,
+       .follow_operands = {1, 2, 3},
+       .attributes = {"of"},
+       .infer = infer_border,
+       .vjp = border_vjp,
+       .run = run_copy,
+       .class_attribute = "of",
+       .class_of_result = true,
+       .keeps_masks = true},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,171 @@
+"""Ops that are one in PyTorch and several in a graph: in which formats they compute, against PyTorch under autocast.
+
+The classes of CPU autocast are asked of the PyTorch that runs here; those of CUDA stand in its autocast_mode.h.
+"""
+
+import json
+
+import h5py
+import pytest
+import torch
+import torch.nn.functional as F
+from lockstep_capture import capture
+
+N, C = 8, 12
+LABELS = torch.arange(N)
+SIGNS = torch.ones(N, C)
+SIGNS[::3] = -1
+
+
+class Behind(torch.nn.Module):
+    """f of a product, which autocast gives in low precision, and a product of that again."""
+
+    def __init__(self, f):
+        super().__init__()
+        self.first, self.second, self.f = torch.nn.Linear(C, C), torch.nn.Linear(C, C), f
+
+    def forward(self, x):
+        return self.f(self.first(x), self.second)
+
+
+def captured(path, f, autocast=None, steps=2, scale=1.0):
+    torch.manual_seed(0)
+    model = Behind(f)
+    batches = [torch.randn(N, C) * scale for _ in range(steps)]
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    capture(str(path), model, optimizer, batches, lambda m, b: m(b).float().sum(), steps=steps, autocast=autocast)
+    return path
+
+
+# One kernel: f, and the format of its result under CUDA autocast (fp16), from its operands' formats.
+KERNELS = {
+    "mish": (lambda y, m: F.mish(y), "fp16"), "log_sigmoid": (lambda y, m: F.logsigmoid(y), "fp16"),
+    "selu": (lambda y, m: F.selu(y), "fp16"), "glu": (lambda y, m: F.glu(y, 1), "fp16"),
+    "std": (lambda y, m: y.std(1), "fp16"), "std_mean": (lambda y, m: torch.std_mean(y, 1)[0], "fp16"),
+    "lerp": (lambda y, m: y.lerp(y * y, 0.3), "fp16"), "lerp_weights": (lambda y, m: y.lerp(y * y, y), "fp16"),
+    "norm": (lambda y, m: y.norm(dim=1), "fp32"), "norm_1": (lambda y, m: y.norm(p=1, dim=1), "fp32"),
+    "norm_all": (lambda y, m: torch.linalg.vector_norm(y), "fp32"),
+    "norm_inf": (lambda y, m: y.norm(p=float("inf"), dim=1), "fp32"),
+    "log2": (lambda y, m: (y * y + 1).log2(), "fp32"), "log10": (lambda y, m: (y * y + 1).log10(), "fp32"),
+    "addcmul": (lambda y, m: y.addcmul(y, y, value=0.3), "fp16"),
+    "addcmul_wide": (lambda y, m: torch.addcmul(y.float(), y, y), "fp32"),
+    "addcdiv": (lambda y, m: y.addcdiv(y, y * y + 1), "fp16"),
+    "nll_loss": (lambda y, m: F.nll_loss(y.log_softmax(1), LABELS), "fp32"),
+    "weight_norm": (lambda y, m: torch._weight_norm(y, y[:, :1].contiguous(), 0), "fp16"),
+}
+# Several kernels: the operands are cast by the class of the whole, each part rounds as the kernel that it is.
+LISTED = {
+    "triplet_margin_loss": (lambda y, m: F.triplet_margin_loss(y[:2], y[2:4], y[4:6]), "fp32"),
+    "cosine_embedding_loss": (lambda y, m: F.cosine_embedding_loss(y, y * y, SIGNS[:, 0]), "fp32"),
+    "margin_ranking_loss": (lambda y, m: F.margin_ranking_loss(y, y * y, SIGNS), "fp32"),
+    "hinge_embedding_loss": (lambda y, m: F.hinge_embedding_loss(y, SIGNS), "fp32"),
+    "soft_margin_loss": (lambda y, m: F.soft_margin_loss(y, SIGNS), "fp32"),
+    "cosine_similarity": (lambda y, m: F.cosine_similarity(y, y * y), "fp32"),
+    "soft_targets": (lambda y, m: F.cross_entropy(y, SIGNS.softmax(1)), "fp32"),
+    "pairwise_distance": (lambda y, m: F.pairwise_distance(y, y * y), "fp32"),
+    "logsumexp": (lambda y, m: y.logsumexp(1), "fp32"),
+}
+
+
+class Explained:
+    def __init__(self, lockstep, path, policy):
+        program = json.loads(lockstep("explain", path, "--policy", policy, "--json").stdout)
+        self.ops = [op for op in program["ops"] if not op["backward"]]
+        made = {op["outputs"][0]["value"]: op["outputs"][0]["format"] for op in self.ops}
+        widened = next(op for op in reversed(self.ops) if op["op"] == "cast")  # .float() of the result
+        self.result = made[widened["inputs"][0]["value"]]
+
+    def named(self, op):
+        return [found for found in self.ops if found["op"] == op]
+
+    def between_borders(self):
+        inside = [i for i, op in enumerate(self.ops) if op["op"].startswith("composed_")]
+        return [op for op in self.ops[inside[0]:inside[-1]] if not op["op"].startswith("composed_")]
+
+
+def in_torch(f):
+    """The format of the result under CPU autocast."""
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = Behind(f)(torch.randn(N, C)).dtype
+    return {torch.bfloat16: "bf16", torch.float32: "fp32"}[found]
+
+
+@pytest.mark.parametrize("name", KERNELS | LISTED)
+def test_result_has_the_class_of_the_whole(lockstep, tmp_path, name):
+    f, on_cuda = (KERNELS | LISTED)[name]
+    path = captured(tmp_path / "a.lscap.h5", f, steps=1)
+    assert Explained(lockstep, path, "torch-autocast-fp16").result == on_cuda
+    assert Explained(lockstep, path, "torch-autocast-bf16-cpu").result == in_torch(f)
+    assert Explained(lockstep, path, "fp32").result == "fp32"
+    if name in KERNELS and "wide" not in name:
+        assert Explained(lockstep, path, "pure-fp16").result == "fp16"
+
+
+@pytest.mark.parametrize("name", ["mish", "log_sigmoid", "std", "norm", "addcmul", "glu", "weight_norm", "nll_loss"])
+@pytest.mark.parametrize("policy", ["torch-autocast-fp16", "torch-autocast-bf16-cpu", "pure-fp16", "apex-o2"])
+def test_a_kernel_is_fp32_inside(lockstep, tmp_path, name, policy):
+    def body(y, m):
+        z = KERNELS[name][0](y, m)
+        return F.mse_loss(z, torch.ones(z.shape)) if policy == "apex-o2" else z.float().square()  # its model ends in a loss
+
+    parts = Explained(lockstep, captured(tmp_path / "a.lscap.h5", body, steps=1), policy).between_borders()
+    assert parts
+    for op in parts:
+        assert {out["format"] for out in op["outputs"]} <= {"fp32", "int"}, op
+
+
+def test_nothing_is_rounded_before_the_whole_is_widened(lockstep, tmp_path):
+    """Losses of the FP32 list: no part in low precision, the gradient rounded once, where it leaves."""
+    for name in ("triplet_margin_loss", "cosine_embedding_loss", "margin_ranking_loss", "hinge_embedding_loss"):
+        path = captured(tmp_path / f"{name}.lscap.h5", LISTED[name][0], steps=1)
+        explained = Explained(lockstep, path, "torch-autocast-fp16")
+        for op in explained.between_borders():
+            if op["op"] not in ("slice", "mul") or op["inputs"][0]["as"] == "fp32":
+                assert op["outputs"][0]["format"] in ("fp32", "int"), (name, op)
+        first = next(op for op in explained.ops if op["op"] == "composed_operand")
+        assert first["outputs"][0]["format"] == "fp32"
+
+
+def residual(f):
+    """A number from the result that depends on each element, behind a product of the sum of both."""
+    def body(y, m):
+        z = f(y, m)
+        return m(y + z).square() if z.shape == y.shape else z.square()
+    return body
+
+
+REVIEWED = {
+    **{name: residual(f) for name, (f, _) in (KERNELS | LISTED).items()},
+    "normalize": lambda y, m: m(F.normalize(y, dim=-1)), "softmin": lambda y, m: F.softmin(y, 1).square(),
+    "log_softmax": lambda y, m: y.log_softmax(1).square(), "log_softmax_first": lambda y, m: y.log_softmax(0).square(),
+    "distillation": lambda y, m: F.kl_div((y * 4).log_softmax(1), SIGNS.softmax(1), reduction="batchmean"),
+}
+
+
+@pytest.mark.parametrize("name", REVIEWED)
+def test_as_pytorch_in_bf16(lockstep, tmp_path, name):
+    """V7: the emulated run beside the captured one, BF16 autocast on the CPU."""
+    path = captured(tmp_path / "a.lscap.h5", REVIEWED[name], autocast=torch.bfloat16, steps=3)
+    said = lockstep("verify", path).stdout
+    assert "FAIL" not in said and "V1  PASS" in said and "V7  PASS" in said
+
+
+def test_a_norm_of_large_activations_does_not_overflow(lockstep, tmp_path):
+    """Squares of 300 are beyond FP16; the norm is computed in FP32 by PyTorch."""
+    path = captured(tmp_path / "a.lscap.h5", lambda y, m: m(F.normalize(y, dim=-1)), scale=600.0)
+    said = lockstep("replay", path, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-fp16-cpu,pure-fp16",
+                    "-o", tmp_path / "a.h5").stdout
+    assert "infinity" not in said and "non-finite" not in said.replace("No non-finite", "")
+
+
+def test_every_node_is_read(tmp_path):
+    """nll_loss reads log_softmax; of std_mean's two results one is asked for."""
+    for f in (KERNELS["nll_loss"][0], KERNELS["std_mean"][0], lambda y, m: torch.std_mean(y, 1)[1]):
+        path = captured(tmp_path / "a.lscap.h5", f, steps=1)
+        with h5py.File(path) as file:
+            graph = json.loads(bytes(file["graphs/0/json"][()]).decode())
+        path.unlink()
+        read = {name.partition(".")[0] for node in graph["nodes"] for name in node["in"]} | {graph["loss"]}
+        assert [node for node in graph["nodes"] if node["id"] not in read] == []
+        assert ("log_softmax" in {node["op"] for node in graph["nodes"]}) == (f is KERNELS["nll_loss"][0])
