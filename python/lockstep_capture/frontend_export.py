@@ -158,8 +158,13 @@ class _Reader:
                 program.params[name] = owner
             else:
                 program.constants[name] = tensor.detach()
+        elif isinstance(made := self._constants.get(spec.target), torch.Generator):
+            self._values[node] = None  # what is drawn is recorded, wherever it comes from
         else:
-            raise UnsupportedModelError([Problem(f"input of kind {kind}", hint="only tensors can be captured")])
+            places = [self._place(user) for user in node.users] or [Place()]
+            raise UnsupportedModelError([
+                Problem(f"an operand of class {type(made).__name__} ({kind})", place.module, place.source,
+                        "only tensors, numbers and random generators can be captured") for place in places])
         return 0
 
     def _new(self, wanted: str) -> str:

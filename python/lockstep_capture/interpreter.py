@@ -17,7 +17,7 @@ from .cumulative import CUMULATIVE
 from .errors import CaptureError
 from .program import Call, Program, Ref, map_refs
 from .random_ops import RMS_NORM_EPS, arguments, base_name, random_site
-from .ssa import GRAPH
+from .ssa import GRAPH, overwritten
 
 _BATCH_NORM = "aten.batch_norm"
 
@@ -59,7 +59,8 @@ class Interpreter:
             self._values[name] = self.buffers[path]
         self._values.update({name: leaves[leaf] for name, leaf in program.inputs.items()})
         self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
-        self._values.update({name: value.to(device) for name, value in program.constants.items()})
+        written = overwritten(program)  # a constant may be a tensor of the loop's
+        self._values.update({name: value.to(device, copy=name in written) for name, value in program.constants.items()})
         for name, value in self._values.items():
             if observer is not None and isinstance(value, torch.Tensor):
                 observer.root(name, value)

@@ -121,10 +121,9 @@ class Normaliser:
             if isinstance(found, (list, tuple)):
                 self._bind(call, found[args[1]])
             return
-        target = call.refs()[0] if call.refs() else ""
-        if base_name(call) == "aten.add_" and target in self._program.buffers \
-                and not self._is_float_type(self._types[target]):
-            self._batch_norm_counts[self._program.buffers[target]] = call.name
+        written = self._versions.written.get(call.name)
+        if base_name(call) == "aten.add_" and written and not self._is_float_type(self._types[call.name]):
+            self._batch_norm_counts[written] = call.name
             return  # num_batches_tracked: batch_norm counts
         found_rule = find_rule(call)
         try:
@@ -219,7 +218,10 @@ class Normaliser:
             return self._parameter(self._program.params[name])
         if name in self._program.buffers:
             return self._buffer_now(self._program.buffers[name])
-        found = self._env[name]
+        found = self._env.get(name)
+        if name in self._versions.written and found is None:
+            raise Unsupported("a counter", f"buffer {self._versions.written[name]}: integers that the forward pass changes "
+                              "and reads have no arithmetic here; make the buffer a float")
         if not isinstance(found, Value):
             raise Unsupported(call.op, "a list of tensors where a tensor is needed")
         if name in self._nograd and not call.nograd and found.is_float:

@@ -11,6 +11,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from .assigned_buffers import copied_back
+
 
 @dataclass(frozen=True)
 class Ref:
@@ -117,7 +119,8 @@ class StepModule(torch.nn.Module):
         self._step_fn = step_fn
 
     def forward(self, batch: Any) -> torch.Tensor:
-        return self._step_fn(self.model, batch)
+        with copied_back(self.model):
+            return self._step_fn(self.model, batch)
 
 
 class Names:
