@@ -58,7 +58,10 @@ def trace(step: StepModule, batch: Any, autocast: torch.dtype | None = None) -> 
         by_name = asked.by_example - _export(step, batch, other, autocast is None)[1].by_example
         if by_name:
             exported, asked = _export(step, batch, low, autocast is None, frozenset(by_name))
-    return _Reader(exported, Names(step.model)).program
+    names = Names(step.model)
+    program = _Reader(exported, names).program
+    program.note_assigned(step.assigned, names)
+    return program
 
 
 def _export(step: StepModule, batch: Any, low: torch.dtype, stays_fp32: bool,

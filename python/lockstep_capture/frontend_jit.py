@@ -51,9 +51,11 @@ def trace(step: StepModule, batch: Any) -> Program:
         traced = torch.jit.trace(_Flat(step, leaves, spec), tensors, check_trace=False)
     if hidden:
         raise UnsupportedModelError(hidden)
-    graph = traced.inlined_graph
-    return _Reader(graph, traced, [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)],
-                   Names(step.model), step.model).program
+    names = Names(step.model)
+    program = _Reader(traced.inlined_graph, traced,
+                      [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)], names, step.model).program
+    program.note_assigned(step.assigned, names)
+    return program
 
 
 @contextlib.contextmanager

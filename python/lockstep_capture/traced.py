@@ -124,7 +124,7 @@ def _trace(step: StepModule, batch: Any, device: torch.device,
     """
     batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
     with untouched(step), named_momentum(step.model):
-        seen = survey(step.model, step._step_fn, batch)
+        seen = survey(step.model, step.step_fn, batch)
     with untouched(step), named_momentum(step.model):
         program, problems = _program(step, batch, autocast, seen.values, seen.functions)
     return program, problems, seen.calls

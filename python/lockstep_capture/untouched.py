@@ -24,7 +24,7 @@ def untouched(step: StepModule) -> Iterator[None]:
     Not restored: attributes of objects that are no modules, iterators, files, what a call hands out.
     """
     python, numpy = random.getstate(), np.random.get_state()
-    kept = [undo for _, value in reachable(step._step_fn, step.model) for undo in _undo_of(value)]
+    kept = [undo for _, value in reachable(step.step_fn, step.model) for undo in _undo_of(value)]
     try:
         with torch.random.fork_rng():
             yield
