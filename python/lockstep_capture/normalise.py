@@ -336,6 +336,10 @@ class Normaliser:
         for path, version in self._versions.mutations.items():
             found = self._env.get(version)
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
+                if self.node_of(Value(found.id.partition(".")[0], (), "")) is None:  # a weight, an input, another buffer
+                    found = self.add("reshape", [found.id], {"shape": found.shape}, [(found.shape, found.dtype)],
+                                     self._calls[version]).value()
+                self._buffer(path)
                 source, _, slot = found.id.partition(".")
                 self.graph.mutations.append((path, source, int(slot or 0)))
 
@@ -349,7 +353,11 @@ class Normaliser:
         return self._buffer_path(mean).replace("running_mean", "num_batches_tracked")
 
     def _buffer_path(self, ref: Ref) -> str:
-        return self._program.buffers.get(value_name(ref.name), "")
+        path = self._program.buffers.get(value_name(ref.name))
+        if path is None:
+            raise Unsupported("running statistics outside of the model", "the network of that batch_norm must be a "
+                              "submodule of the model, or in evaluation mode")
+        return path
 
     def mutate_batch_norm(self, node: Node, mean: Ref, var: Ref, count: Value | None) -> None:
         """Outputs 1 and 2 are the new running statistics, the last one is the new count."""

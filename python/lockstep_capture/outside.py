@@ -17,7 +17,8 @@ from .reachable import reachable
 
 def checksum(tensor: torch.Tensor) -> int:
     """Of the bits in the order of the elements."""
-    return zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()) if tensor.numel() else 0
+    elements = tensor.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(elements.view(torch.uint8).numpy().tobytes())
 
 
 class Outside:
@@ -42,9 +43,9 @@ class Outside:
         if changed:
             known = [self._paths[name] for name in changed if self._paths[name]]
             shown = known[0] if known else f"one of shape {list(self._constants[changed[0]].shape)}"
-            raise CaptureError(f"{len(changed)} tensors outside of the model changed since the first captured step, e.g. "
-                               f"{shown}: a capture holds them once; put them in the batch, or make them buffers or a "
-                               "submodule of the model (a teacher, a centre: updated by the forward pass itself)")
+            raise CaptureError(f"{len(changed)} tensors outside of the model changed during the capture, e.g. {shown}: a "
+                               "capture holds them once, as constants; put them in the batch, or make them buffers that "
+                               "the forward pass updates (an average of weights that the loop updates cannot be replayed)")
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

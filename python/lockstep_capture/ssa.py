@@ -163,9 +163,6 @@ class _Walk:
         result.kind[call.name] = self._kind_of(call, [self._read(name) for name in call.refs()])
         if is_in_place(call) and call.refs():
             self._overwrite(index, call)
-        if set(_running_statistics(call)) & set(self._program.constants):
-            self._problem(call, "batch_norm with running statistics outside of the model",
-                          "make that network a submodule, or put it into evaluation mode")
 
     def _kind_of(self, call: Call, names: list[str]) -> str:
         site = random_site(call)
@@ -228,7 +225,7 @@ class _Walk:
         if root in program.inputs:
             return self._problem(call, "in-place on the batch", hint)
         if root in program.constants:
-            return self._problem(call, "in-place on a constant", hint)
+            return self._problem(call, "in-place on a tensor outside of the model", "make it a buffer of the model")
         if not whole:
             return self._problem(call, "in-place on a view", hint)
         others = [name for name, (base, _) in self._base.items()
