@@ -54,7 +54,7 @@ class Continuity:
         self._subject = subject
         self._weights: Prints | None = None
         self._buffers: Prints | None = None
-        self._read: set[str] = set()  # buffers that some graph reads or writes
+        self._read: set[str] = set()  # buffers that some forward pass reads
         self._unseen: set[str] = set()  # buffers that a forward pass changed and its graph did not
 
     def note_weights(self) -> None:
@@ -84,16 +84,16 @@ class Continuity:
                       "only the forward pass in the block may change them; was the model run in training mode "
                       "outside of it?")
 
-    def check_forward(self, graph: Graph, before: Mapping[str, torch.Tensor],
+    def check_forward(self, graph: Graph, read: set[str], before: Mapping[str, torch.Tensor],
                       repeated: Mapping[str, torch.Tensor]) -> None:
         """Behind the forward pass: the graph changes the buffers as the model did.
 
-        before: the buffers before it; repeated: what the traced program makes of them. A buffer that no graph reads
-        (a counter of calls) may change as it likes. Throws: CaptureError.
+        read: the buffers that losses depend on: others (a counter of calls) may change as they like. before: all of
+        them before it; repeated: what the traced program makes of them. Throws: CaptureError.
         """
         now = self._subject.buffer_values()
         mutated = {path for path, *_ in graph.mutations}
-        self._read |= {path for path, *_ in graph.buffers} | mutated
+        self._read |= read
         self._unseen |= {path for path in now if path not in mutated and not _same_bits(now[path], before[path])}
         off = {path: _off_by(now[path], repeated[path]) for path in sorted(mutated)}
         wrong = [path for path, distance in off.items() if not distance <= BUFFER_BOUND]

@@ -37,13 +37,15 @@ class Versions:
 
     reads: call -> its arguments with the names of the versions that it reads. kind: version -> kind.
     mutations: buffer's canonical path -> version it has at the end. written: call that overwrites a buffer ->
-    that buffer's path. live: calls that the loss or a mutation needs.
+    that buffer's path. read_buffers: paths of those that this step's loss, or a later one's, depends on. live: calls
+    that the loss or a mutation needs.
     """
 
     reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
     kind: dict[str, str] = field(default_factory=dict)
     mutations: dict[str, str] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
+    read_buffers: set[str] = field(default_factory=set)
     live: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
@@ -226,6 +228,8 @@ class _Walk:
             return self._problem(call, "in-place on the batch", hint)
         if root in program.constants:
             return self._problem(call, "in-place on a tensor outside of the model", "make it a buffer of the model")
+        if root in program.buffers and target != root:
+            return self._problem(call, "in-place on a view", f"buffer {program.buffers[root]}: copy_ into all of it")
         if not whole:
             return self._problem(call, "in-place on a view", hint)
         others = [name for name, (base, _) in self._base.items()
@@ -246,11 +250,19 @@ class _Walk:
 
     def _find_live(self) -> None:
         """Backwards from the loss and from what buffers become."""
-        result, needed = self.result, {self.result.loss, *self.result.mutations.values()}
+        result, buffers = self.result, self._program.buffers
+        result.live = self._live({result.loss, *result.mutations.values()})[0]
+        wanted, count = {result.loss}, -1
+        while len(wanted) > count:
+            count = len(wanted)
+            result.read_buffers = {buffers[name] for name in self._live(wanted)[1] if name in buffers}
+            wanted |= {result.mutations[path] for path in result.read_buffers if path in result.mutations}
+
+    def _live(self, needed: set[str]) -> tuple[set[str], set[str]]:
+        """The calls that these versions need, and all that those read."""
+        live, needed = set(), set(needed)
         for call in reversed(self._program.calls):
-            batch_norm = base_name(call) in _BATCH_NORMS and bool(arguments(call).get("training"))
-            if call.name not in needed and not batch_norm:
-                continue
-            result.live.add(call.name)
-            reads = result.reads[call.name]
-            needed.update(ref.name for ref in iterate_refs(reads))
+            if call.name in needed or _running_statistics(call):
+                live.add(call.name)
+                needed.update(ref.name for ref in iterate_refs(self.result.reads[call.name]))
+        return live, needed

@@ -97,7 +97,7 @@ class Watcher(Listener):
         if traced.graph is None:
             traced.normalise(snapshots, len(self._tap.attention))
         assert traced.graph is not None
-        self._continuity.check_forward(traced.graph, self._buffers, run.buffers)
+        self._continuity.check_forward(traced.graph, traced.versions.read_buffers, self._buffers, run.buffers)
         inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
                   for entry in traced.graph.inputs]
         torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}
