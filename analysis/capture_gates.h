@@ -49,7 +49,7 @@ inline constexpr GateBounds kBoundsV3{1e-6, 1e-5, 1e-6};
 // less: a wrong loss on one side alone does not raise its own bound.
 inline constexpr double kLossNoiseFactor = 3;
 inline constexpr double kBoundAct = 1e-5;     // the L2 norm of a node's output, to find the first
-inline constexpr double kBoundBuffer = 1e-5;  // running statistics, V4
+inline constexpr double kBoundBuffer = 1e-5;  // buffers, V4
 inline constexpr double kBoundWeight = 2e-6, kBoundWeightAbsolute = 1e-7;  // V5
 inline constexpr double kBoundState = 1e-6;
 
