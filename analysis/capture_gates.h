@@ -71,7 +71,7 @@ inline constexpr double kLossNoiseFactor = 3;
 inline constexpr double kChaosFactorV3 = 4;
 inline constexpr uint64_t kChaosTwins = 8;
 inline constexpr double kBoundAct = 1e-5;     // the L2 norm of a node's output, to find the first
-inline constexpr double kBoundBuffer = 1e-5;  // running statistics, V4
+inline constexpr double kBoundBuffer = 1e-5;  // buffers, V4
 inline constexpr double kBoundWeight = 2e-6, kBoundWeightAbsolute = 1e-7;  // V5
 inline constexpr double kBoundState = 1e-6;
 

@@ -43,6 +43,9 @@ class Capture:
     there when `steps` steps are in; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
     error or Ctrl-C in the loop ends the capture with the steps that were whole. Under torch.distributed rank 0
     captures, on the others nothing happens.
+
+    step_fn is run a few times more to trace it. Generators, attributes of modules, variables and globals that it names
+    are put back (see untouched.py); what it changes in other objects, iterators or files is not.
     """
 
     def __init__(self, path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, step_fn: StepFunction, *,

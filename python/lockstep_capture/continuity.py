@@ -11,18 +11,40 @@ from typing import Mapping
 import torch
 
 from .errors import CaptureError
+from .ir import Graph
 from .model_state import Subject
 
+# |buffer - its repetition| / |repetition|, as in gate V4: on a CPU both have the same bits, GPUs sum in any order.
+BUFFER_BOUND = 1e-5
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_HINT = "write self.{0}.copy_(...) in forward, without .data and .set_(), and run the forward pass once per block"
 
 Prints = dict[str, int]
 
 
 def prints_of(tensors: Mapping[str, torch.Tensor]) -> Prints:
     """The sum of each tensor's bits, taken as integers: another sum, another tensor."""
-    sums = [tensor.detach().view(_INTEGERS[tensor.element_size()]).sum(dtype=torch.int64).cpu()
-            for tensor in tensors.values()]
+    sums = [_bits(tensor).sum(dtype=torch.int64).cpu() for tensor in tensors.values()]
     return {path: int(total) for path, total in zip(tensors, sums, strict=True)}
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().view(_INTEGERS[tensor.element_size()])
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+
+
+def _off_by(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """|value - reference| / |reference|, infinite for other shapes and where one alone is not a number."""
+    if _same_bits(value, reference):
+        return 0.0
+    if value.shape != reference.shape or not torch.equal(value.isnan(), reference.isnan()):
+        return float("inf")
+    a, b = value.double().nan_to_num(), reference.double().nan_to_num()
+    return float((a - b).norm() / b.norm())
 
 
 class Continuity:
@@ -32,6 +54,8 @@ class Continuity:
         self._subject = subject
         self._weights: Prints | None = None
         self._buffers: Prints | None = None
+        self._read: set[str] = set()  # buffers that some forward pass reads
+        self._unseen: set[str] = set()  # buffers that a forward pass changed and its graph did not
 
     def note_weights(self) -> None:
         """Behind the optimizer's step."""
@@ -59,6 +83,27 @@ class Continuity:
         self._compare("buffers", self._buffers, prints_of(self._subject.buffer_values()), when,
                       "only the forward pass in the block may change them; was the model run in training mode "
                       "outside of it?")
+
+    def check_forward(self, graph: Graph, read: set[str], before: Mapping[str, torch.Tensor],
+                      repeated: Mapping[str, torch.Tensor]) -> None:
+        """Behind the forward pass: the graph changes the buffers as the model did.
+
+        read: the buffers that losses depend on: others (a counter of calls) may change as they like. before: all of
+        them before it; repeated: what the traced program makes of them. Throws: CaptureError.
+        """
+        now = self._subject.buffer_values()
+        mutated = {path for path, *_ in graph.mutations}
+        self._read |= read
+        self._unseen |= {path for path in now if path not in mutated and not _same_bits(now[path], before[path])}
+        off = {path: _off_by(now[path], repeated[path]) for path in sorted(mutated)}
+        wrong = [path for path, distance in off.items() if not distance <= BUFFER_BOUND]
+        if lost := sorted(self._unseen & self._read):
+            raise CaptureError(f"{len(lost)} buffers are changed by the forward pass where its graph does not show it, "
+                               f"e.g. {lost[0]}: {_HINT.format(lost[0].rpartition('.')[2])}")
+        if wrong:
+            raise CaptureError(f"{len(wrong)} buffers are not what the graph makes of them, e.g. {wrong[0]}: relative "
+                               f"difference {off[wrong[0]]:.1e}, must be at most {BUFFER_BOUND:.0e}; "
+                               f"{_HINT.format(wrong[0].rpartition('.')[2])}")
 
     @staticmethod
     def _compare(what: str, before: Prints | None, now: Prints, when: str, hint: str) -> None:

@@ -58,7 +58,10 @@ def trace(step: StepModule, batch: Any, autocast: torch.dtype | None = None) -> 
         by_name = asked.by_example - _export(step, batch, other, autocast is None)[1].by_example
         if by_name:
             exported, asked = _export(step, batch, low, autocast is None, frozenset(by_name))
-    return _Reader(exported, Names(step.model)).program
+    names = Names(step.model)
+    program = _Reader(exported, names).program
+    program.note_assigned(step.assigned, names)
+    return program
 
 
 def _export(step: StepModule, batch: Any, low: torch.dtype, stays_fp32: bool,
@@ -157,8 +160,13 @@ class _Reader:
                 program.params[name] = owner
             else:
                 program.constants[name] = tensor.detach()
+        elif isinstance(made := self._constants.get(spec.target), torch.Generator):
+            self._values[node] = None  # what is drawn is recorded, wherever it comes from
         else:
-            raise UnsupportedModelError([Problem(f"input of kind {kind}", hint="only tensors can be captured")])
+            places = [self._place(user) for user in node.users] or [Place()]
+            raise UnsupportedModelError([
+                Problem(f"an operand of class {type(made).__name__} ({kind})", place.module, place.source,
+                        "only tensors, numbers and random generators can be captured") for place in places])
         return 0
 
     def _new(self, wanted: str) -> str:

@@ -51,9 +51,11 @@ def trace(step: StepModule, batch: Any) -> Program:
         traced = torch.jit.trace(_Flat(step, leaves, spec), tensors, check_trace=False)
     if hidden:
         raise UnsupportedModelError(hidden)
-    graph = traced.inlined_graph
-    return _Reader(graph, traced, [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)],
-                   Names(step.model), step.model).program
+    names = Names(step.model)
+    program = _Reader(traced.inlined_graph, traced,
+                      [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)], names, step.model).program
+    program.note_assigned(step.assigned, names)
+    return program
 
 
 @contextlib.contextmanager
@@ -136,9 +138,9 @@ class _Reader:
         own = path.removeprefix("model.")
         bound = self._name(out)
         if any(own in paths for _, paths in self._names.params):
-            self.program.params[bound] = self._names.canonical(own)
+            bound = _name_of(self._names.canonical(own), self.program.params, bound)
         elif any(own in paths for _, paths in self._names.buffers):
-            self.program.buffers[bound] = self._names.canonical(own)
+            bound = _name_of(self._names.canonical(own), self.program.buffers, bound)
         else:
             self.program.constants[bound] = value.detach()
         self._values[out.debugName()] = Ref(bound)
@@ -211,6 +213,12 @@ class _Reader:
         kind = self._classes.get(path)
         return Place(path, f"{kind.__module__}.{kind.__qualname__}" if kind else "", 0, source)
 
+
+def _name_of(path: str, table: dict[str, str], wanted: str) -> str:
+    """The one name of a parameter or buffer in the program, although the trace gets it anew for each use."""
+    known = next((name for name, other in table.items() if other == path), None)
+    table.setdefault(known or wanted, path)
+    return known or wanted
 
 
 def _typed(argument: Any, value: Any) -> Any:

@@ -17,7 +17,7 @@ from .cumulative import CUMULATIVE
 from .errors import CaptureError
 from .program import Call, Program, Ref, map_refs
 from .random_ops import RMS_NORM_EPS, arguments, base_name, random_site
-from .ssa import GRAPH
+from .ssa import GRAPH, overwritten
 
 _BATCH_NORM = "aten.batch_norm"
 
@@ -59,7 +59,8 @@ class Interpreter:
             self._values[name] = self.buffers[path]
         self._values.update({name: leaves[leaf] for name, leaf in program.inputs.items()})
         self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
-        self._values.update({name: value.to(device) for name, value in program.constants.items()})
+        written = overwritten(program)  # a constant may be a tensor of the loop's
+        self._values.update({name: value.to(device, copy=name in written) for name, value in program.constants.items()})
         for name, value in self._values.items():
             if observer is not None and isinstance(value, torch.Tensor):
                 observer.root(name, value)
@@ -114,6 +115,8 @@ class Interpreter:
             args, kwargs = _replaced(args, self._placed), _replaced(kwargs, self._placed)
         if base_name_is(call, _BATCH_NORM) and arguments(call)["momentum"] == CUMULATIVE:
             args, kwargs = with_argument(call, args, kwargs, "momentum", self._share_of_batch(call))
+        if call.name in self._program.assigned:
+            return self._assign(self._program.assigned[call.name], args[1])
         with contextlib.ExitStack() as stack:
             if call.autocast is not None and not self._double and self._models_autocast:
                 region = call.autocast
@@ -130,6 +133,11 @@ class Interpreter:
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
             return call.target(*args, **kwargs)
+
+    def _assign(self, path: str, value: torch.Tensor) -> torch.Tensor:
+        """`self.buffer = ...`: the tensor that it was keeps its content, which a backward pass may need."""
+        self.buffers[path] = value.detach().clone()
+        return self.buffers[path]
 
     def _placed(self, value: Any) -> Any:
         return self._device if isinstance(value, torch.device) else value

@@ -121,10 +121,9 @@ class Normaliser:
             if isinstance(found, (list, tuple)):
                 self._bind(call, found[args[1]])
             return
-        target = call.refs()[0] if call.refs() else ""
-        if base_name(call) == "aten.add_" and target in self._program.buffers \
-                and not self._is_float_type(self._types[target]):
-            self._batch_norm_counts[self._program.buffers[target]] = call.name
+        written = self._versions.written.get(call.name)
+        if base_name(call) == "aten.add_" and written and not self._is_float_type(self._types[call.name]):
+            self._batch_norm_counts[written] = call.name
             return  # num_batches_tracked: batch_norm counts
         found_rule = find_rule(call)
         try:
@@ -233,7 +232,10 @@ class Normaliser:
             return self._parameter(self._program.params[name])
         if name in self._program.buffers:
             return self._buffer_now(self._program.buffers[name])
-        found = self._env[name]
+        found = self._env.get(name)
+        if name in self._versions.written and found is None:
+            raise Unsupported("a counter", f"buffer {self._versions.written[name]}: integers that the forward pass changes "
+                              "and reads have no arithmetic here; make the buffer a float")
         if not isinstance(found, Value):
             raise Unsupported(call.op, "a list of tensors where a tensor is needed")
         if name in self._nograd and not call.nograd and found.is_float:
@@ -345,6 +347,10 @@ class Normaliser:
         for path, version in self._versions.mutations.items():
             found = self._env.get(version)
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
+                if self.node_of(Value(found.id.partition(".")[0], (), "")) is None:  # a weight, an input, another buffer
+                    found = self.add("reshape", [found.id], {"shape": found.shape}, [(found.shape, found.dtype)],
+                                     self._calls[version]).value()
+                self._buffer(path)
                 source, _, slot = found.id.partition(".")
                 self.graph.mutations.append((path, source, int(slot or 0)))
         self.graph.drop_unread()
@@ -362,7 +368,11 @@ class Normaliser:
         return self._buffer_path(mean).replace("running_mean", "num_batches_tracked")
 
     def _buffer_path(self, ref: Ref) -> str:
-        return self._program.buffers.get(value_name(ref.name), "")
+        path = self._program.buffers.get(value_name(ref.name))
+        if path is None:
+            raise Unsupported("running statistics outside of the model", "the network of that batch_norm must be a "
+                              "submodule of the model, or in evaluation mode")
+        return path
 
     def mutate_batch_norm(self, node: Node, mean: Ref, var: Ref, count: Value | None) -> None:
         """Outputs 1 and 2 are the new running statistics, the last one is the new count."""

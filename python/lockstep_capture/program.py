@@ -11,6 +11,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from .assigned_buffers import copied_back
+
 
 @dataclass(frozen=True)
 class Ref:
@@ -96,7 +98,8 @@ class Program:
     """One forward pass with static shapes.
 
     inputs: value name -> leaf of the batch (pytree order). params, buffers: value name -> canonical
-    module path. constants: value name -> tensor. loss: name of the value that the step returns.
+    module path. constants: value name -> tensor. loss: name of the value that the step returns. assigned: call of
+    copy_ that stands for `self.buffer = ...` -> canonical path of that buffer; nothing reads it behind that call.
     """
 
     frontend: str
@@ -106,18 +109,27 @@ class Program:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     loss: str = ""
+    assigned: dict[str, str] = field(default_factory=dict)
+
+    def note_assigned(self, paths: list[str], names: Names) -> None:
+        """paths: of the buffers that the program's last calls write, see copied_back()."""
+        last = self.calls[len(self.calls) - len(paths):]
+        assert all(call.op == "aten.copy_.default" for call in last), "the trace lost an assignment to a buffer"
+        self.assigned = {call.name: names.canonical(path) for call, path in zip(last, paths, strict=True)}
 
 
 class StepModule(torch.nn.Module):
-    """loss = step_fn(model, batch) as a module, which is what front ends trace."""
+    """loss = step_fn(model, batch) as a module, which is what front ends trace. assigned: see copied_back()."""
 
     def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor]):
         super().__init__()
         self.model = model
-        self._step_fn = step_fn
+        self.step_fn = step_fn
+        self.assigned: list[str] = []
 
     def forward(self, batch: Any) -> torch.Tensor:
-        return self._step_fn(self.model, batch)
+        with copied_back(self.model, self.assigned):
+            return self.step_fn(self.model, batch)
 
 
 class Names:

@@ -39,13 +39,16 @@ class Versions:
     """The program without in-place ops: every call reads and binds versions.
 
     reads: call -> its arguments with the names of the versions that it reads. kind: version -> kind.
-    mutations: buffer's canonical path -> version it has at the end. live: calls that the loss or a
-    mutation needs. in_place: calls that overwrite their first operand.
+    mutations: buffer's canonical path -> version it has at the end. written: call that overwrites a buffer ->
+    that buffer's path. read_buffers: paths of those that this step's loss, or a later one's, depends on. live: calls
+    that the loss or a mutation needs.
     """
 
     reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
     kind: dict[str, str] = field(default_factory=dict)
     mutations: dict[str, str] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    read_buffers: set[str] = field(default_factory=set)
     live: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
@@ -91,6 +94,30 @@ def _refs_by_value(call: Call) -> list[str]:
     return call.refs()[:1] if call.op in _BY_EXAMPLE else call.refs()
 
 
+def overwritten(program: Program) -> set[str]:
+    """Names whose tensors the program's ops write to, by in-place ops on them or on views of them."""
+    first: dict[str, str] = {}  # call -> its first operand
+    found: set[str] = set()
+    for call in program.calls:
+        refs = call.refs()
+        if not refs:
+            continue
+        first[call.name] = refs[0]
+        targets = [refs[0]] if is_in_place(call) else _running_statistics(call)
+        while targets:
+            name = targets.pop()
+            found.add(name)
+            targets += [first[name]] if name in first else []
+    return found
+
+
+def _running_statistics(call: Call) -> list[str]:
+    """What a batch_norm in training mode updates."""
+    if base_name(call) not in _BATCH_NORMS or not (a := arguments(call)).get("training"):
+        return []
+    return [a[name].name for name in ("running_mean", "running_var") if isinstance(a[name], Ref)]
+
+
 def versions_of(program: Program, is_float: Mapping[str, bool]) -> Versions:
     """is_float: value name -> whether it is a floating tensor (the first of several)."""
     return _Walk(program, is_float).result
@@ -101,10 +128,14 @@ class _Walk:
         self._program, self._is_float = program, is_float
         self.result = Versions()
         self._current: dict[str, str] = {}  # value -> version
+        self._same: dict[str, str] = {}  # result of an in-place op -> the value that it overwrote
         self._base: dict[str, tuple[str, bool]] = {}  # view -> root value, shows all of it
         self._calls = {call.name: call for call in program.calls if not call.is_getitem}
-        self._last_use = {name: i for i, call in enumerate(program.calls) for name in call.refs()}
-        self._last_use[program.loss] = len(program.calls)
+        self._made = {call.name: i for i, call in enumerate(program.calls)}
+        for call in program.calls:
+            self._note_view(call)
+        self._last_use = {self._tensor(name): i for i, call in enumerate(program.calls) for name in call.refs()}
+        self._last_use[self._tensor(program.loss)] = len(program.calls)
         kind = self.result.kind
         self._roots = {**program.inputs, **program.params, **program.constants}
         mutated = self._mutated_buffers()
@@ -119,19 +150,26 @@ class _Walk:
             kind[name] = GRAPH if name in mutated else CONST
         for index, call in enumerate(program.calls):
             self._visit(index, call)
-        self.result.loss = self._current.get(program.loss, program.loss)
+        self.result.loss = self._read(program.loss)
         self._find_live()
+
+    def _tensor(self, name: str) -> str:
+        """The value whose tensor it is: `c` for the result of `c.mul_(2)`."""
+        return self._same.get(name, name)
+
+    def _read(self, name: str) -> str:
+        """The version that a use of the value reads now."""
+        name = self._tensor(name)
+        return self._current.get(name, name)
 
     def _mutated_buffers(self) -> set[str]:
         """Buffers that the forward pass changes, by value name."""
         found = set()
         for call in self._program.calls:
-            if is_in_place(call) and call.refs() and call.refs()[0] in self._program.buffers:
-                found.add(call.refs()[0])
-            if base_name(call) in _BATCH_NORMS:
-                a = arguments(call)
-                if a.get("training") and isinstance(a.get("running_mean"), Ref):
-                    found |= {a["running_mean"].name, a["running_var"].name}
+            if is_in_place(call) and call.refs():
+                target = self._tensor(call.refs()[0])
+                found |= {self._base.get(target, (target, True))[0]} & set(self._program.buffers)
+            found |= set(_running_statistics(call)) & set(self._program.buffers)
         return found
 
     def _needed_outside(self, mutated: set[str]) -> set[str]:
@@ -155,15 +193,12 @@ class _Walk:
         result = self.result
 
         def read(ref: Ref) -> Ref:
-            return Ref(self._current.get(ref.name, ref.name))
+            return Ref(self._read(ref.name))
 
         result.reads[call.name] = (map_refs(call.args, read), map_refs(call.kwargs, read))
-        names = [self._current.get(name, name) for name in call.refs()]
-        result.kind[call.name] = self._kind_of(call, names)
+        result.kind[call.name] = self._kind_of(call, [self._read(name) for name in call.refs()])
         if is_in_place(call) and call.refs():
             self._overwrite(index, call)
-        elif call.refs():
-            self._note_view(call)
 
     def _kind_of(self, call: Call, names: list[str]) -> str:
         site = random_site(call)
@@ -198,7 +233,12 @@ class _Walk:
         return name in self._program.inputs and self._is_float.get(name, False)
 
     def _note_view(self, call: Call) -> None:
-        source = call.refs()[0]
+        if not call.refs():
+            return
+        source = self._tensor(call.refs()[0])
+        if is_in_place(call):
+            self._same[call.name] = source
+            return
         if call.is_getitem:
             if source in self._base:
                 self._base[call.name] = self._base[source]
@@ -215,7 +255,7 @@ class _Walk:
             self.result.problems.append(problem)
 
     def _overwrite(self, index: int, call: Call) -> None:
-        target = call.refs()[0]
+        target = self._tensor(call.refs()[0])
         root, whole = self._base.get(target, (target, True))
         kind = self.result.kind
         program = self._program
@@ -232,18 +272,21 @@ class _Walk:
         if root in program.inputs:
             return self._problem(call, "in-place on the batch", hint)
         if root in program.constants:
-            return self._problem(call, "in-place on a constant", hint)
+            return self._problem(call, "in-place on a tensor outside of the model", "make it a buffer of the model")
+        if root in program.buffers and target != root:
+            return self._problem(call, "in-place on a view", f"buffer {program.buffers[root]}: copy_ into all of it")
         if not whole:
             return self._problem(call, "in-place on a view", hint)
         others = [name for name, (base, _) in self._base.items()
-                  if base == root and name not in (target, root)]
+                  if base == root and name not in (target, root) and self._made[name] < index]
         if target != root:
             others.append(root)
         if any(self._last_use.get(name, -1) > index for name in others):
             return self._problem(call, "in-place on a value with another view", hint)
         self._rebind(root, target, call.name)
         if root in program.buffers:
-            self.result.mutations[program.buffers[root]] = call.name
+            path = self.result.written[call.name] = program.buffers[root]
+            self.result.mutations[path] = call.name
 
     def _rebind(self, root: str, target: str, version: str) -> None:
         self._current[target] = version
@@ -252,11 +295,19 @@ class _Walk:
 
     def _find_live(self) -> None:
         """Backwards from the loss and from what buffers become."""
-        result, needed = self.result, {self.result.loss, *self.result.mutations.values()}
+        result, buffers = self.result, self._program.buffers
+        result.live = self._live({result.loss, *result.mutations.values()})[0]
+        wanted, count = {result.loss}, -1
+        while len(wanted) > count:
+            count = len(wanted)
+            result.read_buffers = {buffers[name] for name in self._live(wanted)[1] if name in buffers}
+            wanted |= {result.mutations[path] for path in result.read_buffers if path in result.mutations}
+
+    def _live(self, needed: set[str]) -> tuple[set[str], set[str]]:
+        """The calls that these versions need, and all that those read."""
+        live, needed = set(), set(needed)
         for call in reversed(self._program.calls):
-            batch_norm = base_name(call) in _BATCH_NORMS and bool(arguments(call).get("training"))
-            if call.name not in needed and not batch_norm:
-                continue
-            result.live.add(call.name)
-            reads = result.reads[call.name]
-            needed.update(ref.name for ref in iterate_refs(reads))
+            if call.name in needed or _running_statistics(call):
+                live.add(call.name)
+                needed.update(ref.name for ref in iterate_refs(self.result.reads[call.name]))
+        return live, needed

@@ -16,6 +16,7 @@ from .interpreter import Interpreter
 from .ir import Graph
 from .model_state import Subject
 from .normalise import Normaliser, Snapshots, analyse
+from .outside import Outside
 from .program import Program, StepModule
 from .random_ops import ATTENTION, RandomSite, base_name, random_sites
 from .cumulative import named_momentum
@@ -54,6 +55,7 @@ class Traced:
         self.signature, self.key = signature_of(leaves), self.key_of(subject, leaves)
         self.program, self._known, self.module_calls = _trace(StepModule(subject.model, step_fn), batch,
                                                               subject.device, autocast)
+        self.outside = Outside(self.program, step_fn, subject.model)
         self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), leaves)
         self.sites: list[RandomSite] = random_sites(self.program)
         self.factor: float | None = None  # of the last micro-batch's loss, see loss_factor.py
@@ -111,11 +113,11 @@ def _trace(step: StepModule, batch: Any, device: torch.device,
     batch: only so that one message lists the unsupported ops too.
     """
     batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
-    with untouched(step.model), named_momentum(step.model):
-        seen = survey(step.model, step._step_fn, batch, device, autocast)
+    with untouched(step), named_momentum(step.model):
+        seen = survey(step.model, step.step_fn, batch, device, autocast)
         if autocast is not None:
-            check_in_fp32(step.model, step._step_fn, batch, device)
-    with untouched(step.model), named_momentum(step.model):
+            check_in_fp32(step.model, step.step_fn, batch, device)
+    with untouched(step), named_momentum(step.model):
         program, problems = _program(step, batch, autocast, seen.values, seen.functions)
     return program, problems, seen.calls
 

@@ -82,6 +82,7 @@ class Watcher(Listener):
     def _replay(self, loss: torch.Tensor) -> Micro:
         """Gate V0, which also gives the values that Python computes for the graph."""
         traced, draws = self._traced, self._draws()
+        traced.outside.check()
         snapshots = Snapshots(traced.versions)
         # Names of their own, so that hooks on the weights do not hear of it.
         params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
@@ -97,6 +98,7 @@ class Watcher(Listener):
         if traced.graph is None:
             traced.normalise(snapshots, len(self._tap.attention))
         assert traced.graph is not None
+        self._continuity.check_forward(traced.graph, traced.versions.read_buffers, self._buffers, run.buffers)
         inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
                   for entry in traced.graph.inputs]
         torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}

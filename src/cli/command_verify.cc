@@ -283,7 +283,7 @@ std::function<int()> declare_verify(CLI::App& app) {
   app.footer(
       "CAPTURE: what Lockstep computes from captured states against what PyTorch recorded, a line\n"
       "per gate with figure and bound; the result is stored in CAPTURE.verify.json. V1, V3: FP64\n"
-      "and FP32, forward and backward. V4: running statistics. V5: optimizer. V6: loss scaler.\n"
+      "and FP32, forward and backward. V4: buffers. V5: optimizer. V6: loss scaler.\n"
       "V7: the autocast run. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or "
       "damaged;\n"
       "3 the capture has no verify step.\n"

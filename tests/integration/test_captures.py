@@ -203,6 +203,14 @@ def wrong_step_count(tree):
     post["fc1.bias"]["step"] = tiny.dataset(np.asarray(7.0))
 
 
+def unseen_buffers(tree):
+    """The graph leaves the buffers alone, and so did whoever computed the reference; the captured run did not."""
+    graph = json.loads(tree["graphs"]["0"]["json"][0].tobytes())
+    tree["graphs"]["0"]["json"] = tiny.text(json.dumps({**graph, "mutations": []}))
+    for verify in tree["verify"].values():
+        verify["ref32"]["post"]["buffers"] = verify["pre"]["buffers"]
+
+
 def wrong_weight(tree):
     post = tree["verify"]["000000"]["ref32"]["post"]["params"]
     post["fc1.weight"] = (post["fc1.weight"][0] * (1 + 1e-4), {})
@@ -225,8 +233,8 @@ def not_the_model(tree):
 
 
 @pytest.mark.parametrize("gate, damage", [("V0", not_the_model), ("V1", wrong_eps), ("V3", wrong_gradient), ("V3", wrong_loss),
-                                          ("V4", wrong_buffer), ("V5", wrong_weight), ("V5", wrong_step_count),
-                                          ("V6", wrong_scale), ("V7", wrong_autocast)],
+                                          ("V4", wrong_buffer), ("V4", unseen_buffers), ("V5", wrong_weight),
+                                          ("V5", wrong_step_count), ("V6", wrong_scale), ("V7", wrong_autocast)],
                          ids=lambda x: getattr(x, "__name__", x))
 def test_a_gate_fails(lockstep, tmp_path, amp_tree, gate, damage):
     tree = copy.deepcopy(amp_tree)
@@ -236,6 +244,9 @@ def test_a_gate_fails(lockstep, tmp_path, amp_tree, gate, damage):
     assert gate in failed
     if damage is wrong_eps:
         assert "first node that differs: n1 batch_norm in layer 'bn'" in done.stdout
+    elif damage is unseen_buffers:
+        assert failed == {"V4"}
+        assert "buffer 'bn.running_mean' changed in the captured run between steps 0 and 3, and in no graph" in done.stdout
     elif damage is wrong_gradient:
         assert failed == {"V3", "V5"}  # the optimizer is fed this gradient
     else:
