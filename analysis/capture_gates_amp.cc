@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "analysis/capture_gate_parts.h"
+#include "src/train/captured/lane.h"
 #include "src/train/finite.h"
 #include "src/train/lane.h"
 
@@ -23,16 +24,6 @@ namespace {
 constexpr double kLossShare = 0.5, kChaosFactor = 2;
 constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
 
-// Around the model or inside it.
-bool uses_autocast(const Capture& capture) {
-  return capture.amp.autocast || std::ranges::any_of(capture.graphs, [](const Graph& graph) {
-           return std::ranges::any_of(
-               graph.nodes, [](const Node& node) { return node.autocast == AutocastRegion::kOn; });
-         });
-}
-
-std::string preset_of(const Capture& capture) {
-  return "torch-autocast-" + capture.amp.dtype + (capture.amp.device_type == "cpu" ? "-cpu" : "");
 }
 
 bool all_finite(const Tensors& tensors) {
@@ -131,7 +122,7 @@ GateResult gate_v7(const Capture& capture) {
     gate.figure = "the run had no autocast";
     return gate;
   }
-  const std::string preset = preset_of(capture);
+  const std::string preset = autocast_preset(capture);
   gate.subject = preset + " against the captured run";
   Policy policy = find_policy(preset);
   const Policy fp32 = find_policy(kReferenceLane);

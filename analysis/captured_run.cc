@@ -1,11 +1,13 @@
 // See captured_run.h.
 #include "analysis/captured_run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "src/graph/json.h"
+#include "src/train/captured/lane.h"
 
 namespace lockstep {
 namespace {
@@ -45,11 +47,57 @@ NormComparison compare_norms(int64_t step, std::span<const double> theirs,
   return out;
 }
 
+// Is `lane` the one that does what the captured run did, with weights of its own?
+bool does_the_same(const RunFile& run, int lane, int captured) {
+  if (run.options().mode != LaneMode::kFree) return false;
+  const std::string wanted =
+      fmt::format("\n{}{}\n", kCapturedEqual, run.lanes()[static_cast<size_t>(lane)].name);
+  return run.lanes()[static_cast<size_t>(captured)].policy_text.find(wanted) != std::string::npos;
+}
+
+std::vector<double> loss_of(const RunFile& run, std::string_view name) {
+  for (size_t lane = 0; lane < run.lanes().size(); ++lane) {
+    if (run.lanes()[lane].name == name) return run.loss(static_cast<int>(lane));
+  }
+  return {};
+}
+
 }  // namespace
+
+LossComparison compare_losses(std::span<const double> captured, std::span<const double> lane,
+                              std::span<const double> fp32, std::span<const double> twin,
+                              bool is_low) {
+  LossComparison out;
+  double chaos = 0, low = 0, nearest = -1;
+  for (size_t t = 0; t < captured.size(); ++t) {
+    if (!std::isfinite(captured[t])) continue;
+    ++out.compared_steps;
+    if (!twin.empty()) chaos = std::fmax(chaos, std::abs(twin[t] - fp32[t]));
+    if (is_low) low = std::fmax(low, std::abs(captured[t] - fp32[t]));
+    const double bound =
+        std::max({kLossFloor * std::abs(captured[t]), kTwinTimes * chaos, kFp32Share * low});
+    const double distance = std::abs(lane[t] - captured[t]);
+    const bool departs = !(distance <= bound);
+    const double share = distance / bound;
+    if (departs || share > nearest) {
+      out.step = static_cast<int64_t>(t);
+      out.captured = captured[t], out.lane = lane[t], out.bound = bound;
+      nearest = share;
+    }
+    if (!departs) continue;
+    out.departure = out.step;
+    break;
+  }
+  return out;
+}
 
 CapturedComparison compare_with_captured(const RunFile& run, int lane, int captured) {
   CapturedComparison out;
   compare_scalers(run, lane, captured, out);
+  if (does_the_same(run, lane, captured)) {
+    out.losses = compare_losses(run.loss(captured), run.loss(lane), run.loss(0),
+                                loss_of(run, kTwinLane), lane != 0);
+  }
   const std::vector<double> theirs = run.gradient_norms(captured), ours = run.gradient_norms(lane);
   const std::vector<Parameter> names = graph_from_json(run.graph_json()).parameters;
   const size_t width = names.size();

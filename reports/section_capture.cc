@@ -2,6 +2,8 @@
 // scaler decide here what it decided on the real machine?
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "reports/number_text.h"
 #include "reports/section.h"
 #include "src/core/text.h"
@@ -36,6 +38,30 @@ void add_scaler_agreement(const Report& report, Blocks& out) {
   if (!text.empty()) out.push_back(paragraph(text + "."));
 }
 
+// "fp32 does what PyTorch did, yet leaves it in step 3: loss 1.4393, captured 1.4421, ..."
+void add_departure(const Report& report, Blocks& out) {
+  for (const LaneReport& lane : report.lanes) {
+    if (!lane.beside_captured || !lane.beside_captured->losses) continue;
+    const LossComparison& losses = *lane.beside_captured->losses;
+    if (losses.step < 0) continue;
+    const double distance = std::abs(losses.lane - losses.captured);
+    if (losses.departure >= 0) {
+      out.push_back(paragraph(fmt::format(
+          "{} does what PyTorch did, yet leaves it in step {}: loss {:.6g}, captured {:.6g}, "
+          "{:.1e} "
+          "apart where rounding explains {:.1e}. The captured loop did something that the capture "
+          "does not hold, or the import is wrong: see `lockstep verify`.",
+          lane.info.name, losses.departure, losses.lane, losses.captured, distance, losses.bound)));
+    } else {
+      out.push_back(paragraph(fmt::format(
+          "{} does what PyTorch did: losses agree in {} (nearest to the bound in step {}: {:.1e} "
+          "apart, at most {:.1e}).",
+          lane.info.name, counted(static_cast<uint64_t>(losses.compared_steps), "step"),
+          losses.step, distance, losses.bound)));
+    }
+  }
+}
+
 }  // namespace
 
 Blocks capture_section(const Report& report) {
@@ -63,6 +89,7 @@ Blocks capture_section(const Report& report) {
   blocks.push_back(paragraph(
       "The lane `captured` is the run as PyTorch made it: losses, loss scale and norms of "
       "gradients. Everything else of it was not measured."));
+  add_departure(report, blocks);
   add_scaler_agreement(report, blocks);
   for (const LaneReport& lane : report.lanes) {
     if (lane.info.name != kCapturedLane) continue;

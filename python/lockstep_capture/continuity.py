@@ -1,7 +1,8 @@
-"""Do weights and buffers change only where a capture looks?
+"""Do weights, buffers and gradients change only where a capture looks?
 
 A replay takes the captured steps from the first captured state. What anything else does to the state in between (a
-second optimizer, clamped weights, a forward pass in training mode outside of the block) it would not know.
+second optimizer, clamped weights, a forward pass in training mode outside of the block), or to the gradients between
+backward() and the optimizer's step, it would not know.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ BUFFER_BOUND = 1e-5
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _HINT = "write self.{0}.copy_(...) in forward, without .data and .set_(), and run the forward pass once per block"
+MOST_NAMES = 4  # in a message
 
 Prints = dict[str, int]
 
@@ -56,6 +58,7 @@ class Continuity:
         self._buffers: Prints | None = None
         self._read: set[str] = set()  # buffers that some forward pass reads
         self._unseen: set[str] = set()  # buffers that a forward pass changed and its graph did not
+        self._gradients: Prints | None = None
 
     def note_weights(self) -> None:
         """Behind the optimizer's step."""
@@ -64,6 +67,24 @@ class Continuity:
     def note_buffers(self) -> None:
         """Behind the forward pass."""
         self._buffers = prints_of(self._subject.buffer_values())
+
+    def note_gradients(self) -> None:
+        """Behind backward(), and behind each change of gradients that a replay makes, too."""
+        self._gradients = prints_of(self._subject.gradients())
+
+    def note_clamped(self, limit: float) -> None:
+        """Before clip_grad_value_, behind which nobody is called."""
+        self._gradients = {}
+        for path, grad in self._subject.gradients().items():
+            self._gradients |= prints_of({path: grad.detach().clamp(-limit, limit)})
+
+    @property
+    def knows_gradients(self) -> bool:
+        return self._gradients is not None
+
+    def forget_gradients(self) -> None:
+        """The optimizer has them: from here on they are the loop's own."""
+        self._gradients = None
 
     @property
     def known(self) -> bool:
@@ -104,6 +125,23 @@ class Continuity:
             raise CaptureError(f"{len(wrong)} buffers are not what the graph makes of them, e.g. {wrong[0]}: relative "
                                f"difference {off[wrong[0]]:.1e}, must be at most {BUFFER_BOUND:.0e}; "
                                f"{_HINT.format(wrong[0].rpartition('.')[2])}")
+
+    def check_gradients(self, when: str) -> None:
+        """What backward() left must be there still. A replay of a few steps of it would not show that it was not."""
+        before = self._gradients
+        if before is None:
+            return
+        now = self._subject.gradients()
+        prints = prints_of(now)
+        found = [f"{path} is gone" if path not in now else f"{path} (norm now {float(now[path].double().norm()):.3g})"
+                 for path in {**before, **prints} if before.get(path) != prints.get(path)]
+        if found:
+            more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
+            raise CaptureError(
+                f"{len(found)} of {len(prints)} gradients changed {when}: {', '.join(found[:MOST_NAMES])}{more}; between "
+                "backward() and optimizer.step() only GradScaler.unscale_, torch.nn.utils.clip_grad_norm_ and "
+                "clip_grad_value_ may change them. A weight decay is the optimizer's weight_decay, a factor belongs "
+                "before the loss")
 
     @staticmethod
     def _compare(what: str, before: Prints | None, now: Prints, when: str, hint: str) -> None:

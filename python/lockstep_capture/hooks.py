@@ -55,6 +55,16 @@ class Listener:
     def on_backward(self, loss: torch.Tensor) -> None:
         """Before the first backward."""
 
+    def on_backward_done(self) -> None:
+        """Behind it: its gradients have been added to .grad."""
+
+    def known_change(self) -> contextlib.AbstractContextManager[None]:
+        """Around what changes gradients as a replay does, too: unscale_, clip_grad_norm_."""
+        return contextlib.nullcontext()
+
+    def on_clamp(self, limit: float) -> None:
+        """Before clip_grad_value_."""
+
     def on_gradients(self) -> None:
         """The gradients of the step are final: before the optimizer uses them, or leaves them."""
 
@@ -67,7 +77,7 @@ def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None
     with contextlib.ExitStack() as stack:
         _watch_autocast(stack, events)
         _watch_backward(stack, subject, events, listener)
-        _watch_clipping(stack, subject, events)
+        _watch_clipping(stack, subject, events, listener)
         _watch_scalers(stack, subject, events, listener)
         _watch_optimizer(stack, subject, events, listener)
         yield
@@ -100,18 +110,22 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             root = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
             events.backward_count += 1
+            is_the_first = events.backward_count == 1 and not events.ended
             if events.ended:
                 events.refuse("backward() behind optimizer.step() in one block",
                               "the block must hold forward pass, backward() and then the step of one micro-batch")
-            elif events.backward_count == 1:
+            elif is_the_first:
                 listener.on_backward(events.loss if events.loss is not None else root)
-            return original(tensors, *args, **kwargs)
+            result = original(tensors, *args, **kwargs)
+            if is_the_first:
+                listener.on_backward_done()
+            return result
         return backward
 
     _replace(stack, torch.autograd, "backward", wrap)
 
 
-def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Events) -> None:
+def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
     """At functions that clip_grad_norm_ and clip_grad_value_ call, which are found however those were imported."""
     seen = events.clipping
 
@@ -140,7 +154,8 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
                               "norm alone: torch.nn.utils.get_total_norm")
             seen.max_norm, seen.total_norm = float(max_norm), float(total_norm)
             note("clip_grad_norm_", [p.grad for p in parameters if p.grad is not None])
-            return original(parameters, max_norm, total_norm, *rest, **more)
+            with listener.known_change():
+                return original(parameters, max_norm, total_norm, *rest, **more)
         return clip
 
     def wrap_grouping(original: Any) -> Any:
@@ -154,6 +169,7 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
                     events.refuse(f"clip_grad_value_ with clip_value {seen.max_value:g}",
                                   "it must be positive and finite")
                 note("clip_grad_value_", tensors[0])
+                listener.on_clamp(seen.max_value)
             return original(tensors, *rest, **more)
         return group
 
@@ -183,9 +199,11 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
 
     def wrap_unscale(original: Any) -> Any:
         def unscale(optimizer: Any) -> Any:
-            result = original(optimizer)
-            if optimizer is subject.optimizer:
-                events.unscaled = True
+            if optimizer is not subject.optimizer:
+                return original(optimizer)
+            with listener.known_change():
+                result = original(optimizer)
+            events.unscaled = True
             return result
         return unscale
 

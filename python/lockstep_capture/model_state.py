@@ -189,7 +189,8 @@ class Subject:
         return int(self.scaler.state_dict()["_growth_tracker"]) if self.scales else 0
 
     def scale(self) -> float:
-        return float(self.scaler.get_scale()) if self.scales else 1.0
+        """As the scaler's tensor has it, which is in FP32: before its first step it tells what it was given."""
+        return float(torch.tensor(self.scaler.get_scale(), dtype=torch.float32)) if self.scales else 1.0
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Tensors of the optimizer's state; numbers as tensors without dimensions."""

@@ -1,64 +1,79 @@
 """Are the loop's gradients those of step_fn's loss? Gate V0 for the backward pass, on verify steps.
 
-Hooks on tensors, gradients changed by hand and backward passes written by hand leave the loss as it is. Same
-kernels, same precision: on a CPU both sides are equal to the bit. BOUND leaves room for atomic sums on GPUs.
+Hooks that change gradients and backward passes written by hand leave the loss as it is. Asked right behind
+backward(), before anything unscales or clips: same kernels, same precision, same order of sums, so that both sides
+have the same bits (4300 gradients of the tests' models, under FP32, BF16 and FP16: no difference). Two things end
+that: sums with atomics, in any order, and a loss multiplied twice by numbers that are no powers of two, whose product
+is known to an ulp only. There ROOM is left. What happens to gradients from here on continuity.py watches.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Mapping
 
 import torch
 
 from .errors import CaptureError
-from .hooks import Clipping
+from .program import Program
+from .random_ops import base_name
 
-BOUND = 2.0**-4     # of a parameter's gradient: 16 times the unit roundoff of BF16
+ROOM = 2.0**-4      # of a parameter's gradient, where bits may differ: 16 times the unit roundoff of BF16
 SMALLEST = 2.0**-6  # of the largest norm: what is smaller may be rounding and nothing else
-_TINY = 1e-6        # clip_grad_norm_'s guard
+_ATOMIC_ON_CPUS = "aten.index"  # x[i, j]; its backward pass adds up with atomics in several threads
+
+
+def is_repeatable(program: Program, device: torch.device) -> bool:
+    """Whether a backward pass has the same bits every time."""
+    return device.type == "cpu" and (torch.get_num_threads() == 1
+                                     or all(call.is_getitem or base_name(call) != _ATOMIC_ON_CPUS for call in program.calls))
 
 
 @dataclass
 class Replayed:
-    """Scaled gradients of the replayed losses, summed as the loop's are. paths: parameters that the optimizer has."""
+    """Scaled gradients of the replayed losses, summed as the loop's are. paths: parameters that the optimizer has;
+    exact: they must have the bits of the loop's."""
 
     paths: set[str]
     scale: float
     grads: dict[str, torch.Tensor] = field(default_factory=dict)
+    exact: bool = True
 
-    def add(self, loss: torch.Tensor, params: Mapping[str, torch.Tensor], factor: float) -> None:
+    def add(self, loss: torch.Tensor, params: Mapping[str, torch.Tensor], factor: float, repeatable: bool) -> None:
         wanted = {path: tensor for path, tensor in params.items() if path in self.paths and tensor.requires_grad}
         found = torch.autograd.grad(loss, list(wanted.values()), torch.full_like(loss, factor * self.scale),
                                     allow_unused=True)
         for path, grad in zip(wanted, found, strict=True):
             if grad is not None:
                 self.grads[path] = self.grads[path] + grad if path in self.grads else grad
+        is_power = math.frexp(self.scale)[0] == 0.5
+        self.exact = self.exact and repeatable and (is_power or factor == 1)
 
-    def clipped(self, clipping: Clipping) -> dict[str, torch.Tensor]:
-        """As they entered the optimizer."""
-        factor = 1 / self.scale
-        if clipping.max_norm >= 0:
-            factor *= min(1.0, clipping.max_norm / (clipping.total_norm + _TINY))
-        limit = clipping.max_value / (self.scale if clipping.stage == "scaled" else 1.0)
-        grads = {path: grad.detach().cpu().double() * factor for path, grad in self.grads.items()}
-        return {path: grad.clamp(-limit, limit) for path, grad in grads.items()} if limit >= 0 else grads
+    def room(self) -> float:
+        """Units: of a parameter's gradient's norm."""
+        return 0.0 if self.exact else ROOM
 
 
-def check_gradients(replayed: Replayed, seen: Mapping[str, torch.Tensor], clipping: Clipping) -> None:
-    """Throws: CaptureError where a parameter's gradient is another one than the replayed losses give."""
-    expected = replayed.clipped(clipping)
-    if not all(bool(grad.isfinite().all()) for grad in expected.values()):
+def check_gradients(replayed: Replayed, seen: Mapping[str, torch.Tensor]) -> None:
+    """seen: as backward() left them. Throws: CaptureError where they are others than the replayed losses give."""
+    room, expected = replayed.room(), replayed.grads
+    if room and not all(bool(grad.isfinite().all()) for grad in expected.values()):
         return
-    largest = max((float(grad.norm()) for grad in expected.values()), default=0.0)
-    nothing, far = torch.zeros(()), {}
+    largest = max((float(grad.double().norm()) for grad in expected.values()), default=0.0)
+    far = {}
     for path in sorted({*expected, *seen}):
-        own, loops = expected.get(path, nothing), seen.get(path, nothing).double()
-        difference, size = float((loops - own).norm()), float(own.norm())
-        if not difference <= BOUND * (size + SMALLEST * largest):
+        own, loops = expected.get(path), seen.get(path)
+        own = torch.zeros_like(loops) if own is None and loops is not None else own
+        loops = torch.zeros_like(own) if loops is None and own is not None else loops
+        assert own is not None and loops is not None
+        if bool(((own == loops) | (own.isnan() & loops.isnan())).all()):
+            continue
+        difference, size = float((loops.double() - own.double()).norm()), float(own.double().norm())
+        if not difference <= room * (size + SMALLEST * largest):
             far[path] = f"{path} is {difference:.3g} away from that of step_fn's loss, whose norm is {size:.3g}"
     if far:
+        limit = f"be within {room:.2g} of it" if room else "have its bits"
         raise CaptureError(
-            f"the loop's gradient of {next(iter(far.values()))}; must be within {BOUND:.2g} of it ({len(far)} "
-            "parameters are not): hooks that change gradients, gradients changed by hand and backward passes written "
-            "by hand cannot be replayed")
+            f"the loop's gradient of {next(iter(far.values()))}; must {limit} ({len(far)} parameters do not): hooks that "
+            "change gradients and backward passes written by hand cannot be replayed")

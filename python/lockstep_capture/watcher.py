@@ -23,7 +23,7 @@ from .model_state import Subject, world_size
 from .normalise import Snapshots
 from .recorder import Micro, Step
 from .reference import MicroBatch
-from .replayed_gradients import check_gradients
+from .replayed_gradients import check_gradients, is_repeatable
 from .traced import Traced, leaves_of
 
 Region = tuple[str, torch.dtype]  # device and dtype of torch.autocast
@@ -65,6 +65,7 @@ class Watcher(Listener):
         self.events.loss = loss.detach()
         with self._aside():
             self._check_earlier_gradients()
+            self._continuity.check_gradients("between two micro-batches")
             self._continuity.check_weights("in the block, before backward()")
             self._continuity.note_buffers()
             self._micro = self._replay(loss)
@@ -94,7 +95,8 @@ class Watcher(Listener):
             replayed = run.run()
             traced.factor = factor = loss_factor(replayed, loss, traced.factor)
             if self._step.replayed is not None:
-                self._step.replayed.add(replayed, params, factor)
+                self._step.replayed.add(replayed, params, factor,
+                                          is_repeatable(traced.program, self._subject.device))
         if traced.graph is None:
             traced.normalise(snapshots, len(self._tap.attention))
         assert traced.graph is not None
@@ -131,11 +133,37 @@ class Watcher(Listener):
             place += site.draws
         return ops
 
+    def on_backward_done(self) -> None:
+        with self._aside():
+            self._check_explained()
+            if world_size() > 1:
+                return  # somebody else's gradients are in them, or will be
+            self._continuity.note_gradients()
+            if self._step.replayed is not None and self._micro is not None:
+                check_gradients(self._step.replayed, self._subject.gradients())
+
+    @contextlib.contextmanager
+    def known_change(self) -> Iterator[None]:
+        watched = self._continuity.knows_gradients
+        with self._aside():
+            self._continuity.check_gradients("behind backward()")
+        yield
+        if watched:
+            with self._aside():
+                self._continuity.note_gradients()
+
+    def on_clamp(self, limit: float) -> None:
+        if self._continuity.knows_gradients:
+            with self._aside():
+                self._continuity.check_gradients("behind backward()")
+                self._continuity.note_clamped(limit)
+
     def on_gradients(self) -> None:
         with self._aside():
             self._subject.check_layout()
             self._continuity.check_weights("before optimizer.step()")
-            self._check_explained()
+            self._continuity.check_gradients("before optimizer.step()")
+            self._continuity.forget_gradients()
             step, factor = self._step, gradient_factor(self._subject)
             step.hyper = self._subject.hyper()
             if world_size() > 1:
@@ -145,8 +173,6 @@ class Watcher(Listener):
                 if step.pre is not None:
                     step.grads[path] = (grad.detach().float() * factor).cpu() if factor != 1 \
                         else grad.detach().cpu().clone()
-            if step.replayed is not None and not self.events.found_inf:
-                check_gradients(step.replayed, step.grads, self.events.clipping)
 
     def on_stepped(self) -> None:
         with self._aside():
@@ -156,13 +182,13 @@ class Watcher(Listener):
         """Throws: CaptureError for what the block did that a capture cannot hold."""
         if self.events.problems:
             raise UnsupportedModelError(self.events.problems)
+        if self.events.backward_count > 1:
+            raise CaptureError(f"the block of cap.step() called backward() {self.events.backward_count} times, must "
+                               "call it once: give every micro-batch a block of its own")
         if self._error is not None:
             raise self._error
         if self._micro is None:
             raise CaptureError("the block of cap.step() called no backward(), must call it once")
-        if self.events.backward_count > 1:
-            raise CaptureError(f"the block of cap.step() called backward() {self.events.backward_count} times, must "
-                               "call it once: give every micro-batch a block of its own")
         if self.events.clipping.stage != "none" and not self.events.ended:
             raise UnsupportedModelError([Problem("clipping before the step's last micro-batch", "the loop", "",
                                                  "a replay clips once, before the optimizer's step")])

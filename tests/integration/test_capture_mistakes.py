@@ -13,7 +13,7 @@ from capture_loops import Images, Loop, image_batches, image_loss, steps_in
 from conftest import SOURCE
 from lockstep_capture import Capture, CaptureError
 from lockstep_capture.hooks import clip_grad
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 nn = torch.nn
 BATCHES = image_batches(6)
@@ -181,9 +181,59 @@ def gradient_by_hand(loop, batch):
         loop.step()
 
 
+def weight_decay_by_hand(loop, batch):
+    with loop.block(batch):
+        loop.backward(batch)
+        for p in loop.model.parameters():
+            p.grad.add_(p.detach(), alpha=1e-6)
+        loop.step()
+
+
+def gradient_by_its_data(loop, batch):
+    """Behind the back of version counters."""
+    with loop.block(batch):
+        loop.backward(batch)
+        loop.model.fc.bias.grad.data.mul_(1 - 2**-20)
+        loop.step()
+
+
+def gradient_taken_away(loop, batch):
+    with loop.block(batch):
+        loop.backward(batch)
+        loop.model.fc.bias.grad = None
+        loop.step()
+
+
+def changed_between_micro_batches(loop, batch):
+    for last in (False, True):
+        with loop.block(batch):
+            loop.backward(batch)
+            if last:
+                loop.step()
+        if not last:
+            loop.model.fc.bias.grad.neg_()
+
+
+def changed_behind_the_clipping(loop, batch):
+    with loop.block(batch):
+        loop.backward(batch)
+        clip_grad_norm_(loop.model.parameters(), 0.1)
+        clip_grad_value_(loop.model.parameters(), 0.01)
+        loop.model.fc.bias.grad.mul_(0.99)
+        loop.step()
+
+
+def changed_before_the_clipping(loop, batch):
+    with loop.block(batch):
+        loop.backward(batch)
+        loop.model.fc.bias.grad.mul_(0.99)
+        clip_grad_norm_(loop.model.parameters(), 0.1)
+        loop.step()
+
+
 def hook_on_a_weight(loop, batch):
     if loop.model.fc.weight._backward_hooks is None:
-        loop.model.fc.weight.register_hook(lambda grad: 0.5 * grad)
+        loop.model.fc.weight.register_hook(lambda grad: (1 - 2**-20) * grad)
     loop(batch)
 
 
@@ -220,7 +270,13 @@ MISTAKES = {
     clipped_too_early: "clipping before the step's last micro-batch",
     unknown_scaler: "a GradScaler that the capture does not know .*scaler=scaler",
     backward_behind_the_step: r"backward\(\) behind optimizer.step\(\)",
-    gradient_by_hand: "gradient of fc.weight is .* away from that of step_fn's loss",
+    gradient_by_hand: r"1 of 6 gradients changed before optimizer.step\(\): fc.weight \(norm now \d",
+    weight_decay_by_hand: r"5 of 6 gradients .*: conv.weight \(.* and 1 more; .* is the optimizer's weight_decay",
+    gradient_by_its_data: r"1 of 6 gradients changed before optimizer.step\(\): fc.bias",
+    gradient_taken_away: r"1 of 5 gradients changed before optimizer.step\(\): fc.bias is gone",
+    changed_between_micro_batches: "1 of 6 gradients changed between two micro-batches: fc.bias",
+    changed_behind_the_clipping: r"1 of 6 gradients changed before optimizer.step\(\): fc.bias",
+    changed_before_the_clipping: r"1 of 6 gradients changed behind backward\(\): fc.bias",
     hook_on_a_weight: "gradient of fc.weight is .* away from that of step_fn's loss",
     line_search: "a closure that runs twice",
     another_group: "the optimizer's groups, were replaced",
@@ -254,6 +310,17 @@ def test_and_reported_it_leaves_the_loop_alone(tmp_path, mistake):
         watched = trained(tmp_path / "a.h5", on_unsupported="report")
     assert all(torch.equal(a, b) for a, b in zip(watched[0], alone[0], strict=True))
     assert torch.equal(watched[1], alone[1]) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("change", [lambda grad: grad.zero_(), lambda grad: grad.mul_(0.96)], ids=["zero", "times"])
+def test_gradients_changed_in_a_step_without_references(tmp_path, change):
+    loop = Loop(tmp_path / "a.h5", steps=3, verify=[0])
+    loop(BATCHES[0])
+    with pytest.raises(CaptureError, match=r"1 of 6 gradients changed before optimizer.step\(\): fc.weight"):
+        with loop.block(BATCHES[1]):
+            loop.backward(BATCHES[1])
+            change(loop.model.fc.weight.grad)
+            loop.step()
 
 
 # ---- failures of the capture itself

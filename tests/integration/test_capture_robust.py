@@ -132,6 +132,57 @@ def test_a_generator_is_asked_for_no_more_than_is_captured(tmp_path):
     assert steps_in(tmp_path / "a.h5")[0] == 2 and len(taken) == 2
 
 
+@pytest.mark.parametrize("scale", [2.0**10, 333.3], ids=["power", "decimal"])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["fp32", "bf16"])
+def test_gradients_that_nothing_but_known_calls_changed(tmp_path, dtype, scale):
+    """Zeros kept between steps, micro-batches of different weight, two clippings, and eyes on everything."""
+    loop = Loop(tmp_path / "a.h5", scaler=(scaler := torch.amp.GradScaler("cpu", init_scale=scale)), autocast=dtype,
+                steps=3, verify=[0, 2])
+    weights, norms = torch.tensor([0.1, 0.2, 0.7]), []
+    for i in range(9):
+        batch = BATCHES[i % 6]
+        with loop.block(batch):
+            with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+                loss = image_loss(loop.model, batch)
+            scaler.scale(loss * weights[i % 3]).backward()
+            norms.append(float(loop.model.fc.weight.grad.norm()))
+            torch.nan_to_num_(loop.model.fc.weight.grad)
+            if i % 3 == 2:
+                scaler.unscale_(loop.optimizer)
+                clip_grad_norm_(loop.model.parameters(), 1.0)
+                clip_grad_value_(loop.model.parameters(), 0.03)
+                norms.append(max(float(p.grad.abs().max()) for p in loop.model.parameters()))
+                scaler.step(loop.optimizer)
+                scaler.update()
+                loop.optimizer.zero_grad(set_to_none=False)
+    assert norms[3] == np.float32(0.03) and steps_in(tmp_path / "a.h5") == (3, 3, True)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["steps/000000"].attrs["scale_before"] == np.float32(scale), "GradScaler computes in FP32"
+
+
+def test_gradients_summed_with_atomics_have_room(tmp_path):
+    """x[i] adds up its gradient in several threads in any order: another one at every call."""
+    class Picking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.fc = nn.Parameter(torch.randn(8, 512)), nn.Linear(512, 5)
+
+        def forward(self, places):
+            return self.fc(self.table[places])
+
+    places = torch.randint(0, 8, (512,), generator=torch.Generator().manual_seed(1))
+    batch = places, torch.randint(0, 5, (512,), generator=torch.Generator().manual_seed(2))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        loop = Loop(tmp_path / "a.h5", Picking(), steps=4, verify=[0, 1, 2, 3])
+        for _ in range(4):
+            loop(batch)
+    finally:
+        torch.set_num_threads(threads)
+    assert steps_in(tmp_path / "a.h5") == (4, 4, True)
+
+
 def test_a_batch_of_other_things_is_named():
     with pytest.raises(CaptureError, match=r"batch\['meta'\] is a object; must be tensors"):
         check(Images(), lambda m, b: image_loss(m, b["data"]), {"data": BATCHES[0], "meta": object()})

@@ -17,6 +17,23 @@ std::string recipe(const Capture& capture) {
 
 }  // namespace
 
+std::string autocast_preset(const Capture& capture) {
+  return "torch-autocast-" + capture.amp.dtype + (capture.amp.device_type == "cpu" ? "-cpu" : "");
+}
+
+bool uses_autocast(const Capture& capture) {
+  return capture.amp.autocast || std::ranges::any_of(capture.graphs, [](const Graph& graph) {
+           return std::ranges::any_of(
+               graph.nodes, [](const Node& node) { return node.autocast == AutocastRegion::kOn; });
+         });
+}
+
+std::string equal_lane(const Capture& capture) {
+  const bool keeps_fp32 = captured_notes(capture).empty();
+  if (!keeps_fp32) return "";
+  return uses_autocast(capture) ? autocast_preset(capture) : std::string(kReferenceLane);
+}
+
 std::vector<std::string> captured_notes(const Capture& capture) {
   std::vector<std::string> notes;
   const CapturedAmp& amp = capture.amp;
@@ -71,6 +88,8 @@ LaneDescription describe_captured_lane(const Capture& capture) {
   for (const std::string& note : lane.policy.notes) {
     lane.policy.text += fmt::format("{}{}\n", kCapturedNote, note);
   }
+  const std::string equal = equal_lane(capture);
+  if (!equal.empty()) lane.policy.text += fmt::format("{}{}\n", kCapturedEqual, equal);
   return lane;
 }
 
