@@ -24,8 +24,6 @@ namespace {
 constexpr double kLossShare = 0.5, kChaosFactor = 2;
 constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
 
-}
-
 bool all_finite(const Tensors& tensors) {
   return std::ranges::all_of(tensors,
                              [](const auto& entry) { return lockstep::all_finite(entry.second); });

@@ -145,13 +145,16 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
     def wrap_clip(original: Any) -> Any:
         def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *rest: Any, **more: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            if max_norm == math.inf:  # the idiom for a look at the norm; factors are 1
+                seen.norm_type, seen.error_if_nonfinite = Clipping.norm_type, Clipping.error_if_nonfinite
+                with listener.known_change():
+                    return original(parameters, max_norm, total_norm, *rest, **more)
             if seen.max_norm >= 0 or seen.max_value >= 0:
                 events.refuse("clip_grad_norm_ behind another clipping", "a replay clips the norm first, and once")
             if not seen.norm_type > 0:
                 events.refuse(f"clip_grad_norm_ with norm_type {seen.norm_type:g}", "it must be positive, or inf")
-            if not 0 < max_norm < math.inf:
-                events.refuse(f"clip_grad_norm_ with max_norm {max_norm:g}", "it must be positive and finite; for the "
-                              "norm alone: torch.nn.utils.get_total_norm")
+            if not max_norm > 0:
+                events.refuse(f"clip_grad_norm_ with max_norm {max_norm:g}", "it must be positive")
             seen.max_norm, seen.total_norm = float(max_norm), float(total_norm)
             note("clip_grad_norm_", [p.grad for p in parameters if p.grad is not None])
             with listener.known_change():

@@ -257,7 +257,14 @@ def block_in_a_block(loop, batch):
         loop(batch)
 
 
+def rows_change_places(loop, batch):
+    with torch.no_grad():
+        loop.model.fc.weight.copy_(loop.model.fc.weight.flip(0))
+    loop(batch)
+
+
 MISTAKES = {
+    rows_change_places: "1 weights changed between two blocks, e.g. fc.weight",
     behind_the_back: "1 weights changed between two blocks, e.g. fc.weight",
     between_step_and_end: "1 weights changed in the block, behind optimizer.step",
     second_optimizer: "replaced during the capture|weights changed before optimizer.step",
