@@ -102,6 +102,19 @@ def test_result_has_the_class_of_the_whole(lockstep, tmp_path, name):
         assert Explained(lockstep, path, "pure-fp16").result == "fp16"
 
 
+IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm"}
+
+
+def test_table_agrees_with_pytorchs_own(lockstep):
+    """PyTorch's dispatcher knows what CUDA autocast wraps, on machines without CUDA, too."""
+    rows = json.loads(lockstep("list", "ops", "--json").stdout)
+    composed = [row for row in rows if row["source"].endswith("between composed_operand and composed_result")]
+    assert {"mish", "norm", "addcmul", "nll_loss"} <= {row["op"] for row in composed}
+    for row in composed:
+        table = torch._C._dispatch_dump("aten::" + IN_TORCH.get(row["op"], row["op"]))
+        assert ("\nAutocastCUDA" in table) == (row["class"] != "follow"), row
+
+
 @pytest.mark.parametrize("name", ["mish", "log_sigmoid", "std", "norm", "addcmul", "glu", "weight_norm", "nll_loss"])
 @pytest.mark.parametrize("policy", ["torch-autocast-fp16", "torch-autocast-bf16-cpu", "pure-fp16", "apex-o2"])
 def test_a_kernel_is_fp32_inside(lockstep, tmp_path, name, policy):
