@@ -23,15 +23,15 @@ def loss_factor(replayed: torch.Tensor, seen: torch.Tensor, earlier: float | Non
     """
     replayed, value = replayed.detach().reshape(()), seen.detach().reshape(())
     if replayed.dtype == value.dtype and not (bool(replayed.isfinite()) and bool(replayed != 0)):
-        factor = earlier if earlier is not None else _written_factor(seen, replayed) or 1.0
+        factor = earlier if earlier is not None else (written_factors(seen, replayed) or [1.0])[-1]
         if _same(replayed * factor, value):
             return factor
     elif _same(replayed, value):
         return 1.0
     if replayed.dtype == value.dtype and bool(replayed.isfinite()):
-        written = _written_factor(seen, replayed)
-        if written is not None:
-            return written
+        written = written_factors(seen, replayed)
+        if written:
+            return written[-1]
         counts = torch.arange(1, MOST_MICRO_BATCHES + 1, device=value.device)
         for quotients in (replayed / counts, replayed * (1.0 / counts.double()).to(torch.float64).float()):
             hits = (quotients.to(value.dtype) == value).nonzero()
@@ -48,18 +48,18 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and (bool(a == b) or bool(a.isnan() & b.isnan()))
 
 
-def _written_factor(seen: torch.Tensor, replayed: torch.Tensor) -> float | None:
-    """c of `loss * c`, n / d of `loss * n / d` and the like, where these numbers make seen's bits of replayed's."""
+def written_factors(seen: torch.Tensor, replayed: torch.Tensor) -> list[float]:
+    """[c] of `loss * c`, [n, n / d] of `loss * n / d` and the like, where these numbers make seen's bits of replayed's."""
     steps: list[tuple[float, bool]] = []
     for step in _numbers_behind(seen):
         steps.insert(0, step)
-        value, product = replayed, 1.0
+        value, products = replayed.detach().reshape(()), [1.0]
         for number, divides in steps:
             value = value / number if divides else value * number
-            product = product / number if divides else product * number
+            products.append(products[-1] / number if divides else products[-1] * number)
         if _same(value, seen.detach().reshape(())):
-            return product
-    return None
+            return products[1:]
+    return []
 
 
 def _numbers_behind(seen: torch.Tensor) -> Iterator[tuple[float, bool]]:

@@ -347,7 +347,7 @@ class Normaliser:
         for path, version in self._versions.mutations.items():
             found = self._env.get(version)
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
-                if self.node_of(Value(found.id.partition(".")[0], (), "")) is None:  # a weight, an input, another buffer
+                if not found.id.startswith("n"):  # a weight, an input, another buffer
                     found = self.add("reshape", [found.id], {"shape": found.shape}, [(found.shape, found.dtype)],
                                      self._calls[version]).value()
                 self._buffer(path)

@@ -3,8 +3,8 @@
 Hooks that change gradients and backward passes written by hand leave the loss as it is. Asked right behind
 backward(), before anything unscales or clips: same kernels, same precision, same order of sums, so that both sides
 have the same bits (4300 gradients of the tests' models, under FP32, BF16 and FP16: no difference). Two things end
-that: sums with atomics, in any order, and a loss multiplied twice by numbers that are no powers of two, whose product
-is known to an ulp only. There ROOM is left. What happens to gradients from here on continuity.py watches.
+that: sums with atomics, in any order, and a loss multiplied twice by numbers (a scale that is no power of two among
+them), whose product is known to an ulp only. There ROOM is left. What happens to gradients from here on continuity.py watches.
 """
 
 from __future__ import annotations

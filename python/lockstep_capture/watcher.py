@@ -17,7 +17,7 @@ from .errors import CaptureError, Problem, UnsupportedModelError, failed
 from .hooks import Events, Listener, gradient_factor, watch
 from .interpreter import Interpreter
 from .kept_draws import kept
-from .loss_factor import loss_factor
+from .loss_factor import loss_factor, written_factors
 from .mask_tap import MaskTap
 from .model_state import Subject, world_size
 from .normalise import Snapshots
@@ -43,7 +43,7 @@ class Watcher(Listener):
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[bool]:
-        with sdpa_if(self._traced), watch(self._subject, self.events, self), self._tap:
+        with sdpa_if(self._traced.hides_masks), watch(self._subject, self.events, self), self._tap:
             yield True
 
     @contextlib.contextmanager
@@ -89,14 +89,15 @@ class Watcher(Listener):
         params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
                   for path, tensor in self._subject.params.items()}
         # With gradients, as in the loop: some kernels (LSTM on the CPU) compute other bits without.
-        with torch.enable_grad(), sdpa_if(traced):
+        with torch.enable_grad(), sdpa_if(traced.hides_masks or self._ran_math()):
             run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
                               cache_enabled=self.events.cache_enabled, observer=snapshots)
             replayed = run.run()
             traced.factor = factor = loss_factor(replayed, loss, traced.factor)
             if self._step.replayed is not None:
+                one_number = len(written_factors(loss, replayed)) <= 1
                 self._step.replayed.add(replayed, params, factor,
-                                          is_repeatable(traced.program, self._subject.device))
+                                        one_number and is_repeatable(traced.program, self._subject.device))
         if traced.graph is None:
             traced.normalise(snapshots, len(self._tap.attention))
         assert traced.graph is not None
@@ -110,9 +111,11 @@ class Watcher(Listener):
         return Micro(MicroBatch(traced, self._leaves, masks, factor), 0, float(replayed.detach().double()), inputs,
                      torch_ops, self._attention(), self._tap.backends)
 
+    def _ran_math(self) -> bool:
+        return self._traced.attention_count() > len(self._tap.attention)
+
     def _attention(self) -> set[str]:
-        plain = self._traced.attention_count() > len(self._tap.attention)
-        return {*self._tap.attention, *({"math"} if plain else ())}
+        return {*self._tap.attention, *({"math"} if self._ran_math() else ())}
 
     def _draws(self) -> dict[str, list[torch.Tensor]]:
         """The k-th draw belongs to the k-th call that draws."""
@@ -208,8 +211,7 @@ class Watcher(Listener):
 
 
 @contextlib.contextmanager
-def sdpa_if(traced: Traced) -> Iterator[None]:
-    """Attention with dropout runs in the math backend: fused kernels hide their mask."""
-    with sdpa_kernel(SDPBackend.MATH) if traced.hides_masks else contextlib.nullcontext():
+def sdpa_if(math: bool) -> Iterator[None]:
+    """Attention in the math backend: where the loop had it there, or has dropout, whose mask fused kernels hide."""
+    with sdpa_kernel(SDPBackend.MATH) if math else contextlib.nullcontext():
         yield
-
