@@ -15,6 +15,7 @@
 
 #include "analysis/capture_gate_parts.h"
 #include "src/train/captured/lane.h"
+#include "src/train/clip.h"
 #include "src/train/finite.h"
 #include "src/train/lane.h"
 
@@ -53,11 +54,29 @@ struct AmpFindings {
   std::string disagreement;  // the first on found_inf
 };
 
+// `factor` times gradients, clipped as the loop did. A norm leaves directions, which is all that is
+// compared, alone: it counts only in front of a bound on values.
+Tensors clipped(Tensors gradients, const CapturedClip& clip, double factor) {
+  if (clip.max_value == 0) return gradients;
+  std::vector<ClippedGradient> all;
+  for (auto& [name, gradient] : gradients) {
+    for (float& x : gradient.as<float>()) x = static_cast<float>(x * factor);
+    all.push_back({&gradient, &find_format("fp32")});
+  }
+  if (clip.max_norm > 0) clip_by_norm(all, clip.max_norm, clip.norm_type);
+  clip_by_value(all, clip.max_value);
+  return gradients;
+}
+
 void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
                        const ComputedStep& emulated, const ComputedStep& twin, AmpFindings& found) {
+  const double stage = step.clip.scaled ? step.scale_before : 1;  // what they were multiplied with
+  const Tensors low = clipped(emulated.gradients, step.clip, stage / step.scale_before);
+  const Tensors moved_low = clipped(twin.gradients, step.clip, stage / step.scale_before);
+  const Tensors references = clipped(verify.grads32, step.clip, stage);
   for (const auto& [name, captured] : step.grads) {
-    const Tensor* ours = find_named(emulated.gradients, name);
-    const Tensor* reference = find_named(verify.grads32, name);
+    const Tensor* ours = find_named(low, name);
+    const Tensor* reference = find_named(references, name);
     if (ours == nullptr || reference == nullptr) continue;
     const PackedBits* noise = find_named(verify.noise, name);
     const Distance theirs = distance(captured, *reference, noise);
@@ -66,7 +85,7 @@ void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
     Cosines& cosines = found.cosines[name];
     cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
     cosines.theirs += theirs.one_minus_cosine();
-    if (const Tensor* moved = find_named(twin.gradients, name)) {
+    if (const Tensor* moved = find_named(moved_low, name)) {
       cosines.chaos += distance(*moved, *ours, noise).one_minus_cosine();
     }
     ++cosines.count;

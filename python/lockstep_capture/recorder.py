@@ -39,7 +39,7 @@ class Micro:
 @dataclass
 class Step:
     """What one optimizer step recorded. pre, replayed: the state before it, and what its gradients must be, on verify
-    steps alone. has_gradients: behind its last micro-batch so far."""
+    steps alone. has_gradients: behind its last micro-batch so far. reached: parameters that its losses depend on."""
 
     number: int
     events: Events
@@ -51,6 +51,7 @@ class Step:
     pre: State | None = None
     replayed: Replayed | None = None
     has_gradients: bool = False
+    reached: set[str] = field(default_factory=set)
 
 
 def json_text(value: Any) -> str:

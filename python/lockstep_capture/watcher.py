@@ -6,7 +6,7 @@ Nothing that fails in here reaches the loop: it is told at the end of the block.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -93,6 +93,7 @@ class Watcher(Listener):
             run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
                               cache_enabled=self.events.cache_enabled, observer=snapshots)
             replayed = run.run()
+            self._step.reached |= reached(replayed, params)
             traced.factor = factor = loss_factor(replayed, loss, traced.factor)
             if self._step.replayed is not None:
                 one_number = len(written_factors(loss, replayed)) <= 1
@@ -171,11 +172,22 @@ class Watcher(Listener):
             step.hyper = self._subject.hyper()
             if world_size() > 1:
                 return  # means over all ranks' batches, of which this file has one
+            self._check_idle()
             for path, grad in self._subject.gradients().items():
                 step.grad_norms[path] = float(grad.double().norm()) * factor
                 if step.pre is not None:
                     step.grads[path] = (grad.detach().float() * factor).cpu() if factor != 1 \
                         else grad.detach().cpu().clone()
+
+    def _check_idle(self) -> None:
+        """A gradient of zeros decays and moves a weight, none at all does not; a replay knows the latter alone."""
+        moving = {self._subject.paths[id(tensor)] for group in self._subject.groups() if moves_by_zero(group)
+                  for tensor in group["params"]}
+        idle = [path for path, grad in self._subject.gradients().items()
+                if path in moving & self._known() - self._step.reached and not bool(grad.any())]
+        if idle:
+            raise CaptureError(f"{len(idle)} weights to which no gradient of the step leads have one of zeros, by which the "
+                               f"optimizer moves them, e.g. {idle[0]}: call zero_grad() without set_to_none=False")
 
     def on_stepped(self) -> None:
         with self._aside():
@@ -200,14 +212,37 @@ class Watcher(Listener):
         self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.raw_gradients())
         return self._micro
 
+    def _known(self) -> set[str]:
+        """Parameters that the graphs of the step read."""
+        traced = [micro.batch.traced for micro in self._step.micro] + [self._traced]
+        return {name for one in traced if one.graph is not None for name, *_ in one.graph.params}
+
     def _check_explained(self) -> None:
         """A parameter with a gradient that no graph of the step knows would be forgotten silently."""
-        traced = [micro.batch.traced for micro in self._step.micro] + [self._traced]
-        known = {name for one in traced if one.graph is not None for name, *_ in one.graph.params}
+        known = self._known()
         lost = [path for path, grad in self._subject.gradients().items() if path not in known and bool(grad.any())]
         if lost and self._error is None:
             raise CaptureError(f"{len(lost)} parameters got a gradient that the graph does not explain, e.g. "
                                f"{lost[0]}: step_fn must compute all that the loop calls backward on")
+
+
+def moves_by_zero(group: Mapping[str, Any]) -> bool:
+    """Whether an optimizer's step changes weights of this group whose gradient is zero: all but plain SGD may."""
+    return "betas" in group or any(float(group.get(key) or 0) != 0 for key in ("weight_decay", "momentum", "lambd"))
+
+
+def reached(loss: torch.Tensor, params: Mapping[str, torch.Tensor]) -> set[str]:
+    """The parameters that backward() of the loss would reach."""
+    paths = {id(tensor): path for path, tensor in params.items()}
+    nodes, seen, found = [loss.grad_fn], set(), set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found |= {paths[id(leaf)]} if (leaf := getattr(node, "variable", None)) is not None and id(leaf) in paths else set()
+        nodes += [following for following, _ in node.next_functions]
+    return found
 
 
 @contextlib.contextmanager

@@ -166,3 +166,25 @@ def test_v7_of_steps_that_were_all_skipped(program, tmp_path):
             optimizer.zero_grad()
     verified = program("verify", path)
     assert "V7  not recorded" in verified.stdout, verified.stdout + verified.stderr
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.1])
+def test_values_clipped_under_autocast(program, tmp_path, max_norm):
+    """A bound on values turns gradients, in the emulated run as in PyTorch's."""
+    path = tmp_path / "a.h5"
+    torch.manual_seed(0)
+    model = Images()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    cap = Capture(path, model, optimizer, image_loss, autocast=torch.bfloat16, steps=2, verify=range(2))
+    for batch in image_batches(2):
+        with cap.step(batch):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = image_loss(model, batch)
+            loss.backward()
+            if max_norm is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            torch.nn.utils.clip_grad_value_(model.parameters(), 0.002)
+            optimizer.step()
+            optimizer.zero_grad()
+    verified = program("verify", path)
+    assert verified.returncode == 0 and "V7  PASS" in verified.stdout, verified.stdout + verified.stderr

@@ -294,3 +294,39 @@ def test_and_a_refusal_leaves_them_as_well(tmp_path):
                 losses = captured(path, model, unsupported, on_unsupported="report")
         seen.append((losses, state()))
     assert seen[0] == seen[1] and list(tmp_path.iterdir()) == []
+
+
+class Gated(torch.nn.Module):
+    """Whose gate gets no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.gate = torch.nn.Linear(6, 4), torch.nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(x) * (1 + self.gate(x).detach())
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_weights_that_decay_by_gradients_of_zeros(tmp_path, weight_decay):
+    """A replay leaves alone what has no gradient; PyTorch decays what has one of zeros, from a step before the capture."""
+    torch.manual_seed(0)
+    model, path = Gated(), tmp_path / "a.h5"
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, weight_decay=weight_decay)
+    model.gate.weight.grad = torch.zeros(4, 6)
+    step_fn = lambda m, b: F.cross_entropy(m(b[0]), b[1])  # noqa: E731
+    cap = Capture(path, model, optimizer, step_fn, steps=2)
+
+    def loop():
+        for _ in range(2):
+            batch = torch.randn(5, 6), torch.randint(4, (5,))
+            with cap.step(batch):
+                step_fn(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+    if weight_decay == 0:
+        loop()
+        assert cap.finished and path.exists()
+        return
+    with pytest.raises(CaptureError, match="1 weights to which no gradient .* e.g. gate.weight: call zero_grad"):
+        loop()
