@@ -79,6 +79,8 @@ def _path_problems(path: Any) -> list[str]:
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
         return [f"path: {path} is a folder, must be a file"]
+    if os.path.exists(path) and not os.path.isfile(path):
+        return [f"path: {path} is a device or pipe, must be a file"]
     if not os.path.isdir(folder):
         return [f"path: the folder {folder} does not exist"]
     if not os.access(folder, os.W_OK):

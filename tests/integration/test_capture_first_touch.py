@@ -237,6 +237,15 @@ def test_capture_trains_under_no_grad(tmp_path):
     assert (tmp_path / "a.h5").exists()
 
 
+def test_a_device_or_a_pipe_stays_one(tmp_path):
+    """As root a rename would put a file into the place of /dev/null."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(CaptureError, match="pipe is a device or pipe, must be a file"):
+        Capture(path, Net(), None, lambda m, b: m(b).sum())
+    assert path.is_fifo()
+
+
 # ---- loops without a step
 
 
