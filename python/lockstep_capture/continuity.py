@@ -33,7 +33,7 @@ def prints_of(tensors: Mapping[str, torch.Tensor]) -> Prints:
 
 
 def _print_of(bits: torch.Tensor) -> torch.Tensor:
-    return (bits * torch.arange(1, 2 * bits.numel(), 2, device=bits.device)).sum()
+    return (bits * (2 * torch.arange(bits.numel(), device=bits.device) + 1)).sum()
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

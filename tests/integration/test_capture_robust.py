@@ -304,3 +304,13 @@ def test_the_newer_switches_of_tf32(tmp_path):
     with h5py.File(tmp_path / "a.h5") as file:
         amp = file["amp"].attrs
         assert amp["allow_tf32_matmul"] == 1 and amp["cpu_products"] == "bf16"
+
+
+def test_a_weight_without_elements(lockstep, tmp_path):
+    """As a layer of width 0 has one, beside the loss: it has a fingerprint like any other."""
+    model, path = Images(), tmp_path / "a.h5"
+    model.empty = torch.nn.Parameter(torch.zeros(0, 3))
+    loop = Loop(path, model)
+    for batch in image_batches(2):
+        loop(batch)
+    lockstep("verify", path)
