@@ -298,7 +298,7 @@ class Normaliser:
         digest = hashlib.sha256(raw.cpu().numpy().tobytes() + str(tuple(tensor.shape)).encode()).hexdigest()[:8]
         label = "_".join([*(value_name(name) for name in names), what]).strip("_") or "constant"
         name = f"{label}-{digest}"
-        self._check_dtype(tensor)
+        self._check_dtype(tensor, f"the constant {label}")
         self.graph.constants[name] = tensor
         if exempt:
             self.graph.stat_exempt.add(name)
@@ -306,8 +306,8 @@ class Normaliser:
 
     def _input(self, names: tuple[str, ...], what: str, example: torch.Tensor,
                compute: Callable[..., torch.Tensor]) -> Value:
-        self._check_dtype(example)
         path = self._path_of(names, what)
+        self._check_dtype(example, path)
         entry = GraphInput(path, tuple(example.shape), element_type(example.dtype),
                            str(example.dtype).removeprefix("torch."), names, compute,
                            stat_exempt=path.startswith("derived:") and _is_mask(example))
@@ -323,10 +323,10 @@ class Normaliser:
         source = call.op if call is not None else self._paths[self._program.inputs[value_name(names[0])]]
         return f"derived:{source}:{'_'.join(value_name(name) for name in names)}" + (f":{what}" if what else "")
 
-    def _check_dtype(self, tensor: torch.Tensor) -> None:
+    def _check_dtype(self, tensor: torch.Tensor, what: str) -> None:
         if tensor.dtype not in _DTYPES:
-            raise Unsupported(f"a tensor of {str(tensor.dtype).removeprefix('torch.')}",
-                              "floats of 32 bits or fewer, integers and booleans can be captured")
+            raise Unsupported(f"{what}: is {str(tensor.dtype).removeprefix('torch.')}", "floats of 32 bits or fewer, "
+                              "integers and booleans can be captured; call .float() on it before the block")
 
     def add(self, op: str, inputs: list[str], attrs: dict[str, Any], outputs: list[tuple[Shape, str]],
             call: Call) -> Node:

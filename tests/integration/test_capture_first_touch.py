@@ -237,6 +237,14 @@ def test_capture_trains_under_no_grad(tmp_path):
     assert (tmp_path / "a.h5").exists()
 
 
+def test_a_batch_in_fp64_is_named(tmp_path):
+    model = Net()
+    step_fn = lambda m, b: (m(b[0]) - b[1]).square().mean()  # noqa: E731
+    problems = check(model, step_fn, (torch.ones(5, 4), torch.ones(5, 3, dtype=torch.float64))).problems
+    assert [problem.what for problem in problems] == ["batch[1]: is float64"]
+    assert ".float() on it before the block" in problems[0].hint
+
+
 def test_a_device_or_a_pipe_stays_one(tmp_path):
     """As root a rename would put a file into the place of /dev/null."""
     path = tmp_path / "pipe"
