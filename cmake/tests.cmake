@@ -32,10 +32,12 @@ lockstep_tests(train lockstep_train)
 lockstep_tests(record lockstep_record)
 lockstep_tests(analysis lockstep_analysis)
 lockstep_tests(capture lockstep_analysis OpenSSL::Crypto)
-lockstep_slow_entry(capture.slow capture --test-case-exclude=*HDF5*)
+lockstep_slow_entry(capture.slow capture --test-case-exclude=*HDF5*,*graphs*)
+lockstep_slow_entry(capture.slow_graphs capture --test-case=*graphs*)
 lockstep_slow_entry(capture.slow_hdf5 capture --test-case=*HDF5*)
 # What takes longest begins first.
-set_tests_properties(emulation.slow capture.slow capture.slow_hdf5 PROPERTIES COST 1000)
+set_tests_properties(emulation.slow capture.slow capture.slow_graphs capture.slow_hdf5
+  PROPERTIES COST 1000)
 lockstep_tests(reports lockstep_reports)
 # One FP64 step on raw files: what the PyTorch comparison of tests/integration runs.
 add_executable(lockstep_step_tool ${CMAKE_SOURCE_DIR}/tests/train/step_tool/step_tool.cc)
