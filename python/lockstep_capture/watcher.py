@@ -227,22 +227,21 @@ class Watcher(Listener):
 
 
 def moves_by_zero(group: Mapping[str, Any]) -> bool:
-    """Whether an optimizer's step changes weights of this group whose gradient is zero: all but plain SGD may."""
+    """Whether an optimizer's step changes weights of this group whose gradient is zero: by decay, or by what it keeps."""
     return "betas" in group or any(float(group.get(key) or 0) != 0 for key in ("weight_decay", "momentum", "lambd"))
 
 
 def reached(loss: torch.Tensor, params: Mapping[str, torch.Tensor]) -> set[str]:
     """The parameters that backward() of the loss would reach."""
     paths = {id(tensor): path for path, tensor in params.items()}
-    nodes, seen, found = [loss.grad_fn], set(), set()
+    nodes, seen = [loss.grad_fn], set()
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        found |= {paths[id(leaf)]} if (leaf := getattr(node, "variable", None)) is not None and id(leaf) in paths else set()
-        nodes += [following for following, _ in node.next_functions]
-    return found
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [following for following, _ in node.next_functions]
+    leaves = {id(node.variable) for node in seen if hasattr(node, "variable")}
+    return {path for leaf, path in paths.items() if leaf in leaves}
 
 
 @contextlib.contextmanager

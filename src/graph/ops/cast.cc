@@ -1,5 +1,7 @@
 // cast, cast_like, detach: the same numbers, in a format the model asks for, by name or by the
 // example of another value, or without a gradient.
+#include "src/graph/ops/cast.h"
+
 #include <cstring>
 
 #include "emulation/format.h"
@@ -25,7 +27,8 @@ std::vector<TensorType> infer_cast(const Node& node, std::span<const TensorType>
   return {inputs[0]};
 }
 
-// What is rounded is rounded by the executor.
+}  // namespace
+
 void run_copy(const OpCall& call) {
   std::memcpy(call.outputs[0]->raw(), call.inputs[0]->raw(), call.inputs[0]->bytes());
 }
@@ -33,8 +36,6 @@ void run_copy(const OpCall& call) {
 void cast_vjp(GradientBuilder& builder, const Node& node) {
   builder.add_node(node, "cast_backward", {builder.output_gradient(node)}, {}, {0});
 }
-
-}  // namespace
 
 std::vector<OpDef> cast_ops() {
   return {

@@ -1,10 +1,10 @@
 // composed_operand, composed_result: the borders of an op that PyTorch has as one and a graph as
 // several. Numbers pass through them, in formats that the class of the op named by `of` decides.
 #include <algorithm>
-#include <cstring>
 
 #include "emulation/format.h"
 #include "src/graph/composed_ops.h"
+#include "src/graph/ops/cast.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -24,15 +24,6 @@ std::vector<TensorType> infer_border(const Node& node, std::span<const TensorTyp
   return {inputs[0]};
 }
 
-// What is rounded is rounded by the executor.
-void run_copy(const OpCall& call) {
-  std::memcpy(call.outputs[0]->raw(), call.inputs[0]->raw(), call.inputs[0]->bytes());
-}
-
-void border_vjp(GradientBuilder& builder, const Node& node) {
-  builder.add_node(node, "cast_backward", {builder.output_gradient(node)}, {}, {0});
-}
-
 }  // namespace
 
 std::vector<OpDef> composed_border_ops() {
@@ -43,7 +34,7 @@ std::vector<OpDef> composed_border_ops() {
        .source = "PyTorch's kernels of 16-bit floats compute in FP32 (at::opmath_type)",
        .attributes = {"of", "dtype"},
        .infer = infer_border,
-       .vjp = border_vjp,
+       .vjp = cast_vjp,
        .run = run_copy,
        .format_attribute = "dtype",
        .class_attribute = "of",
@@ -56,7 +47,7 @@ std::vector<OpDef> composed_border_ops() {
        .follow_operands = {1, 2, 3},
        .attributes = {"of"},
        .infer = infer_border,
-       .vjp = border_vjp,
+       .vjp = cast_vjp,
        .run = run_copy,
        .class_attribute = "of",
        .class_of_result = true,
