@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "bench/ratio.h"
-#include "emulation/kernel_set.h"
-#include "emulation/quantize.h"
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/quantize.h"
 #include "src/core/random.h"
 
 namespace lockstep {

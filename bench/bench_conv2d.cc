@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bench/ratio.h"
-#include "emulation/kernel_set.h"
+#include "emulation/kernels/kernel_set.h"
 #include "src/core/random.h"
 
 namespace lockstep {

@@ -11,9 +11,9 @@
 #include <string_view>
 
 #include "bench/ratio.h"
-#include "emulation/cpu/unit.h"
-#include "emulation/rounded_gemm.h"
-#include "emulation/rounding.h"
+#include "emulation/format/rounding.h"
+#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/rounded_gemm.h"
 #include "src/core/random.h"
 
 namespace lockstep {

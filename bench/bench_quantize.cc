@@ -8,9 +8,9 @@
 #include <string>
 
 #include "bench/ratio.h"
-#include "emulation/format.h"
-#include "emulation/kernel_set.h"
-#include "emulation/quantize.h"
+#include "emulation/format/format.h"
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/quantize.h"
 #include "src/core/parallel.h"
 #include "src/core/random.h"
 

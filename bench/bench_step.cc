@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "bench/ratio.h"
+#include "src/models/model.h"
 #include "src/train/lockstep.h"
-#include "src/train/models/model.h"
 
 namespace lockstep {
 namespace {

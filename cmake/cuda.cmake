@@ -1,4 +1,4 @@
-# The code that runs on NVIDIA GPUs (emulation/cuda/*.cu), compiled wherever nvcc is found and run
+# The code that runs on NVIDIA GPUs (emulation/verify/nvidia/*.cu), compiled wherever nvcc is found and run
 # wherever a GPU is: the CUDA runtime is linked statically and looks for the driver when first used,
 # so that the program starts on machines without either.
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Code for NVIDIA GPUs: AUTO (where nvcc is found), ON, OFF")
@@ -34,7 +34,7 @@ endif()
 # Machine code for Turing, Ampere, Ada, Hopper (the `a` brings wgmma), Blackwell, RTX Blackwell.
 set(cuda_chips 75 80 89 90a 100 120)
 if(CMAKE_CUDA_COMPILER AND LOCKSTEP_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/emulation/cuda/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/emulation/verify/nvidia/*.cu)
   add_library(lockstep_cuda OBJECT ${cuda_sources})
   # Not lockstep_flags: nvcc knows neither those warnings nor -ffp-contract.
   target_include_directories(lockstep_cuda PRIVATE ${CMAKE_SOURCE_DIR})
@@ -49,7 +49,7 @@ if(CMAKE_CUDA_COMPILER AND LOCKSTEP_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
     target_compile_options(lockstep_cuda PRIVATE -Werror=all-warnings)
   endif()
   target_sources(lockstep_emulation PRIVATE $<TARGET_OBJECTS:lockstep_cuda>)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/emulation/cuda/mma_device.cc PROPERTIES
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/emulation/verify/nvidia/mma_device.cc PROPERTIES
     COMPILE_DEFINITIONS LOCKSTEP_CUDA)
   find_package(CUDAToolkit REQUIRED)
   target_link_libraries(lockstep_emulation PUBLIC $<LINK_ONLY:CUDA::cudart_static>)

@@ -1,5 +1,5 @@
-# Turns src/graph/presets/*.toml into one C++ array, so that a preset is added by adding its file.
-file(GLOB preset_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/graph/presets/*.toml)
+# Turns src/policy/presets/*.toml into one C++ array, so that a preset is added by adding its file.
+file(GLOB preset_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/policy/presets/*.toml)
 set(embedded ${CMAKE_BINARY_DIR}/generated/embedded_presets.inc)
 add_custom_command(
   OUTPUT ${embedded}

@@ -1,37 +1,41 @@
-# One doctest program per folder under tests/. Test cases in the suite "slow" run under the ctest label
-# slow, those in "study" under study (beside the whole programs of cmake/integration_tests.cmake), all
-# others under everyday.
+# One doctest program per folder of the list below, its folders within included. Test cases in the suite
+# "slow" run under the ctest label slow, those in "study" under study (as do some of the whole programs of
+# cmake/integration_tests.cmake), all others under everyday.
 enable_testing()
-# Its slow cases in more than one entry, below: damaged files take long under a sanitizer.
-set(split_folders capture)
-function(lockstep_slow_entry name folder)
-  add_test(NAME ${name} COMMAND test_${folder} --test-suite=slow ${ARGN})
+function(lockstep_slow_entry name program)
+  add_test(NAME ${name} COMMAND test_${program} --test-suite=slow ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS slow)
 endfunction()
-function(lockstep_tests folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cc)
-  if(NOT sources)
-    return()
+# lockstep_tests(NAME [SPLIT] LIBRARY...): the program test_NAME from tests/FOLDER, where FOLDER is NAME but for
+# "capture". SPLIT: its slow cases have entries of their own.
+function(lockstep_tests name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SPLIT" "FOLDER" "")
+  if(NOT arg_FOLDER)
+    set(arg_FOLDER ${name})
   endif()
-  add_executable(test_${folder} ${sources} ${CMAKE_SOURCE_DIR}/tests/doctest_main.cc)
-  target_link_libraries(test_${folder} PRIVATE ${ARGN} doctest::doctest)
-  target_compile_definitions(test_${folder} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${arg_FOLDER}/*.cc)
+  if(name STREQUAL "record")
+    list(FILTER sources EXCLUDE REGEX "/tests/record/capture/")   # a program of its own
+  endif()
+  add_executable(test_${name} ${sources} ${CMAKE_SOURCE_DIR}/tests/doctest_main.cc)
+  target_link_libraries(test_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} doctest::doctest)
+  target_compile_definitions(test_${name} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     LOCKSTEP_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  add_test(NAME ${folder} COMMAND test_${folder} --test-suite-exclude=slow,study)
-  set_tests_properties(${folder} PROPERTIES LABELS everyday)
-  if(NOT folder IN_LIST split_folders)
-    lockstep_slow_entry(${folder}.slow ${folder})
+  add_test(NAME ${name} COMMAND test_${name} --test-suite-exclude=slow,study)
+  set_tests_properties(${name} PROPERTIES LABELS everyday)
+  if(NOT arg_SPLIT)
+    lockstep_slow_entry(${name}.slow ${name})
   endif()
 endfunction()
 lockstep_tests(core lockstep_core)
 lockstep_tests(emulation lockstep_emulation Boost::headers Eigen3::Eigen ZLIB::ZLIB)
 add_test(NAME emulation.study COMMAND test_emulation --test-suite=study)
 set_tests_properties(emulation.study PROPERTIES LABELS study)
-lockstep_tests(graph lockstep_graph)
-lockstep_tests(train lockstep_train)
-lockstep_tests(record lockstep_record)
-lockstep_tests(analysis lockstep_analysis)
-lockstep_tests(capture lockstep_analysis OpenSSL::Crypto)
+foreach(name graph policy lower execute update data models train record analysis)
+  lockstep_tests(${name} lockstep_${name})
+endforeach()
+# Damaged files take long under a sanitizer, so the slow cases run as three entries.
+lockstep_tests(capture SPLIT FOLDER record/capture lockstep_analysis OpenSSL::Crypto)
 lockstep_slow_entry(capture.slow capture --test-case-exclude=*HDF5*,*graphs*)
 lockstep_slow_entry(capture.slow_graphs capture --test-case=*graphs*)
 lockstep_slow_entry(capture.slow_hdf5 capture --test-case=*HDF5*)
@@ -39,22 +43,14 @@ lockstep_slow_entry(capture.slow_hdf5 capture --test-case=*HDF5*)
 set_tests_properties(emulation.slow capture.slow capture.slow_graphs capture.slow_hdf5
   PROPERTIES COST 1000)
 lockstep_tests(reports lockstep_reports)
-# One FP64 step on raw files: what the PyTorch comparison of tests/integration runs.
-add_executable(lockstep_step_tool ${CMAKE_SOURCE_DIR}/tests/train/step_tool/step_tool.cc)
-target_link_libraries(lockstep_step_tool PRIVATE lockstep_train)
-# Steps with a backward pass per loss: what the comparison with several GradScalers runs.
-add_executable(lockstep_loss_tool ${CMAKE_SOURCE_DIR}/tests/train/loss_tool/loss_tool.cc)
-target_link_libraries(lockstep_loss_tool PRIVATE lockstep_train)
-# Optimizer steps on raw files, for the comparison with torch.optim.
-add_executable(lockstep_optimizer_tool
-  ${CMAKE_SOURCE_DIR}/tests/train/optimizer_tool/optimizer_tool.cc)
-target_link_libraries(lockstep_optimizer_tool PRIVATE lockstep_train)
-# Formats on raw files: what the ml_dtypes comparison of tests/integration runs.
-add_executable(lockstep_format_tool ${CMAKE_SOURCE_DIR}/tests/emulation/format_tool/format_tool.cc)
-target_link_libraries(lockstep_format_tool PRIVATE lockstep_emulation)
-# One op on raw files: what the op by op PyTorch comparisons of tests/integration run.
-add_executable(lockstep_op_tool ${CMAKE_SOURCE_DIR}/tests/graph/op_tool/op_tool.cc)
-target_link_libraries(lockstep_op_tool PRIVATE lockstep_train)
-# Loss scalers on given overflows: what the comparison with torch's GradScaler runs.
-add_executable(lockstep_scaler_tool ${CMAKE_SOURCE_DIR}/tests/graph/scaler_tool/scaler_tool.cc)
-target_link_libraries(lockstep_scaler_tool PRIVATE lockstep_graph)
+# Programs that compute one thing on raw files, for the comparisons of tests/integration.
+function(lockstep_tool name library)
+  add_executable(lockstep_${name}_tool ${CMAKE_SOURCE_DIR}/tests/tools/${name}_tool.cc)
+  target_link_libraries(lockstep_${name}_tool PRIVATE ${library})
+endfunction()
+lockstep_tool(step lockstep_train)        # one FP64 step, against PyTorch's
+lockstep_tool(loss lockstep_train)        # steps with a backward pass per loss, against several GradScalers
+lockstep_tool(optimizer lockstep_train)   # optimizer steps, against torch.optim
+lockstep_tool(format lockstep_emulation)  # formats, against ml_dtypes
+lockstep_tool(op lockstep_train)          # one op, against PyTorch's
+lockstep_tool(scaler lockstep_policy)     # loss scalers on given overflows, against GradScaler

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "emulation/number_fmt.h"
+#include "emulation/number/number_fmt.h"
 
 using lockstep::fp4_e2m1;
 

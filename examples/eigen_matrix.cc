@@ -4,7 +4,7 @@
 #include <Eigen/Dense>
 #include <iostream>
 
-#include "emulation/number_eigen.h"
+#include "emulation/number/number_eigen.h"
 
 using lockstep::fp16;
 using MatrixFp16 = Eigen::Matrix<fp16, Eigen::Dynamic, Eigen::Dynamic>;

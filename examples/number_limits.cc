@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "emulation/number_fmt.h"
+#include "emulation/number/number_fmt.h"
 
 using namespace lockstep;
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "emulation/quantize.h"
+#include "emulation/kernels/quantize.h"
 
 int main() {
   using namespace lockstep;

@@ -3,7 +3,7 @@
 // alone: this program is linked with no part of Lockstep.
 #include <iostream>
 
-#include "emulation/number.h"
+#include "emulation/number/number.h"
 
 using namespace lockstep;
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "analysis/check.h"
+#include "analysis/check/check.h"
 
 namespace lockstep {
 

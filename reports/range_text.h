@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "analysis/recommend.h"
+#include "analysis/recommend/recommend.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/train/captured/capture.h"
+#include "src/capture/capture.h"
 
 namespace lockstep {
 namespace {

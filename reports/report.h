@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "analysis/captured_run.h"
-#include "analysis/first_cause.h"
-#include "analysis/health.h"
-#include "analysis/outcome.h"
-#include "src/record/run_file.h"
-#include "src/train/captured/capture.h"
+#include "analysis/faithful/captured_run.h"
+#include "analysis/run/first_cause.h"
+#include "analysis/run/health.h"
+#include "analysis/run/outcome.h"
+#include "src/capture/capture.h"
+#include "src/record/run/run_file.h"
 
 namespace lockstep {
 

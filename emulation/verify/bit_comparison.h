@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/format.h"
+#include "emulation/format/format.h"
 #include "emulation/verify/hardware_unit.h"
 
 namespace lockstep {

@@ -5,11 +5,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "emulation/cpu/instructions.h"
-#include "emulation/cpu/unit.h"
-#include "emulation/cpu_dot.h"
-#include "emulation/dot.h"
-#include "emulation/rounding.h"
+#include "emulation/accumulator/cpu_dot.h"
+#include "emulation/accumulator/dot.h"
+#include "emulation/format/rounding.h"
+#include "emulation/kernels/cpu/instructions.h"
+#include "emulation/kernels/cpu/unit.h"
 #include "emulation/verify/bit_comparison.h"
 #include "emulation/verify/dot_cases.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "emulation/rounding.h"
+#include "emulation/format/rounding.h"
 
 namespace lockstep {
 namespace {

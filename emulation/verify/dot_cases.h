@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/format.h"
+#include "emulation/format/format.h"
 #include "emulation/verify/bit_comparison.h"
 
 namespace lockstep {

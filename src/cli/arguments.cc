@@ -13,7 +13,7 @@
 #include <system_error>
 
 #include "src/core/text.h"
-#include "src/record/capture_block.h"
+#include "src/record/capture/capture_block.h"
 
 namespace lockstep {
 namespace {

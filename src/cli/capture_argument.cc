@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <span>
 
-#include "src/train/models/model.h"
+#include "src/models/model.h"
 
 namespace lockstep {
 

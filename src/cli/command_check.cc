@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "analysis/check.h"
+#include "analysis/check/check.h"
 #include "reports/check_text.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"

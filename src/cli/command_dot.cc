@@ -5,14 +5,14 @@
 #include <memory>
 #include <tuple>
 
-#include "emulation/aligned_block.h"
-#include "emulation/dot_trace.h"
-#include "emulation/dot_vectors.h"
-#include "emulation/oracle.h"
-#include "emulation/rounding.h"
+#include "emulation/accumulator/aligned_block.h"
+#include "emulation/accumulator/dot_trace.h"
+#include "emulation/accumulator/dot_vectors.h"
+#include "emulation/format/oracle.h"
+#include "emulation/format/rounding.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
-#include "src/cli/number_text.h"
+#include "src/cli/exact_number.h"
 #include "src/core/text.h"
 
 namespace lockstep {

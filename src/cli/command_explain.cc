@@ -5,17 +5,17 @@
 #include <memory>
 
 #include "reports/number_text.h"
+#include "src/capture/captured_loop.h"
 #include "src/cli/arguments.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
+#include "src/data/dataset.h"
 #include "src/graph/autodiff.h"
-#include "src/graph/lower.h"
-#include "src/record/capture_reader.h"
-#include "src/train/captured/loop.h"
-#include "src/train/data/dataset.h"
+#include "src/lower/lower.h"
+#include "src/models/model.h"
+#include "src/record/capture/capture_reader.h"
 #include "src/train/lane.h"
-#include "src/train/models/model.h"
 
 namespace lockstep {
 namespace {

@@ -9,17 +9,17 @@
 #include <system_error>
 #include <vector>
 
-#include "analysis/recommend.h"
+#include "analysis/recommend/recommend.h"
 #include "reports/range_text.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/number_options.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
-#include "src/record/capture_block.h"
-#include "src/train/models/model.h"
-#include "src/train/optimizers.h"
-#include "src/train/schedules.h"
+#include "src/models/model.h"
+#include "src/record/capture/capture_block.h"
+#include "src/update/optimizers.h"
+#include "src/update/schedules.h"
 
 namespace lockstep {
 namespace {

@@ -6,13 +6,13 @@
 #include <limits>
 #include <memory>
 
-#include "emulation/block_format.h"
-#include "emulation/dot_vectors.h"
-#include "emulation/format.h"
-#include "emulation/rounding.h"
+#include "emulation/accumulator/dot_vectors.h"
+#include "emulation/format/block_format.h"
+#include "emulation/format/format.h"
+#include "emulation/format/rounding.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
-#include "src/cli/number_text.h"
+#include "src/cli/exact_number.h"
 #include "src/cli/round_block.h"
 #include "src/core/error.h"
 

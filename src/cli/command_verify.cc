@@ -9,7 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "emulation/dot_vectors.h"
+#include "emulation/accumulator/dot_vectors.h"
 #include "emulation/verify/hardware_unit.h"
 #include "reports/text_writer.h"
 #include "src/cli/arguments.h"
@@ -19,7 +19,7 @@
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
-#include "src/record/environment.h"
+#include "src/record/run/environment.h"
 
 namespace lockstep {
 namespace {

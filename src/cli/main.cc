@@ -12,7 +12,7 @@
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
-#include "src/record/run_file.h"
+#include "src/record/run/run_file.h"
 
 namespace lockstep {
 namespace {

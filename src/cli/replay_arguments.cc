@@ -9,9 +9,9 @@
 #include "src/cli/capture_argument.h"
 #include "src/cli/number_options.h"
 #include "src/core/text.h"
-#include "src/train/optimizers.h"
-#include "src/train/parameter_groups.h"
-#include "src/train/schedules.h"
+#include "src/update/optimizers.h"
+#include "src/update/parameter_groups.h"
+#include "src/update/schedules.h"
 
 namespace lockstep {
 namespace {

@@ -14,8 +14,8 @@
 #include "src/cli/progress.h"
 #include "src/cli/stop_signal.h"
 #include "src/core/text.h"
-#include "src/record/capture_reader.h"
-#include "src/record/run_file.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/record/run/run_file.h"
 
 namespace lockstep {
 namespace {

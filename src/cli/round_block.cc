@@ -1,4 +1,4 @@
-// A block as text: the arithmetic of emulation/block_format.h, step by step.
+// A block as text: the arithmetic of emulation/format/block_format.h, step by step.
 #include "src/cli/round_block.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/cli/number_text.h"
+#include "src/cli/exact_number.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "emulation/block_format.h"
+#include "emulation/format/block_format.h"
 
 namespace lockstep {
 

@@ -4,14 +4,14 @@
 
 #include <cstdio>
 
-#include "analysis/capture_gates.h"
+#include "analysis/faithful/gates.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
-#include "src/record/capture_reader.h"
-#include "src/record/environment.h"
-#include "src/record/verification.h"
-#include "src/train/captured/lane.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/record/capture/verification.h"
+#include "src/record/run/environment.h"
+#include "src/train/captured_lane.h"
 
 namespace lockstep {
 namespace {

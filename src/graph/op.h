@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/accumulator_health.h"
-#include "emulation/flash_kernel.h"
-#include "emulation/kernel_set.h"
+#include "emulation/kernels/flash_kernel.h"
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/stats/accumulator_health.h"
 #include "src/core/tensor.h"
 #include "src/graph/ir.h"
 

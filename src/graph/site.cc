@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "emulation/format.h"
+#include "emulation/format/format.h"
 #include "src/core/error.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"

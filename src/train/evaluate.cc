@@ -7,10 +7,10 @@
 #include <limits>
 #include <numeric>
 
+#include "src/data/noise.h"
+#include "src/execute/engines.h"
 #include "src/graph/autodiff.h"
-#include "src/train/data/noise.h"
-#include "src/train/engines.h"
-#include "src/train/parameter_groups.h"
+#include "src/update/parameter_groups.h"
 
 namespace lockstep {
 namespace {

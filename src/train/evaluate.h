@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "src/train/data/dataset.h"
+#include "src/data/dataset.h"
+#include "src/models/model.h"
 #include "src/train/lane.h"
-#include "src/train/models/model.h"
 
 namespace lockstep {
 

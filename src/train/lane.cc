@@ -8,10 +8,10 @@
 
 #include "src/core/error.h"
 #include "src/core/random.h"
-#include "src/train/engines.h"
+#include "src/execute/engines.h"
 #include "src/train/loss_passes.h"
-#include "src/train/schedules.h"
 #include "src/train/twin.h"
+#include "src/update/schedules.h"
 
 namespace lockstep {
 namespace {

@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
-#include "src/graph/loss_scale.h"
-#include "src/train/captured/loop.h"
-#include "src/train/execute.h"
+#include "src/capture/captured_loop.h"
+#include "src/execute/executor.h"
+#include "src/policy/loss_scale.h"
 #include "src/train/lockstep.h"
-#include "src/train/parameter_groups.h"
+#include "src/update/parameter_groups.h"
 
 namespace lockstep {
 

@@ -6,10 +6,10 @@
 #include <limits>
 #include <numeric>
 
-#include "src/train/all_reduce.h"
-#include "src/train/clip.h"
-#include "src/train/finite.h"
+#include "src/execute/finite.h"
 #include "src/train/lane.h"
+#include "src/update/all_reduce.h"
+#include "src/update/clip.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 // From a lane's name on the command line to its description: policy, engine, target.
 #include "src/core/error.h"
-#include "src/graph/hardware_policy.h"
-#include "src/train/engines.h"
+#include "src/execute/engines.h"
+#include "src/policy/hardware_policy.h"
 #include "src/train/lane.h"
 
 namespace lockstep {

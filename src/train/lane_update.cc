@@ -4,7 +4,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "src/train/finite.h"
+#include "src/execute/finite.h"
 #include "src/train/lane.h"
 
 namespace lockstep {

@@ -12,19 +12,19 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/data/noise.h"
+#include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/same_step.h"
-#include "src/train/captured/lane.h"
-#include "src/train/data/noise.h"
-#include "src/train/data/sources.h"
+#include "src/models/model.h"
+#include "src/train/captured_lane.h"
 #include "src/train/evaluate.h"
 #include "src/train/lane.h"
 #include "src/train/loss_passes.h"
-#include "src/train/models/model.h"
-#include "src/train/parameter_groups.h"
 #include "src/train/run_setup.h"
-#include "src/train/schedules.h"
-#include "src/train/vanishing.h"
+#include "src/update/parameter_groups.h"
+#include "src/update/schedules.h"
+#include "src/update/vanishing.h"
 
 namespace lockstep {
 namespace {

@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "src/train/data/dataset.h"
-#include "src/train/hyper_parameters.h"
+#include "src/data/dataset.h"
 #include "src/train/observer.h"
+#include "src/update/hyper_parameters.h"
 
 namespace lockstep {
 
-struct Capture;  // src/train/captured/capture.h
+struct Capture;  // src/capture/capture.h
 
 enum class LaneMode : uint8_t {
   kFree,    // every lane keeps its own weights: what training would do

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "src/graph/ir.h"
-#include "src/graph/policy.h"
 #include "src/graph/site.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "emulation/accumulator_health.h"
-#include "emulation/optimizer.h"
-#include "emulation/tensor_stats.h"
+#include "emulation/kernels/optimizer_args.h"
+#include "emulation/stats/accumulator_health.h"
+#include "emulation/stats/tensor_stats.h"
 #include "src/graph/ir.h"
-#include "src/graph/layer_facts.h"
-#include "src/graph/policy.h"
 #include "src/graph/site.h"
+#include "src/lower/layer_facts.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "src/train/lane.h"
-#include "src/train/parameter_groups.h"
+#include "src/update/parameter_groups.h"
 
 namespace lockstep {
 namespace {

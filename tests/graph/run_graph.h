@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/kernel_set.h"
+#include "emulation/kernels/kernel_set.h"
 #include "src/core/random.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/ir.h"

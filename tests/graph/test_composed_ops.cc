@@ -5,7 +5,7 @@
 #include <set>
 
 #include "src/graph/composed_ops.h"
-#include "tests/graph/lowered.h"
+#include "tests/lower/lowered.h"
 
 namespace lockstep {
 namespace {

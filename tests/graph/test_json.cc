@@ -8,7 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
-#include "src/graph/lower.h"
+#include "src/lower/lower.h"
 #include "tests/graph/example_graphs.h"
 
 namespace lockstep {

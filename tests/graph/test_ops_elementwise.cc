@@ -6,9 +6,9 @@
 #include <set>
 
 #include "src/graph/builder.h"
-#include "src/graph/lower.h"
-#include "tests/graph/lowered.h"
+#include "src/lower/lower.h"
 #include "tests/graph/run_graph.h"
+#include "tests/lower/lowered.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@ import tiny_capture as tiny
 import torch
 
 STEPS, ALTERED = 5, 3
-FLOOR = 1e-3  # of the loss: analysis/captured_run.h
+FLOOR = 1e-3  # of the loss: analysis/faithful/captured_run.h
 LOW = "torch-autocast-bf16-cpu"
 
 

@@ -1,6 +1,6 @@
 """The flash kernel of PyTorch's CPU in BF16 and FP16, bit by bit: policy [attention] flash = "torch_cpu".
 
-scaled_dot_product_attention picks it for (N,H,T,E) without dropout; emulation/flash_kernel.cc has its blocks. What may
+scaled_dot_product_attention picks it for (N,H,T,E) without dropout; emulation/kernels/flash_kernel.cc has its blocks. What may
 differ is the order of FP32 sums of n terms, by about sqrt(n) 2^-24, which flips a rounding to p bits with a probability
 of sqrt(n) 2^(p - 24); with the roundings on an element's way, of weights, gradients of scores and results, and what
 cancels between them, ROUNDINGS times that, and FEW elements more where there are not many. A weight that was rounded

@@ -209,7 +209,7 @@ def test_cuda_casts_follow_the_lists(binary_dir, low, version):
 
 @pytest.mark.parametrize("low", DTYPES)
 def test_torch_sums_a_shared_weights_gradient_in_the_low_format(low):
-    """What tests/graph/test_lower.cc holds Lockstep to: one cast of the weight in the forward pass, its
+    """What tests/lower/test_lower.cc holds Lockstep to: one cast of the weight in the forward pass, its
     gradients added on that copy, then one cast back."""
 
     class Everything(TorchDispatchMode):

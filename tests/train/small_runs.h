@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/tensor_stats.h"
+#include "emulation/stats/tensor_stats.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "src/train/models/model.h"
+#include "src/models/model.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

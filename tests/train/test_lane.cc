@@ -4,9 +4,9 @@
 
 #include <limits>
 
-#include "emulation/quantize.h"
+#include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
-#include "src/train/engines.h"
+#include "src/execute/engines.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

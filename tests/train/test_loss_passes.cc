@@ -11,8 +11,8 @@
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/models/model.h"
 #include "src/train/lane.h"
-#include "src/train/models/model.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "emulation/rounding.h"
-#include "src/graph/policy.h"
+#include "emulation/format/rounding.h"
+#include "src/policy/policy.h"
 #include "tests/train/small_runs.h"
 
 namespace lockstep {

@@ -8,10 +8,10 @@
 #include "src/core/parallel.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
-#include "src/train/clip.h"
+#include "src/models/model.h"
 #include "src/train/lane.h"
-#include "src/train/models/model.h"
-#include "src/train/parameter_groups.h"
+#include "src/update/clip.h"
+#include "src/update/parameter_groups.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

@@ -1,8 +1,9 @@
 // adaptive_avg_pool2d: the means of `size` windows that cover the image; window p of P over H rows
 // is floor(p H / P) up to ceil((p + 1) H / P). To one pixel it is a mean over the whole plane,
-// summed in the order of emulation/reduction.h, as long sums are; otherwise window by window.
-#include "emulation/fast_round.h"
-#include "emulation/scalar/avg_pool2d.h"
+// summed in the order of emulation/kernels/reduction.h, as long sums are; otherwise window by
+// window.
+#include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/scalar/avg_pool2d.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

@@ -1,6 +1,6 @@
 // amax, the largest element over any dimensions (ties share the gradient), and max_dim, the largest
 // along one dimension with the place where it first stands (which alone gets the gradient).
-#include "emulation/scalar/rows.h"
+#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 

@@ -1,6 +1,6 @@
 // avg_pool2d: the mean of each window. The divisor counts the padding (count_include_pad), but not
 // what ceil_mode adds beyond it; or it is divisor_override.
-#include "emulation/scalar/avg_pool2d.h"
+#include "emulation/kernels/scalar/avg_pool2d.h"
 
 #include <algorithm>
 

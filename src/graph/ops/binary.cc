@@ -1,5 +1,5 @@
 // sub, div, minimum and maximum with numpy's broadcasting, or a number in b's place.
-#include "emulation/scalar/functions.h"
+#include "emulation/kernels/scalar/functions.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "emulation/scalar/strided_copy.h"
+#include "emulation/kernels/scalar/strided_copy.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "emulation/scalar/chunks.h"
+#include "emulation/kernels/scalar/chunks.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/op.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "emulation/format.h"
+#include "emulation/format/format.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

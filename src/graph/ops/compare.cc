@@ -1,7 +1,7 @@
 // greater, less, ...: masks made by comparing two values, for where and masked_fill.
 // No gradient flows through them, and a lane compares the numbers that it has: where two lanes'
 // activations lie on both sides of a border, their masks differ.
-#include "emulation/scalar/select.h"
+#include "emulation/kernels/scalar/select.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 

@@ -2,7 +2,7 @@
 // several. Numbers pass through them, in formats that the class of the op named by `of` decides.
 #include <algorithm>
 
-#include "emulation/format.h"
+#include "emulation/format/format.h"
 #include "src/graph/composed_ops.h"
 #include "src/graph/ops/cast.h"
 #include "src/graph/ops/op_helpers.h"

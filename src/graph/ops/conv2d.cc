@@ -1,7 +1,7 @@
 // conv2d: 2-d convolution (cross-correlation, as in the field), whole or in groups of channels,
 // with its three gradients. As in linear, the bias joins the sum of products in the container's
 // precision before the rounding.
-#include "emulation/scalar/elementwise.h"
+#include "emulation/kernels/scalar/elementwise.h"
 #include "src/graph/ops/conv_attributes.h"
 #include "src/graph/ops/sum_samples.h"
 

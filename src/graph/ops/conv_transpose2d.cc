@@ -5,7 +5,7 @@
 //   dw = backward_weight(dy, x)   sums over (n, h, w)
 #include <algorithm>
 
-#include "emulation/scalar/elementwise.h"
+#include "emulation/kernels/scalar/elementwise.h"
 #include "src/graph/ops/conv_attributes.h"
 #include "src/graph/ops/sum_samples.h"
 

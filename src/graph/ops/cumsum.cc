@@ -1,5 +1,5 @@
 // cumsum: running sums along one dimension. The gradient is the same from the other end.
-#include "emulation/scalar/rows.h"
+#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 

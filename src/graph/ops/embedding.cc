@@ -1,6 +1,6 @@
 // embedding: rows of a table, y[..., :] = weight[indices[...], :]. The row `padding_idx` is read
 // like any other but gets no gradient.
-#include "emulation/scalar/gather.h"
+#include "emulation/kernels/scalar/gather.h"
 #include "src/graph/ops/movement.h"
 
 namespace lockstep {

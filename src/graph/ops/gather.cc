@@ -1,6 +1,6 @@
 // gather: y[p] = x[p with its place along dim replaced by index[p]]. Operands x, index (integers of
 // x's rank, no extent larger than x's but along dim).
-#include "emulation/scalar/gather.h"
+#include "emulation/kernels/scalar/gather.h"
 
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"

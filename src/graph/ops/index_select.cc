@@ -1,5 +1,5 @@
 // index_select: the slices of x along dim that an index (J) names, in its order, repeats allowed.
-#include "emulation/scalar/gather.h"
+#include "emulation/kernels/scalar/gather.h"
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
 

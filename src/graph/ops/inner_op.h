@@ -2,8 +2,8 @@
 // inside, and their dropout. For ops/*.cc alone.
 #pragma once
 
-#include "emulation/scalar/inner_math.h"
-#include "emulation/scalar/select.h"
+#include "emulation/kernels/scalar/inner_math.h"
+#include "emulation/kernels/scalar/select.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 

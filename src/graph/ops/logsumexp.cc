@@ -1,5 +1,5 @@
 // logsumexp: ln sum exp x over any dimensions, with the maximum taken out first.
-#include "emulation/scalar/softmax.h"
+#include "emulation/kernels/scalar/softmax.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 

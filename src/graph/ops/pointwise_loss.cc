@@ -1,10 +1,10 @@
 // Losses of one term per element: mse, l1, smooth_l1, huber, kl_div, bce_with_logits.
-// One row each; the formulas are those of emulation/scalar/pointwise_loss.h. Their sum goes through
-// the reduce accumulator, and the mean is that sum divided by the number of elements.
+// One row each; the formulas are those of emulation/kernels/scalar/pointwise_loss.h. Their sum goes
+// through the reduce accumulator, and the mean is that sum divided by the number of elements.
 #include <array>
 #include <stdexcept>
 
-#include "emulation/scalar/pointwise_loss.h"
+#include "emulation/kernels/scalar/pointwise_loss.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/choice.h"
 #include "src/graph/ops/op_helpers.h"

@@ -1,5 +1,5 @@
 // pow: y = x^e, e a number in the attribute `exponent` or a tensor; C's special values.
-#include "emulation/scalar/functions.h"
+#include "emulation/kernels/scalar/functions.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 

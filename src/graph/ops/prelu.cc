@@ -1,5 +1,5 @@
 // prelu: a leaky relu whose slope is learned, one for all or one per channel (dimension 1).
-#include "emulation/scalar/prelu.h"
+#include "emulation/kernels/scalar/prelu.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

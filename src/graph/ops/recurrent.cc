@@ -8,7 +8,7 @@
 // does is not published); with proj_size, o tanh(c) is rounded before and h after the product
 // with W_hr. Gates saved for the backward pass keep the reduce accumulator's format. No accumulator
 // site: the sums lie behind the cell's arithmetic and are not measured. Where a policy has
-// [recurrent] cells = "torch_cpu" another row of emulation/scalar/recurrent_rounding.h holds.
+// [recurrent] cells = "torch_cpu" another row of emulation/kernels/recurrent_rounding.h holds.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 
@@ -131,7 +131,7 @@ RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> i
 }
 
 std::vector<TensorType> saved_types(const RecurrentLayout& layout) {
-  constexpr int64_t kSaved = 4;  // per state element, see emulation/scalar/recurrent.h
+  constexpr int64_t kSaved = 4;  // per state element, see emulation/kernels/scalar/recurrent.h
   const Shape wide = {layout.cells(), layout.time, layout.batch, layout.hidden};
   const Shape states = {layout.cells(), layout.time, layout.batch, layout.state};
   Shape gates = wide;

@@ -1,5 +1,5 @@
 // The kernel calls of lstm and gru: operands and outputs as the arrays of
-// emulation/scalar/recurrent_layers.h.
+// emulation/kernels/scalar/recurrent_layers.h.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 

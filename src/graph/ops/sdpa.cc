@@ -1,13 +1,14 @@
 // sdpa: scaled dot product attention, softmax(scale q k^T + mask) v, as one op. Which roundings a
-// lane of low precision makes inside: emulation/scalar/attention.h; `model` names them as
+// lane of low precision makes inside: emulation/kernels/scalar/attention.h; `model` names them as
 //   math          torch's math backend: FP16 and BF16 are widened to FP32 and rounded at the result
 //   math_reduced  the same with allow_fp16_bf16_reduction_math_sdp: rounded after every part
-//   flash         fused kernels; which one is the policy's to say (emulation/flash_kernel.cc)
-#include "emulation/scalar/attention.h"
+//   flash         fused kernels; which one is the policy's to say
+//   (emulation/kernels/flash_kernel.cc)
+#include "emulation/kernels/scalar/attention.h"
 
 #include <cmath>
 
-#include "emulation/scalar/stacked_gemm.h"
+#include "emulation/kernels/scalar/stacked_gemm.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/choice.h"
 #include "src/graph/ops/inner_op.h"

@@ -1,5 +1,5 @@
 // softmax and log_softmax along any dimension.
-#include "emulation/scalar/softmax.h"
+#include "emulation/kernels/scalar/softmax.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 

@@ -1,5 +1,5 @@
 // sum and mean over any dimensions; the terms of a result are added in row-major order.
-#include "emulation/scalar/rows.h"
+#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 

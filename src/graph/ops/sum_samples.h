@@ -1,10 +1,10 @@
 // How do ops have their sums of products looked at?
 // run_product and run_conv call the kernel and then, where OpCall::health asks for it, have outputs
-// drawn by the run's seed summed again (emulation/accumulator_health.h). For ops/*.cc alone.
+// drawn by the run's seed summed again (emulation/stats/accumulator_health.h). For ops/*.cc alone.
 #pragma once
 
-#include "emulation/accumulator_health.h"
-#include "emulation/scalar/stacked_gemm.h"
+#include "emulation/kernels/scalar/stacked_gemm.h"
+#include "emulation/stats/accumulator_health.h"
 #include "src/core/random.h"
 #include "src/graph/op.h"
 

@@ -1,9 +1,9 @@
 // Functions of one number, element by element: one row each. The formulas and derivatives stand in
-// emulation/elementwise_functions-inl.h.
+// emulation/math/elementwise_functions-inl.h.
 #include <array>
 #include <limits>
 
-#include "emulation/scalar/functions.h"
+#include "emulation/kernels/scalar/functions.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

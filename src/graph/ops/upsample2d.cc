@@ -3,7 +3,7 @@
 // it, not from the sizes, whose ratio may differ: size = floor(extent * scale).
 #include <cmath>
 
-#include "emulation/scalar/upsample2d.h"
+#include "emulation/kernels/scalar/upsample2d.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // var_mean: variance and mean over any dimensions, in two passes.
-#include "emulation/scalar/rows.h"
+#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 

@@ -1,5 +1,5 @@
 // where and masked_fill: elements chosen by an integer mask, not 0 being true.
-#include "emulation/scalar/select.h"
+#include "emulation/kernels/scalar/select.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 

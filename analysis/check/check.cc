@@ -1,0 +1,192 @@
+// The comparison itself: step by step, lane by lane, rule by rule.
+#include "analysis/check/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "analysis/check/check_rules.h"
+#include "analysis/check/check_setup.h"
+#include "src/graph/json.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr size_t kAfterAllSites = std::numeric_limits<size_t>::max();
+
+// Where in the run a difference stands: the order in which "first" is meant.
+using Place = std::tuple<int64_t, size_t, size_t, size_t>;  // step, lane, site, rule
+
+bool is_of_step(Scope scope) {
+  return scope != Scope::kEvaluation && scope != Scope::kLane;
+}
+
+class Comparer {
+ public:
+  // `run`: whose sites and parameters a difference is named after; the baseline has the same.
+  Comparer(const CheckOptions& options, const RunFile& run, CheckResult& result)
+      : options_(options),
+        sites_(run.sites()),
+        parameters_(graph_from_json(run.graph_json()).parameters),
+        result_(result) {}
+
+  void compare_rule(const RuleRow& row, size_t rule_index, const LaneView& run,
+                    const LaneView& base, size_t lane_index, const std::string& lane) {
+    const Column a = row.read(run), b = row.read(base);
+    const std::vector<double> magnitude =
+        row.magnitude ? row.magnitude(base) : std::vector<double>();
+    const size_t size = std::max(length(a), length(b));
+    // Which steps have a record is compared by a rule of its own.
+    if (row.scope == Scope::kRecord && std::min(length(a), length(b)) == 0) return;
+    for (size_t i = 0; i < size; ++i) {
+      if (row.scope == Scope::kSite && row.measured) {
+        const bool in_run = row.measured(run, i) > 0, in_base = row.measured(base, i) > 0;
+        if (!in_run && !in_base) continue;
+      }
+      const double apart = difference(a, b, i, magnitude);
+      ++result_.values;
+      DifferenceGroup& group = groups_[{lane_index, rule_index}];
+      ++group.compared;
+      if (apart <= tolerance(row.rule)) continue;
+      const bool by_site = row.scope == Scope::kSite;
+      const bool by_step = is_of_step(row.scope);
+      Difference d{.step = by_step ? run.step : -1,
+                   .lane = lane,
+                   .rule = row.rule.name,
+                   .subject = subject(row.scope, i),
+                   .run = printed(a, i),
+                   .baseline = printed(b, i),
+                   .relative = apart};
+      add(group, d);
+      const Place place{by_step ? run.step : std::numeric_limits<int64_t>::max(), lane_index,
+                        by_site ? i : kAfterAllSites, rule_index};
+      if (!first_place_ || place < *first_place_) {
+        first_place_ = place;
+        result_.has_first = true;
+        result_.first = std::move(d);
+      }
+    }
+  }
+
+  void finish() {
+    for (auto& [key, group] : groups_) {
+      if (group.count > 0) result_.groups.push_back(group);
+    }
+    std::stable_sort(result_.groups.begin(), result_.groups.end(),
+                     [](const DifferenceGroup& x, const DifferenceGroup& y) {
+                       return x.worst.relative > y.worst.relative;
+                     });
+  }
+
+ private:
+  std::string subject(Scope scope, size_t i) const {
+    if (scope == Scope::kSite) return "site " + sites_.sites[i].label();
+    if (scope == Scope::kRecord) return "site " + sites_.sites.at(i / kHistogramBins).label();
+    if (scope != Scope::kParameter) return "";
+    // A file may hold more of them than its graph.
+    return "parameter " + (i < parameters_.size() ? parameters_[i].name : fmt::format("{}", i));
+  }
+  static size_t length(const Column& c) { return std::max(c.integers.size(), c.reals.size()); }
+
+  double tolerance(const CheckRule& rule) const {
+    return rule.comparison == Comparison::kTolerance && !options_.strict ? options_.rel_tol : 0;
+  }
+
+  // Infinity where one side has no such value.
+  double difference(const Column& a, const Column& b, size_t i,
+                    const std::vector<double>& magnitude) {
+    if (i >= length(a) || i >= length(b)) return kInfinity;
+    if (!a.integers.empty()) {
+      const uint64_t x = a.integers[i], y = b.integers[i];
+      if (x == y) return 0;
+      return static_cast<double>(x > y ? x - y : y - x) / static_cast<double>(std::max(x, y));
+    }
+    const double x = a.reals[i], y = b.reals[i];
+    if (!std::isfinite(x) && !std::isfinite(y) && relative_difference(x, y, 0) == 0) {
+      ++result_.nonfinite_on_both;
+      return 0;
+    }
+    return relative_difference(x, y, i < magnitude.size() ? magnitude[i] : 0);
+  }
+
+  static std::string printed(const Column& c, size_t i) {
+    if (i < c.integers.size()) return fmt::format("{}", c.integers[i]);
+    if (i < c.reals.size()) return fmt::format("{:.17g}", c.reals[i]);
+    return "missing";
+  }
+
+  static void add(DifferenceGroup& group, const Difference& d) {
+    if (group.count == 0) {
+      group.lane = d.lane;
+      group.rule = d.rule;
+      group.first = group.worst = d;
+    } else if (d.relative > group.worst.relative) {
+      group.worst = d;
+    }
+    ++group.count;
+  }
+
+  const CheckOptions& options_;
+  const SiteTable& sites_;
+  const std::vector<Parameter> parameters_;
+  CheckResult& result_;
+  std::map<std::pair<size_t, size_t>, DifferenceGroup> groups_;  // lane, rule
+  std::optional<Place> first_place_;
+};
+
+}  // namespace
+
+double CheckOptions::default_rel_tol() {
+  constexpr double kUnitRoundoff = 0x1p-53;
+  constexpr double kTerms = 256 + 4 + 52;  // emulation/kernels/reduction.h, for up to 2^52 blocks
+  return 2 * kTerms * kUnitRoundoff / (1 - kTerms * kUnitRoundoff);
+}
+
+double relative_difference(double run, double baseline, double magnitude) {
+  if (std::isnan(run) && std::isnan(baseline)) return 0;
+  if (run == baseline) return 0;
+  if (!std::isfinite(run) || !std::isfinite(baseline)) return kInfinity;
+  double size = std::max(std::fabs(run), std::fabs(baseline));
+  if (std::isfinite(magnitude)) size = std::max(size, magnitude);
+  return std::fabs(run - baseline) / size;
+}
+
+CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckOptions& options) {
+  CheckResult result;
+  const std::vector<LanePair> pairs = pair_lanes(run, baseline, result);
+  result.steps = pairs.empty() ? 0 : std::min(run.steps(), baseline.steps());
+  Comparer comparer(options, run, result);
+  const std::span<const RuleRow> rules = rule_rows();
+  for (size_t p = 0; p < pairs.size(); ++p) {
+    result.lanes.push_back(pairs[p].name);
+    LaneView ours(run, pairs[p].run), theirs(baseline, pairs[p].baseline);
+    for (int64_t step = 0; step < result.steps; ++step) {
+      ours.load_step(step);
+      theirs.load_step(step);
+      for (size_t r = 0; r < rules.size(); ++r) {
+        if (!is_of_step(rules[r].scope)) continue;
+        comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
+      }
+    }
+    if (run.steps() != baseline.steps()) continue;  // whole-run sums would differ for that alone
+    for (size_t r = 0; r < rules.size(); ++r) {
+      if (is_of_step(rules[r].scope)) continue;
+      comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
+    }
+  }
+  comparer.finish();
+  if (!result.groups.empty() || !result.missing.empty()) {
+    result.verdict = pairs.empty() ? CheckVerdict::kNothingComparable : CheckVerdict::kRegression;
+  } else if (!result.not_comparable.empty() || result.values == 0) {
+    result.verdict = CheckVerdict::kNothingComparable;
+  }
+  return result;
+}
+
+}  // namespace lockstep

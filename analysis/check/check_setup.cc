@@ -1,0 +1,144 @@
+// Compares models, data, options, policies and environments of two run files.
+#include "analysis/check/check_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "src/core/text.h"
+#include "src/update/optimizers.h"
+#include "src/update/schedules.h"
+
+namespace lockstep {
+namespace {
+
+// The options that decide the numbers, in words. Steps, evaluation and histogram intervals only
+// decide how much of them is recorded.
+std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
+  const auto text = [](const HyperChoice& choice, const HyperNumbers& numbers) {
+    return choice.name + " " + hyper_values_text(numbers.all());
+  };
+  std::string groups;
+  for (const ParameterGroup& group : o.groups) {
+    groups += fmt::format("{}{}: {}", groups.empty() ? "" : "; ", group.layers,
+                          text(group.optimizer, numbers_of(group.optimizer)));
+  }
+  return {
+      {"model", o.capture_hash.empty() ? o.model : "capture with SHA-256 " + o.capture_hash},
+      {"data", o.data.substr(0, o.data.find(':'))},
+      {"batch", fmt::format("{}", o.batch)},
+      {"seed", fmt::format("{}", o.seed)},
+      {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
+      {"accumulate", fmt::format("{}", o.accumulate)},
+      {"workers", fmt::format("{}", o.workers)},
+      {"backward", o.backward_per_loss ? "per-loss" : "joint"},
+      {"optimizer", text(o.optimizer, numbers_of(o.optimizer))},
+      {"schedule", text(o.schedule, HyperNumbers(find_schedule(o.schedule.name).parameters,
+                                                 o.schedule.values))},
+      {"groups", groups},
+      {"clipping",
+       fmt::format("{}-norm {}, value {}", o.clip_norm_type, o.clip_norm, o.clip_value)},
+      {"frozen layers", join(o.freeze, ",")},
+      {"batch_norm in evaluation mode", join(o.eval_batch_norm, ",")},
+      {"batch_norm eps", o.batch_norm_eps ? fmt::format("{}", *o.batch_norm_eps) : "own"},
+      {"start_from", o.start_from},
+  };
+}
+
+auto identity_of(const Site& s) {
+  return std::tie(s.id, s.layer, s.op, s.role, s.point, s.shape, s.node, s.index, s.value, s.feeds,
+                  s.scaled, s.stat_exempt);
+}
+
+void compare_sites(const SiteTable& ours, const SiteTable& theirs, CheckResult& result) {
+  for (size_t i = 0; i < ours.sites.size(); ++i) {
+    if (identity_of(ours.sites[i]) == identity_of(theirs.sites[i])) continue;
+    result.not_comparable.push_back(fmt::format("site {}: '{}' here, '{}' in the baseline", i,
+                                                ours.sites[i].label(), theirs.sites[i].label()));
+    return;
+  }
+}
+
+void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& result) {
+  const auto ours = setup_of(run.options());
+  const auto theirs = setup_of(baseline.options());
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (ours[i].second == theirs[i].second) continue;
+    result.not_comparable.push_back(fmt::format("{}: '{}' here, '{}' in the baseline",
+                                                ours[i].first, ours[i].second, theirs[i].second));
+  }
+  if (run.graph_json() != baseline.graph_json()) {
+    result.not_comparable.push_back("step graph: differs from the baseline's");
+  } else if (run.sites().sites.size() != baseline.sites().sites.size()) {
+    result.not_comparable.push_back(fmt::format("site table: {} sites here, {} in the baseline",
+                                                run.sites().sites.size(),
+                                                baseline.sites().sites.size()));
+  } else {
+    compare_sites(run.sites(), baseline.sites(), result);
+  }
+  if (run.options().data != baseline.options().data) {
+    result.remarks.push_back(fmt::format("data: '{}' here, '{}' in the baseline",
+                                         run.options().data, baseline.options().data));
+  }
+  if (run.options().histogram_every != baseline.options().histogram_every) {
+    result.remarks.push_back(
+        fmt::format("histograms: every {} steps here, every {} in the baseline",
+                    run.options().histogram_every, baseline.options().histogram_every));
+  }
+  for (const auto& [key, value] : baseline.environment()) {
+    const auto it = run.environment().find(key);
+    if (it != run.environment().end() && it->second == value) continue;
+    result.remarks.push_back(fmt::format("environment {}: '{}' here, '{}' in the baseline", key,
+                                         it == run.environment().end() ? "nothing" : it->second,
+                                         value));
+  }
+}
+
+const LaneInfo* find_lane(const RunFile& run, const std::string& name) {
+  for (const LaneInfo& lane : run.lanes()) {
+    if (lane.name == name) return &lane;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, CheckResult& result) {
+  compare_setup(run, baseline, result);
+  if (!result.not_comparable.empty()) return {};
+  std::vector<LanePair> pairs;
+  for (const LaneInfo& theirs : baseline.lanes()) {
+    const LaneInfo* ours = find_lane(run, theirs.name);
+    if (ours == nullptr) {
+      result.missing.push_back(
+          fmt::format("lane {}: in the baseline, not in this run", theirs.name));
+    } else if (ours->policy_text != theirs.policy_text) {
+      result.not_comparable.push_back(fmt::format("lane {}: its policy differs", theirs.name));
+    } else if (ours->engine != theirs.engine || ours->target != theirs.target) {
+      result.not_comparable.push_back(
+          fmt::format("lane {}: engine {}@{} here, {}@{} in the baseline", theirs.name,
+                      ours->engine, ours->target, theirs.engine, theirs.target));
+    } else {
+      pairs.push_back({.name = theirs.name,
+                       .run = run.lane_index(theirs.name),
+                       .baseline = baseline.lane_index(theirs.name)});
+    }
+  }
+  for (const LaneInfo& ours : run.lanes()) {
+    if (find_lane(baseline, ours.name) == nullptr) {
+      result.not_comparable.push_back(
+          fmt::format("lane {}: in this run, not in the baseline", ours.name));
+    }
+  }
+  if (run.steps() < baseline.steps()) {
+    result.missing.push_back(
+        fmt::format("steps: {} here, {} in the baseline", run.steps(), baseline.steps()));
+  } else if (run.steps() > baseline.steps()) {
+    result.not_comparable.push_back(
+        fmt::format("steps {}..{}: not in the baseline", baseline.steps(), run.steps() - 1));
+  }
+  return pairs;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+// What does Lockstep make of one captured step, begun from a given state?
+// Forward and backward of every micro-batch on the captured batches and masks; no optimizer.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "src/capture/capture.h"
+#include "src/execute/executor.h"
+#include "src/graph/site.h"
+#include "src/policy/policy.h"
+
+namespace lockstep {
+
+struct ComputedStep {
+  double loss = 0;    // the mean over micro-batches
+  Tensors gradients;  // sums over micro-batches, each times loss_mult; scaled
+  Tensors buffers;    // behind the last one
+};
+
+// Called around every forward node of a micro-batch: before it runs (done false), and after.
+using NodeVisit =
+    std::function<void(size_t micro, const Node& node, Executor& executor, bool done)>;
+
+class CapturedStepRunner {
+ public:
+  // Both must outlive the runner. The truth lane where `is_fp64`, then `policy` is FP32's.
+  CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64);
+
+  // `values`: parameters and buffers. Throws: InputError from lowering.
+  ComputedStep run(const CapturedStep& step, const Tensors& values, double loss_scale = 1,
+                   const NodeVisit& visit = {});
+
+ private:
+  struct Plan {  // of one graph
+    Graph graph;
+    SiteTable sites;
+    std::unique_ptr<Executor> executor;
+    Batch batch;  // of the micro-batch in progress
+  };
+  Plan& plan_of(int64_t graph);
+
+  const Capture& capture_;
+  const Policy& policy_;
+  bool is_fp64_;
+  std::map<int64_t, Plan> plans_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+// How much of a gradient does FP32 not determine? A network from weights moved by one ulp is as
+// good a reading of the same model, and where the gradient is a small difference of large numbers
+// it comes out far away.
+#include <algorithm>
+
+#include "analysis/faithful/gate_norms.h"
+#include "src/core/random.h"
+#include "src/train/twin.h"
+
+namespace lockstep {
+
+Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed) {
+  uint32_t index = 0;
+  for (const Parameter& p : graph.parameters) {
+    const RandomStream signs(seed, RandomPurpose::kTwin, index++);
+    move_by_one_ulp(values.at(p.name).as<float>(), signs, 0);
+  }
+  return values;
+}
+
+GradientChaos gradient_chaos(const Capture& capture, const CapturedVerify& verify,
+                             const Tensors& gradients, const StepFromValues& run) {
+  GradientChaos chaos;
+  for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) {
+    const ComputedStep twin = run(twin_of(capture.graphs.front(), verify.before.values, seed));
+    for (const auto& [name, gradient] : gradients) {
+      const Tensor* moved = find_named(twin.gradients, name);
+      if (moved == nullptr) continue;
+      const Distance d = distance(*moved, gradient, find_named(verify.noise, name));
+      chaos[name] = std::max(chaos[name], d.difference);
+    }
+  }
+  return chaos;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,177 @@
+// V7: the emulated low-precision step against what the user's machine really did, each verify step
+// begun from the captured state. Never bit by bit: a real matrix product has its own order of sums.
+//
+//   loss       mean |emulated - captured| <= max(half of mean |captured - FP32|, twice the chaos
+//              floor): the mean |twin - its lane|, the larger of the FP32 lane's and the emulated
+//              one's, a twin being the lane from weights moved by one FP32 ulp
+//   gradients  per parameter, mean over steps: 1 - cos(emulated, captured)
+//              <= max(0.001, a tenth of 1 - cos(captured, FP32), the chaos floor: 1 - cos(twin,
+//              emulated) of the emulated lane's twin, once); noise elements left out
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "analysis/faithful/gate_norms.h"
+#include "src/execute/finite.h"
+#include "src/train/captured_lane.h"
+#include "src/train/lane.h"
+#include "src/update/clip.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kLossShare = 0.5, kChaosFactor = 2;
+constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
+
+bool all_finite(const Tensors& tensors) {
+  return std::ranges::all_of(tensors,
+                             [](const auto& entry) { return lockstep::all_finite(entry.second); });
+}
+
+// Sums over the steps of 1 - cos: emulated to captured, captured to FP32, emulated to its twin.
+struct Cosines {
+  double ours = 0, theirs = 0, chaos = 0;
+  int64_t count = 0;
+
+  double mean() const { return std::max(ours, 0.0) / static_cast<double>(count); }
+  double bound() const { return std::max(relative_bound(), chaos / static_cast<double>(count)); }
+  bool is_by_chaos() const { return bound() > relative_bound(); }
+
+ private:
+  double relative_bound() const {
+    return std::max(kCosineFloor, kCosineShare * theirs / static_cast<double>(count));
+  }
+};
+
+struct AmpFindings {
+  double emulated = 0, captured = 0;  // sums of |loss differences|
+  double chaos_fp32 = 0, chaos_low = 0;
+  int64_t steps = 0;
+  std::map<std::string, Cosines> cosines;
+  FloorShare floor;          // elements and noise over the steps
+  std::string disagreement;  // the first on found_inf
+};
+
+// `factor` times gradients, clipped as the loop did. A norm leaves directions, which is all that is
+// compared, alone: it counts only in front of a bound on values.
+Tensors clipped(Tensors gradients, const CapturedClip& clip, double factor) {
+  if (clip.max_value == 0) return gradients;
+  std::vector<ClippedGradient> all;
+  for (auto& [name, gradient] : gradients) {
+    for (float& x : gradient.as<float>()) x = static_cast<float>(x * factor);
+    all.push_back({&gradient, &find_format("fp32")});
+  }
+  if (clip.max_norm > 0) clip_by_norm(all, clip.max_norm, clip.norm_type);
+  clip_by_value(all, clip.max_value);
+  return gradients;
+}
+
+void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
+                       const ComputedStep& emulated, const ComputedStep& twin, AmpFindings& found) {
+  const double stage = step.clip.scaled ? step.scale_before : 1;  // what they were multiplied with
+  const Tensors low = clipped(emulated.gradients, step.clip, stage / step.scale_before);
+  const Tensors moved_low = clipped(twin.gradients, step.clip, stage / step.scale_before);
+  const Tensors references = clipped(verify.grads32, step.clip, stage);
+  for (const auto& [name, captured] : step.grads) {
+    const Tensor* ours = find_named(low, name);
+    const Tensor* reference = find_named(references, name);
+    if (ours == nullptr || reference == nullptr) continue;
+    const PackedBits* noise = find_named(verify.noise, name);
+    const Distance theirs = distance(captured, *reference, noise);
+    found.floor.add({0, 0, 0, theirs.elements, theirs.noise});
+    if (theirs.value == 0 || theirs.reference == 0) continue;  // nothing that has a direction
+    Cosines& cosines = found.cosines[name];
+    cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
+    cosines.theirs += theirs.one_minus_cosine();
+    if (const Tensor* moved = find_named(moved_low, name)) {
+      cosines.chaos += distance(*moved, *ours, noise).one_minus_cosine();
+    }
+    ++cosines.count;
+  }
+}
+
+GateResult judge(const AmpFindings& found, GateResult gate) {
+  const auto n = static_cast<double>(found.steps);
+  const double chaos = std::max(found.chaos_fp32, found.chaos_low);
+  const double bound = std::max(kLossShare * found.captured, kChaosFactor * chaos) / n;
+  const double emulated = found.emulated / n;
+  Worst gradients;
+  gate.floor = found.floor;
+  for (const auto& [name, c] : found.cosines) {
+    gradients.take(c.mean(), c.bound(), name);
+    gate.floor.add({1, 0, c.is_by_chaos() ? 1 : 0, 0, 0});
+  }
+  gate.status = emulated <= bound && gradients.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
+  gate.figure = fmt::format(
+      "loss {:.1e} (at most {:.1e}; captured to FP32 {:.1e}, one ulp {:.1e}), "
+      "gradients {:.2g} of their bound (worst {}), {} steps{}",
+      emulated, bound, found.captured / n, chaos / n, gradients.ratio,
+      worst_text(gradients.where, gate.floor), found.steps,
+      found.disagreement.empty() ? "" : "; " + found.disagreement);
+  if (gate.status == GateStatus::kPass) {
+    const bool fp32_would_pass =
+        found.captured / n <= bound && std::ranges::all_of(found.cosines, [](const auto& entry) {
+          const Cosines& c = entry.second;
+          const auto count = static_cast<double>(c.count);
+          return c.theirs / count <= std::max(kCosineFloor, c.chaos / count);
+        });
+    if (fp32_would_pass) gate.figure += "; FP32 in its place would pass, too";
+    return gate;
+  }
+  for (const auto& [name, c] : found.cosines) {
+    if (c.mean() <= c.bound()) continue;
+    const auto count = static_cast<double>(c.count);
+    gate.details.push_back(
+        fmt::format("{}: 1 - cos {:.2e}, at most {:.2e}; captured to FP32 {:.2e}, one ulp {:.2e}",
+                    name, c.mean(), c.bound(), c.theirs / count, c.chaos / count));
+  }
+  return gate;
+}
+
+}  // namespace
+
+GateResult gate_v7(const Capture& capture) {
+  GateResult gate{.name = "V7", .subject = "autocast as captured"};
+  if (!uses_autocast(capture)) {
+    gate.status = GateStatus::kNotApplicable;
+    gate.figure = "the run had no autocast";
+    return gate;
+  }
+  const std::string preset = autocast_preset(capture);
+  gate.subject = preset + " against the captured run";
+  Policy policy = find_policy(preset);
+  const Policy fp32 = find_policy(kReferenceLane);
+  policy.weight_cache = capture.amp.cache_enabled;
+  CapturedStepRunner low(capture, policy, false), single(capture, fp32, false);
+  AmpFindings found;
+  for (const CapturedVerify& verify : capture.verify) {
+    if (!verify.comparable()) continue;
+    const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+    const Tensors& values = verify.before.values;
+    const ComputedStep emulated = low.run(step, values, step.scale_before);
+    const bool overflows = !all_finite(emulated.gradients);
+    if (overflows != step.found_inf && found.disagreement.empty()) {
+      found.disagreement = fmt::format("step {}: found_inf {} here, {} captured", verify.step,
+                                       overflows ? 1 : 0, step.found_inf ? 1 : 0);
+    }
+    if (step.found_inf || !std::isfinite(step.loss)) continue;  // nothing to compare with
+    const double ours = single.run(step, values).loss;
+    found.emulated += std::abs(emulated.loss - step.loss);
+    found.captured += std::abs(step.loss - verify.loss32);
+    const Tensors moved = twin_of(capture.graphs.front(), values);
+    found.chaos_fp32 += std::abs(single.run(step, moved).loss - ours);
+    const ComputedStep twin = low.run(step, moved, step.scale_before);
+    found.chaos_low += std::abs(twin.loss - emulated.loss);
+    ++found.steps;
+    if (!overflows) compare_gradients(step, verify, emulated, twin, found);
+  }
+  if (found.steps == 0) {
+    gate.figure = "every verify step was skipped, or its loss is not finite";
+    return gate;
+  }
+  return judge(found, std::move(gate));
+}
+
+}  // namespace lockstep

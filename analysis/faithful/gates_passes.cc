@@ -1,0 +1,303 @@
+// V1, V3, V4: forward and backward from a captured state, in FP64 and in FP32.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "analysis/faithful/gate_norms.h"
+#include "src/graph/infer.h"
+
+namespace lockstep {
+namespace {
+
+double relative(double value, double reference) {
+  return reference == 0 ? std::abs(value) : std::abs(value - reference) / std::abs(reference);
+}
+
+// A first node whose output has another norm than PyTorch's.
+struct FirstDifference {
+  std::string text;
+  const CapturedVerify* verify = nullptr;
+  void look(size_t micro, const Node& node, const Executor& executor, const Graph& graph) {
+    if (!text.empty() || micro >= verify->micro.size()) return;
+    const auto found = verify->micro[micro].acts.find(node.id);
+    if (found == verify->micro[micro].acts.end()) return;
+    const Tensor& y = executor.value(node.id);
+    if (y.container() == Container::kI32) return;
+    const double norm = distance(y, y).value, wanted = found->second[0];
+    if (relative(norm, wanted) <= kBoundAct) return;
+    text = fmt::format(
+        "first node that differs: {} {} in layer '{}'{}: L2 norm {:.9g}, PyTorch {:.9g}", node.id,
+        node.op, layer_of(graph, node),
+        node.source_line.empty() ? "" : " (" + node.source_line + ")", norm, wanted);
+  }
+};
+
+// How many steps were judged; what was left out is said.
+std::string steps_text(const Capture& capture) {
+  const auto judged = std::ranges::count_if(capture.verify, &CapturedVerify::comparable);
+  const size_t left = capture.verify.size() - static_cast<size_t>(judged);
+  const std::string text = fmt::format("{} step{}", judged, judged == 1 ? "" : "s");
+  if (left == 0) return text;
+  return text + fmt::format("; {} not judged: PyTorch's own loss is not finite there", left);
+}
+
+bool nothing_to_judge(const Capture& capture, GateResult& gate) {
+  if (capture.verify.empty()) return true;
+  if (std::ranges::any_of(capture.verify, &CapturedVerify::comparable)) return false;
+  gate.status = GateStatus::kNotApplicable;
+  gate.figure = steps_text(capture);
+  return true;
+}
+
+struct Judged {
+  Worst gradients, losses;
+  FloorShare floor;                 // of the gradients
+  double loss = 0, loss_bound = 0;  // of the step with the worst loss: relative
+  std::vector<std::string> details;
+  bool ok() const { return losses.ratio <= 1 && gradients.ratio <= 1 && details.empty(); }
+  void take_loss(double off, double bound, int64_t step) {
+    const double before = losses.ratio;
+    losses.take(off, bound, fmt::format("step {}", step));
+    if (loss_bound > 0 && losses.ratio == before) return;
+    loss = off;
+    loss_bound = bound;
+  }
+};
+
+// The relative bound on an FP32 loss, see kLossNoiseFactor.
+double loss_bound_fp32(double ours, const CapturedVerify& verify) {
+  const double noise =
+      std::min(relative(ours, verify.loss64), relative(verify.loss32, verify.loss64));
+  return std::isfinite(noise) ? std::max(kBoundsV3.loss, kLossNoiseFactor * noise) : kBoundsV3.loss;
+}
+
+// What a step is compared with.
+struct Reference {
+  double loss = 0, loss_bound = 0;
+  const Tensors& gradients;
+  GateBounds bounds;
+};
+
+// `chaos`: empty where every gradient has to keep its bound.
+void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
+           const GradientChaos& chaos, Judged& judged) {
+  judged.take_loss(relative(ours.loss, reference.loss), reference.loss_bound, verify.step);
+  double largest = 0;
+  for (const auto& [name, g] : reference.gradients) {
+    largest = std::max(largest, distance(g, g).value);
+  }
+  for (const auto& [name, wanted] : reference.gradients) {
+    const Tensor* g = find_named(ours.gradients, name);
+    const Distance d = distance(g != nullptr ? *g : wanted, wanted, find_named(verify.noise, name));
+    const double off = g != nullptr ? d.difference : d.reference;  // none is a gradient of zero
+    const double by_size = reference.bounds.rtol * d.reference;
+    const double absolute = reference.bounds.atol * largest;
+    const auto moved = chaos.find(name);
+    const double chaotic = moved == chaos.end() ? 0 : kChaosFactorV3 * moved->second;
+    judged.gradients.take(off, std::max(by_size + absolute, chaotic),
+                          fmt::format("{}, step {}", name, verify.step));
+    const bool by_chaos = chaotic > by_size + absolute;
+    judged.floor.add(
+        {1, !by_chaos && absolute > by_size ? 1 : 0, by_chaos ? 1 : 0, d.elements, d.noise});
+  }
+  for (const auto& [name, g] : ours.gradients) {
+    if (reference.gradients.contains(name)) continue;
+    judged.details.push_back(
+        fmt::format("step {}: '{}' has a gradient here and none in PyTorch", verify.step, name));
+  }
+}
+
+std::string figure_of(const Judged& judged, const GateBounds& bounds, const Capture& capture) {
+  const std::string noise = judged.loss_bound > bounds.loss
+                                ? fmt::format(": {} times what FP32 differs from FP64 in {}",
+                                              kLossNoiseFactor, judged.losses.where)
+                                : "";
+  return fmt::format(
+      "loss {:.1e} (at most {:.{}e}{}), gradients {:.2g} of their bound (worst {}), {}",
+      judged.loss, judged.loss_bound, noise.empty() ? 0 : 1, noise, judged.gradients.ratio,
+      worst_text(judged.gradients.where, judged.floor), steps_text(capture));
+}
+
+struct Fp32Run {
+  ComputedStep step;
+  int64_t flips = 0;
+  std::string first_difference;
+};
+
+// From `values`, which are the captured ones or a twin's; `force`: with PyTorch's own choices at
+// kinks.
+Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const CapturedVerify& verify,
+                 const Tensors& values, bool force) {
+  Fp32Run out;
+  FirstDifference difference;
+  difference.verify = &verify;
+  const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+  out.step = runner.run(step, values, 1,
+                        [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                          if (force && micro < verify.micro.size()) {
+                            out.flips += force_kinks(node, verify.micro[micro], executor, done);
+                          }
+                          const auto graph = static_cast<size_t>(step.micro[micro].graph);
+                          if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                        });
+  out.first_difference = difference.text;
+  return out;
+}
+
+bool is_mutated(const Capture& capture, const std::string& buffer) {
+  return std::ranges::any_of(capture.graphs, [&](const Graph& graph) {
+    return std::ranges::find(graph.mutations, buffer, &Mutation::buffer) != graph.mutations.end();
+  });
+}
+
+// Every buffer that a graph reads or changes, against PyTorch's repetition of the step; and where
+// the file has a later state of the captured run, that none changed in it which no graph changes.
+struct JudgedBuffers {
+  Worst worst;
+  bool any = false;  // some buffer changes
+  std::vector<std::string> details;
+
+  void take(const Capture& capture, const CapturedVerify& verify, const CapturedVerify* later,
+            const Tensors& ours) {
+    for (const Graph& graph : capture.graphs) {
+      for (const Buffer& buffer : graph.buffers) {
+        const Tensor* wanted = find_named(verify.after.values, buffer.name);
+        if (wanted == nullptr) continue;
+        any = any || is_mutated(capture, buffer.name);
+        const bool is_int = wanted->container() == Container::kI32;
+        const Distance d = distance(ours.at(buffer.name), *wanted);
+        worst.take(d.difference, is_int ? 0 : kBoundBuffer * d.reference,
+                   fmt::format("{}, step {}", buffer.name, verify.step));
+        if (later != nullptr) take_later(capture, verify, *later, buffer.name);
+      }
+    }
+  }
+
+ private:
+  void take_later(const Capture& capture, const CapturedVerify& verify, const CapturedVerify& later,
+                  const std::string& buffer) {
+    const Tensor* before = find_named(verify.before.values, buffer);
+    const Tensor* after = find_named(later.before.values, buffer);
+    if (before == nullptr || after == nullptr || is_mutated(capture, buffer)) return;
+    const double difference = distance(*after, *before).difference;
+    if (difference == 0) return;
+    any = true;
+    worst.take(difference, 0, fmt::format("{}, step {}", buffer, verify.step));
+    details.push_back(
+        fmt::format("buffer '{}' changed in the captured run between steps {} and {}, and in no "
+                    "graph: what the model did to it was not recorded",
+                    buffer, verify.step, later.step));
+  }
+};
+
+}  // namespace
+
+GateResult gate_v1(const Capture& capture) {
+  GateResult gate{.name = "V1", .subject = "FP64 replay against PyTorch's FP64"};
+  if (nothing_to_judge(capture, gate)) return gate;
+  const Policy policy = find_policy("fp32");
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
+  Judged judged;
+  FirstDifference difference;
+  for (const CapturedVerify& verify : capture.verify) {
+    if (!verify.comparable()) continue;
+    difference.verify = &verify;
+    const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+    const ComputedStep ours =
+        runner.run(step, verify.before.values, 1,
+                   [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                     const auto graph = static_cast<size_t>(step.micro[micro].graph);
+                     if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                   });
+    judge(ours, {verify.loss64, kBoundsV1.loss, verify.grads64, kBoundsV1}, verify, {}, judged);
+  }
+  gate.figure = figure_of(judged, kBoundsV1, capture);
+  gate.floor = judged.floor;
+  gate.status = judged.ok() ? GateStatus::kPass : GateStatus::kFail;
+  if (gate.status == GateStatus::kPass) return gate;
+  gate.details = judged.details;
+  gate.details.push_back(difference.text.empty()
+                             ? "no forward node differs by more than FP32's rounding"
+                             : difference.text);
+  return gate;
+}
+
+GateResult gate_v3(const Capture& capture, GateResult& v4) {
+  GateResult gate{.name = "V3", .subject = "FP32 replay against PyTorch's FP32"};
+  v4 = {.name = "V4", .subject = "buffers after a step"};
+  if (nothing_to_judge(capture, gate)) {
+    v4.status = gate.status;
+    v4.figure = gate.figure;
+    return gate;
+  }
+  const Policy policy = find_policy("fp32");
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
+  Judged all;
+  JudgedBuffers buffers;
+  bool ok = true;
+  int64_t flips = 0;
+  for (size_t number = 0; number < capture.verify.size(); ++number) {
+    const CapturedVerify& verify = capture.verify[number];
+    if (!verify.comparable()) continue;
+    const Tensors& values = verify.before.values;
+    const Fp32Run run = run_fp32(runner, capture, verify, values, /*force=*/false);
+    const auto judge_fp32 = [&](const ComputedStep& step, const GradientChaos& chaos) {
+      Judged out;
+      judge(step, {verify.loss32, loss_bound_fp32(step.loss, verify), verify.grads32, kBoundsV3},
+            verify, chaos, out);
+      return out;
+    };
+    Judged judged = judge_fp32(run.step, {});
+    const bool is_last = number + 1 == capture.verify.size();
+    buffers.take(capture, verify, is_last ? nullptr : &capture.verify[number + 1],
+                 run.step.buffers);
+    if (!judged.ok()) {
+      const Fp32Run forced = run_fp32(runner, capture, verify, values, /*force=*/true);
+      Judged again = judge_fp32(forced.step, {});
+      if (!again.ok()) {
+        again = judge_fp32(
+            forced.step,
+            gradient_chaos(capture, verify, forced.step.gradients, [&](const Tensors& moved) {
+              return run_fp32(runner, capture, verify, moved, /*force=*/true).step;
+            }));
+      }
+      if (again.ok()) {
+        flips += forced.flips;
+        judged = again;
+      } else {
+        ok = false;
+        gate.details.insert(gate.details.end(), judged.details.begin(), judged.details.end());
+        const char* where = judged.gradients.ratio > 1 ? "look at the backward pass"
+                                                       : "the loss alone misses its bound";
+        gate.details.push_back(fmt::format("step {}: {}", verify.step,
+                                           run.first_difference.empty()
+                                               ? fmt::format("no forward node differs: {}", where)
+                                               : run.first_difference));
+      }
+    }
+    all.floor.add(judged.floor);
+    all.take_loss(judged.loss, judged.loss_bound, verify.step);
+    if (judged.gradients.ratio > all.gradients.ratio) all.gradients = judged.gradients;
+  }
+  gate.figure = figure_of(all, kBoundsV3, capture);
+  gate.floor = all.floor;
+  if (flips > 0) gate.figure += fmt::format("; {} kink flip{}", flips, flips == 1 ? "" : "s");
+  gate.status = ok ? GateStatus::kPass : GateStatus::kFail;
+  if (!buffers.any) {
+    const bool has_mutations = std::ranges::any_of(
+        capture.graphs, [](const Graph& graph) { return !graph.mutations.empty(); });
+    if (has_mutations) return gate;  // not recorded
+    v4.status = GateStatus::kNotApplicable;
+    v4.figure = "no buffer of the model changes";
+    return gate;
+  }
+  v4.status = buffers.worst.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
+  v4.figure = fmt::format("{:.2g} of the bound {:.0e} (worst {}); counts exact",
+                          buffers.worst.ratio, kBoundBuffer, buffers.worst.where);
+  v4.details = std::move(buffers.details);
+  return gate;
+}
+
+}  // namespace lockstep

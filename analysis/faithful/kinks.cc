@@ -1,0 +1,95 @@
+// Where a function has a kink, rounding may choose its other side: one sign of three million then
+// changes a gradient by a percent. PyTorch's own choices, forced on a step, tell that from a fault.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "analysis/faithful/gate_norms.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+// A value is moved across a kink only if rounding could have done it: by no more than this share of
+// the tensor's largest magnitude.
+constexpr float kNearKink = 1e-4F;
+
+float largest(std::span<const float> x) {
+  float most = 0;
+  for (const float value : x) most = std::max(most, std::abs(value));
+  return most;
+}
+
+// relu, leaky_relu, prelu: the choice is x > 0.
+int64_t force_sign(std::span<float> x, const PackedBits& positive) {
+  const float near = kNearKink * largest(x);
+  int64_t changed = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const bool wanted = positive.at(static_cast<int64_t>(i));
+    if ((x[i] > 0) == wanted || std::abs(x[i]) > near) continue;
+    x[i] = wanted ? std::numeric_limits<float>::min() : 0;
+    ++changed;
+  }
+  return changed;
+}
+
+// clamp: the choice is min <= x <= max.
+int64_t force_inside(std::span<float> x, const PackedBits& inside, float low, float high) {
+  const float near = kNearKink * largest(x);
+  int64_t changed = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const bool is_inside = low <= x[i] && x[i] <= high;
+    const bool wanted = inside.at(static_cast<int64_t>(i));
+    const bool by_low = std::abs(x[i] - low) < std::abs(x[i] - high);
+    const float bound = by_low ? low : high;
+    if (is_inside == wanted || !(std::abs(x[i] - bound) <= near)) continue;
+    constexpr float kFar = std::numeric_limits<float>::infinity();
+    x[i] = wanted ? bound : std::nextafter(bound, by_low ? -kFar : kFar);
+    ++changed;
+  }
+  return changed;
+}
+
+// max_pool2d: the choice is the winner's place in its plane. Its output and its output 1 change.
+int64_t force_winner(const Tensor& x, std::span<const int32_t> winner, Tensor& y, Tensor& places) {
+  const Shape& in = x.shape();
+  const int64_t plane = in[in.size() - 1] * in[in.size() - 2];
+  const int64_t planes = element_count(in) / plane, out = y.size() / planes;
+  const float near = kNearKink * largest(x.as<float>());
+  int64_t changed = 0;
+  for (int64_t i = 0; i < y.size(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int32_t wanted = winner[at];
+    if (places.as<int32_t>()[at] == wanted || wanted < 0 || wanted >= plane) continue;
+    const float value = x.as<float>()[static_cast<size_t>(i / out * plane + wanted)];
+    if (!(std::abs(value - y.as<float>()[at]) <= near)) continue;
+    y.as<float>()[at] = value;
+    places.as<int32_t>()[at] = wanted;
+    ++changed;
+  }
+  return changed;
+}
+
+}  // namespace
+
+int64_t force_kinks(const Node& node, const CapturedInside& seen, Executor& executor, bool done) {
+  if (const Tensor* places = find_named(seen.places, node.id)) {
+    if (!done) return 0;
+    return force_winner(executor.value(node.inputs[0]), places->as<int32_t>(),
+                        executor.mutable_value(node.id),
+                        executor.mutable_value(output_id(node, 1)));
+  }
+  const PackedBits* wanted = find_named(seen.sides, node.id);
+  if (wanted == nullptr || done) return 0;
+  if (!node.inputs[0].starts_with("n")) return 0;  // what is given is the same everywhere
+  const std::span<float> x = executor.mutable_value(node.inputs[0]).as<float>();
+  if (static_cast<int64_t>(x.size()) != element_count(wanted->shape)) return 0;
+  if (node.op == "clamp") {
+    constexpr double kFar = std::numeric_limits<double>::infinity();
+    return force_inside(x, *wanted, static_cast<float>(double_attribute(node, "min", -kFar)),
+                        static_cast<float>(double_attribute(node, "max", kFar)));
+  }
+  return force_sign(x, *wanted);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+// From a run file's 50-step histograms to one sample per site.
+#include "analysis/recommend/range_samples.h"
+
+#include <algorithm>
+#include <set>
+
+#include "src/graph/composed_ops.h"
+#include "src/graph/json.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& parts,
+                    const Policy& base) {
+  switch (site.role) {
+    case Role::kInput:
+    case Role::kWeight:
+    case Role::kActivation:
+    case Role::kGradActivation:
+    case Role::kGradWeight:
+      break;
+    default:
+      return false;  // accumulators, masters, optimizer state, buffers and the loss stay in FP32
+  }
+  if (site.point == Point::kAccumulator || site.node.find(':') != std::string::npos) return false;
+  const Node& node = graph.node(site.node);
+  const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
+  return !parts.contains(forward.id) &&
+         base.class_of(listed_name(forward, find_op(forward.op))) != CastClass::kFp32;
+}
+
+}  // namespace
+
+std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
+  const Graph graph = graph_from_json(run.graph_json());
+  const std::vector<Site>& sites = run.sites().sites;
+  constexpr int kReferenceLane = 0;
+  const std::vector<uint64_t> histogram = run.total_histogram(kReferenceLane);
+  std::vector<uint64_t> zeros(sites.size());
+  for (int64_t step = 0; step < run.steps(); ++step) {
+    const std::vector<uint64_t> here = run.count(kReferenceLane, "source_zero", step);
+    for (size_t i = 0; i < zeros.size(); ++i) zeros[i] += here[i];
+  }
+  const std::set<std::string> parts = composed_parts(graph);  // FP32 in every policy
+  std::vector<RangeSample> samples;
+  for (const Site& site : sites) {
+    if (!is_of_interest(site, graph, parts, base)) continue;
+    const auto id = static_cast<size_t>(site.id);
+    RangeSample sample{.layer = site.layer,
+                       .label = site.label(),
+                       .role = site.role,
+                       .scaled = site.scaled,
+                       .zeros = zeros[id]};
+    const auto begin = histogram.begin() + static_cast<int64_t>(id * kHistogramBins);
+    std::copy(begin, begin + kHistogramBins, sample.histogram.begin());
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+}  // namespace lockstep

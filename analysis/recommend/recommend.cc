@@ -1,0 +1,114 @@
+// The range table turned into a policy file with its evidence.
+#include "analysis/recommend/recommend.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "analysis/recommend/range_samples.h"
+#include "src/core/error.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+// The preset that a recommendation for a format starts from.
+struct Base {
+  std::string_view format, preset;
+};
+constexpr std::array kBases = {
+    Base{"fp16", "torch-autocast-fp16"},
+    Base{"bf16", "torch-autocast-bf16"},
+};
+
+const Base& base_of(const std::string& format) {
+  std::vector<std::string> known;
+  for (const Base& base : kBases) {
+    if (base.format == format) return base;
+    known.emplace_back(base.format);
+  }
+  throw InputError(
+      fmt::format("--formats {}: this version recommends one format at a time", format),
+      did_you_mean(format, known));
+}
+
+std::string interval_text(const ScaleInterval& interval) {
+  if (interval.lo <= kMinScaleExponent) return fmt::format("at most 2^{}", interval.hi);
+  return fmt::format("2^{} .. 2^{}", interval.lo, interval.hi);
+}
+
+// "# " before every line of at most kCommentWidth columns.
+std::string comment(std::string_view text) {
+  constexpr size_t kCommentWidth = 98;
+  std::string out, line = "#";
+  for (const std::string& word : split(text, ' ')) {
+    if (line.size() + 1 + word.size() > kCommentWidth && line.size() > 1) {
+      out += line + "\n";
+      line = "#";
+    }
+    line += " " + word;
+  }
+  return out + line + "\n";
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+Recommendation recommend(const RunFile& run, const std::string& format) {
+  const Base& base = base_of(format);
+  Recommendation out;
+  out.base = find_policy(base.preset);
+  out.ranges = make_range_table(range_samples(run, out.base), find_format(base.format));
+  out.policy = policy_toml(out.base, out.ranges,
+                           fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}",
+                                       run.path(), run.steps(), run.options().model));
+  return out;
+}
+
+std::string policy_toml(const Policy& base, const RangeTable& ranges, const std::string& evidence) {
+  std::string out = comment(fmt::format(
+      "Written by `lockstep recommend`. Evidence: {}. Ranges only: in that trace no value of the "
+      "layers left in {} overflows ({} octave of headroom). At this loss scale, of each gradient "
+      "tensor's values within a factor 2^{} of the tensor's largest, a share of at most {:.3g} "
+      "becomes zero "
+      "(allowed: {:g}); of all its nonzero values, at most {:.3g}. Run it to see the outcome.",
+      evidence, ranges.format->name, kHeadroomOctaves, kNegligibleOctaves, ranges.counted_lost(),
+      kLostShareLimit, ranges.raw_lost()));
+  if (!ranges.ignored.empty()) {
+    out +=
+        comment(fmt::format("Ignored as rounding noise (largest value below 2^-{} of the layer's "
+                            "largest gradient): {}.",
+                            kNoiseOctaves, join(ranges.ignored, ", ")));
+  }
+  out += fmt::format("name = {}\nversion = \"1\"\nextends = {}\n",
+                     quoted("recommended-" + ranges.format->name), quoted(base.label()));
+  out += fmt::format("help = {}\nsource = {}\n\n",
+                     quoted(base.name + " with the range table's loss scale and exceptions"),
+                     quoted("lockstep recommend"));
+  if (ranges.scale_exponent != 0 || base.loss_scale.kind != "none") {
+    std::string why = "Feasible for all layers below: " + interval_text(ranges.scales);
+    if (!ranges.lo_layer.empty()) why += fmt::format("; {} needs the lower end", ranges.lo_layer);
+    if (!ranges.hi_layer.empty()) why += fmt::format("; {} sets the upper end", ranges.hi_layer);
+    out += comment(why + ".");
+    out += fmt::format("[loss_scale]\nkind = \"static\"\ninit_scale = {:.17g}\n",
+                       std::ldexp(1.0, ranges.scale_exponent));
+  }
+  for (const LayerRange& layer : ranges.layers) {
+    if (layer.reason.empty()) continue;
+    out += "\n" + comment(layer.reason);
+    out += fmt::format("[[rule]]\nlayer = {}\ncompute = \"fp32\"\n", quoted(layer.layer));
+  }
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// What did a lane's rounding do to each layer over the whole run?
+// Adds up the counts of every step by site, then picks the worst site of every layer and role.
+// Rates are shares in 0..1:
+//
+//   to_zero_rate       values that became zero / values that were not zero
+//   to_subnormal_rate, saturated_rate   of the values that were not zero
+//   nonfinite_rate     (overflowed to infinity + NaN) / all values
+//   infinite_in_rate   steps in which an infinity came in (formed inside the op, before its result
+//                      was rounded, or handed on) / steps measured
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "analysis/run/run_data.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+struct SiteHealth {
+  int64_t steps = 0;  // in which the site was measured
+  uint64_t count = 0, nonzero = 0;
+  uint64_t to_zero = 0, to_subnormal = 0, to_infinity = 0, saturated = 0, nan = 0;
+  int64_t worst_step =
+      -1;  // where the share lost (to zero, infinity, NaN or saturated) was largest
+  double worst_step_rate = 0;
+  int64_t first_nonfinite_step = -1;
+  int64_t infinite_in_steps = 0;  // in which a value was infinite before its rounding
+
+  double to_zero_rate() const { return rate(to_zero, nonzero); }
+  double to_subnormal_rate() const { return rate(to_subnormal, nonzero); }
+  double saturated_rate() const { return rate(saturated, nonzero); }
+  double nonfinite_rate() const { return rate(to_infinity + nan, count); }
+  double infinite_in_rate() const {
+    return rate(static_cast<uint64_t>(infinite_in_steps), static_cast<uint64_t>(steps));
+  }
+  // Nothing was lost: every nonzero value arrived as a normal or subnormal number.
+  bool clean() const {
+    return to_zero + to_infinity + saturated + nan == 0 && infinite_in_steps == 0;
+  }
+
+  static double rate(uint64_t part, uint64_t whole) {
+    return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  }
+};
+
+// How many weight updates came to nothing: round(w + dw) == w although dw != 0.
+struct Stagnation {
+  std::string layer;
+  uint64_t stagnant = 0, count = 0;
+  double rate() const { return SiteHealth::rate(stagnant, count); }
+};
+// Adds one step's updates (by site id) to the layers' sums.
+void add_updates(const SiteTable& sites, const std::vector<UpdateRecord>& updates,
+                 std::vector<Stagnation>& layers);
+
+class HealthTally {
+ public:
+  explicit HealthTally(size_t sites) : sites_(sites) {}
+  // Requires: steps in ascending order, counts of as many sites.
+  void add(int64_t step, const StepCounts& counts);
+  const std::vector<SiteHealth>& sites() const { return sites_; }
+
+ private:
+  std::vector<SiteHealth> sites_;
+};
+
+// One line of a report: the worst site of a layer and role. Accumulator sites are kept apart from
+// the values around them.
+struct LayerHealth {
+  std::string layer;
+  Role role;
+  int32_t site = -1;  // the worst one: whose numbers these are
+  SiteHealth worst;
+  int measured_sites = 0;  // of this layer and role, clean ones included
+  int unclean_sites = 0;
+};
+
+// In execution order of the layers' first sites. Worst: most non-finite values, then most steps
+// with infinities coming in, then the largest to_zero_rate, saturated_rate, to_subnormal_rate.
+std::vector<LayerHealth> layer_health(const SiteTable& sites,
+                                      const std::vector<SiteHealth>& health);
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+// What one step of one lane looked like, as plain vectors by site id.
+// The analysis functions take these, so that they can be tested with numbers written by hand; only
+// run_data.cc knows that they come from a run file.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+
+// The counts that say what rounding did. A site with count 0 was not measured in this lane.
+struct StepCounts {
+  std::vector<uint64_t> count, source_zero, to_zero, to_subnormal, to_infinity, saturated, nan;
+  std::vector<double> abs_max;  // NaN where not measured; infinite where an infinity came in
+
+  explicit StepCounts(size_t sites = 0);
+  size_t size() const { return count.size(); }
+  // A NaN or an infinity was seen entering or leaving the rounding at this site.
+  bool nonfinite(size_t site) const;
+};
+
+// Infinities that the graph means (Site::stat_exempt) are left out.
+StepCounts read_counts(const RunFile& run, int lane, int64_t step);
+
+}  // namespace lockstep

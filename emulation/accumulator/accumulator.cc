@@ -1,0 +1,509 @@
+// THE table of accumulators and hardware. A new one is a new row here and nothing else.
+#include "emulation/accumulator/accumulator.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "src/core/error.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr auto kFp32 = BlockOutput::kFp32TowardZero;
+constexpr auto kE8m13 = BlockOutput::kE8m13TowardZero;
+constexpr auto kFp16 = BlockOutput::kFp16NearestEven;
+
+constexpr const char* kRecordings =
+    "Khattak, Mikaitis, arXiv 2512.07004, model_validation; MMA-Sim (Xie et al., arXiv 2511.10909)";
+constexpr const char* kMmaSim = "MMA-Sim (Xie et al., arXiv 2511.10909)";
+
+// What recordings of single instructions with finite numbers near 1 leave to a simulator.
+constexpr const char* kBeyondRecordings =
+    "special values, zeros, subnormals, overflow, longer chains";
+// A sum rounded to FP16 does not show which bits far below alignment cut off.
+const char* hidden_cut(BlockOutput output) {
+  return output == kFp16 ? "F, " : "";
+}
+
+std::vector<const Format*> named(std::initializer_list<const char*> names) {
+  std::vector<const Format*> formats;
+  for (const char* name : names) formats.push_back(&find_format(name));
+  return formats;
+}
+
+std::string block_help(const BlockSpec& s) {
+  const char* out = s.output == kFp32    ? "truncated to FP32"
+                    : s.output == kE8m13 ? "truncated to E8M13"
+                                         : "rounded once to FP16";
+  std::string text = "blocks of " + std::to_string(s.length) + " products";
+  text += s.promotion_interval == 0 ? " and the running sum" : " from zero";
+  text += ", aligned to the largest exponent, cut to " + std::to_string(s.fraction_bits) +
+          " fraction bits, summed exactly, " + out;
+  if (s.promotion_interval != 0) {
+    text += "; every " + std::to_string(s.promotion_interval) +
+            " products added to the running sum by an IEEE addition";
+  }
+  if (s.order == ProductOrder::kPairsOfFour) text += "; k mod 4 in {0, 1} before {2, 3}";
+  return text;
+}
+
+class Table {
+ public:
+  Table() {
+    add_chains();
+    add_nvidia();
+    add_cpu();
+  }
+  const std::vector<Accumulator>& rows() const { return rows_; }
+
+ private:
+  void chain(const char* name, AccumulatorKind kind, const char* format, const char* help,
+             const char* source, const char* instruction = "", const Evidence& evidence = {}) {
+    const Format& f = find_format(format);
+    rows_.push_back({.name = name,
+                     .kind = kind,
+                     .format = &f,
+                     .register_format = &f,
+                     .operands = {},
+                     .hardware = "",
+                     .instruction = instruction,
+                     .help = help,
+                     .source = source,
+                     .evidence = evidence});
+  }
+
+  void add_chains() {
+    constexpr auto kFused = AccumulatorKind::kFusedChain;
+    constexpr auto kUnfused = AccumulatorKind::kUnfusedChain;
+    constexpr const char* kIeeeFma = "IEEE 754-2019 section 5.4.1, fusedMultiplyAdd";
+    constexpr const char* kIeee = "IEEE 754-2019 section 5.4.1, multiplication and addition";
+    chain("fp64_fused", kFused, "fp64",
+          "acc = fp64(acc + a[k] * b[k]), k ascending, one rounding per step", kIeeeFma);
+    chain("fp32_fused", kFused, "fp32",
+          "acc = fp32(acc + a[k] * b[k]), k ascending, one rounding per step", kIeeeFma,
+          "VFMADD231PS, FFMA",
+          {.recorded = "VFMADD231PS of AMD Zen 5, random and special operands"});
+    chain("fp32_unfused", kUnfused, "fp32",
+          "acc = fp32(acc + fp32(a[k] * b[k])), k ascending, two roundings per step", kIeee,
+          "MULPS, ADDPS");
+    chain("fp32_kahan", AccumulatorKind::kKahan, "fp32",
+          "y = fp32(a[k] * b[k]) - lost; t = acc + y; lost = (t - acc) - y; acc = t, each FP32; an "
+          "infinite sum turns NaN at its next step",
+          "W. Kahan, CACM 8(1), 1965; Higham, Accuracy and Stability, 2nd ed., algorithm 4.2");
+    chain("fp32_pairwise", AccumulatorKind::kPairwise, "fp32",
+          "products rounded to FP32 and joined in FP32: neighbours, then pairs, fours, ... "
+          "ascending; "
+          "what is left over joins from the right; the addend comes last",
+          "Higham, Accuracy and Stability, 2nd ed., section 4.1");
+    chain(
+        "bf16", kFused, "bf16",
+        "acc = bf16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per step",
+        "the FP32 step in BF16; no hardware is claimed");
+    chain(
+        "fp16", kFused, "fp16",
+        "acc = fp16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per step",
+        "Arm ARM, FMLA (half precision); Intel SDM, VFMADD231PH", "VFMADD231PH, FMLA, HFMA2",
+        {.documented = "the instructions, which have run on nothing"});
+    chain("fp16_unfused", kUnfused, "fp16",
+          "acc = fp16(acc + fp16(a[k] * b[k])), k ascending, two roundings per step",
+          "IEEE 754-2019 section 5.4.1; Intel SDM, VMULPH and VADDPH", "VMULPH, VADDPH",
+          {.documented = "the instructions, which have run on nothing"});
+  }
+
+  // `unit` continues the hardware's name: "fp16" gives hopper_fp16.
+  void blocks(const char* hardware, const char* unit, std::initializer_list<const char*> operands,
+              const char* instruction, const BlockSpec& spec, const char* source,
+              const Evidence& evidence) {
+    std::string name = std::string(hardware) + "_" + unit;
+    std::replace(name.begin(), name.end(), '-', '_');
+    const char* format = spec.output == kFp32 ? "fp32" : spec.output == kE8m13 ? "e8m13" : "fp16";
+    rows_.push_back({.name = name,
+                     .kind = AccumulatorKind::kAlignedBlocks,
+                     .format = &find_format(format),
+                     .register_format = &find_format(spec.output == kFp16 ? "fp16" : "fp32"),
+                     .operands = named(operands),
+                     .block = spec,
+                     .hardware = hardware,
+                     .instruction = instruction,
+                     .help = block_help(spec),
+                     .source = source,
+                     .evidence = evidence});
+  }
+
+  // The floor of the common exponent: emin of the accumulator less the integer bits of the sum's
+  // register, which go with the generation: 5 with F = 23, 6 with 24, 7 with 25 (U3).
+  static constexpr int kFp32Emin = -126, kFp16Emin = -14;
+
+  void add_nvidia() {
+    const auto spec = [](int length, int bits, BlockOutput out, int floor = BlockSpec::kNoFloor) {
+      return BlockSpec{
+          .length = length, .fraction_bits = bits, .output = out, .exponent_floor = floor};
+    };
+    // Evidence of a recording of one instruction; `more`: what else it leaves to a simulator.
+    const auto recorded = [](const std::string& where, const std::string& more) {
+      return Evidence{.recorded = where + ", finite numbers near 1",
+                      .simulated = more + kBeyondRecordings};
+    };
+    const Evidence simulated = {.simulated = "everything"};
+    // Rows of one hardware: the first that fits a lane's operands is taken for '@hardware'.
+    constexpr int kVolta = 5, kAmpere = 6, kHopper = 7;  // integer bits
+    for (const BlockOutput out : {kFp32, kFp16}) {
+      blocks("volta", out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m8n8k4",
+             spec(4, 23, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kVolta), kRecordings,
+             recorded("V100", hidden_cut(out)));
+    }
+    for (const BlockOutput out : {kFp32, kFp16}) {
+      blocks("turing", out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m16n8k8",
+             spec(8, 24, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kAmpere), kMmaSim,
+             simulated);
+    }
+    for (const char* hardware : {"ampere", "ada"}) {
+      const char* chip = hardware == std::string_view("ampere") ? "A100" : "RTX 1000 Ada";
+      for (const BlockOutput out : {kFp32, kFp16}) {
+        blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m16n8k16",
+               spec(8, 24, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kAmpere), kRecordings,
+               recorded(chip, hidden_cut(out)));
+      }
+      blocks(hardware, "bf16", {"bf16"}, "mma.m16n8k16", spec(8, 24, kFp32, kFp32Emin - kAmpere),
+             kRecordings, recorded(chip, ""));
+      blocks(hardware, "tf32", {"tf32"}, "mma.m16n8k8", spec(4, 24, kFp32, kFp32Emin - kAmpere),
+             kRecordings, recorded(chip, ""));
+    }
+    const std::initializer_list<const char*> fp8 = {"fp8_e4m3", "fp8_e5m2"};
+    constexpr const char* kTwoBlocks = "RTX 1000 Ada, two chained blocks";  // F = 13 shows in FP16
+    blocks("ada", "fp8", fp8, "mma.m16n8k32", spec(16, 13, kE8m13), kRecordings,
+           recorded(kTwoBlocks, ""));
+    blocks("ada", "fp8_acc16", fp8, "mma.m16n8k32", spec(16, 13, kFp16), kRecordings,
+           recorded(kTwoBlocks, ""));
+
+    for (const char* hardware : {"hopper", "blackwell", "rtx-blackwell"}) {
+      const bool is_hopper = hardware == std::string_view("hopper");
+      const bool is_rtx = hardware == std::string_view("rtx-blackwell");
+      const char* k16 = is_hopper ? "mma.sync k16, wgmma k16"
+                        : is_rtx  ? "mma.sync k16"
+                                  : "mma.sync k16, tcgen05 kind::f16";
+      const char* k8 = is_hopper ? "mma.sync k8, wgmma k8"
+                       : is_rtx  ? "mma.sync k8"
+                                 : "mma.sync k8, tcgen05 kind::tf32";
+      const auto evidence = [&](BlockOutput out) {
+        if (is_hopper) {
+          return recorded("H100 through WMMA", "wgmma, " + std::string(hidden_cut(out)));
+        }
+        return Evidence{.reported = is_rtx ? "RTX PRO 6000 as B200"
+                                           : "B200 through WMMA, finite numbers near 1",
+                        .simulated = "everything"};
+      };
+      for (const BlockOutput out : {kFp32, kFp16}) {
+        blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, k16,
+               spec(16, 25, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kHopper), kRecordings,
+               evidence(out));
+      }
+      blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), kRecordings,
+             evidence(kFp32));
+      blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), kMmaSim,
+             {.simulated = "everything", .documented = "WMMA is made of its mma.sync k4"});
+      // Behind the row that '@hardware' is to take.
+      Evidence wmma =
+          is_hopper
+              ? recorded("H100 through WMMA, K = 4", "")
+              : Evidence{.reported = is_rtx ? "RTX PRO 6000 as B200"
+                                            : "B200 through WMMA, K = 4, finite numbers near 1",
+                         .simulated = "everything"};
+      wmma.documented =
+          "two m16n8k4 instructions, by machine code of nvcc 13.0 (tests/gpu/README.md)";
+      blocks(hardware, "tf32_wmma", {"tf32"}, "wmma m16n16k8",
+             spec(4, 25, kFp32, kFp32Emin - kHopper), kRecordings, wmma);
+    }
+    blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13), kRecordings,
+           recorded("H100 from zero", "an addend, "));
+    blocks("hopper", "fp8_acc16", fp8, "wgmma k32", spec(32, 13, kFp16), kMmaSim, simulated);
+    add_promoted_wgmma();
+    const std::initializer_list<const char*> narrow = {"fp8_e4m3", "fp8_e5m2", "fp6_e3m2",
+                                                       "fp6_e2m3", "fp4_e2m1"};
+    const Evidence but_fp6 = {.simulated = "everything but FP6 factors, which are extrapolated"};
+    for (const char* hardware : {"blackwell", "rtx-blackwell"}) {
+      const bool is_rtx = hardware == std::string_view("rtx-blackwell");
+      const char* instruction = is_rtx ? "mma.sync kind::f8f6f4" : "tcgen05 kind::f8f6f4";
+      blocks(hardware, "fp8", narrow, instruction, spec(32, 25, kFp32), kMmaSim, but_fp6);
+      blocks(hardware, "fp8_acc16", narrow, instruction, spec(32, 25, kFp16), kMmaSim, but_fp6);
+    }
+    add_compiled_fp8();
+  }
+
+  // mma.sync of FP8 where the chip has none: converted to FP16, two FP16 instructions from zero,
+  // the addend added last.
+  void add_compiled_fp8() {
+    constexpr const char* kSource =
+        "NVIDIA in CUTLASS issue 1986; machine code of nvcc 13.0: two HMMA from zero, then the "
+        "addition (tests/gpu/README.md); order found by search over recordings";
+    for (const char* hardware : {"hopper", "blackwell"}) {
+      const bool is_hopper = hardware == std::string_view("hopper");
+      BlockSpec compiled = {.length = 16, .fraction_bits = 25, .output = kFp32};
+      compiled.promotion_interval = 32;
+      compiled.order = ProductOrder::kPairsOfFour;
+      blocks(hardware, "fp8_mma", {"fp8_e4m3", "fp8_e5m2"}, "mma.sync m16n8k32", compiled, kSource,
+             {.reported = is_hopper ? "" : "B200: the late addend (blocks: U4)",
+              .simulated = "F, special values, as " + std::string(hardware) + "_fp16",
+              .documented = "machine code"});
+      compiled.output = kFp16;
+      const std::string seen = "blocks, order, late addend; finite numbers near 1";
+      blocks(hardware, "fp8_mma_acc16", {"fp8_e4m3", "fp8_e5m2"}, "mma.sync m16n8k32", compiled,
+             kSource,
+             {.recorded = is_hopper ? "H100: " + seen : "",
+              .reported = is_hopper ? "" : "B200: " + seen,
+              .simulated = "F, special values, as " + std::string(hardware) + "_fp16_acc16",
+              .documented = "machine code"});
+    }
+  }
+
+  void add_promoted_wgmma() {
+    // Four instructions of K = 32, then an FP32 register takes the partial sum.
+    constexpr int kPromotion = 128;
+    BlockSpec promoted{.length = 32, .fraction_bits = 13, .output = kE8m13};
+    promoted.promotion_interval = kPromotion;
+    blocks("hopper", "fp8_promoted", {"fp8_e4m3", "fp8_e5m2"}, "wgmma k32, FADD", promoted,
+           "CUTLASS's default promotion (4 instructions); DeepSeek-V3 report, section 3.3.2",
+           {.documented = "the promotion; blocks as hopper_fp8"});
+    rows_.back().format = &find_format("fp32");
+  }
+
+  void add_cpu() {
+    const auto unit = [&](const char* name, AccumulatorKind kind,
+                          std::initializer_list<const char*> operands, const char* hardware,
+                          const char* instruction, const char* help, const char* source,
+                          const Evidence& evidence) {
+      rows_.push_back({.name = name,
+                       .kind = kind,
+                       .format = &find_format("fp32"),
+                       .register_format = &find_format("fp32"),
+                       .operands = named(operands),
+                       .hardware = hardware,
+                       .instruction = instruction,
+                       .help = help,
+                       .source = source,
+                       .evidence = evidence});
+    };
+    const Evidence vendor_text = {.documented = "everything; has run on nothing"};
+    unit(
+        "avx512_bf16", AccumulatorKind::kBf16Pairs, {"bf16"}, "avx512-bf16", "VDPBF16PS",
+        "pairs of k: acc = fma(a[0], b[0], fma(a[1], b[1], acc)), FP32 to nearest even, subnormals "
+        "flushed in and out",
+        "Intel SDM vol. 2, VDPBF16PS; reference vectors measured on Zen 5",
+        {.recorded = "AMD Zen 5, random and special operands",
+         .documented = "Intel's CPUs, NaN priorities"});
+    unit("amx_bf16", AccumulatorKind::kAmxTile, {"bf16"}, "amx", "TDPBF16PS",
+         "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
+         "subnormals flushed in and out",
+         "Intel SDM vol. 2, TDPBF16PS", vendor_text);
+    unit("amx_fp16", AccumulatorKind::kAmxTile, {"fp16"}, "amx", "TDPFP16PS",
+         "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
+         "FP32 subnormals flushed",
+         "Intel SDM vol. 2, TDPFP16PS", vendor_text);
+    unit("arm_bfdot", AccumulatorKind::kArmPairs, {"bf16"}, "arm-bf16", "BFDOT, BFMMLA",
+         "pairs of k: acc = acc + (a[0] * b[0] + a[1] * b[1]), each operation rounded to odd, "
+         "subnormals flushed in and out",
+         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 0", vendor_text);
+    unit("arm_bfdot_ebf", AccumulatorKind::kArmPairsFused, {"bf16"}, "arm-ebf16", "BFDOT, BFMMLA",
+         "pairs of k: s = a[0] * b[0] + a[1] * b[1] rounded once, acc = acc + s rounded once",
+         "Arm A64 ISA, BFDOT and BFMMLA with FPCR.EBF = 1, FPCR otherwise 0", vendor_text);
+  }
+
+  std::vector<Accumulator> rows_;
+};
+
+constexpr AccumulatorSwitch kSwitches[] = {
+    {"U1", "negative_zero", "a negative sum that rounds to zero gives -0", true,
+     "Khattak and Mikaitis's models; MMA-Sim's newer code"},
+    {"U1", "positive_zero", "a negative sum that rounds to zero gives +0", false,
+     "MMA-Sim's older code, whose integers have no -0"},
+    {"U2", "skip_zero_products", "products with a zero factor have no exponent", true,
+     "Khattak and Mikaitis's models; their recordings agree with every answer"},
+    {"U2", "count_zero_products", "a zero factor has exponent emin in the search for the maximum",
+     false, "what an exponent field of zero says; nobody's claim"},
+    {"U2", "mmasim_zero", "a zero factor has exponent -126 in the search for the maximum", false,
+     "MMA-Sim"},
+    {"U3", "carry_floor", "the common exponent is at least emin less the sum's integer bits", true,
+     "Khattak and Mikaitis's models, measured on GPUs"},
+    {"U3", "mmasim_floor", "the common exponent is at least -126, also where the sum is FP16",
+     false, "MMA-Sim, where a zero addend has exponent -126"},
+    {"U3", "no_floor", "the common exponent has no lower bound", false, "nobody's claim"},
+    {"U4", "split_blocks", "FP8 mma.sync: two blocks of 16 products, k mod 4 in {0, 1} first", true,
+     "machine code of nvcc 13.0: two HMMA from zero, FADD last; B200 recordings agree. Another "
+     "compiler may do otherwise"},
+    {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false,
+     "fits the same B200 recordings"},
+    {"TF32", "truncate", "the low 13 bits of FP32 registers are cut off", true,
+     "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity"},
+    {"TF32", "nearest_away", "FP32 registers are rounded to TF32, ties away from zero", false,
+     "what PTX's cvt.rna.tf32.f32 makes of them, run before"},
+    {"TF32", "nearest_even", "FP32 registers are rounded to TF32, ties to even", false,
+     "what a library that converts so makes of them"},
+};
+
+// Applies a switch; false when the row has no such question.
+bool apply_switch(std::string_view name, Accumulator& row) {
+  if (row.kind != AccumulatorKind::kAlignedBlocks) return false;
+  BlockSpec& block = row.block;
+  const bool floors = block.exponent_floor != BlockSpec::kNoFloor;
+  // Settled where the sum is FP16.
+  const bool compiled = block.order == ProductOrder::kPairsOfFour && row.register_format->is_fp32();
+  if (name == "negative_zero" || name == "skip_zero_products") return true;
+  if (name == "carry_floor") return floors;
+  if (name == "split_blocks") return compiled;
+  const bool has_tf32 = row.takes(find_format("tf32"));
+  if (name == "truncate") return has_tf32;
+  if (name == "positive_zero") {
+    block.keeps_negative_zero = false;
+  } else if (name == "count_zero_products") {
+    block.zero_products = ZeroProducts::kFormatEmin;
+  } else if (name == "mmasim_zero") {
+    block.zero_products = ZeroProducts::kFp32Emin;
+  } else if (name == "mmasim_floor" && floors) {
+    block.exponent_floor = find_format("fp32").emin;
+  } else if (name == "no_floor" && floors) {
+    block.exponent_floor = BlockSpec::kNoFloor;
+  } else if (name == "one_block" && compiled) {
+    block.length = block.promotion_interval;
+    block.order = ProductOrder::kAscending;
+  } else if (name == "nearest_away" && has_tf32) {
+    block.tf32_input = Tf32Input::kNearestAway;
+  } else if (name == "nearest_even" && has_tf32) {
+    block.tf32_input = Tf32Input::kNearestEven;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+const AccumulatorSwitch& find_switch(std::string_view name, const std::string& whole) {
+  std::vector<std::string> known;
+  for (const AccumulatorSwitch& s : kSwitches) {
+    if (s.name == name) return s;
+    known.emplace_back(s.name);
+  }
+  throw InputError("accumulator '" + whole + "': unknown switch '" + std::string(name) + "'",
+                   did_you_mean(name, known));
+}
+
+// The row with the switches behind its name, whose order does not matter.
+std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::string_view switches,
+                                                const std::string& whole) {
+  auto variant = std::make_unique<Accumulator>(row);
+  std::map<std::string_view, std::string_view> chosen;  // question -> name
+  for (const std::string& name : split(switches, '+')) {
+    const AccumulatorSwitch& s = find_switch(name, whole);
+    const auto [where, is_new] = chosen.emplace(s.question, s.name);
+    if (!is_new && where->second != s.name) {
+      throw InputError("accumulator '" + whole + "': '" + std::string(where->second) + "' and '" +
+                       std::string(s.name) + "' answer the same question, must be one of them");
+    }
+    if (is_new && !apply_switch(s.name, *variant)) {
+      throw InputError("accumulator '" + whole + "': " + row.name + " has no switch '" +
+                           std::string(s.name) + "'",
+                       "`lockstep list switches` tells which question a switch answers");
+    }
+  }
+  for (const AccumulatorSwitch& s : kSwitches) {
+    const auto found = chosen.find(s.question);
+    if (found == chosen.end() || found->second != s.name || s.is_default) continue;
+    variant->name += "+" + std::string(s.name);
+    variant->help += "; " + std::string(s.help);
+  }
+  return variant;
+}
+
+constexpr Hardware kHardware[] = {
+    {"volta", "tensor cores of NVIDIA V100 (sm_70)", false, false, {70}},
+    {"turing", "tensor cores of NVIDIA T4, RTX 20 (sm_75)", false, false, {75}},
+    {"ampere", "tensor cores of NVIDIA A100, A2, RTX 30 (sm_80, sm_86)", true, false, {80, 86}},
+    {"ada", "tensor cores of NVIDIA L40, RTX 40 (sm_89)", true, false, {89}},
+    {"hopper", "tensor cores of NVIDIA H100, H200 (sm_90)", true, false, {90}, true, true},
+    {"blackwell", "tensor cores of NVIDIA B200 (sm_100)", true, false, {100}, true, true},
+    {"rtx-blackwell",
+     "tensor cores of NVIDIA RTX 50, RTX PRO 6000 (sm_120)",
+     true,
+     false,
+     {120},
+     false,
+     true},
+    {"avx512-bf16", "AVX512-BF16 of x86 CPUs: VDPBF16PS, VCVTNEPS2BF16", false, true},
+    {"amx", "AMX tiles of Intel CPUs: TDPBF16PS, TDPFP16PS", false, true},
+    {"arm-bf16", "Arm's BFDOT and BFMMLA, FPCR.EBF = 0", false, false},
+    {"arm-ebf16", "Arm's BFDOT and BFMMLA, FPCR.EBF = 1", false, false},
+};
+
+}  // namespace
+
+std::string Evidence::text() const {
+  std::string out;
+  const auto add = [&](const char* kind, const std::string& what) {
+    if (!what.empty()) out += (out.empty() ? "" : "; ") + std::string(kind) + ": " + what;
+  };
+  add("recorded", recorded);
+  add("reported, not at hand", reported);
+  add("simulated", simulated);
+  add("documented", documented);
+  return out.empty() ? "definition" : out;
+}
+
+bool Accumulator::takes(const Format& operand) const {
+  return operands.empty() ||
+         std::find(operands.begin(), operands.end(), &operand) != operands.end();
+}
+
+std::span<const Accumulator> accumulators() {
+  static const Table table;
+  return table.rows();
+}
+
+const Accumulator& find_accumulator(std::string_view name) {
+  const std::string_view base = name.substr(0, name.find('+'));
+  const Accumulator* row = nullptr;
+  std::vector<std::string> names;
+  for (const Accumulator& candidate : accumulators()) {
+    if (candidate.name == base) row = &candidate;
+    names.push_back(candidate.name);
+  }
+  if (row == nullptr) {
+    throw InputError("accumulator '" + std::string(name) + "': unknown", did_you_mean(base, names));
+  }
+  if (base.size() == name.size()) return *row;
+
+  static std::mutex mutex;
+  static std::map<std::string, std::unique_ptr<const Accumulator>> variants;
+  auto variant = make_variant(*row, name.substr(base.size() + 1), std::string(name));
+  if (variant->name == row->name) return *row;
+  const std::lock_guard lock(mutex);
+  return *variants.try_emplace(variant->name, std::move(variant)).first->second;
+}
+
+std::span<const AccumulatorSwitch> accumulator_switches() {
+  return kSwitches;
+}
+
+std::span<const Hardware> hardware() {
+  return kHardware;
+}
+
+const Hardware* find_hardware(std::string_view name) {
+  for (const Hardware& row : kHardware) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+const Hardware* hardware_of_capability(int capability) {
+  for (const Hardware& row : kHardware) {
+    const auto& chips = row.capabilities;
+    if (capability != 0 && std::find(chips.begin(), chips.end(), capability) != chips.end()) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,147 @@
+// How is a sum of products formed?
+// An accumulator is a declared object: a row of the table in accumulator.cc, named in policy files.
+// The row says order, block length, alignment, kept bits and rounding; emulation/accumulator/dot.h
+// computes by it. Knows nothing of matrices.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulation/format/format.h"
+
+namespace lockstep {
+
+// The shapes of sums. p[k] = a[k] * b[k], k ascending unless the row says otherwise.
+enum class AccumulatorKind : uint8_t {
+  kFusedChain,     // acc = round(acc + p[k])             product exact, one rounding
+  kUnfusedChain,   // acc = round(acc + round(p[k]))      two roundings
+  kKahan,          // as kUnfusedChain in FP32, with Kahan's running compensation
+  kPairwise,       // round(p[k]) joined in a balanced binary tree, the addend last
+  kAlignedBlocks,  // tensor cores: emulation/accumulator/aligned_block.h
+  kBf16Pairs,      // AVX512-BF16 VDPBF16PS: emulation/accumulator/cpu_dot.h
+  kAmxTile,        // AMX TDPBF16PS, TDPFP16PS: emulation/accumulator/cpu_dot.h
+  kArmPairs,       // Arm BFDOT and BFMMLA, round to odd: emulation/accumulator/cpu_dot.h
+  kArmPairsFused,  // the same with FEAT_EBF16 and FPCR.EBF = 1: emulation/accumulator/cpu_dot.h
+};
+
+// How the exact sum of a block leaves it.
+enum class BlockOutput : uint8_t {
+  kFp32TowardZero,   // F32_RZ: from 2^128 on infinity, below it truncated, subnormals produced
+  kE8m13TowardZero,  // E8M13_RZ: the same to 13 fraction bits, in an FP32 register
+  kFp16NearestEven,  // F16_RNE: one rounding of the exact sum
+};
+
+// Which exponent a product with a zero factor has in the search for the block's common one (U2).
+enum class ZeroProducts : uint8_t {
+  kIgnored,     // none
+  kFormatEmin,  // a zero factor counts with emin of its format
+  kFp32Emin,    // a zero factor counts with FP32's emin, whatever its format
+};
+
+// In which order a promotion interval's products enter its blocks.
+enum class ProductOrder : uint8_t {
+  kAscending,
+  kPairsOfFour,  // k mod 4 in {0, 1} first, then {2, 3}: byte pairs of 32-bit registers
+};
+
+// The number that a TF32 product makes of an FP32 register. The hardware is said to cut its low 13
+// bits off; cvt.rna.tf32.f32, run before, rounds to nearest away.
+enum class Tf32Input : uint8_t { kTruncate, kNearestAway, kNearestEven };
+
+// A tensor core's block, drawn in docs/accumulators.md: n <= L products and one addend, aligned to
+// one exponent, truncated to F fraction bits, summed exactly, rounded once.
+struct BlockSpec {
+  int length = 0;         // L: products per block
+  int fraction_bits = 0;  // F: bits kept below the largest exponent
+  BlockOutput output = BlockOutput::kFp32TowardZero;
+  // E_floor: the common exponent is at least this. It shows only when the addend is zero.
+  int exponent_floor = kNoFloor;
+  // The unsettled rules U1 and U2.
+  bool keeps_negative_zero = true;  // a negative sum that rounds to zero gives -0
+  ZeroProducts zero_products = ZeroProducts::kIgnored;
+  // 0: the addend is a term of its block. Otherwise blocks run from zero over this many products,
+  // and the result is added to the addend by one IEEE addition (to nearest even).
+  int promotion_interval = 0;
+  ProductOrder order = ProductOrder::kAscending;
+  Tf32Input tf32_input = Tf32Input::kTruncate;  // of rows with TF32 factors
+
+  static constexpr int kNoFloor = -9999;  // below every exponent that products can have
+};
+
+// What a row rests on, the weightiest first; "" where there is nothing of a kind. A row without
+// any is a definition: its source says all.
+struct Evidence {
+  std::string recorded = {};   // hardware's results that the tests reproduce: whose, which operands
+  std::string reported = {};   // hardware's results that others had and that are not at hand
+  std::string simulated = {};  // another simulator: what of the row rests on it
+  std::string documented = {};  // vendors' text and machine code that has not run here
+  // "recorded: ...; simulated: ...", or "definition".
+  std::string text() const;
+};
+
+struct Accumulator {
+  std::string name;  // "fp32_fused", "hopper_bf16", with switches "hopper_bf16+positive_zero"
+  AccumulatorKind kind;
+  const Format* format;                 // of the values the running sum can take
+  const Format* register_format;        // of the addend that enters: fp32 or fp16 (fp64)
+  std::vector<const Format*> operands;  // the factors' formats, any mix; empty: any
+  BlockSpec block = {};                 // of kAlignedBlocks
+  std::string hardware;                 // name in hardware(), or ""
+  std::string instruction;              // what computes so, or ""
+  std::string help;
+  std::string source;
+  Evidence evidence = {};
+
+  bool takes(const Format& operand) const;
+  // Sums without products (bias gradients, means) can be formed by it: see accumulate_add.
+  bool adds() const {
+    return kind == AccumulatorKind::kFusedChain || kind == AccumulatorKind::kUnfusedChain;
+  }
+};
+
+std::span<const Accumulator> accumulators();
+
+// A row's name, or NAME+SWITCH...; the same name gives the same object.
+// Throws: InputError with a did-you-mean; a switch that the row has not.
+const Accumulator& find_accumulator(std::string_view name);
+
+// The rules that no recording settles, and how TF32 inputs form
+// (docs/accumulators.md#unsettled-rules), by name. The first option of each question is the
+// default.
+struct AccumulatorSwitch {
+  std::string_view question;  // "U1"
+  std::string_view name;      // "positive_zero"
+  std::string_view help;
+  bool is_default;
+  std::string_view source = {};  // who says so
+};
+std::span<const AccumulatorSwitch> accumulator_switches();
+
+// Hardware whose sums a lane may ask for, behind '@'.
+struct Hardware {
+  std::string_view name;  // "hopper"
+  std::string_view help;  // chips
+  bool truncates_tf32;    // FP32 registers enter a TF32 product with their low 13 bits ignored
+  bool flushes_bf16;      // conversions to BF16 turn FP32 subnormals into zeros
+  // Compute capabilities (10 * major + minor) of the chips whose arithmetic a source names; 0:
+  // none.
+  std::array<int, 2> capabilities = {};
+  // Compilers make FP8 mma.sync of FP16 instructions, as the chip has none: its rows *_fp8_mma.
+  bool emulates_fp8_mma = false;
+  // WMMA of TF32 runs in blocks of 4 where mma.sync takes blocks of 8: the row *_tf32_wmma.
+  bool splits_tf32_wmma = false;
+  // Sums that none of its accumulators takes run as the policy has them (a whole CPU); otherwise
+  // they are a problem, unless their factors are FP32.
+  bool runs_other_sums = false;
+};
+std::span<const Hardware> hardware();
+// nullptr when there is no such hardware.
+const Hardware* find_hardware(std::string_view name);
+// nullptr when no row names a chip of this compute capability.
+const Hardware* hardware_of_capability(int capability);
+
+}  // namespace lockstep

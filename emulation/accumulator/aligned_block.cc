@@ -1,0 +1,117 @@
+// Factors and addends in double containers, events and traces around the integers of
+// aligned_block_core.h.
+#include "emulation/accumulator/aligned_block.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "emulation/accumulator/dot.h"
+#include "emulation/format/double_arithmetic.h"
+
+namespace lockstep {
+namespace {
+
+// Turns what the blocks did into sticky events and, where asked for, into pictures.
+class BlockObserver {
+ public:
+  BlockObserver(const Format& format, uint8_t* events, std::vector<BlockTrace>* traces)
+      : format_(format), events_(events), traces_(traces) {}
+
+  void begin_block() {
+    if (traces_ != nullptr) traces_->emplace_back();
+  }
+
+  void term(int64_t k, bool negative, uint64_t magnitude, int exponent, int fraction_bits,
+            int64_t kept, bool dropped) {
+    if (traces_ == nullptr) return;
+    const double value = std::ldexp(static_cast<double>(magnitude), exponent - fraction_bits);
+    traces_->back().terms.push_back({k, negative ? -value : value, exponent, kept, dropped});
+  }
+
+  void end_block(const BlockSum& sum, const BlockRounded& rounded) {
+    const double result = decode(rounded.bits, format_);
+    const bool special = sum.what != BlockFactor::Class::kFinite;
+    if (events_ != nullptr) {
+      if (std::isnan(result)) *events_ |= kStepNan;
+      if (rounded.inexact) *events_ |= kStepInexact;
+      if (rounded.inexact && result == 0) *events_ |= kStepToZero;
+      if (!special && std::isinf(result)) *events_ |= kStepToInfinity | kStepInexact;
+    }
+    if (traces_ == nullptr) return;
+    BlockTrace& trace = traces_->back();
+    trace.special = special;
+    trace.common_exponent = sum.common_exponent;
+    trace.sum = sum.sum;
+    trace.result = result;
+  }
+
+  // An IEEE addition joined two registers.
+  void added(uint32_t x_bits, uint32_t y_bits, uint32_t sum_bits) {
+    const double x = decode(x_bits, format_), y = decode(y_bits, format_);
+    const double sum = decode(sum_bits, format_);
+    if (traces_ != nullptr) traces_->back().addition = {x, y, sum};
+    if (events_ == nullptr) return;
+    if (std::isnan(sum)) *events_ |= kStepNan;
+    if (!std::isfinite(x) || !std::isfinite(y)) return;
+    if (std::isinf(sum)) *events_ |= kStepToInfinity;
+    // Where the exact sum is no FP32 number, neither is the sum rounded to odd.
+    if (sum != add_round_to_odd(x, y)) *events_ |= kStepInexact;
+  }
+
+ private:
+  const Format& format_;
+  uint8_t* events_;
+  std::vector<BlockTrace>* traces_;
+};
+
+}  // namespace
+
+BlockFactor decode_factor(float x, const Format& format, Tf32Input tf32_input) {
+  constexpr uint32_t kTf32Mask = ~uint32_t{0x1fff};  // the low 13 of 23 fraction bits are ignored
+  if (format.precision == 11 && format.emin == -126) {
+    x = std::bit_cast<float>(tf32_register(std::bit_cast<uint32_t>(x), tf32_input) & kTf32Mask);
+  }
+  BlockFactor f;
+  f.negative = std::signbit(x);
+  if (std::isnan(x)) {
+    f.what = BlockFactor::Class::kNan;
+    return f;
+  }
+  if (std::isinf(x)) {
+    f.what = BlockFactor::Class::kInfinite;
+    return f;
+  }
+  f.exponent = x == 0 ? format.emin : std::max(std::ilogb(x), format.emin);
+  const double steps =
+      std::ldexp(std::fabs(static_cast<double>(x)), format.precision - 1 - f.exponent);
+  f.significand = static_cast<uint32_t>(steps);
+  if (f.significand != steps || std::fabs(x) > format.max_finite) {
+    throw std::logic_error("factor " + std::to_string(x) + ": must be a value of " + format.name);
+  }
+  return f;
+}
+
+double aligned_block_dot(const Accumulator& accumulator, const float* a, const Format& a_format,
+                         const float* b, const Format& b_format, int64_t count, double start,
+                         uint8_t* events, std::vector<BlockTrace>* traces) {
+  const Format& format = *accumulator.register_format;
+  const Tf32Input tf32_input = accumulator.block.tf32_input;
+  const auto decoded = [=](const float* values, const Format& of) {
+    std::vector<BlockFactor> factors(static_cast<size_t>(count));
+    for (int64_t k = 0; k < count; ++k) factors[k] = decode_factor(values[k], of, tf32_input);
+    return [factors, count, zero = decode_factor(0, of)](int64_t k) -> const BlockFactor& {
+      return k < count ? factors[k] : zero;
+    };
+  };
+  const uint32_t addend = static_cast<uint32_t>(encode(start, format));
+  BlockObserver observer(format, events, traces);
+  const uint32_t result =
+      block_chain(accumulator.block, count, decoded(a, a_format), decoded(b, b_format),
+                  a_format.precision - 1 + b_format.precision - 1, addend, observer);
+  return decode(result, format);
+}
+
+}  // namespace lockstep

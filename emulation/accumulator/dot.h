@@ -1,0 +1,50 @@
+// What does a dot product give under a declared accumulator?
+// The definition of every row of the accumulator table: plain loops, exact arithmetic inside, one
+// output at a time. The vector kernels equal it bit for bit.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/accumulator/accumulator.h"
+
+namespace lockstep {
+
+// Sticky events of one output's sum: a bit is set when any step did it. A step is what the
+// accumulator rounds once: a product and its sum, or a block.
+enum AccumulatorEvent : uint8_t {
+  kStepToZero = 1,      // something nonzero entered and the rounded sum is zero, inexactly
+  kStepToInfinity = 2,  // finite operands, infinite sum
+  kStepInexact = 4,     // rounding or alignment dropped something
+  kStepNan = 8,
+};
+
+// The factors of one output. Formats matter where hardware sees the encoding: an FP8 subnormal of
+// E4M3 is no subnormal of E5M2. Null means the accumulator's only operand format.
+template <typename T>
+struct DotOperands {
+  const T* a = nullptr;
+  const T* b = nullptr;
+  int64_t count = 0;
+  const Format* a_format = nullptr;
+  const Format* b_format = nullptr;
+};
+
+// start + sum of a[k] * b[k]. `start` is a value of accumulator.register_format; NaN results are
+// the canonical one. Requires: factors are values of their formats (T = double: fp64_fused, or any
+// fused chain with |log2| of the products within double's normal range).
+// Throws: std::logic_error for factors the accumulator does not take, and for events of a sum that
+// lives in FP32 by a rule other than a chain's or a tensor core's (nothing there is narrower than
+// its container).
+template <typename T>
+double accumulate_dot(const Accumulator& accumulator, const DotOperands<T>& operands, double start,
+                      uint8_t* events = nullptr);
+
+// One step of a fused or unfused chain: round(acc + a * b). Requires: accumulator.adds(); a, b of
+// at most 26 significand bits each and |log2| of the product within double's normal range.
+double accumulate_step(const Accumulator& accumulator, double acc, double a, double b,
+                       uint8_t* events = nullptr);
+
+// acc + x with the accumulator's rounding (a sum without products). Requires: accumulator.adds().
+double accumulate_add(const Accumulator& accumulator, double acc, double x);
+
+}  // namespace lockstep

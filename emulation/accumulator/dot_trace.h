@@ -1,0 +1,39 @@
+// Which steps does a dot product take, and what does each register hold behind them?
+// For people (`lockstep dot`): the steps that an accumulator's rule rounds, in its own order and
+// with its own registers. Tensor cores have pictures of their own: BlockTrace of aligned_block.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "emulation/accumulator/dot.h"
+
+namespace lockstep {
+
+struct DotStep {
+  std::string target;   // the register that takes the result: "acc", "even", "lost"
+  std::string formula;  // of registers and factors: "acc + a[0] * b[0]"
+  double exact;         // its value, as a double that is not equal to a result that was rounded
+  double rounded;       // what the register takes
+};
+using DotSteps = std::vector<DotStep>;
+
+// The steps of accumulate_dot; the last one leaves its result. Requires: a row that is no tensor
+// core. Throws: std::logic_error otherwise.
+DotSteps trace_dot(const Accumulator& accumulator, const DotOperands<float>& operands,
+                   double start);
+
+// Adds a step where somebody wants to see it.
+template <typename Formula>
+void note_step(DotSteps* steps, const char* target, const Formula& formula, double exact,
+               double rounded) {
+  if (steps != nullptr) steps->push_back({target, formula(), exact, rounded});
+}
+
+// "a[3] * b[3]".
+inline std::string product_text(int64_t k) {
+  const std::string at = "[" + std::to_string(k) + "]";
+  return "a" + at + " * b" + at;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+// How is a value rounded to nearest even inside a hot scalar loop?
+// The same results as round_to_format, accumulate_step and accumulate_add, by one addition of a
+// large constant instead of integer arithmetic. Knows IEEE-like formats only: subnormals, overflow
+// to infinity. Adding c = 1.5 * 2^(e + 53 - p) to an x of exponent e leaves p bits of x.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+
+#include "emulation/accumulator/dot.h"
+#include "emulation/format/format.h"
+
+namespace lockstep {
+
+// The one NaN that kernels hand out, so that no payload or sign depends on operand order.
+template <typename T>
+inline T canonical_nan(T x) {
+  return x == x ? x : std::numeric_limits<T>::quiet_NaN();
+}
+
+inline constexpr uint64_t kDoubleExponentMask = 0x7ff0000000000000;
+inline constexpr int kDoublePrecision = 53;
+
+// x + y rounded to odd, for a sum that does not overflow (see double_arithmetic.h).
+inline double fast_add_to_odd(double x, double y) {
+  const double sum = x + y;
+  const double from_y = sum - x;
+  const double error = (x - (sum - from_y)) + (y - from_y);
+  if (!(std::fabs(error) > 0)) return sum;                     // exact; also infinite or NaN sums
+  const bool away = std::signbit(error) != std::signbit(sum);  // |sum| is beyond the exact sum
+  return std::bit_cast<double>((std::bit_cast<uint64_t>(sum) - (away ? 1 : 0)) | 1);
+}
+
+class FastRound {
+ public:
+  static bool covers(const Format& format) {
+    return format.is_fp64() || (format.is_ieee_like() && format.precision <= kDoublePrecision - 2);
+  }
+  // Throws: std::logic_error for a format that is not covered.
+  explicit FastRound(const Format& format)
+      : is_fp64_(format.is_fp64()),
+        min_normal_(format.min_normal()),
+        max_finite_(format.max_finite),
+        magic_factor_(1.5 * std::ldexp(1.0, kDoublePrecision - format.precision)) {
+    if (!covers(format)) {
+      throw std::logic_error("FastRound: format " + format.name + " is not IEEE-like");
+    }
+  }
+
+  double operator()(double x) const {
+    if (is_fp64_) return canonical_nan(x);
+    const double binade = std::bit_cast<double>(std::bit_cast<uint64_t>(x) & kDoubleExponentMask);
+    const double magic = (binade > min_normal_ ? binade : min_normal_) * magic_factor_;
+    const double rounded = (x + magic) - magic;
+    if (std::fabs(rounded) <= max_finite_) return std::copysign(rounded, x);
+    // Overflow, infinity or NaN (an infinite binade makes `rounded` NaN).
+    return x == x ? std::copysign(std::numeric_limits<double>::infinity(), x) : canonical_nan(x);
+  }
+
+  // accumulate_add. The sum goes through round to odd: of few bits but far apart in exponent
+  // (2^-100 + 257 in BF16), its double would fall on a midpoint that the exact sum is beside.
+  double add(double acc, double x) const {
+    return (*this)(is_fp64_ ? acc + x : fast_add_to_odd(acc, x));
+  }
+
+  // accumulate_step. Requires: the product is exact in double.
+  double step(double acc, double a, double b) const { return (*this)(fast_add_to_odd(acc, a * b)); }
+
+  // The same, with events.
+  double step(double acc, double a, double b, uint8_t& events) const {
+    const double exact = fast_add_to_odd(acc, a * b);
+    const double result = (*this)(exact);
+    if (result != result) {
+      events |= kStepNan;
+    } else if (std::fabs(result) > max_finite_) {
+      if (std::isfinite(acc) && std::isfinite(a) && std::isfinite(b)) {
+        events |= kStepToInfinity | kStepInexact;
+      }
+    } else if (result != exact) {
+      events |= result == 0 ? kStepInexact | kStepToZero : kStepInexact;
+    }
+    return result;
+  }
+
+ private:
+  bool is_fp64_;
+  double min_normal_, max_finite_, magic_factor_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// Which random bits does an element get?
+// Philox4x32-10, so that they depend on (seed, stream, step, site, index) and on nothing else. Laid
+// out such that 16 neighbouring elements take the same output word of 16 consecutive counters: a
+// vector of counters gives four vectors of bits with no shuffling.
+//
+//   array key   (k0, k1, n0, n1) = philox(seed; stream, site, step low, step high)
+//   element i   block = 16 * floor(i / 64) + i mod 16,  word = floor(i / 16) mod 4
+//               bits  = philox((k0, k1); block low, block high, n0, n1)[word]
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "emulation/format/rounding.h"
+
+namespace lockstep {
+
+// The array key: made once, used for every element.
+struct StochasticArrayKey {
+  std::array<uint32_t, 2> key{};
+  std::array<uint32_t, 2> nonce{};
+};
+StochasticArrayKey derive_array_key(const StochasticKey& key);
+uint32_t stochastic_bits(const StochasticArrayKey& key, uint64_t index);
+
+inline constexpr uint64_t kStochasticRow = 16;                    // elements per output word
+inline constexpr uint64_t kStochasticGroup = 4 * kStochasticRow;  // elements per row of counters
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+// Rounding by the CPU's own conversions: VCVTPS2PH and VCVTPH2PS for fp16, VCVTNEPS2BF16 for
+// bf16+flush_in. Statistics are those of the software kernels; conversions that no unit makes are
+// theirs altogether.
+#pragma once
+
+#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/quantize.h"
+
+namespace lockstep {
+
+// The unit that rounds so, or null.
+const CpuUnitInfo* cpu_unit_of(const Format& format, Rounding rounding);
+
+// Requires, for a unit's conversion: cpu_has() the unit (std::logic_error otherwise).
+void cpu_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
+                  TensorStats* stats);
+
+}  // namespace lockstep

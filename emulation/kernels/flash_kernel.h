@@ -1,0 +1,39 @@
+// THE table of fused attention kernels: in which pieces do they compute, and what do they round?
+// All of them keep scores and softmax in FP32 and round what they multiply by v, and the gradients
+// of the scores, as factors of the next product. emulation/kernels/scalar/attention.h has the
+// formulas.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace lockstep {
+
+struct FlashKernel {
+  std::string_view name, help, source;
+  // Keys that are worked through at a time, with the running maximum m of the row:
+  //   e = exp(s - m), rounded as the factor of v;  l = sum e, not rounded;  y = (sum e v) / l
+  // and the gradient of the scores takes sum(dy y), y as it was rounded, for sum(dp p).
+  // 0: the whole row at once, and what is rounded are the probabilities e / l.
+  int64_t key_block = 0;
+  // Rows of q at a time in the backward pass, by the number of all of them: the last entry whose
+  // `from` is not above it. dk and dv are sums over these blocks (head by head where heads share k
+  // and v), dq over those of the keys, and a sum is rounded after each block.
+  struct QueryBlock {
+    int64_t from, rows;
+  };
+  std::array<QueryBlock, 3> query_blocks = {};
+  // Keys per vector: full vectors of a block take fast_exp where e is rounded to a narrow format,
+  // the rest of the block the exact one. 0: all the exact one.
+  int64_t fast_exp_keys = 0;
+
+  bool in_blocks() const { return key_block > 0; }
+  int64_t query_block(int64_t queries) const;  // Requires: in_blocks()
+};
+
+std::span<const FlashKernel> flash_kernels();                 // the default first
+const FlashKernel& find_flash_kernel(std::string_view name);  // Throws: InputError, did-you-mean
+
+}  // namespace lockstep

@@ -1,0 +1,117 @@
+// What is one step of an optimizer given?
+// The arrays of one parameter, the formats it computes and stores in, and the numbers of each
+// update rule, as torch.optim names them. The loops are in emulation/kernels/scalar/optimizer.h;
+// which parameter is updated when, and with which learning rate, is not known here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "emulation/kernels/quantize.h"
+#include "emulation/stats/tensor_stats.h"
+
+namespace lockstep {
+
+inline constexpr int kMaxOptimizerStates = 3;
+
+// What is rounded to OptimizerFormats::arithmetic. No difference where that is the container's own.
+enum class OptimizerSteps : uint8_t {
+  kElementary,  // every elementary operation and every constant
+  // Every torch op, once, as on tensors of that format: its scalars and what happens inside it are
+  // FP32, a product that is added is fused with the sum, and the last op's result is the weight.
+  kTorch,
+  // The same, but the scalars of add (alpha, or a number added) are rounded to the tensors' format,
+  // as torch's CPU kernel does (seen in 2.13); its CUDA kernels keep them in FP32.
+  kTorchCpu,
+};
+
+// The arithmetic is rounded to `arithmetic` (the container's own format: no rounding of ours), the
+// states to `state`, the weights to `weight`.
+struct OptimizerFormats {
+  const Format* arithmetic;
+  const Format* state;
+  const Format* weight;  // of the array that is updated: the master weights where there are any
+  Rounding rounding = Rounding::kNearestEven;  // of the weight after the update
+  StochasticKey key;
+  Rounding state_rounding = Rounding::kNearestEven;
+  StochasticKey state_keys[kMaxOptimizerStates] = {};
+  OptimizerSteps steps = OptimizerSteps::kElementary;
+};
+
+// What an optimizer's roundings did, each null where nobody asks. Before: the value without the
+// roundings of this step, in double, from the stored operands; after: the value kept.
+// The weight's "before" is the exact sum of the weight and its update as rounded.
+struct OptimizerMeasurements {
+  TensorStats* weight = nullptr;
+  TensorStats* update = nullptr;  // of dw; needs the array `update`
+  TensorStats* states[kMaxOptimizerStates] = {};
+};
+
+struct UpdateStats {      // the run file's updates/
+  uint64_t stagnant = 0;  // update != 0 but the rounded weight did not move
+  uint64_t count = 0;
+  double update_sq = 0;  // sum of dw^2, dw as computed before the weight's rounding
+  double weight_sq = 0;  // sum of w^2 before the update
+};
+
+// One parameter's arrays, all of `count` elements.
+//
+// With `compensation` c (Kahan) the part of an update that the weight's rounding loses is kept for
+// the next one, c in the weight's format:
+//   y = dw - c;  w' = round(w + y);  c' = round((w' - w) - y)
+// Source: Zamirai et al. 2021, "Revisiting BFloat16 Training", algorithm 3.
+template <typename T>
+struct OptimizerArrays {
+  int64_t count = 0;
+  T* weight = nullptr;
+  const T* grad = nullptr;  // unscaled
+  int state_count = 0;
+  std::array<T*, kMaxOptimizerStates> states{};
+  T* update = nullptr;        // receives dw = w_new - w before the weight's rounding; may be null
+  T* compensation = nullptr;  // null: none
+  int64_t step = 1;           // 1-based
+  OptimizerFormats formats;
+  OptimizerMeasurements measured = {};
+};
+
+// The rules. Weight decay wd comes in both ways: decoupled, w *= 1 - lr wd before the step; else
+// g += wd w. States in the order of OptimizerArrays::states.
+struct SgdRule {  // momentum_buffer, if momentum != 0 (first step: buf = g)
+  double lr = 0, weight_decay = 0;
+  bool decoupled_weight_decay = false;
+  double momentum = 0, dampening = 0;
+  bool nesterov = false;
+};
+struct AdamRule {  // exp_avg, exp_avg_sq, and with amsgrad max_exp_avg_sq
+  double lr = 0, weight_decay = 0;
+  bool decoupled_weight_decay = false;
+  double beta1 = 0, beta2 = 0, eps = 0;  // bias corrections 1 - beta^step are formed in double
+  bool amsgrad = false;
+};
+struct AdagradRule {  // sum
+  double lr = 0, weight_decay = 0;
+  bool decoupled_weight_decay = false;
+  double lr_decay = 0, eps = 0;
+};
+struct RmspropRule {  // square_avg, grad_avg if centered, momentum_buffer if momentum != 0
+  double lr = 0, weight_decay = 0;
+  bool decoupled_weight_decay = false;
+  double alpha = 0, eps = 0, momentum = 0;
+  bool centered = false;
+};
+struct LionRule {  // exp_avg
+  double lr = 0, weight_decay = 0;
+  bool decoupled_weight_decay = false;
+  double beta1 = 0, beta2 = 0;
+};
+
+// x^n, n >= 0, by squaring: the same bits everywhere, which libm's pow does not promise.
+inline double integer_power(double x, int64_t n) {
+  double result = 1;
+  for (; n > 0; n /= 2, x *= x) {
+    if (n % 2 == 1) result *= x;
+  }
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+// The facade: spans in, the active kernel set's kernels called; and the hash of one element.
+#include "emulation/kernels/quantize.h"
+
+#include <bit>
+#include <stdexcept>
+#include <type_traits>
+
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/scalar/quantize.h"
+#include "emulation/stats/hash.h"
+
+namespace lockstep {
+namespace {
+
+void check_sizes(size_t a, size_t b) {
+  if (a == b) return;
+  throw std::logic_error("arrays of " + std::to_string(a) + " and " + std::to_string(b) +
+                         " elements, must be equal");
+}
+
+}  // namespace
+
+template <typename T>
+void quantize(std::span<const T> before, std::span<T> after, const QuantizeSpec& spec,
+              TensorStats* stats) {
+  if (!spec.measure_only) check_sizes(before.size(), after.size());
+  active_kernels().of<T>().quantize(before.data(), after.data(),
+                                    static_cast<int64_t>(before.size()), spec, stats);
+}
+
+template <typename T>
+TensorStats observe(std::span<const T> values, const Format& format) {
+  TensorStats stats;
+  QuantizeSpec spec;
+  spec.format = &format;
+  spec.measure_only = true;
+  quantize<T>(values, {}, spec, &stats);
+  return stats;
+}
+
+template <typename T, typename R>
+ErrorStats compare(std::span<const T> lane, std::span<const R> reference, double scale,
+                   const Format& lane_format) {
+  check_sizes(lane.size(), reference.size());
+  if (!(scale > 0)) throw std::logic_error("compare: scale must be > 0");
+  ErrorStats error;
+  const auto count = static_cast<int64_t>(lane.size());
+  if constexpr (std::is_same_v<R, float>) {
+    active_kernels().of<T>().compare(lane.data(), reference.data(), count, scale, lane_format,
+                                     &error);
+  } else {
+    scalar_compare(lane.data(), reference.data(), count, scale, lane_format, &error);
+  }
+  return error;
+}
+
+template void quantize(std::span<const float>, std::span<float>, const QuantizeSpec&, TensorStats*);
+template void quantize(std::span<const double>, std::span<double>, const QuantizeSpec&,
+                       TensorStats*);
+template TensorStats observe(std::span<const float>, const Format&);
+template TensorStats observe(std::span<const double>, const Format&);
+template ErrorStats compare(std::span<const float>, std::span<const float>, double, const Format&);
+template ErrorStats compare(std::span<const double>, std::span<const float>, double, const Format&);
+template ErrorStats compare(std::span<const float>, std::span<const double>, double, const Format&);
+template ErrorStats compare(std::span<const double>, std::span<const double>, double,
+                            const Format&);
+
+uint64_t hash_element(float value, uint64_t index) {
+  const uint64_t mixed = std::bit_cast<uint32_t>(value) ^ hash_row_key(index / kHashLanes);
+  return hash_factor(index % kHashLanes) * (mixed * mixed);
+}
+
+uint64_t hash_element(double value, uint64_t index) {
+  uint64_t mixed = std::bit_cast<uint64_t>(value) ^ index * kHashIndex64;
+  mixed ^= mixed >> kHashShift64;
+  mixed *= kHashMultiplier64;
+  mixed ^= mixed >> kHashShift64;
+  mixed *= kHashMultiplier64;
+  return mixed ^ mixed >> kHashShift64;
+}
+
+}  // namespace lockstep

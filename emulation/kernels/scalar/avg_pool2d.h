@@ -1,0 +1,32 @@
+// Means of the windows of images, and their gradients. A window is an interval of rows times one of
+// columns, so that fixed and adaptive pooling are one kernel.
+//   y  = sum / divisor    the sum a chain from +0 in scan order
+//   (emulation/kernels/scalar/chain_add.h) dx = a chain from +0 of dy / divisor over the windows
+//   that hold the pixel, in scan order
+// Plain loops; planes are spread over the threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulation/accumulator/accumulator.h"
+
+namespace lockstep {
+
+struct AxisWindow {
+  int64_t begin, end;  // inside the image; empty where begin >= end, which counts as 0
+  int64_t extent;      // what the divisor counts along this axis
+};
+struct AvgPool {
+  int64_t planes, height, width;
+  std::vector<AxisWindow> rows, columns;
+  int64_t divisor = 0;  // 0: the product of the extents
+};
+
+// x (planes, height, width), y (planes, rows, columns).
+template <typename T>
+void avg_pool2d(const AvgPool& pool, const T* x, T* y, const Accumulator& accumulator);
+template <typename T>
+void avg_pool2d_backward(const AvgPool& pool, const T* dy, T* dx, const Accumulator& accumulator);
+
+}  // namespace lockstep

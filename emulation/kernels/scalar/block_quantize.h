@@ -1,0 +1,56 @@
+// Block formats by plain loops: the definition.
+#pragma once
+
+#include <vector>
+
+#include "emulation/format/stochastic.h"
+#include "emulation/kernels/block_quantize.h"
+
+namespace lockstep {
+
+// The largest |x| among the finite elements; 0 if there are none.
+template <typename T>
+T scalar_finite_abs_max(const T* x, int64_t count);
+
+// `tensor_scale` is 1 but for formats with e4m3 scales; `codes` and `stats` may be null.
+template <typename T>
+void scalar_quantize_blocks(const T* before, T* after, const BlockShape& shape,
+                            const BlockQuantizeSpec& spec, T tensor_scale, TensorStats* stats,
+                            uint8_t* codes);
+
+// Rounds one block of `size` elements, `stride` apart, the first with flat index `index`. Returns
+// its scale code.
+template <typename T>
+uint8_t scalar_round_block(const T* before, T* after, int64_t size, int64_t stride, uint64_t index,
+                           const BlockQuantizeSpec& spec, const StochasticArrayKey& key,
+                           T tensor_scale);
+
+// The statistics of a rounding that has been done, with the codes it used, as BlockShape lays them
+// out.
+template <typename T>
+void measure_blocks(const T* before, const T* after, const BlockShape& shape,
+                    const BlockFormat& format, T tensor_scale, const uint8_t* codes,
+                    TensorStats* stats);
+
+// round(before, after, codes), then, if there is something to measure, measure(before, after,
+// codes) with codes set, on a copy of `before` where it is `after`.
+template <typename T, typename Round, typename Measure>
+void round_and_measure_blocks(const T* before, T* after, const BlockShape& shape,
+                              const BlockFormat& format, bool measures, uint8_t* codes, Round round,
+                              Measure measure) {
+  if (!measures) return round(before, after, codes);
+  std::vector<T> copy;
+  if (before == after) {
+    copy.assign(before, before + shape.count());
+    before = copy.data();
+  }
+  std::vector<uint8_t> own_codes;
+  if (codes == nullptr) {
+    own_codes.resize(static_cast<size_t>(shape.scale_count(format.block_size)));
+    codes = own_codes.data();
+  }
+  round(before, after, codes);
+  measure(before, after, codes);
+}
+
+}  // namespace lockstep

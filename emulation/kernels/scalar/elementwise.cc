@@ -1,0 +1,68 @@
+// Elementwise kernels as plain loops.
+#include "emulation/kernels/scalar/elementwise.h"
+
+#include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/scalar/chunks.h"
+
+namespace lockstep {
+namespace {
+
+// y[i] = f(i), in ranges over the threads.
+template <typename T, typename Function>
+void for_each_element(int64_t count, T* y, Function f) {
+  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = canonical_nan<T>(f(i));
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void scalar_add(const T* a, const T* b, T* y, int64_t count) {
+  for_each_element(count, y, [=](int64_t i) { return a[i] + b[i]; });
+}
+
+template <typename T>
+void scalar_mul(const T* a, const T* b, T* y, int64_t count) {
+  for_each_element(count, y, [=](int64_t i) { return a[i] * b[i]; });
+}
+
+template <typename T>
+void scalar_scale(const T* x, T factor, T* y, int64_t count) {
+  for_each_element(count, y, [=](int64_t i) { return x[i] * factor; });
+}
+
+template <typename T>
+void scalar_add_channels(T* y, const T* b, int64_t batch, int64_t channels, int64_t plane) {
+  parallel_chunks(batch * channels, row_grain(plane), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T bias = b[row % channels];
+      for (T* at = y + row * plane; at < y + (row + 1) * plane; ++at) {
+        *at = canonical_nan(*at + bias);
+      }
+    }
+  });
+}
+
+template <typename T>
+void scalar_relu(const T* x, T* y, int64_t count) {
+  for_each_element(count, y, [=](int64_t i) { return x[i] <= 0 ? T(0) : x[i]; });
+}
+
+template <typename T>
+void scalar_relu_backward(const T* x, const T* dy, T* dx, int64_t count) {
+  for_each_element(count, dx, [=](int64_t i) { return x[i] <= 0 ? T(0) : dy[i]; });
+}
+
+#define LOCKSTEP_INSTANTIATE(T)                                               \
+  template void scalar_add(const T*, const T*, T*, int64_t);                  \
+  template void scalar_mul(const T*, const T*, T*, int64_t);                  \
+  template void scalar_scale(const T*, T, T*, int64_t);                       \
+  template void scalar_add_channels(T*, const T*, int64_t, int64_t, int64_t); \
+  template void scalar_relu(const T*, T*, int64_t);                           \
+  template void scalar_relu_backward(const T*, const T*, T*, int64_t);
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+#undef LOCKSTEP_INSTANTIATE
+
+}  // namespace lockstep

@@ -1,0 +1,13 @@
+// Matrix product by the triple loop: the definition every other gemm equals bit for bit.
+#pragma once
+
+#include "emulation/kernels/kernel_set.h"
+
+namespace lockstep {
+
+// Float arrays with an fp64 accumulator: the chain is held in double and rounded to float once, at
+// its end. NaN results are the canonical NaN.
+template <typename T>
+void scalar_gemm(const GemmArgs<T>& args);
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+// The optimizers, element by element, every elementary operation rounded to the declared
+// arithmetic, in the order in which torch.optim's single-tensor loops have them.
+#pragma once
+
+#include "emulation/kernels/optimizer_args.h"
+
+namespace lockstep {
+
+// The last addition w + dw is rounded once, from its exact sum, to formats.weight. `stats` may be
+// null.
+template <typename T>
+void scalar_optimizer(const SgdRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats);
+template <typename T>
+void scalar_optimizer(const AdamRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats);
+template <typename T>
+void scalar_optimizer(const AdagradRule& rule, const OptimizerArrays<T>& arrays,
+                      UpdateStats* stats);
+template <typename T>
+void scalar_optimizer(const RmspropRule& rule, const OptimizerArrays<T>& arrays,
+                      UpdateStats* stats);
+template <typename T>
+void scalar_optimizer(const LionRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats);
+
+}  // namespace lockstep

@@ -1,0 +1,161 @@
+// Plain loops over the definition, block by block.
+#include "emulation/kernels/scalar/quantize.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <stdexcept>
+
+#include "emulation/kernels/block_pass.h"
+#include "emulation/kernels/scalar/element_rounder.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+const Format& container_format() {
+  return find_format(std::is_same_v<T, float> ? "fp32" : "fp64");
+}
+
+// A float container cannot hold fp64's values.
+template <typename T>
+void check_container(const QuantizeSpec& spec) {
+  static const Format& container = container_format<T>();
+  if (spec.measure_only || contains(container, *spec.format)) return;
+  throw std::logic_error("quantize: a container of " + container.name + " does not hold " +
+                         spec.format->name);
+}
+
+// The sums of one block of floats: see GroupRule.
+class FloatSums {
+ public:
+  FloatSums(const float* values, int64_t count, const StatsLimits& limits) {
+    uint32_t least = ~0u, largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t magnitude = std::bit_cast<uint32_t>(std::fabs(values[i]));
+      largest = std::max(largest, magnitude);
+      if (magnitude != 0) least = std::min(least, magnitude);
+    }
+    rule_ = find_group_rule(least, largest, limits);
+    grouped_ = rule_.grouped ? count / kGroup * kGroup : 0;
+  }
+  // `i`: place in the block; in ascending order.
+  void add(int64_t i, float x, float y, VirtualLanes& squares, VirtualLanes& errors) {
+    const int64_t lane = i % kReductionLanes;
+    if (i >= grouped_) {
+      if (!std::isfinite(x)) return;
+      const double exact = x, error = static_cast<double>(y) - exact;
+      squares.lane[lane] += exact * exact;
+      if (std::isfinite(y)) errors.lane[lane] += error * error;
+      return;
+    }
+    if (i % kGroup == lane) square_[lane] = error_[lane] = 0;
+    const float scaled = rule_.scale * x, error = rule_.scale * (y - x);
+    square_[lane] = std::fma(scaled, scaled, square_[lane]);
+    error_[lane] = std::fma(error, error, error_[lane]);
+    if (i % kGroup < kGroup - kReductionLanes) return;
+    squares.lane[lane] += square_[lane] * rule_.unscale;
+    errors.lane[lane] += error_[lane] * rule_.unscale;
+  }
+
+ private:
+  GroupRule rule_;
+  int64_t grouped_;  // elements in whole groups
+  float square_[kReductionLanes], error_[kReductionLanes];
+};
+
+}  // namespace
+
+template <typename T>
+void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpec& spec,
+                     TensorStats* stats) {
+  check_container<T>(spec);
+  const ElementRounder<T> rounder(spec);
+  if (stats == nullptr) {
+    if (spec.measure_only) return;
+    parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {
+      const int64_t begin = chunk * kChunk, end = std::min(count, begin + kChunk);
+      with_rounding(spec.rounding, [&]<Rounding kMode>() {
+        const ElementRounder<T> round = rounder;  // its own, so that no store can change it
+        for (int64_t i = begin; i < end; ++i) {
+          after[i] = round.template round<kMode>(before[i], static_cast<uint64_t>(i));
+        }
+      });
+    });
+    return;
+  }
+  const StatsLimits limits(*spec.format);
+  *stats = TensorStats();
+  const auto totals = for_each_chunk<kQuantizeSums>(
+      count, stats,
+      [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
+        for (int64_t block = begin; block < end; block += kReductionBlock, ++sums) {
+          VirtualLanes squares, errors;
+          const int64_t block_end = std::min(end, block + kReductionBlock);
+          [[maybe_unused]] std::optional<FloatSums> float_sums;
+          if constexpr (std::is_same_v<T, float>) {
+            float_sums.emplace(before + block, block_end - block, limits);
+          }
+          for (int64_t i = block; i < block_end; ++i) {
+            const auto index = static_cast<uint64_t>(i);
+            const T x = before[i];
+            const T y = rounder(x, index);
+            if constexpr (std::is_same_v<T, float>) {
+              count_element(x, y, index, limits, part);
+              float_sums->add(i - block, x, y, squares, errors);
+            } else {
+              const int64_t lane = i % kReductionLanes;
+              measure_element(x, y, index, limits, part, squares.lane[lane], errors.lane[lane]);
+            }
+            if (!spec.measure_only) after[i] = y;
+          }
+          sums->sum[kSquares] = squares.join();
+          sums->sum[kRoundErrors] = errors.join();
+        }
+      });
+  stats->sum_sq = totals.sum[kSquares];
+  stats->round_err_sq = totals.sum[kRoundErrors];
+}
+
+template <typename T, typename R>
+void scalar_compare(const T* lane, const R* reference, int64_t count, double scale,
+                    const Format& lane_format, ErrorStats* error) {
+  *error = ErrorStats();
+  const auto totals = for_each_chunk<kCompareSums>(
+      count, error,
+      [&](int64_t begin, int64_t end, ErrorStats& part, BlockSums<kCompareSums>* sums) {
+        for (int64_t block = begin; block < end; block += kReductionBlock, ++sums) {
+          VirtualLanes lanes[kCompareSums];
+          const int64_t block_end = std::min(end, block + kReductionBlock);
+          for (int64_t i = block; i < block_end; ++i) {
+            const double x = lane[i], r = reference[i];
+            if (!std::isfinite(x) || !std::isfinite(r)) continue;
+            const ComparedTerms terms = compare_element(x, r, scale, lane_format);
+            const int64_t l = i % kReductionLanes;
+            ++part.compared;
+            lanes[kErrors].lane[l] += terms.err_sq;
+            lanes[kDots].lane[l] += terms.dot_ref;
+            lanes[kReferences].lane[l] += terms.ref_sq;
+            part.err_max_ulps = std::max(part.err_max_ulps, terms.ulps);
+          }
+          for (int s = 0; s < kCompareSums; ++s) sums->sum[s] = lanes[s].join();
+        }
+      });
+  error->err_sq = totals.sum[kErrors];
+  error->dot_ref = totals.sum[kDots];
+  error->ref_sq = totals.sum[kReferences];
+}
+
+template void scalar_quantize(const float*, float*, int64_t, const QuantizeSpec&, TensorStats*);
+template void scalar_quantize(const double*, double*, int64_t, const QuantizeSpec&, TensorStats*);
+template void scalar_compare(const float*, const float*, int64_t, double, const Format&,
+                             ErrorStats*);
+template void scalar_compare(const double*, const float*, int64_t, double, const Format&,
+                             ErrorStats*);
+template void scalar_compare(const float*, const double*, int64_t, double, const Format&,
+                             ErrorStats*);
+template void scalar_compare(const double*, const double*, int64_t, double, const Format&,
+                             ErrorStats*);
+
+}  // namespace lockstep

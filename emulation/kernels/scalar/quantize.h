@@ -1,0 +1,24 @@
+// Rounding and measuring with plain loops: the definition that every vector version equals bit for
+// bit, statistics included.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/kernels/quantize.h"
+
+namespace lockstep {
+
+// Kernels<T>::quantize for T float or double: after[i] = round(before[i]); see quantize.h for
+// `spec` and tensor_stats.h for what is counted. `stats` may be null; otherwise it is overwritten.
+// `after` may be `before`, and is not touched (may be null) when spec.measure_only is set. Throws:
+// std::logic_error when the container does not contain the format.
+template <typename T>
+void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpec& spec,
+                     TensorStats* stats);
+
+// Kernels<T>::compare. `error` is overwritten. R is float or double.
+template <typename T, typename R = float>
+void scalar_compare(const T* lane, const R* reference, int64_t count, double scale,
+                    const Format& lane_format, ErrorStats* error);
+
+}  // namespace lockstep

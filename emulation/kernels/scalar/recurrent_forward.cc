@@ -1,0 +1,135 @@
+// Everything inside is time-major, (T,N,...); x and y are turned at the border where the batch
+// comes first.
+#include "emulation/kernels/scalar/recurrence.h"
+#include "emulation/kernels/scalar/recurrent.h"
+#include "emulation/kernels/scalar/select.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+class Forward : public Recurrence<T, RecurrentForward<T>> {
+ public:
+  using Recurrence<T, RecurrentForward<T>>::Recurrence;
+
+  void run() {
+    std::vector<T> x = this->time_major(a_.x, e_.in);
+    for (int64_t layer = 0; layer < e_.layers; ++layer) {
+      if (layer > 0) x = input_from(layer, std::move(x));
+      std::vector<T> y(static_cast<size_t>(this->between()));
+      for (int64_t d = 0; d < e_.directions; ++d) run_direction(layer, d, x, y);
+      x = std::move(y);
+    }
+    this->from_time_major(x, e_.width(), a_.y);
+  }
+
+ private:
+  using Recurrence<T, RecurrentForward<T>>::a_;
+  using Recurrence<T, RecurrentForward<T>>::e_;
+  using Recurrence<T, RecurrentForward<T>>::how_;
+  using Recurrence<T, RecurrentForward<T>>::formats_;
+
+  // What a layer reads of the one below it.
+  std::vector<T> input_from(int64_t layer, std::vector<T> x) {
+    const int64_t count = this->between();
+    if (e_.drops()) {
+      scalar_masked_scale(x.data(), a_.masks + (layer - 1) * count,
+                          a_.math.scale_of_dropout(e_.dropout), x.data(), count);
+      this->round(x, formats_.h);
+    }
+    if (formats_.h != formats_.low) this->round(x, formats_.low);
+    if (e_.drops()) std::copy(x.begin(), x.end(), a_.layer_inputs + (layer - 1) * count);
+    return x;
+  }
+
+  void add_rows(const T* b, int64_t rows, int64_t n, T* y) const {
+    for (int64_t row = 0; row < rows; ++row) {
+      a_.math.kernels->add(y + row * n, b, y + row * n, n);
+    }
+  }
+
+  // Only in low precision: elsewhere each bias is added to its own product.
+  bool adds_one_bias() const {
+    return how_.one_bias && e_.is_lstm && e_.has_bias && !InnerMath<T>::is_own_format(formats_.low);
+  }
+  std::vector<T> one_bias(int64_t cell) {
+    std::vector<T> sum(static_cast<size_t>(this->gate_rows_));
+    a_.math.kernels->add(this->weight(cell, 2), this->weight(cell, 3), sum.data(),
+                         this->gate_rows_);
+    this->round(sum, formats_.low);
+    return sum;
+  }
+
+  // One step, and its states rounded; o tanh(c) on its way to a projection is a factor.
+  void take(RecurrentStep<T>& step) {
+    const int64_t count = this->cell_size();
+    if (how_.elementary) {
+      if (!e_.is_lstm) return elementary_gru_step(step, formats_, this->round_);
+      elementary_lstm_step(step, formats_, this->round_);
+      return this->round_(step.h, count, formats_.low);
+    }
+    e_.is_lstm ? lstm_step(step) : gru_step(step);
+    this->round_(step.h, count, formats_.h);
+    if (e_.is_lstm) this->round_(step.c, count, formats_.c);
+  }
+
+  void run_direction(int64_t layer, int64_t d, const std::vector<T>& x, std::vector<T>& y) {
+    const int64_t cell = layer * e_.directions + d, gates = this->gate_rows_;
+    const int64_t state = this->state_size(), cell_size = this->cell_size();
+    std::vector<T> x_gates(static_cast<size_t>(e_.rows() * gates));
+    this->product(false, x.data(), true, this->weight(cell, 0), e_.rows(), gates,
+                  e_.layer_in(layer), x_gates.data());
+    const bool own_biases = e_.has_bias && !adds_one_bias();
+    if (how_.elementary && e_.separate_bias && layer == 0) {
+      this->round(x_gates, formats_.low);
+    }
+    if (own_biases) add_rows(this->weight(cell, 2), e_.rows(), gates, x_gates.data());
+    if (adds_one_bias()) add_rows(one_bias(cell).data(), e_.rows(), gates, x_gates.data());
+    if (how_.elementary) this->round(x_gates, formats_.low);
+
+    std::vector<T> h_gates(static_cast<size_t>(e_.batch * gates)), factor;
+    T* hidden = a_.hidden + cell * e_.time * state;
+    T* wide = e_.projects ? a_.unprojected + cell * e_.time * cell_size : hidden;
+    T* cells = e_.is_lstm ? a_.cell_states + cell * e_.time * cell_size : nullptr;
+    T* saved_gates = a_.gates + cell * e_.time * kSavedGates * cell_size;
+    RecurrentStep<T> step{.batch = e_.batch, .hidden = e_.hidden};
+    step.h_gates = h_gates.data();
+    step.h_prev = a_.h0 + cell * state;
+    step.c_prev = e_.is_lstm ? a_.c0 + cell * cell_size : nullptr;
+    for (int64_t s = 0; s < e_.time; ++s) {
+      const int64_t t = this->time_of(d, s);
+      this->product(false, this->low(step.h_prev, state, factor), true, this->weight(cell, 1),
+                    e_.batch, gates, e_.state, h_gates.data());
+      if (own_biases) add_rows(this->weight(cell, 3), e_.batch, gates, h_gates.data());
+      if (how_.elementary) this->round(h_gates, formats_.low);
+      step.x_gates = x_gates.data() + t * e_.batch * gates;
+      step.saved = saved_gates + t * cell_size * kSavedGates;
+      step.h = wide + t * cell_size;
+      step.c = e_.is_lstm ? cells + t * cell_size : nullptr;
+      take(step);
+      T* h = hidden + t * state;
+      if (e_.projects) {
+        this->product(false, step.h, true, this->weight(cell, e_.projection()), e_.batch, e_.state,
+                      e_.hidden, h);
+        this->round_(h, state, formats_.h);
+      }
+      for (int64_t n = 0; n < e_.batch; ++n) {
+        std::copy_n(h + n * e_.state, e_.state, &y[(t * e_.batch + n) * e_.width() + d * e_.state]);
+      }
+      step.h_prev = h, step.c_prev = step.c;
+    }
+    std::copy_n(step.h_prev, state, a_.h_n + cell * state);
+    if (e_.is_lstm) std::copy_n(step.c_prev, cell_size, a_.c_n + cell * cell_size);
+  }
+};
+
+}  // namespace
+
+template <typename T>
+void recurrent_forward(const RecurrentForward<T>& args) {
+  Forward<T>(args).run();
+}
+template void recurrent_forward(const RecurrentForward<float>&);
+template void recurrent_forward(const RecurrentForward<double>&);
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+// Plain sums in the fixed shape, and channel_sum over any block sum.
+#include "emulation/kernels/scalar/reduce.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "emulation/accumulator/fast_round.h"
+#include "src/core/parallel.h"
+
+namespace lockstep {
+
+template <typename T>
+double scalar_block_sum(const T* terms, int64_t count, const Accumulator& accumulator) {
+  const Format& format = *accumulator.format;
+  const auto term = [&](int64_t i) { return terms[i]; };
+  if constexpr (std::is_same_v<T, float>) {
+    if (format.is_fp32()) {
+      return canonical_nan(
+          reduce_fixed<float>(count, term, [](float x, float y) { return x + y; }));
+    }
+    const FastRound round(format);
+    return canonical_nan(
+        reduce_fixed<double>(count, term, [&](double acc, double x) { return round.add(acc, x); }));
+  } else {
+    return canonical_nan(reduce_fixed<double>(count, term, [&](double acc, double x) {
+      return format.is_fp64() ? acc + x : accumulate_add(accumulator, acc, x);
+    }));
+  }
+}
+
+double join_block_sums(std::vector<double> sums, const Accumulator& accumulator) {
+  return canonical_nan(join_blocks(
+      std::move(sums), [&](double x, double y) { return accumulate_add(accumulator, x, y); }));
+}
+
+template <typename T>
+void channel_sum_with(BlockSum<T> block_sum, const T* x, T* y, int64_t outer, int64_t channels,
+                      int64_t inner, const Accumulator& accumulator) {
+  parallel_for(channels, [&](int64_t channel) {
+    const double sum = sum_terms<T>(
+        outer * inner, accumulator, block_sum, [&](int64_t begin, int64_t n, T* buffer) {
+          for_channel_runs(channels, inner, channel, begin, n, [&](int64_t offset, int64_t length) {
+            buffer = std::copy(x + offset, x + offset + length, buffer);
+          });
+        });
+    y[channel] = static_cast<T>(sum);
+  });
+}
+
+template <typename T>
+void scalar_channel_sum(const T* x, T* y, int64_t outer, int64_t channels, int64_t inner,
+                        const Accumulator& accumulator) {
+  channel_sum_with<T>(&scalar_block_sum<T>, x, y, outer, channels, inner, accumulator);
+}
+
+#define LOCKSTEP_INSTANTIATE(T)                                                        \
+  template double scalar_block_sum(const T*, int64_t, const Accumulator&);             \
+  template void channel_sum_with(BlockSum<T>, const T*, T*, int64_t, int64_t, int64_t, \
+                                 const Accumulator&);                                  \
+  template void scalar_channel_sum(const T*, T*, int64_t, int64_t, int64_t, const Accumulator&);
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+#undef LOCKSTEP_INSTANTIATE
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+// See select.h.
+#include "emulation/kernels/scalar/select.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/scalar/chunks.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+bool compares(Comparison comparison, T a, T b) {
+  switch (comparison) {
+    case Comparison::kGreater:
+      return a > b;
+    case Comparison::kGreaterEqual:
+      return a >= b;
+    case Comparison::kLess:
+      return a < b;
+    case Comparison::kLessEqual:
+      return a <= b;
+    case Comparison::kEqual:
+      return a == b;
+    case Comparison::kNotEqual:
+      return a != b;
+  }
+  return false;
+}
+
+}  // namespace
+
+template <typename T>
+void scalar_compare(Comparison comparison, const T* a, const T* b, int32_t* mask, int64_t count) {
+  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) mask[i] = compares(comparison, a[i], b[i]) ? 1 : 0;
+  });
+}
+
+template <typename T>
+void scalar_select(const int32_t* condition, const T* a, const T* b, T constant, T* y,
+                   int64_t count) {
+  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* from = condition[i] != 0 ? a : b;
+      y[i] = canonical_nan(from != nullptr ? from[i] : constant);
+    }
+  });
+}
+
+template <typename T>
+void scalar_masked_scale(const T* x, const int32_t* mask, T scale, T* y, int64_t count) {
+  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = canonical_nan(x[i] * (mask[i] ? scale : T(0)));
+  });
+}
+
+void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* mask,
+               int64_t count) {
+  constexpr int kElementBits = 40, kWords = 4;
+  const auto threshold = static_cast<uint64_t>(std::nearbyint(std::ldexp(keep, 32)));
+  const uint64_t first = (step << kElementBits) / kWords;
+  parallel_chunks((count + kWords - 1) / kWords, kElementGrain / kWords,
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t block = begin; block < end; ++block) {
+                      const auto words = stream.four(first + static_cast<uint64_t>(block));
+                      const int64_t n = std::min<int64_t>(kWords, count - block * kWords);
+                      for (int64_t i = 0; i < n; ++i) {
+                        mask[block * kWords + i] = words[static_cast<size_t>(i)] < threshold;
+                      }
+                    }
+                  });
+}
+
+#define LOCKSTEP_INSTANTIATE(T)                                                    \
+  template void scalar_compare(Comparison, const T*, const T*, int32_t*, int64_t); \
+  template void scalar_select(const int32_t*, const T*, const T*, T, T*, int64_t); \
+  template void scalar_masked_scale(const T*, const int32_t*, T, T*, int64_t);
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+#undef LOCKSTEP_INSTANTIATE
+
+}  // namespace lockstep

@@ -1,0 +1,143 @@
+// See upsample2d.h. Planes are spread over the threads.
+#include "emulation/kernels/scalar/upsample2d.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "emulation/kernels/scalar/chain_add.h"
+#include "emulation/kernels/scalar/chunks.h"
+
+namespace lockstep {
+namespace {
+
+// body(input plane, output plane) for every plane.
+template <typename In, typename Out, typename Body>
+void for_planes(const UpsampleShape& shape, int64_t out_plane, In* in, Out* out, Body body) {
+  const int64_t in_plane = shape.in_height * shape.in_width;
+  parallel_chunks(shape.planes, row_grain(std::max(in_plane, out_plane)),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t plane = begin; plane < end; ++plane) {
+                      body(in + plane * in_plane, out + plane * out_plane);
+                    }
+                  });
+}
+
+template <typename Axis>
+int64_t plane_size(const Axis& rows, const Axis& columns) {
+  return static_cast<int64_t>(rows.size() * columns.size());
+}
+
+}  // namespace
+
+template <typename T>
+std::vector<AxisSample<T>> bilinear_samples(int64_t in, int64_t out, double scale,
+                                            bool align_corners) {
+  T step = 0;  // input places per output place
+  if (align_corners) {
+    if (out > 1) step = static_cast<T>(in - 1) / static_cast<T>(out - 1);
+  } else {
+    step = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(in) / static_cast<T>(out);
+  }
+  constexpr T kHalf = T(0.5);
+  std::vector<AxisSample<T>> samples;
+  for (int64_t i = 0; i < out; ++i) {
+    const T index = static_cast<T>(i);
+    const T place = align_corners ? step * index : std::max(step * (index + kHalf) - kHalf, T(0));
+    const int64_t low = std::min(static_cast<int64_t>(place), in - 1);
+    const T high_weight = std::min(std::max(place - static_cast<T>(low), T(0)), T(1));
+    samples.push_back({low, std::min(low + 1, in - 1), T(1) - high_weight, high_weight});
+  }
+  return samples;
+}
+
+std::vector<int64_t> nearest_places(int64_t in, int64_t out, double scale) {
+  const float step = scale > 0 ? static_cast<float>(1.0 / scale)
+                               : static_cast<float>(in) / static_cast<float>(out);
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < out; ++i) {
+    const float place = std::floor(static_cast<float>(i) * step);
+    places.push_back(std::min(static_cast<int64_t>(place), in - 1));
+  }
+  return places;
+}
+
+template <typename T>
+void upsample_nearest2d(const UpsampleShape& shape, const std::vector<int64_t>& rows,
+                        const std::vector<int64_t>& columns, const T* x, T* y) {
+  for_planes(shape, plane_size(rows, columns), x, y, [&](const T* in, T* out) {
+    for (const int64_t row : rows) {
+      const T* line = in + row * shape.in_width;
+      for (const int64_t column : columns) *out++ = line[column];
+    }
+  });
+}
+
+template <typename T>
+void upsample_nearest2d_backward(const UpsampleShape& shape, const std::vector<int64_t>& rows,
+                                 const std::vector<int64_t>& columns, const T* dy, T* dx,
+                                 const Accumulator& accumulator) {
+  std::fill_n(dx, shape.planes * shape.in_height * shape.in_width, T(0));
+  with_chain_add<T>(accumulator, [&](auto add) {
+    for_planes(shape, plane_size(rows, columns), dx, dy, [&](T* in, const T* out) {
+      for (const int64_t row : rows) {
+        T* line = in + row * shape.in_width;
+        for (const int64_t column : columns) line[column] = add(line[column], *out++);
+      }
+    });
+  });
+}
+
+template <typename T>
+void upsample_bilinear2d(const UpsampleShape& shape, const std::vector<AxisSample<T>>& rows,
+                         const std::vector<AxisSample<T>>& columns, const T* x, T* y) {
+  for_planes(shape, plane_size(rows, columns), x, y, [&](const T* in, T* out) {
+    for (const AxisSample<T>& row : rows) {
+      const T *low = in + row.low * shape.in_width, *high = in + row.high * shape.in_width;
+      for (const AxisSample<T>& c : columns) {
+        const T above = c.low_weight * low[c.low] + c.high_weight * low[c.high];
+        const T below = c.low_weight * high[c.low] + c.high_weight * high[c.high];
+        *out++ = canonical_nan(row.low_weight * above + row.high_weight * below);
+      }
+    }
+  });
+}
+
+template <typename T>
+void upsample_bilinear2d_backward(const UpsampleShape& shape,
+                                  const std::vector<AxisSample<T>>& rows,
+                                  const std::vector<AxisSample<T>>& columns, const T* dy, T* dx,
+                                  const Accumulator& accumulator) {
+  std::fill_n(dx, shape.planes * shape.in_height * shape.in_width, T(0));
+  with_chain_add<T>(accumulator, [&](auto add) {
+    for_planes(shape, plane_size(rows, columns), dx, dy, [&](T* in, const T* out) {
+      for (const AxisSample<T>& row : rows) {
+        T *low = in + row.low * shape.in_width, *high = in + row.high * shape.in_width;
+        for (const AxisSample<T>& c : columns) {
+          const T g = *out++;
+          low[c.low] = add(low[c.low], row.low_weight * c.low_weight * g);
+          low[c.high] = add(low[c.high], row.low_weight * c.high_weight * g);
+          high[c.low] = add(high[c.low], row.high_weight * c.low_weight * g);
+          high[c.high] = add(high[c.high], row.high_weight * c.high_weight * g);
+        }
+      }
+    });
+  });
+}
+
+#define LOCKSTEP_INSTANTIATE(T)                                                                   \
+  template std::vector<AxisSample<T>> bilinear_samples(int64_t, int64_t, double, bool);           \
+  template void upsample_nearest2d(const UpsampleShape&, const std::vector<int64_t>&,             \
+                                   const std::vector<int64_t>&, const T*, T*);                    \
+  template void upsample_nearest2d_backward(const UpsampleShape&, const std::vector<int64_t>&,    \
+                                            const std::vector<int64_t>&, const T*, T*,            \
+                                            const Accumulator&);                                  \
+  template void upsample_bilinear2d(const UpsampleShape&, const std::vector<AxisSample<T>>&,      \
+                                    const std::vector<AxisSample<T>>&, const T*, T*);             \
+  template void upsample_bilinear2d_backward(                                                     \
+      const UpsampleShape&, const std::vector<AxisSample<T>>&, const std::vector<AxisSample<T>>&, \
+      const T*, T*, const Accumulator&);
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+#undef LOCKSTEP_INSTANTIATE
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// One vector at a time, the last one masked; ranges are spread over the threads.
+#include "emulation/kernels/simd/elementwise.h"
+
+#include <algorithm>
+
+#include "emulation/kernels/scalar/chunks.h"
+#include "emulation/kernels/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "emulation/kernels/simd/elementwise.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "emulation/kernels/simd/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+
+template <typename T>
+void add(const T* a, const T* b, T* y, int64_t count) {
+  map_vectors(a, b, y, count, [](auto u, auto v) HWY_ATTR { return hn::Add(u, v); });
+}
+
+template <typename T>
+void mul(const T* a, const T* b, T* y, int64_t count) {
+  map_vectors(a, b, y, count, [](auto u, auto v) HWY_ATTR { return hn::Mul(u, v); });
+}
+
+template <typename T>
+void scale(const T* x, T factor, T* y, int64_t count) {
+  const auto f = hn::Set(hn::ScalableTag<T>(), factor);
+  map_vectors(x, x, y, count, [&](auto u, auto) HWY_ATTR { return hn::Mul(u, f); });
+}
+
+// v where u > 0 or u is NaN, else +0: relu for u = v.
+template <typename T>
+void gate(const T* x, const T* v, T* y, int64_t count) {
+  const auto zero = hn::Zero(hn::ScalableTag<T>());
+  map_vectors(x, v, y, count,
+              [&](auto u, auto w) HWY_ATTR { return hn::IfThenZeroElse(hn::Le(u, zero), w); });
+}
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep {
+namespace {
+
+// A two-operand kernel spread over the threads.
+template <typename T, void (*kKernel)(const T*, const T*, T*, int64_t)>
+void spread(const T* a, const T* b, T* y, int64_t count) {
+  parallel_chunks(count, kElementGrain, [=](int64_t begin, int64_t end) {
+    kKernel(a + begin, b + begin, y + begin, end - begin);
+  });
+}
+template <typename T, void (*kKernel)(const T*, T, T*, int64_t)>
+void spread_scale(const T* x, T factor, T* y, int64_t count) {
+  parallel_chunks(count, kElementGrain, [=](int64_t begin, int64_t end) {
+    kKernel(x + begin, factor, y + begin, end - begin);
+  });
+}
+template <typename T, void (*kKernel)(const T*, const T*, T*, int64_t)>
+void spread_relu(const T* x, T* y, int64_t count) {
+  spread<T, kKernel>(x, x, y, count);
+}
+
+}  // namespace
+
+#define LOCKSTEP_USE_ELEMENTWISE(SET, TARGET, T)        \
+  void use_##SET##_elementwise(Kernels<T>& kernels) {   \
+    kernels.add = spread<T, TARGET::add<T>>;            \
+    kernels.mul = spread<T, TARGET::mul<T>>;            \
+    kernels.scale = spread_scale<T, TARGET::scale<T>>;  \
+    kernels.relu = spread_relu<T, TARGET::gate<T>>;     \
+    kernels.relu_backward = spread<T, TARGET::gate<T>>; \
+  }
+LOCKSTEP_USE_ELEMENTWISE(avx2, N_AVX2, float)
+LOCKSTEP_USE_ELEMENTWISE(avx2, N_AVX2, double)
+LOCKSTEP_USE_ELEMENTWISE(avx512, N_AVX3, float)
+LOCKSTEP_USE_ELEMENTWISE(avx512, N_AVX3, double)
+#undef LOCKSTEP_USE_ELEMENTWISE
+
+}  // namespace lockstep
+#endif  // HWY_ONCE

@@ -1,0 +1,474 @@
+// Packing, blocking and threads of the vector gemm; its register tiles are in gemm_tile-inl.h and
+// gemm_narrow-inl.h.
+#include "emulation/kernels/simd/gemm.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/rounded_gemm.h"
+#include "emulation/kernels/scalar/gemm.h"
+#include "emulation/kernels/simd/gemm_plan.h"
+#include "emulation/kernels/simd/quantize.h"
+#include "emulation/kernels/simd/rounded_operand.h"
+#include "emulation/kernels/simd/targets.h"
+#include "src/core/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "emulation/kernels/simd/gemm.cc"
+#include <hwy/foreach_target.h>
+
+#include <hwy/highway.h>
+#include "emulation/kernels/simd/gemm_blocks-inl.h"
+#include "emulation/kernels/simd/gemm_narrow-inl.h"
+#include "emulation/kernels/simd/gemm_pack-inl.h"
+#include "emulation/kernels/simd/gemm_tile-inl.h"
+#include "emulation/kernels/simd/gemm_units-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+
+// What the values of a panel are like. NaNs become the canonical one on the way, since roundings by
+// integer arithmetic would carry a full payload into the sign.
+template <typename T>
+PanelFacts facts_of(T* panel, int64_t count) {
+  PanelFacts facts;
+  if constexpr (std::is_same_v<T, float>) {
+    const hn::ScalableTag<uint32_t> d;
+    const auto lanes_count = static_cast<int64_t>(hn::Lanes(d));
+    auto low = hn::Zero(d), largest = hn::Zero(d), smallest = hn::Set(d, ~0u);
+    const auto magnitude = hn::Set(d, 0x7fffffffu), one = hn::Set(d, 1u);
+    const auto* bits = reinterpret_cast<const uint32_t*>(panel);
+    for (int64_t i = 0; i < count; i += lanes_count) {
+      const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(lanes_count, count - i)));
+      const auto x = hn::And(hn::MaskedLoad(mask, d, bits + i), magnitude);
+      low = hn::Or(low, x);
+      largest = hn::Max(largest, x);
+      smallest = hn::Min(smallest, hn::Sub(x, one));  // zero wraps to the largest number
+    }
+    alignas(64) uint32_t lanes[3][hn::MaxLanes(d)];
+    hn::Store(low, d, lanes[0]);
+    hn::Store(largest, d, lanes[1]);
+    hn::Store(smallest, d, lanes[2]);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
+      facts.low_bits |= lanes[0][i];
+      facts.largest = std::max(facts.largest, lanes[1][i]);
+      facts.smallest = std::min(facts.smallest, lanes[2][i]);
+    }
+    if (facts.smallest != ~0u) ++facts.smallest;
+    if (facts.largest > kFloatInfinityBits) {
+      for (int64_t i = 0; i < count; ++i) panel[i] = canonical_nan(panel[i]);
+    }
+  }
+  return facts;
+}
+
+// Rows of k that are copied into panels together, so that a panel's cache lines are filled at once.
+constexpr int64_t kRowsAtOnce = 8;
+
+// One operand in panels of kStride lines (rows of A, columns of B), over one block of k at a time.
+template <typename T, int64_t kStride>
+class PackedOperand {
+ public:
+  // `k_is_row`: k counts the stored rows, lines the stored columns; otherwise the reverse.
+  // `rounded`: rounds and measures what is packed; null: it is copied.
+  PackedOperand(const T* data, int64_t ld, bool k_is_row, RoundedOperand* rounded)
+      : data_(data), ld_(ld), k_is_row_(k_is_row), rounded_(rounded) {}
+
+  // The panels are to hold `lines` lines from `line` on, `width` each, over `depth` of k from `k`
+  // on; pack() for every task fills them. `is_new`: this part is packed for the first time.
+  void select(Workspace<T>& memory, int64_t line, int64_t lines, int64_t width, int64_t k,
+              int64_t depth, bool is_new) {
+    line_ = line, lines_ = lines, width_ = width, k_ = k, depth_ = depth, is_new_ = is_new;
+    panels_ = memory.get(static_cast<size_t>(panels() * kStride * depth)).data();
+    unit_ = k_is_row_ ? kRowsAtOnce : width;
+    rows_ = k_is_row_ ? depth : lines, columns_ = k_is_row_ ? lines : depth;
+    const int64_t units = ceil_div(kPackTask, std::max<int64_t>(1, unit_ * columns_));
+    task_rows_ = std::min(units * unit_, rows_);
+  }
+  int64_t depth() const { return depth_; }
+  int64_t panels() const { return ceil_div(lines_, width_); }
+  T* panel(int64_t index) const { return panels_ + index * kStride * depth_; }
+  int64_t tasks() const { return lines_ == 0 ? 0 : ceil_div(rows_, task_rows_); }
+
+  void pack(int64_t task) const {
+    const int64_t begin = task * task_rows_, end = std::min(rows_, begin + task_rows_);
+    if constexpr (std::is_same_v<T, float>) {
+      if (rounded_ != nullptr) return pack_rounded(begin, end);
+    }
+    for (int64_t row = begin; row < end; row += unit_) {
+      pack_unit(source(row), ld_, row, std::min(unit_, end - row));
+    }
+  }
+
+ private:
+  const T* source(int64_t row) const {
+    return k_is_row_ ? data_ + (k_ + row) * ld_ + line_ : data_ + (line_ + row) * ld_ + k_;
+  }
+
+  // Packs stored rows row, row + 1, ..., which now lie at `in`.
+  void pack_unit(const T* in, int64_t step, int64_t row, int64_t count) const {
+    if (k_is_row_) {
+      pack_rows<kStride>(in, step, count, lines_, width_, depth_, panels_ + row * kStride);
+    } else {
+      pack_lines<kStride>(in, step, static_cast<int>(count), depth_, panel(row / width_));
+    }
+  }
+
+  void pack_rounded(int64_t begin, int64_t end) const {
+    static thread_local Workspace<T> memory;
+    constexpr int64_t kBefore = kStochasticGroup;
+    RoundedOperand::Reader reader(*rounded_, is_new_);
+    // Whole stored rows are one piece of the array: the longer, the fewer blocks it shares.
+    const bool whole_rows = columns_ == ld_;
+    const int64_t rows = whole_rows ? end - begin : unit_,
+                  step = whole_rows ? ld_ : columns_ + kBefore;
+    T* scratch =
+        memory.get(static_cast<size_t>(rows * step + RoundedOperand::kMargin)).data() + kBefore;
+    for (int64_t row = begin; row < end; row += rows) {
+      const int64_t count = std::min(rows, end - row);
+      const int64_t first = source(row) - data_;
+      const T* in = nullptr;
+      int64_t in_step = step;
+      if (whole_rows) {
+        in = reader.read(first, first + count * ld_, scratch);
+      } else {
+        for (int64_t i = 0; i < count; ++i) {
+          const T* piece =
+              reader.read(first + i * ld_, first + i * ld_ + columns_, scratch + i * step);
+          if (i == 0) in = piece;
+        }
+        if (in != scratch) in_step = ld_;  // read where they are
+      }
+      for (int64_t i = 0; i < count; i += unit_) {
+        pack_unit(in + i * in_step, in_step, row + i, std::min(unit_, count - i));
+      }
+    }
+  }
+
+  const T* data_;
+  int64_t ld_;
+  bool k_is_row_;
+  RoundedOperand* rounded_;
+  bool is_new_ = true;
+  int64_t line_ = 0, lines_ = 0, width_ = kStride, k_ = 0, depth_ = 0;
+  // The same as stored: rows x columns, packed in units of `unit_` rows.
+  int64_t rows_ = 0, columns_ = 0, unit_ = 1, task_rows_ = 1;
+  T* panels_ = nullptr;
+};
+
+template <class Tile>
+class BlockGemm {
+ public:
+  using T = typename Tile::Element;
+  // `rounded_a`, `rounded_b`: null where an operand is taken as it is.
+  BlockGemm(const GemmArgs<T>& g, const Tile& tile, RoundedOperand* rounded_a,
+            RoundedOperand* rounded_b)
+      : g_(g),
+        tile_(tile),
+        serial_(g.m * g.n * g.k <= kSerialWork),
+        // With one panel of rows a strip of B is used once: packing it would cost more than it
+        // saves.
+        direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows && rounded_b == nullptr),
+        block_m_(block_size(g.m, kBlockM, kRows)),
+        narrow_(!direct_ && !g.transpose_b && g.m <= kFewRows && g.n > kBlockN),
+        block_n_(block_size(g.n, narrow_ ? kNarrowBlockN : kBlockN, kCols)),
+        block_k_(block_size(g.k, kBlockK, kDepthStep)),
+        panel_rows_(ceil_div(std::min(block_m_, g.m), ceil_div(std::min(block_m_, g.m), kRows))),
+        a_(g.a, g.lda, g.transpose_a, rounded_a),
+        b_(g.b, g.ldb, !g.transpose_b, rounded_b),
+        rounded_b_(rounded_b) {}
+
+  void run() {
+    if (!narrow_) return run_columns(0, g_.n);
+    // Statistics read long stretches of B, short pieces of rows would share most of their blocks.
+    if (rounded_b_ != nullptr) rounded_b_->measure_ahead();
+    const int64_t columns = kBlockN / block_n_ * block_n_;
+    parallel_for(ceil_div(g_.n, columns), [&](int64_t task) {
+      BlockGemm part(*this);
+      part.run_columns(task * columns, std::min(g_.n, (task + 1) * columns));
+    });
+  }
+
+ private:
+  void run_columns(int64_t begin, int64_t end) {
+    static thread_local Scratch scratch;
+    const bool keeps_a = block_k_ >= g_.k && block_m_ >= g_.m;
+    for (int64_t j = begin; j < end; j += block_n_) {
+      const int64_t n = std::min(block_n_, end - j);
+      for (int64_t k = 0; k < g_.k; k += block_k_) {
+        const int64_t depth = std::min(block_k_, g_.k - k);
+        direct_strips_ = direct_ ? n / kCols : 0;
+        const int64_t in_place = direct_strips_ * kCols;
+        b_.select(scratch.b, j + in_place, n - in_place, kCols, k, depth, true);
+        for (int64_t i = 0; i < g_.m; i += block_m_) {
+          const bool a_is_new = !keeps_a || j == begin;
+          a_.select(scratch.a, i, std::min(block_m_, g_.m - i), panel_rows_, k, depth, j == 0);
+          pack(scratch, a_is_new, i == 0);
+          multiply({.row = i,
+                    .col = j,
+                    .k = k,
+                    .depth = depth,
+                    .strips = ceil_div(n, kCols),
+                    .next_b = i + block_m_ >= g_.m ? next_b(j, k, n, depth) : nullptr});
+        }
+      }
+    }
+  }
+
+  static constexpr int64_t kRows = Tile::kRows, kCols = Tile::kCols;
+  struct Scratch {
+    Workspace<T> a, b;
+    Workspace<PanelFacts> a_facts, b_facts;
+  };
+  struct Block {
+    int64_t row, col, k, depth, strips;
+    const T* next_b;  // of the block of B after this one, or null
+  };
+
+  // B's next block is fetched while this one is multiplied, if it is as large.
+  const T* next_b(int64_t col, int64_t k, int64_t n, int64_t depth) const {
+    if (g_.transpose_b || direct_) return nullptr;
+    if (k + 2 * depth <= g_.k) return g_.b + (k + depth) * g_.ldb + col;
+    if (k + depth == g_.k && col + 2 * n <= g_.n) return g_.b + col + n;
+    return nullptr;
+  }
+
+  // Gives tile number `index` its share: as many rows of a piece of columns as it has time for.
+  void fetch_ahead(const Block& block, int64_t index, TileArgs<T>& t) const {
+    t.ahead = nullptr;
+    if (block.next_b == nullptr) return;
+    constexpr int64_t kLine = kCacheLineBytes / static_cast<int64_t>(sizeof(T));
+    const int64_t lines = ceil_div(std::min(block_n_, g_.n), kLine);
+    const int64_t pieces = ceil_div(lines, kAheadRun);
+    t.ahead_run = ceil_div(lines, pieces);
+    t.ahead_step = g_.ldb;
+    const int64_t rows = ceil_div(block.depth, t.ahead_run), row = index / pieces * rows;
+    if (row + rows > block.depth) return;
+    t.ahead = block.next_b + row * g_.ldb + index % pieces * t.ahead_run * kLine;
+  }
+
+  template <typename Body>
+  void spread(int64_t count, Body body) const {
+    if (serial_ || count == 1) {
+      for (int64_t i = 0; i < count; ++i) body(i);
+    } else {
+      parallel_for(count, body);
+    }
+  }
+
+  void pack(Scratch& scratch, bool a_is_new, bool b_is_new) {
+    const int64_t a_tasks = a_is_new ? a_.tasks() : 0;
+    spread(a_tasks + (b_is_new ? b_.tasks() : 0), [&](int64_t task) {
+      if (task < a_tasks) {
+        a_.pack(task);
+      } else {
+        b_.pack(task - a_tasks);
+      }
+    });
+    if constexpr (Tile::kWantsFacts) {
+      const int64_t panels = a_is_new ? a_.panels() : 0, strips = b_.panels(), depth = a_.depth();
+      a_facts_ = scratch.a_facts.get(static_cast<size_t>(a_.panels())).data();
+      b_facts_ = scratch.b_facts.get(static_cast<size_t>(strips)).data();
+      spread(panels + (b_is_new ? strips : 0), [&](int64_t i) {
+        if (i < panels) {
+          a_facts_[i] = facts_of(a_.panel(i), kRows * depth);
+        } else {
+          b_facts_[i - panels] = facts_of(b_.panel(i - panels), kCols * depth);
+        }
+      });
+    }
+  }
+
+  void multiply(const Block& block) const {
+    const int64_t panels = a_.panels(), strips = block.strips;
+    const int64_t strip_bytes = kCols * block.depth * static_cast<int64_t>(sizeof(T));
+    const int64_t groups = ceil_div(strips, std::max<int64_t>(1, kGroupBytes / strip_bytes));
+    const int64_t group = ceil_div(strips, groups);
+    const int64_t panel_tasks = ceil_div(panels, kTaskPanels);
+    const int64_t task_panels = ceil_div(panels, panel_tasks);
+    spread(groups * panel_tasks, [&](int64_t task) {
+      const int64_t first_panel = task % panel_tasks * task_panels;
+      const int64_t first_strip = task / panel_tasks * group;
+      for (int64_t p = first_panel; p < std::min(panels, first_panel + task_panels); ++p) {
+        for (int64_t s = first_strip; s < std::min(strips, first_strip + group); ++s) {
+          multiply_tile(block, p, s);
+        }
+      }
+    });
+  }
+
+  void multiply_tile(const Block& block, int64_t panel, int64_t strip) const {
+    const int64_t row = block.row + panel * panel_rows_, col = block.col + strip * kCols;
+    const bool in_place = strip < direct_strips_;
+    TileArgs<T> t;
+    t.k = block.depth;
+    t.a = a_.panel(panel);
+    t.b = in_place ? g_.b + block.k * g_.ldb + col : b_.panel(strip - direct_strips_);
+    t.ldb = in_place ? g_.ldb : kCols;
+    t.rows = static_cast<int>(std::min(panel_rows_, std::min(block.row + block_m_, g_.m) - row));
+    t.cols = static_cast<int>(std::min(kCols, g_.n - col));
+    t.c = g_.c + row * g_.ldc + col;
+    t.ldc = g_.ldc;
+    t.load_c = block.k > 0 || g_.start_from_c;
+    t.events = g_.events != nullptr ? g_.events + row * g_.n + col : nullptr;
+    t.lde = g_.n;
+    t.a_facts = a_facts_ + panel;
+    t.b_facts = b_facts_ + strip;
+    t.next_c = strip + 1 < block.strips ? t.c + kCols : nullptr;
+    fetch_ahead(block, panel * block.strips + strip, t);
+    tile_(t);
+  }
+
+  const GemmArgs<T>& g_;
+  const Tile& tile_;
+  const bool serial_, direct_;
+  const bool narrow_;  // blocks of few columns
+  const int64_t block_m_, block_n_, block_k_;
+  const int64_t panel_rows_;  // equal ones: a tile of one or two rows would wait for its sums
+  PackedOperand<T, kRows> a_;
+  PackedOperand<T, kCols> b_;
+  RoundedOperand* rounded_b_;
+  PanelFacts *a_facts_ = nullptr, *b_facts_ = nullptr;
+  int64_t direct_strips_ = 0;  // of the present block, read where they are
+};
+
+template <class Tile>
+void run_blocks(const GemmArgs<typename Tile::Element>& g, const Tile& tile,
+                RoundedOperand* rounded_a = nullptr, RoundedOperand* rounded_b = nullptr) {
+  BlockGemm<Tile>(g, tile, rounded_a, rounded_b).run();
+}
+
+void gemm(const GemmArgs<double>& g) {
+  const bool fused = g.accumulator->kind == AccumulatorKind::kFusedChain;
+  if (!fused || !g.accumulator->format->is_fp64() || g.events != nullptr || g.k == 0) {
+    return scalar_gemm(g);
+  }
+  run_blocks(g, FusedTile<double>());
+}
+
+// Float arrays, chain in double: whole arrays go to double, so that no block of k rounds.
+void gemm_in_double(const GemmArgs<float>& g) {
+  const auto widen = [](const float* x, int64_t rows, int64_t cols, int64_t ld) {
+    std::vector<double> wide(static_cast<size_t>(rows * cols));
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      wide[static_cast<size_t>(i)] = x[i / cols * ld + i % cols];
+    }
+    return wide;
+  };
+  const auto a = g.transpose_a ? widen(g.a, g.k, g.m, g.lda) : widen(g.a, g.m, g.k, g.lda);
+  const auto b = g.transpose_b ? widen(g.b, g.n, g.k, g.ldb) : widen(g.b, g.k, g.n, g.ldb);
+  std::vector<double> c(static_cast<size_t>(g.m * g.n));
+  if (g.start_from_c) c = widen(g.c, g.m, g.n, g.ldc);
+  GemmArgs<double> wide{.transpose_a = g.transpose_a,
+                        .transpose_b = g.transpose_b,
+                        .m = g.m,
+                        .n = g.n,
+                        .k = g.k,
+                        .a = a.data(),
+                        .lda = g.transpose_a ? g.m : g.k,
+                        .b = b.data(),
+                        .ldb = g.transpose_b ? g.k : g.n,
+                        .c = c.data(),
+                        .ldc = g.n,
+                        .start_from_c = g.start_from_c,
+                        .accumulator = g.accumulator,
+                        .events = g.events};
+  gemm(wide);
+  for (int64_t i = 0; i < g.m * g.n; ++i) {
+    g.c[i / g.n * g.ldc + i % g.n] = static_cast<float>(c[static_cast<size_t>(i)]);
+  }
+}
+
+// Calls run(tile) with the register tile of this product; false where there is none.
+template <class Run>
+bool with_tile(const GemmArgs<float>& g, Run run) {
+  const Format& format = *g.accumulator->format;
+  if (g.k == 0) return false;
+  if (BlockRules::takes(g)) {
+    const BlockRules rules(g);
+    run(BlockTile(rules));
+    return true;
+  }
+  const AccumulatorKind kind = g.accumulator->kind;
+  if (g.events == nullptr) {
+    if (kind == AccumulatorKind::kBf16Pairs) return run(UnitTile<Bf16PairsUnit>()), true;
+    if (kind == AccumulatorKind::kAmxTile) return run(UnitTile<AmxUnit>()), true;
+    if (kind == AccumulatorKind::kUnfusedChain && format.is_fp32()) {
+      return run(UnitTile<UnfusedUnit>()), true;
+    }
+  }
+  if (kind != AccumulatorKind::kFusedChain || format.is_fp64()) return false;
+  if (format.is_fp32() && g.events == nullptr) {
+    run(FusedTile<float>());
+  } else {
+    run_narrow(g, run);
+  }
+  return true;
+}
+
+void gemm(const GemmArgs<float>& g) {
+  if (with_tile(g, [&](const auto& tile) { run_blocks(g, tile); })) return;
+  const bool in_double = g.accumulator->kind == AccumulatorKind::kFusedChain &&
+                         g.accumulator->format->is_fp64() && g.k > 0;
+  in_double ? gemm_in_double(g) : scalar_gemm(g);
+}
+
+constexpr auto kQuantize = HWY_TARGET == HWY_AVX2 ? avx2_quantize : avx512_quantize;
+constexpr auto kPieceQuantizer =
+    HWY_TARGET == HWY_AVX2 ? avx2_piece_quantizer : avx512_piece_quantizer;
+
+void rounded_gemm(const RoundedGemmArgs<float>& args) {
+  const GemmArgs<float>& g = args.product;
+  // Null: not rounded, or not by vectors.
+  const auto operand = [](const float* x, int64_t count, const GemmRounding& how) {
+    if (how.spec.format == nullptr) return std::unique_ptr<RoundedOperand>();
+    auto quantizer = kPieceQuantizer(x, how.spec);
+    if (quantizer == nullptr) return std::unique_ptr<RoundedOperand>();
+    return std::make_unique<RoundedOperand>(x, count, how, std::move(quantizer));
+  };
+  const auto a = operand(g.a, g.m * g.k, args.a), b = operand(g.b, g.k * g.n, args.b);
+  const bool in_vectors = (a != nullptr || args.a.spec.format == nullptr) &&
+                          (b != nullptr || args.b.spec.format == nullptr);
+  if (!in_vectors ||
+      !with_tile(g, [&](const auto& tile) { run_blocks(g, tile, a.get(), b.get()); })) {
+    return rounded_gemm_in_passes<float>(args, gemm, kQuantize);
+  }
+  if (a != nullptr) a->finish();
+  if (b != nullptr) b->finish();
+  if (args.c.spec.format == nullptr) return;
+  kQuantize(g.c, g.c, g.m * g.n, args.c.spec, args.c.stats);
+}
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep {
+
+void avx2_gemm(const GemmArgs<float>& args) {
+  N_AVX2::gemm(args);
+}
+void avx2_gemm(const GemmArgs<double>& args) {
+  N_AVX2::gemm(args);
+}
+void avx512_gemm(const GemmArgs<float>& args) {
+  N_AVX3::gemm(args);
+}
+void avx512_gemm(const GemmArgs<double>& args) {
+  N_AVX3::gemm(args);
+}
+void avx2_rounded_gemm(const RoundedGemmArgs<float>& args) {
+  N_AVX2::rounded_gemm(args);
+}
+void avx512_rounded_gemm(const RoundedGemmArgs<float>& args) {
+  N_AVX3::rounded_gemm(args);
+}
+
+}  // namespace lockstep
+#endif  // HWY_ONCE

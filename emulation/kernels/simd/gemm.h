@@ -1,0 +1,19 @@
+// Matrix products in vectors: the bits and events of emulation/kernels/scalar/gemm.h.
+// Vectors run across columns of C, never across k. May be called inside a parallel_for body: it
+// then runs on that thread alone. Requires: cpu_has_avx2() or cpu_has_avx512()
+// (emulation/kernels/simd/targets.h).
+#pragma once
+
+#include "emulation/kernels/kernel_set.h"
+
+namespace lockstep {
+
+void avx2_gemm(const GemmArgs<float>& args);
+void avx2_gemm(const GemmArgs<double>& args);
+void avx512_gemm(const GemmArgs<float>& args);
+void avx512_gemm(const GemmArgs<double>& args);
+// The bits and statistics of emulation/kernels/rounded_gemm.h in one pass over A and B.
+void avx2_rounded_gemm(const RoundedGemmArgs<float>& args);
+void avx512_rounded_gemm(const RoundedGemmArgs<float>& args);
+
+}  // namespace lockstep

@@ -1,0 +1,305 @@
+// The fused pass: one load per element, then rounding, counts, moments, hash and exponent byte, one
+// store. A block of 4096 whose largest magnitude is finite in the format runs the plain variant,
+// which knows no overflow, infinity or NaN; a look over the block beforehand (it then lies in the
+// L1 cache) tells which. Ragged ends are done element by element by the definition.
+#include "emulation/kernels/simd/quantize.h"
+
+#include <algorithm>
+
+#include "emulation/kernels/block_pass.h"
+#include "emulation/kernels/scalar/element_rounder.h"
+#include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/simd/exponent_histogram.h"
+#include "emulation/kernels/simd/piece_quantizer.h"
+#include "emulation/kernels/simd/quantize_plan.h"
+#include "emulation/kernels/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "emulation/kernels/simd/quantize.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "emulation/kernels/simd/measure-inl.h"
+#include "emulation/kernels/simd/round-inl.h"
+#include "emulation/kernels/simd/stochastic-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr CountSlicedFunction kCountSliced =
+    HWY_TARGET == HWY_AVX2 ? avx2_count_sliced : avx512_count_sliced;
+
+// Stores that go past the caches save the reading of what they overwrite, but whoever reads the
+// result next finds it in memory: worth it where the caches could not have held it anyway. The
+// limit is what a core commonly has of third-level cache (what the system tells is often the sum).
+constexpr int64_t kStreamedBytes = int64_t{32} << 20;
+bool is_streamed(int64_t count, const float* before, const float* after) {
+  const bool aligned = reinterpret_cast<uintptr_t>(after) % (kLanes * sizeof(float)) == 0;
+  return after != nullptr && after != before && aligned &&
+         count * static_cast<int64_t>(sizeof(float)) > kStreamedBytes;
+}
+
+// Rounds without looking at anything else.
+template <RoundPath kPath, bool kPlain>
+void round_rows(Block block, VectorRounder rounder) {
+  const DF df;
+  const DU du;
+  const VU sign_bit = hn::Set(du, kSignBit), infinity = hn::Set(du, kInfinityBits);
+  for (int64_t at = 0; at < block.rows * kRow; at += kLanes) {
+    const VU bits = hn::BitCast(du, hn::LoadU(df, block.before + at));
+    const VU sign = hn::And(bits, sign_bit);
+    const VU magnitude = hn::AndNot(sign_bit, bits);
+    VU random = hn::Zero(du);
+    if constexpr (kPath == RoundPath::kGeneric) {
+      if (block.random != nullptr) random = hn::LoadU(du, block.random + at);
+    }
+    VU result = rounder.round_magnitude<kPath>(magnitude, sign, random);
+    VU after;
+    if constexpr (kPlain) {
+      after = rounder.with_sign<kPath>(result, sign);
+    } else {
+      result = rounder.fix_specials<kPath>(magnitude, sign, result);
+      after =
+          hn::IfThenElse(less(infinity, result), result, rounder.with_sign<kPath>(result, sign));
+    }
+    store_after(after, block, at);
+    hwy::Prefetch(block.ahead + at);
+  }
+}
+
+// True when squares of these magnitudes, and of multiples of their last places, are normal floats.
+bool needs_no_scale(uint32_t least, uint32_t largest) {
+  constexpr uint32_t kLeast = 127 - 40, kLargest = 127 + 60;
+  return (least >> kFloatFraction) >= kLeast && (largest >> kFloatFraction) <= kLargest;
+}
+
+// What is counted of a chunk, or of the pieces one thread measures.
+class Tally final : public PieceTally {
+ public:
+  void add_to(TensorStats& stats) const override {
+    stats.merge(part);
+    counts.add_to(stats);
+    histogram.add_to(stats);
+  }
+  ChunkCounts counts;
+  ExponentHistogram histogram{kCountSliced};
+  TensorStats part;  // of elements measured one by one, and what is counted by the block
+};
+
+// One call's constants, and the work on one piece: [begin, end) of the array, rounded to `out`.
+template <RoundPath kPath>
+class QuantizePass {
+ public:
+  QuantizePass(const float* before, const QuantizeSpec& spec, const QuantizePlan& plan,
+               bool streamed)
+      : before_(before),
+        plan_(plan),
+        rounder_(plan),
+        element_(spec),
+        limits_(*spec.format),
+        streamed_(streamed) {}
+
+  void round(int64_t begin, int64_t end, float* out) const {
+    for (; begin < end; begin += kReductionBlock, out += kReductionBlock) {
+      const int64_t block_end = std::min(end, begin + kReductionBlock);
+      uint32_t random[kReductionBlock];
+      Block block = make_block(begin, block_end, out, random, nullptr);
+      block.ahead = block.before + kReductionBlock;
+      if (all_within(block.before, block.rows, plan_.max_finite)) {
+        round_rows<kPath, true>(block, rounder_);
+      } else {
+        round_rows<kPath, false>(block, rounder_);
+      }
+      for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
+        out[i - begin] = element_(before_[i], static_cast<uint64_t>(i));
+      }
+    }
+    if (streamed_) hwy::FlushStream();
+  }
+
+  // `out` may be null: nothing is stored.
+  void measure(int64_t begin, int64_t end, float* out, Tally& tally,
+               BlockSums<kQuantizeSums>* sums) const {
+    ChunkCounts& counts = tally.counts;
+    TensorStats& part = tally.part;
+    BlockLook look;
+    bool looked = false;  // at the block to come
+    for (; begin < end; begin += kReductionBlock, ++sums) {
+      const int64_t block_end = std::min(end, begin + kReductionBlock);
+      uint32_t random[kReductionBlock];
+      HWY_ALIGN uint8_t exponents[kReductionBlock];
+      Block block = make_block(begin, block_end, out, random, exponents);
+      const bool next_is_whole = end - block_end >= kReductionBlock;
+      if (next_is_whole) block.ahead = block.before + kReductionBlock;
+      VirtualLanes squares, errors;
+      const int64_t rounded = block.rows * kRow;
+      if (!looked) look.add_rows(block.before, block.rows);
+      BlockLook next;
+      uint32_t largest = look.largest_bits(), least_less_1 = look.smallest_bits() - 1;
+      for (int64_t i = begin + rounded; i < block_end; ++i) {
+        const uint32_t magnitude = std::bit_cast<uint32_t>(before_[i]) & ~kSignBit;
+        largest = std::max(largest, magnitude);
+        least_less_1 = std::min(least_less_1, magnitude - 1);
+      }
+      const uint32_t least = least_less_1 + 1;  // 0: all are zero
+      const GroupRule rule = find_group_rule(least, largest, limits_);
+      const bool normal =
+          rule.grouped && least >= plan_.min_normal && needs_no_scale(least, largest);
+      const auto measure = normal         ? measure_rows<kPath, BlockKind::kNormal>
+                           : rule.grouped ? measure_rows<kPath, BlockKind::kFinite>
+                                          : measure_rows<kPath, BlockKind::kAny>;
+      measure(block, rounder_, plan_, rule, counts, next, squares.lane, errors.lane);
+      const uint64_t zero_exponents = tally.histogram.count(
+          exponents, rounded,
+          {static_cast<int>(least >> kFloatFraction), static_cast<int>(largest >> kFloatFraction)});
+      if (rule.grouped) counts.add_extremes(look);
+      looked = next_is_whole;
+      look = looked ? next : BlockLook();
+      if (normal) part.source_zero += zero_exponents;
+      part.count += static_cast<uint64_t>(rounded);
+      for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
+        const auto index = static_cast<uint64_t>(i);
+        const float x = before_[i];
+        const float y = element_(x, index);
+        measure_element(x, y, index, limits_, part, squares.lane[i % kRow], errors.lane[i % kRow]);
+        if (out != nullptr) out[i - begin] = y;
+      }
+      if (out != nullptr) out += kReductionBlock;
+      sums->sum[kSquares] = squares.join();
+      sums->sum[kRoundErrors] = errors.join();
+    }
+    if (streamed_) hwy::FlushStream();
+  }
+
+ private:
+  Block make_block(int64_t begin, int64_t end, float* out, uint32_t* random,
+                   uint8_t* exponents) const {
+    const int64_t rows = (end - begin) / kRow;
+    if (kPath == RoundPath::kGeneric && plan_.rounding == Rounding::kStochastic) {
+      constexpr int64_t kRowsPerGroup = kStochasticGroup / kStochasticRow;
+      const int64_t groups = (rows + kRowsPerGroup - 1) / kRowsPerGroup;
+      fill_stochastic_bits(plan_.random, static_cast<uint64_t>(begin), groups, random);
+    } else {
+      random = nullptr;
+    }
+    return {before_ + begin, before_ + begin, out,  streamed_,
+            random,          exponents,       rows, static_cast<uint64_t>(begin)};
+  }
+
+  const float* before_;
+  const QuantizePlan& plan_;
+  VectorRounder rounder_;
+  ElementRounder<float> element_;
+  StatsLimits limits_;
+  bool streamed_;
+};
+
+template <RoundPath kPath>
+void run_pass(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
+              const QuantizePlan& plan, TensorStats* stats) {
+  if (spec.measure_only) after = nullptr;
+  const QuantizePass<kPath> pass(before, spec, plan, is_streamed(count, before, after));
+  if (stats == nullptr) {
+    if (spec.measure_only) return;
+    parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {
+      const int64_t begin = chunk * kChunk;
+      pass.round(begin, std::min(count, begin + kChunk), after + begin);
+    });
+    return;
+  }
+  *stats = TensorStats();
+  const auto totals = for_each_chunk<kQuantizeSums>(
+      count, stats,
+      [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
+        Tally tally;
+        pass.measure(begin, end, after == nullptr ? nullptr : after + begin, tally, sums);
+        tally.add_to(part);
+      });
+  stats->sum_sq = totals.sum[kSquares];
+  stats->round_err_sq = totals.sum[kRoundErrors];
+}
+
+void quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
+              TensorStats* stats) {
+  const QuantizePlan plan(spec);
+  switch (plan.path) {
+    case RoundPath::kIdentity:
+      return run_pass<RoundPath::kIdentity>(before, after, count, spec, plan, stats);
+    case RoundPath::kMagic:
+      return run_pass<RoundPath::kMagic>(before, after, count, spec, plan, stats);
+    case RoundPath::kInteger:
+      return run_pass<RoundPath::kInteger>(before, after, count, spec, plan, stats);
+    case RoundPath::kGeneric:
+      return run_pass<RoundPath::kGeneric>(before, after, count, spec, plan, stats);
+    case RoundPath::kScalar:
+      return scalar_quantize(before, after, count, spec, stats);
+  }
+}
+
+template <RoundPath kPath>
+class PathQuantizer final : public PieceQuantizer {
+ public:
+  PathQuantizer(const float* before, const QuantizeSpec& spec)
+      : measure_only_(spec.measure_only), plan_(spec), pass_(before, spec, plan_, false) {}
+  std::unique_ptr<PieceTally> make_tally() const override { return std::make_unique<Tally>(); }
+  void round(int64_t begin, int64_t end, float* out) const override {
+    pass_.round(begin, end, out);
+  }
+  void measure(int64_t begin, int64_t end, float* out, PieceTally& tally,
+               BlockSums<kQuantizeSums>* sums) const override {
+    pass_.measure(begin, end, measure_only_ ? nullptr : out, static_cast<Tally&>(tally), sums);
+  }
+
+ private:
+  const bool measure_only_;
+  const QuantizePlan plan_;
+  const QuantizePass<kPath> pass_;
+};
+
+std::unique_ptr<PieceQuantizer> piece_quantizer(const float* before, const QuantizeSpec& spec) {
+  switch (QuantizePlan(spec).path) {
+    case RoundPath::kIdentity:
+      return std::make_unique<PathQuantizer<RoundPath::kIdentity>>(before, spec);
+    case RoundPath::kMagic:
+      return std::make_unique<PathQuantizer<RoundPath::kMagic>>(before, spec);
+    case RoundPath::kInteger:
+      return std::make_unique<PathQuantizer<RoundPath::kInteger>>(before, spec);
+    case RoundPath::kGeneric:
+      return std::make_unique<PathQuantizer<RoundPath::kGeneric>>(before, spec);
+    case RoundPath::kScalar:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep {
+
+void avx2_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
+                   TensorStats* stats) {
+  N_AVX2::quantize(before, after, count, spec, stats);
+}
+void avx512_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
+                     TensorStats* stats) {
+  N_AVX3::quantize(before, after, count, spec, stats);
+}
+std::unique_ptr<PieceQuantizer> avx2_piece_quantizer(const float* before,
+                                                     const QuantizeSpec& spec) {
+  return N_AVX2::piece_quantizer(before, spec);
+}
+std::unique_ptr<PieceQuantizer> avx512_piece_quantizer(const float* before,
+                                                       const QuantizeSpec& spec) {
+  return N_AVX3::piece_quantizer(before, spec);
+}
+
+}  // namespace lockstep
+#endif  // HWY_ONCE

@@ -1,0 +1,22 @@
+// Rounding and measuring in vectors: the same bits as emulation/kernels/scalar/quantize.h, for
+// every format, rounding, statistic and thread count. Float only; doubles run the scalar kernels.
+// Requires: cpu_has_avx2() or cpu_has_avx512() (emulation/kernels/simd/targets.h).
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/kernels/quantize.h"
+
+namespace lockstep {
+
+void avx2_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
+                   TensorStats* stats);
+void avx2_compare(const float* lane, const float* reference, int64_t count, double scale,
+                  const Format& lane_format, ErrorStats* error);
+
+void avx512_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
+                     TensorStats* stats);
+void avx512_compare(const float* lane, const float* reference, int64_t count, double scale,
+                    const Format& lane_format, ErrorStats* error);
+
+}  // namespace lockstep

@@ -1,0 +1,174 @@
+// Block sums in vectors: the 16 virtual lanes of emulation/kernels/reduction.h are one AVX-512
+// register or two of AVX2, so that vector lane and virtual lane are the same thing.
+#include "emulation/kernels/simd/reduce.h"
+
+#include <algorithm>
+
+#include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/reduction.h"
+#include "emulation/kernels/scalar/batch_norm.h"
+#include "emulation/kernels/scalar/loss.h"
+#include "emulation/kernels/scalar/reduce.h"
+#include "emulation/kernels/scalar/softmax.h"
+#include "emulation/kernels/simd/exp_log.h"
+#include "emulation/kernels/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "emulation/kernels/simd/reduce.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "emulation/kernels/simd/narrow-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+
+// The 16 lane sums of a block; add(acc, x) is the accumulator's addition on vectors.
+template <class Add>
+HWY_INLINE void lane_sums(const float* terms, int64_t count, Add add, float* HWY_RESTRICT lanes) {
+  const FloatTag d;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
+  constexpr int kVectors = static_cast<int>(kReductionLanes) / kLanes;
+  FloatVec acc[kVectors];
+  for (int j = 0; j < kVectors; ++j) acc[j] = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kReductionLanes <= count; i += kReductionLanes) {
+    for (int j = 0; j < kVectors; ++j) {
+      acc[j] = add(acc[j], hn::LoadU(d, terms + i + j * kLanes));
+    }
+  }
+  for (int j = 0; j < kVectors && i + j * kLanes < count; ++j) {
+    const int64_t left = std::min<int64_t>(kLanes, count - i - j * kLanes);
+    const auto mask = hn::FirstN(d, static_cast<size_t>(left));
+    const FloatVec x = hn::MaskedLoad(mask, d, terms + i + j * kLanes);
+    acc[j] = hn::IfThenElse(mask, add(acc[j], x), acc[j]);
+  }
+  for (int j = 0; j < kVectors; ++j) hn::StoreU(acc[j], d, lanes + j * kLanes);
+}
+
+template <class Round>
+HWY_NOINLINE void narrow_lane_sums(const float* terms, int64_t count, float* lanes) {
+  const FloatTag d;
+  const Round round;
+  lane_sums(
+      terms, count,
+      [=](FloatVec acc, FloatVec x)
+          HWY_ATTR { return round(d, add_to_odd(d, canonical(d, x), acc)); },
+      lanes);
+}
+
+HWY_NOINLINE void float_lane_sums(const float* terms, int64_t count, float* lanes) {
+  lane_sums(
+      terms, count, [](FloatVec acc, FloatVec x) HWY_ATTR { return hn::Add(acc, x); }, lanes);
+}
+
+double block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
+  const Format& format = *accumulator.format;
+  float lanes[kReductionLanes];
+  if (format.is_fp32()) {
+    float_lane_sums(terms, count, lanes);
+    for (int64_t half = kReductionLanes / 2; half > 0; half /= 2) {
+      for (int64_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    }
+    return canonical_nan(lanes[0]);
+  }
+  constexpr int kFp16P = 11, kFp16EMin = -14, kBf16P = 8, kBf16EMin = -126;
+  if (format.precision == kFp16P && format.emin == kFp16EMin) {
+    narrow_lane_sums<ToFp16>(terms, count, lanes);
+  } else if (format.precision == kBf16P && format.emin == kBf16EMin) {
+    narrow_lane_sums<ToBf16>(terms, count, lanes);
+  } else {
+    return scalar_block_sum(terms, count, accumulator);
+  }
+  const FastRound round(format);
+  double sums[kReductionLanes];
+  std::copy(lanes, lanes + kReductionLanes, sums);
+  for (int64_t half = kReductionLanes / 2; half > 0; half /= 2) {
+    for (int64_t l = 0; l < half; ++l) sums[l] = round.add(sums[l], sums[l + half]);
+  }
+  return canonical_nan(sums[0]);
+}
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep {
+namespace {
+
+// Softmax, its relatives and cross entropy with vectors inside the rows.
+template <typename T, const RowFunctions<T>& kRow>
+void use_row(Kernels<T>& kernels) {
+  kernels.row = kRow;
+  kernels.softmax = [](const T* x, T* y, int64_t rows, int64_t cols,
+                       const Accumulator& accumulator) {
+    softmax_with<T>(kRow, x, y, rows, cols, accumulator);
+  };
+  kernels.softmax_backward = [](const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
+                                const Accumulator& accumulator) {
+    softmax_backward_with<T>(kRow, y, dy, dx, rows, cols, accumulator);
+  };
+  kernels.log_softmax = [](const T* x, T* y, int64_t rows, int64_t cols,
+                           const Accumulator& accumulator) {
+    log_softmax_with<T>(kRow, x, y, rows, cols, accumulator);
+  };
+  kernels.log_softmax_backward = [](const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
+                                    const Accumulator& accumulator) {
+    log_softmax_backward_with<T>(kRow, y, dy, dx, rows, cols, accumulator);
+  };
+  kernels.cross_entropy = [](const CrossEntropyArgs<T>& a) { cross_entropy_with<T>(kRow, a); };
+  kernels.cross_entropy_backward = [](const CrossEntropyArgs<T>& a) {
+    cross_entropy_backward_with<T>(kRow, a);
+  };
+}
+
+template <BlockSum<float> kSum>
+void use_sums(Kernels<float>& kernels) {
+  kernels.channel_sum = [](const float* x, float* y, int64_t outer, int64_t channels, int64_t inner,
+                           const Accumulator& accumulator) {
+    channel_sum_with<float>(kSum, x, y, outer, channels, inner, accumulator);
+  };
+  kernels.batch_norm = [](const BatchNormArgs<float>& a) { batch_norm_with<float>(kSum, a); };
+  kernels.batch_norm_backward = [](const BatchNormBackwardArgs<float>& a) {
+    batch_norm_backward_with<float>(kSum, a);
+  };
+}
+
+}  // namespace
+
+double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
+  return N_AVX2::block_sum(terms, count, accumulator);
+}
+double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
+  return N_AVX3::block_sum(terms, count, accumulator);
+}
+
+namespace {
+// Sums of doubles are plain loops.
+constexpr RowFunctions<float> kAvx2Float = {avx2_block_sum, avx2_exp, avx2_log};
+constexpr RowFunctions<double> kAvx2Double = {scalar_block_sum<double>, avx2_exp, avx2_log};
+constexpr RowFunctions<float> kAvx512Float = {avx512_block_sum, avx512_exp, avx512_log};
+constexpr RowFunctions<double> kAvx512Double = {scalar_block_sum<double>, avx512_exp, avx512_log};
+}  // namespace
+
+void use_avx2_sums(Kernels<float>& kernels) {
+  use_sums<avx2_block_sum>(kernels);
+  use_row<float, kAvx2Float>(kernels);
+}
+void use_avx2_sums(Kernels<double>& kernels) {
+  use_row<double, kAvx2Double>(kernels);
+}
+void use_avx512_sums(Kernels<float>& kernels) {
+  use_sums<avx512_block_sum>(kernels);
+  use_row<float, kAvx512Float>(kernels);
+}
+void use_avx512_sums(Kernels<double>& kernels) {
+  use_row<double, kAvx512Double>(kernels);
+}
+
+}  // namespace lockstep
+#endif  // HWY_ONCE

@@ -1,0 +1,196 @@
+// One vector of floats rounded to a format: three ways, chosen by QuantizePlan, all equal to
+// round_to_format bit for bit. Included once per target.
+//
+// Magnitudes are handled as integers: for floats without their sign the order of the bits is the
+// order of the values, infinity and NaN last.
+#if defined(LOCKSTEP_ROUND_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_ROUND_INL_H
+#undef LOCKSTEP_ROUND_INL_H
+#else
+#define LOCKSTEP_ROUND_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include "emulation/kernels/simd/quantize_plan.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+#if LOCKSTEP_SIMD_TARGET
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;
+using DU = hn::ScalableTag<uint32_t>;
+using DI = hn::ScalableTag<int32_t>;
+using VF = hn::Vec<DF>;
+using VU = hn::Vec<DU>;
+using MU = hn::Mask<DU>;
+
+constexpr uint32_t kSignBit = 0x80000000, kInfinityBits = 0x7f800000, kNanBits = 0x7fc00000;
+constexpr int kFloatFraction = 23;
+
+// a < b for numbers below 2^31, which AVX2 can only compare as signed.
+HWY_INLINE MU less(VU a, VU b) {
+  const DI di;
+  return hn::RebindMask(DU(), hn::Lt(hn::BitCast(di, a), hn::BitCast(di, b)));
+}
+
+class VectorRounder {
+ public:
+  explicit VectorRounder(const QuantizePlan& plan) : rounding_(plan.rounding), format_(plan) {}
+
+  // The magnitude bits of the rounded value. Exact for every |x| <= max_finite; for others (also
+  // infinity and NaN) anything: fix_specials puts that right.
+  // `sign`: x's sign bit alone; `random`: used by stochastic rounding.
+  // kNormal: the format's normal numbers and zeros alone.
+  template <RoundPath kPath, bool kNormal = false>
+  HWY_INLINE VU round_magnitude(VU magnitude, VU sign, VU random) const {
+    if constexpr (kPath == RoundPath::kMagic) return magic<kNormal>(magnitude);
+    if constexpr (kPath == RoundPath::kInteger) return integer(magnitude);
+    if constexpr (kPath == RoundPath::kGeneric) return flushing(magnitude, sign, random);
+    return magnitude;
+  }
+
+  // The bits of the result. `result`: a magnitude that is no NaN.
+  template <RoundPath kPath>
+  HWY_INLINE VU with_sign(VU result, VU sign) const {
+    if constexpr (kPath == RoundPath::kGeneric) {
+      if (format_.unsigned_zero) {
+        sign = hn::IfThenZeroElse(hn::Eq(result, hn::Zero(DU())), sign);
+      }
+    }
+    return hn::Or(result, sign);
+  }
+
+  // Overflow, infinity and NaN. `rounded`: what round_magnitude gave.
+  template <RoundPath kPath>
+  HWY_INLINE VU fix_specials(VU magnitude, VU sign, VU rounded) const {
+    const DU du;
+    const VU infinity = hn::Set(du, kInfinityBits);
+    VU result = rounded;
+    if constexpr (kPath != RoundPath::kIdentity) {
+      // A rounded magnitude with its top bit set cannot be: magic and generic end as floats.
+      const VU limit = hn::Set(du, format_.max_finite);
+      const VU overflow =
+          hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.overflow_positive),
+                         hn::Set(du, format_.overflow_negative));
+      result = hn::IfThenElse(less(limit, result), overflow, result);
+      result =
+          hn::IfThenElse(hn::Eq(magnitude, infinity), hn::Set(du, format_.from_infinity), result);
+    }
+    return hn::IfThenElse(less(infinity, magnitude), hn::Set(du, kNanBits), result);
+  }
+
+ private:
+  // x + c keeps the bits of x above c's last place: emulation/kernels/simd/quantize_plan.cc.
+  // The sum of two positive numbers is, and less c not negative (a zero is +0 to nearest).
+  template <bool kNormal>
+  HWY_INLINE VU magic(VU magnitude) const {
+    const DU du;
+    const DF df;
+    VU exponent = hn::And(magnitude, hn::Set(du, kInfinityBits));
+    if constexpr (!kNormal) {
+      exponent = hn::Max(exponent, hn::Set(du, format_.emin_field << kFloatFraction));
+    }
+    constexpr uint32_t kOneAndAHalf = 0x400000;
+    const VF c = hn::BitCast(
+        df, hn::Add(exponent, hn::Set(du, (format_.drop << kFloatFraction) | kOneAndAHalf)));
+    return hn::BitCast(du, hn::Sub(hn::Add(hn::BitCast(df, magnitude), c), c));
+  }
+
+  // Half a last place, less one unless the kept part is odd, and cut. A carry runs into the
+  // exponent.
+  HWY_INLINE VU integer(VU magnitude) const {
+    const DU du;
+    const VU one = hn::Set(du, 1);
+    const VU last = hn::And(hn::ShiftRightSame(magnitude, static_cast<int>(format_.drop)), one);
+    const VU almost_half = hn::Set(du, (1u << (format_.drop - 1)) - 1);
+    const VU mask = hn::Set(du, ~((1u << format_.drop) - 1));
+    return hn::And(hn::Add(hn::Add(magnitude, almost_half), last), mask);
+  }
+
+  HWY_INLINE VU flushing(VU magnitude, VU sign, VU random) const {
+    const DU du;
+    if (format_.flush_in_below != 0) {
+      const MU flushed = less(magnitude, hn::Set(du, format_.flush_in_below));
+      magnitude = hn::IfThenZeroElse(flushed, magnitude);
+    }
+    VU result = generic(magnitude, sign, random);
+    if (format_.flush_out_below != 0) {
+      const MU flushed = less(result, hn::Set(du, format_.flush_out_below));
+      result = hn::IfThenZeroElse(flushed, result);
+    }
+    return result;
+  }
+
+  // As FloatRounder in emulation/kernels/scalar/float_rounder.h. Vector shifts by 32 or more give
+  // zero, also those by a "negative" count: x86 does so, and this file is for x86 vectors only.
+  HWY_INLINE VU generic(VU magnitude, VU sign, VU random) const {
+    const DU du;
+    const VU one = hn::Set(du, 1), least = hn::Set(du, format_.least);
+    const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
+    const VU above = hn::Sub(hn::Max(field, hn::Set(du, format_.emin_field)), field);
+    const VU shift = hn::Add(hn::Set(du, format_.drop), above);
+    const VU ulp = hn::Shl(one, shift);
+    const VU dropped = hn::And(magnitude, hn::Sub(ulp, one));
+    const MU tiny = less(magnitude, least);
+    MU up = hn::MaskFromVec(hn::Zero(du)), tiny_up = up;
+    if (rounding_ == Rounding::kStochastic) {
+      up = tiny_up = hn::Lt(random, fraction(magnitude, shift));
+    } else {
+      up = rounds_up(magnitude, dropped, ulp, shift, sign);
+      const VU to_zero =
+          hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.to_zero_positive),
+                         hn::Set(du, format_.to_zero_negative));
+      tiny_up = less(to_zero, magnitude);
+    }
+    const VU others = hn::Add(hn::Sub(magnitude, dropped), hn::IfThenElseZero(up, ulp));
+    return hn::IfThenElse(tiny, hn::IfThenElseZero(tiny_up, least), others);
+  }
+
+  // What is dropped over what it is dropped from, in units of 2^-32.
+  static HWY_INLINE VU fraction(VU magnitude, VU shift) {
+    const DU du;
+    const VU implicit = hn::Set(du, 1u << kFloatFraction), units = hn::Set(du, 32);
+    const VU bits = hn::And(magnitude, hn::Set(du, (1u << kFloatFraction) - 1));
+    // The implicit bit of a subnormal float is set in vain: it is shifted out to either side.
+    const VU significand = hn::Or(bits, implicit);
+    return hn::Or(hn::Shl(significand, hn::Sub(units, shift)),
+                  hn::Shr(significand, hn::Sub(shift, units)));
+  }
+
+  HWY_INLINE MU rounds_up(VU magnitude, VU dropped, VU ulp, VU shift, VU sign) const {
+    const DU du;
+    const VU zero = hn::Zero(du), one = hn::Set(du, 1);
+    const VU last = hn::Xor(magnitude, hn::Set(du, format_.lowest_binade));
+    const VU half = hn::Or(hn::ShiftRight<1>(ulp), hn::And(ulp, one));
+    switch (rounding_) {
+      case Rounding::kNearestEven: {
+        const VU odd = hn::And(hn::Shr(last, shift), one);
+        return less(half, hn::Add(dropped, odd));
+      }
+      case Rounding::kNearestAway:
+        return hn::Not(less(dropped, half));
+      case Rounding::kUp:
+        return hn::And(hn::Ne(dropped, zero), hn::Eq(sign, zero));
+      case Rounding::kDown:
+        return hn::And(hn::Ne(dropped, zero), hn::Ne(sign, zero));
+      case Rounding::kOdd:
+        return hn::And(hn::Ne(dropped, zero), hn::Eq(hn::And(last, ulp), zero));
+      case Rounding::kTowardZero:
+      case Rounding::kStochastic:
+        break;
+    }
+    return hn::MaskFromVec(zero);
+  }
+
+  Rounding rounding_;
+  FloatFormat format_;
+};
+
+#endif  // LOCKSTEP_SIMD_TARGET
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+#endif  // per-target include guard

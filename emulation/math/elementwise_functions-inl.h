@@ -1,0 +1,293 @@
+// The functions of emulation/math/elementwise_functions.h, written once over an arithmetic M as
+// emulation/math/functions-inl.h is, and included beside it: for single numbers, which defines the
+// bits, and for vectors. value(x) is the function; backward(s, dy) is dy times its derivative,
+// where s is x, or y where kSavesOutput says so. Formulas and kinks are PyTorch's. NaN becomes the
+// canonical one in the kernels.
+
+// What every function of one number has.
+struct FunctionBase {
+  static constexpr bool kSavesOutput = false;
+};
+
+template <class M>
+struct NegFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE NegFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::neg(x); }
+  HWY_INLINE V backward(V, V dy) const { return M::neg(dy); }
+};
+
+// The derivative at 0 is 0.
+template <class M>
+struct AbsFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE AbsFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::abs(x); }
+  HWY_INLINE V backward(V x, V dy) const {
+    const V zero = M::set(0);
+    const V sign =
+        M::select(M::lt(zero, x), M::set(1), M::select(M::lt(x, zero), M::set(-1), zero));
+    return dy * sign;
+  }
+};
+
+template <class M>
+struct SqrtFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE SqrtFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::sqrt(x); }
+  HWY_INLINE V backward(V y, V dy) const { return dy / (M::set(2) * y); }
+};
+
+template <class M>
+struct RsqrtFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE RsqrtFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::set(1) / M::sqrt(x); }
+  HWY_INLINE V backward(V y, V dy) const { return (M::set(-0.5) * dy) * (y * y * y); }
+};
+
+template <class M>
+struct ReciprocalFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE ReciprocalFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::set(1) / x; }
+  HWY_INLINE V backward(V y, V dy) const { return M::neg(dy) * (y * y); }
+};
+
+template <class M>
+struct ExpFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE ExpFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::exp(x); }
+  HWY_INLINE V backward(V y, V dy) const { return dy * y; }
+};
+
+template <class M>
+struct LogFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE LogFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::log(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy / x; }
+};
+
+template <class M>
+struct TanhFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE TanhFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::tanh(x); }
+  HWY_INLINE V backward(V y, V dy) const { return dy * (M::set(1) - y * y); }
+};
+
+template <class M>
+struct SigmoidFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE SigmoidFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return Functions<M>::sigmoid(x); }
+  HWY_INLINE V backward(V y, V dy) const { return dy * (M::set(1) - y) * y; }
+};
+
+// x sigmoid(x)
+template <class M>
+struct SiluFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE SiluFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return x / (M::set(1) + M::exp(M::neg(x))); }
+  HWY_INLINE V backward(V x, V dy) const {
+    const V one = M::set(1), s = Functions<M>::sigmoid(x);
+    return dy * s * (one + x * (one - s));
+  }
+};
+
+// x Phi(x), Phi(x) = (1 + erf(x / sqrt 2)) / 2; the derivative is Phi(x) + x phi(x).
+template <class M>
+struct GeluFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr double kSqrtHalf = 0x1.6a09e667f3bcdp-1;          // sqrt(1/2)
+  static constexpr double kInverseSqrtTwoPi = 0x1.9884533d43651p-2;  // 1 / sqrt(2 pi)
+  explicit HWY_INLINE GeluFunction(const FunctionParameters&) {}
+  HWY_INLINE V cumulative(V x) const {
+    return M::set(0.5) * (M::set(1) + Functions<M>::erf(x * M::set(kSqrtHalf)));
+  }
+  HWY_INLINE V value(V x) const { return x * cumulative(x); }
+  HWY_INLINE V backward(V x, V dy) const {
+    const V density = M::set(kInverseSqrtTwoPi) * M::exp(x * x * M::set(-0.5));
+    return dy * (cumulative(x) + x * density);
+  }
+};
+
+// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+// Source: D. Hendrycks, K. Gimpel, arXiv 1606.08415, section 2.
+template <class M>
+struct GeluTanhFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr double kSqrtTwoOverPi = 0x1.9884533d43651p-1;
+  static constexpr double kCubic = 0.044715;
+  explicit HWY_INLINE GeluTanhFunction(const FunctionParameters&) {}
+  HWY_INLINE V inner(V x) const {
+    return M::tanh(M::set(kSqrtTwoOverPi) * (x + M::set(kCubic) * (x * x * x)));
+  }
+  HWY_INLINE V value(V x) const { return M::set(0.5) * x * (M::set(1) + inner(x)); }
+  HWY_INLINE V backward(V x, V dy) const {
+    const V one = M::set(1), half = M::set(0.5), t = inner(x);
+    const V slope = M::set(kSqrtTwoOverPi) * (one + M::set(3 * kCubic) * (x * x));
+    return dy * (half * (one + t) + half * x * (one - t * t) * slope);
+  }
+};
+
+// x min(max(x + 3, 0), 6) / 6; derivative 0 at -3, 1 at 3 and for NaN.
+template <class M>
+struct HardswishFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE HardswishFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const {
+    return x * M::clamp(x + M::set(3), M::set(0), M::set(6)) / M::set(6);
+  }
+  HWY_INLINE V backward(V x, V dy) const {
+    const V inside = dy * (x / M::set(3) + M::set(0.5));
+    const V right = M::select(M::lt(x, M::set(3)), inside, dy);
+    return M::select(M::le(x, M::set(-3)), M::set(0), right);
+  }
+};
+
+// min(max(x + 3, 0), 6) / 6; derivative 0 at both kinks. Between them it is 1/6 rounded to float,
+// in FP64 too, because PyTorch's is.
+template <class M>
+struct HardsigmoidFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr double kSixth = 1.0f / 6.0f;
+  explicit HWY_INLINE HardsigmoidFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const {
+    return M::clamp(x + M::set(3), M::set(0), M::set(6)) / M::set(6);
+  }
+  HWY_INLINE V backward(V x, V dy) const {
+    const auto inside = M::both(M::lt(M::set(-3), x), M::lt(x, M::set(3)));
+    return M::select(inside, dy * M::set(kSixth), M::set(0));
+  }
+};
+
+// x, or a x for x <= 0.
+template <class M>
+struct LeakyReluFunction : FunctionBase {
+  using V = typename M::V;
+  const V slope;
+  explicit HWY_INLINE LeakyReluFunction(const FunctionParameters& p) : slope(M::set(p.a)) {}
+  HWY_INLINE V value(V x) const { return M::select(M::lt(M::set(0), x), x, x * slope); }
+  HWY_INLINE V backward(V x, V dy) const { return M::select(M::lt(M::set(0), x), dy, dy * slope); }
+};
+
+// x, or a (exp(x) - 1) for x <= 0.
+template <class M>
+struct EluFunction : FunctionBase {
+  using V = typename M::V;
+  const V alpha;
+  explicit HWY_INLINE EluFunction(const FunctionParameters& p) : alpha(M::set(p.a)) {}
+  HWY_INLINE V value(V x) const {
+    return M::select(M::le(x, M::set(0)), alpha * Functions<M>::expm1(x), x);
+  }
+  HWY_INLINE V backward(V x, V dy) const {
+    return M::select(M::le(x, M::set(0)), dy * alpha * M::exp(x), dy);
+  }
+};
+
+// log(1 + exp(a x)) / a, or x where a x > b.
+template <class M>
+struct SoftplusFunction : FunctionBase {
+  using V = typename M::V;
+  const V beta, threshold;
+  explicit HWY_INLINE SoftplusFunction(const FunctionParameters& p)
+      : beta(M::set(p.a)), threshold(M::set(p.b)) {}
+  HWY_INLINE V value(V x) const {
+    const V z = x * beta;
+    return M::select(M::lt(threshold, z), x, Functions<M>::log1p(M::exp(z)) / beta);
+  }
+  HWY_INLINE V backward(V x, V dy) const {
+    const V z = x * beta, e = M::exp(z);
+    return M::select(M::lt(threshold, z), dy, dy * e / (e + M::set(1)));
+  }
+};
+
+// min(max(x, a), b); derivative 1 on both bounds, NaN stays and has derivative 0.
+template <class M>
+struct ClampFunction : FunctionBase {
+  using V = typename M::V;
+  const V low, high;
+  explicit HWY_INLINE ClampFunction(const FunctionParameters& p)
+      : low(M::set(p.a)), high(M::set(p.b)) {}
+  HWY_INLINE V value(V x) const { return M::clamp(x, low, high); }
+  HWY_INLINE V backward(V x, V dy) const {
+    return M::select(M::both(M::le(low, x), M::le(x, high)), dy, M::set(0));
+  }
+};
+
+// x^a
+template <class M>
+struct PowerFunction : FunctionBase {
+  using V = typename M::V;
+  const double exponent;
+  explicit HWY_INLINE PowerFunction(const FunctionParameters& p) : exponent(p.a) {}
+  static HWY_INLINE V power(V x, double e) {
+    if (e == 2) return x * x;
+    if (e == 3) return x * x * x;
+    if (e == 0.5) return M::sqrt(x);
+    if (e == -0.5) return M::set(1) / M::sqrt(x);
+    if (e == -1) return M::set(1) / x;
+    if (e == -2) return M::set(1) / (x * x);
+    return M::pow(x, M::set(e));
+  }
+  HWY_INLINE V value(V x) const { return power(x, exponent); }
+  HWY_INLINE V backward(V x, V dy) const {
+    if (exponent == 0) return M::set(0);
+    return dy * (M::set(exponent) * power(x, exponent - 1));
+  }
+};
+
+// ---- of two numbers ----
+
+template <class M>
+struct SubFunction {
+  using V = typename M::V;
+  explicit HWY_INLINE SubFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V a, V b) const { return a - b; }
+};
+
+template <class M>
+struct DivFunction {
+  using V = typename M::V;
+  explicit HWY_INLINE DivFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V a, V b) const { return a / b; }
+};
+
+// The smaller one; NaN where either is.
+template <class M>
+struct MinimumFunction {
+  using V = typename M::V;
+  explicit HWY_INLINE MinimumFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V a, V b) const {
+    return M::select(M::eq(b, b), M::select(M::lt(b, a), b, a), b);
+  }
+};
+
+template <class M>
+struct MaximumFunction {
+  using V = typename M::V;
+  explicit HWY_INLINE MaximumFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V a, V b) const {
+    return M::select(M::eq(b, b), M::select(M::lt(a, b), b, a), b);
+  }
+};
+
+// x + a y, rounded once.
+template <class M>
+struct AddScaledFunction {
+  using V = typename M::V;
+  const V alpha;
+  explicit HWY_INLINE AddScaledFunction(const FunctionParameters& p) : alpha(M::set(p.a)) {}
+  HWY_INLINE V value(V x, V y) const { return M::fma(alpha, y, x); }
+};

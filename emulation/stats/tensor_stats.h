@@ -1,0 +1,72 @@
+// What did a rounding do to an array?
+// Two plain records: TensorStats (one array, before and after its rounding) and ErrorStats (a
+// lane's array against the reference's). `statistics()` is the table that names, explains and reads
+// every number in them; the run file, the reports and `lockstep list statistics` come from its
+// rows.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace lockstep {
+
+inline constexpr int kHistogramBins = 256;
+
+// Counts and sums over one array. "before" is the value entering the rounding, "after" the one
+// leaving it. Counts are over elements; sums are formed in the fixed shape of
+// emulation/kernels/reduction.h, four elements of a float array in float before they join the
+// double (GroupRule in block_pass.h), so they have the same bits for every thread count and vector
+// width. Error: of sum_sq and round_err_sq at most 2.4e-7 of the sum for float arrays.
+struct TensorStats {
+  uint64_t count = 0;
+  uint64_t source_zero = 0;   // before == 0
+  uint64_t to_zero = 0;       // before != 0, after == 0 (underflow)
+  uint64_t to_subnormal = 0;  // after is nonzero and below the format's min_normal
+  uint64_t to_infinity = 0;   // before finite, after infinite (or NaN by OverflowPolicy::kNan)
+  uint64_t saturated = 0;     // before beyond max_finite, after == +-max_finite
+  uint64_t nan = 0;           // before is NaN
+  uint64_t inexact = 0;       // after != before (NaN to NaN is not inexact)
+  double abs_max = 0;         // max |before|, NaN excluded, infinity included
+  double abs_min_nonzero = std::numeric_limits<double>::infinity();  // over finite nonzero before
+  double sum_sq = 0;        // sum of before^2 over finite elements
+  double round_err_sq = 0;  // sum of (after - before)^2 over elements finite before and after
+  uint64_t bits_hash = 0;   // of the bits after rounding: see hash_element in quantize.h
+  std::array<uint64_t, kHistogramBins> exponent_histogram{};  // FP32 exponent field of before
+
+  // `infinities_meant`: of values that have infinities on purpose (masked scores).
+  bool nonfinite_seen(bool infinities_meant = false) const {
+    return nan > 0 || (!infinities_meant && (to_infinity > 0 || abs_max > kMaxDouble));
+  }
+  void merge(const TensorStats& other);  // adds counts, sums and histograms, joins the extremes
+
+  static constexpr double kMaxDouble = std::numeric_limits<double>::max();
+};
+
+// A lane's array against the reference's: error e = lane / scale - reference, in double, over the
+// elements where both are finite.
+struct ErrorStats {
+  uint64_t compared = 0;    // elements finite on both sides
+  double err_sq = 0;        // sum of e^2
+  double err_max_ulps = 0;  // max |e * scale| / ulp(reference * scale, lane's format)
+  double dot_ref = 0;       // sum of (lane / scale) * reference
+  double ref_sq = 0;        // sum of reference^2 over the compared elements
+
+  void merge(const ErrorStats& other);
+};
+
+enum class StatisticKind : uint8_t { kCount, kMoment };
+
+// One row of the table of statistics. Exactly one of the getters is set.
+struct Statistic {
+  std::string_view name;  // the run file's dataset name
+  StatisticKind kind;     // counts/ or moments/
+  std::string_view help;  // meaning, unit, value when nothing was measured
+  uint64_t (*count)(const TensorStats&, const ErrorStats&);
+  double (*moment)(const TensorStats&, const ErrorStats&);
+};
+std::span<const Statistic> statistics();
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// What does the model say about one element of a tile D = A * B + C?
+// A tile is one instruction's matrices in packed words; a rule is the accumulator's block with what
+// it needs of the operands' encodings. Runs on the host and on the device, so that 10^8 results are
+// compared where they are made.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/accumulator/aligned_block_core.h"
+#include "emulation/verify/nvidia/mma_instruction.h"
+#include "emulation/verify/nvidia/mma_layout.h"
+
+namespace lockstep::mma {
+
+struct Rule {
+  BlockSpec block;
+};
+
+// A: m rows of k, B: n columns of k, C: m rows of n.
+struct Tile {
+  const uint32_t* a;
+  const uint32_t* b;
+  const uint32_t* c;
+};
+
+// The factors of a row of A or a column of B; zeros beyond k.
+struct RowFactors {
+  const uint32_t* words;
+  int k;
+  Type type;
+  Tf32Input tf32_input;
+
+  LOCKSTEP_HOST_DEVICE BlockFactor operator()(int64_t i) const {
+    uint32_t bits = 0;
+    if (i < k) {
+      bits = packed_number(words, static_cast<int>(i), bits_of(type));
+      if (type == Type::kTf32) bits = tf32_register(bits, tf32_input);
+    }
+    return decode_bits(bits, encoding_of(type));
+  }
+};
+
+LOCKSTEP_HOST_DEVICE inline uint32_t tile_addend(const Shape& shape, const Tile& tile, int row,
+                                                 int column) {
+  return packed_number(tile.c + row * shape.c_row_words(), column,
+                       shape.accumulator().storage_bits);
+}
+
+// D[row][column] from the register `start`.
+LOCKSTEP_HOST_DEVICE inline uint32_t tile_dot(const Rule& rule, const Shape& shape,
+                                              const Tile& tile, int row, int column,
+                                              uint32_t start) {
+  const RowFactors a{tile.a + row * shape.row_words(), shape.k, shape.a, rule.block.tf32_input};
+  const RowFactors b{tile.b + column * shape.row_words(), shape.k, shape.b, rule.block.tf32_input};
+  IgnoreBlocks nobody;
+  return block_chain(rule.block, shape.k, a, b,
+                     encoding_of(shape.a).fraction_bits() + encoding_of(shape.b).fraction_bits(),
+                     start, nobody);
+}
+
+}  // namespace lockstep::mma

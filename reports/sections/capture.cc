@@ -1,0 +1,104 @@
+// Of a replayed capture, before everything else: was its import found faithful, and does the loss
+// scaler decide here what it decided on the real machine?
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "reports/number_text.h"
+#include "reports/section.h"
+#include "src/core/text.h"
+#include "src/train/captured_lane.h"
+
+namespace lockstep {
+namespace {
+
+std::string found_text(const ScalerRecord& scaler) {
+  return fmt::format("found_inf {} at scale {}", scaler.found_inf ? 1 : 0,
+                     scale_text(scaler.scale));
+}
+
+// "torch-autocast-fp16 first disagrees with it in step 3: found_inf 0 at scale 2^16, captured
+// found_inf 1 at scale 2^16"
+void add_scaler_agreement(const Report& report, Blocks& out) {
+  if (report.captured < 0 || !report.lanes[static_cast<size_t>(report.captured)].has_scaler) return;
+  std::string text;
+  for (const LaneReport& lane : report.lanes) {
+    if (!lane.beside_captured || !lane.has_scaler) continue;
+    const auto& first = lane.beside_captured->disagreement;
+    text += text.empty() ? "Overflows found by the loss scaler, beside the captured run's: " : "; ";
+    text += lane.info.name;
+    if (first) {
+      text += fmt::format(" first disagrees in step {}: {}, captured {}", first->step,
+                          found_text(first->lane), found_text(first->captured));
+    } else {
+      text += " agrees in " +
+              counted(static_cast<uint64_t>(lane.beside_captured->compared_steps), "step");
+    }
+  }
+  if (!text.empty()) out.push_back(paragraph(text + "."));
+}
+
+// "fp32 does what PyTorch did, yet leaves it in step 3: loss 1.4393, captured 1.4421, ..."
+void add_departure(const Report& report, Blocks& out) {
+  for (const LaneReport& lane : report.lanes) {
+    if (!lane.beside_captured || !lane.beside_captured->losses) continue;
+    const LossComparison& losses = *lane.beside_captured->losses;
+    if (losses.step < 0) continue;
+    const double distance = std::abs(losses.lane - losses.captured);
+    if (losses.departure >= 0) {
+      out.push_back(paragraph(fmt::format(
+          "{} does what PyTorch did, yet leaves it in step {}: loss {:.6g}, captured {:.6g}, "
+          "{:.1e} "
+          "apart where rounding explains {:.1e}. The captured loop did something that the capture "
+          "does not hold, or the import is wrong: see `lockstep verify`.",
+          lane.info.name, losses.departure, losses.lane, losses.captured, distance, losses.bound)));
+    } else {
+      out.push_back(paragraph(fmt::format(
+          "{} does what PyTorch did: losses agree in {} (nearest to the bound in step {}: {:.1e} "
+          "apart, at most {:.1e}).",
+          lane.info.name, counted(static_cast<uint64_t>(losses.compared_steps), "step"),
+          losses.step, distance, losses.bound)));
+    }
+  }
+}
+
+}  // namespace
+
+Blocks capture_section(const Report& report) {
+  if (report.options.capture_hash.empty()) return {};
+  const std::string& path = report.options.model;
+  Blocks blocks;
+  if (!report.verification) {
+    blocks.push_back(paragraph(fmt::format(
+        "{} has not been verified: whether this replay is faithful to the model is not known. Run "
+        "`lockstep verify {}`; reports of this run show its result from then on.",
+        path, path)));
+  } else {
+    blocks.push_back(
+        paragraph(fmt::format("lockstep verify {}: {}.", path, report.verification->summary())));
+    if (!report.verification->passed) {
+      blocks.push_back(paragraph("Trust nothing below: the replay is not what the model does."));
+    }
+  }
+  if (report.captured < 0) {
+    blocks.push_back(paragraph(
+        "Behind the capture's last step its first one followed (--cycle), which PyTorch never did: "
+        "there is no lane of the captured run."));
+    return blocks;
+  }
+  blocks.push_back(paragraph(
+      "The lane `captured` is the run as PyTorch made it: losses, loss scale and norms of "
+      "gradients. Everything else of it was not measured."));
+  add_departure(report, blocks);
+  add_scaler_agreement(report, blocks);
+  for (const LaneReport& lane : report.lanes) {
+    if (lane.info.name != kCapturedLane) continue;
+    for (const std::string& line : split(lane.info.policy_text, '\n')) {
+      if (!line.starts_with(kCapturedNote)) continue;
+      blocks.push_back(paragraph(fmt::format("Note: {}.", line.substr(kCapturedNote.size()))));
+    }
+  }
+  return blocks;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,17 @@
+#include "src/capture/capture.h"
+
+#include <utility>
+
+namespace lockstep {
+
+void unpack_batch(const CapturedMicroBatch& micro, Batch& batch) {
+  Batch old = std::exchange(batch, {});
+  const auto reuse = [&](const std::string& name) -> Tensor& {
+    auto kept = old.extract(name);
+    return kept ? batch.insert(std::move(kept)).position->second : batch[name];
+  };
+  for (const auto& [path, values] : micro.inputs) reuse(path) = values;
+  for (const auto& [node, mask] : micro.masks) mask.unpack(reuse(std::string(kMaskPrefix) + node));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,124 @@
+// What did PyTorch do?
+// A captured training run as plain data: the model's graph, its state, every batch and mask, what
+// the loop did around them, and what PyTorch computed. src/record reads it from a capture file
+// (docs/capture-file.md); a replay takes its steps again, `lockstep verify` compares. It knows
+// nothing of files. Numbers that PyTorch did not record are NaN.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/core/packed_bits.h"
+#include "src/data/dataset.h"
+#include "src/graph/ir.h"
+#include "src/policy/loss_scale.h"
+#include "src/update/hyper_parameters.h"
+
+namespace lockstep {
+
+inline constexpr double kNotRecorded = std::numeric_limits<double>::quiet_NaN();
+
+using Tensors = std::map<std::string, Tensor>;    // by name
+using Masks = std::map<std::string, PackedBits>;  // by name
+
+// Everything that stays between steps.
+struct CapturedState {
+  Tensors values;                            // parameters and buffers, kF32 or kI32
+  std::map<std::string, Tensors> optimizer;  // by parameter, then by the optimizer row's state name
+  std::map<std::string, int64_t> steps;      // by parameter: steps taken, where torch counts them
+};
+
+struct CapturedMicroBatch {
+  int64_t graph = 0;  // which of Capture::graphs it runs through
+  double loss = kNotRecorded;
+  double loss_mult = 1;  // the loop multiplies the loss by this before backward
+  Batch inputs;          // by path
+  Masks masks;           // by the node that takes them instead of drawing
+};
+// Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs.
+// Memory of the micro-batch before is used again: allocated anew each time it would lie scattered.
+void unpack_batch(const CapturedMicroBatch& micro, Batch& batch);
+
+// What happens to gradients between backward and the optimizer's step.
+struct CapturedClip {
+  double max_norm = 0;   // 0: not clipped
+  double norm_type = 2;  // p of the p-norm; infinity: the largest magnitude
+  double max_value = 0;  // of every element, behind the norm; 0: not clipped
+  bool scaled = false;   // the mistake: clipped before unscaling
+  double total_norm = kNotRecorded;
+};
+
+struct CapturedStep {
+  std::vector<CapturedMicroBatch> micro;
+  double loss = kNotRecorded;  // the mean over micro-batches
+  double scale_before = 1, scale_after = 1;
+  int64_t growth_tracker_after = 0;
+  bool found_inf = false, stepped = true;
+  CapturedClip clip;
+  std::vector<HyperValues> hyper;  // by group, all numbers of the optimizer's row
+  std::vector<double> grad_norms;  // of the gradients that the optimizer took, in graph order
+  Tensors grads;                   // the same gradients, on verify steps
+};
+
+// What a forward pass in FP32 looked like inside.
+struct CapturedInside {
+  // By node, see docs/capture-file.md: on which side of its kink, or which place a pool took
+  // (kI32).
+  Masks sides;
+  Tensors places;
+  std::map<std::string, std::array<double, 4>> acts;  // by node: l2, |max|, mean, least nonzero
+};
+
+// A step restarted from a known state, computed by PyTorch without autocast, scale or clipping.
+struct CapturedVerify {
+  int64_t step = 0;
+  CapturedState before;
+  double loss32 = kNotRecorded, loss64 = kNotRecorded;
+  Tensors grads32, grads64;  // kF32, kF64
+  Masks noise;               // 1 where FP32 itself does not determine the gradient
+  CapturedState after;       // of the FP32 step; no values where nothing was stepped
+  std::vector<CapturedInside> micro;
+  // A run that has become NaN has steps whose losses nothing can be compared with.
+  bool comparable() const { return std::isfinite(loss32) && std::isfinite(loss64); }
+};
+
+struct CapturedAmp {
+  bool autocast = false;                            // around the whole forward pass
+  std::string device_type = "cpu", dtype = "fp16";  // our name of the format
+  bool cache_enabled = true;
+  bool tf32_matmul = false, tf32_conv = false;
+  bool reduced_fp16_sums = false, reduced_bf16_sums = false;  // split sums may be rounded between
+  std::string cpu_products;  // "bf16", "tf32": what FP32 products on the CPU may use inside
+};
+struct CapturedScaler {
+  bool enabled = false;
+  LossScaleSpec spec;
+  LossScaleState start;
+};
+
+struct Capture {
+  std::string path, sha256;  // of the file's HDF5 part, as hexadecimal digits
+  std::string model_class, torch_version, device, frontend, created_utc;
+  int64_t world_size = 1;       // ranks of the loop; the file is of the first
+  std::vector<Graph> graphs;    // forward graphs, constants with data; one per shape of batch
+  std::string optimizer;        // a row of the optimizer table; "": only gradients can be replayed
+  std::string optimizer_class;  // as PyTorch calls it
+  std::vector<std::vector<std::string>> groups;  // the parameters of each
+  CapturedState start;
+  CapturedAmp amp;
+  CapturedScaler scaler;
+  std::vector<CapturedStep> steps;
+  std::vector<CapturedVerify> verify;
+  std::string v0;  // what the capture itself found: exported graph against eager model, "" unknown
+};
+
+// The lane that stands for the captured run in run files and reports.
+inline constexpr std::string_view kCapturedLane = "captured";
+
+}  // namespace lockstep

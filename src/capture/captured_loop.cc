@@ -1,0 +1,255 @@
+// See loop.h.
+#include "src/capture/captured_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/graph/autodiff.h"
+#include "src/train/lane.h"
+#include "src/train/lockstep.h"
+
+namespace lockstep {
+namespace {
+
+std::string subject(const Capture& capture) {
+  return "capture '" + capture.path + "'";
+}
+
+// Parameters that some node reads: the others never have a gradient.
+std::set<std::string> used_parameters(const Graph& graph) {
+  std::set<std::string> used;
+  for (const Node& node : graph.nodes) {
+    for (const std::string& id : node.inputs) {
+      if (id.starts_with("p:")) used.insert(id.substr(2));
+    }
+  }
+  return used;
+}
+
+// How much of a step is seen in a graph: nodes, then elements.
+std::pair<size_t, int64_t> size_of(const Graph& step) {
+  int64_t elements = 0;
+  for (const Node& node : step.nodes) {
+    for (const TensorType& type : node.outputs) elements += element_count(type.shape);
+  }
+  return {step.nodes.size(), elements};
+}
+
+size_t used_steps(const Capture& capture, int64_t steps) {
+  const size_t all = capture.steps.size();
+  return steps == 0 ? all : std::min(all, static_cast<size_t>(steps));
+}
+
+std::vector<size_t> places_in(const std::vector<size_t>& graphs, const CapturedStep& step) {
+  std::vector<size_t> places;
+  for (const CapturedMicroBatch& micro : step.micro) {
+    const auto at = std::ranges::find(graphs, static_cast<size_t>(micro.graph));
+    places.push_back(static_cast<size_t>(at - graphs.begin()));
+  }
+  return places;
+}
+
+void check_clipping(const Capture& capture, size_t steps, ProblemList& problems) {
+  const CapturedClip& first = capture.steps.front().clip;
+  for (size_t s = 1; s < steps; ++s) {
+    const CapturedClip& clip = capture.steps[s].clip;
+    const bool clips = clip.max_norm != 0 || clip.max_value != 0;
+    const bool alike = clip.max_norm == first.max_norm && clip.max_value == first.max_value &&
+                       (clip.max_norm == 0 || clip.norm_type == first.norm_type) &&
+                       (!clips || clip.scaled == first.scaled);
+    if (alike) continue;
+    const auto text = [](const CapturedClip& c) {
+      return fmt::format("{}-norm {}, value {}{}", c.norm_type, c.max_norm, c.max_value,
+                         c.scaled ? " (scaled)" : "");
+    };
+    problems.add(fmt::format("step {} clips at {}, step 0 at {}: a replay clips alike in all", s,
+                             text(clip), text(first)),
+                 fmt::format("--steps {} ends before it", s));
+    return;
+  }
+}
+
+std::vector<OptimizerGroup> groups_of_step(const Capture& capture, size_t step,
+                                           ProblemList& problems) {
+  std::vector<OptimizerGroup> groups;
+  const Optimizer& row = find_optimizer(capture.optimizer);
+  for (size_t g = 0; g < capture.steps[step].hyper.size(); ++g) {
+    const OptimizerSpec spec{capture.optimizer, capture.steps[step].hyper[g]};
+    try {
+      check_optimizer_spec(spec);
+      const HyperNumbers numbers = numbers_of(spec);
+      groups.push_back({&row, numbers, row.states(numbers)});
+    } catch (const InputError& error) {
+      for (const std::string& problem : error.problems()) {
+        problems.add(fmt::format("step {}, group {}: {}", step, g, problem));
+      }
+    }
+  }
+  return groups;
+}
+
+// States may not come and go with the numbers (momentum 0 has none).
+bool same_states(const std::vector<OptimizerGroup>& a, const std::vector<OptimizerGroup>& b) {
+  return std::ranges::equal(
+      a, b, {}, [](const auto& g) { return g.states.size(); },
+      [](const auto& g) { return g.states.size(); });
+}
+
+int64_t steps_taken(const Capture& capture, size_t group, const std::set<std::string>& used,
+                    ProblemList& problems) {
+  std::string first;
+  int64_t taken = 0;
+  for (const std::string& name : capture.groups[group]) {
+    if (!used.contains(name)) continue;
+    const auto found = capture.start.steps.find(name);
+    const int64_t here = found == capture.start.steps.end() ? 0 : found->second;
+    if (first.empty()) {
+      first = name;
+      taken = here;
+    } else if (here != taken) {
+      problems.add(fmt::format("optimizer group {}: '{}' has taken {} steps, '{}' {}: a replay "
+                               "counts them by group",
+                               group, first, taken, name, here),
+                   "put parameters that began later into a group of their own");
+      break;
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
+int64_t CapturedLoop::first_step(size_t index) const {
+  bool main = false, other = false;
+  for (size_t s = 0; s < graph_of.size(); ++s) {
+    main |= std::ranges::count(graph_of[s], size_t{0}) > 0;
+    other |= std::ranges::count(graph_of[s], index) > 0;
+    if (main && other) return static_cast<int64_t>(s);
+  }
+  throw std::logic_error("a captured graph that no step uses");
+}
+
+std::string batch_text(const Graph& graph) {
+  std::vector<std::string> shapes;
+  for (const GraphInput& input : graph.inputs) {
+    const bool is_computed = input.path.find(':') != std::string::npos;  // derived:, noise:
+    if (!is_computed && !is_seed(input.id)) shapes.push_back(to_string(input.type.shape));
+  }
+  return join(shapes, ", ");
+}
+
+CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
+  ProblemList problems(subject(capture));
+  if (capture.optimizer.empty()) {
+    problems.add(fmt::format("holds gradients only: its optimizer {} is not modelled",
+                             capture.optimizer_class),
+                 "`lockstep verify` works; a replay needs SGD, Adam or AdamW");
+  }
+  if (capture.steps.empty() || capture.graphs.empty()) problems.add("has no step");
+  problems.throw_if_any();
+  const size_t count = used_steps(capture, steps);
+  check_clipping(capture, count, problems);
+  CapturedLoop loop;
+  loop.graphs = graphs_in_use(capture, steps);
+  for (size_t s = 0; s < count; ++s) {
+    loop.graph_of.push_back(places_in(loop.graphs, capture.steps[s]));
+    loop.groups.push_back(groups_of_step(capture, s, problems));
+    if (!same_states(loop.groups.back(), loop.groups.front())) {
+      problems.add(fmt::format("step {}: its optimizer keeps other states than that of step 0", s),
+                   "momentum or amsgrad was switched on or off");
+    }
+    for (const CapturedMicroBatch& micro : capture.steps[s].micro) {
+      if (s >= loop.loss_mult.size()) loop.loss_mult.emplace_back();
+      loop.loss_mult[s].push_back(micro.loss_mult);
+      if (std::isfinite(micro.loss_mult) && micro.loss_mult != 0) continue;
+      problems.add(
+          fmt::format("step {}: loss_mult {}: a finite number but 0 required", s, micro.loss_mult));
+    }
+  }
+  const std::set<std::string> used = used_parameters(capture.graphs[loop.graphs.front()]);
+  for (size_t g = 0; g < capture.groups.size(); ++g) {
+    for (const std::string& name : capture.groups[g]) loop.group_of[name] = g;
+    loop.steps_taken.push_back(steps_taken(capture, g, used, problems));
+  }
+  problems.throw_if_any();
+  loop.clips_scaled = capture.steps.front().clip.scaled;
+  if (capture.scaler.enabled) loop.scaler = capture.scaler;
+  return loop;
+}
+
+std::vector<size_t> graphs_in_use(const Capture& capture, int64_t steps) {
+  std::set<size_t> used;
+  for (size_t s = 0; s < used_steps(capture, steps); ++s) {
+    for (const CapturedMicroBatch& micro : capture.steps[s].micro) {
+      used.insert(static_cast<size_t>(micro.graph));
+    }
+  }
+  std::vector<size_t> graphs(used.begin(), used.end());
+  if (graphs.size() < 2) return graphs;
+  const auto main = std::ranges::max_element(graphs, {}, [&](size_t number) {
+    return size_of(differentiate(captured_graph(capture, number)));
+  });
+  std::rotate(graphs.begin(), main, main + 1);
+  return graphs;
+}
+
+void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options) {
+  ProblemList problems("replay of " + subject(capture));
+  const auto count = static_cast<int64_t>(capture.steps.size());
+  if (options.steps == 0) options.steps = count;
+  if (options.steps > count && !options.cycle) {
+    problems.add(fmt::format("--steps {}: the capture has {}", options.steps, count),
+                 "--cycle begins again behind the last one");
+  }
+  problems.throw_if_any();
+  const CapturedStep& first = capture.steps.at(0);
+  const auto& inputs = capture.graphs[loop.graphs.front()].inputs;
+  const bool has_batch = !inputs.empty() && !inputs[0].type.shape.empty();
+  options.batch = has_batch ? inputs[0].type.shape[0] : 1;
+  options.accumulate = 1;
+  for (const auto& of_step : loop.graph_of) {
+    options.accumulate = std::max(options.accumulate, static_cast<int64_t>(of_step.size()));
+  }
+  options.capture_hash = capture.sha256;
+  options.data = "captured";
+  options.optimizer = {capture.optimizer, first.hyper.at(0)};
+  options.groups.clear();
+  for (size_t g = 1; g < first.hyper.size(); ++g) {
+    options.groups.push_back(
+        {fmt::format("captured parameter group {}", g), {capture.optimizer, first.hyper[g]}});
+  }
+  options.clip_norm = first.clip.max_norm;
+  options.clip_norm_type = first.clip.norm_type;
+  options.clip_value = first.clip.max_value;
+}
+
+Graph captured_graph(const Capture& capture, size_t number) {
+  Graph graph = capture.graphs.at(number);
+  std::set<std::string> stepped;
+  for (const auto& group : capture.groups) stepped.insert(group.begin(), group.end());
+  for (Parameter& p : graph.parameters) p.requires_grad &= stepped.contains(p.name);
+  return graph;
+}
+
+Tensors captured_start(const Capture& capture, const CapturedLoop& loop) {
+  Tensors start = capture.start.values;
+  for (const auto& [parameter, states] : capture.start.optimizer) {
+    const auto group = loop.group_of.find(parameter);
+    if (group == loop.group_of.end()) continue;
+    const std::vector<OptimizerState>& wanted = loop.groups.front()[group->second].states;
+    for (size_t k = 0; k < wanted.size(); ++k) {
+      const auto found = states.find(std::string(wanted[k].name));
+      if (found != states.end()) start.emplace(state_key(parameter, k), found->second);
+    }
+  }
+  return start;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// Which kinds of data can a data spec name?
+// KIND[:ARGUMENT], one row per kind. A new kind is one file with its open function, one declaration
+// here and one row in dataset.cc.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/data/dataset.h"
+
+namespace lockstep {
+
+struct DataSource {
+  std::string_view kind;      // "mnist"
+  std::string_view argument;  // what stands behind the colon, e.g. "DIR"; in brackets: optional
+  std::string_view help;
+  std::vector<Task> tasks;  // that it serves
+  // Throws: InputError with every problem of the files.
+  std::unique_ptr<DataSet> (*open)(std::string_view argument, const DataRequest& request);
+};
+std::span<const DataSource> data_sources();
+// The row of a data spec's kind. Throws: InputError with a did-you-mean.
+const DataSource& find_data_source(std::string_view spec);
+
+std::unique_ptr<DataSet> open_synthetic(std::string_view argument, const DataRequest&);
+std::unique_ptr<DataSet> open_mnist(std::string_view argument, const DataRequest&);
+std::unique_ptr<DataSet> open_fashion_mnist(std::string_view argument, const DataRequest&);
+std::unique_ptr<DataSet> open_cifar10(std::string_view argument, const DataRequest&);
+std::unique_ptr<DataSet> open_shapes(std::string_view argument, const DataRequest&);
+std::unique_ptr<DataSet> open_text(std::string_view argument, const DataRequest&);
+std::unique_ptr<DataSet> open_grammar(std::string_view argument, const DataRequest&);
+
+// The number behind "synthetic:", "shapes:" ...; `fallback` when nothing stands there.
+// Throws: InputError unless it is an integer in low..high; `kind` for the message.
+int64_t parse_example_count(std::string_view kind, std::string_view argument, int64_t fallback,
+                            int64_t low, int64_t high);
+
+}  // namespace lockstep

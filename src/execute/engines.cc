@@ -1,0 +1,54 @@
+// The table of engines, and the one place that refuses a target.
+#include "src/execute/engines.h"
+
+#include <string>
+#include <vector>
+
+#include "emulation/accumulator/accumulator.h"
+#include "src/core/error.h"
+#include "src/execute/cpu_engine.h"
+
+namespace lockstep {
+namespace {
+
+// BF16 factors go through VDPBF16PS, other sums through FMA or AVX512-FP16; an AMX accumulator is
+// named in the policy.
+constexpr Hardware kThisCpu = {.name = "avx512-bf16",
+                               .help = "the CPU this program runs on",
+                               .truncates_tf32 = false,
+                               .flushes_bf16 = true,
+                               .runs_other_sums = true};
+
+constexpr Engine kEngines[] = {
+    {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU", true},
+    {"cpu", "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions", true,
+     cpu_engine_kernels, &kThisCpu, survey_cpu_engine},
+    {"cuda", "cuBLAS and tensor cores of an NVIDIA GPU; not in this build yet", false},
+};
+
+}  // namespace
+
+std::span<const Engine> engines() {
+  return kEngines;
+}
+
+const Engine& find_engine(std::string_view target) {
+  if (target.empty()) return kEngines[0];
+  std::vector<std::string> names;
+  for (const Engine& engine : kEngines) {
+    if (engine.name == target) {
+      if (engine.in_this_build) return engine;
+      throw InputError("target '" + std::string(target) + "': this engine is not in this build yet",
+                       "leave '@" + std::string(target) + "' out to run the software engine");
+    }
+    names.emplace_back(engine.name);
+  }
+  for (const Hardware& row : hardware()) {
+    if (row.name == target) return kEngines[0];
+    names.emplace_back(row.name);
+  }
+  throw InputError("target '" + std::string(target) + "': neither an engine nor a known hardware",
+                   did_you_mean(target, names));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+// Who computes a lane?
+// The table of engines: their kernels, and what of a program they compute themselves. A lane is
+// never emulated in disguise: a target this build or this machine cannot serve is refused.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulation/kernels/kernel_set.h"
+#include "src/lower/lower.h"
+
+namespace lockstep {
+
+// What an engine makes of one program.
+struct EngineSurvey {
+  std::vector<std::string> fallbacks;  // what the software kernels do in its place, each once
+  std::vector<std::string> missing;    // units it would need and this machine lacks
+};
+
+struct Engine {
+  std::string_view name, help;
+  bool in_this_build;
+  const KernelSet& (*kernels)() = active_kernels;
+  // The accumulators and conversions its lanes have, or null: the policy's own.
+  const Hardware* hardware = nullptr;
+  // Null: it computes every program.
+  EngineSurvey (*survey)(const Graph& graph, const Program& program) = nullptr;
+};
+std::span<const Engine> engines();
+
+// The engine of a lane's target: "" is software, and so is the name of hardware whose accumulators
+// the lane uses (emulation/accumulator/accumulator.h).
+// Throws: InputError: a target this build does not serve, or an unknown one (did-you-mean).
+const Engine& find_engine(std::string_view target);
+
+}  // namespace lockstep

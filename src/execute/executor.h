@@ -1,0 +1,147 @@
+// How is a program executed?
+// An executor holds the values of one lane's program and runs it node by node, so that several
+// lanes can take the same node in turn and be compared while their tensors are hot. It knows one
+// step; what stays between steps (weights, scalers, optimizers) belongs to the lane.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/execute/scaling_state.h"
+#include "src/lower/lower.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+// What stochastic rounding is keyed by, the site and the element aside.
+struct ExecutionKey {
+  uint64_t seed = 0;
+  uint32_t stream = 0;  // the policy's
+  uint64_t step = 0;
+};
+
+class Executor {
+ public:
+  // `graph` and `sites` must outlive the executor. `container`: kF32, or kF64 for the truth lane.
+  // `kernels` gives the engine's kernels, whichever are in use then.
+  Executor(const Graph& graph, const SiteTable& sites, Program program, Container container,
+           const KernelSet& (*kernels)() = active_kernels);
+
+  // Binds an input, parameter, buffer or the loss seed; not owned. The tensor must hold values of
+  // external_format() in the executor's container (kI32 for integers).
+  // Throws: std::logic_error on a wrong id, size or container.
+  void bind(std::string_view value_id, const Tensor& tensor);
+  const Format* external_format(std::string_view value_id) const;
+
+  // The state of delayed scaling: read alone (evaluation), or read and brought up to date by every
+  // cast (training). Not owned.
+  void bind_scaling(const ScalingState& state);
+  void learn_scaling(ScalingState& state);
+
+  // The mask that node `id` (dropout, sdpa, lstm, gru) takes instead of drawing one; kI32, not
+  // owned. forget_masks() has all nodes draw again.
+  // Throws: std::logic_error unless it fits the node's own mask.
+  void give_mask(std::string_view id, const Tensor& mask);
+  void forget_masks() { given_masks_.assign(given_masks_.size(), nullptr); }
+
+  // Gives the memory of all computed values back; what is bound stays.
+  void forget_values() { slots_.assign(slots_.size(), Tensor()); }
+
+  // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
+  // pass (one for all of them: `loss_scale`).
+  // `sample_sums`: some outputs of every sum of products are summed again, exactly
+  // (SiteRecord::health of its accumulator site); never in FP64 containers.
+  void begin_step(const ExecutionKey& key, std::span<const double> loss_scales,
+                  bool sample_sums = false);
+  void begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums = false);
+
+  // Runs every instruction of graph.nodes[node]. `records` (by site id, the same array throughout a
+  // step) receives what was measured; empty: nothing is measured. `reference` is the executor that
+  // errors are measured against and must have run the same node; null when this is the reference:
+  // its error is zero by definition.
+  void run_node(int node, const Executor* reference, std::span<SiteRecord> records);
+  int node_count() const { return static_cast<int>(graph_.nodes.size()); }
+
+  // To change a value between two nodes: its producer's node has run.
+  Tensor& mutable_value(std::string_view value_id);
+  // A value of the graph as its producer left it. Results (loss, outputs, gradients, mutations)
+  // live until the next step, others until the node after their last use.
+  const Tensor& value(std::string_view value_id) const;
+
+  const Program& program() const { return program_; }
+  Container container() const { return container_; }
+
+ private:
+  struct Measured {  // sites whose record already holds what an observer would see
+    int32_t stats_site = -1, error_site = -1;
+  };
+
+  template <typename T>
+  void run_instruction(const Instruction& instruction, const Executor* reference,
+                       std::span<SiteRecord> records);
+  template <typename T>
+  void run_cast(const Instruction& instruction, const Executor* reference,
+                std::span<SiteRecord> records);
+  template <typename T>
+  void run_op(const Instruction& instruction, const Executor* reference,
+              std::span<SiteRecord> records);
+  template <typename T>
+  void run_observe(const Instruction& instruction, const Executor* reference,
+                   std::span<SiteRecord> records);
+  template <typename T>
+  void measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
+                           bool is_output, const Executor* reference,
+                           std::span<SiteRecord> records);
+  // Completes records[sites[0]], whose stats are set, with scale and error; copies it to the
+  // others.
+  template <typename T>
+  void finish_record(int value, const ValueRounding& rounding, const Executor* reference,
+                     std::span<SiteRecord> records);
+  template <typename T>
+  ErrorStats error_of(int value, const TensorStats& stats, const Format& format, double scale,
+                      const Executor* reference) const;
+
+  // execute_scaled.cc
+  float scale_of(const ScaledCast& cast, float amax) const;
+  // Returns the scale that it used.
+  float run_scaled_cast(const ScaledCast& cast, std::span<const float> x, std::span<float> y,
+                        const StochasticKey& key, TensorStats* stats);
+  double scale_of_sums(const Instruction& instruction) const;
+  void divide_out_scales(const Instruction& instruction);
+
+  void find_passes();
+  void bind_constants();
+  double site_scale(int32_t site) const;
+  const Tensor& tensor(int value) const;
+  Tensor& writable(int value);
+  void plan_slots();
+
+  const Graph& graph_;
+  const SiteTable& sites_;
+  Program program_;
+  Container container_;
+  const KernelSet& (*kernels_)();
+  std::vector<const OpDef*> ops_;                      // by node
+  std::vector<const Tensor*> given_masks_;             // by node, null: it draws
+  std::vector<int32_t> sum_site_;                      // accumulator site by node, or -1
+  std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
+  std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value
+  std::vector<const Tensor*> external_;                // by program value, null: in a slot
+  std::vector<Tensor> constants_;                      // as in the graph, in the lane's formats
+  std::vector<int> slot_of_;                           // by program value
+  std::vector<Tensor> slots_;                          // allocated when first written
+  std::vector<float> value_scale_;                     // by program value, of scaled casts
+  const ScalingState* scaling_ = nullptr;
+  ScalingState* learning_ = nullptr;
+  std::vector<Measured> measured_;  // by program value, of this step
+  ExecutionKey key_;
+  std::vector<size_t> pass_of_;      // by site: its backward pass
+  std::vector<double> loss_scales_;  // by backward pass
+  bool sample_sums_ = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// What does a policy ask of a graph that cannot be?
+// Collects while nodes are lowered, so that one error tells of all problems at once. Knows no
+// single rule: a RuleBook reports its own.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/graph/op.h"
+#include "src/lower/inputs.h"
+#include "src/lower/program_builder.h"
+#include "src/lower/rule_match.h"
+#include "src/lower/scaled_cast.h"
+
+namespace lockstep {
+
+class LowerChecks {
+ public:
+  explicit LowerChecks(const LowerInputs& in) : in_(in) {}
+
+  // A sum of products that no accumulator forms.
+  void add_sum_problem(const Node& node, const std::string& problem);
+  // A sum of products that this accumulator forms.
+  void note_sum(const Accumulator& accumulator);
+  // Without autocast torch has no sum of products of two formats. `operands`: by operand, as cast.
+  void check_region(const Node& node, const OpDef& op, const std::vector<const Format*>& operands);
+
+  // When all nodes are lowered. Throws: InputError with all problems.
+  void throw_if_any(const RuleBook& rules, const ScaledFactors& scaled,
+                    const ProgramBuilder& builder) const;
+
+ private:
+  void report_sums(ProblemList& problems) const;
+  void report_buffers(ProblemList& problems, const ProgramBuilder& builder) const;
+
+  const LowerInputs& in_;
+  std::map<std::string, std::vector<std::string>> sum_problems_;  // problem -> sums that have it
+  std::vector<std::string> region_problems_;
+  bool policy_unit_used_ = false;  // some sum uses [gemm] accumulator itself
+};
+
+}  // namespace lockstep

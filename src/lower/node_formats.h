@@ -1,0 +1,62 @@
+// In which formats does a node read its operands and give its outputs?
+// Answers by the cast class of its op, before any [[rule]] on a single value and before [gemm] and
+// [scaling] narrow factors. Changes nothing: the casts are lower_op's work.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/graph/op.h"
+#include "src/lower/inputs.h"
+#include "src/lower/model_border.h"
+#include "src/lower/program_builder.h"
+
+namespace lockstep {
+
+// The format that holds both; two formats of which neither holds the other meet in FP32.
+const Format* wider(const Format* a, const Format* b);  // a: null for none
+
+// Whether the op computes in FP32 whatever it reads.
+bool computes_wide(const Node& node, const OpDef& op);
+// `wanted`, unless the op computes in a format that it does not hold: an op that a rule makes
+// compute in FP32 does not sum in FP16. `compute`: that rule's format, or null.
+const Accumulator* wide_enough(const Accumulator* wanted, const Node& node, const OpDef& op,
+                               const Format* compute);
+
+class ClassFormats {
+ public:
+  // `builder` knows the formats of the values made so far.
+  ClassFormats(const LowerInputs& in, const ModelBorder& border, const ProgramBuilder& builder)
+      : in_(in), border_(border), builder_(builder) {}
+
+  // Of a forward node. `compute`: the format a rule gives it, or null. `autocast`: false in an
+  // autocast-disabled region.
+  NodeFormats of_forward(const Node& node, const OpDef& op, const Format* compute,
+                         bool autocast) const;
+
+  // The promotion of the operands that decide: those with dimensions, as in torch, or, where there
+  // are none, the single numbers. FP32 when there is none at all (all integers).
+  const Format* followed(const Node& node, const OpDef& op,
+                         const std::vector<const Format*>& operands) const;
+
+  // Of output k. `first`: of what follows output 0.
+  const Format* output(const Node& node, const OpDef& op, size_t k, const Format* compute,
+                       const Format* first) const;
+
+ private:
+  CastClass class_of(const Node& node, const OpDef& op, bool autocast) const;
+  const Format* own_format(const Node& node, const OpDef& op, const Format* by_class) const;
+  bool rounds_parts(const OpDef& op) const;
+  const Format* class_format(const Node& node, const OpDef& op, const Format* compute,
+                             bool autocast) const;
+  std::vector<const Format*> formats_inside(const Node& node) const;
+  bool is_number(const Node& node, size_t operand) const;
+  const Format* category_cast(const Node& node, const OpDef& op, size_t operand,
+                              const Format* promoted) const;
+
+  const LowerInputs& in_;
+  const ModelBorder& border_;
+  const ProgramBuilder& builder_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+// How does one node become instructions?
+// Adds the casts and observations of its operands and the op itself, with every output's rounding
+// and the accumulators of its sums: what [[rule]], [gemm], [scaling] and the hardware make of the
+// formats that lower_formats.h gives. Knows nothing of forward and backward formats.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/graph/op.h"
+#include "src/lower/checks.h"
+#include "src/lower/inputs.h"
+#include "src/lower/program_builder.h"
+#include "src/lower/rule_match.h"
+
+namespace lockstep {
+
+// Where an operand comes from.
+struct OperandSource {
+  int value;             // as it would be read
+  int original;          // before any cast the forward partner made, which a rule starts from
+  const Format* target;  // what it is to be cast to; null: it is read as it is
+};
+
+// A value to read, and the format the op computes with.
+struct Operand {
+  int value;
+  const Format* seen;    // wider than the value's own where widening needed no cast
+  bool by_rule = false;  // a rule says the format
+  int unscaled = -1;     // of a scaled factor: the value that was scaled
+};
+
+// The formats an op runs in.
+struct OpFormats {
+  std::vector<const Format*> outputs = {};  // before rules on single values
+  std::vector<const Format*> seen = {};     // Operand::seen of every operand
+  std::vector<const Format*> parts = {};    // OpCall::part_formats
+  const Format* compute = nullptr;          // the forward node's compute rule, or null
+};
+
+class OpLowering {
+ public:
+  OpLowering(const LowerInputs& in, RuleBook& rules, ScaledFactors& scaled, ProgramBuilder& builder,
+             LowerChecks& checks)
+      : in_(in), rules_(rules), scaled_(scaled), builder_(builder), checks_(checks) {}
+
+  Operand read(const Node& node, const OpDef& op, size_t operand, const OperandSource& from,
+               const Format* compute);
+  // `inputs`: what read() gave, by operand.
+  void add(const Node& node, const OpDef& op, std::vector<int> inputs, const OpFormats& formats);
+
+ private:
+  bool is_narrowed_op(const std::string& forward_op) const;
+  Operand read_float(const Node& node, size_t operand, const OperandSource& from, bool is_factor);
+  Operand read_scaled(const Node& node, size_t operand, const OperandSource& from,
+                      const ScaledCast& cast, int32_t site);
+  const Format* seen_inside(const Node& node, const OpDef& op, size_t operand,
+                            const Format* seen) const;
+  void set_unit(const Node& node, const OpDef& op, Instruction& run,
+                const std::vector<const Format*>& seen, bool by_rule);
+  const BlockFormat* block_format_among(const std::vector<int>& values);
+
+  const LowerInputs& in_;
+  RuleBook& rules_;
+  ScaledFactors& scaled_;
+  ProgramBuilder& builder_;
+  LowerChecks& checks_;
+};
+
+}  // namespace lockstep

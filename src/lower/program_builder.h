@@ -1,0 +1,63 @@
+// How is a program put together?
+// Keeps the list of instructions and which program value holds which graph value, makes each cast
+// once, and puts every operand site where its statistics come from. Knows nothing of policies.
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "src/lower/lower.h"
+
+namespace lockstep {
+
+class ProgramBuilder {
+ public:
+  // Instructions added from now on belong to this node.
+  void start_node(size_t index) { node_ = static_cast<int>(index); }
+
+  int add_value(const std::string& id, const TensorType& type, const Format* format);
+  void add_external(const std::string& id, const TensorType& type, const Format* format);
+  void set_format(int value, const Format* format) { program_.values[value].format = format; }
+  // Null for integers.
+  const Format* format_of(int value) const { return program_.values[value].format; }
+
+  // The program value that holds a graph value as it was made, before any cast.
+  bool has(const std::string& id) const { return stored_.contains(id); }
+  int stored(const std::string& id) const { return stored_.at(id); }
+  const Format* stored_format(const std::string& id) const { return format_of(stored(id)); }
+
+  // The program value to read where `value` is wanted in `target` (null: as it is): a cast, made
+  // now or before, unless every value of its format is one of `target` anyway. `site` is the
+  // operand's (-1: none); it joins those of the instruction that measures what is read.
+  // `unmeasured_key`: see ValueRounding.
+  int read(int value, const Format* target, Rounding rounding, int32_t site,
+           int32_t unmeasured_key = 0);
+
+  // The program value that holds `value` times a power of two, rounded to `format`.
+  int rescale(int value, double factor, const Format* format);
+  // The value to read where `value` is a scaled factor: a scaled cast, made now or before.
+  int read_scaled(int value, const ScaledCast& cast, int32_t site);
+
+  // Adds the op; `roundings` has one entry per output of `node`, whose values it stores.
+  Instruction& add_op(const Node& node, std::vector<int> inputs,
+                      std::vector<ValueRounding> roundings);
+
+  Program& program() { return program_; }
+
+ private:
+  std::pair<int, Instruction*> add_instruction(InstructionKind kind);
+  void observe(int value, int32_t site);
+
+  Program program_;
+  int node_ = 0;
+  std::map<std::string, int> stored_;
+  std::map<std::tuple<int, const Format*, Rounding>, int> casts_;   // -> instruction
+  std::map<std::tuple<int, double, const Format*>, int> rescaled_;  // -> program value
+  // Its value and what ScaledCast::sameness compares -> instruction.
+  std::map<std::pair<int, decltype(ScaledCast().sameness())>, int> scaled_casts_;
+  std::map<int, int> measured_by_;  // program value -> its cast or observe instruction
+};
+
+}  // namespace lockstep

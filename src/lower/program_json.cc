@@ -1,0 +1,46 @@
+// What `lockstep explain --json` prints: the formats of a program's ops, for programs that compare
+// them with what another system does.
+#include <nlohmann/json.hpp>
+
+#include "src/lower/lower.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string format_name(const Format* format) {
+  return format != nullptr ? format->name : "int";
+}
+
+ordered_json op_json(const Program& program, const Instruction& i, const Node& node) {
+  ordered_json inputs = ordered_json::array(), outputs = ordered_json::array();
+  for (size_t k = 0; k < i.inputs.size(); ++k) {
+    inputs.push_back(
+        {{"value", node.inputs[k]}, {"as", format_name(program.values[i.inputs[k]].format)}});
+  }
+  for (size_t k = 0; k < i.outputs.size(); ++k) {
+    outputs.push_back(
+        {{"value", output_id(node, k)}, {"format", format_name(i.roundings[k].format)}});
+  }
+  ordered_json op = {{"node", node.id},  {"layer", node.layer},
+                     {"op", node.op},    {"backward", node.is_backward()},
+                     {"inputs", inputs}, {"outputs", outputs}};
+  if (find_op(node.op).has_gemm_accumulator) op["accumulator"] = i.gemm_accumulator->name;
+  return op;
+}
+
+}  // namespace
+
+std::string to_json(const Program& program, const Graph& step) {
+  ordered_json values, ops = ordered_json::array();
+  for (const auto& [id, value] : program.external) {
+    values[id] = format_name(program.values[value].format);
+  }
+  for (const Instruction& i : program.instructions) {
+    if (i.kind == InstructionKind::kOp) ops.push_back(op_json(program, i, step.nodes[i.node]));
+  }
+  return ordered_json{{"model", step.name}, {"values", values}, {"ops", ops}}.dump(1);
+}
+
+}  // namespace lockstep

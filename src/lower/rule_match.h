@@ -1,0 +1,48 @@
+// Which [[rule]] of a policy applies at a place of the graph?
+// Answers lowering's questions and remembers which rules were of use, so that a rule that matches
+// nothing is an error and not a silent surprise. Knows nothing of programs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/graph/ir.h"
+#include "src/graph/site.h"
+#include "src/policy/policy.h"
+
+namespace lockstep {
+
+class RuleBook {
+ public:
+  RuleBook(const Policy& policy, const Graph& graph, const SiteTable& sites);
+
+  // The compute format of a forward node, or null.
+  const Format* compute(const Node& forward);
+  // Whether a forward node is in an autocast-disabled region.
+  bool autocast_off(const Node& forward);
+  // The accumulator of a node with sums of products, or null. A backward node is also matched by
+  // its forward partner's op.
+  const Accumulator* accumulator(const Node& node, const std::string& forward_op);
+  // By how much a forward node's backward partners scale gradients beyond the loss scale, or 1.
+  double loss_scale(const Node& forward);
+  struct SiteRule {
+    const Format* format = nullptr;
+    std::optional<Rounding> rounding;
+  };
+  SiteRule at_site(int32_t site);  // -1: no rule
+
+  // Adds one problem per rule that no question ever matched.
+  void report_unused(ProblemList& problems) const;
+
+ private:
+  std::string hint(const PolicyRule& rule) const;
+
+  const Policy& policy_;
+  const Graph& graph_;
+  const SiteTable& sites_;
+  std::vector<bool> used_;
+};
+
+}  // namespace lockstep

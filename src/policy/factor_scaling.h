@@ -1,0 +1,58 @@
+// How do the factors of products come into the range of a narrow format?
+// [scaling] of a policy as plain data: which ops, which formats, which rule gives the scale. The
+// factors are rounded after a multiplication by their scale, the sums run on the rounded numbers,
+// and the scales are divided out before anything else joins the sum. Knows nothing of graphs.
+//
+//   q_a = round(a s_a)   q_b = round(b s_b)   y = (sum q_a q_b) (1/s_a) (1/s_b)
+//
+// Source: NVIDIA Transformer Engine 2.x, `common/recipe`: DelayedScaling, Float8CurrentScaling,
+// MXFP8BlockScaling, NVFP4BlockScaling; the formulas are in emulation/kernels/scaled_fp8.h and
+// emulation/format/block_format.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulation/format/block_format.h"
+#include "emulation/kernels/scaled_fp8.h"
+
+namespace lockstep {
+
+enum class ScalingKind : uint8_t {
+  kNone,     // factors stay as autocast has them
+  kUnit,     // s = 1: what rounding without a scale does
+  kCurrent,  // s from the largest magnitude of the tensor itself
+  kDelayed,  // s from the largest magnitudes of earlier steps
+  kBlock,    // one scale per block of neighbours along the sum; e4m3 block scales on top of s
+};
+struct ScalingKindInfo {
+  ScalingKind kind;
+  std::string_view name, help;
+};
+std::span<const ScalingKindInfo> scaling_kinds();
+std::string_view to_string(ScalingKind kind);
+
+// What a factor is rounded to.
+struct FactorFormat {
+  const Format* element = nullptr;
+  const BlockFormat* block = nullptr;  // kBlock
+  Rounding rounding = Rounding::kNearestEven;
+  // Blocks of a weight are squares, so that it is the same in both directions of the sum.
+  bool square = false;
+
+  std::string name() const;  // "fp8_e4m3+saturate", "mxfp8_e4m3+rceil", "nvfp4, squares"
+  bool operator==(const FactorFormat&) const = default;
+};
+
+struct FactorScaling {
+  ScalingKind kind = ScalingKind::kNone;
+  std::vector<std::string> ops = {"linear"};  // forward ops; their gradients follow
+  FactorFormat activation, weight, gradient;
+  CurrentScaling current;  // kCurrent
+  DelayedScaling delayed;  // kDelayed
+};
+
+}  // namespace lockstep

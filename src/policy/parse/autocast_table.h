@@ -1,0 +1,12 @@
+// How is [autocast] of a policy file read?
+#pragma once
+
+#include "src/policy/parse/toml_table.h"
+#include "src/policy/policy.h"
+
+namespace lockstep {
+
+// `is_preset`: the lists may name ops that Lockstep does not have.
+void read_autocast(TomlTable& table, Policy& policy, bool is_preset);
+
+}  // namespace lockstep

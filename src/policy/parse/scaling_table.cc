@@ -1,0 +1,227 @@
+// The keys one by one, then what they must be together.
+#include "src/policy/parse/scaling_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/core/text.h"
+#include "src/graph/op.h"
+#include "src/policy/parse/keys.h"
+
+namespace lockstep {
+namespace {
+
+constexpr ScalingKindInfo kKinds[] = {
+    {ScalingKind::kNone, "none", "factors stay as [autocast] and [gemm] have them"},
+    {ScalingKind::kUnit, "unit", "scale 1: what the formats do without scaling"},
+    {ScalingKind::kCurrent, "current", "max_finite / amax of the tensor itself"},
+    {ScalingKind::kDelayed, "delayed", "max_finite / amax of earlier steps"},
+    {ScalingKind::kBlock, "block", "one scale per block of neighbours along the sum"},
+};
+
+class ScalingReader {
+ public:
+  ScalingReader(TomlTable& table, FactorScaling& scaling) : table_(table), scaling_(scaling) {}
+
+  void read() {
+    const ScalingKind extended = scaling_.kind;
+    read_name(table_, "kind", find_kind, scaling_.kind);
+    if (scaling_.kind != extended) {  // another recipe: nothing but its ops is taken over
+      FactorScaling fresh;
+      fresh.kind = scaling_.kind;
+      fresh.ops = scaling_.ops;
+      scaling_ = std::move(fresh);
+    }
+    read_ops();
+    read_formats();
+    read_name(table_, "rounding", find_rounding, scaling_.activation.rounding);
+    if (table_.has("rounding")) scaling_.weight.rounding = scaling_.activation.rounding;
+    read_name(table_, "grad_rounding", find_rounding, scaling_.gradient.rounding);
+    read_weight_blocks();
+    read_current();
+    read_delayed();
+    table_.finish();
+    if (scaling_.kind == ScalingKind::kNone) {
+      for (const char* key : {"ops", "operand", "grad_operand", "rounding", "grad_rounding"}) {
+        if (table_.has(key)) no_effect(key, "unit, current, delayed or block");
+      }
+      return;
+    }
+    check_format("operand", scaling_.activation);
+    check_format("grad_operand", scaling_.gradient);
+    for (const std::string& op : scaling_.ops) check_op(op);
+  }
+
+ private:
+  static ScalingKind find_kind(const std::string& name) {
+    std::vector<std::string> known;
+    for (const ScalingKindInfo& row : kKinds) {
+      if (row.name == name) return row.kind;
+      known.emplace_back(row.name);
+    }
+    throw InputError("kind '" + name + "': unknown", did_you_mean(name, known));
+  }
+
+  void no_effect(std::string_view key, const std::string& kinds) {
+    table_.problem(key, "has no effect: kind is " + std::string(to_string(scaling_.kind)),
+                   "it is for kind " + kinds + "; remove the key");
+  }
+
+  void read_ops() {
+    if (!table_.has("ops")) return;
+    scaling_.ops.clear();
+    for (const auto& item : table_.texts("ops")) {
+      for (const std::string& op : lockstep_op_names(OpNames::kTorch, item.text)) {
+        scaling_.ops.push_back(op);
+      }
+    }
+    if (scaling_.ops.empty()) {
+      table_.problem("ops", "is empty: nothing would be scaled", "remove it, or set kind = none");
+    }
+  }
+
+  static FactorFormat find_factor_format(const std::string& name) {
+    FactorFormat found;
+    if (names_block_format(name)) {
+      found.block = &find_block_format(name);
+      found.element = found.block->element;
+    } else {
+      found.element = &find_format(name);
+    }
+    return found;
+  }
+  void read_formats() {
+    FactorFormat operand, gradient;
+    read_name(table_, "operand", find_factor_format, operand);
+    read_name(table_, "grad_operand", find_factor_format, gradient);
+    const auto take = [](FactorFormat& to, const FactorFormat& from) {
+      to.element = from.element;
+      to.block = from.block;
+    };
+    if (operand.element != nullptr) {
+      take(scaling_.activation, operand);
+      take(scaling_.weight, operand);
+    }
+    if (gradient.element != nullptr) take(scaling_.gradient, gradient);
+  }
+
+  void read_weight_blocks() {
+    const auto find = [](const std::string& name) {
+      if (name == "line") return false;
+      if (name == "square") return true;
+      throw InputError("weight_blocks '" + name + "': unknown", "line or square");
+    };
+    read_name(table_, "weight_blocks", find, scaling_.weight.square);
+    if (scaling_.kind == ScalingKind::kBlock) return;
+    scaling_.weight.square = false;
+    if (table_.has("weight_blocks")) no_effect("weight_blocks", "block");
+  }
+
+  void read_current() {
+    CurrentScaling& current = scaling_.current;
+    if (const auto power = table_.boolean("power_of_two")) current.power_of_two = *power;
+    if (const auto epsilon = table_.number("amax_epsilon")) {
+      current.amax_epsilon = static_cast<float>(*epsilon);
+      if (!(current.amax_epsilon >= 0 && std::isfinite(current.amax_epsilon))) {
+        table_.problem("amax_epsilon", "must be at least 0 and finite in FP32");
+      }
+    }
+    if (scaling_.kind == ScalingKind::kCurrent) return;
+    for (std::string_view key : {"power_of_two", "amax_epsilon"}) {
+      if (table_.has(key)) no_effect(key, "current");
+    }
+  }
+
+  // `least` and `most` inclusive.
+  void read_integer(std::string_view key, int64_t least, int64_t most, int& value) {
+    const auto number = table_.integer(key);
+    if (!number) return;
+    if (*number < least || *number > most) {
+      table_.problem(key, "= " + std::to_string(*number) + ": must be in " + std::to_string(least) +
+                              ".." + std::to_string(most));
+      return;
+    }
+    value = static_cast<int>(*number);
+  }
+  void read_delayed() {
+    constexpr int64_t kLongestHistory = 1 << 16;
+    constexpr int64_t kWidestMargin = 64;  // beyond it FP8 has no numbers left
+    read_integer("amax_history", 1, kLongestHistory, scaling_.delayed.history_length);
+    read_integer("margin", -kWidestMargin, kWidestMargin, scaling_.delayed.margin);
+    read_name(table_, "amax_compute", find_amax_choice, scaling_.delayed.choice);
+    if (scaling_.kind == ScalingKind::kDelayed) return;
+    for (std::string_view key : {"amax_history", "margin", "amax_compute"}) {
+      if (table_.has(key)) no_effect(key, "delayed");
+    }
+  }
+
+  void check_format(std::string_view key, const FactorFormat& format) {
+    if (format.element == nullptr) {
+      table_.problem(key, "is missing: kind " + std::string(to_string(scaling_.kind)) + " needs it",
+                     "e.g. fp8_e4m3+saturate; block formats with kind = \"block\"");
+      return;
+    }
+    const bool wants_block = scaling_.kind == ScalingKind::kBlock;
+    if (wants_block != (format.block != nullptr)) {
+      table_.problem(key,
+                     "= '" + format.name() + "': kind " + std::string(to_string(scaling_.kind)) +
+                         (wants_block ? " takes block formats" : " takes formats without blocks"),
+                     wants_block ? "mxfp8_e4m3+rceil, nvfp4, ...; lockstep list formats"
+                                 : "fp8_e4m3+saturate, fp8_e5m2+saturate, ...");
+    } else if (constexpr int kWidest = 8; format.element->storage_bits() > kWidest) {
+      table_.problem(key, "= '" + format.name() + "': must be a format of at most 8 bits",
+                     "wider factors are [autocast]'s and [gemm]'s");
+    }
+  }
+
+  void check_op(const std::string& name) {
+    const auto all = ops();
+    const auto op =
+        std::find_if(all.begin(), all.end(), [&](const OpDef& row) { return row.name == name; });
+    const bool by_blocks = scaling_.kind == ScalingKind::kBlock;
+    std::vector<std::string> known;
+    for (const OpDef& row : all) {
+      if (takes_scaled_factors(row, by_blocks)) known.emplace_back(row.name);
+    }
+    if (op == all.end()) {
+      table_.problem("ops", "has '" + name + "': no such op", did_you_mean(name, known));
+    } else if (!takes_scaled_factors(*op, by_blocks)) {
+      table_.problem("ops",
+                     "has '" + name + "': its factors cannot be scaled by kind " +
+                         std::string(to_string(scaling_.kind)),
+                     "ops that can: " + join(known, ", "));
+    }
+  }
+
+  // Products that are the op's whole sum; blocks need factors that are matrices.
+  static bool takes_scaled_factors(const OpDef& op, bool by_blocks) {
+    return op.vjp != nullptr && op.has_gemm_accumulator && op.shows_sums &&
+           op.is_factor == nullptr && (!by_blocks || !op.sum_axes.empty());
+  }
+
+  TomlTable& table_;
+  FactorScaling& scaling_;
+};
+
+}  // namespace
+
+std::span<const ScalingKindInfo> scaling_kinds() {
+  return kKinds;
+}
+
+std::string_view to_string(ScalingKind kind) {
+  for (const ScalingKindInfo& row : kKinds) {
+    if (row.kind == kind) return row.name;
+  }
+  return "?";
+}
+
+std::string FactorFormat::name() const {
+  return block == nullptr ? element->name : block->name + (square ? " squares" : "");
+}
+
+void read_factor_scaling(TomlTable& table, FactorScaling& scaling) {
+  ScalingReader(table, scaling).read();
+}
+
+}  // namespace lockstep

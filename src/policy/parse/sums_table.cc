@@ -1,0 +1,84 @@
+// Three keys say how TF32 factors form: operand_rounding, tf32_input, and an accumulator that
+// rounds its inputs. Two of them may not contradict each other.
+#include "src/policy/parse/sums_table.h"
+
+#include "src/policy/parse/keys.h"
+
+namespace lockstep {
+namespace {
+
+// operand and operand_rounding for TF32 in one word, which a hardware target does not override.
+Rounding find_tf32_input(const std::string& name) {
+  if (name == "nearest_away") return Rounding::kNearestAway;
+  if (name == "nearest_even") return Rounding::kNearestEven;
+  if (name == "truncate") return Rounding::kTowardZero;
+  throw InputError("unknown way of forming TF32 inputs",
+                   "nearest_away (cvt.rna), nearest_even, or truncate (raw FP32 registers)");
+}
+
+void read_tf32_input(TomlTable& table, Policy& policy) {
+  std::optional<Rounding> found;
+  read_name(table, "tf32_input", find_tf32_input, found);
+  if (!found) return;
+  policy.tf32_input = policy.gemm_operand_rounding = *found;
+  if (policy.gemm_operand != &find_format("tf32")) {
+    table.problem("tf32_input", "needs operand = \"tf32\"");
+  }
+  if (table.has("operand_rounding")) {
+    table.problem("tf32_input", "and operand_rounding say the same thing, must be one of them");
+  }
+}
+
+// An accumulator that is said to round its TF32 inputs gets them so: the policy's cast is where
+// they form.
+void read_tf32_switch(TomlTable& table, Policy& policy) {
+  const Tf32Input input = policy.gemm_accumulator->block.tf32_input;
+  if (!table.has("accumulator") || input == Tf32Input::kTruncate ||
+      policy.gemm_operand != &find_format("tf32")) {
+    return;
+  }
+  const Rounding rounding =
+      input == Tf32Input::kNearestAway ? Rounding::kNearestAway : Rounding::kNearestEven;
+  const bool is_told = table.has("tf32_input") || table.has("operand_rounding");
+  if (is_told && policy.gemm_operand_rounding != rounding) {
+    table.problem("accumulator", "= '" + policy.gemm_accumulator->name +
+                                     "': operand_rounding or tf32_input says " +
+                                     std::string(to_string(policy.gemm_operand_rounding)) +
+                                     ", must be the same");
+  }
+  policy.tf32_input = policy.gemm_operand_rounding = rounding;
+}
+
+// Sums without products exist as chains only.
+const Accumulator* find_sum(const std::string& name) {
+  const Accumulator& found = find_accumulator(name);
+  if (found.adds()) return &found;
+  throw InputError("accumulator '" + found.name + "': forms sums of products only",
+                   "[reduce] takes fp32_fused, fp16, bf16 and the other chains");
+}
+
+}  // namespace
+
+void read_gemm(TomlTable& table, Policy& policy, bool is_preset) {
+  read_format_or_none(table, "operand", policy.gemm_operand, policy.notes);
+  read_name(table, "operand_rounding", find_rounding, policy.gemm_operand_rounding);
+  read_ops(table, "operand_ops", policy.gemm_operand_ops);
+  if (table.has("operand_ops") && policy.gemm_operand == nullptr) {
+    table.problem("operand_ops", "has no effect: operand is none", "set operand = \"tf32\"");
+  }
+  // Said by the user's own file, it holds on hardware that would truncate, too.
+  if (!is_preset && table.has("operand_rounding")) {
+    policy.tf32_input = policy.gemm_operand_rounding;
+  }
+  read_tf32_input(table, policy);
+  read_accumulator(table, policy.gemm_accumulator);
+  read_tf32_switch(table, policy);
+  table.finish();
+}
+
+void read_reduce(TomlTable& table, Policy& policy) {
+  read_name(table, "accumulator", find_sum, policy.reduce_accumulator);
+  table.finish();
+}
+
+}  // namespace lockstep

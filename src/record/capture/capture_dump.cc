@@ -1,0 +1,265 @@
+#include "src/record/capture/capture_dump.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "src/core/text.h"
+#include "src/record/capture/capture_tree.h"
+#include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/layout.h"
+
+namespace lockstep {
+namespace {
+
+using Kind = CaptureValue::Kind;
+
+hid_t memory_type(Kind kind) {
+  switch (kind) {
+    case Kind::kU8:
+      return H5T_NATIVE_UINT8;
+    case Kind::kI32:
+      return H5T_NATIVE_INT32;
+    case Kind::kI64:
+      return H5T_NATIVE_INT64;
+    case Kind::kF32:
+      return H5T_NATIVE_FLOAT;
+    case Kind::kF64:
+      return H5T_NATIVE_DOUBLE;
+    case Kind::kText:
+      break;
+  }
+  return -1;
+}
+
+class Dump {
+ public:
+  Dump(uint64_t most_bytes, const std::function<bool(std::string_view path)>& is_wanted,
+       const SandboxWrite& write)
+      : most_(most_bytes), left_(most_bytes), is_wanted_(is_wanted), write_(write) {}
+
+  void children(hid_t group, const std::string& path, int depth) {
+    require(depth < kCaptureDepth, path,
+            fmt::format("groups are nested deeper than {}", kCaptureDepth));
+    for (const std::string& link : names_in(group, path)) {
+      const std::string at = path + "/" + link;
+      if (!is_wanted_(at)) continue;
+      require(++objects_ <= kCaptureObjects, at,
+              fmt::format("the file has more than {} objects", kCaptureObjects));
+      check_name(link, at);
+      require(layout::escape(layout::unescape(link)) == link, at,
+              "its name must have % as %25 and / as %2F");
+      H5L_info_t info;
+      hdf5::check(H5Lget_info(group, link.c_str(), &info, H5P_DEFAULT), "look at " + at);
+      require(info.type == H5L_TYPE_HARD, at, "is a link to elsewhere");
+      const hdf5::Handle object(H5Oopen(group, link.c_str(), H5P_DEFAULT), "open " + at);
+      object_of(object.id(), at, layout::unescape(link), depth);
+    }
+  }
+
+  void attributes(hid_t object, const std::string& path) {
+    hsize_t at = 0;
+    std::vector<std::string> names;
+    const auto collect = [](hid_t, const char* name, const H5A_info_t*, void* out) -> herr_t {
+      static_cast<std::vector<std::string>*>(out)->push_back(name);
+      return 0;
+    };
+    hdf5::check(H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, &at, collect, &names),
+                "list the attributes of " + (path.empty() ? "/" : path));
+    for (const std::string& name : names) {
+      const std::string what = path + "@" + name;
+      require(++objects_ <= kCaptureObjects, what,
+              fmt::format("the file has more than {} objects", kCaptureObjects));
+      check_name(name, what);
+      const hdf5::Handle attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT), "open " + what);
+      const hdf5::Handle type(H5Aget_type(attribute.id()), "read " + what);
+      const hdf5::Handle space(H5Aget_space(attribute.id()), "read " + what);
+      const auto read = [&](hid_t memory, void* out) {
+        hdf5::check(H5Aread(attribute.id(), memory, out), "read " + what);
+      };
+      write_(capture_frame::attribute(name, value(type.id(), space.id(), what, read)));
+    }
+  }
+
+ private:
+  static void require(bool ok, const std::string& path, const std::string& problem) {
+    if (!ok) throw hdf5::Error(path + ": " + problem);
+  }
+
+  static std::vector<std::string> names_in(hid_t group, const std::string& path) {
+    try {
+      return hdf5::link_names(group);
+    } catch (const hdf5::Error& error) {
+      throw hdf5::Error((path.empty() ? "/" : path) + ": " + error.what());
+    }
+  }
+
+  static void check_name(const std::string& name, const std::string& at) {
+    require(
+        name.size() <= kCaptureNameBytes, at,
+        fmt::format("its name has {} bytes, at most {} allowed", name.size(), kCaptureNameBytes));
+    require(printable(name) == name, at, "its name must be UTF-8 without control characters");
+  }
+
+  void object_of(hid_t object, const std::string& path, const std::string& name, int depth) {
+    H5O_info_t info;
+    hdf5::check(H5Oget_info2(object, &info, H5O_INFO_BASIC), "look at " + path);
+    require(seen_.insert(info.addr).second, path, "stands in the file twice");
+    if (info.type == H5O_TYPE_GROUP) {
+      write_(capture_frame::group(name));
+      attributes(object, path);
+      children(object, path, depth + 1);
+    } else {
+      require(info.type == H5O_TYPE_DATASET, path, "is neither a group nor a dataset");
+      write_(capture_frame::dataset(name, dataset(object, path)));
+      attributes(object, path);
+    }
+    write_(capture_frame::close());
+  }
+
+  CaptureValue dataset(hid_t dataset, const std::string& path) {
+    const hdf5::Handle plan(H5Dget_create_plist(dataset), "read " + path);
+    require(H5Pget_external_count(plan.id()) == 0, path, "keeps its data in another file");
+    require(H5Pget_layout(plan.id()) != H5D_VIRTUAL, path, "is a view of other datasets");
+    const hdf5::Handle type(H5Dget_type(dataset), "read " + path);
+    const hdf5::Handle space(H5Dget_space(dataset), "read " + path);
+    return value(type.id(), space.id(), path, [&](hid_t memory, void* out) {
+      hdf5::check(H5Dread(dataset, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, out), "read " + path);
+    });
+  }
+
+  template <typename Read>
+  CaptureValue value(hid_t type, hid_t space, const std::string& path, Read read) {
+    CaptureValue v;
+    v.kind = kind_of(type, path);
+    v.shape = shape_of(space, path);
+    const auto count = static_cast<uint64_t>(v.size());
+    if (v.kind == Kind::kText) {
+      texts(type, space, count, path, read, v.texts);
+      return v;
+    }
+    spend(count * bytes_of(v.kind), path);
+    v.bytes.resize(count * bytes_of(v.kind));
+    if (count > 0) read(memory_type(v.kind), v.bytes.data());
+    return v;
+  }
+
+  Shape shape_of(hid_t space, const std::string& path) {
+    require(H5Sget_simple_extent_type(space) != H5S_NULL, path, "has no value");
+    const int rank = H5Sget_simple_extent_ndims(space);
+    require(rank >= 0 && rank <= static_cast<int>(kCaptureRank), path,
+            fmt::format("has {} dimensions, at most {} allowed", rank, kCaptureRank));
+    std::vector<hsize_t> extents(static_cast<size_t>(rank));
+    hdf5::check(H5Sget_simple_extent_dims(space, extents.data(), nullptr), "read " + path);
+    uint64_t count = 1;
+    for (const hsize_t extent : extents) {
+      require(extent == 0 || count <= left_ / extent, path, too_large());
+      count *= extent;
+    }
+    return {extents.begin(), extents.end()};
+  }
+
+  static Kind kind_of(hid_t type, const std::string& path) {
+    constexpr size_t kWide = 8, kSingle = 4;
+    const size_t size = H5Tget_size(type);
+    switch (H5Tget_class(type)) {
+      case H5T_STRING:
+        return Kind::kText;
+      case H5T_ENUM:  // h5py's bool
+        return Kind::kI64;
+      case H5T_FLOAT:
+        require(size <= kWide, path, "is wider than float64");
+        return size <= kSingle ? Kind::kF32 : Kind::kF64;
+      case H5T_INTEGER:
+        require(size <= kWide, path, "is wider than int64");
+        if (size == 1 && H5Tget_sign(type) == H5T_SGN_NONE) return Kind::kU8;
+        return size == kSingle && H5Tget_sign(type) == H5T_SGN_2 ? Kind::kI32 : Kind::kI64;
+      default:
+        throw hdf5::Error(path + ": is neither numbers nor text");
+    }
+  }
+
+  template <typename Read>
+  void texts(hid_t type, hid_t space, uint64_t count, const std::string& path, Read read,
+             std::vector<std::string>& out) {
+    if (count == 0) return;
+    if (H5Tis_variable_str(type) > 0) {
+      spend(count * sizeof(char*), path);
+      std::vector<char*> pointers(count, nullptr);
+      const hdf5::Handle memory(H5Tcopy(H5T_C_S1), "read " + path);
+      hdf5::check(H5Tset_size(memory.id(), H5T_VARIABLE), "read " + path);
+      hdf5::check(H5Tset_cset(memory.id(), H5Tget_cset(type)), "read " + path);
+      read(memory.id(), pointers.data());
+      for (const char* text : pointers) {
+        out.emplace_back(text == nullptr ? "" : text);
+        spend(out.back().size(), path);
+      }
+      H5Dvlen_reclaim(memory.id(), space, H5P_DEFAULT, pointers.data());
+      return check_texts(out, path);
+    }
+    const size_t width = H5Tget_size(type);
+    require(width == 0 || count <= left_ / width, path, too_large());
+    spend(count * width, path);
+    std::string cells(count * width, '\0');
+    read(type, cells.data());
+    for (uint64_t i = 0; i < count; ++i) {
+      const std::string cell = cells.substr(i * width, width);
+      out.push_back(cell.substr(0, cell.find('\0')));
+    }
+    check_texts(out, path);
+  }
+
+  static void check_texts(const std::vector<std::string>& texts, const std::string& path) {
+    for (const std::string& text : texts) {
+      constexpr size_t kShown = 40;
+      require(printable(text) == text, path,
+              "holds '" + printable(text, kShown) + "', must be UTF-8 without control characters");
+    }
+  }
+
+  void spend(uint64_t bytes, const std::string& path) {
+    require(bytes <= left_, path, too_large());
+    left_ -= bytes;
+  }
+  std::string too_large() const {
+    return fmt::format(
+        "with it the file holds more than {} bytes of data, uncompressed, the most that is read of "
+        "a file of its size; capture fewer steps or smaller batches",
+        most_);
+  }
+
+  uint64_t most_, left_;
+  const std::function<bool(std::string_view path)>& is_wanted_;
+  const SandboxWrite& write_;
+  int64_t objects_ = 0;
+  std::set<haddr_t> seen_;  // objects
+};
+
+}  // namespace
+
+void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
+                  const std::function<bool(std::string_view path)>& is_wanted,
+                  const SandboxWrite& write) {
+  hdf5::be_quiet();
+  H5PLset_loading_state(0);  // no plug-in is loaded for a filter the file names
+  try {
+    const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open it");
+    const hdf5::Handle plan(H5Fget_create_plist(file.id()), "open it");
+    hsize_t found = 0;
+    hdf5::check(H5Pget_userblock(plan.id(), &found), "read the size of its block");
+    if (found != block) {
+      throw hdf5::Error(
+          fmt::format("its HDF5 data begin at byte {}, the block says {}", found, block));
+    }
+    const hdf5::Handle root = hdf5::open_group(file.id(), "/");
+    Dump dump(most_bytes, is_wanted, write);
+    dump.attributes(root.id(), "");
+    dump.children(root.id(), "", 0);
+    write(capture_frame::finish());
+  } catch (const hdf5::Error& error) {
+    write(capture_frame::problem(error.what()));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+// Reading named fields of a capture's tree: each that is missing, of another type or of another
+// shape becomes a problem that says where, and reading goes on with a stand-in, so that all are
+// found at once. For src/record/capture_*.cc alone.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/core/packed_bits.h"
+#include "src/graph/ir.h"
+#include "src/record/capture/capture_tree.h"
+
+namespace lockstep {
+
+// A group or dataset, and where it is. One that is missing has no node; its fields are then not
+// missed one by one.
+class CaptureFields {
+ public:
+  CaptureFields(CaptureNode* node, std::string path, ProblemList& problems)
+      : node_(node), path_(std::move(path)), problems_(&problems) {}
+
+  bool there() const { return node_ != nullptr; }
+  const std::string& path() const { return path_; }
+  ProblemList& problems() const { return *problems_; }
+  // Whatever the text quotes of the file, it is printable and of bounded length.
+  void problem(std::string_view what, const std::string& hint = "") const;
+
+  bool has(std::string_view child) const;
+  bool has_attribute(std::string_view name) const;
+  CaptureFields child(std::string_view name) const;     // a problem where it is missing
+  CaptureFields optional(std::string_view name) const;  // without one
+  std::vector<std::string> children() const;            // names, sorted
+
+  // Attributes. `fallback` is also what a missing one gives, after saying so if it is required.
+  std::string text(std::string_view name, bool required = true) const;
+  double number(std::string_view name, double fallback, bool required = true) const;
+  int64_t integer(std::string_view name, int64_t fallback, bool required = true) const;
+  bool flag(std::string_view name, bool fallback, bool required = true) const;
+  std::vector<std::string> texts(std::string_view name) const;
+  std::optional<Shape> shape(std::string_view name) const;  // nothing after a problem
+  nlohmann::json json(std::string_view name) const;         // of a text; discarded after a problem
+
+  // This dataset. What is taken leaves the tree, so that a capture is in memory once: a second
+  // taking is a problem. Floats arrive as `container`, integers as kI32.
+  std::string take_text() const;  // [json]: a row of uint8
+  Tensor take_tensor(const TensorType& type, Container container) const;
+  std::vector<double> numbers() const;
+  // Packed bits of this shape. Nothing after a problem.
+  std::optional<PackedBits> take_bits(const Shape& extents) const;
+
+ private:
+  const CaptureValue* attribute(std::string_view name, bool required) const;
+  CaptureValue* data() const;
+  bool to_double(const CaptureValue& value, std::string_view name, double& out) const;
+
+  CaptureNode* node_;
+  std::string path_;
+  ProblemList* problems_;
+};
+
+}  // namespace lockstep

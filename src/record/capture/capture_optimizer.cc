@@ -1,0 +1,140 @@
+// A capture's optimizer: from PyTorch's class and names to a row of the optimizer table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "src/core/error.h"
+#include "src/record/capture/capture_readers.h"
+#include "src/update/optimizers.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+
+struct KnownOptimizer {
+  std::string_view torch_class, row;
+};
+// Whether decay is decoupled is a number of the group, not of the class.
+constexpr KnownOptimizer kKnown[] = {{"SGD", "sgd"}, {"Adam", "adam"}, {"AdamW", "adamw"}};
+
+double number_in(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
+  return value.is_number() ? value.get<double>() : std::nan("");
+}
+
+// One group's numbers. What the row lacks (foreach, fused, initial_lr) changes no result.
+HyperValues numbers_of_group(const Json& group, const Optimizer& row, const CaptureFields& at) {
+  HyperValues values;
+  if (!group.is_object()) {
+    at.problem("attribute hyper must be a list of objects");
+    return values;
+  }
+  Json flat = group;
+  if (const auto betas = group.find("betas"); betas != group.end()) {
+    if (betas->is_array() && betas->size() == 2) {
+      flat["beta1"] = (*betas)[0];
+      flat["beta2"] = (*betas)[1];
+    } else {
+      at.problem("hyper: betas is " + betas->dump() + ", must be two numbers");
+    }
+  }
+  for (const HyperParameter& p : row.parameters) {
+    const auto found = flat.find(std::string(p.name));
+    if (found == flat.end()) continue;
+    const double value = number_in(*found);
+    if (std::isnan(value)) {
+      at.problem(fmt::format("hyper: {} is {}, must be a number", p.name, found->dump()));
+    }
+    values[std::string(p.name)] = value;
+  }
+  if (!values.contains("lr")) at.problem("hyper: lr is missing");
+  return values;
+}
+
+// A row states what it is; torch's AdamW in old versions does not say that it decays decoupled.
+bool maximizes(const Json& hyper) {
+  return hyper.is_array() && std::ranges::any_of(hyper, [](const Json& group) {
+           return group.is_object() && group.contains("maximize") &&
+                  number_in(group["maximize"]) != 0;
+         });
+}
+
+}  // namespace
+
+std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capture) {
+  std::vector<HyperValues> all;
+  if (capture.optimizer.empty()) return all;
+  const Json json = at.json("hyper");
+  if (json.is_discarded()) return all;
+  if (!json.is_array() || json.size() != capture.groups.size()) {
+    at.problem(fmt::format("attribute hyper must be a list of {} groups", capture.groups.size()));
+    return all;
+  }
+  const Optimizer& row = find_optimizer(capture.optimizer);
+  for (const Json& group : json) all.push_back(numbers_of_group(group, row, at));
+  return all;
+}
+
+void read_optimizer(const CaptureFields& root, Capture& capture) {
+  const CaptureFields optimizer = root.child("optimizer");
+  capture.optimizer_class = optimizer.text("class");
+  const auto known =
+      std::ranges::find(kKnown, capture.optimizer_class, &KnownOptimizer::torch_class);
+  const std::string mode = root.text("replay_mode", /*required=*/false);
+  if (mode != "gradients-only" && known != std::end(kKnown)) capture.optimizer = known->row;
+  const CaptureFields groups = optimizer.child("groups");
+  const size_t count = groups.children().size();
+  if (groups.there() && count == 0) groups.problem("has no group");
+  std::map<std::string, size_t> group_of;
+  for (size_t g = 0; g < count; ++g) {
+    const CaptureFields group = groups.child(std::to_string(g));
+    std::vector<std::string> names = group.texts("params");
+    for (const std::string& name : names) {
+      // Parameters that the graph does not read have no gradient and need no value.
+      const auto [first, is_new] = group_of.emplace(name, g);
+      if (is_new) continue;
+      group.problem(fmt::format(
+          "parameter '{}' is {}", name,
+          first->second == g ? "named twice" : fmt::format("in group {}, too", first->second)));
+    }
+    capture.groups.push_back(std::move(names));
+    if (capture.optimizer.empty() || !group.there()) continue;
+    if (maximizes(Json::array({group.json("hyper")}))) {
+      capture.optimizer.clear();
+      capture.optimizer_class += " with maximize";
+    }
+  }
+  const CaptureFields state = optimizer.optional("state");
+  if (!capture.optimizer.empty() && state.there()) read_states(state, capture, capture.start);
+}
+
+void read_states(const CaptureFields& at, const Capture& capture, CapturedState& state) {
+  const Optimizer& row = find_optimizer(capture.optimizer);
+  constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq",
+                                          "momentum_buffer"};
+  for (const Parameter& p : capture.graphs.front().parameters) {
+    const CaptureFields of = at.optional(p.name);
+    if (!of.there()) continue;
+    for (const std::string_view name : kStates) {
+      if (!of.has(name)) continue;
+      state.optimizer[p.name].emplace(name, of.child(name).take_tensor(p.type, Container::kF32));
+    }
+    if (of.has("step")) {
+      const std::vector<double> step = of.child("step").numbers();
+      constexpr double kMost = 1e15;
+      if (step.size() != 1 || !(step[0] >= 0 && step[0] <= kMost)) {
+        of.problem("step must be one number of steps");
+      } else {
+        state.steps[p.name] = static_cast<int64_t>(step[0]);
+      }
+    } else if (row.name == "sgd") {
+      // torch's SGD counts nothing: its first step is the one without a buffer.
+      state.steps[p.name] = of.has("momentum_buffer") ? 1 : 0;
+    }
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,197 @@
+// What the captured loop did, step by step: batches, masks, scaler, clipping, numbers.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+
+#include "src/core/error.h"
+#include "src/graph/op.h"
+#include "src/record/capture/capture_readers.h"
+
+namespace lockstep {
+namespace {
+
+std::string format_of(const std::string& torch_dtype, const CaptureFields& at) {
+  if (torch_dtype == "float16") return "fp16";
+  if (torch_dtype == "bfloat16") return "bf16";
+  at.problem("dtype is '" + torch_dtype + "', must be float16 or bfloat16");
+  return "fp16";
+}
+
+void read_scaler(const CaptureFields& at, CapturedScaler& scaler) {
+  scaler.enabled = at.there() && at.flag("enabled", false);
+  if (!scaler.enabled) return;
+  scaler.spec = find_loss_scaler("torch-dynamic").defaults;
+  scaler.spec.init_scale = at.number("scale", scaler.spec.init_scale);
+  scaler.spec.growth_factor = at.number("growth_factor", scaler.spec.growth_factor);
+  scaler.spec.backoff_factor = at.number("backoff_factor", scaler.spec.backoff_factor);
+  scaler.spec.growth_interval = at.integer("growth_interval", scaler.spec.growth_interval);
+  const auto require = [&](bool ok, const std::string& what) {
+    if (!ok) at.problem(what);
+  };
+  const LossScaleSpec& s = scaler.spec;
+  require(s.init_scale > 0 && std::isfinite(s.init_scale), "scale must be positive and finite");
+  require(s.growth_factor > 1 && std::isfinite(s.growth_factor), "growth_factor must be above 1");
+  require(s.backoff_factor > 0 && s.backoff_factor < 1, "backoff_factor must be in (0, 1)");
+  require(s.growth_interval > 0, "growth_interval must be positive");
+  scaler.start = find_loss_scaler("torch-dynamic").initial(s);
+  scaler.start.growth_tracker = at.integer("growth_tracker", 0);
+}
+
+// Whether the node draws a mask in the captured run.
+bool draws(const Node& node) {
+  if (drawn_mask(node) == nullptr) return false;
+  if (node.op != "dropout") return true;  // the others have the output only where they draw
+  constexpr double kTorchDefault = 0.5;
+  return bool_attribute(node, "training", true) && double_attribute(node, "p", kTorchDefault) > 0;
+}
+
+void read_masks(const CaptureFields& micro, const Graph& graph, Masks& masks) {
+  std::map<std::string_view, const TensorType*> drawn_by;
+  for (const Node& node : graph.nodes) {
+    if (const TensorType* drawn = drawn_mask(node)) drawn_by[node.id] = drawn;
+  }
+  const CaptureFields rng = micro.optional("rng");
+  for (const std::string& name : rng.children()) {
+    const CaptureFields mask = rng.child(name);
+    const std::string id = mask.text("node");
+    const auto drawn = drawn_by.find(id);
+    if (drawn == drawn_by.end()) {
+      mask.problem("is the mask of node '" + id + "', which draws none");
+      continue;
+    }
+    const std::optional<Shape> extents = mask.shape("shape");
+    if (!extents) continue;
+    if (!broadcasts_to(*extents, drawn->second->shape)) {
+      mask.problem(fmt::format("shape {} does not fit node {}, whose mask is {}",
+                               to_string(*extents), id, to_string(drawn->second->shape)));
+      continue;
+    }
+    std::optional<PackedBits> bits = mask.take_bits(*extents);
+    if (!bits) continue;
+    if (!masks.emplace(id, std::move(*bits)).second) {
+      mask.problem("node " + id + " has a mask already");
+    }
+  }
+  for (const Node& node : graph.nodes) {
+    if (!draws(node) || masks.contains(node.id)) continue;
+    if (micro.there()) rng.problem(fmt::format("no mask of node {} ({})", node.id, node.op));
+  }
+}
+
+CapturedMicroBatch read_micro(const CaptureFields& at, const Capture& capture) {
+  CapturedMicroBatch micro;
+  micro.graph = at.integer("graph", 0);
+  micro.loss = at.number("loss", kNotRecorded);
+  micro.loss_mult = at.number("loss_mult", 1);
+  if (micro.graph < 0 || micro.graph >= static_cast<int64_t>(capture.graphs.size())) {
+    at.problem(fmt::format("graph is {}, the file has {}", micro.graph, capture.graphs.size()));
+    micro.graph = 0;  // one that is there
+    return micro;
+  }
+  const Graph& graph = capture.graphs[static_cast<size_t>(micro.graph)];
+  const CaptureFields inputs = at.child("inputs");
+  for (const GraphInput& input : graph.inputs) {
+    constexpr size_t kPrefix = 2;  // "in"
+    const CaptureFields values = inputs.child(input.id.substr(kPrefix));
+    micro.inputs.emplace(input.path, values.take_tensor(input.type, Container::kF32));
+  }
+  read_masks(at, graph, micro.masks);
+  return micro;
+}
+
+CapturedClip read_clip(const CaptureFields& at) {
+  CapturedClip clip;
+  const double max_norm = at.number("clip_max_norm", -1, /*required=*/false);
+  const double max_value = at.number("clip_max_value", -1, /*required=*/false);
+  const bool by_norm = max_norm >= 0, by_value = max_value >= 0;
+  if (!by_norm && !by_value) return clip;
+  if (by_norm) clip.max_norm = max_norm;
+  if (by_value) clip.max_value = max_value;
+  clip.total_norm = at.number("clip_total_norm", kNotRecorded, /*required=*/false);
+  const std::string stage = at.text("clip_stage");
+  clip.scaled = stage == "scaled";
+  if (stage != "scaled" && stage != "unscaled") {
+    at.problem("clip_stage is '" + stage + "', must be unscaled or scaled where there is clipping");
+  }
+  if (by_norm) {
+    clip.norm_type = at.number("clip_norm_type", clip.norm_type, /*required=*/false);
+    if (!(clip.norm_type > 0)) {
+      at.problem(fmt::format("clip_norm_type is {}: a positive number or infinity required",
+                             clip.norm_type));
+    }
+  }
+  if (by_norm && (max_norm == 0 || !std::isfinite(max_norm))) {
+    at.problem(fmt::format("clip_max_norm is {}: a positive number required", max_norm));
+  }
+  if (by_value && (max_value == 0 || !std::isfinite(max_value))) {
+    at.problem(fmt::format("clip_max_value is {}: a positive number required", max_value));
+  }
+  return clip;
+}
+
+CapturedStep read_step(const CaptureFields& at, const Capture& capture) {
+  CapturedStep step;
+  step.loss = at.number("loss", kNotRecorded);
+  step.scale_before = at.number("scale_before", 1);
+  step.scale_after = at.number("scale_after", 1);
+  step.growth_tracker_after = at.integer("growth_tracker_after", 0, /*required=*/false);
+  step.found_inf = at.flag("found_inf", false);
+  step.stepped = at.flag("stepped", true);
+  step.clip = read_clip(at);
+  step.hyper = read_hyper(at, capture);
+  if (!std::isfinite(step.loss) && !step.found_inf && capture.scaler.enabled) {
+    at.problem(fmt::format("loss is {}, but found_inf is 0", step.loss),
+               "a loss scaler finds the gradients of such a loss not finite");
+  }
+  const CaptureFields micro = at.child("micro");
+  const auto count = static_cast<int64_t>(micro.children().size());
+  if (micro.there() && count == 0) micro.problem("has no micro-batch");
+  for (int64_t m = 0; m < count; ++m) {
+    step.micro.push_back(read_micro(micro.child(fmt::format("{:03d}", m)), capture));
+  }
+  if (at.has("grad_norms")) {
+    step.grad_norms = at.child("grad_norms").numbers();
+    const size_t wanted = capture.graphs.front().parameters.size();
+    if (step.grad_norms.size() != wanted) {
+      at.problem(fmt::format("grad_norms has {} numbers, the graph {} parameters",
+                             step.grad_norms.size(), wanted));
+    }
+  }
+  if (at.has("grads")) step.grads = read_gradients(at.child("grads"), capture, Container::kF32);
+  return step;
+}
+
+}  // namespace
+
+void read_amp(const CaptureFields& root, Capture& capture) {
+  const CaptureFields amp = root.child("amp");
+  capture.amp.autocast = amp.flag("autocast", false);
+  capture.amp.device_type = amp.text("device_type", capture.amp.autocast);
+  if (capture.amp.autocast || amp.has_attribute("dtype")) {
+    capture.amp.dtype = format_of(amp.text("dtype"), amp);
+  }
+  capture.amp.cache_enabled = amp.flag("cache_enabled", true, /*required=*/false);
+  capture.amp.tf32_matmul = amp.flag("allow_tf32_matmul", false, /*required=*/false);
+  capture.amp.tf32_conv = amp.flag("allow_tf32_cudnn", false, /*required=*/false);
+  capture.amp.reduced_fp16_sums =
+      amp.flag("fp16_reduced_precision_reduction", false, /*required=*/false);
+  capture.amp.reduced_bf16_sums =
+      amp.flag("bf16_reduced_precision_reduction", false, /*required=*/false);
+  capture.amp.cpu_products = amp.text("cpu_products", /*required=*/false);
+  read_scaler(amp.optional("scaler"), capture.scaler);
+}
+
+void read_steps(const CaptureFields& root, Capture& capture) {
+  const CaptureFields steps = root.child("steps");
+  const auto count = static_cast<int64_t>(steps.children().size());
+  const int64_t announced = root.integer("n_steps", count);
+  if (steps.there() && (count == 0 || announced != count)) {
+    steps.problem(fmt::format("has {} steps, n_steps is {}", count, announced));
+  }
+  for (int64_t s = 0; s < count; ++s) {
+    capture.steps.push_back(read_step(steps.child(fmt::format("{:06d}", s)), capture));
+  }
+}
+
+}  // namespace lockstep

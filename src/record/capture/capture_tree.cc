@@ -1,0 +1,210 @@
+#include "src/record/capture/capture_tree.h"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "src/core/error.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+using Kind = CaptureValue::Kind;
+
+enum Tag : char {
+  kGroup = 'G',
+  kDataset = 'D',
+  kAttribute = 'A',
+  kClose = 'E',
+  kFinish = 'Z',
+  kProblem = 'X',
+};
+
+template <typename T>
+void put(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void put_text(std::string& out, std::string_view text) {
+  put(out, static_cast<uint32_t>(text.size()));
+  out += text;
+}
+void put_value(std::string& out, const CaptureValue& value) {
+  put(out, static_cast<uint8_t>(value.kind));
+  put(out, static_cast<uint8_t>(value.shape.size()));
+  for (const int64_t extent : value.shape) put(out, extent);
+  if (value.kind == Kind::kText) {
+    for (const std::string& text : value.texts) put_text(out, text);
+  } else {
+    out += value.bytes;
+  }
+}
+
+std::string tagged(Tag tag, std::string_view name) {
+  std::string out(1, tag);
+  put_text(out, name);
+  return out;
+}
+
+class Parser {
+ public:
+  Parser(const std::function<size_t(char*, size_t)>& read, uint64_t most_bytes)
+      : read_(read), left_(most_bytes) {}
+
+  CaptureNode parse() {
+    CaptureNode root;
+    std::vector<CaptureNode*> open = {&root};
+    int64_t objects = 0;
+    for (;;) {
+      const char tag = take<char>();
+      switch (tag) {
+        case kGroup:
+        case kDataset: {
+          const std::string name = text(kCaptureNameBytes);
+          require(open.back()->data == std::nullopt && ++objects <= kCaptureObjects &&
+                  open.size() <= static_cast<size_t>(kCaptureDepth));
+          const auto [added, is_new] = open.back()->children.emplace(name, CaptureNode());
+          require(is_new);
+          if (tag == kDataset) added->second.data = value();
+          open.push_back(&added->second);
+          break;
+        }
+        case kAttribute: {
+          const std::string name = text(kCaptureNameBytes);
+          require(open.back()->attributes.emplace(name, value()).second);
+          break;
+        }
+        case kClose:
+          require(open.size() > 1);
+          open.pop_back();
+          break;
+        case kFinish:
+          require(open.size() == 1 && is_at_end());
+          return root;
+        case kProblem:
+          throw InputError(text_bytes(kMostProblemBytes));
+        default:
+          require(false);
+      }
+    }
+  }
+
+ private:
+  static void require(bool ok) {
+    if (!ok) throw std::runtime_error("the records are damaged");
+  }
+  void take_into(char* into, uint64_t count) {
+    require(count <= left_ && read_(into, count) == count);
+    left_ -= count;
+  }
+  std::string take_bytes(uint64_t count) {
+    require(count <= left_);  // before room is made
+    std::string bytes(count, '\0');
+    take_into(bytes.data(), count);
+    return bytes;
+  }
+  template <typename T>
+  T take() {
+    char bytes[sizeof(T)];
+    take_into(bytes, sizeof bytes);
+    T value;
+    std::memcpy(&value, bytes, sizeof value);
+    return value;
+  }
+  bool is_at_end() {
+    char next = 0;
+    return read_(&next, 1) == 0;
+  }
+  std::string text_bytes(uint64_t most) {
+    const auto length = take<uint32_t>();
+    require(length <= most);
+    return take_bytes(length);
+  }
+  std::string text(uint64_t most) {
+    std::string found = text_bytes(most);
+    require(printable(found) == found);
+    return found;
+  }
+  CaptureValue value() {
+    CaptureValue v;
+    const auto kind = take<uint8_t>();
+    require(kind <= static_cast<uint8_t>(Kind::kText));
+    v.kind = static_cast<Kind>(kind);
+    const auto rank = take<uint8_t>();
+    require(rank <= kCaptureRank);
+    uint64_t count = 1;
+    for (uint8_t i = 0; i < rank; ++i) {
+      const auto extent = take<int64_t>();
+      // No element takes less than a byte, so no honest count exceeds what is left.
+      require(extent >= 0 && (extent == 0 || count <= left_ / static_cast<uint64_t>(extent)));
+      count *= static_cast<uint64_t>(extent);
+      v.shape.push_back(extent);
+    }
+    if (v.kind == Kind::kText) {
+      for (uint64_t i = 0; i < count; ++i) v.texts.push_back(text(left_));
+    } else {
+      v.bytes = take_bytes(count * bytes_of(v.kind));
+    }
+    return v;
+  }
+
+  static constexpr uint64_t kMostProblemBytes = 1 << 20;
+  const std::function<size_t(char*, size_t)>& read_;
+  uint64_t left_;
+};
+
+}  // namespace
+
+size_t bytes_of(CaptureValue::Kind kind) {
+  switch (kind) {
+    case Kind::kU8:
+      return 1;
+    case Kind::kI32:
+    case Kind::kF32:
+      return 4;
+    case Kind::kI64:
+    case Kind::kF64:
+      return 8;
+    case Kind::kText:
+      return 0;
+  }
+  throw std::logic_error("bytes_of: unknown kind");
+}
+
+CaptureNode* CaptureNode::find(std::string_view name) {
+  const auto found = children.find(std::string(name));
+  return found == children.end() ? nullptr : &found->second;
+}
+
+namespace capture_frame {
+
+std::string group(std::string_view name) {
+  return tagged(kGroup, name);
+}
+std::string dataset(std::string_view name, const CaptureValue& value) {
+  std::string out = tagged(kDataset, name);
+  put_value(out, value);
+  return out;
+}
+std::string attribute(std::string_view name, const CaptureValue& value) {
+  std::string out = tagged(kAttribute, name);
+  put_value(out, value);
+  return out;
+}
+std::string close() {
+  return {kClose};
+}
+std::string finish() {
+  return {kFinish};
+}
+std::string problem(std::string_view text) {
+  return tagged(kProblem, text);
+}
+
+}  // namespace capture_frame
+
+CaptureNode parse_capture_frames(const std::function<size_t(char* into, size_t count)>& read,
+                                 uint64_t most_bytes) {
+  return Parser(read, most_bytes).parse();
+}
+
+}  // namespace lockstep

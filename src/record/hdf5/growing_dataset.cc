@@ -1,0 +1,103 @@
+#include "src/record/hdf5/growing_dataset.h"
+
+namespace lockstep {
+
+using hdf5::check;
+using hdf5::Handle;
+
+GrowingDataset GrowingDataset::create(hid_t parent, const std::string& name, hid_t type,
+                                      const std::vector<int64_t>& shape, bool wide) {
+  const std::string what = "create dataset " + name;
+  std::vector<hsize_t> extents = {0}, limits = {H5S_UNLIMITED};
+  std::vector<hsize_t> chunk = {wide ? 1u : static_cast<hsize_t>(kRowsPerChunk)};
+  for (const int64_t extent : shape) {
+    extents.push_back(static_cast<hsize_t>(extent));
+    limits.push_back(static_cast<hsize_t>(extent));
+    chunk.push_back(static_cast<hsize_t>(extent > 0 ? extent : 1));
+  }
+  const int rank = static_cast<int>(extents.size());
+  const Handle space(H5Screate_simple(rank, extents.data(), limits.data()), what);
+  const Handle properties(H5Pcreate(H5P_DATASET_CREATE), what);
+  check(H5Pset_obj_track_times(properties.id(), false), what);
+  check(H5Pset_chunk(properties.id(), rank, chunk.data()), what);
+  Handle created(
+      H5Dcreate2(parent, name.c_str(), type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+      what);
+  created.close();
+  return open(parent, name);
+}
+
+GrowingDataset GrowingDataset::open(hid_t parent, const std::string& name) {
+  const std::string what = "open dataset " + name;
+  // One chunk is enough of a cache: rows come in order.
+  constexpr size_t kCacheSlots = 1, kCacheBytes = 1 << 20;
+  const Handle access(H5Pcreate(H5P_DATASET_ACCESS), what);
+  check(H5Pset_chunk_cache(access.id(), kCacheSlots, kCacheBytes, 1.0), what);
+  GrowingDataset result;
+  result.name_ = name;
+  result.dataset_ = Handle(H5Dopen2(parent, name.c_str(), access.id()), what);
+  const Handle stored(H5Dget_type(result.dataset_.id()), what);
+  result.type_ = Handle(H5Tget_native_type(stored.id(), H5T_DIR_DEFAULT), what);
+  result.shape_ = hdf5::array_shape(result.dataset_.id());
+  if (result.shape_.empty()) throw hdf5::Error("cannot " + what + ": it has no step axis");
+  result.rows_ = result.shape_[0];
+  result.shape_.erase(result.shape_.begin());
+  result.row_bytes_ = H5Tget_size(result.type_.id());
+  for (const int64_t extent : result.shape_) result.row_bytes_ *= static_cast<size_t>(extent);
+  const Handle properties(H5Dget_create_plist(result.dataset_.id()), what);
+  std::vector<hsize_t> chunk(result.shape_.size() + 1, 0);
+  result.wide_ = H5Pget_chunk(properties.id(), static_cast<int>(chunk.size()), chunk.data()) > 0 &&
+                 chunk[0] == 1;
+  return result;
+}
+
+void GrowingDataset::write(int64_t row, const void* data) {
+  if (row >= rows_) {
+    std::vector<hsize_t> extents = {static_cast<hsize_t>(row + 1)};
+    extents.insert(extents.end(), shape_.begin(), shape_.end());
+    check(H5Dset_extent(dataset_.id(), extents.data()), "grow dataset " + name_);
+    rows_ = row + 1;
+  }
+  if (row_bytes_ == 0) return;
+  if (!wide_) return transfer(row, 1, data, nullptr);
+  std::vector<hsize_t> offset(shape_.size() + 1, 0);
+  offset[0] = static_cast<hsize_t>(row);
+  constexpr uint32_t kNoFilterSkipped = 0;
+  check(
+      H5Dwrite_chunk(dataset_.id(), H5P_DEFAULT, kNoFilterSkipped, offset.data(), row_bytes_, data),
+      "write dataset " + name_);
+}
+
+void GrowingDataset::read(int64_t row, void* out) const {
+  read_rows(row, 1, out);
+}
+
+void GrowingDataset::read_rows(int64_t begin, int64_t count, void* out) const {
+  if (begin < 0 || count < 0 || begin + count > rows_) {
+    throw hdf5::Error("cannot read dataset " + name_ + ": row " +
+                      std::to_string(begin + count - 1) + " of " + std::to_string(rows_));
+  }
+  if (count > 0 && row_bytes_ > 0) transfer(begin, count, nullptr, out);
+}
+
+void GrowingDataset::transfer(int64_t begin, int64_t count, const void* write_from,
+                              void* read_into) const {
+  const std::string what = (write_from ? "write dataset " : "read dataset ") + name_;
+  std::vector<hsize_t> start(shape_.size() + 1, 0), extents = {static_cast<hsize_t>(count)};
+  start[0] = static_cast<hsize_t>(begin);
+  extents.insert(extents.end(), shape_.begin(), shape_.end());
+  const Handle memory(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
+                      what);
+  const Handle file(H5Dget_space(dataset_.id()), what);
+  check(H5Sselect_hyperslab(file.id(), H5S_SELECT_SET, start.data(), nullptr, extents.data(),
+                            nullptr),
+        what);
+  if (write_from != nullptr) {
+    check(H5Dwrite(dataset_.id(), type_.id(), memory.id(), file.id(), H5P_DEFAULT, write_from),
+          what);
+  } else {
+    check(H5Dread(dataset_.id(), type_.id(), memory.id(), file.id(), H5P_DEFAULT, read_into), what);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+// A dataset that gains a row per step: [row, shape...], unlimited in its leading dimension. Wide
+// rows are one chunk each and written without HDF5's chunk cache; narrow ones share chunks of
+// kRowsPerChunk rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/record/hdf5/hdf5_handle.h"
+
+namespace lockstep {
+
+// A chunk costs an index entry of 32 to 56 bytes, so narrow rows are gathered.
+inline constexpr int64_t kRowsPerChunk = 512;
+
+class GrowingDataset {
+ public:
+  GrowingDataset() = default;
+  // `shape` is that of one row; `wide`: a chunk is one row. Throws: hdf5::Error.
+  static GrowingDataset create(hid_t parent, const std::string& name, hid_t type,
+                               const std::vector<int64_t>& shape, bool wide);
+  static GrowingDataset open(hid_t parent, const std::string& name);
+
+  int64_t rows() const { return rows_; }
+  const std::vector<int64_t>& row_shape() const { return shape_; }
+  // Writes row `row`, growing the dataset where needed. Data in the dataset's own type.
+  void write(int64_t row, const void* data);
+  // Requires: row < rows() (hdf5::Error otherwise). `out` holds a row of the dataset's own type.
+  void read(int64_t row, void* out) const;
+  // Rows [begin, begin + count) one after the other.
+  void read_rows(int64_t begin, int64_t count, void* out) const;
+
+ private:
+  void transfer(int64_t begin, int64_t count, const void* write_from, void* read_into) const;
+
+  std::string name_;
+  hdf5::Handle dataset_, type_;
+  std::vector<int64_t> shape_;  // of a row
+  size_t row_bytes_ = 0;
+  bool wide_ = false;
+  int64_t rows_ = 0;
+};
+
+}  // namespace lockstep

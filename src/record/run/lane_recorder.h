@@ -1,0 +1,85 @@
+// How is one lane's step laid down? All datasets of /lanes/<lane>: made before step 0, then given a
+// row per step. It decides which exponent histograms are kept; it knows nothing of flushing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/record/hdf5/growing_dataset.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+// What decides the widths of a lane's rows.
+struct LaneExtent {
+  int64_t sites = 0, histogram_every = 1, sums_every = 0, groups = 1;  // groups: of parameters
+  std::vector<std::string> losses;                                     // loss_names()
+  std::vector<bool> stat_exempt;                                       // by site
+  // Columns of loss_scale: one, or one for each of these losses; then one per group, where groups
+  // skip by themselves.
+  std::vector<std::string> scaler_losses;
+  int64_t skipping_groups = 0;
+  int64_t gradient_norms = 0;  // parameters whose norms are kept: of captures all, else none
+  int64_t scaler_columns() const {
+    return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
+           skipping_groups;
+  }
+};
+LaneExtent lane_extent(const RunDescription& description, const LaneDescription& lane);
+
+class LaneRecorder {
+ public:
+  // Makes the group `lanes`/NAME and everything in it. Throws: hdf5::Error.
+  static LaneRecorder create(hid_t lanes, const LaneDescription& lane, int64_t index,
+                             const LaneExtent& extent);
+  // Opens it again behind `steps_complete` steps, with the unfinished 50-step sums as they were
+  // after `resume_from` steps.
+  static LaneRecorder open(hid_t lanes, const LaneDescription& lane, const LaneExtent& extent,
+                           int64_t steps_complete, std::vector<uint64_t> unfinished_sums);
+
+  void write_step(int64_t step, const LaneStep& lane);
+  // A step that is in the file already: only brings the unfinished sums up to date.
+  void pass_step(int64_t step, const LaneStep& lane);
+  std::vector<uint64_t> recorded_bits_hash(int64_t step) const;  // [site]
+  void write_evaluation(int64_t row, int64_t steps_done, double loss, double accuracy,
+                        int64_t example_count);
+  // Writes the unfinished sums, if there are any, as a last, short row.
+  void write_unfinished_sums(int64_t steps_done);
+
+  const std::vector<uint64_t>& unfinished_sums() const { return sums_; }  // [site * 256]
+
+ private:
+  void make(hid_t group, bool create);
+  void write_sums(int64_t steps_done);
+  void add_to_sums(const LaneStep& lane);
+  bool keeps_histogram(int64_t step, const LaneStep& lane) const;
+  void write_rates(int64_t step, const LaneStep& lane);
+  void write_scalers(int64_t step, const LaneStep& lane);
+  void write_sites(int64_t step, const LaneStep& lane);
+  void write_updates(int64_t step, const LaneStep& lane);
+  void write_sums_sampled(int64_t step, const LaneStep& lane);
+  void write_histogram(int64_t step, const LaneStep& lane);
+
+  hdf5::Handle group_;
+  LaneExtent extent_;
+  int64_t site_count_ = 0, histogram_records_ = 0;
+  bool died_ = false, short_row_dropped_ = false;
+  std::vector<uint64_t> sums_;
+
+  GrowingDataset sums_step_;
+  std::vector<GrowingDataset> health_;  // as health_columns()
+  GrowingDataset loss_, seconds_, attempts_, lr_, gradient_norm_, gradient_norms_;
+  std::vector<GrowingDataset> losses_;  // as extent_.losses
+  GrowingDataset eval_steps_done_, eval_loss_, eval_accuracy_, eval_count_;
+  GrowingDataset scaler_scale_, found_inf_, skipped_, growth_tracker_, culprit_site_;
+  GrowingDataset scale_, bits_hash_;
+  std::vector<GrowingDataset> statistics_;  // as statistics()
+  GrowingDataset stagnant_, update_count_, update_sq_, weight_sq_;
+  GrowingDataset histogram_, histogram_step_, histogram_50_, histogram_50_steps_;
+};
+
+// The bits_hash row of a step: 0 where a site was not measured.
+std::vector<uint64_t> bits_hash_row(const LaneStep& lane, int64_t site_count);
+
+}  // namespace lockstep

@@ -1,0 +1,317 @@
+// The observer that writes the run file. A step: every lane's rows, flush, commit,
+// `steps_complete`, flush, commit. Whatever stops it between two writes, the file reads up to
+// `steps_complete`.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/graph/json.h"
+#include "src/lower/layer_facts.h"
+#include "src/record/capture/verification.h"
+#include "src/record/hdf5/commit_driver.h"
+#include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/checkpoint.h"
+#include "src/record/run/environment.h"
+#include "src/record/run/lane_recorder.h"
+#include "src/record/run/layout.h"
+#include "src/record/run/options_json.h"
+#include "src/record/run/progress_snapshot.h"
+#include "src/record/run/run_file.h"
+#include "src/record/run/run_identity.h"
+#include "src/record/run/site_table_io.h"
+
+namespace lockstep {
+
+namespace fs = std::filesystem;
+
+struct RunFileWriter::Impl {
+  std::string path, temporary, command_line;
+  hdf5::Handle file;  // closed after everything in it
+  std::vector<LaneRecorder> lanes;
+  SiteTable sites;
+  RecordState record;
+  std::vector<int64_t> evaluated;  // steps_done of every evaluation in the file
+  int64_t steps_complete = 0, steps_done = 0;
+  bool resumed = false, failed = false;
+  std::optional<Checkpoint> checkpoint;  // resumed from
+  std::optional<ProgressSnapshot> progress;
+
+  ~Impl() {
+    lanes.clear();
+    file.close();
+    if (temporary.empty()) return;  // the file is in its place
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+  }
+
+  // Runs `work`; a failure in it leaves the file as it was last committed, for good.
+  template <typename Work>
+  void guard(Work work) {
+    if (failed) throw WriteError(fmt::format("'{}': an earlier write failed", path));
+    try {
+      work();
+    } catch (const hdf5::Error& error) {
+      fail(error.what());
+    }
+  }
+  [[noreturn]] void fail(const std::string& reason) {
+    failed = true;
+    const int error = file ? write_error(commit_file(file.id())) : 0;
+    const std::string kept = temporary.empty()
+                                 ? fmt::format("it stays readable up to step {}", steps_complete)
+                                 : "nothing was recorded";
+    throw WriteError(fmt::format("cannot write '{}': {}; {}", path,
+                                 error != 0 ? std::strerror(error) : reason, kept));
+  }
+  void flush() {
+    hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
+    if (!commit(commit_file(file.id()))) fail("the disk refused a write");
+  }
+  // Flushes the root group alone: a flush of everything costs some microseconds per dataset.
+  void raise_steps_complete() {
+    const hdf5::Handle root = hdf5::open_group(file.id(), "/");
+    hdf5::write_attribute(root.id(), layout::kStepsComplete, steps_done);
+    hdf5::check(H5Gflush(root.id()), "flush the root group");
+    if (!commit(commit_file(file.id()))) fail("the disk refused a write");
+  }
+  void create(const RunDescription& description);
+  void reopen(const RunDescription& description);
+  void compare(const StepRecord& step) const;
+  std::vector<std::vector<uint64_t>> unfinished_sums() const {
+    std::vector<std::vector<uint64_t>> sums;
+    for (const LaneRecorder& lane : lanes) sums.push_back(lane.unfinished_sums());
+    return sums;
+  }
+};
+
+namespace {
+
+hdf5::Handle open_to_write(const std::string& path, bool create) {
+  hdf5::be_quiet();
+  errno = 0;
+  try {
+    const hdf5::Handle access(commit_driver_access(), "set up the file driver");
+    if (!create) return hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), "open it");
+    const hdf5::Handle creation(H5Pcreate(H5P_FILE_CREATE), "make a property list");
+    hdf5::check(H5Pset_obj_track_times(creation.id(), false), "switch off time stamps");
+    return hdf5::Handle(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
+                        "create it");
+  } catch (const hdf5::Error& error) {
+    if (errno == EWOULDBLOCK) {  // the driver's lock
+      throw InputError(fmt::format("run file '{}': another run is writing this file", path),
+                       "wait until it ends, or choose another name");
+    }
+    throw InputError(
+        fmt::format("run file '{}': {}", path, errno != 0 ? std::strerror(errno) : error.what()),
+        "are the folder and the file there and writable?");
+  }
+}
+
+}  // namespace
+
+RunFileWriter::RunFileWriter() : impl_(std::make_unique<Impl>()) {}
+RunFileWriter::~RunFileWriter() = default;
+
+RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool overwrite)
+    : RunFileWriter() {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) {  // neither there nor not there
+    throw InputError(fmt::format("run file '{}': {}", path, error.message()),
+                     "are the folder's permissions right?");
+  }
+  if (fs::exists(status)) {
+    if (!overwrite) {
+      throw InputError(fmt::format("run file '{}' exists", path),
+                       "choose another name, or go on with it by --resume");
+    }
+    if (!fs::is_regular_file(status)) {
+      throw InputError(fmt::format("run file '{}' is not a regular file", path));
+    }
+    if (H5Fis_hdf5(path.c_str()) > 0) open_to_write(path, false);  // refused while another writes
+  }
+  impl_->temporary = path + ".tmp";
+  impl_->path = std::move(path);
+  impl_->command_line = std::move(command_line);
+  impl_->file = open_to_write(impl_->temporary, true);
+}
+
+std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t resume_from) {
+  const int64_t steps_complete = RunFile(path, true).steps();  // says what is wrong with it
+  if (resume_from < 0 || resume_from > steps_complete) {
+    throw InputError(fmt::format("run file '{}': cannot go on after {} steps, {} are recorded",
+                                 path, resume_from, steps_complete));
+  }
+  std::unique_ptr<RunFileWriter> writer(new RunFileWriter());
+  Impl& impl = *writer->impl_;
+  if (resume_from > 0) {
+    impl.checkpoint = find_checkpoint(path, resume_from);
+    if (!impl.checkpoint || impl.checkpoint->run.steps_done != resume_from) {
+      throw InputError(
+          fmt::format("run file '{}': no checkpoint after {} steps beside it", path, resume_from));
+    }
+  }
+  impl.file = open_to_write(path, false);
+  impl.path = std::move(path);
+  impl.steps_complete = steps_complete;
+  impl.steps_done = resume_from;
+  impl.resumed = true;
+  return writer;
+}
+
+void RunFileWriter::on_start(const RunDescription& description) {
+  Impl& impl = *impl_;
+  impl.sites = *description.sites;
+  impl.record.run_hash = run_hash(description);
+  for (const LaneDescription& lane : description.lanes) {
+    impl.record.lane_names.push_back(lane.name);
+  }
+  impl.guard([&] { impl.resumed ? impl.reopen(description) : impl.create(description); });
+  impl.progress.emplace(impl.path, description.lanes, description.options->steps);
+}
+
+void RunFileWriter::Impl::create(const RunDescription& description) {
+  const hid_t root = file.id();
+  hdf5::write_attribute(root, layout::kFormat, std::string(layout::kRunFormat));
+  hdf5::write_attribute(root, layout::kFormatVersion, int64_t{kRunFormatVersion});
+  hdf5::write_attribute(root, layout::kLockstepVersion, std::string(LOCKSTEP_VERSION));
+  hdf5::write_attribute(root, layout::kCommandLine, command_line);
+  hdf5::write_attribute(root, layout::kCreatedUtc, utc_now());
+  hdf5::write_attribute(root, layout::kEnvironment, nlohmann::json(describe_environment()).dump());
+  hdf5::write_attribute(root, layout::kOptions, options_to_json(*description.options));
+  hdf5::write_attribute(root, layout::kData, description.data);
+  hdf5::write_attribute(root, layout::kRunHash, record.run_hash);
+  if (const RunOptions& o = *description.options; !o.capture_hash.empty()) {
+    const auto known = read_verification(o.model, o.capture_hash);
+    hdf5::write_attribute(root, layout::kVerification, known ? to_json(*known) : "");
+  }
+  hdf5::write_attribute(root, layout::kStepsComplete, int64_t{0});
+  hdf5::write_text(root, layout::kGraph, to_json(*description.step_graph));
+  hdf5::write_text(root, layout::kProducts, to_json(product_facts(*description.step_graph)));
+  write_sites(root, sites);
+  const hdf5::Handle group = hdf5::create_group(root, layout::kLanes);
+  for (const LaneDescription& lane : description.lanes) {
+    lanes.push_back(LaneRecorder::create(group.id(), lane, static_cast<int64_t>(lanes.size()),
+                                         lane_extent(description, lane)));
+  }
+  flush();
+  // Only now does the name lead to a file, and to a complete one. Checkpoints of an older run under
+  // this name would be taken for this run's.
+  remove_checkpoints(path);
+  std::error_code status;
+  fs::rename(temporary, path, status);
+  if (status) throw hdf5::Error(status.message());
+  temporary.clear();
+}
+
+void RunFileWriter::Impl::reopen(const RunDescription& description) {
+  const hid_t root = file.id();
+  std::vector<std::string> differences = run_differences(root, description);
+  if (!differences.empty()) {
+    throw InputError(fmt::format("run file '{}' is of another run", path), differences);
+  }
+  if (checkpoint && checkpoint->record.run_hash != hdf5::text_attribute(root, layout::kRunHash)) {
+    throw InputError(fmt::format("the checkpoint beside '{}' is of another run", path),
+                     "remove it to start again from step 0");
+  }
+  const size_t sum_count = sites.sites.size() * kHistogramBins;
+  const hdf5::Handle group = hdf5::open_group(root, layout::kLanes);
+  for (size_t i = 0; i < description.lanes.size(); ++i) {
+    std::vector<uint64_t> sums(sum_count, 0);
+    if (checkpoint) sums = checkpoint->record.unfinished_sums.at(i);
+    lanes.push_back(LaneRecorder::open(group.id(), description.lanes[i],
+                                       lane_extent(description, description.lanes[i]),
+                                       steps_complete, std::move(sums)));
+  }
+  checkpoint.reset();
+  for (const Evaluation& e : RunFile(path, true).evaluations(0)) evaluated.push_back(e.steps_done);
+  flush();
+}
+
+// A recomputed step must have the bits that are on record.
+void RunFileWriter::Impl::compare(const StepRecord& step) const {
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    const std::vector<uint64_t> recorded = lanes[i].recorded_bits_hash(step.step);
+    const std::vector<uint64_t> now =
+        bits_hash_row(step.lanes.at(i), static_cast<int64_t>(recorded.size()));
+    for (size_t s = 0; s < recorded.size(); ++s) {
+      if (recorded[s] == now[s]) continue;
+      throw InputError(
+          fmt::format("run file '{}': step {}, lane {}, site '{}': recomputed bits_hash {} where "
+                      "{} is recorded",
+                      path, step.step, record.lane_names[i], sites.sites[s].label(),
+                      layout::hex(now[s]), layout::hex(recorded[s])),
+          "the data, the policy files or the program have changed since; start a new run");
+    }
+  }
+}
+
+void RunFileWriter::on_step(const StepRecord& step) {
+  Impl& impl = *impl_;
+  impl.guard([&] {
+    const bool recorded = step.step < impl.steps_complete;
+    if (recorded) impl.compare(step);
+    for (size_t i = 0; i < impl.lanes.size(); ++i) {
+      if (recorded) {
+        impl.lanes[i].pass_step(step.step, step.lanes.at(i));
+      } else {
+        impl.lanes[i].write_step(step.step, step.lanes.at(i));
+      }
+    }
+    impl.steps_done = step.step + 1;
+    if (recorded) return;
+    impl.flush();
+    impl.raise_steps_complete();
+    impl.steps_complete = impl.steps_done;
+  });
+  impl.progress->step(step);
+}
+
+void RunFileWriter::on_evaluation(const EvaluationRecord& evaluation) {
+  Impl& impl = *impl_;
+  impl.guard([&] {
+    int64_t row = 0;
+    while (row < static_cast<int64_t>(impl.evaluated.size()) &&
+           impl.evaluated[static_cast<size_t>(row)] < evaluation.steps_done) {
+      ++row;
+    }
+    const bool recorded = row < static_cast<int64_t>(impl.evaluated.size()) &&
+                          impl.evaluated[static_cast<size_t>(row)] == evaluation.steps_done;
+    if (!recorded) impl.evaluated.push_back(evaluation.steps_done);
+    for (size_t i = 0; i < impl.lanes.size(); ++i) {
+      impl.lanes[i].write_evaluation(row, evaluation.steps_done, evaluation.loss.at(i),
+                                     evaluation.accuracy.at(i), evaluation.example_count);
+    }
+    impl.flush();
+  });
+}
+
+void RunFileWriter::on_checkpoint(const RunState& state) {
+  Impl& impl = *impl_;
+  impl.guard([&] {
+    impl.record.unfinished_sums = impl.unfinished_sums();
+    write_checkpoint(impl.path, state, impl.record);
+  });
+}
+
+void RunFileWriter::on_finish() {
+  Impl& impl = *impl_;
+  impl.guard([&] {
+    // A run that was stopped while it recomputed leaves the short row to the file's own last step.
+    if (impl.steps_done == impl.steps_complete) {
+      for (LaneRecorder& lane : impl.lanes) lane.write_unfinished_sums(impl.steps_done);
+    }
+    impl.flush();
+    impl.lanes.clear();
+    impl.file.close();
+  });
+  if (impl.progress) impl.progress->finish();
+}
+
+}  // namespace lockstep

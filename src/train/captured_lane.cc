@@ -1,0 +1,126 @@
+// See lane.h.
+#include "src/train/captured_lane.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep {
+namespace {
+
+std::string recipe(const Capture& capture) {
+  if (!capture.amp.autocast) return "as the model says, without autocast around it";
+  return fmt::format("autocast {} on {}{}", capture.amp.dtype, capture.amp.device_type,
+                     capture.scaler.enabled ? " with GradScaler" : "");
+}
+
+}  // namespace
+
+std::string autocast_preset(const Capture& capture) {
+  return "torch-autocast-" + capture.amp.dtype + (capture.amp.device_type == "cpu" ? "-cpu" : "");
+}
+
+bool uses_autocast(const Capture& capture) {
+  return capture.amp.autocast || std::ranges::any_of(capture.graphs, [](const Graph& graph) {
+           return std::ranges::any_of(
+               graph.nodes, [](const Node& node) { return node.autocast == AutocastRegion::kOn; });
+         });
+}
+
+std::string equal_lane(const Capture& capture) {
+  const bool keeps_fp32 = captured_notes(capture).empty();
+  if (!keeps_fp32) return "";
+  return uses_autocast(capture) ? autocast_preset(capture) : std::string(kReferenceLane);
+}
+
+std::vector<std::string> captured_notes(const Capture& capture) {
+  std::vector<std::string> notes;
+  const CapturedAmp& amp = capture.amp;
+  if (capture.world_size > 1) {
+    notes.push_back(
+        fmt::format("the captured loop stepped with the mean gradient of {} ranks, a replay with "
+                    "that of rank 0's batches",
+                    capture.world_size));
+  }
+  if (amp.autocast && !amp.cache_enabled) {
+    notes.emplace_back(
+        "autocast's weight cache was off: V7 does without, presets have it ([autocast] "
+        "weight_cache = false)");
+  }
+  if (!capture.device.starts_with("cuda")) {
+    if (amp.cpu_products == "bf16" || amp.cpu_products == "tf32") {
+      notes.push_back("PyTorch's FP32 products on the CPU were allowed " + amp.cpu_products +
+                      " inside, which no lane models");
+    }
+    return notes;
+  }
+  if (amp.tf32_matmul || amp.tf32_conv) {
+    notes.push_back(fmt::format(
+        "PyTorch's FP32 {} were allowed TF32: compare `captured` with the lane tf32, not fp32",
+        amp.tf32_matmul && amp.tf32_conv ? "matrix products and convolutions"
+        : amp.tf32_matmul                ? "matrix products"
+                                         : "convolutions"));
+  }
+  if (amp.autocast && (amp.dtype == "fp16" ? amp.reduced_fp16_sums : amp.reduced_bf16_sums)) {
+    notes.push_back(
+        fmt::format("cuBLAS was allowed to round sums to {} where it splits them, "
+                    "which no lane models",
+                    amp.dtype));
+  }
+  return notes;
+}
+
+LaneDescription describe_captured_lane(const Capture& capture) {
+  LaneDescription lane;
+  lane.name = kCapturedLane;
+  lane.engine = "pytorch";
+  lane.target = capture.device;
+  lane.policy = find_policy(kReferenceLane);
+  lane.policy.name = kCapturedLane;
+  lane.policy.version.clear();
+  lane.policy.help = "what PyTorch itself did: " + recipe(capture);
+  lane.policy.aliases.clear();
+  lane.policy.text =
+      fmt::format("# no policy: recorded by PyTorch {} on {}, {}\nname = \"{}\"\n",
+                  capture.torch_version, capture.device, recipe(capture), kCapturedLane);
+  lane.policy.notes = captured_notes(capture);
+  for (const std::string& note : lane.policy.notes) {
+    lane.policy.text += fmt::format("{}{}\n", kCapturedNote, note);
+  }
+  const std::string equal = equal_lane(capture);
+  if (!equal.empty()) lane.policy.text += fmt::format("{}{}\n", kCapturedEqual, equal);
+  return lane;
+}
+
+std::string describe_captured_data(const Capture& capture) {
+  return fmt::format("captured: {} steps of {}, PyTorch {} on {}", capture.steps.size(),
+                     capture.model_class, capture.torch_version, capture.device);
+}
+
+void fill_captured_step(const Capture& capture, const LaneContext& context, int64_t step,
+                        LaneStep& out) {
+  const CapturedStep& captured = capture.steps.at(static_cast<size_t>(step));
+  out.loss = captured.loss;
+  out.losses.assign(context.losses.size(), kNotRecorded);
+  out.seconds = kNotRecorded;
+  for (size_t group = 0; group < context.groups.size(); ++group) {
+    out.lr.push_back(context.lr(group, step));
+  }
+  out.gradient_norm = captured.clip.total_norm;
+  const std::vector<Parameter>& names = capture.graphs.front().parameters;  // of grad_norms
+  for (const Parameter& p : context.step_graph->parameters) {
+    const auto at = std::ranges::find(names, p.name, &Parameter::name);
+    const auto k = static_cast<size_t>(at - names.begin());
+    out.gradient_norms.push_back(k < captured.grad_norms.size() ? captured.grad_norms[k]
+                                                                : kNotRecorded);
+  }
+  ScalerRecord scaler;
+  scaler.scale = captured.scale_before;
+  scaler.found_inf = captured.found_inf;
+  scaler.skipped = !captured.stepped;
+  scaler.growth_tracker = static_cast<int32_t>(captured.growth_tracker_after);
+  out.scalers = {scaler};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,114 @@
+// The sums are whole-tensor passes: an addition in the container, then its rounding. That is one
+// rounding in effect, since no format here has more than 11 of the 24 bits (24 >= 2 * 11 + 2).
+#include "src/update/all_reduce.h"
+
+#include <algorithm>
+
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/quantize.h"
+
+namespace lockstep {
+namespace {
+
+// What befell elements in an earlier rounding joins the statistics of a later one.
+void join_events(TensorStats& stats, const TensorStats& earlier) {
+  const auto join = [&](uint64_t TensorStats::*event) {
+    // An element that saturates in several sums is one element.
+    stats.*event = std::min(stats.count, stats.*event + earlier.*event);
+  };
+  join(&TensorStats::to_zero);
+  join(&TensorStats::to_infinity);
+  join(&TensorStats::saturated);
+}
+
+// Rounds in place, one rounding after another, and keeps what all of them did.
+template <typename T>
+class Rounded {
+ public:
+  Rounded(const Format& format, TensorStats* stats) : format_(&format), stats_(stats) {}
+
+  void round(Tensor& tensor) { round(tensor, *format_); }
+  void round(Tensor& tensor, const Format& format) {
+    TensorStats here;
+    quantize<T>(tensor.as<T>(), tensor.as<T>(), {&format}, stats_ == nullptr ? nullptr : &here);
+    if (stats_ == nullptr) return;
+    if (any_) join_events(here, *stats_);
+    *stats_ = here;
+    any_ = true;
+  }
+  void divide(Tensor& tensor, int64_t by) {
+    const T divisor = static_cast<T>(by);
+    for (T& x : tensor.as<T>()) x /= divisor;
+    round(tensor);
+  }
+  // to += x
+  void add(const Tensor& x, Tensor& to) {
+    T* sum = to.as<T>().data();
+    active_kernels().of<T>().add(sum, x.as<T>().data(), sum, to.size());
+    round(to);
+  }
+
+ private:
+  const Format* format_;
+  TensorStats* stats_;
+  bool any_ = false;
+};
+
+// The addend of every element in the k-th stage of a ring, k = 1, ..., W.
+template <typename T>
+void take_stage(const std::vector<Tensor>& workers, int64_t k, Tensor& addends) {
+  const auto count = static_cast<int64_t>(workers.size()), size = addends.size();
+  const int64_t chunk = (size + count - 1) / count;
+  for (int64_t c = 0; c * chunk < size; ++c) {
+    const int64_t begin = c * chunk, end = std::min(size, begin + chunk);
+    const Tensor& from = workers[static_cast<size_t>((c + k) % count)];
+    std::copy_n(from.as<T>().data() + begin, end - begin, addends.as<T>().data() + begin);
+  }
+}
+
+template <typename T>
+void reduce(const AllReduce& how, const Format& format, const Format& gradient_format,
+            std::vector<Tensor>& workers, Tensor& result, TensorStats* stats) {
+  const auto count = static_cast<int64_t>(workers.size());
+  Rounded<T> rounded(format, stats);
+  if (how.order == AllReduce::Order::kRing) {
+    Tensor addends(result.shape(), result.container());
+    take_stage<T>(workers, 1, result);
+    for (int64_t k = 2; k <= count; ++k) {
+      take_stage<T>(workers, k, addends);
+      rounded.add(addends, result);
+    }
+  } else {
+    for (int64_t distance = 1; distance < count; distance *= 2) {
+      for (int64_t r = 0; r + distance < count; r += 2 * distance) {
+        rounded.add(workers[static_cast<size_t>(r + distance)], workers[static_cast<size_t>(r)]);
+      }
+    }
+    std::ranges::copy(workers[0].as<T>(), result.as<T>().begin());
+  }
+  if (!how.divides_before) rounded.divide(result, count);
+  if (!contains(gradient_format, format)) rounded.round(result, gradient_format);
+}
+
+}  // namespace
+
+void enter_all_reduce(const AllReduce& how, const Format& format, int64_t workers, Tensor& gradient,
+                      TensorStats* stats) {
+  const auto enter = [&]<typename T>(T) {
+    Rounded<T> rounded(format, stats);
+    rounded.round(gradient);
+    if (how.divides_before) rounded.divide(gradient, workers);
+  };
+  gradient.container() == Container::kF64 ? enter(double()) : enter(float());
+}
+
+void all_reduce(const AllReduce& how, const Format& format, const Format& gradient_format,
+                std::vector<Tensor>& workers, Tensor& result, TensorStats* stats) {
+  if (result.container() == Container::kF64) {
+    reduce<double>(how, format, gradient_format, workers, result, stats);
+  } else {
+    reduce<float>(how, format, gradient_format, workers, result, stats);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,222 @@
+// The table of optimizers. The arithmetic is in the kernels; here stand names, numbers, states and
+// argument checks, as torch.optim has them.
+#include "src/update/optimizers.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "emulation/kernels/scalar/optimizer.h"
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using Range = HyperParameter::Range;
+using States = std::vector<OptimizerState>;
+
+constexpr std::string_view kLrHelp = "learning rate; a schedule multiplies it";
+constexpr std::string_view kDecayHelp = "weight decay";
+constexpr std::string_view kDecoupledHelp =
+    "1: weight decay shrinks the weight before the step; 0: it is added to the gradient";
+constexpr std::string_view kEpsHelp = "added to the root in the denominator";
+
+constexpr HyperParameter kSgdParameters[] = {
+    {"lr", 0.05, Range::kNonNegative, kLrHelp},
+    {"momentum", 0.9, Range::kBelowOne, "factor of the old momentum buffer; 0: no buffer"},
+    {"dampening", 0, Range::kUpToOne, "1 - dampening multiplies the gradients after the first"},
+    {"nesterov", 0, Range::kFlag, "look ahead along the momentum"},
+    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
+    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
+};
+constexpr HyperParameter kAdamParameters[] = {
+    {"lr", 1e-3, Range::kNonNegative, kLrHelp},
+    {"beta1", 0.9, Range::kBelowOne, "of the average of gradients"},
+    {"beta2", 0.999, Range::kBelowOne, "of the average of squares"},
+    {"eps", 1e-8, Range::kNonNegative, kEpsHelp},
+    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
+    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
+    {"amsgrad", 0, Range::kFlag, "divide by the largest average of squares so far"},
+};
+constexpr HyperParameter kAdamwParameters[] = {
+    kAdamParameters[0],
+    kAdamParameters[1],
+    kAdamParameters[2],
+    kAdamParameters[3],
+    {"weight_decay", 1e-2, Range::kNonNegative, kDecayHelp},
+    {"decoupled_weight_decay", 1, Range::kFlag, kDecoupledHelp},
+    kAdamParameters[6],
+};
+constexpr HyperParameter kAdagradParameters[] = {
+    {"lr", 1e-2, Range::kNonNegative, kLrHelp},
+    {"lr_decay", 0, Range::kNonNegative, "lr / (1 + (step - 1) lr_decay)"},
+    {"eps", 1e-10, Range::kNonNegative, kEpsHelp},
+    {"initial_accumulator_value", 0, Range::kNonNegative, "where the sum of squares starts"},
+    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
+    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
+};
+constexpr HyperParameter kRmspropParameters[] = {
+    {"lr", 1e-2, Range::kNonNegative, kLrHelp},
+    {"alpha", 0.99, Range::kBelowOne, "of the average of squares"},
+    {"eps", 1e-8, Range::kNonNegative, kEpsHelp},
+    {"momentum", 0, Range::kBelowOne, "factor of the old momentum buffer; 0: no buffer"},
+    {"centered", 0, Range::kFlag, "divide by the spread about the average gradient"},
+    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
+    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
+};
+constexpr HyperParameter kLionParameters[] = {
+    {"lr", 1e-4, Range::kNonNegative, kLrHelp},
+    {"beta1", 0.9, Range::kBelowOne, "of the mix whose sign is taken"},
+    {"beta2", 0.99, Range::kBelowOne, "of the average of gradients"},
+    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
+    {"decoupled_weight_decay", 1, Range::kFlag, kDecoupledHelp},
+};
+
+States sgd_states(const HyperNumbers& n) {
+  return n["momentum"] == 0 ? States{} : States{{"momentum_buffer"}};
+}
+States adam_states(const HyperNumbers& n) {
+  States states = {{"exp_avg"}, {"exp_avg_sq"}};
+  if (n["amsgrad"] != 0) states.push_back({"max_exp_avg_sq"});
+  return states;
+}
+States adagrad_states(const HyperNumbers& n) {
+  return {{"sum", n["initial_accumulator_value"]}};
+}
+States rmsprop_states(const HyperNumbers& n) {
+  States states = {{"square_avg"}};
+  if (n["centered"] != 0) states.push_back({"grad_avg"});
+  if (n["momentum"] != 0) states.push_back({"momentum_buffer"});
+  return states;
+}
+States lion_states(const HyperNumbers&) {
+  return {{"exp_avg"}};
+}
+
+std::string_view no_conflict(const HyperNumbers&) {
+  return "";
+}
+std::string_view sgd_conflict(const HyperNumbers& n) {
+  if (n["nesterov"] == 0 || (n["momentum"] > 0 && n["dampening"] == 0)) return "";
+  return "nesterov 1: momentum > 0 and dampening = 0 required";
+}
+
+template <typename Rule>
+Rule common(const HyperNumbers& n, double lr) {
+  Rule rule;
+  rule.lr = lr;
+  rule.weight_decay = n["weight_decay"];
+  rule.decoupled_weight_decay = n["decoupled_weight_decay"] != 0;
+  return rule;
+}
+SgdRule sgd_rule(const HyperNumbers& n, double lr) {
+  SgdRule rule = common<SgdRule>(n, lr);
+  rule.momentum = n["momentum"];
+  rule.dampening = n["dampening"];
+  rule.nesterov = n["nesterov"] != 0;
+  return rule;
+}
+AdamRule adam_rule(const HyperNumbers& n, double lr) {
+  AdamRule rule = common<AdamRule>(n, lr);
+  rule.beta1 = n["beta1"];
+  rule.beta2 = n["beta2"];
+  rule.eps = n["eps"];
+  rule.amsgrad = n["amsgrad"] != 0;
+  return rule;
+}
+AdagradRule adagrad_rule(const HyperNumbers& n, double lr) {
+  AdagradRule rule = common<AdagradRule>(n, lr);
+  rule.lr_decay = n["lr_decay"];
+  rule.eps = n["eps"];
+  return rule;
+}
+RmspropRule rmsprop_rule(const HyperNumbers& n, double lr) {
+  RmspropRule rule = common<RmspropRule>(n, lr);
+  rule.alpha = n["alpha"];
+  rule.eps = n["eps"];
+  rule.momentum = n["momentum"];
+  rule.centered = n["centered"] != 0;
+  return rule;
+}
+LionRule lion_rule(const HyperNumbers& n, double lr) {
+  LionRule rule = common<LionRule>(n, lr);
+  rule.beta1 = n["beta1"];
+  rule.beta2 = n["beta2"];
+  return rule;
+}
+
+template <auto kRule, typename T>
+void step(const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
+          UpdateStats* stats) {
+  scalar_optimizer(kRule(numbers, lr), arrays, stats);
+}
+
+const Optimizer kOptimizers[] = {
+    {"sgd", "buf = momentum buf + (1 - dampening) g, from buf = g; w -= lr buf", "torch.optim.SGD",
+     kSgdParameters, sgd_states, sgd_conflict, step<sgd_rule, float>, step<sgd_rule, double>},
+    {"adam", "w -= lr m^ / (sqrt(v^) + eps) with bias-corrected moments",
+     "torch.optim.Adam; Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018", kAdamParameters,
+     adam_states, no_conflict, step<adam_rule, float>, step<adam_rule, double>},
+    {"adamw", "adam with decoupled weight decay: w *= 1 - lr weight_decay before the step",
+     "torch.optim.AdamW; Loshchilov & Hutter 2019, algorithm 2", kAdamwParameters, adam_states,
+     no_conflict, step<adam_rule, float>, step<adam_rule, double>},
+    {"adagrad", "sum += g^2; w -= lr g / (sqrt(sum) + eps)",
+     "torch.optim.Adagrad; Duchi et al. 2011", kAdagradParameters, adagrad_states, no_conflict,
+     step<adagrad_rule, float>, step<adagrad_rule, double>},
+    {"rmsprop", "v = alpha v + (1 - alpha) g^2; w -= lr g / (sqrt(v) + eps), or by its momentum",
+     "torch.optim.RMSprop; Tieleman & Hinton 2012, lecture 6.5", kRmspropParameters, rmsprop_states,
+     no_conflict, step<rmsprop_rule, float>, step<rmsprop_rule, double>},
+    {"lion", "w -= lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g",
+     "Chen et al. 2023, arXiv:2302.06675, algorithm 2", kLionParameters, lion_states, no_conflict,
+     step<lion_rule, float>, step<lion_rule, double>},
+};
+
+}  // namespace
+
+std::span<const Optimizer> optimizers() {
+  return kOptimizers;
+}
+
+const Optimizer& find_optimizer(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Optimizer& optimizer : kOptimizers) {
+    if (optimizer.name == name) return optimizer;
+    names.emplace_back(optimizer.name);
+  }
+  throw InputError("optimizer '" + std::string(name) + "': unknown", did_you_mean(name, names));
+}
+
+void check_optimizer_spec(const OptimizerSpec& spec) {
+  const Optimizer& optimizer = find_optimizer(spec.name);
+  ProblemList problems("optimizer '" + spec.name + "'");
+  check_hyper_values(spec, optimizer.parameters, problems);
+  problems.throw_if_any();
+  const std::string_view conflict = optimizer.conflict(numbers_of(spec));
+  if (!conflict.empty()) problems.add(std::string(conflict));
+  problems.throw_if_any();
+}
+
+HyperNumbers numbers_of(const OptimizerSpec& spec) {
+  return {find_optimizer(spec.name).parameters, spec.values};
+}
+
+int state_count(const OptimizerSpec& spec) {
+  return static_cast<int>(find_optimizer(spec.name).states(numbers_of(spec)).size());
+}
+
+template <>
+void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
+                    const OptimizerArrays<float>& arrays, UpdateStats* stats) {
+  optimizer.step_f32(numbers, lr, arrays, stats);
+}
+template <>
+void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
+                    const OptimizerArrays<double>& arrays, UpdateStats* stats) {
+  optimizer.step_f64(numbers, lr, arrays, stats);
+}
+
+float unscale_factor(double scale) {
+  return static_cast<float>(1.0 / scale);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,157 @@
+// The interval arithmetic on histograms small enough to check by hand, and its laws on random ones.
+#include "analysis/recommend/scale_interval.h"
+
+#include <doctest/doctest.h>
+
+#include "src/core/random.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kBias = 127;
+
+// `counts`: exponent -> how many values.
+RangeSample sample(std::string layer, bool scaled,
+                   std::initializer_list<std::pair<int, uint64_t>> counts) {
+  RangeSample s{.layer = layer,
+                .label = layer + " site",
+                .role = scaled ? Role::kGradWeight : Role::kActivation,
+                .scaled = scaled};
+  for (const auto& [exponent, count] : counts) {
+    s.histogram[static_cast<size_t>(exponent + kBias)] = count;
+  }
+  return s;
+}
+
+const Format& fp16() {
+  return find_format("fp16");  // emax 15, smallest subnormal 2^-24
+}
+
+TEST_CASE("feasible scales of one tensor, by hand") {
+  // Largest 2^-10: may be shifted to 2^(15 - 1). Smallest 2^-20: kept at every k >= -4.
+  const ScaleInterval i = feasible_scales(sample("a", true, {{-10, 5}, {-20, 995}}), fp16());
+  CHECK(i.hi == 15 - kHeadroomOctaves + 10);
+  CHECK(i.lo == -4);
+}
+
+TEST_CASE("the lost share counts what lies below the smallest subnormal") {
+  const RangeSample s = sample("a", true, {{-20, 998}, {-30, 2}});
+  CHECK(s.lost_share(0, fp16()) == 2.0 / 1000);
+  CHECK(s.lost_share(5, fp16()) == 2.0 / 1000);
+  CHECK(s.lost_share(6, fp16()) == 0);
+  CHECK(feasible_scales(s, fp16()).lo == 6);
+  // At the limit itself the share is allowed.
+  CHECK(feasible_scales(sample("a", true, {{-20, 999}, {-30, 1}}), fp16()).lo == -4);
+}
+
+TEST_CASE("values negligible beside the largest one do not count") {
+  const int top = -2, tail = top - kNegligibleOctaves;
+  CHECK(sample("a", true, {{top, 1}, {tail, 9}}).lost_share(0, fp16()) == 0.9);
+  CHECK(sample("a", true, {{top, 1}, {tail - 1, 9}}).lost_share(0, fp16()) == 0);
+}
+
+TEST_CASE("the raw share counts them") {
+  const int top = -2, tail = top - kNegligibleOctaves - 1;
+  CHECK(sample("a", true, {{top, 1}, {tail, 9}}).raw_lost_share(0, fp16()) == 0.9);
+  CHECK(sample("a", true, {}).raw_lost_share(0, fp16()) == 0);
+  const RangeTable t = make_range_table({sample("a", true, {{10, 1}, {-40, 9}})}, fp16());
+  CHECK(t.counted_lost() == 0);
+  CHECK(t.raw_lost() == 0.9);
+}
+
+TEST_CASE("a parameter gradient far below its layer's largest is noise and binds nothing") {
+  const auto table = [](int bias_exponent) {
+    return make_range_table(
+        {sample("conv", true, {{0, 10}}), sample("conv", true, {{bias_exponent, 10}}),
+         sample("other", true, {{-40, 10}})},  // of another layer: no noise
+        fp16());
+  };
+  CHECK(table(-kNoiseOctaves).ignored.empty());
+  const RangeTable t = table(-kNoiseOctaves - 1);
+  REQUIRE(t.ignored.size() == 1);
+  CHECK(t.ignored[0] == "conv site");
+  CHECK(t.layers[0].scales.lo == kMinScaleExponent);
+  CHECK(t.layers.size() == 2);
+}
+
+TEST_CASE("zeros are no values, FP32 subnormals are") {
+  RangeSample s = sample("a", true, {{-127, 10}});
+  s.zeros = 10;
+  CHECK_FALSE(s.max_exponent().has_value());
+  CHECK(feasible_scales(s, fp16()).contains(0));
+  s.zeros = 9;
+  CHECK(s.max_exponent() == -127);
+  CHECK(s.lost_share(0, fp16()) == 1);
+}
+
+TEST_CASE("a trace with infinities or NaN fits no scale") {
+  CHECK(feasible_scales(sample("a", true, {{0, 5}, {128, 1}}), fp16()).empty());
+}
+
+TEST_CASE("layers are intersected, and the binding ones are named") {
+  const RangeTable t =
+      make_range_table({sample("low", true, {{-30, 10}}), sample("high", true, {{5, 10}}),
+                        sample("high", false, {{3, 10}})},
+                       fp16());
+  CHECK(t.scales.lo == 6);  // 2^-30 to 2^-24
+  CHECK(t.scales.hi == 9);  // 2^5 to 2^14
+  CHECK(t.lo_layer == "low");
+  CHECK(t.hi_layer == "high");
+  CHECK(t.scale_exponent == 9 - kGuardOctaves);
+  CHECK(t.layers[1].unscaled_margin == 12);
+  CHECK(t.layers[0].reason.empty());
+  CHECK(t.layers[1].reason.empty());
+}
+
+TEST_CASE("an activation beyond the format keeps its layer in fp32") {
+  const RangeTable t =
+      make_range_table({sample("big", false, {{15, 1}}), sample("fits", false, {{14, 1}})}, fp16());
+  CHECK_FALSE(t.layers[0].reason.empty());
+  CHECK(t.layers[1].reason.empty());
+  CHECK(t.scale_exponent == 0);  // no gradients: nothing asks for a scale
+}
+
+TEST_CASE("a layer that needs another scale than most gives way") {
+  const RangeTable t = make_range_table({sample("a", true, {{-30, 10}}),    // needs k >= 6
+                                         sample("b", true, {{-31, 10}}),    // needs k >= 7
+                                         sample("odd", true, {{12, 10}})},  // needs k <= 2
+                                        fp16());
+  CHECK(t.layers[0].reason.empty());
+  CHECK(t.layers[1].reason.empty());
+  CHECK_FALSE(t.layers[2].reason.empty());
+  CHECK_FALSE(t.scales.empty());
+  CHECK(t.scales.contains(t.scale_exponent));
+}
+
+TEST_CASE("a tensor wider than the format fits no scale") {
+  // 40 octaves by kNegligibleOctaves would be cut to 24, so the width is within them.
+  const Format& narrow = find_format("fp8_e4m3");  // emax 8, smallest subnormal 2^-9: 17 octaves
+  const ScaleInterval i = feasible_scales(sample("a", true, {{0, 10}, {-20, 10}}), narrow);
+  CHECK(i.empty());
+  const RangeTable t = make_range_table({sample("a", true, {{0, 10}, {-20, 10}})}, narrow);
+  CHECK(t.layers[0].reason.find("no loss scale") != std::string::npos);
+}
+
+TEST_CASE("laws: shifting the values shifts the interval; the share falls with the scale") {
+  const RandomStream random(7, RandomPurpose::kTest);
+  uint64_t n = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    RangeSample s = sample("a", true, {});
+    RangeSample shifted = s;
+    for (int bin = 0; bin < 20; ++bin) {
+      const uint64_t count = random.bits(n++) % 100;
+      s.histogram[static_cast<size_t>(kBias - 30 + bin)] = count;
+      shifted.histogram[static_cast<size_t>(kBias - 30 + bin - 3)] = count;
+    }
+    const ScaleInterval a = feasible_scales(s, fp16()), b = feasible_scales(shifted, fp16());
+    CHECK(b.lo == a.lo + 3);
+    CHECK(b.hi == a.hi + 3);
+    for (int k = -10; k < 30; ++k) {
+      CHECK(s.lost_share(k + 1, fp16()) <= s.lost_share(k, fp16()));
+    }
+    if (!a.empty()) CHECK(a.contains(choose_scale(a)));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,150 @@
+// What the tests of the fused pass share: the vector kernels of this CPU, formats of every shape,
+// arrays that meet their edges, and which statistic of two differs.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "emulation/kernels/quantize.h"
+#include "emulation/kernels/simd/quantize.h"
+#include "emulation/kernels/simd/targets.h"
+#include "src/core/parallel.h"
+#include "src/core/random.h"
+
+namespace lockstep {
+
+inline constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
+
+struct VectorKernels {
+  const char* name;
+  bool (*available)();
+  decltype(&avx2_quantize) quantize;
+  decltype(&avx2_compare) compare;
+};
+inline constexpr VectorKernels kVectorKernels[] = {
+    {"avx2", cpu_has_avx2, avx2_quantize, avx2_compare},
+    {"avx512", cpu_has_avx512, avx512_quantize, avx512_compare},
+};
+
+// The kernels this CPU runs; the others are reported.
+inline std::vector<VectorKernels> vector_kernels() {
+  std::vector<VectorKernels> list;
+  for (const VectorKernels& k : kVectorKernels) {
+    if (k.available()) {
+      list.push_back(k);
+    } else {
+      MESSAGE("SKIPPED: 1 instruction set: this CPU lacks " << k.name);
+    }
+  }
+  return list;
+}
+
+struct RestoreThreads {
+  int count = thread_count();
+  ~RestoreThreads() { set_thread_count(count); }
+};
+
+inline std::vector<const Format*> tested_formats() {
+  std::vector<const Format*> list;
+  for (const Format& f : formats()) {
+    if (!f.is_fp64()) list.push_back(&f);
+  }
+  for (const char* name :
+       {"e4m3", "e2m1", "e3m4", "e6m9", "e7m8", "e7m21", "e7m22", "e5m23", "e8m1", "e8m22"}) {
+    list.push_back(&find_format(name));
+  }
+  for (const char* name :
+       {"fp16+flush_in", "fp16+flush_out", "fp16+saturate", "bf16+flush_in",
+        "bf16+saturate+flush_out", "fp8_e4m3+saturate", "fp8_e5m2+saturate+flush_in",
+        "fp8_e4m3fnuz+saturate+flush_out", "fp32+flush_in", "fp32+saturate"}) {
+    list.push_back(&find_format(name));
+  }
+  return list;
+}
+
+// What an array may look like.
+enum class Content { kTame, kWild, kBits };
+
+// kTame: within the format's range; kWild: with limits, infinities, NaNs among them; kBits: any
+// bits.
+inline std::vector<float> make_data(int64_t count, const Format& f, Content content,
+                                    uint32_t index) {
+  const RandomStream stream(2024, RandomPurpose::kTest, index);
+  const float max = static_cast<float>(f.max_finite), least = static_cast<float>(f.min_normal());
+  const float specials[] = {0.0f,
+                            max,
+                            std::nextafter(max, kFloatInfinity),
+                            max * 2,
+                            least,
+                            least / 2,
+                            std::nextafter(least, 0.0f),
+                            0x1p-149f,
+                            0x1p-126f,
+                            0x1.fffffep127f,
+                            kFloatInfinity,
+                            std::nanf(""),
+                            1.0f};
+  std::vector<float> data(static_cast<size_t>(count));
+  for (size_t i = 0; i < data.size(); ++i) {
+    const uint32_t bits = stream.bits(2 * i), more = stream.bits(2 * i + 1);
+    if (content == Content::kBits) {
+      data[i] = std::bit_cast<float>(bits);
+      continue;
+    }
+    const float sign = (more & 1) != 0 ? -1.0f : 1.0f;
+    if (content == Content::kWild && more % 16 == 0) {
+      data[i] = sign * specials[(more >> 8) % std::size(specials)];
+      continue;
+    }
+    // Exponents from below the subnormals to the top, on few enough fraction bits to meet ties.
+    const int span = f.emax - f.emin + f.precision + 4;
+    const int e = f.emax - 1 - static_cast<int>((more >> 1) % static_cast<uint32_t>(span));
+    const uint32_t fraction = (more >> 20 & 3) != 0 ? bits >> 9 : bits >> 9 & 0x7ff << 12;
+    const double x = std::ldexp(1 + fraction * 0x1p-23, e);
+    data[i] = (more >> 22) % 8 == 0 ? sign * 0.0f : sign * static_cast<float>(x);
+  }
+  return data;
+}
+
+inline bool same_bits(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+// The name of the first statistic that differs, or "".
+inline std::string difference(const TensorStats& a, const TensorStats& b) {
+  const ErrorStats none;
+  for (const Statistic& row : statistics()) {
+    const bool equal = row.kind == StatisticKind::kCount
+                           ? row.count(a, none) == row.count(b, none)
+                           : same_bits(row.moment(a, none), row.moment(b, none));
+    if (!equal) return std::string(row.name);
+  }
+  if (a.bits_hash != b.bits_hash) return "bits_hash";
+  return a.exponent_histogram == b.exponent_histogram ? "" : "exponent_histogram";
+}
+inline std::string difference(const ErrorStats& a, const ErrorStats& b) {
+  const TensorStats none;
+  for (const Statistic& row : statistics()) {
+    const bool equal = row.kind == StatisticKind::kCount
+                           ? row.count(none, a) == row.count(none, b)
+                           : same_bits(row.moment(none, a), row.moment(none, b));
+    if (!equal) return std::string(row.name);
+  }
+  return "";
+}
+
+inline std::string difference(const std::vector<float>& a, const std::vector<float>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i])) {
+      return "element " + std::to_string(i);
+    }
+  }
+  return "";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// How far a lane's array is from the reference's: every instruction set against the scalar kernel,
+// and the sums by hand.
+#include "emulation/kernels/reduction.h"
+#include "emulation/kernels/scalar/quantize.h"
+#include "tests/emulation/kernels/quantize_cases.h"
+
+using namespace lockstep;
+
+TEST_CASE("comparison with the reference: vector kernels equal the scalar kernel") {
+  const RestoreThreads restore;
+  const auto kernels = vector_kernels();
+  int64_t cases = 0;
+  for (const Format* format : tested_formats()) {
+    for (const int64_t size : {1, 31, 32, 33, 1000, 4097, 70000}) {
+      if (size > 2 * kReductionBlock && format->name != "fp16") continue;
+      for (const double scale : {1.0, 65536.0, 0x1p-20, 3.0, 1e-30}) {
+        for (const Content content : {Content::kTame, Content::kWild, Content::kBits}) {
+          const auto index = static_cast<uint32_t>(cases);
+          const auto reference = make_data(size, *format, content, index);
+          auto lane = reference;
+          const auto noise = make_data(size, *format, content, index + 1000000);
+          for (size_t i = 0; i < lane.size(); ++i) {
+            lane[i] = i % 3 == 0 ? noise[i] : lane[i] * static_cast<float>(scale) * 1.001f;
+          }
+          ErrorStats expected;
+          scalar_compare(lane.data(), reference.data(), size, scale, *format, &expected);
+          for (const VectorKernels& kernel : kernels) {
+            for (const int threads : {1, 2}) {
+              set_thread_count(threads);
+              ErrorStats error;
+              kernel.compare(lane.data(), reference.data(), size, scale, *format, &error);
+              ++cases;
+              const std::string wrong = difference(expected, error);
+              if (wrong.empty()) continue;
+              INFO(kernel.name << " " << format->name << " size " << size << " scale " << scale);
+              CHECK(wrong == "");
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(cases > 1000 * static_cast<int64_t>(kernels.size()));
+}
+
+TEST_CASE("comparison checked by hand") {
+  const Format& fp16 = find_format("fp16");
+  const float lane[] = {2.0f, 4.0f, kFloatInfinity, -8.0f};
+  const float reference[] = {1.0f, 2.5f, 1.0f, -4.0f};
+  const ErrorStats e = compare<float, float>(lane, reference, 2.0, fp16);
+  CHECK(e.compared == 3);
+  CHECK(e.err_sq == 0.25);  // 0, -0.5, 0
+  CHECK(e.dot_ref == 1 + 2 * 2.5 + 16);
+  CHECK(e.ref_sq == 1 + 6.25 + 16);
+  CHECK(e.err_max_ulps == 1.0 / 0x1p-8);  // 0.5 * 2 at 5: ulp 2^(2-10)
+  CHECK_THROWS_AS((compare<float, float>(lane, reference, 0.0, fp16)), std::logic_error);
+}

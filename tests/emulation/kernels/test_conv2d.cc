@@ -1,0 +1,239 @@
+// Convolutions by gathered columns against the direct loops, bit for bit; the gradients against
+// finite differences; the padding rule by hand.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/emulation/kernels/kernel_test_util.h"
+
+namespace lockstep {
+namespace {
+
+ConvShape make_shape(int64_t batch, int64_t in, int64_t height, int64_t width, int64_t out,
+                     int64_t kernel_h, int64_t kernel_w, int64_t stride, int64_t pad,
+                     int64_t dilation) {
+  ConvShape s{batch, in, height, width, out, kernel_h, kernel_w, 0, 0};
+  s.stride_h = s.stride_w = stride;
+  s.pad_h = s.pad_w = pad;
+  s.dilation_h = s.dilation_w = dilation;
+  s.out_height = (height + 2 * pad - dilation * (kernel_h - 1) - 1) / stride + 1;
+  s.out_width = (width + 2 * pad - dilation * (kernel_w - 1) - 1) / stride + 1;
+  return s;
+}
+
+std::vector<ConvShape> shapes() {
+  std::vector<ConvShape> list = {
+      make_shape(2, 1, 28, 28, 6, 5, 5, 1, 0, 1),  make_shape(1, 3, 9, 7, 4, 3, 3, 2, 1, 1),
+      make_shape(2, 2, 8, 8, 3, 3, 2, 1, 2, 2),    make_shape(3, 5, 6, 6, 2, 1, 1, 1, 0, 1),
+      make_shape(1, 2, 11, 5, 17, 3, 5, 3, 2, 1),  make_shape(1, 4, 6, 40, 33, 2, 3, 2, 3, 2),
+      make_shape(2, 1, 4, 4, 1, 4, 4, 1, 0, 1),    make_shape(1, 40, 70, 70, 2, 3, 3, 1, 1, 1),
+      make_shape(2, 3, 16, 16, 20, 1, 1, 2, 0, 1), make_shape(2, 4, 18, 35, 34, 3, 3, 2, 1, 1),
+      make_shape(1, 2, 23, 19, 3, 4, 3, 4, 1, 3)};
+  ConvShape uneven = make_shape(2, 2, 9, 12, 3, 3, 2, 1, 0, 1);
+  uneven.stride_h = 2, uneven.pad_w = 1, uneven.dilation_w = 3;
+  uneven.out_height = (9 - 2 - 1) / 2 + 1;
+  uneven.out_width = (12 + 2 - 3 - 1) / 1 + 1;
+  list.push_back(uneven);
+  // More padding behind than before: the last windows reach further than the padding before says.
+  ConvShape behind = make_shape(2, 3, 10, 13, 18, 4, 4, 1, 1, 1);
+  behind.out_height += 1, behind.out_width += 2;
+  list.push_back(behind);
+  behind.stride_h = behind.stride_w = 2;
+  behind.out_height = (10 + 1 + 3 - 4) / 2 + 1, behind.out_width = (13 + 1 + 4 - 4) / 2 + 1;
+  list.push_back(behind);
+  return list;
+}
+
+size_t x_size(const ConvShape& s) {
+  return static_cast<size_t>(s.batch * s.in_channels * s.in_height * s.in_width);
+}
+size_t w_size(const ConvShape& s) {
+  return static_cast<size_t>(s.out_channels * s.in_channels * s.kernel_height * s.kernel_width);
+}
+size_t y_size(const ConvShape& s) {
+  return static_cast<size_t>(s.batch * s.out_channels * s.out_height * s.out_width);
+}
+
+// y, dx, dw and their events, one after the other.
+template <typename T>
+struct Results {
+  std::vector<T> y, dx, dw;
+  std::vector<uint8_t> y_events, dx_events, dw_events;
+};
+
+template <typename T>
+Results<T> convolve(const KernelSet& set, const ConvShape& s, const Accumulator& accumulator,
+                    const std::vector<T>& x, const std::vector<T>& w, const std::vector<T>& dy,
+                    bool with_events) {
+  Results<T> r;
+  r.y.resize(y_size(s)), r.dx.resize(x_size(s)), r.dw.resize(w_size(s));
+  if (with_events) {
+    r.y_events.resize(y_size(s)), r.dx_events.resize(x_size(s)), r.dw_events.resize(w_size(s));
+  }
+  const auto args = [&](std::vector<T>& out, std::vector<uint8_t>& events) {
+    return ConvArgs<T>{.shape = s,
+                       .x = x.data(),
+                       .w = w.data(),
+                       .dy = dy.data(),
+                       .out = out.data(),
+                       .accumulator = &accumulator,
+                       .events = with_events ? events.data() : nullptr};
+  };
+  set.of<T>().conv2d_forward(args(r.y, r.y_events));
+  set.of<T>().conv2d_backward_input(args(r.dx, r.dx_events));
+  set.of<T>().conv2d_backward_weight(args(r.dw, r.dw_events));
+  return r;
+}
+
+int64_t products(const ConvShape& s) {
+  return static_cast<int64_t>(y_size(s)) * s.in_channels * s.kernel_height * s.kernel_width;
+}
+bool is_large(const ConvShape& s) {
+  return products(s) > 60'000;
+}
+
+enum class Shapes : uint8_t { kAll, kSmall, kLarge };
+
+template <typename T>
+void compare_sets(const Accumulator& accumulator, const Format& format, DataKind kind,
+                  bool with_events, Shapes which) {
+  for (const ConvShape& s : shapes()) {
+    if (which != Shapes::kAll && is_large(s) != (which == Shapes::kLarge)) continue;
+    const auto x = make_data<T>(x_size(s), kind, format, 1);
+    const auto w = make_data<T>(w_size(s), kind, format, 2);
+    const auto dy = make_data<T>(y_size(s), kind, format, 3);
+    const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, with_events);
+    for (const KernelSet* set : available_kernel_sets()) {
+      if (set == &scalar_kernels()) continue;
+      for (const int threads : {1, 2}) {
+        const ThreadCountGuard guard(threads);
+        const auto got = convolve(*set, s, accumulator, x, w, dy, with_events);
+        CAPTURE(set->name);
+        CAPTURE(accumulator.name);
+        CAPTURE(s.stride_h);
+        CAPTURE(s.pad_h);
+        CAPTURE(s.dilation_h);
+        CAPTURE(s.in_height);
+        REQUIRE(same_bits(got.y, want.y));
+        REQUIRE(same_bits(got.dx, want.dx));
+        REQUIRE(same_bits(got.dw, want.dw));
+        REQUIRE(same_bits(got.y_events, want.y_events));
+        REQUIRE(same_bits(got.dx_events, want.dx_events));
+        REQUIRE(same_bits(got.dw_events, want.dw_events));
+      }
+    }
+  }
+}
+
+// `choose`: the shapes for a row of the table of accumulators.
+template <typename Choose>
+void compare_accumulators(Choose choose) {
+  size_t row = 0;
+  for (const Accumulator& accumulator : accumulators()) {
+    if (accumulator.operands.size() > 1) continue;  // need formats: lowering's business
+    const Shapes which = choose(accumulator, row++);
+    const bool narrow = accumulator.format->precision < 24;
+    const Format& inputs = !accumulator.operands.empty() ? *accumulator.operands[0]
+                           : narrow                      ? *accumulator.format
+                                                         : find_format("fp32");
+    const bool has_events =
+        accumulator.adds() || accumulator.kind == AccumulatorKind::kAlignedBlocks;
+    compare_sets<float>(accumulator, inputs, DataKind::kWide, narrow && has_events, which);
+    compare_sets<float>(accumulator, inputs, DataKind::kSpecial, has_events, which);
+  }
+}
+
+}  // namespace
+
+// The scalar loops of aligned blocks are slow: of the large shapes every eighth row sees them here,
+// the others in the slow suite.
+TEST_CASE("conv2d: every kernel set gives the scalar bits") {
+  constexpr size_t kEvery = 8;
+  compare_accumulators([](const Accumulator& accumulator, size_t row) {
+    const bool slow = accumulator.kind == AccumulatorKind::kAlignedBlocks;
+    return slow && row % kEvery != 0 ? Shapes::kSmall : Shapes::kAll;
+  });
+  compare_sets<double>(find_accumulator("fp64_fused"), find_format("fp64"), DataKind::kSmall, false,
+                       Shapes::kAll);
+}
+
+TEST_SUITE("slow") {
+  TEST_CASE("conv2d: every kernel set gives the scalar bits, large shapes of every accumulator") {
+    compare_accumulators([](const Accumulator&, size_t) { return Shapes::kLarge; });
+  }
+}
+
+TEST_CASE("conv2d: zeros between the pixels of dy make +0 of -0") {
+  // Pixel (1, 1) is seen through tap (1, 1) alone: -2^-200 rounded to -0. Then come the other taps
+  // times zero: with positive weights they make it +0, with negative ones it stays.
+  for (const float others : {1.0f, -1.0f}) {
+    for (const int64_t out_channels : {1, 2}) {
+      ConvShape s = make_shape(1, 1, 17, 17, out_channels, 3, 3, 2, 0, 1);
+      std::vector<float> w(w_size(s), others), dy(y_size(s), 0x1p-100f);
+      w[4] = -0x1p-100f;
+      for (size_t i = y_size(s) / static_cast<size_t>(out_channels); i < dy.size(); ++i) dy[i] = 0;
+      const Accumulator& accumulator = find_accumulator("fp32_fused");
+      const std::vector<float> x(x_size(s));
+      const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, false);
+      CHECK(std::signbit(want.dx[17 + 1]) == (others < 0));
+      for (const KernelSet* set : available_kernel_sets()) {
+        CHECK(same_bits(convolve(*set, s, accumulator, x, w, dy, false).dx, want.dx));
+      }
+    }
+  }
+}
+
+TEST_CASE("conv2d: gradients are the derivative of sum(y * dy)") {
+  // The sum is linear in x and in w, so a difference quotient with step h has no truncation error;
+  // its rounding error is below n * u * |terms| / h.
+  const Accumulator& fp64 = find_accumulator("fp64_fused");
+  const Format& format = find_format("fp64");
+  for (const ConvShape& s : shapes()) {
+    auto x = make_data<double>(x_size(s), DataKind::kSmall, format, 1);
+    auto w = make_data<double>(w_size(s), DataKind::kSmall, format, 2);
+    const auto dy = make_data<double>(y_size(s), DataKind::kSmall, format, 3);
+    const auto base = convolve(scalar_kernels(), s, fp64, x, w, dy, false);
+    const auto objective = [&] {
+      std::vector<double> y(y_size(s));
+      active_kernels().f64.conv2d_forward(
+          {.shape = s, .x = x.data(), .w = w.data(), .out = y.data(), .accumulator = &fp64});
+      double sum = 0;
+      for (size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
+      return sum;
+    };
+    const double terms = static_cast<double>(y_size(s)) * static_cast<double>(w_size(s));
+    const double tolerance = 4 * terms * 0x1p-53;
+    const double before = objective();
+    for (std::vector<double>* values : {&x, &w}) {
+      const auto& gradient = values == &x ? base.dx : base.dw;
+      for (size_t i = 0; i < values->size(); i += 1 + values->size() / 7) {
+        const double old = (*values)[i];
+        (*values)[i] = old + 1;
+        CHECK(std::fabs(objective() - before - gradient[i]) <= tolerance);
+        (*values)[i] = old;
+      }
+    }
+  }
+}
+
+TEST_CASE("conv2d: padding takes part with the value 0") {
+  const ConvShape s = make_shape(1, 1, 1, 1, 1, 3, 3, 1, 1, 1);  // only the middle tap is inside
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> w(9, 1), x = {2}, y(1);
+  for (const KernelSet* set : available_kernel_sets()) {
+    const auto run = [&] {
+      set->f32.conv2d_forward({.shape = s,
+                               .x = x.data(),
+                               .w = w.data(),
+                               .out = y.data(),
+                               .accumulator = &find_accumulator("fp32_fused")});
+      return y[0];
+    };
+    w[0] = 1;
+    CHECK(run() == 2);
+    w[0] = infinity;
+    CHECK(std::isnan(run()));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,243 @@
+// Every gemm against the scalar loops, bit for bit, events included; the scalar loops against
+// accumulate_step.
+#include <doctest/doctest.h>
+
+#include "emulation/accumulator/accumulator.h"
+#include "tests/emulation/kernels/kernel_test_util.h"
+
+namespace lockstep {
+namespace {
+
+struct Problem {
+  bool transpose_a, transpose_b, start_from_c, with_events;
+  int64_t m, n, k;
+};
+
+template <typename T>
+struct Result {
+  std::vector<T> c;
+  std::vector<uint8_t> events;
+};
+
+template <typename T>
+Result<T> multiply(const KernelSet& set, const Problem& p, const Accumulator& accumulator,
+                   DataKind kind, const Format& inputs) {
+  const auto a = make_data<T>(static_cast<size_t>(p.m * p.k), kind, inputs, 1);
+  const auto b = make_data<T>(static_cast<size_t>(p.k * p.n), kind, inputs, 2);
+  const Format& sum_format =
+      sizeof(T) == 4 && accumulator.format->is_fp64() ? find_format("fp32") : *accumulator.format;
+  const DataKind start = kind == DataKind::kSpecial ? kind : DataKind::kSmall;
+  // One column more than the matrix has: it must stay as it is.
+  Result<T> result{make_data<T>(static_cast<size_t>(p.m * (p.n + 1)), start, sum_format, 3), {}};
+  if (p.with_events) result.events.assign(static_cast<size_t>(p.m * p.n), 0);
+  GemmArgs<T> args{.transpose_a = p.transpose_a,
+                   .transpose_b = p.transpose_b,
+                   .m = p.m,
+                   .n = p.n,
+                   .k = p.k,
+                   .a = a.data(),
+                   .lda = p.transpose_a ? p.m : p.k,
+                   .b = b.data(),
+                   .ldb = p.transpose_b ? p.k : p.n,
+                   .c = result.c.data(),
+                   .ldc = p.n + 1,
+                   .start_from_c = p.start_from_c,
+                   .accumulator = &accumulator,
+                   .events = p.with_events ? result.events.data() : nullptr};
+  set.of<T>().gemm(args);
+  return result;
+}
+
+// Sizes around every tile edge, each a few times with different flags.
+std::vector<Problem> problems() {
+  const int64_t sizes[] = {1, 2, 7, 14, 31, 32, 33, 65};
+  std::vector<Problem> list;
+  uint32_t count = 0;
+  for (const int64_t m : sizes) {
+    for (const int64_t n : sizes) {
+      const int64_t k = sizes[(count * 5 + 3) % 8];
+      list.push_back(
+          {(count & 1) != 0, (count & 2) != 0, (count & 4) != 0, (count & 8) != 0, m, n, k});
+      ++count;
+    }
+  }
+  list.push_back({false, false, false, true, 3, 5, 0});
+  list.push_back({false, false, true, true, 3, 40, 600});  // three blocks of k
+  list.push_back({true, true, false, true, 128, 65, 300});
+  list.push_back({false, false, true, true, 17, 2090, 2});  // few rows, many columns
+  return list;
+}
+
+template <typename T>
+void compare_sets(const Accumulator& accumulator, const Format& inputs) {
+  for (const DataKind kind : kAllData) {
+    for (const Problem& p : problems()) {
+      const Result<T> want = multiply<T>(scalar_kernels(), p, accumulator, kind, inputs);
+      for (const KernelSet* set : available_kernel_sets()) {
+        const Result<T> got = multiply<T>(*set, p, accumulator, kind, inputs);
+        CAPTURE(set->name);
+        CAPTURE(accumulator.name);
+        CAPTURE(inputs.name);
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(p.m);
+        CAPTURE(p.n);
+        CAPTURE(p.k);
+        CAPTURE(p.transpose_a);
+        CAPTURE(p.transpose_b);
+        CAPTURE(p.start_from_c);
+        CAPTURE(p.with_events);
+        REQUIRE(same_bits(got.c, want.c));
+        REQUIRE(same_bits(got.events, want.events));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+// Tensor cores and CPU units: test_gemm_accumulators.cc.
+TEST_CASE("gemm: every kernel set gives the scalar bits") {
+  for (const Accumulator& accumulator : accumulators()) {
+    if (!accumulator.adds()) continue;
+    compare_sets<float>(accumulator, find_format("fp32"));
+    // Inputs whose products are exact in float take a shorter way to a narrow sum.
+    if (accumulator.format->precision >= 24) continue;
+    for (const char* inputs : {"fp16", "bf16"}) {
+      compare_sets<float>(accumulator, find_format(inputs));
+    }
+  }
+  compare_sets<double>(find_accumulator("fp64_fused"), find_format("fp64"));
+}
+
+TEST_CASE("gemm: scalar is the chain of accumulate_step") {
+  const Problem p{false, true, true, true, 5, 4, 40};
+  for (const Accumulator& accumulator : accumulators()) {
+    if (!accumulator.adds()) continue;
+    for (const DataKind kind : kAllData) {
+      const Format& inputs = find_format("fp32");
+      const auto a = make_data<float>(5 * 40, kind, inputs, 1);
+      const auto b = make_data<float>(40 * 4, kind, inputs, 2);
+      Problem start = p;
+      start.k = 0;  // leaves the starting values
+      const auto c = multiply<float>(scalar_kernels(), start, accumulator, kind, inputs).c;
+      const auto got = multiply<float>(scalar_kernels(), p, accumulator, kind, inputs);
+      for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t j = 0; j < p.n; ++j) {
+          double acc = c[static_cast<size_t>(i * (p.n + 1) + j)];
+          uint8_t events = 0;
+          for (int64_t k = 0; k < p.k; ++k) {
+            acc = accumulate_step(accumulator, acc, a[static_cast<size_t>(i * p.k + k)],
+                                  b[static_cast<size_t>(j * p.k + k)], &events);
+          }
+          const float want = static_cast<float>(acc);
+          const float have = got.c[static_cast<size_t>(i * (p.n + 1) + j)];
+          CAPTURE(accumulator.name);
+          CAPTURE(static_cast<int>(kind));
+          REQUIRE(std::bit_cast<uint32_t>(have) == std::bit_cast<uint32_t>(want));
+          REQUIRE(int(got.events[static_cast<size_t>(i * p.n + j)]) == int(events));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gemm: bits do not depend on the number of threads") {
+  for (const Accumulator& accumulator : accumulators()) {
+    if (accumulator.operands.size() > 1) continue;  // need formats, which a Problem has not
+    const bool has_events =
+        accumulator.adds() || accumulator.kind == AccumulatorKind::kAlignedBlocks;
+    const Problem p{false, false, false, has_events, 128, 300, 64};
+    const Format& inputs =
+        accumulator.operands.empty() ? find_format("fp16") : *accumulator.operands[0];
+    std::vector<Result<float>> results;
+    for (const int threads : {1, 2, 3}) {
+      const ThreadCountGuard guard(threads);
+      results.push_back(multiply<float>(active_kernels(), p, accumulator, DataKind::kWide, inputs));
+    }
+    for (const auto& result : results) {
+      CHECK(same_bits(result.c, results[0].c));
+      CHECK(same_bits(result.events, results[0].events));
+    }
+  }
+}
+
+TEST_CASE("gemm: few rows, many columns, several blocks of k") {
+  const Problem p{true, false, false, false, 20, 2100, 800};
+  const Accumulator& accumulator = find_accumulator("fp32_fused");
+  const Format& inputs = find_format("fp32");
+  const auto want = multiply<float>(scalar_kernels(), p, accumulator, DataKind::kWide, inputs);
+  for (const KernelSet* set : available_kernel_sets()) {
+    for (const int threads : {1, 2}) {
+      const ThreadCountGuard guard(threads);
+      const auto got = multiply<float>(*set, p, accumulator, DataKind::kWide, inputs);
+      CHECK(same_bits(got.c, want.c));
+    }
+  }
+}
+
+TEST_CASE("gemm: columns beyond the matrix stay as they are") {
+  const Problem p{false, false, false, false, 7, 33, 65};
+  const Accumulator& accumulator = find_accumulator("fp32_fused");
+  const Format& fp32 = find_format("fp32");
+  Problem start = p;
+  start.k = 0;
+  start.start_from_c = true;
+  const auto before = multiply<float>(scalar_kernels(), start, accumulator, DataKind::kSmall, fp32);
+  for (const KernelSet* set : available_kernel_sets()) {
+    const auto after = multiply<float>(*set, p, accumulator, DataKind::kSmall, fp32);
+    for (int64_t i = 0; i < p.m; ++i) {
+      const size_t last = static_cast<size_t>(i * (p.n + 1) + p.n);
+      CHECK(after.c[last] == before.c[last]);
+      CHECK(after.c[last - 1] != before.c[last - 1]);
+    }
+  }
+}
+
+TEST_SUITE("slow") {
+  TEST_CASE("gemm: one narrow step from every code, bits and events") {
+    // a runs over all 2^16 codes of the format, infinities and NaN included; b and the sum before
+    // the step are drawn from its whole range.
+    constexpr int64_t kCodes = 1 << 16, kColumns = 128;
+    for (const char* name : {"fp16", "bf16"}) {
+      const Accumulator& accumulator = find_accumulator(name);
+      const Format& format = *accumulator.format;
+      std::vector<float> codes(kCodes);
+      for (int64_t i = 0; i < kCodes; ++i) {
+        codes[static_cast<size_t>(i)] =
+            static_cast<float>(decode(static_cast<uint64_t>(i), format));
+      }
+      const RandomStream random(5, RandomPurpose::kTest);
+      std::vector<float> b, start;
+      for (uint64_t i = 0; i < kColumns; ++i) b.push_back(codes[random.bits(i) >> 16]);
+      for (uint64_t i = 0; i < kCodes * kColumns; ++i) {
+        start.push_back(codes[random.bits(kColumns + i) >> 16]);
+      }
+      const auto step = [&](const KernelSet& set) {
+        Result<float> r{start, std::vector<uint8_t>(start.size())};
+        set.f32.gemm({.m = kCodes,
+                      .n = kColumns,
+                      .k = 1,
+                      .a = codes.data(),
+                      .lda = 1,
+                      .b = b.data(),
+                      .ldb = kColumns,
+                      .c = r.c.data(),
+                      .ldc = kColumns,
+                      .start_from_c = true,
+                      .accumulator = &accumulator,
+                      .events = r.events.data()});
+        return r;
+      };
+      const Result<float> want = step(scalar_kernels());
+      for (const KernelSet* set : available_kernel_sets()) {
+        const Result<float> got = step(*set);
+        CAPTURE(name);
+        CAPTURE(set->name);
+        CHECK(same_bits(got.c, want.c));
+        CHECK(same_bits(got.events, want.events));
+      }
+    }
+  }
+}
+
+}  // namespace lockstep

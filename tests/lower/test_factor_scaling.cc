@@ -1,0 +1,242 @@
+// [scaling]: what the keys say, which factors become scaled casts, and along which axis blocks run.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "src/policy/hardware_policy.h"
+#include "tests/lower/lowered.h"
+
+namespace lockstep {
+namespace {
+
+// Two linear layers that read one tensor, so that casts can be shared.
+Graph two_linears() {
+  GraphBuilder b("two");
+  const Value x = b.input("x", {{2, 5, 6}});
+  const Value h = b.relu("relu", b.linear("fc0", x, 7));
+  const Value y = b.op("add", {b.linear("fc1", h, 3), b.linear("fc2", h, 3, false)}, {}, "add");
+  b.set_loss(b.op("mse_loss", {y, b.input("target", {{2, 5, 3}})}, {}, "loss"));
+  return b.finish();
+}
+
+// What made operand `index` of an op: the scaled cast, or null.
+const ScaledCast* scaled(const Lowered& net, const std::string& layer, const std::string& op,
+                         size_t index) {
+  const int value = net.op(layer, op).inputs.at(index);
+  const int place = net.program.values[static_cast<size_t>(value)].scaled_cast;
+  return place < 0 ? nullptr : &net.program.scaled_casts[static_cast<size_t>(place)];
+}
+const Format* source_format(const Lowered& net, int scaled_value) {
+  for (const Instruction& i : net.program.instructions) {
+    if (i.kind == InstructionKind::kCast && i.outputs[0] == scaled_value) {
+      return net.program.values[static_cast<size_t>(i.inputs[0])].format;
+    }
+  }
+  return nullptr;
+}
+
+const std::string kCurrent =
+    "extends = \"torch-autocast-bf16:2.12\"\n[scaling]\nkind = \"current\"\n"
+    "operand = \"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n";
+
+}  // namespace
+
+TEST_CASE("scaling presets: the defaults of the recipes they are named after") {
+  const FactorScaling delayed = find_policy("fp8-delayed").scaling;
+  CHECK(delayed.kind == ScalingKind::kDelayed);
+  CHECK(delayed.activation.name() == "fp8_e4m3+saturate");
+  CHECK(delayed.weight == delayed.activation);
+  CHECK(delayed.gradient.name() == "fp8_e5m2+saturate");
+  CHECK(delayed.delayed.history_length == 1024);
+  CHECK(delayed.delayed.choice == AmaxChoice::kMax);
+  CHECK(delayed.delayed.margin == 0);
+  const FactorScaling mx = find_policy("mxfp8").scaling;
+  CHECK(mx.gradient == mx.activation);
+  CHECK(mx.activation.name() == "mxfp8_e4m3+rceil");
+  const FactorScaling nv = find_policy("nvfp4").scaling;
+  CHECK(nv.weight.name() == "nvfp4 squares");
+  CHECK(nv.gradient.rounding == Rounding::kStochastic);
+  CHECK(nv.activation.rounding == Rounding::kNearestEven);
+  CHECK_FALSE(nv.activation.square);
+  CHECK(find_policy("fp32").scaling.kind == ScalingKind::kNone);
+}
+
+TEST_CASE("scaling: a file's own keys, and one that switches the preset's off") {
+  const Policy mine = parse_policy(
+      "extends = \"fp8-delayed:1\"\n[scaling]\namax_history = 16\n"
+      "amax_compute = \"most_recent\"\nmargin = 2\nops = [\"linear\", \"conv2d\", \"bmm\"]\n",
+      "mine.toml");
+  CHECK(mine.scaling.delayed.history_length == 16);
+  CHECK(mine.scaling.delayed.choice == AmaxChoice::kMostRecent);
+  CHECK(mine.scaling.delayed.margin == 2);
+  CHECK(join(mine.scaling.ops, " ") == "linear conv2d matmul");
+  CHECK(mine.scaling.gradient.name() == "fp8_e5m2+saturate");
+  const Lowered off = lower_text(small_net(), "extends = \"mxfp8\"\n[scaling]\nkind = \"none\"\n");
+  CHECK(off.program.scaled_casts.empty());
+}
+
+TEST_CASE("scaling: problems of the table, each with its line") {
+  const auto problem = [](const std::string& keys) {
+    return problems_of(small_net(), "[scaling]\n" + keys);
+  };
+  CHECK(has(problem("kind = \"curent\"\n"), "line 2: [scaling] kind: kind 'curent': unknown"));
+  CHECK(has(problem("kind = \"current\"\n"), "operand is missing: kind current needs it"));
+  CHECK(has(problem("kind = \"current\"\noperand = \"mxfp8\"\ngrad_operand = \"fp8_e5m2\"\n"),
+            "operand = 'mxfp8_e4m3': kind current takes formats without blocks"));
+  CHECK(has(problem("kind = \"block\"\noperand = \"mxfp8\"\ngrad_operand = \"fp8_e5m2\"\n"),
+            "grad_operand = 'fp8_e5m2': kind block takes block formats"));
+  CHECK(has(problem("kind = \"unit\"\noperand = \"bf16\"\ngrad_operand = \"fp8_e5m2\"\n"),
+            "operand = 'bf16': must be a format of at most 8 bits"));
+  CHECK(has(problem("operand = \"fp8_e4m3\"\n"), "operand has no effect: kind is none"));
+  const std::string current =
+      "kind = \"current\"\noperand = \"fp8_e4m3\"\ngrad_operand = \"fp8_e5m2\"\n";
+  CHECK(problem(current).empty());
+  CHECK(has(problem(current + "margin = 1\n"), "margin has no effect: kind is current"));
+  CHECK(has(problem(current + "amax_epsilon = -1.0\n"), "amax_epsilon must be at least 0"));
+  CHECK(has(problem(current + "weight_blocks = \"square\"\n"), "weight_blocks has no effect"));
+  CHECK(has(problem(current + "ops = []\n"), "ops is empty"));
+  CHECK(has(problem(current + "ops = [\"linar\"]\n"), "ops has 'linar': no such op"));
+  CHECK(has(problem(current + "ops = [\"lstm\"]\n"), "ops has 'lstm': its factors cannot be"));
+  CHECK(has(problem(current + "ops = [\"matmul\"]\n"), "the model has no matmul"));
+  CHECK(has(problem(current + "operands = \"x\"\n"), "operands is not a key of this table"));
+  const std::string delayed =
+      "kind = \"delayed\"\noperand = \"fp8_e4m3\"\ngrad_operand = \"fp8_e5m2\"\n";
+  CHECK(has(problem(delayed + "amax_history = 0\n"), "amax_history = 0: must be in 1..65536"));
+  CHECK(has(problem("kind = \"block\"\noperand = \"mxfp8\"\ngrad_operand = \"mxfp8\"\n"
+                    "ops = [\"conv2d\"]\n"),
+            "ops has 'conv2d': its factors cannot be scaled by kind block"));
+}
+
+TEST_CASE("scaling: factors of linear alone, weights from FP32, one cast for all readers") {
+  const Lowered net = lower_text(two_linears(), kCurrent);
+  const Instruction& fc1 = net.op("fc1", "linear");
+  CHECK(net.reads(fc1) == "fp8_e4m3+saturate fp8_e4m3+saturate bf16");
+  CHECK(net.writes(fc1) == "bf16");
+  CHECK(source_format(net, fc1.inputs[0])->name == "bf16");
+  CHECK(source_format(net, fc1.inputs[1])->name == "fp32");
+  // x: fc1, fc2 and their weight gradients; w: forward and input gradient; dy: both gradients.
+  const Instruction& dw = net.op("fc1", "linear_backward_weight");
+  const Instruction& dx = net.op("fc1", "linear_backward_input");
+  CHECK(net.op("fc2", "linear").inputs[0] == fc1.inputs[0]);
+  CHECK(dw.inputs[0] == fc1.inputs[0]);
+  CHECK(dx.inputs[0] == fc1.inputs[1]);
+  CHECK(dx.inputs[1] == dw.inputs[1]);
+  CHECK(net.reads(dw) == "fp8_e4m3+saturate fp8_e5m2+saturate");
+  CHECK(net.writes(dw) == "bf16");
+  CHECK(net.reads(net.op("fc1", "linear_backward_bias")) == "bf16");
+  CHECK(scaled(net, "fc1", "linear", 0)->text() == "current scale");
+  // x and h, three weights; dy of fc1 and fc2 is one tensor, that of fc0 another.
+  CHECK(net.program.scaled_casts.size() == 7);
+  // The cast's statistics stand at all of its readers' sites.
+  for (const Instruction& i : net.program.instructions) {
+    if (i.kind != InstructionKind::kCast || i.outputs[0] != fc1.inputs[0]) continue;
+    CHECK(i.roundings[0].sites.size() == 4);
+  }
+}
+
+TEST_CASE("block scaling: blocks run along the sum of each product") {
+  const Lowered net = lower_net(two_linears(), find_policy("mxfp8"));
+  const auto axis = [&](const std::string& op, size_t i) {
+    return scaled(net, "fc1", op, i)->shape.axis;
+  };
+  CHECK(axis("linear", 0) == 1);
+  CHECK(axis("linear", 1) == 1);
+  CHECK(axis("linear_backward_input", 0) == 0);
+  CHECK(axis("linear_backward_input", 1) == 1);
+  CHECK(axis("linear_backward_weight", 0) == 0);
+  CHECK(axis("linear_backward_weight", 1) == 0);
+  const BlockShape& x = scaled(net, "fc1", "linear", 0)->shape;
+  CHECK(x.rows == 10);
+  CHECK(x.cols == 7);
+  // The same value cut in the other direction is another cast, of the unscaled value.
+  const int forward = net.op("fc1", "linear").inputs[0];
+  const int backward = net.op("fc1", "linear_backward_weight").inputs[0];
+  CHECK(forward != backward);
+  CHECK(source_format(net, backward)->name == "bf16");
+  CHECK(net.op("fc2", "linear_backward_weight").inputs[0] == backward);
+  // Squares are alike in both directions: one cast of the weight.
+  const Lowered nv = lower_net(two_linears(), find_policy("nvfp4"));
+  CHECK(nv.op("fc1", "linear").inputs[1] == nv.op("fc1", "linear_backward_input").inputs[0]);
+  CHECK(nv.op("fc1", "linear").inputs[0] != nv.op("fc1", "linear_backward_weight").inputs[0]);
+}
+
+TEST_CASE("scaling and rules: compute keeps a layer out, format one factor") {
+  const Lowered by_compute =
+      lower_text(two_linears(), kCurrent + "[[rule]]\nlayer = \"fc2\"\ncompute = \"bf16\"\n");
+  CHECK(by_compute.reads(by_compute.op("fc2", "linear")) == "bf16 bf16");
+  CHECK(by_compute.reads(by_compute.op("fc2", "linear_backward_weight")) == "bf16 bf16");
+  CHECK(scaled(by_compute, "fc1", "linear", 0) != nullptr);
+  const Lowered by_format = lower_text(
+      two_linears(), kCurrent +
+                         "[[rule]]\nlayer = \"fc2\"\nop = \"linear\"\nrole = \"weight\"\n"
+                         "format = \"fp16\"\n");
+  CHECK(by_format.reads(by_format.op("fc2", "linear")) == "fp8_e4m3+saturate fp16");
+  const Lowered by_rounding =
+      lower_text(two_linears(), kCurrent +
+                                    "[[rule]]\nlayer = \"fc2\"\nrole = \"weight\"\n"
+                                    "point = \"operand\"\nrounding = \"toward_zero\"\n");
+  CHECK(scaled(by_rounding, "fc2", "linear", 1)->to.rounding == Rounding::kTowardZero);
+  CHECK(scaled(by_rounding, "fc1", "linear", 1)->to.rounding == Rounding::kNearestEven);
+}
+
+TEST_CASE("scaling: names of histories are those of an evaluation graph, and all differ") {
+  const Policy policy = find_policy("fp8-delayed");
+  const Lowered net = lower_net(two_linears(), policy);
+  std::set<std::string> names;
+  for (const ScaledCast& cast : net.program.scaled_casts) CHECK(names.insert(cast.name).second);
+  CHECK(names.contains("fc1.linear.1"));
+  const Graph forward = two_linears();
+  const SiteTable sites = make_sites(forward, 1);
+  const Program evaluation = lower(forward, sites, policy);
+  CHECK(evaluation.scaled_casts.size() == 5);
+  for (const ScaledCast& cast : evaluation.scaled_casts) CHECK(names.contains(cast.name));
+}
+
+// The BF16 casts in front of them are measured nowhere; each draws random bits of its own all the
+// same, and not those of the scaled cast it feeds.
+TEST_CASE("scaling: stochastic casts in front of scaled ones have keys of their own") {
+  GraphBuilder b("norms");
+  Value x = b.input("x", {{2, 6}});
+  x = b.layer_norm("norm0", b.linear("fc0", x, 6));  // autocast leaves norms in FP32
+  x = b.linear("fc1", b.layer_norm("norm1", x), 6);
+  b.set_loss(b.op("mse_loss", {x, b.input("target", {{2, 6}})}, {}, "loss"));
+  const Lowered net =
+      lower_text(b.finish(), "extends = \"fp8-delayed\"\n[storage]\nrounding = \"stochastic\"\n");
+  std::set<uint32_t> keys;
+  size_t casts = 0, unmeasured = 0;
+  for (const Instruction& i : net.program.instructions) {
+    if (i.kind != InstructionKind::kCast) continue;
+    ++casts;
+    unmeasured += i.roundings[0].sites.empty();
+    keys.insert(i.roundings[0].key());
+  }
+  CHECK(unmeasured >= 2);
+  CHECK(keys.size() == casts);
+}
+
+TEST_CASE("scaling on hardware: FP8 units serve whole tensors; blocks have no model") {
+  const auto lower_on = [](const std::string& policy_name, const std::string& hardware) {
+    Policy policy = find_policy(policy_name);
+    apply_hardware(policy, *find_hardware(hardware));
+    return lower_net(two_linears(), policy);
+  };
+  const Lowered hopper = lower_on("fp8-current", "hopper");
+  const Instruction& dw = hopper.op("fc1", "linear_backward_weight");
+  CHECK(dw.gemm_accumulator->name == "hopper_fp8");
+  CHECK(dw.factor_formats[0]->name == "fp8_e4m3");
+  CHECK(dw.factor_formats[1]->name == "fp8_e5m2");
+  const auto problem = [&](const std::string& policy, const std::string& hardware) {
+    try {
+      lower_on(policy, hardware);
+    } catch (const InputError& error) {
+      return join(error.problems(), "\n");
+    }
+    return std::string();
+  };
+  CHECK(has(problem("mxfp8", "hopper"),
+            "fc0 linear and 7 more sums: no accumulator of hopper models products of "
+            "mxfp8_e4m3+rceil"));
+  CHECK(has(problem("fp8-current", "ampere"), "ampere has no unit that sums"));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,124 @@
+// Lowering: what the [[rule]] tables of a policy do, and what is said of those that do nothing.
+#include <doctest/doctest.h>
+
+#include "tests/lower/lowered.h"
+
+namespace lockstep {
+namespace {
+
+TEST_CASE("rules: compute keeps a layer in FP32, forward and backward") {
+  const Lowered net = lower_text(
+      small_net(), "extends = 'torch-autocast-fp16'\n[[rule]]\nlayer = 'fc1'\ncompute = 'fp32'");
+  CHECK(net.reads(net.op("fc1", "linear")) == "fp16 fp32 fp32");  // FP16 x widens exactly
+  CHECK(net.writes(net.op("fc1", "linear")) == "fp32");
+  CHECK(net.reads(net.op("fc1", "linear_backward_weight")) == "fp16 fp32");
+  CHECK(net.format(net.program.results.at("grad:fc1.weight")) == "fp32");
+  CHECK(net.format(net.program.results.at("grad:conv1.weight")) == "fp16");
+  // The gradient leaves fc1 in FP32 and is cast to FP16 where flatten, which is FP16, takes it.
+  CHECK(net.writes(net.op("fc1", "linear_backward_input")) == "fp32");
+}
+
+TEST_CASE("rules: compute also lifts narrower accumulators and TF32 factors") {
+  const Lowered pure =
+      lower_text(small_net(), "extends = 'pure-fp16'\n[[rule]]\nlayer = 'fc1'\ncompute = 'fp32'");
+  CHECK(pure.op("fc1", "linear").gemm_accumulator->name == "fp32_fused");
+  CHECK(pure.op("fc1", "linear_backward_weight").gemm_accumulator->name == "fp32_fused");
+  CHECK(pure.op("fc1", "linear_backward_bias").reduce_accumulator->name == "fp32_fused");
+  CHECK(pure.op("conv1", "conv2d").gemm_accumulator->name == "fp16");
+  CHECK(pure.writes(pure.op("fc1", "linear")) == "fp32");
+  const Lowered tf32 =
+      lower_text(small_net(), "extends = 'tf32'\n[[rule]]\nlayer = 'fc1'\ncompute = 'fp32'");
+  CHECK(tf32.reads(tf32.op("fc1", "linear")) == "fp32 fp32 fp32");
+  CHECK(tf32.reads(tf32.op("fc1", "linear_backward_weight")) == "fp32 fp32");
+  CHECK(tf32.reads(tf32.op("conv1", "conv2d")) == "tf32 tf32 fp32");
+}
+
+TEST_CASE("rules: an accumulator reaches an op and its gradients, later rules win") {
+  const Lowered net = lower_text(small_net(), R"(
+[[rule]]
+op = "linear"
+accumulator = "fp16"
+[[rule]]
+op = "linear_backward_weight"
+accumulator = "bf16"
+)");
+  CHECK(net.op("fc1", "linear").gemm_accumulator->name == "fp16");
+  CHECK(net.op("fc1", "linear").accumulator_site >= 0);
+  CHECK(net.op("fc1", "linear_backward_input").gemm_accumulator->name == "fp16");
+  CHECK(net.op("fc1", "linear_backward_weight").gemm_accumulator->name == "bf16");
+  CHECK(net.op("conv1", "conv2d").gemm_accumulator->name == "fp32_fused");
+  CHECK(net.op("conv1", "conv2d").accumulator_site == -1);
+}
+
+TEST_CASE("rules: format and rounding change one kind of value") {
+  const Lowered net = lower_text(small_net(), R"(
+[[rule]]
+layer = "fc1"
+role = "weight"
+format = "fp8_e4m3"
+[[rule]]
+role = "grad_weight"
+point = "output"
+format = "bf16"
+rounding = "stochastic"
+)");
+  const Instruction& forward = net.op("fc1", "linear");
+  CHECK(net.reads(forward) == "fp32 fp8_e4m3 fp8_e4m3");  // weight and bias are both weights
+  CHECK(net.writes(forward) == "fp32");
+  CHECK(net.reads(net.op("fc1", "linear_backward_input")) == "fp8_e4m3 fp32");
+  const Instruction& gradient = net.op("fc1", "linear_backward_weight");
+  CHECK(net.writes(gradient) == "bf16");
+  CHECK(gradient.roundings[0].rounding == Rounding::kStochastic);
+  CHECK(net.writes(net.op("fc1", "linear_backward_input")) == "fp32");
+}
+
+TEST_CASE("rules: one that matches nothing is an error with its line and the names there are") {
+  const std::string problems = problems_of(small_net(), R"([[rule]]
+layer = "fc2"
+compute = "fp32"
+[[rule]]
+layer = "bn1"
+accumulator = "fp16"
+[[rule]]
+layer = "conv1"
+op = "linear"
+compute = "fp32"
+[[rule]]
+role = "optimizer_state"
+format = "fp16"
+[[rule]]
+layer = "fc1"
+compute = "fp32"
+)");
+  CAPTURE(problems);
+  CHECK(has(problems, "line 1: [[rule]] layer = \"fc2\": matches nothing in small"));
+  CHECK(has(problems, "did you mean 'fc1'?"));
+  CHECK(has(problems, "layers: bn1, conv1, fc1, flatten, loss, pool1, relu1"));
+  CHECK(has(problems, "line 4: "));
+  CHECK(has(problems, "no op there has a sum of products"));
+  CHECK(has(problems, "line 7: "));
+  CHECK(has(problems, "forward ops there: conv2d"));
+  CHECK(has(problems, "line 11: "));
+  CHECK(has(problems, "what the optimizer keeps is set in [optimizer]"));
+  CHECK_FALSE(has(problems, "line 14: "));
+}
+
+TEST_CASE("forward graphs: an evaluation lowers without complaint about backward rules") {
+  const Graph forward = small_net();
+  const Policy policy = parse_policy(
+      "extends = 'torch-autocast-fp16'\n[[rule]]\nrole = 'grad_weight'\nformat = 'fp32'", "p.toml");
+  const Program program = lower(forward, make_sites(forward, 0), policy);
+  CHECK_FALSE(program.external.contains("seed"));
+  CHECK(program.values[program.results.at("loss")].format->name == "fp32");
+}
+
+TEST_CASE("buffers: a new value the buffer cannot hold is an error, a wider buffer is not") {
+  const std::string rule = "[[rule]]\nlayer = 'bn1'\nrole = 'buffer'\npoint = 'output'\n";
+  CHECK(
+      has(problems_of(small_net(), "[storage]\nbuffer = 'fp16'\n" + rule + "format = 'bf16'"),
+          "buffer 'bn1.running_mean' is stored in fp16, which cannot hold its new value in bf16"));
+  CHECK(problems_of(small_net(), rule + "format = 'bf16'") == "");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// How does a test come by a capture file?
+// A tree of groups, datasets and attributes (src/record/capture/capture_tree.h) is made for a
+// graph, damaged by the test where it likes, and written. Nothing here is trained: what PyTorch
+// would have found is made up, so the gates of `lockstep verify` fail on such captures; they must
+// fail in an orderly way.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/graph/ir.h"
+#include "src/record/capture/capture_tree.h"
+
+namespace lockstep::testing {
+
+CaptureValue text_value(const std::string& text);
+CaptureValue number_value(double value);                             // a scalar kF64
+CaptureValue integer_value(CaptureValue::Kind kind, int64_t value);  // a scalar kU8, kI32 or kI64
+CaptureValue json_value(const std::string& text);                    // a row of kU8
+
+// Two steps of this graph, of which the second is a verify step.
+CaptureNode capture_of(const Graph& graph);
+
+// HDF5 behind a user block of 512 bytes. `newest`: in the newest form that HDF5 writes, else in the
+// oldest, which h5py writes. Not sealed.
+void write_tree(const std::string& path, const CaptureNode& tree, bool newest);
+// Writes length and SHA-256 of the HDF5 data into the block before them.
+void seal_capture(const std::string& path);
+
+inline constexpr size_t kBlockBytes = 512;
+
+}  // namespace lockstep::testing

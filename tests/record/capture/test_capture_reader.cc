@@ -1,0 +1,414 @@
+// What the reader says of captures that are wrong in one way each, and that it hands on nothing
+// that would hurt those who trust it.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <hdf5.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "src/core/error.h"
+#include "src/graph/builder.h"
+#include "src/graph/json_text.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/record/capture/verification.h"
+#include "src/record/hdf5/hdf5_handle.h"
+#include "tests/record/capture/capture_file.h"
+#include "tests/record/capture/seed_graphs.h"
+#include "tests/record/capture/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Json = nlohmann::json;
+using Kind = CaptureValue::Kind;
+
+template <typename Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string error_of_capture(const CaptureNode& tree) {
+  const TemporaryFolder folder("capture_reader");
+  const std::string path = folder.file("case.h5");
+  write_tree(path, tree, /*newest=*/false);
+  seal_capture(path);
+  return error_of([&] { read_capture(path, CaptureUse::kVerify); });
+}
+
+// What the reader says of the seed network of this place after `damage`.
+std::string error_of_tree(const std::function<void(CaptureNode&)>& damage, size_t seed = 0) {
+  CaptureNode tree = capture_of(seed_graphs().at(seed));
+  damage(tree);
+  return error_of_capture(tree);
+}
+
+std::string error_of_graph(const std::function<void(Json&)>& damage, size_t seed = 0) {
+  return error_of_tree(
+      [&](CaptureNode& tree) {
+        CaptureNode& node = tree.children["graphs"].children["0"].children["json"];
+        Json graph = Json::parse(node.data->bytes);
+        damage(graph);
+        node.data = json_value(graph.dump());
+      },
+      seed);
+}
+
+bool says(const std::string& message, const std::string& part) {
+  const bool found = message.find(part) != std::string::npos;
+  if (!found) MESSAGE(message);
+  return found;
+}
+
+CaptureValue list_of(std::initializer_list<int64_t> numbers) {
+  CaptureValue value{Kind::kI64, {static_cast<int64_t>(numbers.size())}, {}, {}};
+  for (const int64_t number : numbers) value.bytes += integer_value(Kind::kI64, number).bytes;
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("what is not damaged is read") {
+  for (size_t seed = 0; seed < seed_graphs().size(); ++seed) {
+    CHECK(error_of_tree([](CaptureNode&) {}, seed) == "");
+  }
+}
+
+TEST_CASE("bytes that are no text are shown as numbers") {
+  CHECK(says(error_of_tree([](CaptureNode& tree) {
+               tree.attributes["model_class"] = text_value("a\xff\x1b[2J");
+             }),
+             "@model_class: holds 'a\\xff\\u001b[2J', must be UTF-8 without control characters"));
+  CHECK(says(
+      error_of_tree([](CaptureNode& tree) { tree.children["params"].children["\x1b]0;x"] = {}; }),
+      "/params/\\u001b]0;x: its name must be UTF-8 without control characters"));
+  CHECK(
+      says(error_of_graph([](Json& graph) { graph["nodes"][0]["module"] = "\x1b[31mred"; }),
+           "nodes[0].module: is \"\\u001b[31mred\", must have at most 4096 bytes and no control"));
+}
+
+TEST_CASE("names of objects are escaped in one way") {
+  const TemporaryFolder folder("capture_names");
+  const std::string path = folder.file("case.h5");
+  write_tree(path, capture_of(seed_graphs().front()), false);
+  {
+    const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "open");
+    hdf5::create_group(file.id(), "a%41");
+  }
+  seal_capture(path);
+  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
+             "/a%41: its name must have % as %25"));
+}
+
+TEST_CASE("JSON that would cost more than it says") {
+  CHECK(says(error_of([] { parse_json(std::string(kMostJsonDepth + 1, '[')); }),
+             "nested 33 deep, at most 32"));
+  CHECK(says(error_of([] { parse_json(std::string(kMostJsonBytes + 1, ' ')); }),
+             "67108865 bytes of JSON, at most"));
+  CHECK(says(error_of([] { parse_json("[1, 2"); }), "breaks off at byte 6 of 5"));
+  CHECK(says(error_of([] { parse_json("[1e999]"); }), "beyond the range of double"));
+  CHECK(parse_json(R"(["[[[[\"[[["])").size() == 1);  // brackets in strings do not count
+  CHECK(says(error_of_tree([](CaptureNode& tree) {
+               tree.children["steps"].children["000000"].attributes["hyper"] =
+                   text_value(std::string(100'000, '['));
+             }),
+             "attribute hyper: is JSON nested 100000 deep"));
+}
+
+TEST_CASE("a graph keeps its limits") {
+  const auto set = [](auto value, const char* list, size_t place, const char* field) {
+    return [=](Json& graph) { graph[list][place][field] = value; };
+  };
+  CHECK(says(error_of_graph(set(Json::array({1LL << 31}), "params", 0, "shape")),
+             "params[0].shape[0]: is 2147483648, must be an integer in [-(2^31-1), 2^31-1]"));
+  CHECK(says(error_of_graph(set(Json::array({1 << 20, 1 << 20}), "params", 0, "shape")),
+             "params[0].shape: has 2 dimensions and 1.1e+12 elements, at most 16 and 1e+11"));
+  CHECK(says(error_of_graph(set(Json(std::vector<int>(17, 1)), "params", 0, "shape")),
+             "params[0].shape: has 17 dimensions"));
+  CHECK(says(error_of_graph(set(std::string(5000, 'n'), "nodes", 1, "src")),
+             "must have at most 4096 bytes"));
+  CHECK(says(
+      error_of_graph([](Json& graph) { graph["nodes"][7]["attrs"]["ignore_index"] = 1LL << 40; }),
+      "nodes[7].attrs.ignore_index: is 1099511627776"));
+}
+
+TEST_CASE("a graph that no machine holds is refused before it runs") {
+  const std::string error = error_of_graph([](Json& graph) {
+    // x (2,4) -> (2 10^9, 4) -> its sum, as a second loss nobody asked for.
+    const Json shape = Json::array({1'000'000'000, 2, 4});
+    for (int i = 0; i < 20; ++i) {
+      const std::string id = "n" + std::to_string(100 + i);
+      graph["nodes"].push_back({{"id", id},
+                                {"op", "expand"},
+                                {"in", {"in0"}},
+                                {"attrs", {{"shape", shape}}},
+                                {"out", {{{"shape", shape}, {"dtype", "f32"}}}}});
+    }
+  });
+  CHECK(says(error, "the values of its nodes take 596.0 GiB, this machine has"));
+}
+
+TEST_CASE("the ops of backward passes are not for captures") {
+  // Where a max_pool2d's gradient goes is written in its operand: unchecked, as autodiff made it.
+  const std::string error = error_of_graph([](Json& graph) {
+    graph["nodes"].push_back({{"id", "n100"},
+                              {"op", "relu_backward"},
+                              {"in", {"n0", "n0"}},
+                              {"attrs", Json::object()},
+                              {"out", graph["nodes"][0]["out"]}});
+  });
+  CHECK(says(error, "node n100 (relu_backward) is of a backward pass"));
+}
+
+TEST_CASE("attributes of the wrong type are found before they are used") {
+  const auto attribute = [](size_t node, const char* name, auto value) {
+    return [=](Json& graph) { graph["nodes"][node]["attrs"][name] = value; };
+  };
+  CHECK(says(error_of_graph(attribute(7, "ignore_index", "many")),
+             "'ignore_index' must be an integer"));
+  for (const auto& [op, name] : {std::pair{"add", "alpha"}, {"kl_div", "log_target"}}) {
+    size_t place = 0;
+    const Graph graph = seed_graphs().at(4);
+    while (graph.nodes.at(place).op != op) ++place;
+    CHECK(says(error_of_graph(attribute(place, name, "much"), 4),
+               fmt::format("attribute '{}' must be", name)));
+  }
+  size_t place = 0;
+  const Graph graph = seed_graphs().at(2);
+  while (graph.nodes.at(place).op != "sdpa") ++place;
+  CHECK(says(error_of_graph(attribute(place, "scale", "much"), 2),
+             "attribute 'scale' must be a number"));
+}
+
+TEST_CASE("windows and scales beyond all reason") {
+  const Graph graph = seed_graphs().at(1);
+  const auto with = [&](const std::string& op, const Json& attributes) {
+    size_t place = 0;
+    while (graph.nodes.at(place).op != op) ++place;
+    return error_of_graph([&](Json& json) { json["nodes"][place]["attrs"] = attributes; }, 1);
+  };
+  // Half a billion taps left of the image: neither counted one by one nor allowed.
+  CHECK(says(with("max_pool2d", {{"kernel", 1 << 30}, {"padding", 1 << 29}, {"stride", 1}}),
+             "must be at most 64 or 4 times the image"));
+  CHECK(says(with("upsample_nearest2d", {{"scale", 1e300}}),
+             "the output may have 2147483647 rows at most"));
+}
+
+TEST_CASE("packed bits are judged before they are unpacked") {
+  const auto mask = [](CaptureNode& tree) -> CaptureNode& {
+    return tree.children["steps"]
+        .children["000000"]
+        .children["micro"]
+        .children["000"]
+        .children["rng"]
+        .children["0"];
+  };
+  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+               mask(tree).attributes["shape"] = list_of({1 << 20, 1 << 20});
+             }),
+             "shape [1048576, 1048576] does not fit node n3, whose mask is [2, 4]"));
+  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+               mask(tree).attributes["shape"] = list_of({0, std::numeric_limits<int64_t>::max()});
+             }),
+             "attribute shape has extent 9.223372036854776e+18, must be in [0, 2147483647]"));
+  CHECK(says(error_of_tree([&](CaptureNode& tree) { mask(tree).data = json_value("four"); }),
+             "is uint8[4], the packed bits of shape [2, 4] are uint8[1]"));
+}
+
+TEST_CASE("kinks and summaries belong to the graph of their micro-batch") {
+  const auto micro = [](CaptureNode& tree, const char* group) -> CaptureNode& {
+    return tree.children["verify"]
+        .children["000001"]
+        .children["micro"]
+        .children["000"]
+        .children[group];
+  };
+  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+               micro(tree, "kinks").children["n0"] = micro(tree, "kinks").children["n2"];
+             }),
+             "kinks/n0: is of no node with a kink of its micro-batch's graph"));
+  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+               micro(tree, "acts").children["n99"] = micro(tree, "acts").children["n2"];
+             }),
+             "acts/n99: is of no node of its micro-batch's graph"));
+}
+
+TEST_CASE("a verify step on a short last batch has that graph's shapes") {
+  const auto network = [](int64_t batch) {
+    GraphBuilder b("Short");
+    const Value x = b.input("batch[0]", {{batch, 3}});
+    const Value y = b.relu("relu", b.linear("fc", x, 2));
+    b.set_loss(b.op("mse_loss", {y, b.input("batch[1]", {{batch, 2}})}, {}, "loss"));
+    return b.finish();
+  };
+  CaptureNode tree = capture_of(network(4)), last = capture_of(network(3));
+  tree.children["graphs"].children["1"] = last.children["graphs"].children["0"];
+  tree.children["verify"] = last.children["verify"];
+  CaptureNode& step = tree.children["steps"].children["000001"];
+  step = last.children["steps"].children["000001"];
+  CHECK(says(error_of_capture(tree), "must be float32[4, 3]"));
+  step.children["micro"].children["000"].attributes["graph"] = integer_value(Kind::kI32, 1);
+  CHECK(error_of_capture(tree) == "");
+}
+
+TEST_CASE("one name is one tensor in all graphs") {
+  const std::string error = error_of_tree([](CaptureNode& tree) {
+    auto& graphs = tree.children["graphs"].children;
+    graphs["1"] = capture_of(seed_graphs().at(4)).children["graphs"].children["0"];
+    Json graph = Json::parse(graphs["1"].children["json"].data->bytes);
+    graph["params"].push_back({{"name", "bn.running_mean"}, {"shape", {4}}, {"dtype", "f32"}});
+    graphs["1"].children["json"].data = json_value(graph.dump());
+  });
+  CHECK(says(error,
+             "'bn.running_mean' is a buffer f32[4] and a parameter f32[4], must be one thing"));
+}
+
+TEST_CASE("an input cannot pass for a mask") {
+  CHECK(says(error_of_graph([](Json& graph) { graph["inputs"][0]["path"] = "mask:n3"; }),
+             "input in0 has path 'mask:n3': mask:... are the masks of nodes"));
+}
+
+TEST_CASE("a parameter is stepped once") {
+  const auto group = [](CaptureNode& tree) -> CaptureNode& {
+    return tree.children["optimizer"].children["groups"].children["0"];
+  };
+  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+               CaptureValue& names = group(tree).attributes["params"];
+               names.texts.push_back(names.texts[0]);
+               names.shape[0] += 1;
+             }),
+             "is named twice"));
+}
+
+TEST_CASE("a replay does not read what verify alone compares") {
+  const TemporaryFolder folder("capture_use");
+  const std::string path = folder.file("case.h5");
+  CaptureNode tree = capture_of(seed_graphs().front());
+  write_tree(path, tree, /*newest=*/false);
+  seal_capture(path);
+  const Capture whole = read_capture(path, CaptureUse::kVerify);
+  const Capture part = read_capture(path, CaptureUse::kReplay);
+  CHECK(whole.verify.size() == 1);
+  CHECK(whole.steps[1].grads.size() == whole.graphs[0].parameters.size());
+  CHECK(part.verify.empty());
+  CHECK(part.steps[1].grads.empty());
+  CHECK(part.steps[1].grad_norms == whole.steps[1].grad_norms);
+  CHECK(part.start.values.size() == whole.start.values.size());
+  tree.children["verify"].children["000001"].children["ref32"].attributes.erase("loss");
+  write_tree(path, tree, /*newest=*/false);
+  seal_capture(path);
+  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
+             "ref32: attribute loss is missing"));
+  CHECK(error_of([&] { read_capture(path, CaptureUse::kReplay); }) == "");
+}
+
+TEST_CASE("a micro-batch's batch: inputs, and masks unpacked into the memory of the one before") {
+  CapturedMicroBatch first, second;
+  first.inputs["batch"] = second.inputs["batch"] = Tensor::from<float>({2}, {1, 2});
+  first.masks["n1"] = {{3}, {0b1010'0000}};
+  second.masks["n1"] = {{3}, {0b0100'0000}};
+  first.masks["n2"] = {{1}, {0b1000'0000}};
+  Batch batch;
+  unpack_batch(first, batch);
+  CHECK(batch.size() == 3);
+  CHECK(batch.at("mask:n1").same_bits(Tensor::from<int32_t>({3}, {1, 0, 1})));
+  const void* const memory = batch.at("mask:n1").raw();
+  unpack_batch(second, batch);
+  CHECK(batch.size() == 2);  // a mask of another graph's node is gone
+  CHECK(batch.at("batch").same_bits(first.inputs.at("batch")));
+  CHECK(batch.at("mask:n1").same_bits(Tensor::from<int32_t>({3}, {0, 1, 0})));
+  CHECK(batch.at("mask:n1").raw() == memory);
+}
+
+TEST_CASE("a constant of two graphs is one tensor") {
+  const auto second_graph = [](const std::function<void(Json&)>& change) {
+    return [=](CaptureNode& tree) {
+      auto& graphs = tree.children["graphs"].children;
+      Json graph = Json::parse(graphs["0"].children["json"].data->bytes);
+      graph["constants"] = {{{"name", "k"}, {"dtype", "f32"}, {"shape", {2}}}};
+      graphs["0"].children["json"].data = json_value(graph.dump());
+      change(graph);
+      graphs["1"].children["json"].data = json_value(graph.dump());
+      tree.children["constants"].children["k"].data =
+          CaptureValue{Kind::kF32, {2}, std::string(2 * sizeof(float), '\0'), {}};
+    };
+  };
+  CHECK(error_of_tree(second_graph([](Json&) {})) == "");
+  CHECK(says(error_of_tree(second_graph([](Json& graph) {
+               graph["constants"][0]["shape"] = {1, 2};
+             })),
+             "/constants/k: two graphs want it in another type or shape"));
+}
+
+TEST_CASE("more data than a file of its size may have") {
+  const TemporaryFolder folder("capture_content");
+  const std::string path = folder.file("case.h5");
+  write_tree(path, capture_of(seed_graphs().front()), /*newest=*/false);
+  {
+    // Never written: no byte of it is in the file.
+    const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "open");
+    const hsize_t count = hsize_t{1} << 29;
+    const hdf5::Handle space(H5Screate_simple(1, &count, nullptr), "make a space");
+    const hdf5::Handle data(H5Dcreate2(file.id(), "zeros", H5T_NATIVE_DOUBLE, space.id(),
+                                       H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                            "make a dataset");
+  }
+  seal_capture(path);
+  CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
+             "the most that is read of a file of its size; capture fewer steps or smaller"));
+}
+
+TEST_CASE("a result beside the capture that would write to a terminal is none") {
+  const Verification result{
+      "abc", "0.1.0", "2026", true, {{"V1", "subject", "PASS", "figure", {{"tensors", 3}}}}};
+  CHECK(verification_from_json(to_json(result), "abc").has_value());
+  Verification hostile = result;
+  hostile.gates[0].status = "PASS\x1b[2J";
+  CHECK(!verification_from_json(to_json(hostile), "abc").has_value());
+  CHECK(!verification_from_json(std::string(100'000, '['), "abc").has_value());
+}
+
+TEST_CASE("records that a damaged process wrote") {
+  using namespace capture_frame;
+  // No more may be made room for than there are bytes.
+  const auto parse = [](const std::string& bytes) {
+    size_t at = 0;
+    return parse_capture_frames(
+        [&](char* into, size_t count) {
+          const size_t got = bytes.copy(into, count, at);
+          at += got;
+          return got;
+        },
+        bytes.size());
+  };
+  const auto fails = [&](const std::string& bytes) {
+    CHECK_THROWS_WITH_AS(parse(bytes), "the records are damaged", std::runtime_error);
+  };
+  const CaptureValue one = number_value(1);
+  const std::string good =
+      attribute("a", one) + group("g") + dataset("d", one) + close() + close() + finish();
+  CHECK(parse(good).children.at("g").children.at("d").data->bytes == one.bytes);
+  for (size_t length = 0; length < good.size(); ++length) fails(good.substr(0, length));
+  fails(good + "x");
+  fails(finish() + finish());
+  fails(close() + finish());
+  fails(group("g") + finish());
+  fails(group("g") + close() + group("g") + close() + finish());
+  fails(attribute("a", one) + attribute("a", one) + finish());
+  fails(dataset("d", one) + group("in a dataset") + close() + close() + finish());
+  fails(group("\xff") + close() + finish());
+  fails(attribute("a", text_value("\x1b[2J")) + finish());
+  std::string deep;
+  for (int i = 0; i <= kCaptureDepth; ++i) deep += group("g");
+  fails(deep);
+  const CaptureValue huge{Kind::kF64, {int64_t{1} << 31, int64_t{1} << 31}, {}, {}};
+  fails(dataset("d", huge) + close() + finish());
+  CHECK(says(error_of([&] { parse(problem("/x: is too large")); }), "/x: is too large"));
+}
+
+}  // namespace lockstep::testing

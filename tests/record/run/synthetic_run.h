@@ -1,0 +1,71 @@
+// A run without an engine: a hand-made graph, site table and step records that are pure functions
+// of (lane, site, step), so that a test knows every number a run file must hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/record/run/run_file.h"
+#include "src/train/lockstep.h"
+
+namespace lockstep::test {
+
+struct SyntheticRun {
+  // Lanes "fp32" and "half/way%.toml"; the second dies behind step `died_after` when that is >= 0.
+  explicit SyntheticRun(int64_t steps, int64_t site_count = 3, int64_t lane_count = 2);
+  SyntheticRun(const SyntheticRun&) = delete;
+
+  StepRecord step(int64_t step) const;
+  EvaluationRecord evaluation(int64_t steps_done) const;
+  RunState state(int64_t steps_done) const;
+  // What LockstepRun::run does: steps [from, to), evaluations, checkpoints, on_finish.
+  void drive(RunFileWriter& writer, int64_t from, int64_t to) const;
+  // The whole run, or the rest of it, as `replay` and `replay --resume` would do it.
+  void record(const std::string& path) const;
+  void resume(const std::string& path) const;
+
+  Graph graph;
+  SiteTable sites;
+  RunOptions options;
+  RunDescription description;
+  int64_t died_after = -1;
+};
+
+inline constexpr int64_t kSkipEvery = 33;  // lane 1 skips every 33rd step
+
+// A folder of its own under the system's temporary folder, removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The paths of all datasets whose shape or bytes differ between two files, `seconds` left out.
+std::vector<std::string> differing_datasets(const std::string& a, const std::string& b);
+
+// "" when the file reads as the first `steps` steps of `run` with at least `at_least` of them, else
+// what is wrong. Reads every dataset.
+std::string problem_of(const std::string& path, const SyntheticRun& run, int64_t at_least);
+
+// The message of the InputError that `action` throws, "" when it throws none.
+template <typename Action>
+std::string input_error(Action action);
+
+}  // namespace lockstep::test
+
+#include "src/core/error.h"
+
+template <typename Action>
+std::string lockstep::test::input_error(Action action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}

@@ -1,0 +1,112 @@
+// Steps of one optimizer on gradients from a raw file, so that another program (PyTorch, NumPy) can
+// be compared with it. Knows no network.
+//
+//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR
+//     reads  DIR/w.f64 (N) and DIR/g.f64 (STEPS,N)
+//     writes DIR/out.f64 (N), DIR/lr.f64 (STEPS) and every state, DIR/state_NAME.f64 (N)
+// Raw little-endian doubles, rounded to the format on the way in. Weights, states and arithmetic
+// are in FORMAT: fp32, fp64, or fp16 and bf16 by torch's steps on its CPU.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+#include "emulation/format/rounding.h"
+#include "src/core/error.h"
+#include "src/update/optimizers.h"
+#include "src/update/schedules.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<double> read_raw(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) throw InputError("'" + path + "': cannot be read");
+  std::vector<double> values(static_cast<size_t>(file.tellg()) / sizeof(double));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(values.data()),
+            static_cast<std::streamsize>(values.size() * sizeof(double)));
+  return values;
+}
+
+void write_raw(const std::string& path, const std::vector<double>& values) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(double)));
+  if (!file) throw InputError("'" + path + "': cannot be written");
+}
+
+template <typename T>
+void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& format,
+         int64_t steps, const std::string& directory) {
+  check_optimizer_spec(spec);
+  check_schedule(schedule);
+  const Optimizer& optimizer = find_optimizer(spec.name);
+  const HyperNumbers numbers = numbers_of(spec);
+  const auto start = read_raw(directory + "/w.f64"), gradients = read_raw(directory + "/g.f64");
+  if (gradients.size() != start.size() * static_cast<size_t>(steps)) {
+    throw InputError(
+        fmt::format("{} gradients, {} x {} required", gradients.size(), steps, start.size()));
+  }
+  const auto rounded = [&](double x) {
+    return static_cast<T>(round_to_format(x, format, Rounding::kNearestEven));
+  };
+  std::vector<T> w(start.size()), g(w.size()), update(w.size());
+  std::ranges::transform(start, w.begin(), rounded);
+  std::vector<std::vector<T>> states;
+  OptimizerArrays<T> arrays;
+  for (const OptimizerState& state : optimizer.states(numbers)) {
+    states.emplace_back(w.size(), static_cast<T>(state.initial));
+    arrays.states[states.size() - 1] = states.back().data();
+  }
+  arrays.count = static_cast<int64_t>(w.size());
+  arrays.weight = w.data();
+  arrays.grad = g.data();
+  arrays.state_count = static_cast<int>(states.size());
+  arrays.update = update.data();
+  arrays.formats = {&format, &format, &format, Rounding::kNearestEven, {}};
+  arrays.formats.steps = OptimizerSteps::kTorchCpu;
+  std::vector<double> rates;
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto from = gradients.begin() + step * arrays.count;
+    std::transform(from, from + arrays.count, g.begin(), rounded);
+    arrays.step = step + 1;
+    rates.push_back(scheduled_lr(schedule, numbers["lr"], step, steps));
+    optimizer_step(optimizer, numbers, rates.back(), arrays, nullptr);
+  }
+  write_raw(directory + "/out.f64", {w.begin(), w.end()});
+  write_raw(directory + "/lr.f64", rates);
+  size_t k = 0;
+  for (const OptimizerState& state : optimizer.states(numbers)) {
+    write_raw(fmt::format("{}/state_{}.f64", directory, state.name),
+              {states[k].begin(), states[k].end()});
+    ++k;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.size() != 5) {
+    std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR\n";
+    return 2;
+  }
+  try {
+    const HyperChoice spec = parse_schedule(args[0]), schedule = parse_schedule(args[1]);
+    const int64_t steps = std::atoll(args[3].c_str());
+    if (args[2] == "fp64") {
+      run<double>(spec, schedule, find_format("fp64"), steps, args[4]);
+    } else {
+      run<float>(spec, schedule, find_format(args[2]), steps, args[4]);
+    }
+  } catch (const InputError& error) {
+    std::cerr << error.what() << '\n';
+    return 2;
+  }
+  return 0;
+}

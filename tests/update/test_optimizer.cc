@@ -1,0 +1,160 @@
+// The optimizer table: hand-checked steps, argument checks, and the arithmetic of unscaling.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "src/core/error.h"
+#include "src/update/optimizers.h"
+
+using namespace lockstep;
+
+namespace {
+
+// One weight, stepped through the table as a lane would.
+struct OneWeight {
+  explicit OneWeight(const OptimizerSpec& spec)
+      : optimizer(find_optimizer(spec.name)), numbers(numbers_of(spec)) {}
+
+  double step(double gradient) {
+    OptimizerArrays<double> call;
+    call.count = 1;
+    call.weight = &weight;
+    call.grad = &gradient;
+    call.state_count = static_cast<int>(optimizer.states(numbers).size());
+    for (int k = 0; k < call.state_count; ++k) call.states[k] = &states[k];
+    call.update = &update;
+    call.step = ++steps;
+    const Format* fp64 = &find_format("fp64");
+    call.formats = {fp64, fp64, fp64, Rounding::kNearestEven, {}};
+    optimizer_step(optimizer, numbers, numbers["lr"], call, &stats);
+    return weight;
+  }
+
+  const Optimizer& optimizer;
+  HyperNumbers numbers;
+  double weight = 1, update = 0;
+  double states[kMaxOptimizerStates] = {};
+  int64_t steps = 0;
+  UpdateStats stats;
+};
+
+OptimizerSpec spec_of(std::string name, double lr) {
+  return {std::move(name), {{"lr", lr}}};
+}
+
+// Relative: some ten operations, each within one unit roundoff of FP64.
+bool close(double a, double b) {
+  return std::fabs(a - b) <= 16 * std::ldexp(1.0, -53) * std::fabs(b);
+}
+
+}  // namespace
+
+TEST_CASE("sgd: momentum starts from the first gradient, then accumulates") {
+  OptimizerSpec spec = spec_of("sgd", 0.25);
+  spec.values["momentum"] = 0.5;
+  OneWeight w(spec);
+  CHECK(w.step(0.5) == 0.875);  // buf 0.5
+  CHECK(w.update == -0.125);
+  CHECK(w.step(0.25) == 0.75);  // buf 0.5 * 0.5 + 0.25 = 0.5
+  CHECK(w.states[0] == 0.5);
+}
+
+TEST_CASE("sgd: weight decay joins the gradient; no momentum keeps no state") {
+  OptimizerSpec spec = spec_of("sgd", 0.25);
+  spec.values["momentum"] = 0;
+  spec.values["weight_decay"] = 0.5;
+  OneWeight w(spec);
+  CHECK(state_count(spec) == 0);
+  CHECK(w.step(0.5) == 0.75);  // g = 0.5 + 0.5 * 1
+  CHECK(w.stats.count == 1);
+  CHECK(w.stats.update_sq == 0.0625);
+  CHECK(w.stats.weight_sq == 1);
+  CHECK(w.stats.stagnant == 0);
+}
+
+TEST_CASE("adam: the first step is lr sign(g) when eps is 0, whatever the betas") {
+  OptimizerSpec spec = spec_of("adam", 0.125);
+  spec.values["eps"] = 0;
+  OneWeight up(spec), down(spec);
+  CHECK(close(down.step(3.0), 0.875));
+  CHECK(close(up.step(-0.001), 1.125));
+}
+
+TEST_CASE("adam adds weight decay to the gradient, adamw shrinks the weight") {
+  OptimizerSpec spec = spec_of("adam", 0.125);
+  spec.values["eps"] = 0;
+  spec.values["weight_decay"] = 0.5;
+  OneWeight adam(spec);
+  CHECK(close(adam.step(1.0), 0.875));  // sign(1 + 0.5 * 1): no change
+  spec.name = "adamw";
+  REQUIRE(numbers_of(spec)["weight_decay"] == 0.5);
+  OneWeight adamw(spec);
+  CHECK(close(adamw.step(1.0), 1 - 0.125 * 0.5 - 0.125));
+}
+
+TEST_CASE("adam: the second step follows the bias-corrected moments") {
+  OptimizerSpec spec = spec_of("adam", 0.125);
+  OneWeight w(spec);
+  const double g1 = 0.5, g2 = -0.25;
+  const double first = w.step(g1);
+  const double beta1 = w.numbers["beta1"], beta2 = w.numbers["beta2"];
+  const double m = beta1 * (1 - beta1) * g1 + (1 - beta1) * g2;
+  const double v = beta2 * (1 - beta2) * g1 * g1 + (1 - beta2) * g2 * g2;
+  const double m_hat = m / (1 - beta1 * beta1);
+  const double v_hat = v / (1 - beta2 * beta2);
+  const double expected = first - w.numbers["lr"] * m_hat / (std::sqrt(v_hat) + w.numbers["eps"]);
+  // 1 - beta2^2 cancels nine bits or so of beta2^2: its error is 2^9 unit roundoffs.
+  CHECK(std::fabs(w.step(g2) - expected) <= 512 * 16 * std::ldexp(1.0, -53));
+}
+
+TEST_CASE("FP16 arithmetic rounds adam's eps of 1e-8 to zero: a zero gradient gives 0/0") {
+  const OptimizerSpec spec = spec_of("adam", 0.125);
+  const Format* fp16 = &find_format("fp16");
+  float weight = 1, gradient = 0, update = 0, m = 0, v = 0;
+  OptimizerArrays<float> call;
+  call.count = 1;
+  call.weight = &weight;
+  call.grad = &gradient;
+  call.state_count = 2;
+  call.states = {&m, &v};
+  call.update = &update;
+  call.formats = {fp16, fp16, fp16, Rounding::kNearestEven, {}};
+  UpdateStats stats;
+  optimizer_step(find_optimizer("adam"), numbers_of(spec), 0.125, call, &stats);
+  CHECK(std::isnan(weight));
+}
+
+TEST_CASE("unscaling multiplies by the FP32 of the double reciprocal") {
+  CHECK(unscale_factor(65536) == std::ldexp(1.0f, -16));
+  CHECK(unscale_factor(3) == static_cast<float>(1.0 / 3.0));
+  // From 2^-128 down the reciprocal is beyond FP32 (amp-presets.md A2).
+  CHECK(std::isfinite(unscale_factor(std::ldexp(1.0f, -127))));
+  CHECK(std::isinf(unscale_factor(std::ldexp(1.0f, -128))));
+}
+
+TEST_CASE("optimizers are found by name; unknown ones and bad values are refused") {
+  for (const Optimizer& optimizer : optimizers()) {
+    CHECK(&find_optimizer(optimizer.name) == &optimizer);
+    HyperValues all;  // every number at its largest: the most states there can be
+    for (const HyperParameter& p : optimizer.parameters) {
+      CHECK_NOTHROW(
+          check_optimizer_spec({std::string(optimizer.name), {{std::string(p.name), p.initial}}}));
+      all[std::string(p.name)] = 1;
+    }
+    CHECK(state_count({std::string(optimizer.name), all}) <= kMaxOptimizerStates);
+  }
+  CHECK_THROWS_WITH_AS(find_optimizer("adamv"), doctest::Contains("did you mean"), InputError);
+  OptimizerSpec spec = spec_of("sgd", std::nan(""));
+  spec.values["momentum"] = 1;
+  spec.values["beta2"] = 0.5;  // adam's
+  try {
+    check_optimizer_spec(spec);
+    FAIL("not refused");
+  } catch (const InputError& error) {
+    CHECK(error.problems().size() == 3);  // all at once
+  }
+  CHECK_NOTHROW(check_optimizer_spec({"sgd", {}}));
+  const OptimizerSpec nesterov{"sgd", {{"nesterov", 1}, {"dampening", 0.5}}};
+  CHECK_THROWS_WITH_AS(check_optimizer_spec(nesterov), doctest::Contains("dampening = 0 required"),
+                       InputError);
+}

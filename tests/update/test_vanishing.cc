@@ -1,0 +1,95 @@
+// Numbers of an optimizer that a policy's formats lose: each at its limit, and just beside it.
+#include "src/update/vanishing.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/train/small_runs.h"
+
+using namespace lockstep;
+
+namespace {
+
+std::vector<std::string> found(const std::string& policy, const std::string& optimizer,
+                               HyperValues values) {
+  RunOptions options;
+  options.optimizer = {optimizer, std::move(values)};
+  return vanishing_constants(find_policy(policy), options);
+}
+
+bool has(const std::vector<std::string>& texts, std::string_view part) {
+  for (const std::string& text : texts) {
+    if (text.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("Adam's eps in FP16: 2^-25 is half the smallest number and lost, more is not") {
+  CHECK(has(found("pure-fp16", "adam", {}), "eps = 1e-08 is 0 in fp16"));
+  CHECK(has(found("pure-fp16", "adam", {{"eps", 0x1p-25}}), "eps"));
+  CHECK_FALSE(has(found("pure-fp16", "adam", {{"eps", 0x1.1p-25}}), "eps"));
+  CHECK_FALSE(has(found("pure-fp16", "adam", {{"eps", 0}}), "eps"));
+  CHECK(has(found("half", "adam", {}), "eps"));  // torch's steps
+  CHECK_FALSE(has(found("pure-fp16-master", "adam", {}), "eps"));
+  CHECK_FALSE(has(found("pure-bf16", "adam", {}), "eps"));
+  CHECK_FALSE(has(found("pure-fp16", "sgd", {}), "eps"));
+  CHECK(found("fp32", "adam", {}).empty());
+}
+
+TEST_CASE("lr: lost where it is a number of the format") {
+  CHECK(has(found("pure-fp16", "sgd", {{"lr", 1e-8}}), "lr = 1e-08 is 0 in fp16"));
+  CHECK_FALSE(has(found("pure-fp16", "sgd", {{"lr", 1e-7}}), "lr"));
+  CHECK_FALSE(has(found("half", "adam", {{"lr", 1e-8}}), "lr = "));  // an FP32 scalar of torch's
+}
+
+TEST_CASE("decoupled weight decay: 1 - lr wd is 1 from lr wd = 2^-(p+1) down") {
+  const auto adamw = [](const char* policy, double lr, double decay) {
+    return found(policy, "adamw", {{"lr", lr}, {"weight_decay", decay}, {"eps", 1}});
+  };
+  CHECK(has(adamw("pure-fp16", 0x1p-6, 0x1p-6), "is 1 in fp16: weights never decay"));
+  CHECK(adamw("pure-fp16", 0x1p-6, 0x1.1p-6).empty());
+  CHECK(has(adamw("fp32", 0x1p-15, 0x1p-10), "is 1 in fp32: weights never decay"));
+  CHECK(adamw("fp32", 0x1p-14, 0x1p-10).empty());
+  // FP32 arithmetic beside FP16 weights: the product is there, the weight's rounding takes it.
+  const std::string wide =
+      write_policy("wide", "extends = \"pure-fp16:1\"\n[optimizer]\narithmetic = \"fp32\"\n");
+  CHECK(has(adamw(wide.c_str(), 0x1p-6, 0x1p-6), "is 1 in fp16: decay alone moves no weight"));
+  CHECK(adamw("pure-fp16-stochastic", 0x1p-6, 0x1p-6).empty());
+  CHECK(adamw("pure-fp16-master", 0x1p-6, 0x1p-6).empty());
+}
+
+TEST_CASE("coupled weight decay: SGD's, with what its momentum makes of it") {
+  const HyperValues values = {{"lr", 0x1p-6}, {"weight_decay", 0x1p-6}, {"momentum", 0}};
+  CHECK(has(found("pure-fp16", "sgd", values), "decay alone moves no weight"));
+  HyperValues gained = values;
+  gained["momentum"] = 0.5;
+  CHECK(found("pure-fp16", "sgd", gained).empty());
+  gained["dampening"] = 0.5;
+  CHECK(has(found("pure-fp16", "sgd", gained), "decay alone moves no weight"));
+  CHECK(has(found("pure-fp16", "adagrad", {{"weight_decay", 1e-9}, {"eps", 1}}),
+            "weight_decay = 1e-09 is 0 in fp16"));
+  CHECK(found("pure-fp16", "adagrad", {{"weight_decay", 1e-5}, {"eps", 1}}).empty());
+}
+
+TEST_CASE("averages: 0.999 is 1 in BF16 and not in FP16") {
+  CHECK(has(found("pure-bf16", "adam", {}), "beta2 = 0.999 is 1 in bf16"));
+  CHECK_FALSE(has(found("pure-fp16", "adam", {}), "beta2"));
+  CHECK_FALSE(has(found("pure-bf16", "adam", {{"beta1", 0.999}}), "beta1"));
+  CHECK(has(found("pure-bf16", "lion", {{"beta1", 0.999}}), "beta1 = 0.999 is 1 in bf16"));
+  CHECK(has(found("pure-bf16", "rmsprop", {{"alpha", 0.999}}), "alpha = 0.999"));
+}
+
+TEST_CASE("warnings: of every group, in the lane's description, never of the truth lane") {
+  RunOptions options = small_run({"fp32", "pure-fp16", "fp64"}, 1);
+  options.groups = {{"fc1", {"adam", {}}}};
+  LockstepRun lockstep_run(options);
+  const auto& lanes = lockstep_run.description().lanes;
+  CHECK(lanes[0].warnings.empty());
+  REQUIRE(lanes[1].warnings.size() == 1);
+  CHECK(lanes[1].warnings[0].starts_with("--group fc1: eps = 1e-08 is 0 in fp16"));
+  options.groups = {{"fc1", {"adam", {{"eps", 0x1p-160}}}}};
+  LockstepRun tiny(options);
+  CHECK(tiny.description().lanes[0].warnings.size() == 1);
+  CHECK(tiny.description().lanes[2].warnings.empty());
+}
