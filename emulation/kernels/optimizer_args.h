@@ -1,13 +1,14 @@
 // What is one step of an optimizer given?
 // The arrays of one parameter, the formats it computes and stores in, and the numbers of each
-// update rule, as torch.optim names them. The loops are in emulation/kernels/scalar/optimizer.h;
+// update rule, as torch.optim names them. The loops are in emulation/kernels/scalar/optimizer.cc;
 // which parameter is updated when, and with which learning rate, is not known here.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <variant>
 
-#include "emulation/kernels/quantize.h"
+#include "emulation/kernels/quantize_spec.h"
 #include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {
@@ -104,6 +105,8 @@ struct LionRule {  // exp_avg
   bool decoupled_weight_decay = false;
   double beta1 = 0, beta2 = 0;
 };
+
+using OptimizerRule = std::variant<SgdRule, AdamRule, AdagradRule, RmspropRule, LionRule>;
 
 // x^n, n >= 0, by squaring: the same bits everywhere, which libm's pow does not promise.
 inline double integer_power(double x, int64_t n) {

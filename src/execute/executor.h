@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/execute/scaling_state.h"
 #include "src/lower/lower.h"
 #include "src/train/observer.h"

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "emulation/kernels/scalar/optimizer.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -148,7 +148,7 @@ LionRule lion_rule(const HyperNumbers& n, double lr) {
 template <auto kRule, typename T>
 void step(const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
           UpdateStats* stats) {
-  scalar_optimizer(kRule(numbers, lr), arrays, stats);
+  active_kernels().of<T>().optimizer(kRule(numbers, lr), arrays, stats);
 }
 
 const Optimizer kOptimizers[] = {

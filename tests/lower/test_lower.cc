@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "src/core/text_file.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

@@ -17,6 +17,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/models/model.h"

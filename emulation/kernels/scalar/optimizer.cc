@@ -185,20 +185,35 @@ class Lion {
   Value minus_lr_, beta1_, one_minus_beta1_, beta2_, one_minus_beta2_;
 };
 
+template <typename T>
+void run(const SgdRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) {
+  optimizer_loop::run_optimizer<Sgd>(rule, arrays, stats);
+}
+template <typename T>
+void run(const AdamRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) {
+  optimizer_loop::run_optimizer<Adam>(rule, arrays, stats);
+}
+template <typename T>
+void run(const AdagradRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) {
+  optimizer_loop::run_optimizer<Adagrad>(rule, arrays, stats);
+}
+template <typename T>
+void run(const RmspropRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) {
+  optimizer_loop::run_optimizer<Rmsprop>(rule, arrays, stats);
+}
+template <typename T>
+void run(const LionRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) {
+  optimizer_loop::run_optimizer<Lion>(rule, arrays, stats);
+}
+
 }  // namespace
 
-#define LOCKSTEP_OPTIMIZER(Rule, Formulas)                                                        \
-  template <typename T>                                                                           \
-  void scalar_optimizer(const Rule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) { \
-    optimizer_loop::run_optimizer<Formulas>(rule, arrays, stats);                                 \
-  }                                                                                               \
-  template void scalar_optimizer(const Rule&, const OptimizerArrays<float>&, UpdateStats*);       \
-  template void scalar_optimizer(const Rule&, const OptimizerArrays<double>&, UpdateStats*);
-LOCKSTEP_OPTIMIZER(SgdRule, Sgd)
-LOCKSTEP_OPTIMIZER(AdamRule, Adam)
-LOCKSTEP_OPTIMIZER(AdagradRule, Adagrad)
-LOCKSTEP_OPTIMIZER(RmspropRule, Rmsprop)
-LOCKSTEP_OPTIMIZER(LionRule, Lion)
-#undef LOCKSTEP_OPTIMIZER
+template <typename T>
+void scalar_optimizer(const OptimizerRule& rule, const OptimizerArrays<T>& arrays,
+                      UpdateStats* stats) {
+  std::visit([&](const auto& known) { run(known, arrays, stats); }, rule);
+}
+template void scalar_optimizer(const OptimizerRule&, const OptimizerArrays<float>&, UpdateStats*);
+template void scalar_optimizer(const OptimizerRule&, const OptimizerArrays<double>&, UpdateStats*);
 
 }  // namespace lockstep

@@ -9,16 +9,7 @@ namespace lockstep {
 // The last addition w + dw is rounded once, from its exact sum, to formats.weight. `stats` may be
 // null.
 template <typename T>
-void scalar_optimizer(const SgdRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats);
-template <typename T>
-void scalar_optimizer(const AdamRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats);
-template <typename T>
-void scalar_optimizer(const AdagradRule& rule, const OptimizerArrays<T>& arrays,
+void scalar_optimizer(const OptimizerRule& rule, const OptimizerArrays<T>& arrays,
                       UpdateStats* stats);
-template <typename T>
-void scalar_optimizer(const RmspropRule& rule, const OptimizerArrays<T>& arrays,
-                      UpdateStats* stats);
-template <typename T>
-void scalar_optimizer(const LionRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats);
 
 }  // namespace lockstep
