@@ -117,7 +117,10 @@ struct AccumulatorSwitch {
   std::string_view name;      // "positive_zero"
   std::string_view help;
   bool is_default;
-  std::string_view source = {};  // who says so
+  std::string_view source;  // who says so
+  // Changes a row of tensor cores so; false: the row has no such question. The default changes
+  // nothing.
+  bool (*apply)(Accumulator& row);
 };
 std::span<const AccumulatorSwitch> accumulator_switches();
 

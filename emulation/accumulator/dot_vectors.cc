@@ -46,9 +46,11 @@ int word_bits(const Format& format) {
 struct Family {
   std::string_view name, only_on;  // "": all hardware
   bool takes_fp8;
+  // What compilers make of other instructions where the chip has none.
+  bool compiles_fp8 = false, compiles_tf32 = false;
 };
-constexpr Family kFamilies[] = {{"mma", "", true},
-                                {"wmma", "", false},
+constexpr Family kFamilies[] = {{"mma", "", true, true},
+                                {"wmma", "", false, false, true},
                                 {"wgmma", "hopper", true},
                                 {"tcgen05", "blackwell", true}};
 
@@ -69,10 +71,10 @@ bool is_fp8(const Format& format) {
 // TF32 where it has none of that shape.
 std::string unit_of(const Family& family, const Hardware& hardware, const Format& format) {
   if (is_fp8(format)) {
-    return family.name == "mma" && hardware.emulates_fp8_mma ? "fp8_mma" : "fp8";
+    return family.compiles_fp8 && hardware.emulates_fp8_mma ? "fp8_mma" : "fp8";
   }
   const bool is_tf32 = &format == &find_format("tf32");
-  return family.name == "wmma" && is_tf32 && hardware.splits_tf32_wmma ? "tf32_wmma" : format.name;
+  return family.compiles_tf32 && is_tf32 && hardware.splits_tf32_wmma ? "tf32_wmma" : format.name;
 }
 
 // `instr`: "mma.sync.m16n8k16", "mma/wgmma.k16".
