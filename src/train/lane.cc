@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/core/random.h"
 #include "src/execute/engines.h"
