@@ -1,9 +1,9 @@
 // Sampled sums: the counts by hand, the terms of every pass of a convolution against the kernels.
-#include "emulation/kernels/scalar/kernels.h"
-#include "emulation/stats/accumulator_health.h"
+#include "emulation/kernels/exact_sums.h"
 
 #include <doctest/doctest.h>
 
+#include "emulation/kernels/scalar/kernels.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
@@ -91,7 +91,7 @@ void check_conv(const ConvShape& shape, int64_t groups) {
     if (pass != ConvPass::kBackwardWeight) args.w = w.data();
     if (pass != ConvPass::kForward) args.dy = dy.data();
     args.accumulator = &find_accumulator("fp64_fused");
-    grouped_conv2d(scalar_kernels().f64, pass, args, groups);
+    scalar_kernels().f64.grouped_conv2d(scalar_kernels().f64, pass, args, groups);
     SumTerms terms;
     int64_t different = 0;
     for (int64_t i = 0; i < size; ++i) {
