@@ -6,7 +6,7 @@
 namespace lockstep {
 
 // Comparisons with NaN are false, but for kNotEqual, which is true.
-enum class Comparison : uint8_t {
+enum class Relation : uint8_t {
   kGreater,
   kGreaterEqual,
   kLess,

@@ -107,7 +107,7 @@ struct Kernels {
   void (*prelu_backward)(const PreluShape&, const T* x, const T* w, const T* dy, T* dx,
                          T* dw_terms);
   // mask[i] = 1 where a[i] and b[i] compare so, else 0
-  void (*comparison)(Comparison, const T* a, const T* b, int32_t* mask, int64_t count);
+  void (*comparison)(Relation, const T* a, const T* b, int32_t* mask, int64_t count);
   // y = condition ? a : b; a null a or b stands for `constant`
   void (*select)(const int32_t* condition, const T* a, const T* b, T constant, T* y, int64_t count);
   // y = mask ? x * scale : x * 0

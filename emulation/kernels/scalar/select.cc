@@ -11,19 +11,19 @@ namespace lockstep {
 namespace {
 
 template <typename T>
-bool compares(Comparison comparison, T a, T b) {
-  switch (comparison) {
-    case Comparison::kGreater:
+bool compares(Relation relation, T a, T b) {
+  switch (relation) {
+    case Relation::kGreater:
       return a > b;
-    case Comparison::kGreaterEqual:
+    case Relation::kGreaterEqual:
       return a >= b;
-    case Comparison::kLess:
+    case Relation::kLess:
       return a < b;
-    case Comparison::kLessEqual:
+    case Relation::kLessEqual:
       return a <= b;
-    case Comparison::kEqual:
+    case Relation::kEqual:
       return a == b;
-    case Comparison::kNotEqual:
+    case Relation::kNotEqual:
       return a != b;
   }
   return false;
@@ -32,9 +32,9 @@ bool compares(Comparison comparison, T a, T b) {
 }  // namespace
 
 template <typename T>
-void scalar_compare(Comparison comparison, const T* a, const T* b, int32_t* mask, int64_t count) {
+void scalar_compare(Relation relation, const T* a, const T* b, int32_t* mask, int64_t count) {
   parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) mask[i] = compares(comparison, a[i], b[i]) ? 1 : 0;
+    for (int64_t i = begin; i < end; ++i) mask[i] = compares(relation, a[i], b[i]) ? 1 : 0;
   });
 }
 
@@ -74,7 +74,7 @@ void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* 
 }
 
 #define LOCKSTEP_INSTANTIATE(T)                                                    \
-  template void scalar_compare(Comparison, const T*, const T*, int32_t*, int64_t); \
+  template void scalar_compare(Relation, const T*, const T*, int32_t*, int64_t); \
   template void scalar_select(const int32_t*, const T*, const T*, T, T*, int64_t); \
   template void scalar_masked_scale(const T*, const int32_t*, T, T*, int64_t);
 LOCKSTEP_INSTANTIATE(float)

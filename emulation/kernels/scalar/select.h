@@ -11,7 +11,7 @@ namespace lockstep {
 
 // mask[i] = 1 where a[i] and b[i] compare so, else 0.
 template <typename T>
-void scalar_compare(Comparison comparison, const T* a, const T* b, int32_t* mask, int64_t count);
+void scalar_compare(Relation relation, const T* a, const T* b, int32_t* mask, int64_t count);
 
 // y = condition ? a : b. A null a or b stands for `constant`.
 template <typename T>

@@ -9,28 +9,28 @@ namespace {
 
 struct Row {
   std::string_view name;
-  Comparison comparison;
+  Relation relation;
   std::string_view help, source;
 };
 constexpr Row kRows[] = {
-    {"greater", Comparison::kGreater,
+    {"greater", Relation::kGreater,
      "mask = 1 where a > b, else 0; shapes broadcast, or the number `scalar` as b",
      "torch.gt; CUDA autocast: not listed, type promotion decides"},
-    {"greater_equal", Comparison::kGreaterEqual, "mask = 1 where a >= b, else 0; as greater",
+    {"greater_equal", Relation::kGreaterEqual, "mask = 1 where a >= b, else 0; as greater",
      "torch.ge; CUDA autocast: not listed, type promotion decides"},
-    {"less", Comparison::kLess, "mask = 1 where a < b, else 0; as greater",
+    {"less", Relation::kLess, "mask = 1 where a < b, else 0; as greater",
      "torch.lt; CUDA autocast: not listed, type promotion decides"},
-    {"less_equal", Comparison::kLessEqual, "mask = 1 where a <= b, else 0; as greater",
+    {"less_equal", Relation::kLessEqual, "mask = 1 where a <= b, else 0; as greater",
      "torch.le; CUDA autocast: not listed, type promotion decides"},
-    {"equal", Comparison::kEqual, "mask = 1 where a = b, else 0; as greater",
+    {"equal", Relation::kEqual, "mask = 1 where a = b, else 0; as greater",
      "torch.eq; CUDA autocast: not listed, type promotion decides"},
-    {"not_equal", Comparison::kNotEqual, "mask = 1 where a != b (NaN is), else 0; as greater",
+    {"not_equal", Relation::kNotEqual, "mask = 1 where a != b (NaN is), else 0; as greater",
      "torch.ne; CUDA autocast: not listed, type promotion decides"},
 };
 
-Comparison comparison_of(const Node& node) {
+Relation relation_of(const Node& node) {
   for (const Row& row : kRows) {
-    if (row.name == node.op) return row.comparison;
+    if (row.name == node.op) return row.relation;
   }
   throw std::logic_error("compare: no row for op '" + node.op + "'");
 }
@@ -48,7 +48,7 @@ void run_in(const OpCall& call) {
   const T* b = has_scalar(call.node) ? expand(call.kernels, &number, Shape{}, shape, b_storage)
                                      : expand(call.kernels, input<T>(call, 1), input_shape(call, 1),
                                               shape, b_storage);
-  call.kernels.of<T>().comparison(comparison_of(call.node), a, b, output<int32_t>(call, 0),
+  call.kernels.of<T>().comparison(relation_of(call.node), a, b, output<int32_t>(call, 0),
                                   element_count(shape));
 }
 
