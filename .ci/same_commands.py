@@ -6,6 +6,7 @@ A chain is a list of commands run one after another in a folder of their own; ch
 import dataclasses
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -203,10 +204,13 @@ def ask(program, *words):
     return subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
 
 
-def chains(program, capture_folder):
-    """All chains, long ones first, and what is lacking on this machine."""
+def chains(program, capture_folder, only=""):
+    """The chains whose GROUP/NAME matches `only`, long ones first, and what is lacking on this machine."""
     def rows(topic):
         return json.loads(ask(program, "list", topic, "--json"))
+
+    def chosen(group, name):
+        return re.search(only, f"{group}/{name}") is not None
     lacking = []
     topics = [line.split()[0] for line in ask(program, "list").splitlines()]
     presets = [row["preset"] for row in rows("presets") if not row["preset"].startswith("fp32:")]
@@ -216,7 +220,10 @@ def chains(program, capture_folder):
     lacking += [f"lane {lane} left out: no {flag} here" for flag, lane in units.items() if flag not in flags]
     captures = []
     try:
-        captures = list(capture_chains(capture_folder))
+        captures = list(capture_chains(capture_folder)) if any(chosen("capture", name) for name in CAPTURES) else []
     except ImportError as error:
         lacking.append(f"{len(CAPTURES)} captures left out: {error}")
-    return [*replay_chains(presets, cpu_lanes), *captures, *text_chains(program, rows, topics, presets)], lacking
+    every = [*replay_chains(presets, cpu_lanes), *captures, *text_chains(program, rows, topics, presets)]
+    if only:
+        lacking.append(f"only what matches '{only}' was run")
+    return [chain for chain in every if chosen(chain.group, chain.name)], lacking
