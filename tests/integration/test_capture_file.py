@@ -212,7 +212,7 @@ def test_a_schedulers_learning_rates_stand_in_every_step(tmp_path):
 
 
 def test_integers_that_do_not_fit_are_refused(tmp_path):
-    from lockstep_capture.writer import array_of
+    from lockstep_capture.write.writer import array_of
 
     with pytest.raises(CaptureError, match="must fit into 32 bits"):
         array_of(torch.tensor([2**31]), "inputs/0")

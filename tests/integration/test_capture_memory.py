@@ -10,8 +10,8 @@ import pytest
 import torch
 from capture_loops import Images, image_batches, image_loss, train
 from lockstep_capture import Capture
-from lockstep_capture.recorder import Recorder
-from lockstep_capture.traced import Traced
+from lockstep_capture.write.recorder import Recorder
+from lockstep_capture.trace.traced import Traced
 
 ELEMENTS = 2**20  # of the mask of one micro-batch
 FEW, MANY = 2, 26

@@ -12,7 +12,7 @@ import torch
 from capture_loops import Images, Loop, image_batches, image_loss, steps_in
 from conftest import SOURCE
 from lockstep_capture import Capture, CaptureError
-from lockstep_capture.hooks import clip_grad
+from lockstep_capture.watch.hooks import clip_grad
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 nn = torch.nn
@@ -333,9 +333,9 @@ def test_gradients_changed_in_a_step_without_references(tmp_path, change):
 # ---- failures of the capture itself
 
 
-@pytest.mark.parametrize("place", ["lockstep_capture.watcher.Watcher._replay", "lockstep_capture.watcher.check_gradients",
-                                   "lockstep_capture.recorder.Recorder._verify", "lockstep_capture.traced.analyse",
-                                   "lockstep_capture.hooks._watch_clipping"])
+@pytest.mark.parametrize("place", ["lockstep_capture.watch.watcher.Watcher._replay", "lockstep_capture.watch.watcher.check_gradients",
+                                   "lockstep_capture.write.recorder.Recorder._verify", "lockstep_capture.trace.traced.analyse",
+                                   "lockstep_capture.watch.hooks._watch_clipping"])
 def test_a_failure_of_the_capture_is_no_failure_of_the_loop(tmp_path, monkeypatch, place):
     def fail(*args, **kwargs):
         raise RuntimeError("no more memory")
@@ -355,7 +355,7 @@ def test_ctrl_c_while_writing_leaves_nothing(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     loop = Loop(tmp_path / "a.h5")
-    monkeypatch.setattr("lockstep_capture.recorder.Recorder._verify", interrupt)
+    monkeypatch.setattr("lockstep_capture.write.recorder.Recorder._verify", interrupt)
     with pytest.raises(KeyboardInterrupt):
         loop(BATCHES[0])
     assert loop.cap.finished and list(tmp_path.iterdir()) == []

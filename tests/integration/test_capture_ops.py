@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graph_in_torch import run
-from lockstep_capture.interpreter import Interpreter
-from lockstep_capture.mask_tap import MaskTap
+from lockstep_capture.normalise.interpreter import Interpreter
+from lockstep_capture.watch.mask_tap import MaskTap
 from lockstep_capture.model_state import Subject
-from lockstep_capture.traced import Traced, leaves_of
-from lockstep_capture import frontend_jit
-from lockstep_capture.program import StepModule
+from lockstep_capture.trace.traced import Traced, leaves_of
+from lockstep_capture.trace import frontend_jit
+from lockstep_capture.ir.program import StepModule
 
 torch.set_num_threads(1)
 # Both sides are FP64 and sum in different orders: 2^-53 times some hundred terms, times a margin of 100.
@@ -285,7 +285,7 @@ def test_the_tracer_gives_the_same_graph(name, monkeypatch):
     shapes, body, batch = LAYERS[name]
     step_fn = lambda m, b: (body(m, b) * 0.7).sum()  # noqa: E731
     first = compare(Weights(*shapes), step_fn, x(*batch))
-    from lockstep_capture import frontend_export
+    from lockstep_capture.trace import frontend_export
 
     def refuse(*_):
         raise RuntimeError("not today")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from capture_loops import Images, UnknownOptimizer, image_batches, image_loss
 from lockstep_capture import Capture, CaptureError
-from lockstep_capture.loss_factor import loss_factor
+from lockstep_capture.watch.loss_factor import loss_factor
 from lockstep_capture.read_run import read_run
 
 torch.set_num_threads(1)

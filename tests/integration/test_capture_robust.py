@@ -9,7 +9,7 @@ import pytest
 import torch
 from capture_loops import Images, Loop, Text, image_batches, image_loss, steps_in, text_batches, text_loss
 from lockstep_capture import Capture, CaptureError, capture, check
-from lockstep_capture.precision import full_fp32
+from lockstep_capture.watch.precision import full_fp32
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from capture_loops import train
-from lockstep_capture import Capture, CaptureError, frontend_export
+from lockstep_capture import Capture, CaptureError
+from lockstep_capture.trace import frontend_export
 
 nn = torch.nn
 STEPS = 3

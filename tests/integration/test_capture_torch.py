@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from capture_loops import Images, Text, image_batches, image_loss, text_batches, text_loss
-from lockstep_capture import frontend_export
-from lockstep_capture.mask_tap import MaskTap
-from lockstep_capture.program import StepModule
-from lockstep_capture.random_ops import random_sites
+from lockstep_capture.trace import frontend_export
+from lockstep_capture.watch.mask_tap import MaskTap
+from lockstep_capture.ir.program import StepModule
+from lockstep_capture.ir.random_ops import random_sites
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 nn = torch.nn

@@ -192,7 +192,7 @@ def test_a_gradient_that_the_graph_does_not_explain(tmp_path):
 
 
 def test_the_tracer_refuses_blocks_that_it_cannot_see(monkeypatch):
-    from lockstep_capture import frontend_export
+    from lockstep_capture.trace import frontend_export
 
     def refuse(step, batch):
         raise RuntimeError("not today")
