@@ -15,7 +15,7 @@ from ..errors import Problem, UnsupportedModelError
 from ..ir.graph import Graph, GraphInput, Node, Shape, Value, element_type
 from ..ir.program import Call, Names, Program, Ref, iterate_refs
 from ..ir.random_ops import base_name, random_site
-from ..rules import (bags, cells, compare, composed, distances, layers, losses, math, shape, windows)  # noqa: F401
+from ..rules import families  # noqa: F401  (they register themselves)
 from ..rules.context import RuleContext, Unsupported, find_rule, no_rule, problem_of
 from .interpreter import Interpreter, Observer
 from .ssa import CONST, GRAPH, Versions, value_name, versions_of

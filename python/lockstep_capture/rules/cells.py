@@ -1,4 +1,4 @@
-"""Recurrent cells, and nn.RNN step by step. (nn.LSTM and nn.GRU are ops of their own: layers.py.)"""
+"""Recurrent cells, and nn.RNN step by step. (nn.LSTM and nn.GRU are ops of their own: recurrent.py.)"""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ def gru_cell(c: RuleContext) -> Value:
     r, z = (c.same("sigmoid", c.binary("add", part(own, k), part(last, k))) for k in (0, 1))
     n = c.same("tanh", c.binary("add", part(own, 2), c.binary("mul", r, part(last, 2))))
     return c.binary("add", c.binary("mul", c.binary("sub", h, n), z), n)
+
+
+@rule("lstm_cell")
+def lstm_cell(c: RuleContext) -> Any:
+    """Gates i, f, g, o: c = f c + i g, h = o tanh(c)."""
+    hidden, cell = c.values("hx")
+    x = c.value("input")
+
+    def gates(value: Value, kind: str) -> Value:
+        bias = [c.value(f"b_{kind}")] if c.has(f"b_{kind}") else []
+        weight = c.value(f"w_{kind}")
+        return c.node("linear", [value, weight, *bias], (*value.shape[:-1], weight.shape[0])).value()
+
+    total = c.binary("add", gates(x, "ih"), gates(hidden, "hh"))
+    size = cell.shape[-1]
+    part = [c.slice(total, total.rank - 1, k * size, (k + 1) * size) for k in range(4)]
+    i, f, o = (c.same("sigmoid", part[k]) for k in (0, 1, 3))
+    new = c.binary("add", c.binary("mul", f, cell), c.binary("mul", i, c.same("tanh", part[2])))
+    return [c.binary("mul", o, c.same("tanh", new)), new]
 
 
 @rule("rnn_tanh_cell", "rnn_relu_cell")
