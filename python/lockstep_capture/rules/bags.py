@@ -45,10 +45,10 @@ def embedding_bag(c: RuleContext) -> list[Any]:
 def _bag_length(c: RuleContext) -> int:
     """Of all bags. Throws: Unsupported where the bags' borders depend on the batch, or differ."""
     hint = "bags of different lengths; give indices of shape (bags, length) and pad with padding_idx"
-    offsets = c._normaliser.constant(c.a["offsets"])
+    offsets = c.constant("offsets")
     if offsets is None:
         raise c.unsupported(hint)
-    count = c._normaliser.type_of(c.a["indices"].name)[0][0]
+    count = c.shape_of("indices")[0]
     borders = offsets.tolist() + ([] if c.a["include_last_offset"] else [count])
     lengths = {b - a for a, b in zip(borders, borders[1:], strict=False)}
     if len(lengths) != 1 or 0 in lengths or borders[0] != 0 or borders[-1] != count:

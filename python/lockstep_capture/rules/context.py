@@ -36,6 +36,11 @@ class RuleContext:
         """PyTorch took the math backend for all of scaled_dot_product_attention."""
         return bool(self._normaliser.plain_attention)
 
+    @property
+    def stored(self) -> Any:
+        """The model's parameters and buffers (normalise/stored_values.py)."""
+        return self._normaliser.stored
+
     # Operands
     def has(self, name: str) -> bool:
         return self.a.get(name) is not None
@@ -72,6 +77,13 @@ class RuleContext:
     def is_scattered(self, name: str, dims: Sequence[int]) -> bool:
         """Do the operand's elements, permuted, lie in another order than row by row? Casts keep the order."""
         return not self._normaliser.layout(self.a[name]).permute(*dims).is_contiguous()
+
+    def shape_of(self, name: str) -> Shape:
+        return self._normaliser.type_of(self.a[name].name)[0]
+
+    def constant(self, name: str) -> torch.Tensor | None:
+        """The tensor, if it depends on neither batch nor weights."""
+        return self._normaliser.constant(self.a[name])
 
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""

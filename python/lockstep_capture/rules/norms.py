@@ -35,13 +35,13 @@ def batch_norm(c: RuleContext) -> Any:
         attrs["affine"] = False
     outputs = [(x.shape, "f32")] + [(channel, "f32")] * 4
     keeps = training and isinstance(mean, Ref)
-    count = c._normaliser.count_of_batch_norm(mean) if keeps else None
+    count = c.stored.count_of_batch_norm(mean) if keeps else None
     if count is not None:
         operands.append(count)
         outputs.append(((), "i32"))
     node = c.node("batch_norm", operands, outputs, attrs)
     if keeps:
-        c._normaliser.mutate_batch_norm(node, mean, c.a["running_var"], count)
+        c.stored.mutate_batch_norm(node, mean, c.a["running_var"], count)
     return node.value() if c.call.op.startswith("aten.batch_norm") else [node.value(slot) for slot in range(3)]
 
 

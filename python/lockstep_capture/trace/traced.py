@@ -17,7 +17,8 @@ from ..ir.program import Program, StepModule
 from ..ir.random_ops import ATTENTION, RandomSite, base_name, random_sites
 from ..model_state import Subject
 from ..normalise.interpreter import Interpreter
-from ..normalise.normaliser import Normaliser, Snapshots, analyse
+from ..normalise.normaliser import Normaliser
+from ..normalise.observers import Snapshots, analyse
 from . import frontend_export, frontend_jit
 from .outside import Outside
 from .step_function import StepFunction, type_of

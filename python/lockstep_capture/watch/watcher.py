@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..errors import CaptureError, Problem, UnsupportedModelError, failed
 from ..model_state import Subject, world_size
 from ..normalise.interpreter import Interpreter
-from ..normalise.normaliser import Snapshots
+from ..normalise.observers import Snapshots
 from ..trace.traced import Traced, leaves_of
 from .continuity import Continuity
 from .hooks import Events, Listener, gradient_factor, watch
