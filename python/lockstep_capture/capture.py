@@ -21,10 +21,11 @@ from .model_state import State, Subject, rank, world_size
 from .trace.step_function import StepFunction
 from .trace.traced import Traced, leaves_of
 from .watch.continuity import Continuity
+from .watch.forward_pass import Region
 from .watch.hooks import Events
 from .watch.replayed_gradients import Replayed
 from .watch.step import Step
-from .watch.watcher import Region, Watcher
+from .watch.watcher import Watcher
 from .write.recorder import Recorder
 
 _NOTHING: ContextManager[None] = contextlib.nullcontext()

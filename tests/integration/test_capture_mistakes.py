@@ -333,7 +333,7 @@ def test_gradients_changed_in_a_step_without_references(tmp_path, change):
 # ---- failures of the capture itself
 
 
-@pytest.mark.parametrize("place", ["lockstep_capture.watch.watcher.Watcher._replay", "lockstep_capture.watch.watcher.check_gradients",
+@pytest.mark.parametrize("place", ["lockstep_capture.watch.forward_pass.ForwardPass.replay", "lockstep_capture.watch.watcher.check_gradients",
                                    "lockstep_capture.write.recorder.Recorder._verify", "lockstep_capture.trace.traced.analyse",
                                    "lockstep_capture.watch.hooks._watch_clipping"])
 def test_a_failure_of_the_capture_is_no_failure_of_the_loop(tmp_path, monkeypatch, place):
