@@ -163,7 +163,7 @@ def capture_chains(folder):
     lanes = "fp64,twin,torch-autocast-bf16-cpu,torch-autocast-fp16,torch-autocast-fp16-cpu,pure-bf16"
     for name, (case, amp, dropout, scale) in CAPTURES.items():
         path = folder / f"{name}.lscap.h5"
-        capture_models.train(capture_models.CASES[case], 4, amp, dropout, capture=path, scale=scale)
+        capture_models.train(capture_models.TASKS[case], 4, amp, dropout, capture=path, scale=scale)
         file = path.name
         yield Chain("capture", name, [
             f"replay {file} --steps 2 -o unverified.h5", f"verify {file}", f"replay {file} --lanes {lanes} -o run.h5",

@@ -18,11 +18,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAIN = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-import gpt, torch
+import gpt, torch, training_loop
 torch.set_num_threads(1)
 torch.manual_seed(0)
 gpt.CONTEXT, gpt.BATCH, steps = map(int, sys.argv[3:6])
-gpt.train(gpt.make_model(), steps, capture=sys.argv[6] if len(sys.argv) > 6 else None, captured_steps=steps)
+training_loop.train(gpt.TASK, gpt.make_model(), steps, capture=sys.argv[6] if len(sys.argv) > 6 else None,
+                    captured_steps=steps)
 """
 
 

@@ -1,43 +1,23 @@
 """The models whose captures are tested: the five examples and eight more of different make.
 
-A case is what an example script has: make_model(dropout), make_batches(count), loss_of(model, batch),
-make_optimizer(model, steps), MICRO_BATCHES, CLIP; `train` is the one ordinary loop for all of them.
-Knows nothing of Lockstep but the three lines in `train`.
+All of them train in the loop of the examples (training_loop.py).
 """
 
-import contextlib
-import dataclasses
-import importlib.util
+import importlib
 import math
 import pathlib
-import typing
+import sys
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch"
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+import training_loop  # noqa: E402
+from training_loop import Task  # noqa: E402
+
+EXAMPLES = ("cnn", "gpt", "encoder", "lstm", "unet")
 BATCH = 6
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    name: str
-    make_model: typing.Callable      # (dropout) -> module
-    make_batches: typing.Callable    # (count) -> iterator of tuples of tensors
-    loss_of: typing.Callable         # (model, batch) -> loss, mean over the batch
-    make_optimizer: typing.Callable  # (model, steps) -> optimizer, schedule
-    micro_batches: int = 1
-    clip: float = 1.0
-    has_dropout: bool = True
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(f"lockstep_example_{name}", EXAMPLES / f"{name}.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return Case(name, script.make_model, script.make_batches, script.loss_of, script.make_optimizer,
-                script.MICRO_BATCHES, script.CLIP)
 
 
 def adamw(model, steps):
@@ -323,17 +303,17 @@ def waves(g):
     return clean + 0.1 * torch.randn(BATCH, 2, 32, generator=g), labels
 
 
-CASES = {case.name: case for case in (
-    *map(example, ("cnn", "gpt", "encoder", "lstm", "unet")),
-    Case("mobile", Mobile, images_and_labels, classify, sgd),
-    Case("denoiser", Denoiser, noisy_images, denoise, adamw),
-    Case("gru", GruTagger, echoes, tag, adamw, clip=0.25),
-    Case("seq2seq", Seq2Seq, translations, translate, adamw, micro_batches=2),
-    Case("recommender", Recommender, clicks, predict_clicks, sgd),
-    Case("attention", ShippedAttention, padded_text, tag_padded, adamw),
-    Case("encoder_layer", ShippedEncoder, padded_text, tag_padded, adamw),
-    Case("waves", Waves, waves, classify, adamw),
-)}
+TASKS = {
+    **{name: importlib.import_module(name).TASK for name in EXAMPLES},
+    "mobile": Task(Mobile, images_and_labels, classify, sgd),
+    "denoiser": Task(Denoiser, noisy_images, denoise, adamw),
+    "gru": Task(GruTagger, echoes, tag, adamw, clip=0.25),
+    "seq2seq": Task(Seq2Seq, translations, translate, adamw, micro_batches=2),
+    "recommender": Task(Recommender, clicks, predict_clicks, sgd),
+    "attention": Task(ShippedAttention, padded_text, tag_padded, adamw),
+    "encoder_layer": Task(ShippedEncoder, padded_text, tag_padded, adamw),
+    "waves": Task(Waves, waves, classify, adamw),
+}
 
 
 def nudge(model, seed=1):
@@ -346,34 +326,11 @@ def nudge(model, seed=1):
             p.copy_(torch.where(p == 0, p, moved))
 
 
-def train(case, steps, amp="none", dropout=0.1, capture=None, scale=2.0**16, twin=False, seed=0):
+def train(task, steps, amp="none", dropout=0.1, capture=None, scale=2.0**16, twin=False):
     """The loop of the examples, on the CPU. Returns the loss of every step, its micro-batches' mean."""
-    torch.manual_seed(seed)
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "none": None}[amp]
-    model = case.make_model(dropout).train()
+    torch.manual_seed(0)
+    model = task.make_model(dropout)
     if twin:
         nudge(model)
-    optimizer, schedule = case.make_optimizer(model, steps)
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=dtype is not None)
-    cap = None
-    if capture:
-        import lockstep_capture
-        cap = lockstep_capture.Capture(
-            capture, model, optimizer, case.loss_of, scaler=scaler, steps=steps,
-            autocast=None if dtype is None else str(dtype).removeprefix("torch."))
-    losses = [0.0] * steps
-    torch.manual_seed(seed + 1)  # dropout of a twin is the same
-    for i, batch in enumerate(case.make_batches(steps * case.micro_batches)):
-        with cap.step(batch) if cap else contextlib.nullcontext():
-            with torch.autocast("cpu", dtype, enabled=dtype is not None):
-                loss = case.loss_of(model, batch)
-            scaler.scale(loss / case.micro_batches).backward()
-            losses[i // case.micro_batches] += loss.item() / case.micro_batches
-            if (i + 1) % case.micro_batches == 0:
-                scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), case.clip)
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-                schedule.step()
-    return losses
+    torch.manual_seed(1)  # dropout of a twin is the same
+    return training_loop.train(task, model, steps, amp, capture=capture, captured_steps=steps, scale=scale)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import capture_models
-from capture_models import CASES
+from capture_models import TASKS
 from lockstep_capture.read_run import read_run
 
 STEPS = 8
@@ -41,7 +41,7 @@ def captured(tmp_path_factory):
         key = (name, amp, dropout, *sorted(options.items()))
         if key not in made:
             path = folder / f"{name}-{amp}-{dropout}-{len(made)}.lscap.h5"
-            losses = capture_models.train(CASES[name], STEPS, amp, dropout, capture=path, **options)
+            losses = capture_models.train(TASKS[name], STEPS, amp, dropout, capture=path, **options)
             made[key] = path, losses
         return made[key]
     return get
@@ -68,7 +68,7 @@ def jumps(name, line):
     return name in CHAOTIC and float(loss) <= float(limit) and float(gradients) < CHAOS_SPREAD
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("amp, dropout", KINDS)
 def test_gates_pass(verify, captured, name, amp, dropout):
     path, losses = captured(name, amp, dropout)
@@ -86,17 +86,17 @@ def test_gates_pass(verify, captured, name, amp, dropout):
     print("\n".join(f"{name} {amp} {dropout}: {line}" for line in gates.values()))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("amp, dropout", KINDS)
 def test_capturing_changes_nothing(captured, name, amp, dropout):
     _, losses = captured(name, amp, dropout)
-    assert losses == capture_models.train(CASES[name], STEPS, amp, dropout)
+    assert losses == capture_models.train(TASKS[name], STEPS, amp, dropout)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TASKS)
 def test_free_run_stays_with_pytorch(lockstep, captured, tmp_path, name):
     path, losses = captured(name)
-    twin = capture_models.train(CASES[name], STEPS, twin=True)
+    twin = capture_models.train(TASKS[name], STEPS, twin=True)
     lockstep("replay", path, "--lanes", "fp32", "-o", tmp_path / "run.h5")
     replayed = read_run(tmp_path / "run.h5").steps.loc["fp32"]["loss"].to_numpy()
     assert len(replayed) == STEPS and len(set(losses)) == STEPS
