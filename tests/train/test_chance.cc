@@ -1,5 +1,5 @@
 // How good is a model that has learned nothing but how often each answer comes? The losses of
-// constant predictors on the models' default data: what tests/integration/learning.py calls CHANCE
+// constant predictors on the models' default data: what tests/integration/study/learning.py calls CHANCE
 // and sets its figures below.
 #include <algorithm>
 #include <cmath>

@@ -2,16 +2,16 @@
 
 import gc
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 import torch
 from capture_loops import Images, image_batches, image_loss, train
+from conftest import SOURCE
 from lockstep_capture import Capture
-from lockstep_capture.write.recorder import Recorder
 from lockstep_capture.trace.traced import Traced
+from lockstep_capture.write.recorder import Recorder
 
 ELEMENTS = 2**20  # of the mask of one micro-batch
 FEW, MANY = 2, 26
@@ -49,7 +49,7 @@ def peak(*arguments, **environment):
 
 
 def capture_peak(path, steps, micro):
-    package = pathlib.Path(__file__).resolve().parents[2] / "python"
+    package = SOURCE / "python"
     # Large tensors in pages of their own: what glibc's heap keeps between them is PyTorch's affair.
     return peak(sys.executable, "-c", TRAIN, package, path, steps, micro, ELEMENTS, MALLOC_MMAP_THRESHOLD_="65536")
 

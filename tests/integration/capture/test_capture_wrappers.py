@@ -138,7 +138,7 @@ if __name__ == "__main__":
 def on_two_ranks(tmp_path, kind):
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    done = subprocess.run([sys.executable, str(script), str(tmp_path), kind, str(SOURCE / "tests/integration"),
+    done = subprocess.run([sys.executable, str(script), str(tmp_path), kind, str(SOURCE / "tests/integration/support"),
                            str(SOURCE / "python")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stderr

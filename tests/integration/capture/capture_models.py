@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "examples" / "pytorch"))
 import training_loop  # noqa: E402
 from training_loop import Task  # noqa: E402
 

@@ -375,7 +375,7 @@ print([loop(batch) for batch in image_batches(6)])
 
 def test_a_full_disk(tmp_path):
     """A limit on the file's size in its place: HDF5 cannot even close the file then."""
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "a.h5"), str(SOURCE / "tests/integration"),
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "a.h5"), str(SOURCE / "tests/integration/support"),
                            str(SOURCE / "python")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     loop = Loop(None)

@@ -9,7 +9,7 @@ import h5py
 import pytest
 import torch
 import torch.nn.functional as F
-from lockstep_capture import UnsupportedModelError, capture, check
+from lockstep_capture import capture, check
 from test_capture_ops import Weights, compare, labels, x
 
 nn = torch.nn

@@ -19,7 +19,7 @@ import torch
 import torch_models as twins
 from torch.utils._python_dispatch import TorchDispatchMode
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "casts_torch_cuda.txt"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "casts_torch_cuda.txt"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 

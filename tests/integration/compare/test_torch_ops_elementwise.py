@@ -1,6 +1,6 @@
 """Elementwise ops, reductions and softmaxes, one by one, against PyTorch: values and gradients.
 
-Bounds: tests/integration/op_tool.py. Inputs hold the kinks of the functions, where PyTorch's choice
+Bounds: op_tool.py. Inputs hold the kinks of the functions, where PyTorch's choice
 of derivative is what is asked for.
 """
 
