@@ -150,10 +150,6 @@ def distance(losses, kind, to="bf16"):
     return np.abs(losses[kind] - losses[to]).mean()
 
 
-def distance(losses, kind, to="bf16"):
-    return np.abs(losses[kind] - losses[to]).mean()
-
-
 def loss_bound(losses):
     return max(0.5 * distance(losses, "fp32"), distance(losses, "channels last"))
 
