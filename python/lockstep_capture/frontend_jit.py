@@ -1,4 +1,4 @@
-"""torch.jit.trace -> Program: the way in for what torch.export does not take.
+"""torch.jit.trace -> Program, for models that torch.export does not take.
 
 TorchScript is deprecated, so nothing else of it is used. Blocks of torch.autocast and torch.no_grad inside the
 model are not visible here: a model that has them is refused.

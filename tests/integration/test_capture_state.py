@@ -181,7 +181,7 @@ def test_a_forward_pass_more_than_step_fn_has(tmp_path):
     assert int(model.calls) == 2 * STEPS and (tmp_path / "a.h5").exists()
 
     bn = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
-    with pytest.raises(CaptureError, match="3 buffers are not what the graph makes of them, e.g. 1.num_batches"):
+    with pytest.raises(CaptureError, match="3 buffers differ from the graph's, e.g. 1.num_batches"):
         captured(tmp_path / "b.h5", bn, lambda m, b: F.cross_entropy(m(b[0]), b[1]),
                  loop=lambda m, b: (m(b[0]), F.cross_entropy(m(b[0]), b[1]))[1])
 
