@@ -58,7 +58,7 @@ def test_an_error_in_the_block_keeps_the_whole_steps(tmp_path, kind, place):
 
 def test_an_error_before_the_first_step_leaves_nothing(tmp_path):
     loop = Loop(tmp_path / "a.h5")
-    with pytest.warns(UserWarning, match="no step was whole"), pytest.raises(ZeroDivisionError):
+    with pytest.warns(UserWarning, match="no step was complete"), pytest.raises(ZeroDivisionError):
         with loop.cap:
             with loop.block(BATCHES[0]):
                 loop.backward(BATCHES[0])
@@ -270,7 +270,7 @@ MISTAKES = {
     second_optimizer: "replaced during the capture|weights changed before optimizer.step",
     step_outside: r"\d weights changed between two blocks",
     forward_outside: "3 buffers changed between two blocks, e.g. bn.running_mean",
-    half_an_accumulation: "there were some before the step's first backward",
+    half_an_accumulation: "some existed before the step's first backward",
     zeroed_between: "those of the step's earlier micro-batches are gone",
     part_is_clipped: "clip_grad_norm_ on other gradients than the optimizer's .*test_capture_mistakes.py:",
     clipped_by_parts: "clip_grad_norm_ after another clipping",
@@ -287,7 +287,7 @@ MISTAKES = {
     hook_on_a_weight: "gradient of fc.weight is .* away from that of step_fn's loss",
     line_search: "a closure that runs twice",
     another_group: "the optimizer's groups, were replaced",
-    block_in_a_block: "a block inside of a block",
+    block_in_a_block: "a block inside a block",
 }
 
 

@@ -156,7 +156,7 @@ def through_a_view(m, y):
 
 
 REFUSED = {
-    behind_the_trace: r"1 buffers are changed by the forward pass where its graph .* e.g. c: write self.c.copy_",
+    behind_the_trace: r"1 buffers are changed by the forward pass in ways that its graph .* e.g. c: write self.c.copy_",
     grown: r"buffer queue replaced by another kind of tensor .*hint: self.queue.copy_",
     counted_and_read: "a counter .*hint: buffer calls: integers",
     in_a_part: "in-place on a view .*test_capture_state.py.*hint: buffer c: copy_ into all of it",
@@ -328,5 +328,5 @@ def test_weights_that_decay_by_gradients_of_zeros(tmp_path, weight_decay):
         loop()
         assert cap.finished and path.exists()
         return
-    with pytest.raises(CaptureError, match="1 weights to which no gradient .* e.g. gate.weight: call zero_grad"):
+    with pytest.raises(CaptureError, match="1 weights that no gradient .* e.g. gate.weight: call zero_grad"):
         loop()
