@@ -28,7 +28,7 @@ TRACED_SHAPE = "a shape in the trace"
 
 
 class _Flat(torch.nn.Module):
-    """step(batch) with the batch's tensors as arguments, which is what the tracer wants."""
+    """step(batch) with the batch's tensors as arguments, as the tracer needs it."""
 
     def __init__(self, step: StepModule, leaves: list[Any], spec: Any):
         super().__init__()
