@@ -269,8 +269,8 @@ class Capture:
             return
         step.events = watcher.events
         if step.events.clipping.stage == "scaled":
-            self._warn("gradients were clipped before scaler.unscale_(optimizer): what was compared with the bound "
-                       "is scaled", once="clip")
+            self._warn("gradients were clipped before scaler.unscale_(optimizer): the clipping limit was compared "
+                       "with scaled gradients", once="clip")
         assert self._recorder is not None
         self._recorder.step(step)
         self._step, self._done = None, self._done + 1
