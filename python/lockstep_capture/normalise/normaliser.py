@@ -84,7 +84,7 @@ class Normaliser:
             self.ir_of[call.name] = result.id
 
     def _placeholder_result(self, call: Call) -> Any:
-        """Something to go on with after a problem, so that all problems are found."""
+        """A value to continue with after a problem, so that all problems are found."""
         def value(kind: Any) -> Any:
             if isinstance(kind, list):
                 return [value(item) for item in kind]
@@ -150,7 +150,7 @@ class Normaliser:
         return self._cast[key]
 
     def mask_as_number(self, mask: Value, call: Call, besides: str = "") -> Value:
-        """1.0 and 0.0 for a mask's 1 and 0: in the format of a floating operand beside it, as torch promotes, or FP32."""
+        """1.0 and 0.0 for a mask's 1 and 0: in the format of the other floating operand, as torch promotes, or FP32."""
         one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
                      for n in (1.0, 0.0))
         node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)

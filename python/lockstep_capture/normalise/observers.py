@@ -46,7 +46,7 @@ def _type_of(value: Any) -> Any:
 
 
 class Snapshots(Observer):
-    """Values that are no part of the network, as they are when the network reads them."""
+    """Values outside of the network, as they are when the network reads them."""
 
     def __init__(self, versions: Versions):
         self._versions = versions

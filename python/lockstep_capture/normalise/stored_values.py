@@ -18,7 +18,7 @@ class StoredValues:
 
     def __init__(self, graph: Graph, program: Program, model: torch.nn.Module):
         self._graph, self._program, self._model = graph, program, model
-        self._renewed: dict[str, Value] = {}  # buffer -> what the last batch_norm so far made of it
+        self._renewed: dict[str, Value] = {}  # buffer -> its value after the last batch_norm so far
         self.counted: set[str] = set()
 
     def parameter(self, path: str) -> Value:
@@ -60,7 +60,7 @@ class StoredValues:
             self._set_buffer(self._count_path(mean), node, 5)
 
     def _set_buffer(self, path: str, node: Node, slot: int) -> None:
-        """A module that is called twice reads at its second call what the first one left."""
+        """In its second call, a module reads the result of the first."""
         self._graph.mutations = [entry for entry in self._graph.mutations if entry[0] != path]
         self._graph.mutations.append((path, node.id, slot))
         self.buffer(path)

@@ -21,7 +21,7 @@ def sdpa(c: RuleContext) -> Value:
         operands.append(mask)
     site = random_site(c.call)
     scale = c.a["scale"]
-    # What fused kernels take: (N,H,T,E) alone, one width, no dropout that the capture must see.
+    # Fused kernels take (N,H,T,E) only, one width, no dropout that the capture must see.
     fused = site is None and q.rank == k.rank == v.rank == 4 and q.shape[-1] == v.shape[-1]
     attrs: dict[str, Any] = {"scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
                              "model": "flash" if fused and not c.plain_attention else "math"}

@@ -9,7 +9,7 @@ from .context import RuleContext, pair, rule
 
 
 def _same_padding(kernel: list[int], dilation: list[int]) -> list[int]:
-    """top, bottom, left, right; the odd one stands behind."""
+    """top, bottom, left, right; the odd one comes last."""
     sides = []
     for extent, step in zip(kernel, dilation, strict=True):
         total = step * (extent - 1)

@@ -25,7 +25,7 @@ def batch_norm(c: RuleContext) -> Any:
     operands = [x] + ([c.value("weight"), c.value("bias")] if affine else [])
     if isinstance(mean, Ref):
         operands += [c.value("running_mean"), c.value("running_var")]
-    else:  # track_running_stats=False: the op's are constants, and what it makes of them is left
+    else:  # track_running_stats=False: the op's are constants, and their new values are dropped
         operands += [c.derive(f"running_{start}", torch.full, [channel, start]) for start in (0.0, 1.0)]
     cumulative = c.a["momentum"] == CUMULATIVE
     attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"])}

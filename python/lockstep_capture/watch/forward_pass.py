@@ -39,10 +39,10 @@ class ForwardPass:
         traced, draws = self._traced, self._draws()
         traced.outside.check()
         snapshots = Snapshots(traced.versions)
-        # Names of their own, so that hooks on the weights do not hear of it.
+        # Names of their own, so that hooks on the weights are not called.
         params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
                   for path, tensor in self._subject.params.items()}
-        # With gradients, as in the loop: some kernels (LSTM on the CPU) compute other bits without.
+        # With gradients, as in the loop: without them some kernels (LSTM on the CPU) compute other bits.
         with torch.enable_grad(), sdpa_if(traced.hides_masks or self._ran_math()):
             run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
                               cache_enabled=cache_enabled, observer=snapshots)
@@ -94,6 +94,6 @@ class ForwardPass:
 
 @contextlib.contextmanager
 def sdpa_if(math: bool) -> Iterator[None]:
-    """Attention in the math backend: where the loop had it there, or has dropout, whose mask fused kernels hide."""
+    """Attention in the math backend, if the loop used it, or has dropout, whose mask fused kernels hide."""
     with sdpa_kernel(SDPBackend.MATH) if math else contextlib.nullcontext():
         yield

@@ -23,30 +23,30 @@ def check_earlier(subject: Subject, step: Step) -> None:
     """Gradients of other batches are in .grad where this step began earlier, and only there."""
     there = any(bool(grad.any()) for grad in subject.raw_gradients() if not grad.is_sparse)
     if there and not step.micro:
-        raise CaptureError("gradients: there were some before the step's first backward(), must be none: begin the "
+        raise CaptureError("gradients: some existed before the step's first backward(), must be none: begin the "
                            "capture between two optimizer steps, and call zero_grad() in each")
     if not there and step.has_gradients:
         raise CaptureError("gradients: those of the step's earlier micro-batches are gone; zero_grad() belongs "
-                           "behind optimizer.step()")
+                           "after optimizer.step()")
 
 
 def check_explained(subject: Subject, known: set[str]) -> None:
-    """A parameter with a gradient that no graph of the step knows would be forgotten silently."""
+    """Without this check, a parameter whose gradient is in no graph of the step would be ignored silently."""
     lost = [path for path, grad in subject.gradients().items() if path not in known and bool(grad.any())]
     if lost:
         raise CaptureError(f"{len(lost)} parameters got a gradient that the graph does not explain, e.g. "
-                           f"{lost[0]}: step_fn must compute all that the loop calls backward on")
+                           f"{lost[0]}: step_fn must compute everything that the loop calls backward on")
 
 
 def check_idle(subject: Subject, known: set[str], reached: set[str]) -> None:
-    """A gradient of zeros decays and moves a weight, none at all does not; a replay knows the latter alone."""
+    """A gradient of zeros decays and moves a weight; no gradient does not. A replay has only the latter."""
     moving = {subject.paths[id(tensor)] for group in subject.groups() if moves_by_zero(group)
               for tensor in group["params"]}
     idle = [path for path, grad in subject.gradients().items()
             if path in moving & known - reached and not bool(grad.any())]
     if idle:
-        raise CaptureError(f"{len(idle)} weights to which no gradient of the step leads have one of zeros, by which the "
-                           f"optimizer moves them, e.g. {idle[0]}: call zero_grad() without set_to_none=False")
+        raise CaptureError(f"{len(idle)} weights that no gradient of the step reaches have a gradient of zeros, and the "
+                           f"optimizer moves them by it, e.g. {idle[0]}: call zero_grad() without set_to_none=False")
 
 
 def record(subject: Subject, step: Step) -> None:

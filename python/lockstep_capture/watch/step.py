@@ -40,7 +40,7 @@ class Micro:
 @dataclass
 class Step:
     """What one optimizer step recorded. pre, replayed: the state before it, and what its gradients must be, on verify
-    steps alone. has_gradients: behind its last micro-batch so far. reached: parameters that its losses depend on."""
+    steps only. has_gradients: after its last micro-batch so far. reached: parameters that its losses depend on."""
 
     number: int
     events: Events

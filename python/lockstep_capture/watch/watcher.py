@@ -1,6 +1,6 @@
 """One block of a training loop: what was drawn, the loss, the gradients.
 
-Nothing that fails in here reaches the loop: it is told at the end of the block.
+A failure in here does not reach the loop: it is reported at the end of the block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Watcher(Listener):
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
-        """What fails in here is kept; the loop's step goes on. The first failure is told."""
+        """Keeps a failure, so that the loop's step continues. The first failure is reported."""
         error: CaptureError | None = None
         try:
             with _disable_current_modes():
@@ -74,7 +74,7 @@ class Watcher(Listener):
     def known_change(self) -> Iterator[None]:
         watched = self._continuity.knows_gradients
         with self._aside():
-            self._continuity.check_gradients("behind backward()")
+            self._continuity.check_gradients("after backward()")
         yield
         if watched:
             with self._aside():
@@ -83,7 +83,7 @@ class Watcher(Listener):
     def on_clamp(self, limit: float) -> None:
         if self._continuity.knows_gradients:
             with self._aside():
-                self._continuity.check_gradients("behind backward()")
+                self._continuity.check_gradients("after backward()")
                 self._continuity.note_clamped(limit)
 
     def on_gradients(self) -> None:
@@ -104,7 +104,7 @@ class Watcher(Listener):
             self._continuity.note_weights()
 
     def result(self) -> Micro:
-        """Throws: CaptureError for what the block did that a capture cannot hold."""
+        """Throws: CaptureError if the block did something that a capture cannot hold."""
         if self.events.problems:
             raise UnsupportedModelError(self.events.problems)
         if self.events.backward_count > 1:
@@ -117,7 +117,7 @@ class Watcher(Listener):
         if self.events.clipping.stage != "none" and not self.events.ended:
             raise UnsupportedModelError([Problem("clipping before the step's last micro-batch", "the loop", "",
                                                  "a replay clips once, before the optimizer's step")])
-        self._continuity.check_weights("in the block, behind optimizer.step()")
-        self._continuity.check_buffers("in the block, behind the forward pass")
+        self._continuity.check_weights("in the block, after optimizer.step()")
+        self._continuity.check_buffers("in the block, after the forward pass")
         self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.raw_gradients())
         return self._micro
