@@ -31,7 +31,10 @@ lockstep_tests(core lockstep_core)
 lockstep_tests(emulation lockstep_emulation Boost::headers Eigen3::Eigen ZLIB::ZLIB)
 add_test(NAME emulation.study COMMAND test_emulation --test-suite=study)
 set_tests_properties(emulation.study PROPERTIES LABELS study)
-foreach(name graph policy lower execute update data models train record analysis)
+# What a cast class or a policy means shows in a lowered step.
+lockstep_tests(graph lockstep_lower)
+lockstep_tests(policy lockstep_lower)
+foreach(name lower execute update data models train record analysis)
   lockstep_tests(${name} lockstep_${name})
 endforeach()
 # Damaged files take long under a sanitizer, so the slow cases run as three entries.
