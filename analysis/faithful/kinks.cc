@@ -1,5 +1,7 @@
 // Where a function has a kink, rounding may choose its other side: one sign of three million then
 // changes a gradient by a percent. PyTorch's own choices, forced on a step, tell that from a fault.
+#include "analysis/faithful/kinks.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -40,6 +40,8 @@ struct CapturedMicroBatch {
   double loss_mult = 1;  // the loop multiplies the loss by this before backward
   Batch inputs;          // by path
   Masks masks;           // by the node that takes them instead of drawing
+
+  double loss_divisor() const { return 1 / loss_mult; }
 };
 // Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs.
 // Memory of the micro-batch before is used again: allocated anew each time it would lie scattered.

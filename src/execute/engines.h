@@ -9,15 +9,10 @@
 #include <vector>
 
 #include "emulation/kernels/kernel_set.h"
+#include "src/execute/engine_survey.h"
 #include "src/lower/lower.h"
 
 namespace lockstep {
-
-// What an engine makes of one program.
-struct EngineSurvey {
-  std::vector<std::string> fallbacks;  // what the software kernels do in its place, each once
-  std::vector<std::string> missing;    // units it would need and this machine lacks
-};
 
 struct Engine {
   std::string_view name, help;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/train/lane_name.h"
+
 namespace lockstep {
 namespace {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "emulation/kernels/optimizer_args.h"
-#include "src/train/lockstep.h"
 #include "src/update/hyper_parameters.h"
+#include "src/update/optimizer_spec.h"
 
 namespace lockstep {
 

@@ -33,17 +33,18 @@ bool matches_any(const Graph& graph, std::string_view glob) {
 
 }  // namespace
 
-std::vector<OptimizerGroup> optimizer_groups(const RunOptions& options) {
-  std::vector<OptimizerGroup> groups;
+std::vector<OptimizerGroup> optimizer_groups(const OptimizerSpec& own,
+                                             const std::vector<ParameterGroup>& groups) {
+  std::vector<OptimizerGroup> all;
   const auto add = [&](const OptimizerSpec& spec) {
     check_optimizer_spec(spec);
     const Optimizer& optimizer = find_optimizer(spec.name);
     const HyperNumbers numbers = numbers_of(spec);
-    groups.push_back({&optimizer, numbers, optimizer.states(numbers)});
+    all.push_back({&optimizer, numbers, optimizer.states(numbers)});
   };
-  add(options.optimizer);
-  for (const ParameterGroup& group : options.groups) add(group.optimizer);
-  return groups;
+  add(own);
+  for (const ParameterGroup& group : groups) add(group.optimizer);
+  return all;
 }
 
 size_t group_of(const Parameter& parameter, const std::vector<ParameterGroup>& groups) {

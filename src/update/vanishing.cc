@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "emulation/format/rounding.h"
-#include "src/update/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -130,15 +129,12 @@ class Finder {
 
 }  // namespace
 
-std::vector<std::string> vanishing_constants(const Policy& policy, const RunOptions& options) {
+std::vector<std::string> vanishing_constants(const Policy& policy,
+                                             const std::vector<OptimizerGroup>& groups,
+                                             const std::vector<std::string>& names) {
   std::vector<std::string> found;
-  const auto groups = optimizer_groups(options);
   for (size_t i = 0; i < groups.size(); ++i) {
-    // A capture's groups are called what they are, others by the option that made them.
-    const std::string where =
-        i == 0 ? ""
-               : fmt::format("{}{}: ", options.capture_hash.empty() ? "--group " : "",
-                             options.groups[i - 1].layers);
+    const std::string where = names.at(i).empty() ? "" : names[i] + ": ";
     for (const std::string& text : Finder(policy, groups[i]).find()) found.push_back(where + text);
   }
   return found;

@@ -19,6 +19,7 @@
 #include "src/record/run/run_file.h"
 #include "src/record/run/run_identity.h"
 #include "src/record/run/site_table_io.h"
+#include "src/train/lane_name.h"
 
 namespace lockstep {
 

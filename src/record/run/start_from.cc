@@ -9,7 +9,7 @@
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/layout.h"
 #include "src/record/run/run_file.h"
-#include "src/train/lane.h"
+#include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {

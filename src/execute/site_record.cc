@@ -1,5 +1,5 @@
-// What the plain records need in the way of functions.
-#include "src/train/observer.h"
+// Merging of records, and the error of the reference.
+#include "src/execute/site_record.h"
 
 #include <cmath>
 
