@@ -46,6 +46,7 @@ class StepRunner {
   // than the batch's are converted.
   // Throws: InputError when the batch lacks an input.
   void begin(const StepPass& pass, const Batch& batch);
+  void begin(const StepPass& pass, Batch&& batch) = delete;
 
   // See Executor::run_node: `reference` has run the node, or is null.
   void run_node(int node, const StepRunner* reference, std::span<SiteRecord> records);

@@ -37,10 +37,15 @@ struct LinearRunner {
         weight(Tensor::from<float>({1, 2}, {3, 4}).to(container)) {
     runner.bind_parameter("fc.weight", weight);
   }
+  void begin(float target, double scale = 1, double divisor = 1) {
+    batch = linear_batch(target);
+    runner.begin({.key = {}, .loss_scales = {scale}, .loss_divisor = divisor}, batch);
+  }
   Graph graph = linear_graph();
   SiteTable sites;
   StepRunner runner;
   Tensor weight;
+  Batch batch;  // bound until the pass is over
 };
 
 double at(const Tensor& tensor, size_t i) {
@@ -53,7 +58,7 @@ TEST_CASE("a pass by hand: the seed is scale / divisor, in FP32 and FP64 contain
   for (const Container container : {Container::kF32, Container::kF64}) {
     LinearRunner linear("fp32", container);
     StepRunner& runner = linear.runner;
-    runner.begin({.key = {}, .loss_scales = {8}, .loss_divisor = 4}, linear_batch(10));
+    linear.begin(10, 8, 4);
     runner.run_all();
     // y = 3 + 8 = 11, loss = 1, dy = 2 (11 - 10) 8 / 4 = 4, dw = dy x
     CHECK(runner.loss() == 1);
@@ -68,12 +73,12 @@ TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
   CHECK(runner.parameter_format("fc.weight")->name == "fp16");
   Tensor total({1, 2}, Container::kF32);
   // dw = 2 (11 - target) (1, 2): first (2048, 4096), then (2, 4), whose sums FP16 has or has not.
-  runner.begin({.key = {}, .loss_scales = {1}}, linear_batch(11 - 1024));
+  linear.begin(11 - 1024);
   runner.run_all();
   runner.add_gradient("fc.weight", 0, /*first=*/true, total);
   CHECK(at(total, 0) == 2048);
   for (int repeats = 0; repeats < 2; ++repeats) {
-    runner.begin({.key = {}, .loss_scales = {1}, .loss_divisor = 2}, linear_batch(10));
+    linear.begin(10, 1, 2);
     runner.run_all();
     CHECK(at(runner.gradient("fc.weight"), 0) == 1);
     runner.add_gradient("fc.weight", 0, /*first=*/false, total);
@@ -101,18 +106,18 @@ TEST_CASE("inputs: FP32 as they are, others converted once for each pass; missin
   batch.erase("target");
   CHECK_THROWS_WITH_AS(plain.runner.begin({.key = {}, .loss_scales = {1}}, batch),
                        doctest::Contains("wants an input 'target'"), InputError);
-  CHECK_THROWS_AS(plain.runner.begin({}, linear_batch(10)), std::logic_error);  // no scale
+  CHECK_THROWS_AS(plain.runner.begin({}, batch), std::logic_error);  // no scale
 }
 
 TEST_CASE("only the forward pass runs, and its memory can be given back") {
   LinearRunner linear("fp32");
-  linear.runner.begin({.key = {}, .loss_scales = {1}}, linear_batch(10));
+  linear.begin(10);
   linear.runner.run_forward();
   CHECK(linear.runner.loss() == 1);
   CHECK_THROWS_AS(linear.runner.gradient("fc.weight"), std::logic_error);
   linear.runner.forget_values();
   CHECK_THROWS_AS(linear.runner.loss(), std::logic_error);
-  linear.runner.begin({.key = {}, .loss_scales = {1}}, linear_batch(9));
+  linear.begin(9);
   linear.runner.run_all();
   CHECK(linear.runner.loss() == 4);
 }
