@@ -12,6 +12,7 @@
 #include "analysis/faithful/gate_norms.h"
 #include "analysis/faithful/kinks.h"
 #include "src/graph/infer.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

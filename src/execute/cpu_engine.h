@@ -4,7 +4,7 @@
 #pragma once
 
 #include "src/execute/engine_survey.h"
-#include "src/lower/lower.h"
+#include "src/lower/program.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 
 #include "emulation/kernels/kernel_set.h"
 #include "src/execute/engine_survey.h"
-#include "src/lower/lower.h"
+#include "src/lower/program.h"
 
 namespace lockstep {
 

@@ -15,7 +15,8 @@
 #include "src/execute/rounding_keys.h"
 #include "src/execute/scaling_state.h"
 #include "src/execute/site_record.h"
-#include "src/lower/lower.h"
+#include "src/graph/op.h"
+#include "src/lower/program.h"
 
 namespace lockstep {
 

@@ -6,6 +6,7 @@
 
 #include "src/core/error.h"
 #include "src/execute/storage.h"
+#include "src/lower/lower.h"
 
 namespace lockstep {
 

@@ -15,6 +15,7 @@
 #include "src/execute/executor.h"
 #include "src/execute/rounding_keys.h"
 #include "src/graph/batch.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 

@@ -3,6 +3,7 @@
 
 #include "src/core/error.h"
 #include "src/execute/engines.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 
 namespace lockstep {

@@ -9,6 +9,7 @@
 #include "src/execute/storage.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/policy/find_policy.h"
 
 using namespace lockstep;
 

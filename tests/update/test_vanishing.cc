@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "src/policy/find_policy.h"
 #include "tests/policy/write_policy.h"
 
 using namespace lockstep;
