@@ -13,7 +13,6 @@ namespace lockstep {
 namespace {
 
 using Range = HyperParameter::Range;
-using States = std::vector<OptimizerState>;
 
 constexpr std::string_view kLrHelp = "learning rate; a schedule multiplies it";
 constexpr std::string_view kDecayHelp = "weight decay";
@@ -72,30 +71,25 @@ constexpr HyperParameter kLionParameters[] = {
     {"decoupled_weight_decay", 1, Range::kFlag, kDecoupledHelp},
 };
 
-States sgd_states(const HyperNumbers& n) {
-  return n["momentum"] == 0 ? States{} : States{{"momentum_buffer"}};
+constexpr StateRow kSgdStates[] = {{"momentum_buffer", "momentum"}};
+constexpr StateRow kAdamStates[] = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", "amsgrad"}};
+constexpr StateRow kAdagradStates[] = {{"sum", "", "initial_accumulator_value"}};
+constexpr StateRow kRmspropStates[] = {
+    {"square_avg"}, {"grad_avg", "centered"}, {"momentum_buffer", "momentum"}};
+constexpr StateRow kLionStates[] = {{"exp_avg"}};
+
+// Adam's first average moves by 1 - beta1 of a difference, which rounds to 1 nowhere.
+constexpr std::string_view kAdamFactors[] = {"beta2"};
+constexpr std::string_view kRmspropFactors[] = {"alpha"};
+constexpr std::string_view kLionFactors[] = {"beta1", "beta2"};
+
+bool always(const HyperNumbers&) {
+  return true;
 }
-States adam_states(const HyperNumbers& n) {
-  States states = {{"exp_avg"}, {"exp_avg_sq"}};
-  if (n["amsgrad"] != 0) states.push_back({"max_exp_avg_sq"});
-  return states;
-}
-States adagrad_states(const HyperNumbers& n) {
-  return {{"sum", n["initial_accumulator_value"]}};
-}
-States rmsprop_states(const HyperNumbers& n) {
-  States states = {{"square_avg"}};
-  if (n["centered"] != 0) states.push_back({"grad_avg"});
-  if (n["momentum"] != 0) states.push_back({"momentum_buffer"});
-  return states;
-}
-States lion_states(const HyperNumbers&) {
-  return {{"exp_avg"}};
+bool with_momentum(const HyperNumbers& n) {
+  return n["momentum"] != 0;
 }
 
-std::string_view no_conflict(const HyperNumbers&) {
-  return "";
-}
 std::string_view sgd_conflict(const HyperNumbers& n) {
   if (n["nesterov"] == 0 || (n["momentum"] > 0 && n["dampening"] == 0)) return "";
   return "nesterov 1: momentum > 0 and dampening = 0 required";
@@ -152,26 +146,73 @@ void step(const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arra
 }
 
 const Optimizer kOptimizers[] = {
-    {"sgd", "buf = momentum buf + (1 - dampening) g, from buf = g; w -= lr buf", "torch.optim.SGD",
-     kSgdParameters, sgd_states, sgd_conflict, step<sgd_rule, float>, step<sgd_rule, double>},
-    {"adam", "w -= lr m^ / (sqrt(v^) + eps) with bias-corrected moments",
-     "torch.optim.Adam; Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018", kAdamParameters,
-     adam_states, no_conflict, step<adam_rule, float>, step<adam_rule, double>},
-    {"adamw", "adam with decoupled weight decay: w *= 1 - lr weight_decay before the step",
-     "torch.optim.AdamW; Loshchilov & Hutter 2019, algorithm 2", kAdamwParameters, adam_states,
-     no_conflict, step<adam_rule, float>, step<adam_rule, double>},
-    {"adagrad", "sum += g^2; w -= lr g / (sqrt(sum) + eps)",
-     "torch.optim.Adagrad; Duchi et al. 2011", kAdagradParameters, adagrad_states, no_conflict,
-     step<adagrad_rule, float>, step<adagrad_rule, double>},
-    {"rmsprop", "v = alpha v + (1 - alpha) g^2; w -= lr g / (sqrt(v) + eps), or by its momentum",
-     "torch.optim.RMSprop; Tieleman & Hinton 2012, lecture 6.5", kRmspropParameters, rmsprop_states,
-     no_conflict, step<rmsprop_rule, float>, step<rmsprop_rule, double>},
-    {"lion", "w -= lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g",
-     "Chen et al. 2023, arXiv:2302.06675, algorithm 2", kLionParameters, lion_states, no_conflict,
-     step<lion_rule, float>, step<lion_rule, double>},
+    {.name = "sgd",
+     .help = "buf = momentum buf + (1 - dampening) g, from buf = g; w -= lr buf",
+     .source = "torch.optim.SGD",
+     .parameters = kSgdParameters,
+     .all_states = kSgdStates,
+     .step_f32 = step<sgd_rule, float>,
+     .step_f64 = step<sgd_rule, double>,
+     .conflict = sgd_conflict,
+     .captured_class = "SGD",
+     .counts_steps = false,
+     .adds_lr = always,
+     .is_linear = true},
+    {.name = "adam",
+     .help = "w -= lr m^ / (sqrt(v^) + eps) with bias-corrected moments",
+     .source = "torch.optim.Adam; Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018",
+     .parameters = kAdamParameters,
+     .all_states = kAdamStates,
+     .step_f32 = step<adam_rule, float>,
+     .step_f64 = step<adam_rule, double>,
+     .captured_class = "Adam",
+     .average_factors = kAdamFactors},
+    {.name = "adamw",
+     .help = "adam with decoupled weight decay: w *= 1 - lr weight_decay before the step",
+     .source = "torch.optim.AdamW; Loshchilov & Hutter 2019, algorithm 2",
+     .parameters = kAdamwParameters,
+     .all_states = kAdamStates,
+     .step_f32 = step<adam_rule, float>,
+     .step_f64 = step<adam_rule, double>,
+     .captured_class = "AdamW",
+     .average_factors = kAdamFactors},
+    {.name = "adagrad",
+     .help = "sum += g^2; w -= lr g / (sqrt(sum) + eps)",
+     .source = "torch.optim.Adagrad; Duchi et al. 2011",
+     .parameters = kAdagradParameters,
+     .all_states = kAdagradStates,
+     .step_f32 = step<adagrad_rule, float>,
+     .step_f64 = step<adagrad_rule, double>},
+    {.name = "rmsprop",
+     .help = "v = alpha v + (1 - alpha) g^2; w -= lr g / (sqrt(v) + eps), or by its momentum",
+     .source = "torch.optim.RMSprop; Tieleman & Hinton 2012, lecture 6.5",
+     .parameters = kRmspropParameters,
+     .all_states = kRmspropStates,
+     .step_f32 = step<rmsprop_rule, float>,
+     .step_f64 = step<rmsprop_rule, double>,
+     .adds_lr = with_momentum,
+     .average_factors = kRmspropFactors},
+    {.name = "lion",
+     .help = "w -= lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g",
+     .source = "Chen et al. 2023, arXiv:2302.06675, algorithm 2",
+     .parameters = kLionParameters,
+     .all_states = kLionStates,
+     .step_f32 = step<lion_rule, float>,
+     .step_f64 = step<lion_rule, double>,
+     .adds_lr = always,
+     .average_factors = kLionFactors},
 };
 
 }  // namespace
+
+std::vector<OptimizerState> Optimizer::states(const HyperNumbers& numbers) const {
+  std::vector<OptimizerState> found;
+  for (const StateRow& row : all_states) {
+    if (!row.only_with.empty() && numbers[row.only_with] == 0) continue;
+    found.push_back({row.name, row.initial.empty() ? 0 : numbers[row.initial]});
+  }
+  return found;
+}
 
 std::span<const Optimizer> optimizers() {
   return kOptimizers;
@@ -191,8 +232,10 @@ void check_optimizer_spec(const OptimizerSpec& spec) {
   ProblemList problems("optimizer '" + spec.name + "'");
   check_hyper_values(spec, optimizer.parameters, problems);
   problems.throw_if_any();
-  const std::string_view conflict = optimizer.conflict(numbers_of(spec));
-  if (!conflict.empty()) problems.add(std::string(conflict));
+  if (optimizer.conflict != nullptr) {
+    const std::string_view conflict = optimizer.conflict(numbers_of(spec));
+    if (!conflict.empty()) problems.add(std::string(conflict));
+  }
   problems.throw_if_any();
 }
 
