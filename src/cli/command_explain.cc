@@ -11,6 +11,7 @@
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/data/dataset.h"
+#include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/lower/lower.h"
 #include "src/models/model.h"

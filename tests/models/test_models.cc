@@ -7,6 +7,7 @@
 #include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/data/noise.h"
+#include "src/data/sources.h"
 #include "src/models/model.h"
 
 using namespace lockstep;
