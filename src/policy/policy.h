@@ -156,6 +156,8 @@ struct Policy {
 // Reads a policy file's text. Throws: InputError with every problem (unknown key, format, op, ...).
 Policy parse_policy(std::string_view toml, std::string_view file_name);
 
+// The lane that every other one is compared with.
+inline constexpr std::string_view kReferenceLane = "fp32";
 // Lanes that are no policies of their own: FP64 throughout, and FP32 from weights moved by an ulp.
 inline constexpr std::string_view kTruthLane = "fp64", kTwinLane = "twin";
 // The truth lane's: every value, sum and state is FP64, so that nothing is ever cast.

@@ -20,9 +20,6 @@
 
 namespace lockstep {
 
-// The lane that every other one is compared with.
-inline constexpr std::string_view kReferenceLane = "fp32";
-
 // A lane whose weights became non-finite takes this many more steps before it stops.
 inline constexpr int64_t kStepsAfterNonfinite = 5;
 
