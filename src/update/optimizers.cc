@@ -103,14 +103,14 @@ Rule common(const HyperNumbers& n, double lr) {
   rule.decoupled_weight_decay = n["decoupled_weight_decay"] != 0;
   return rule;
 }
-SgdRule sgd_rule(const HyperNumbers& n, double lr) {
+UpdateRule sgd_rule(const HyperNumbers& n, double lr) {
   SgdRule rule = common<SgdRule>(n, lr);
   rule.momentum = n["momentum"];
   rule.dampening = n["dampening"];
   rule.nesterov = n["nesterov"] != 0;
   return rule;
 }
-AdamRule adam_rule(const HyperNumbers& n, double lr) {
+UpdateRule adam_rule(const HyperNumbers& n, double lr) {
   AdamRule rule = common<AdamRule>(n, lr);
   rule.beta1 = n["beta1"];
   rule.beta2 = n["beta2"];
@@ -118,13 +118,13 @@ AdamRule adam_rule(const HyperNumbers& n, double lr) {
   rule.amsgrad = n["amsgrad"] != 0;
   return rule;
 }
-AdagradRule adagrad_rule(const HyperNumbers& n, double lr) {
+UpdateRule adagrad_rule(const HyperNumbers& n, double lr) {
   AdagradRule rule = common<AdagradRule>(n, lr);
   rule.lr_decay = n["lr_decay"];
   rule.eps = n["eps"];
   return rule;
 }
-RmspropRule rmsprop_rule(const HyperNumbers& n, double lr) {
+UpdateRule rmsprop_rule(const HyperNumbers& n, double lr) {
   RmspropRule rule = common<RmspropRule>(n, lr);
   rule.alpha = n["alpha"];
   rule.eps = n["eps"];
@@ -132,17 +132,11 @@ RmspropRule rmsprop_rule(const HyperNumbers& n, double lr) {
   rule.centered = n["centered"] != 0;
   return rule;
 }
-LionRule lion_rule(const HyperNumbers& n, double lr) {
+UpdateRule lion_rule(const HyperNumbers& n, double lr) {
   LionRule rule = common<LionRule>(n, lr);
   rule.beta1 = n["beta1"];
   rule.beta2 = n["beta2"];
   return rule;
-}
-
-template <auto kRule, typename T>
-void step(const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
-          UpdateStats* stats) {
-  scalar_optimizer(kRule(numbers, lr), arrays, stats);
 }
 
 const Optimizer kOptimizers[] = {
@@ -151,8 +145,7 @@ const Optimizer kOptimizers[] = {
      .source = "torch.optim.SGD",
      .parameters = kSgdParameters,
      .all_states = kSgdStates,
-     .step_f32 = step<sgd_rule, float>,
-     .step_f64 = step<sgd_rule, double>,
+     .rule = sgd_rule,
      .conflict = sgd_conflict,
      .captured_class = "SGD",
      .counts_steps = false,
@@ -163,8 +156,7 @@ const Optimizer kOptimizers[] = {
      .source = "torch.optim.Adam; Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018",
      .parameters = kAdamParameters,
      .all_states = kAdamStates,
-     .step_f32 = step<adam_rule, float>,
-     .step_f64 = step<adam_rule, double>,
+     .rule = adam_rule,
      .captured_class = "Adam",
      .average_factors = kAdamFactors},
     {.name = "adamw",
@@ -172,8 +164,7 @@ const Optimizer kOptimizers[] = {
      .source = "torch.optim.AdamW; Loshchilov & Hutter 2019, algorithm 2",
      .parameters = kAdamwParameters,
      .all_states = kAdamStates,
-     .step_f32 = step<adam_rule, float>,
-     .step_f64 = step<adam_rule, double>,
+     .rule = adam_rule,
      .captured_class = "AdamW",
      .average_factors = kAdamFactors},
     {.name = "adagrad",
@@ -181,15 +172,13 @@ const Optimizer kOptimizers[] = {
      .source = "torch.optim.Adagrad; Duchi et al. 2011",
      .parameters = kAdagradParameters,
      .all_states = kAdagradStates,
-     .step_f32 = step<adagrad_rule, float>,
-     .step_f64 = step<adagrad_rule, double>},
+     .rule = adagrad_rule},
     {.name = "rmsprop",
      .help = "v = alpha v + (1 - alpha) g^2; w -= lr g / (sqrt(v) + eps), or by its momentum",
      .source = "torch.optim.RMSprop; Tieleman & Hinton 2012, lecture 6.5",
      .parameters = kRmspropParameters,
      .all_states = kRmspropStates,
-     .step_f32 = step<rmsprop_rule, float>,
-     .step_f64 = step<rmsprop_rule, double>,
+     .rule = rmsprop_rule,
      .adds_lr = with_momentum,
      .average_factors = kRmspropFactors},
     {.name = "lion",
@@ -197,8 +186,7 @@ const Optimizer kOptimizers[] = {
      .source = "Chen et al. 2023, arXiv:2302.06675, algorithm 2",
      .parameters = kLionParameters,
      .all_states = kLionStates,
-     .step_f32 = step<lion_rule, float>,
-     .step_f64 = step<lion_rule, double>,
+     .rule = lion_rule,
      .adds_lr = always,
      .average_factors = kLionFactors},
 };
@@ -247,16 +235,15 @@ int state_count(const OptimizerSpec& spec) {
   return static_cast<int>(find_optimizer(spec.name).states(numbers_of(spec)).size());
 }
 
-template <>
+template <typename T>
 void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
-                    const OptimizerArrays<float>& arrays, UpdateStats* stats) {
-  optimizer.step_f32(numbers, lr, arrays, stats);
+                    const OptimizerArrays<T>& arrays, UpdateStats* stats) {
+  scalar_optimizer(optimizer.rule(numbers, lr), arrays, stats);
 }
-template <>
-void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
-                    const OptimizerArrays<double>& arrays, UpdateStats* stats) {
-  optimizer.step_f64(numbers, lr, arrays, stats);
-}
+template void optimizer_step(const Optimizer&, const HyperNumbers&, double,
+                             const OptimizerArrays<float>&, UpdateStats*);
+template void optimizer_step(const Optimizer&, const HyperNumbers&, double,
+                             const OptimizerArrays<double>&, UpdateStats*);
 
 float unscale_factor(double scale) {
   return static_cast<float>(1.0 / scale);

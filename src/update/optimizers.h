@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/optimizer_rules.h"
 #include "src/train/lockstep.h"
 #include "src/update/hyper_parameters.h"
 
@@ -29,8 +30,7 @@ struct Optimizer {
   std::string_view name, help, source;
   std::span<const HyperParameter> parameters;
   std::span<const StateRow> all_states;
-  void (*step_f32)(const HyperNumbers&, double lr, const OptimizerArrays<float>&, UpdateStats*);
-  void (*step_f64)(const HyperNumbers&, double lr, const OptimizerArrays<double>&, UpdateStats*);
+  UpdateRule (*rule)(const HyperNumbers&, double lr);
   // Which combination of numbers makes no sense, "" if none; ranges are checked already. Null: all
   // do.
   std::string_view (*conflict)(const HyperNumbers&) = nullptr;
