@@ -14,6 +14,7 @@
 #include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/lower/lower.h"
+#include "src/lower/program_text.h"
 #include "src/models/model.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/train/lane.h"

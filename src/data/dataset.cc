@@ -1,7 +1,6 @@
 // Which examples form a step's batch.
 #include "src/data/dataset.h"
 
-#include <algorithm>
 #include <array>
 #include <numeric>
 

@@ -13,6 +13,7 @@
 
 #include "analysis/recommend/recommend.h"
 #include "src/core/text.h"
+#include "src/policy/find_policy.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep {
