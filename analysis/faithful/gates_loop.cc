@@ -92,7 +92,7 @@ GateResult gate_v5(const Capture& capture) {
         if (gradient == nullptr || !verify.after.values.contains(name)) continue;
         ++stepped;
         judge_parameter(step_parameter(row, numbers, verify.before, name, *gradient), verify, name,
-                        row.name != "sgd", weights, states, gate.floor, gate.details);
+                        row.counts_steps, weights, states, gate.floor, gate.details);
       }
     }
   }

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .builder import RuleContext, pair, rule
+from .builder import KINKS, WINNERS, Attributes, RuleContext, pair, positive_side, rule
 from .cumulative import CUMULATIVE
 from .einsum import einsum_product
 from .ir import Value
@@ -183,6 +183,9 @@ def prelu(c: RuleContext) -> Value:
     return c.node("prelu", [x, c.value("weight")], x.shape).value()
 
 
+KINKS["prelu"] = positive_side
+
+
 @rule("embedding")
 def embedding(c: RuleContext) -> Value:
     if c.a["sparse"]:
@@ -232,6 +235,16 @@ def max_pool(c: RuleContext) -> Any:
              "padding": _window(c, "padding", 0), "dilation": _window(c, "dilation", 1),
              "ceil_mode": bool(c.a["ceil_mode"])}
     return _pooled(c, "max_pool2d", attrs, True)
+
+
+def _max_pool_places(attrs: Attributes, image: torch.Tensor) -> torch.Tensor:
+    """PyTorch gives them by a second op."""
+    _, places = torch.ops.aten.max_pool2d_with_indices(image, attrs["kernel"], attrs["stride"], attrs["padding"],
+                                                      attrs["dilation"], attrs["ceil_mode"])
+    return places
+
+
+WINNERS["max_pool2d"] = _max_pool_places
 
 
 @rule("avg_pool2d", "avg_pool1d")

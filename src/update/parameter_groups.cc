@@ -9,6 +9,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/op.h"
 
 namespace lockstep {
 namespace {
@@ -101,7 +102,7 @@ void set_batch_norm_eps(Graph& forward, double eps) {
   }
   bool found = false;
   for (Node& node : forward.nodes) {
-    if (node.op != "batch_norm") continue;
+    if (!find_op(node.op).has_running_statistics) continue;
     node.attributes["eps"] = eps;
     found = true;
   }
@@ -113,13 +114,13 @@ void set_eval_batch_norm(Graph& forward, const std::vector<std::string>& globs) 
   std::set<std::string> outputs;  // of the nodes put in evaluation mode
   std::vector<std::string> layers;
   for (const Node& node : forward.nodes) {
-    if (node.op == "batch_norm") layers.push_back(node.layer);
+    if (find_op(node.op).has_running_statistics) layers.push_back(node.layer);
   }
   ProblemList problems("eval-batch-norm");
   for (const std::string& glob : globs) {
     bool found = false;
     for (Node& node : forward.nodes) {
-      if (node.op != "batch_norm" || !glob_match(glob, node.layer)) continue;
+      if (!find_op(node.op).has_running_statistics || !glob_match(glob, node.layer)) continue;
       node.attributes["training"] = false;
       outputs.insert(node.id);
       found = true;

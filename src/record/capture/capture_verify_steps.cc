@@ -5,6 +5,7 @@
 #include <map>
 
 #include "src/core/error.h"
+#include "src/graph/op.h"
 #include "src/record/capture/capture_readers.h"
 
 namespace lockstep {
@@ -28,10 +29,10 @@ void read_acts(const CaptureFields& acts, const Nodes& nodes, CapturedInside& in
   }
 }
 
-// The choice of a max_pool2d is a place in its plane; elsewhere it is a side of the kink.
+// The choice of a pool is a place in its plane; elsewhere it is a side of the kink.
 void read_choice(const CaptureFields& kink, const Node& node, CapturedInside& inside) {
   const Shape& wanted = node.outputs[0].shape;
-  if (node.op == "max_pool2d") {
+  if (find_op(node.op).winner_output >= 0) {
     Tensor places = kink.take_tensor({wanted, ElementType::kInt}, Container::kI32);
     if (!places.empty()) inside.places.emplace(node.id, std::move(places));
     return;
@@ -47,12 +48,16 @@ void read_choice(const CaptureFields& kink, const Node& node, CapturedInside& in
   if (sides) inside.sides.emplace(node.id, std::move(*sides));
 }
 
+bool has_kink(const Node& node) {
+  const OpDef& op = find_op(node.op);
+  return op.kink != nullptr || op.winner_output >= 0;
+}
+
 void read_kinks(const CaptureFields& kinks, const Nodes& nodes, CapturedInside& inside) {
-  constexpr std::string_view kOps[] = {"relu", "leaky_relu", "prelu", "clamp", "max_pool2d"};
   for (const std::string& id : kinks.children()) {
     const CaptureFields kink = kinks.child(id);
     const auto node = nodes.find(id);
-    if (node == nodes.end() || std::ranges::count(kOps, node->second->op) == 0) {
+    if (node == nodes.end() || !has_kink(*node->second)) {
       kink.problem("is of no node with a kink of its micro-batch's graph");
       continue;
     }
