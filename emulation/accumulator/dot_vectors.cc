@@ -11,6 +11,7 @@
 #include "emulation/accumulator/ptx_types.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 
 namespace lockstep {
 namespace {

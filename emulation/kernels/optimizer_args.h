@@ -6,8 +6,9 @@
 
 #include <array>
 #include <cstdint>
+#include <variant>
 
-#include "emulation/kernels/quantize.h"
+#include "emulation/kernels/quantize_spec.h"
 #include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {

@@ -17,6 +17,9 @@ enum class Unary : uint8_t { LOCKSTEP_UNARY_FUNCTIONS(LOCKSTEP_ENUMERATOR) };
 enum class Binary : uint8_t { LOCKSTEP_BINARY_FUNCTIONS(LOCKSTEP_ENUMERATOR) };
 #undef LOCKSTEP_ENUMERATOR
 
+// Whether the backward kernel reads the function's output instead of its input.
+bool saves_output(Unary function);
+
 // What they mean stands with the function; rounded to the type it computes in.
 struct FunctionParameters {
   double a = 0, b = 0;

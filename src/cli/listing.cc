@@ -12,6 +12,7 @@
 #include "emulation/format/block_format.h"
 #include "emulation/format/format.h"
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/tensor_stats.h"
 #include "src/core/error.h"

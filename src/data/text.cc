@@ -8,6 +8,7 @@
 #include "src/core/error.h"
 #include "src/core/random.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/data/draws.h"
 #include "src/data/sources.h"
 

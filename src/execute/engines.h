@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "src/execute/engine_survey.h"
 #include "src/lower/program.h"

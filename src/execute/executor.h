@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/execute/rounding_keys.h"
 #include "src/execute/scaling_state.h"
 #include "src/execute/site_record.h"

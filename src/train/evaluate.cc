@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/data/noise.h"
 #include "src/execute/engines.h"
 #include "src/graph/autodiff.h"

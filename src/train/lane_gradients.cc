@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/execute/finite.h"
 #include "src/train/lane.h"
 #include "src/update/all_reduce.h"

@@ -4,6 +4,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/execute/finite.h"
 #include "src/train/lane.h"
 

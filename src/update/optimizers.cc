@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "emulation/kernels/scalar/optimizer.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -238,7 +238,7 @@ int state_count(const OptimizerSpec& spec) {
 template <typename T>
 void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
                     const OptimizerArrays<T>& arrays, UpdateStats* stats) {
-  scalar_optimizer(optimizer.rule(numbers, lr), arrays, stats);
+  active_kernels().of<T>().optimizer(optimizer.rule(numbers, lr), arrays, stats);
 }
 template void optimizer_step(const Optimizer&, const HyperNumbers&, double,
                              const OptimizerArrays<float>&, UpdateStats*);

@@ -7,6 +7,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 
 using namespace lockstep;
 namespace fs = std::filesystem;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/parallel.h"
 #include "src/execute/executor.h"

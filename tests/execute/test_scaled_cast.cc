@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/kernel_set.h"
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"

@@ -9,6 +9,7 @@
 
 #include "src/lower/program_text.h"
 #include "src/policy/find_policy.h"
+#include "src/core/text_file.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

@@ -1,6 +1,6 @@
 // Lanes on the CPU's own units: the bits of the software lane with the unit's accumulator, what
 // falls back, and what is refused.
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/cpu_unit.h"
 #include "src/core/error.h"
 #include "src/train/lane.h"
 #include "tests/train/small_runs.h"

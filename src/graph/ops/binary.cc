@@ -1,5 +1,4 @@
 // sub, div, minimum and maximum with numpy's broadcasting, or a number in b's place.
-#include "emulation/kernels/scalar/functions.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -76,14 +75,14 @@ void run_backward(const OpCall& call, Kernel kernel) {
 template <int kSign>
 void run_choice_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    run_backward<T>(call, [](const T* own, const T* other, const T* dy, T* dx, int64_t count) {
-      scalar_choice_backward(T(kSign), own, other, dy, dx, count);
+    run_backward<T>(call, [&](const T* own, const T* other, const T* dy, T* dx, int64_t count) {
+      call.kernels.of<T>().choice_backward(T(kSign), own, other, dy, dx, count);
     });
   });
 }
 
 void run_div_backward(const OpCall& call) {
-  dispatch(call, [&]<typename T>(T*) { run_backward<T>(call, scalar_div_backward<T>); });
+  dispatch(call, [&]<typename T>(T*) { run_backward<T>(call, call.kernels.of<T>().div_backward); });
 }
 
 OpDef forward_row(std::string_view name, std::string_view help, std::string_view source,

@@ -45,7 +45,8 @@ void run_cat(const OpCall& call) {
     T* y = output<T>(call, 0);
     for (size_t i = 0; i < call.inputs.size(); ++i) {
       const Shape& x = input_shape(call, i);
-      strided_copy(strided_dims(x, dense_strides(x), strides), input<T>(call, i), y);
+      call.kernels.movement<T>().strided_copy(strided_dims(x, dense_strides(x), strides),
+                                              input<T>(call, i), y);
       y += x[dim] * strides[dim];
     }
   });

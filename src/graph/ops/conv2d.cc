@@ -1,7 +1,6 @@
 // conv2d: 2-d convolution (cross-correlation, as in the field), whole or in groups of channels,
 // with its three gradients. As in linear, the bias joins the sum of products in the container's
 // precision before the rounding.
-#include "emulation/kernels/scalar/elementwise.h"
 #include "src/graph/ops/conv_attributes.h"
 #include "src/graph/ops/sum_samples.h"
 
@@ -80,7 +79,7 @@ void run_conv2d(const OpCall& call) {
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
     const Shape& y = output_shape(call, 0);
-    scalar_add_channels(conv.out, input<T>(call, 2), y[0], y[1], y[2] * y[3]);
+    call.kernels.of<T>().add_channels(conv.out, input<T>(call, 2), y[0], y[1], y[2] * y[3]);
   });
 }
 

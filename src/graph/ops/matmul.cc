@@ -2,8 +2,8 @@
 // dimensions on request. Leading (batch) dimensions broadcast as in numpy; the gradient of a
 // repeated operand is summed over the repetitions: where one matrix B serves a whole stack of A,
 // inside the product (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
-#include "emulation/kernels/scalar/stacked_gemm.h"
 #include "src/graph/ops/broadcast.h"
+#include "src/graph/ops/matrix_shape.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/sum_samples.h"
 

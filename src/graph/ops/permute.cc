@@ -47,7 +47,8 @@ void run_permute(const OpCall& call) {
     strides.push_back(from[static_cast<size_t>(dim)]);
   }
   dispatch_any(call, [&]<typename T>(T*) {
-    strided_copy(strided_dims(y, strides, dense_strides(y)), input<T>(call, 0), output<T>(call, 0));
+    call.kernels.movement<T>().strided_copy(strided_dims(y, strides, dense_strides(y)),
+                                            input<T>(call, 0), output<T>(call, 0));
   });
 }
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "emulation/kernels/scalar/pointwise_loss.h"
+#include "emulation/kernels/loss_args.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/choice.h"
 #include "src/graph/ops/op_helpers.h"
@@ -154,11 +154,12 @@ void fill_call(const OpCall& call, const LossRow& row, size_t operands, Call<T>&
   }
   const Shape& shape = input_shape(call, 0);
   if (operands > 2) {
-    filled.args.weight = expand(input<T>(call, 2), input_shape(call, 2), shape, filled.weight);
+    filled.args.weight =
+        expand(call.kernels, input<T>(call, 2), input_shape(call, 2), shape, filled.weight);
   }
   if (operands > 3) {
     filled.args.pos_weight =
-        expand(input<T>(call, 3), input_shape(call, 3), shape, filled.pos_weight);
+        expand(call.kernels, input<T>(call, 3), input_shape(call, 3), shape, filled.pos_weight);
   }
 }
 
@@ -169,10 +170,11 @@ void run_loss(const OpCall& call) {
     Call<T> filled;
     fill_call(call, row, call.inputs.size(), filled);
     T* loss = output<T>(call, 0);
-    if (reduction == Reduction::kNone) return pointwise_loss_terms(filled.args, loss);
+    if (reduction == Reduction::kNone)
+      return call.kernels.of<T>().pointwise_loss_terms(filled.args, loss);
     const int64_t count = filled.args.count;
     std::vector<T> terms(static_cast<size_t>(count));
-    pointwise_loss_terms(filled.args, terms.data());
+    call.kernels.of<T>().pointwise_loss_terms(filled.args, terms.data());
     call.kernels.of<T>().channel_sum(terms.data(), loss, 1, 1, count, call.reduce_accumulator);
     if (reduction == Reduction::kSum) return;
     *loss /= divisor<T>(reduction, input_shape(call, 0));
@@ -199,10 +201,12 @@ void run_backward(const OpCall& call) {
     fill_call(call, row, last, filled);
     const T* dloss = input<T>(call, last);
     if (reduction == Reduction::kNone) {
-      return pointwise_loss_backward(filled.args, operand, dloss, 1, output<T>(call, 0));
+      return call.kernels.of<T>().pointwise_loss_backward(filled.args, operand, dloss, 1,
+                                                          output<T>(call, 0));
     }
     const T factor = *dloss / divisor<T>(reduction, input_shape(call, 0));
-    pointwise_loss_backward(filled.args, operand, &factor, 0, output<T>(call, 0));
+    call.kernels.of<T>().pointwise_loss_backward(filled.args, operand, &factor, 0,
+                                                 output<T>(call, 0));
   });
 }
 

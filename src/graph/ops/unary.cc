@@ -3,7 +3,6 @@
 #include <array>
 #include <limits>
 
-#include "emulation/kernels/scalar/functions.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

@@ -14,6 +14,7 @@
 #include "analysis/recommend/recommend.h"
 #include "src/core/text.h"
 #include "src/policy/find_policy.h"
+#include "src/core/text_file.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/graph/json.h"
 #include "src/graph/op.h"
 #include "src/record/hdf5/hdf5_handle.h"

@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "emulation/kernels/elementwise_args.h"
 #include "emulation/kernels/kernel_set.h"
-#include "emulation/kernels/scalar/select.h"
 
 namespace lockstep {
 

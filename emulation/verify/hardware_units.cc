@@ -1,5 +1,8 @@
 // The groups of units, joined.
-#include "emulation/verify/hardware_unit.h"
+#include "emulation/verify/hardware_units.h"
+
+#include "emulation/verify/cpu_units.h"
+#include "emulation/verify/nvidia/nvidia_units.h"
 
 namespace lockstep {
 

@@ -1,6 +1,6 @@
 // CPUID's feature bits (Intel SDM vol. 2A, CPUID, leaves 1 and 7), and whether the operating system
 // keeps the registers (XCR0).
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/cpu_unit.h"
 
 #include <array>
 
@@ -20,6 +20,31 @@ constexpr CpuUnitInfo kUnits[] = {
     {CpuUnit::kAvx512Fp16, "AVX512-FP16", "VFMADD231PH, VMULPH, VADDPH"},
     {CpuUnit::kAmxBf16, "AMX-BF16", "TDPBF16PS"},
     {CpuUnit::kAmxFp16, "AMX-FP16", "TDPFP16PS"},
+};
+
+// Sums that a unit forms: by their rule, the running sum's format and that of the factors (null:
+// any).
+struct UnitSum {
+  AccumulatorKind kind;
+  const char *format, *factors;
+  CpuUnit unit;
+};
+constexpr UnitSum kSums[] = {
+    {AccumulatorKind::kFusedChain, "fp32", nullptr, CpuUnit::kFma},
+    {AccumulatorKind::kFusedChain, "fp16", nullptr, CpuUnit::kAvx512Fp16},
+    {AccumulatorKind::kBf16Pairs, "fp32", "bf16", CpuUnit::kAvx512Bf16},
+    {AccumulatorKind::kAmxTile, "fp32", "bf16", CpuUnit::kAmxBf16},
+    {AccumulatorKind::kAmxTile, "fp32", "fp16", CpuUnit::kAmxFp16},
+};
+
+struct UnitConversion {
+  const char* format;
+  CpuUnit unit;
+  bool directed;  // toward zero, up and down, too; to nearest even in any case
+};
+constexpr UnitConversion kConversions[] = {
+    {"fp16", CpuUnit::kF16c, true},
+    {"bf16+flush_in", CpuUnit::kAvx512Bf16, false},
 };
 
 struct Registers {
@@ -118,6 +143,30 @@ bool cpu_has(CpuUnit unit, std::string* why_not) {
   const std::string& found = kObstacles[static_cast<size_t>(unit)];
   if (!found.empty() && why_not != nullptr) *why_not = found;
   return found.empty();
+}
+
+const CpuUnitInfo* cpu_unit_of(const Accumulator& accumulator) {
+  for (const UnitSum& sum : kSums) {
+    const bool factors_fit =
+        sum.factors == nullptr
+            ? accumulator.operands.empty()
+            : !accumulator.operands.empty() && accumulator.takes(find_format(sum.factors));
+    if (accumulator.kind == sum.kind && accumulator.format == &find_format(sum.format) &&
+        factors_fit) {
+      return &cpu_unit_info(sum.unit);
+    }
+  }
+  return nullptr;
+}
+
+const CpuUnitInfo* cpu_unit_of(const Format& format, Rounding rounding) {
+  const bool is_directed =
+      rounding == Rounding::kTowardZero || rounding == Rounding::kUp || rounding == Rounding::kDown;
+  for (const UnitConversion& row : kConversions) {
+    const bool rounds_so = rounding == Rounding::kNearestEven || (row.directed && is_directed);
+    if (rounds_so && &format == &find_format(row.format)) return &cpu_unit_info(row.unit);
+  }
+  return nullptr;
 }
 
 }  // namespace lockstep
