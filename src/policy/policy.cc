@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_hash.h"
 #include "src/graph/composed_ops.h"
 #include "src/policy/parse/policy_file.h"
 
@@ -123,12 +124,8 @@ std::string Policy::label() const {
   return version.empty() ? name : name + ":" + version;
 }
 
-// FNV-1a, 64 bits. Source: G. Fowler, L. Noll, K.-P. Vo, the FNV hash.
 uint64_t Policy::hash() const {
-  constexpr uint64_t kOffsetBasis = 0xcbf29ce484222325, kPrime = 0x100000001b3;
-  uint64_t hash = kOffsetBasis ^ extends_hash;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
-  return hash;
+  return fnv1a(text, extends_hash);
 }
 
 Policy parse_policy(std::string_view toml, std::string_view file_name) {

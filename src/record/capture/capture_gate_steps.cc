@@ -5,7 +5,7 @@
 #include <map>
 
 #include "src/core/error.h"
-#include "src/record/capture/capture_readers.h"
+#include "src/record/capture/capture_contents.h"
 
 namespace lockstep {
 namespace {
