@@ -6,7 +6,7 @@
 #include <map>
 
 #include "src/core/error.h"
-#include "src/record/capture/capture_readers.h"
+#include "src/record/capture/capture_contents.h"
 #include "src/update/optimizers.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/op.h"
-#include "src/record/capture/capture_readers.h"
+#include "src/record/capture/capture_contents.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,5 @@
-// The parts of a capture, each read by a file of its own. For src/record/capture_*.cc alone.
+// The contents of a capture file, each kind read by a source file of its own. Used by
+// src/record/capture/capture_*.cc alone.
 #pragma once
 
 #include "src/capture/capture.h"
@@ -23,7 +24,7 @@ std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capt
 void read_amp(const CaptureFields& root, Capture& capture);
 void read_steps(const CaptureFields& root, Capture& capture);
 
-// capture_verify.cc. Gradients in group `at`, by parameter.
+// capture_gate_steps.cc. Gradients in group `at`, by parameter.
 Tensors read_gradients(const CaptureFields& at, const Capture& capture, Container container);
 void read_verify(const CaptureFields& root, Capture& capture);
 

@@ -1,12 +1,12 @@
-// What is called what in a run file? The names that writer and reader share, and what is derived
-// from them. docs/run-file.md describes the same layout in words.
+// The names in a run file that its writer and its reader share: attributes and the objects that are
+// not in the table of recorded quantities (quantities.h). docs/run-file.md explains them.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-namespace lockstep::layout {
+namespace lockstep::run_names {
 
 inline constexpr std::string_view kRunFormat = "lockstep-run";
 inline constexpr std::string_view kStateFormat = "lockstep-state";
@@ -31,14 +31,7 @@ inline constexpr char kProducts[] = "products";
 inline constexpr char kSites[] = "sites";
 inline constexpr char kLanes[] = "lanes";
 inline constexpr char kPolicy[] = "policy";
-inline constexpr char kHistogram[] = "exponent_histogram";
-inline constexpr char kHistogramStep[] = "exponent_histogram_step";
-inline constexpr char kHistogram50[] = "exponent_histogram_50";
-inline constexpr char kHistogram50Steps[] = "exponent_histogram_50_steps";
-
-inline constexpr char kSums[] = "sums";
-inline constexpr char kGradientNorms[] = "gradient_norms";
-
+inline constexpr char kLossScale[] = "loss_scale";  // the group of the scalers
 // Lane attributes.
 inline constexpr char kIndex[] = "index";
 inline constexpr char kEngine[] = "engine";
@@ -50,16 +43,7 @@ inline constexpr char kDiedAt[] = "died_at", kDiedOf[] = "died_of";
 inline constexpr char kScalerLosses[] = "losses";  // of loss_scale
 inline constexpr char kPolicyHash[] = "policy_hash";
 
-// Steps summed in one row of exponent_histogram_50, and the first steps that are all kept in full.
-inline constexpr int64_t kHistogramBlock = 50;
-inline constexpr int64_t kHistogramFirstSteps = 20;
+// A hash as a file shows it: 16 hexadecimal digits.
+std::string hex(uint64_t hash);
 
-// A name as one component of an HDF5 path: '%' -> %25, '/' -> %2F, "." -> %2E. And back.
-std::string escape(std::string_view name);
-std::string unescape(std::string_view component);
-
-// FNV-1a over 64 bits (Fowler, Noll, Vo), as 16 hexadecimal digits: identity, not security.
-std::string text_hash(std::string_view text);
-std::string hex(uint64_t value);
-
-}  // namespace lockstep::layout
+}  // namespace lockstep::run_names
