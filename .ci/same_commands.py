@@ -73,7 +73,7 @@ OWN_POLICIES = {
     "tree.toml": 'extends = "torch-autocast-fp16"\n[all_reduce]\nformat = "bf16"\norder = "tree"\ndivide = "before"\n',
     "separate.toml": 'extends = "torch-autocast-fp16"\n[loss_scale]\nper_loss = "separate"\ninit_scale = 1e12\n',
 }
-CAPTURES = {  # name: case of tests/integration/capture_models.py, autocast, dropout, loss scale; 3 verify steps each
+CAPTURES = {  # name: case of tests/integration/capture/capture_models.py, autocast, dropout, loss scale; 3 verify steps each
     "recommender": ("recommender", "none", 0.0, 1.0),
     "cnn": ("cnn", "fp16", 0.1, 2.0**26),
     "gpt": ("gpt", "bf16", 0.1, 2.0**16),
@@ -155,7 +155,7 @@ def replay_chains(presets, cpu_lanes):
 
 def capture_chains(folder):
     """Makes the captures; raises ImportError without torch."""
-    sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "integration")]
+    sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "integration" / "capture")]
     import torch
     import capture_models
     torch.set_num_threads(1)
@@ -163,7 +163,7 @@ def capture_chains(folder):
     lanes = "fp64,twin,torch-autocast-bf16-cpu,torch-autocast-fp16,torch-autocast-fp16-cpu,pure-bf16"
     for name, (case, amp, dropout, scale) in CAPTURES.items():
         path = folder / f"{name}.lscap.h5"
-        capture_models.train(capture_models.CASES[case], 4, amp, dropout, capture=path, scale=scale)
+        capture_models.train(capture_models.TASKS[case], 4, amp, dropout, capture=path, scale=scale)
         file = path.name
         yield Chain("capture", name, [
             f"replay {file} --steps 2 -o unverified.h5", f"verify {file}", f"replay {file} --lanes {lanes} -o run.h5",

@@ -21,11 +21,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAIN = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-import gpt, torch
+import gpt, torch, training_loop
 torch.set_num_threads(1)
 torch.manual_seed(0)
 gpt.CONTEXT, gpt.BATCH, layers, width, steps = map(int, sys.argv[3:8])
-gpt.train(gpt.GPT(layers, width), steps, capture=sys.argv[8] if len(sys.argv) > 8 else None, captured_steps=steps)
+training_loop.train(gpt.TASK, gpt.GPT(layers, width), steps, capture=sys.argv[8] if len(sys.argv) > 8 else None,
+                    captured_steps=steps)
 """
 
 

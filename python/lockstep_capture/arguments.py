@@ -10,7 +10,7 @@ import torch
 
 from .errors import CaptureError
 from .model_state import unwrap_optimizer
-from .writer import MAGIC
+from .write.writer import MAGIC
 
 _DTYPES = {"float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
            "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}

@@ -16,15 +16,17 @@ from typing import Any, Callable, ContextManager, Iterable, Iterator
 import torch
 
 from .arguments import check_arguments
-from .continuity import Continuity
 from .errors import CaptureError, UnsupportedModelError, failed
-from .hooks import Events
 from .model_state import State, Subject, rank, world_size
-from .recorder import Recorder, Step
-from .replayed_gradients import Replayed
-from .step_function import StepFunction
-from .traced import Traced, leaves_of
-from .watcher import Region, Watcher
+from .trace.step_function import StepFunction
+from .trace.traced import Traced, leaves_of
+from .watch.continuity import Continuity
+from .watch.forward_pass import Region
+from .watch.hooks import Events
+from .watch.replayed_gradients import Replayed
+from .watch.step import Step
+from .watch.watcher import Watcher
+from .write.recorder import Recorder
 
 _NOTHING: ContextManager[None] = contextlib.nullcontext()
 

@@ -19,8 +19,8 @@ import torch
 from .arguments import dtype_of
 from .errors import CaptureError, Problem, UnsupportedModelError, describe
 from .model_state import Subject
-from .step_function import StepFunction
-from .traced import Traced, leaves_of
+from .trace.step_function import StepFunction
+from .trace.traced import Traced, leaves_of
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .errors import CaptureError, Problem, UnsupportedModelError
-from .program import Names
+from .ir.program import Names
 
 REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW")  # of torch.optim
 _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")

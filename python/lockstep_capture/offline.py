@@ -12,7 +12,7 @@ from .arguments import check_loop_arguments
 from .capture import Capture
 from .errors import CaptureError
 from .model_state import Subject
-from .step_function import StepFunction
+from .trace.step_function import StepFunction
 
 
 def capture(path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, loader: Iterable[Any],
