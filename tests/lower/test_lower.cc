@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "src/core/text_file.h"
 #include "src/lower/program_text.h"
 #include "src/policy/find_policy.h"
-#include "src/core/text_file.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

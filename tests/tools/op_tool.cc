@@ -20,8 +20,8 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
-#include "src/execute/step_runner.h"
 #include "src/core/text_file.h"
+#include "src/execute/step_runner.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
 #include "src/policy/find_policy.h"

@@ -17,8 +17,8 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
-#include "src/execute/step_runner.h"
 #include "src/core/text_file.h"
+#include "src/execute/step_runner.h"
 #include "src/graph/autodiff.h"
 #include "src/models/model.h"
 #include "src/policy/find_policy.h"

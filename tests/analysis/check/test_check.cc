@@ -10,8 +10,8 @@
 
 #include "analysis/recommend/recommend.h"
 #include "src/core/text.h"
-#include "src/policy/find_policy.h"
 #include "src/core/text_file.h"
+#include "src/policy/find_policy.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep {
