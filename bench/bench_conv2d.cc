@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/ratio.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "src/core/random.h"
 

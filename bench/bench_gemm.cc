@@ -12,7 +12,8 @@
 
 #include "bench/ratio.h"
 #include "emulation/format/rounding.h"
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/cpu_unit.h"
 #include "emulation/kernels/rounded_gemm.h"
 #include "src/core/random.h"
 

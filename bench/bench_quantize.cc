@@ -9,6 +9,7 @@
 
 #include "bench/ratio.h"
 #include "emulation/format/format.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/parallel.h"

@@ -19,6 +19,7 @@ function(lockstep_tests name)
   endif()
   add_executable(test_${name} ${sources} ${CMAKE_SOURCE_DIR}/tests/doctest_main.cc)
   target_link_libraries(test_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} doctest::doctest)
+  lockstep_use_pch(test_${name})
   target_compile_definitions(test_${name} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     LOCKSTEP_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME ${name} COMMAND test_${name} --test-suite-exclude=slow,study)

@@ -315,67 +315,64 @@ class Table {
   std::vector<Accumulator> rows_;
 };
 
+bool any_row(const Accumulator&) {
+  return true;
+}
+bool has_floor(const Accumulator& row) {
+  return row.block.exponent_floor != BlockSpec::kNoFloor;
+}
+// Settled where the sum is FP16.
+bool is_compiled(const Accumulator& row) {
+  return row.block.order == ProductOrder::kPairsOfFour && row.register_format->is_fp32();
+}
+bool takes_tf32(const Accumulator& row) {
+  return row.takes(find_format("tf32"));
+}
+
 constexpr AccumulatorSwitch kSwitches[] = {
     {"U1", "negative_zero", "a negative sum that rounds to zero gives -0", true,
-     "Khattak and Mikaitis's models; MMA-Sim's newer code"},
+     "Khattak and Mikaitis's models; MMA-Sim's newer code", any_row},
     {"U1", "positive_zero", "a negative sum that rounds to zero gives +0", false,
-     "MMA-Sim's older code, whose integers have no -0"},
+     "MMA-Sim's older code, whose integers have no -0", any_row,
+     [](BlockSpec& block) { block.keeps_negative_zero = false; }},
     {"U2", "skip_zero_products", "products with a zero factor have no exponent", true,
-     "Khattak and Mikaitis's models; their recordings agree with every answer"},
+     "Khattak and Mikaitis's models; their recordings agree with every answer", any_row},
     {"U2", "count_zero_products", "a zero factor has exponent emin in the search for the maximum",
-     false, "what an exponent field of zero says; nobody's claim"},
+     false, "what an exponent field of zero says; nobody's claim", any_row,
+     [](BlockSpec& block) { block.zero_products = ZeroProducts::kFormatEmin; }},
     {"U2", "mmasim_zero", "a zero factor has exponent -126 in the search for the maximum", false,
-     "MMA-Sim"},
+     "MMA-Sim", any_row, [](BlockSpec& block) { block.zero_products = ZeroProducts::kFp32Emin; }},
     {"U3", "carry_floor", "the common exponent is at least emin less the sum's integer bits", true,
-     "Khattak and Mikaitis's models, measured on GPUs"},
+     "Khattak and Mikaitis's models, measured on GPUs", has_floor},
     {"U3", "mmasim_floor", "the common exponent is at least -126, also where the sum is FP16",
-     false, "MMA-Sim, where a zero addend has exponent -126"},
-    {"U3", "no_floor", "the common exponent has no lower bound", false, "nobody's claim"},
+     false, "MMA-Sim, where a zero addend has exponent -126", has_floor,
+     [](BlockSpec& block) { block.exponent_floor = find_format("fp32").emin; }},
+    {"U3", "no_floor", "the common exponent has no lower bound", false, "nobody's claim", has_floor,
+     [](BlockSpec& block) { block.exponent_floor = BlockSpec::kNoFloor; }},
     {"U4", "split_blocks", "FP8 mma.sync: two blocks of 16 products, k mod 4 in {0, 1} first", true,
      "machine code of nvcc 13.0: two HMMA from zero, FADD last; B200 recordings agree. Another "
-     "compiler may do otherwise"},
+     "compiler may do otherwise",
+     is_compiled},
     {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false,
-     "fits the same B200 recordings"},
+     "fits the same B200 recordings", is_compiled,
+     [](BlockSpec& block) {
+       block.length = block.promotion_interval;
+       block.order = ProductOrder::kAscending;
+     }},
     {"TF32", "truncate", "the low 13 bits of FP32 registers are cut off", true,
-     "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity"},
+     "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity", takes_tf32},
     {"TF32", "nearest_away", "FP32 registers are rounded to TF32, ties away from zero", false,
-     "what PTX's cvt.rna.tf32.f32 makes of them, run before"},
+     "what PTX's cvt.rna.tf32.f32 makes of them, run before", takes_tf32,
+     [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestAway; }},
     {"TF32", "nearest_even", "FP32 registers are rounded to TF32, ties to even", false,
-     "what a library that converts so makes of them"},
+     "what a library that converts so makes of them", takes_tf32,
+     [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestEven; }},
 };
 
 // Applies a switch; false when the row has no such question.
-bool apply_switch(std::string_view name, Accumulator& row) {
-  if (row.kind != AccumulatorKind::kAlignedBlocks) return false;
-  BlockSpec& block = row.block;
-  const bool floors = block.exponent_floor != BlockSpec::kNoFloor;
-  // Settled where the sum is FP16.
-  const bool compiled = block.order == ProductOrder::kPairsOfFour && row.register_format->is_fp32();
-  if (name == "negative_zero" || name == "skip_zero_products") return true;
-  if (name == "carry_floor") return floors;
-  if (name == "split_blocks") return compiled;
-  const bool has_tf32 = row.takes(find_format("tf32"));
-  if (name == "truncate") return has_tf32;
-  if (name == "positive_zero") {
-    block.keeps_negative_zero = false;
-  } else if (name == "count_zero_products") {
-    block.zero_products = ZeroProducts::kFormatEmin;
-  } else if (name == "mmasim_zero") {
-    block.zero_products = ZeroProducts::kFp32Emin;
-  } else if (name == "mmasim_floor" && floors) {
-    block.exponent_floor = find_format("fp32").emin;
-  } else if (name == "no_floor" && floors) {
-    block.exponent_floor = BlockSpec::kNoFloor;
-  } else if (name == "one_block" && compiled) {
-    block.length = block.promotion_interval;
-    block.order = ProductOrder::kAscending;
-  } else if (name == "nearest_away" && has_tf32) {
-    block.tf32_input = Tf32Input::kNearestAway;
-  } else if (name == "nearest_even" && has_tf32) {
-    block.tf32_input = Tf32Input::kNearestEven;
-  } else {
-    return false;
-  }
+bool apply_switch(const AccumulatorSwitch& s, Accumulator& row) {
+  if (row.kind != AccumulatorKind::kAlignedBlocks || !s.applies(row)) return false;
+  if (s.apply != nullptr) s.apply(row.block);
   return true;
 }
 
@@ -401,7 +398,7 @@ std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::str
       throw InputError("accumulator '" + whole + "': '" + std::string(where->second) + "' and '" +
                        std::string(s.name) + "' answer the same question, must be one of them");
     }
-    if (is_new && !apply_switch(s.name, *variant)) {
+    if (is_new && !apply_switch(s, *variant)) {
       throw InputError("accumulator '" + whole + "': " + row.name + " has no switch '" +
                            std::string(s.name) + "'",
                        "`lockstep list switches` tells which question a switch answers");

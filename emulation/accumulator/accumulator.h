@@ -117,7 +117,10 @@ struct AccumulatorSwitch {
   std::string_view name;      // "positive_zero"
   std::string_view help;
   bool is_default;
-  std::string_view source = {};  // who says so
+  std::string_view source;  // who says so
+  // Whether the row has the question; asked of rows of kAlignedBlocks.
+  bool (*applies)(const Accumulator& row);
+  void (*apply)(BlockSpec& block) = nullptr;  // null: the row's own answer
 };
 std::span<const AccumulatorSwitch> accumulator_switches();
 

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "emulation/accumulator/dot.h"
+#include "emulation/accumulator/accumulator_event.h"
 #include "emulation/format/double_arithmetic.h"
 
 namespace lockstep {

@@ -11,7 +11,6 @@
 
 #include "emulation/accumulator/aligned_block.h"
 #include "emulation/accumulator/cpu_dot.h"
-#include "emulation/accumulator/dot_trace.h"
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/format/rounding.h"
 

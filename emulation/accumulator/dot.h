@@ -6,17 +6,10 @@
 #include <cstdint>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/accumulator/accumulator_event.h"
+#include "emulation/accumulator/dot_trace.h"
 
 namespace lockstep {
-
-// Sticky events of one output's sum: a bit is set when any step did it. A step is what the
-// accumulator rounds once: a product and its sum, or a block.
-enum AccumulatorEvent : uint8_t {
-  kStepToZero = 1,      // something nonzero entered and the rounded sum is zero, inexactly
-  kStepToInfinity = 2,  // finite operands, infinite sum
-  kStepInexact = 4,     // rounding or alignment dropped something
-  kStepNan = 8,
-};
 
 // The factors of one output. Formats matter where hardware sees the encoding: an FP8 subnormal of
 // E4M3 is no subnormal of E5M2. Null means the accumulator's only operand format.
@@ -38,6 +31,11 @@ struct DotOperands {
 template <typename T>
 double accumulate_dot(const Accumulator& accumulator, const DotOperands<T>& operands, double start,
                       uint8_t* events = nullptr);
+
+// The steps of accumulate_dot; the last one leaves its result. Requires: a row that is no tensor
+// core. Throws: std::logic_error otherwise.
+DotSteps trace_dot(const Accumulator& accumulator, const DotOperands<float>& operands,
+                   double start);
 
 // One step of a fused or unfused chain: round(acc + a * b). Requires: accumulator.adds(); a, b of
 // at most 26 significand bits each and |log2| of the product within double's normal range.

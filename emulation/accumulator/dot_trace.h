@@ -1,12 +1,12 @@
 // Which steps does a dot product take, and what does each register hold behind them?
 // For people (`lockstep dot`): the steps that an accumulator's rule rounds, in its own order and
-// with its own registers. Tensor cores have pictures of their own: BlockTrace of aligned_block.h.
+// with its own registers; trace_dot (dot.h) collects them. Tensor cores have pictures of their own:
+// BlockTrace of aligned_block.h.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
-
-#include "emulation/accumulator/dot.h"
 
 namespace lockstep {
 
@@ -17,11 +17,6 @@ struct DotStep {
   double rounded;       // what the register takes
 };
 using DotSteps = std::vector<DotStep>;
-
-// The steps of accumulate_dot; the last one leaves its result. Requires: a row that is no tensor
-// core. Throws: std::logic_error otherwise.
-DotSteps trace_dot(const Accumulator& accumulator, const DotOperands<float>& operands,
-                   double start);
 
 // Adds a step where somebody wants to see it.
 template <typename Formula>

@@ -10,7 +10,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "emulation/accumulator/dot.h"
+#include "emulation/accumulator/accumulator_event.h"
 #include "emulation/format/format.h"
 
 namespace lockstep {

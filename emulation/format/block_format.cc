@@ -10,8 +10,8 @@
 #include <mutex>
 #include <optional>
 
-#include "emulation/format/format_name.h"
 #include "emulation/format/power_of_two.h"
+#include "emulation/format/spelling.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 

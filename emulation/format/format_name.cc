@@ -1,8 +1,6 @@
 // Which format does a name mean?
 // Reads NAME[+POLICY...]: a row of the table or an alias, or e<E>m<M>; then policies that differ
 // from the format's own. Knows nothing of bits and values.
-#include "emulation/format/format_name.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 
 #include "emulation/format/block_format.h"
 #include "emulation/format/format.h"
+#include "emulation/format/spelling.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 
@@ -211,12 +210,6 @@ class Policies {
 };
 
 }  // namespace
-
-std::string canonical_spelling(std::string_view name) {
-  std::string out(name);
-  for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower((unsigned char)c));
-  return out;
-}
 
 std::span<const FormatPolicy> format_policies() {
   return kPolicies;

@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "emulation/format/format.h"
-#include "emulation/kernels/quantize.h"
+#include "emulation/kernels/quantize_spec.h"
 #include "emulation/kernels/reduction.h"
+#include "emulation/stats/hash.h"
 #include "emulation/stats/tensor_stats.h"
 #include "src/core/parallel.h"
 

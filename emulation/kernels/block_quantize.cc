@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/active_kernels.h"
 
 namespace lockstep {
 

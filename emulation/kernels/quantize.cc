@@ -1,13 +1,11 @@
-// The facade: spans in, the active kernel set's kernels called; and the hash of one element.
+// The facade: spans in, the active kernel set's kernels called.
 #include "emulation/kernels/quantize.h"
 
-#include <bit>
 #include <stdexcept>
 #include <type_traits>
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/quantize.h"
-#include "emulation/stats/hash.h"
 
 namespace lockstep {
 namespace {
@@ -64,19 +62,5 @@ template ErrorStats compare(std::span<const double>, std::span<const float>, dou
 template ErrorStats compare(std::span<const float>, std::span<const double>, double, const Format&);
 template ErrorStats compare(std::span<const double>, std::span<const double>, double,
                             const Format&);
-
-uint64_t hash_element(float value, uint64_t index) {
-  const uint64_t mixed = std::bit_cast<uint32_t>(value) ^ hash_row_key(index / kHashLanes);
-  return hash_factor(index % kHashLanes) * (mixed * mixed);
-}
-
-uint64_t hash_element(double value, uint64_t index) {
-  uint64_t mixed = std::bit_cast<uint64_t>(value) ^ index * kHashIndex64;
-  mixed ^= mixed >> kHashShift64;
-  mixed *= kHashMultiplier64;
-  mixed ^= mixed >> kHashShift64;
-  mixed *= kHashMultiplier64;
-  return mixed ^ mixed >> kHashShift64;
-}
 
 }  // namespace lockstep

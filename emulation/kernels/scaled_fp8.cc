@@ -9,7 +9,8 @@
 #include <string>
 
 #include "emulation/format/power_of_two.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "emulation/kernels/quantize.h"
+#include "src/core/chunks.h"
 #include "src/core/error.h"
 
 namespace lockstep {

@@ -1,14 +1,10 @@
 // How well does an accumulator do on the sums it is given?
-// A few outputs of a product are summed again, as exactly as two doubles can, and the products are
-// held against the sum they join. It looks at arrays that a kernel has already filled.
+// The record of it: a few outputs of a product are summed again, as exactly as two doubles can, and
+// the products are held against the sum they join. emulation/kernels/exact_sums.h measures.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <vector>
-
-#include "emulation/kernels/kernel_set.h"
-#include "emulation/kernels/scalar/grouped_conv2d.h"
 
 namespace lockstep {
 
@@ -37,24 +33,5 @@ struct HealthColumn {
   double AccumulatorHealth::*moment = nullptr;
 };
 std::span<const HealthColumn> health_columns();
-
-// The factors of one output, in the order of k; products with padding are left out.
-struct SumTerms {
-  std::vector<double> a, b;
-  void clear() { a.clear(), b.clear(); }
-  void add(double x, double y) { a.push_back(x), b.push_back(y); }
-};
-
-// Joins one output to `health`.
-void add_sample(const SumTerms& terms, double computed, const Format& format,
-                AccumulatorHealth& health);
-
-// Fills `terms` for element `index` of a product's output C (M,N), respectively of a convolution's.
-// Returns the element. Requires: the kernel has run, and nothing has changed its output since.
-template <typename T>
-double sum_terms(const GemmArgs<T>& args, int64_t index, SumTerms& terms);
-template <typename T>
-double sum_terms(const ConvArgs<T>& args, ConvPass pass, int64_t groups, int64_t index,
-                 SumTerms& terms);
 
 }  // namespace lockstep

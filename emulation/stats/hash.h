@@ -34,4 +34,9 @@ constexpr uint64_t hash_factor(uint64_t lane) {
   return ((lane + 1) * kHashIndex64 ^ kHashMultiplier64) | 1;
 }
 
+// The hash is the sum modulo 2^64 of hash_element over the elements, so that any partition of the
+// array gives the same number; one changed element always changes it.
+uint64_t hash_element(float value, uint64_t index);
+uint64_t hash_element(double value, uint64_t index);
+
 }  // namespace lockstep

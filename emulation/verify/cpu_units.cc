@@ -1,4 +1,6 @@
 // The units of CPUs, each beside its model: what their cases are like and how the model is asked.
+#include "emulation/verify/cpu_units.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,7 +11,7 @@
 #include "emulation/accumulator/dot.h"
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/cpu/instructions.h"
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/cpu_unit.h"
 #include "emulation/verify/bit_comparison.h"
 #include "emulation/verify/dot_cases.h"
 

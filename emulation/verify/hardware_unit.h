@@ -1,15 +1,14 @@
-// Which hardware units can be compared with their software models on the running machine?
-// `lockstep verify --hardware` runs every row: the unit and its model get the same operands, edge
-// cases and seeded random ones, and must give the same bits (NaN compares as NaN: payloads are not
-// modelled). A plain table: a unit is added by a row. Knows nothing of lanes or of text tables.
+// What is a hardware unit that can be compared with its software model on the running machine?
+// `lockstep verify --hardware` runs every row of hardware_units.h: the unit and its model get the
+// same operands, edge cases and seeded random ones, and must give the same bits (NaN compares as
+// NaN: payloads are not modelled). A plain table: a unit is added by a row. Knows nothing of lanes
+// or of text tables.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace lockstep {
 
@@ -45,10 +44,5 @@ struct HardwareUnit {
 
 inline constexpr std::string_view kCpuGroup = "CPU";
 inline constexpr std::string_view kNvidiaGroup = "NVIDIA GPUs";
-
-std::span<const HardwareUnit> cpu_hardware_units();     // cpu_units.cc
-std::span<const HardwareUnit> nvidia_hardware_units();  // nvidia_units.cc
-// Every group's rows, in the order of the groups; a group's rows stand together.
-std::vector<HardwareUnit> hardware_units();  // hardware_unit.cc
 
 }  // namespace lockstep

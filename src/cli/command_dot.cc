@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "emulation/accumulator/aligned_block.h"
-#include "emulation/accumulator/dot_trace.h"
+#include "emulation/accumulator/dot.h"
 #include "emulation/accumulator/dot_vectors.h"
 #include "emulation/format/oracle.h"
 #include "emulation/format/rounding.h"

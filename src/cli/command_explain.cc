@@ -17,7 +17,7 @@
 #include "src/lower/program_text.h"
 #include "src/models/model.h"
 #include "src/record/capture/capture_reader.h"
-#include "src/train/lane.h"
+#include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {

@@ -16,6 +16,7 @@
 #include "src/cli/number_options.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/models/model.h"
 #include "src/record/capture/capture_block.h"
 #include "src/update/optimizers.h"

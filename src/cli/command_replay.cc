@@ -1,6 +1,7 @@
 // lockstep replay: trains the lanes, records them, prints the summary.
 #include <memory>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/cli/command.h"
 #include "src/cli/replay_arguments.h"
 #include "src/cli/replay_run.h"

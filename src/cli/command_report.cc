@@ -10,6 +10,7 @@
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {

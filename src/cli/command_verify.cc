@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "emulation/accumulator/dot_vectors.h"
-#include "emulation/verify/hardware_unit.h"
+#include "emulation/verify/hardware_units.h"
 #include "reports/text_writer.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
@@ -19,6 +19,7 @@
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/run/environment.h"
 
 namespace lockstep {

@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <array>
 
-#include "analysis/check/check.h"
+#include "analysis/check/check_rules.h"
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/accumulator/accumulator_picture.h"
 #include "emulation/format/block_format.h"
 #include "emulation/format/format.h"
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/tensor_stats.h"
 #include "src/core/error.h"
@@ -240,11 +241,24 @@ Listing list_statistics() {
   return out;
 }
 
+std::string comparison_text(Comparison comparison) {
+  if (comparison == Comparison::kNone) return "not";
+  return comparison == Comparison::kExact ? "exactly" : "within --rel-tol";
+}
+
+Listing list_quantities() {
+  Listing out{{"dataset", "axes", "type", "compared", "meaning"}, {}};
+  for (const Quantity& q : quantities()) {
+    out.rows.push_back(
+        {q.name, axes_text(q), str(to_string(q.storage())), comparison_text(q.comparison), q.help});
+  }
+  return out;
+}
+
 Listing list_checks() {
   Listing out{{"compared", "how", "meaning"}, {}};
   for (const CheckRule& r : check_rules()) {
-    out.rows.push_back(
-        {r.name, r.comparison == Comparison::kExact ? "exactly" : "within --rel-tol", r.help});
+    out.rows.push_back({r.name, comparison_text(r.comparison), r.help});
   }
   return out;
 }
@@ -275,6 +289,8 @@ constexpr std::array kTopics = {
     ListTopic{"switches", "unsettled rules of tensor cores, behind '+' of an accumulator's name",
               list_switches},
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
+    ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
+              list_quantities},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},
 };
 

@@ -100,7 +100,7 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   }
   o.freeze = globs(args.freeze);
   o.eval_batch_norm = globs(args.eval_batch_norm);
-  o.eval_in_fp32 = args.eval_policy == "fp32";
+  o.eval_in_fp32 = args.eval_policy == kReferenceLane;
 }
 
 }  // namespace

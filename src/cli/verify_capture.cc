@@ -8,6 +8,7 @@
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/capture/verification.h"
 #include "src/record/run/environment.h"

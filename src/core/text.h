@@ -1,4 +1,4 @@
-// Small text helpers: glob patterns, table-friendly numbers, text of unknown origin, whole files.
+// Small text helpers: glob patterns, table-friendly numbers, text of unknown origin.
 // No domain knowledge.
 #pragma once
 
@@ -18,10 +18,5 @@ std::string with_thousands(unsigned long long value);
 // a terminal or the order of letters as \u001b. The rest stays, and what is longer than `most`
 // bytes is cut and ends in "...". printable(printable(x)) == printable(x).
 std::string printable(std::string_view text, size_t most = std::string_view::npos);
-// The whole file. Throws: InputError naming the path and the reason.
-std::string read_text_file(const std::string& path);
-// Writes beside `path` and renames into place, so that a reader sees the old or the new file.
-// Throws: InputError naming the path and the reason.
-void write_text_file_atomically(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

@@ -13,13 +13,9 @@
 #include <vector>
 
 #include "src/core/tensor.h"
+#include "src/graph/batch.h"
 
 namespace lockstep {
-
-// Named tensors, e.g. "images" (B,C,H,W) kF32 and "labels" (B) kI32; "mask:n12" (kI32) is the mask
-// that node n12 takes instead of drawing one.
-using Batch = std::map<std::string, Tensor>;
-inline constexpr std::string_view kMaskPrefix = "mask:";
 
 // What a model wants to learn from the data, and so which tensors a batch holds.
 //   kImages        images (B,C,H,W), labels (B)

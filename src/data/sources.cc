@@ -1,4 +1,5 @@
-// The table of data kinds, and how a data spec is read.
+// The table of data kinds, in the order that `lockstep list data` prints; each kind's file gives
+// its row as NAME_data().
 #include "src/data/sources.h"
 
 #include <algorithm>
@@ -7,33 +8,28 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 
-namespace lockstep {
-namespace {
+#define LOCKSTEP_DATA_KINDS(kind)                                                          \
+  kind(synthetic) kind(shapes) kind(grammar) kind(mnist) kind(fashion_mnist) kind(cifar10) \
+      kind(text)
 
-std::span<const DataSource> sources() {
-  static const std::vector<Task> kLabelledImages = {Task::kImages};
-  static const std::vector<Task> kTexts = {Task::kNextToken, Task::kMaskedToken};
-  static const std::vector<Task> kScenes = {Task::kImages, Task::kSegmentation, Task::kDetection};
-  static const DataSource kSources[] = {
-      {"synthetic", "[COUNT]", "digits drawn from strokes, no file needed (10000)", kLabelledImages,
-       &open_synthetic},
-      {"shapes", "[COUNT]", "coloured shapes on 32x32 pixels, no file needed (10000)", kScenes,
-       &open_shapes},
-      {"grammar", "[COUNT]", "sentences of a small grammar, no file needed (400000 characters)",
-       kTexts, &open_grammar},
-      {"mnist", "DIR", "MNIST IDX files, plain or .gz", kLabelledImages, &open_mnist},
-      {"fashion-mnist", "DIR", "Fashion-MNIST IDX files, plain or .gz", kLabelledImages,
-       &open_fashion_mnist},
-      {"cifar10", "DIR", "CIFAR-10 binary batches", kLabelledImages, &open_cifar10},
-      {"text", "FILE", "any text file, byte by byte; the last tenth is held out", kTexts,
-       &open_text},
-  };
+namespace lockstep {
+
+#define LOCKSTEP_DECLARE(name) DataSource name##_data();
+LOCKSTEP_DATA_KINDS(LOCKSTEP_DECLARE)
+#undef LOCKSTEP_DECLARE
+
+std::span<const DataSource> data_sources() {
+#define LOCKSTEP_ROW(name) name##_data(),
+  static const DataSource kSources[] = {LOCKSTEP_DATA_KINDS(LOCKSTEP_ROW)};
+#undef LOCKSTEP_ROW
   return kSources;
 }
 
+namespace {
+
 std::string spec_list() {
   std::string text;
-  for (const DataSource& source : sources()) {
+  for (const DataSource& source : data_sources()) {
     const bool optional = source.argument.front() == '[';
     if (!text.empty()) text += ", ";
     text += source.kind;
@@ -47,7 +43,7 @@ std::string spec_list() {
 void require_task(const DataSource& source, std::string_view spec, Task task) {
   if (std::ranges::count(source.tasks, task) > 0) return;
   std::vector<std::string> serving;
-  for (const DataSource& other : sources()) {
+  for (const DataSource& other : data_sources()) {
     if (std::ranges::count(other.tasks, task) > 0) serving.emplace_back(other.kind);
   }
   throw InputError("data '" + std::string(spec) + "': has nothing for the model's task (" +
@@ -56,10 +52,6 @@ void require_task(const DataSource& source, std::string_view spec, Task task) {
 }
 
 }  // namespace
-
-std::span<const DataSource> data_sources() {
-  return sources();
-}
 
 int64_t parse_example_count(std::string_view kind, std::string_view argument, int64_t fallback,
                             int64_t low, int64_t high) {
@@ -79,7 +71,7 @@ int64_t parse_example_count(std::string_view kind, std::string_view argument, in
 const DataSource& find_data_source(std::string_view spec) {
   const std::string_view kind = spec.substr(0, spec.find(':'));
   std::vector<std::string> kinds;
-  for (const DataSource& source : sources()) {
+  for (const DataSource& source : data_sources()) {
     if (source.kind == kind) return source;
     kinds.emplace_back(source.kind);
   }

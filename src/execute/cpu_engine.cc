@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "emulation/kernels/cpu/gemm.h"
-#include "emulation/kernels/cpu/quantize.h"
+#include "emulation/kernels/cpu_unit.h"
 #include "src/graph/op.h"
 
 namespace lockstep {

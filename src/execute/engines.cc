@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/execute/cpu_engine.h"
 

@@ -6,8 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "emulation/kernels/scalar/block_squares.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 #include "src/execute/executor.h"
 
 namespace lockstep {
@@ -61,7 +60,8 @@ float Executor::run_scaled_cast(const ScaledCast& cast, std::span<const float> x
   } else {
     const BlockQuantizeSpec spec{cast.to.block, cast.to.rounding, key};
     if (cast.to.square) {
-      quantize_block_squares(scaled, y.data(), cast.shape.rows, cast.shape.cols, spec, stats);
+      kernels.quantize_block_squares(scaled, y.data(), cast.shape.rows, cast.shape.cols, spec,
+                                     stats);
     } else {
       // The tensor's scale stays out of the values: it is divided out of the sums.
       kernels.quantize_blocks(scaled, y.data(), cast.shape, spec, /*tensor_scale=*/1, stats,

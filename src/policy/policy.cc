@@ -2,6 +2,7 @@
 // and the hash.
 #include "src/policy/policy.h"
 
+#include "src/core/text_hash.h"
 #include "src/graph/composed_ops.h"
 
 namespace lockstep {
@@ -33,12 +34,8 @@ std::string Policy::label() const {
   return version.empty() ? name : name + ":" + version;
 }
 
-// FNV-1a, 64 bits. Source: G. Fowler, L. Noll, K.-P. Vo, the FNV hash.
 uint64_t Policy::hash() const {
-  constexpr uint64_t kOffsetBasis = 0xcbf29ce484222325, kPrime = 0x100000001b3;
-  uint64_t hash = kOffsetBasis ^ extends_hash;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
-  return hash;
+  return fnv1a(text, extends_hash);
 }
 
 }  // namespace lockstep

@@ -153,6 +153,8 @@ struct Policy {
   uint64_t hash() const;      // of the text and of what it extends
 };
 
+// The lane that every other one is compared with.
+inline constexpr std::string_view kReferenceLane = "fp32";
 // Lanes that are no policies of their own: FP64 throughout, and FP32 from weights moved by an ulp.
 inline constexpr std::string_view kTruthLane = "fp64", kTwinLane = "twin";
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/quantize.h"
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/quantize.h"
 #include "emulation/math/power.h"

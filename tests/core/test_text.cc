@@ -6,6 +6,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace lockstep;

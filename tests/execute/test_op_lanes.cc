@@ -5,11 +5,13 @@
 #include <algorithm>
 
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/parallel.h"
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/lower/lower.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "src/policy/policy.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "src/core/random.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/ir.h"

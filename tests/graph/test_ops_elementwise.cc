@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "emulation/kernels/scalar/kernels.h"
 #include "src/graph/builder.h"
 #include "src/lower/lower.h"
 #include "src/policy/find_policy.h"

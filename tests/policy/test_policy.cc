@@ -3,6 +3,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/graph/composed_ops.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/foreign_op_names.h"

@@ -11,6 +11,7 @@
 #include "reports/section.h"
 #include "reports/text_writer.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 
 namespace lockstep {
 namespace {

@@ -18,6 +18,7 @@
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "tests/emulation/number/number_types.h"
 
 namespace lockstep {

@@ -1,4 +1,5 @@
 // Whole runs of a small network: equal bits, resume, stopping, evaluation, refused options.
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "tests/train/small_runs.h"

@@ -7,47 +7,41 @@
 namespace lockstep {
 namespace {
 
-struct UnitOfAccumulator {
-  std::string_view accumulator;
+struct UnitProduct {
   CpuUnit unit;
-  void (*gemm)(const GemmArgs<float>&);  // null: the software kernels are made of the instruction
+  void (*gemm)(const GemmArgs<float>&);
 };
-constexpr UnitOfAccumulator kUnits[] = {
-    {"fp32_fused", CpuUnit::kFma, nullptr},
-    {"avx512_bf16", CpuUnit::kAvx512Bf16, avx512_bf16_gemm},
-    {"fp16", CpuUnit::kAvx512Fp16, avx512_fp16_gemm},
-    {"amx_bf16", CpuUnit::kAmxBf16, amx_gemm},
-    {"amx_fp16", CpuUnit::kAmxFp16, amx_gemm},
+// Of the other units' sums (FMA's) the software kernels are made.
+constexpr UnitProduct kProducts[] = {
+    {CpuUnit::kAvx512Bf16, avx512_bf16_gemm},
+    {CpuUnit::kAvx512Fp16, avx512_fp16_gemm},
+    {CpuUnit::kAmxBf16, amx_gemm},
+    {CpuUnit::kAmxFp16, amx_gemm},
 };
 
-const UnitOfAccumulator* find(const Accumulator& accumulator) {
-  for (const UnitOfAccumulator& row : kUnits) {
-    if (row.accumulator == accumulator.name) return &row;
+const UnitProduct* find(const Accumulator& accumulator) {
+  const CpuUnitInfo* info = cpu_unit_of(accumulator);
+  for (const UnitProduct& row : kProducts) {
+    if (info != nullptr && row.unit == info->unit) return &row;
   }
   return nullptr;
 }
 
 }  // namespace
 
-const CpuUnitInfo* cpu_unit_of(const Accumulator& accumulator) {
-  const UnitOfAccumulator* row = find(accumulator);
-  return row != nullptr ? &cpu_unit_info(row->unit) : nullptr;
-}
-
 bool is_unit_sum(const Accumulator& accumulator) {
-  const UnitOfAccumulator* row = find(accumulator);
-  return row != nullptr && row->gemm != nullptr;
+  return find(accumulator) != nullptr;
 }
 
-void cpu_gemm(const GemmArgs<float>& args) {
+void cpu_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&)) {
+  const UnitProduct* row = find(*args.accumulator);
   // A sum of no products is no instruction's.
-  if (!is_unit_sum(*args.accumulator) || args.k == 0) return active_kernels().f32.gemm(args);
-  const UnitOfAccumulator& row = *find(*args.accumulator);
+  if (row == nullptr || args.k == 0) return software(args);
   std::string why_not;
-  if (!cpu_has(row.unit, &why_not)) {
+  if (!cpu_has(row->unit, &why_not)) {
     throw std::logic_error("accumulator " + args.accumulator->name + ": " + why_not);
   }
-  row.gemm(args);
+  row->gemm(args);
 }
 
 }  // namespace lockstep

@@ -10,7 +10,6 @@
 
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/cpu/instructions.h"
-#include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/simd/gemm_plan.h"
 #include "src/core/parallel.h"
 
@@ -21,20 +20,13 @@ constexpr int64_t kPiece = 4096;  // elements: words and floats stay in a first-
 constexpr int kBf16Shift = 16;
 
 struct Conversion {
-  const char* format;
   CpuUnit unit;
-  bool (*rounds)(Rounding);
   void (*narrow)(const float* x, uint16_t* y, int64_t count, Rounding);
   void (*widen)(const uint16_t* x, float* y, int64_t count);  // exact; any NaN
 };
 constexpr Conversion kConversions[] = {
-    {"fp16", CpuUnit::kF16c,
-     [](Rounding r) {
-       return r == Rounding::kNearestEven || r == Rounding::kTowardZero || r == Rounding::kUp ||
-              r == Rounding::kDown;
-     },
-     cpu::vcvtps2ph, cpu::vcvtph2ps},
-    {"bf16+flush_in", CpuUnit::kAvx512Bf16, [](Rounding r) { return r == Rounding::kNearestEven; },
+    {CpuUnit::kF16c, cpu::vcvtps2ph, cpu::vcvtph2ps},
+    {CpuUnit::kAvx512Bf16,
      [](const float* x, uint16_t* y, int64_t count, Rounding) { cpu::vcvtneps2bf16(x, y, count); },
      [](const uint16_t* x, float* y, int64_t count) {
        for (int64_t i = 0; i < count; ++i) {
@@ -44,8 +36,9 @@ constexpr Conversion kConversions[] = {
 };
 
 const Conversion* find(const Format& format, Rounding rounding) {
+  const CpuUnitInfo* info = cpu_unit_of(format, rounding);
   for (const Conversion& row : kConversions) {
-    if (&format == &find_format(row.format) && row.rounds(rounding)) return &row;
+    if (info != nullptr && row.unit == info->unit) return &row;
   }
   return nullptr;
 }
@@ -67,15 +60,10 @@ void for_pieces(int64_t count, Body body) {
 
 }  // namespace
 
-const CpuUnitInfo* cpu_unit_of(const Format& format, Rounding rounding) {
-  const Conversion* row = find(format, rounding);
-  return row != nullptr ? &cpu_unit_info(row->unit) : nullptr;
-}
-
 void cpu_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
-                  TensorStats* stats) {
+                  TensorStats* stats, QuantizeKernel software) {
   const Conversion* row = spec.measure_only ? nullptr : find(*spec.format, spec.rounding);
-  if (row == nullptr) return active_kernels().f32.quantize(before, after, count, spec, stats);
+  if (row == nullptr) return software(before, after, count, spec, stats);
   std::string why_not;
   if (!cpu_has(row->unit, &why_not)) {
     throw std::logic_error("rounding to " + spec.format->name + ": " + why_not);
@@ -93,7 +81,7 @@ void cpu_quantize(const float* before, float* after, int64_t count, const Quanti
   for_pieces(count, [&](int64_t at, int64_t size) {
     row->narrow(before + at, words + at, size, spec.rounding);
   });
-  active_kernels().f32.quantize(before, after, count, spec, stats);
+  software(before, after, count, spec, stats);
   for_pieces(count, [&](int64_t at, int64_t size) {
     float values[kPiece];
     widen(*row, words + at, values, size);

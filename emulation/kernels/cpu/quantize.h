@@ -3,16 +3,17 @@
 // theirs altogether.
 #pragma once
 
-#include "emulation/kernels/cpu/unit.h"
-#include "emulation/kernels/quantize.h"
+#include "emulation/kernels/cpu_unit.h"
+#include "emulation/kernels/quantize_spec.h"
 
 namespace lockstep {
 
-// The unit that rounds so, or null.
-const CpuUnitInfo* cpu_unit_of(const Format& format, Rounding rounding);
+// The definition that converts what no unit does, and measures.
+using QuantizeKernel = void (*)(const float* before, float* after, int64_t count,
+                                const QuantizeSpec& spec, TensorStats* stats);
 
 // Requires, for a unit's conversion: cpu_has() the unit (std::logic_error otherwise).
 void cpu_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
-                  TensorStats* stats);
+                  TensorStats* stats, QuantizeKernel software);
 
 }  // namespace lockstep

@@ -6,9 +6,8 @@
 #include <limits>
 #include <vector>
 
-#include "emulation/kernels/scalar/attention.h"
+#include "emulation/kernels/attention_args.h"
 #include "emulation/kernels/scalar/select.h"
-#include "emulation/kernels/scalar/stacked_gemm.h"
 
 namespace lockstep {
 
@@ -60,7 +59,7 @@ void multiply(const Args& args, const Product<T>& p) {
   gemm.accumulator = args.math.gemm_accumulator;
   gemm.a_format = args.math.a_format, gemm.b_format = args.math.b_format;
   gemm.events = p.events;
-  run_stacked_gemm(*args.math.kernels, stack);
+  args.math.kernels->stacked_gemm(*args.math.kernels, stack);
 }
 
 template <typename T>

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "emulation/kernels/scalar/chain_add.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

@@ -6,22 +6,10 @@
 // Plain loops; planes are spread over the threads.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/kernels/pool_args.h"
 
 namespace lockstep {
-
-struct AxisWindow {
-  int64_t begin, end;  // inside the image; empty where begin >= end, which counts as 0
-  int64_t extent;      // what the divisor counts along this axis
-};
-struct AvgPool {
-  int64_t planes, height, width;
-  std::vector<AxisWindow> rows, columns;
-  int64_t divisor = 0;  // 0: the product of the extents
-};
 
 // x (planes, height, width), y (planes, rows, columns).
 template <typename T>

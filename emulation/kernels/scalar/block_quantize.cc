@@ -9,7 +9,7 @@
 
 #include "emulation/format/stochastic.h"
 #include "emulation/kernels/block_pass.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "emulation/format/stochastic.h"
-#include "emulation/kernels/block_quantize.h"
+#include "emulation/kernels/block_spec.h"
+#include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {
 

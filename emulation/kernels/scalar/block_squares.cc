@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "emulation/kernels/scalar/block_quantize.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {
@@ -17,12 +17,13 @@ struct Square {
 };
 
 // The largest magnitude; NaN if there is a NaN or an infinity.
-float square_abs_max(const float* x, int64_t cols, const Square& s) {
-  float largest = 0;
+template <typename T>
+T square_abs_max(const T* x, int64_t cols, const Square& s) {
+  T largest = 0;
   for (int64_t row = s.first_row; row < s.last_row; ++row) {
     for (int64_t col = s.first_col; col < s.last_col; ++col) {
-      const float magnitude = std::abs(x[row * cols + col]);
-      if (!std::isfinite(magnitude)) return std::numeric_limits<float>::quiet_NaN();
+      const T magnitude = std::abs(x[row * cols + col]);
+      if (!std::isfinite(magnitude)) return std::numeric_limits<T>::quiet_NaN();
       largest = std::max(largest, magnitude);
     }
   }
@@ -31,22 +32,23 @@ float square_abs_max(const float* x, int64_t cols, const Square& s) {
 
 }  // namespace
 
-void quantize_block_squares(const float* before, float* after, int64_t rows, int64_t cols,
-                            const BlockQuantizeSpec& spec, TensorStats* stats) {
+template <typename T>
+void scalar_quantize_block_squares(const T* before, T* after, int64_t rows, int64_t cols,
+                                   const BlockQuantizeSpec& spec, TensorStats* stats) {
   const BlockFormat& format = *spec.format;
   const BlockShape shape{rows, cols, /*axis=*/1};
   const int64_t size = format.block_size, across = shape.blocks_along(format.block_size);
   const int64_t down = (rows + size - 1) / size;
   const bool stochastic = spec.rounding == Rounding::kStochastic;
   const StochasticArrayKey key = derive_array_key(spec.key);
-  const auto round = [&](const float* x, float* y, uint8_t* codes) {
+  const auto round = [&](const T* x, T* y, uint8_t* codes) {
     const int64_t grain = std::max<int64_t>(1, kElementGrain / (size * size));
     parallel_chunks(down * across, grain, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
         const int64_t row = slot / across * size, col = slot % across * size;
         const Square s{row, std::min(rows, row + size), col, std::min(cols, col + size)};
-        const uint8_t code = scale_code(square_abs_max(x, cols, s), 1.0f, format);
-        const float scale = block_scale(code, 1.0f, format);
+        const uint8_t code = scale_code(square_abs_max(x, cols, s), T(1), format);
+        const T scale = block_scale(code, T(1), format);
         for (int64_t r = s.first_row; r < s.last_row; ++r) {
           if (codes != nullptr) codes[r * across + slot % across] = code;
           for (int64_t i = r * cols + s.first_col; i < r * cols + s.last_col; ++i) {
@@ -57,11 +59,16 @@ void quantize_block_squares(const float* before, float* after, int64_t rows, int
       }
     });
   };
-  const auto measure = [&](const float* x, const float* y, const uint8_t* codes) {
-    measure_blocks(x, y, shape, format, 1.0f, codes, stats);
+  const auto measure = [&](const T* x, const T* y, const uint8_t* codes) {
+    measure_blocks(x, y, shape, format, T(1), codes, stats);
   };
-  round_and_measure_blocks<float>(before, after, shape, format, stats != nullptr, nullptr, round,
-                                  measure);
+  round_and_measure_blocks<T>(before, after, shape, format, stats != nullptr, nullptr, round,
+                              measure);
 }
+
+template void scalar_quantize_block_squares(const float*, float*, int64_t, int64_t,
+                                            const BlockQuantizeSpec&, TensorStats*);
+template void scalar_quantize_block_squares(const double*, double*, int64_t, int64_t,
+                                            const BlockQuantizeSpec&, TensorStats*);
 
 }  // namespace lockstep

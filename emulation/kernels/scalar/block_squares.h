@@ -1,18 +1,20 @@
 // What if the blocks of a block format were squares?
 // block_size x block_size neighbours of a matrix share one scale, so that the matrix and its
 // transpose are rounded alike. Plain loops; scales and elements as emulation/format/block_format.h
-// has them. There is no other version of it. Source: NVIDIA, arXiv 2509.25149, section on
+// has them. Source: NVIDIA, arXiv 2509.25149, section on
 // two-dimensional scaling of weights.
 #pragma once
 
-#include "emulation/kernels/block_quantize.h"
+#include "emulation/kernels/block_spec.h"
+#include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {
 
 // after[i] = the value of element i of the row-major matrix (rows, cols); `after` may be `before`.
 // Squares at the right and lower edge are cut. `stats` may be null; as quantize_blocks has it. The
 // tensor's scale is 1.
-void quantize_block_squares(const float* before, float* after, int64_t rows, int64_t cols,
-                            const BlockQuantizeSpec& spec, TensorStats* stats);
+template <typename T>
+void scalar_quantize_block_squares(const T* before, T* after, int64_t rows, int64_t cols,
+                                   const BlockQuantizeSpec& spec, TensorStats* stats);
 
 }  // namespace lockstep

@@ -6,11 +6,11 @@
 #include <limits>
 
 #include "emulation/kernels/scalar/attention_parts.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/scalar/reduce.h"
 #include "emulation/kernels/scalar/rows.h"
 #include "emulation/kernels/scalar/softmax.h"
 #include "emulation/math/fast_exp.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

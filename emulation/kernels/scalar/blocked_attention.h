@@ -2,7 +2,7 @@
 // attention.cc alone, which has the other ways.
 #pragma once
 
-#include "emulation/kernels/scalar/attention.h"
+#include "emulation/kernels/attention_args.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-// Direct loops: each output's chain in the order emulation/kernels/kernel_set.h declares.
+// Direct loops: each output's chain in the order emulation/kernels/conv_args.h declares.
 #include "emulation/kernels/scalar/conv2d.h"
 
 #include <vector>

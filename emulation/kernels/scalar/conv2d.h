@@ -2,7 +2,7 @@
 // part with the value 0, so that an infinite weight beside the border gives NaN, as 0 * inf does.
 #pragma once
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/conv_args.h"
 
 namespace lockstep {
 

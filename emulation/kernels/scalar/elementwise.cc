@@ -2,7 +2,7 @@
 #include "emulation/kernels/scalar/elementwise.h"
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

@@ -2,8 +2,8 @@
 #include "emulation/kernels/scalar/functions.h"
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/math/functions.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {
@@ -37,13 +37,6 @@ void apply_binary(const FunctionParameters& parameters, const T* a, const T* b, 
 }
 
 }  // namespace
-
-bool saves_output(Unary function) {
-#define LOCKSTEP_ENTRY(Name) Name##Function<ScalarMath<float>>::kSavesOutput,
-  constexpr bool kTable[] = {LOCKSTEP_UNARY_FUNCTIONS(LOCKSTEP_ENTRY)};
-#undef LOCKSTEP_ENTRY
-  return kTable[static_cast<size_t>(function)];
-}
 
 template <typename T>
 void scalar_unary(Unary function, const FunctionParameters& parameters, const T* x, T* y,

@@ -6,9 +6,6 @@
 
 namespace lockstep {
 
-// Whether the backward kernel reads the function's output instead of its input.
-bool saves_output(Unary function);
-
 template <typename T>
 void scalar_unary(Unary function, const FunctionParameters& parameters, const T* x, T* y,
                   int64_t count);

@@ -1,7 +1,7 @@
 // Matrix product by the triple loop: the definition every other gemm equals bit for bit.
 #pragma once
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/gemm_args.h"
 
 namespace lockstep {
 

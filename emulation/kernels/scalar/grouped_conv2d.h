@@ -8,8 +8,6 @@
 
 namespace lockstep {
 
-enum class ConvPass { kForward, kBackwardInput, kBackwardWeight };
-
 // `args`: of the whole convolution, w (O, C/groups, R, S). Requires: groups divides both numbers of
 // channels.
 template <typename T>

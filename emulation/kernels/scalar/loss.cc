@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/scalar/softmax.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {
@@ -211,20 +211,9 @@ void cross_entropy_backward_with(const RowFunctions<T>& functions,
   });
 }
 
-template <typename T>
-void scalar_cross_entropy(const CrossEntropyArgs<T>& args) {
-  cross_entropy_with(kScalarRow<T>, args);
-}
-template <typename T>
-void scalar_cross_entropy_backward(const CrossEntropyArgs<T>& args) {
-  cross_entropy_backward_with(kScalarRow<T>, args);
-}
-
-#define LOCKSTEP_INSTANTIATE(T)                                                                  \
-  template void cross_entropy_with(const RowFunctions<T>&, const CrossEntropyArgs<T>&);          \
-  template void cross_entropy_backward_with(const RowFunctions<T>&, const CrossEntropyArgs<T>&); \
-  template void scalar_cross_entropy(const CrossEntropyArgs<T>&);                                \
-  template void scalar_cross_entropy_backward(const CrossEntropyArgs<T>&);
+#define LOCKSTEP_INSTANTIATE(T)                                                         \
+  template void cross_entropy_with(const RowFunctions<T>&, const CrossEntropyArgs<T>&); \
+  template void cross_entropy_backward_with(const RowFunctions<T>&, const CrossEntropyArgs<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE

@@ -1,5 +1,5 @@
 // Scalar cross entropy and its gradient, over any row functions. Formulas:
-// emulation/kernels/kernel_set.h. Rows are worked on in tiles of a few thousand elements, so that
+// emulation/kernels/loss_args.h. Rows are worked on in tiles of a few thousand elements, so that
 // exp and log run over whole arrays and a tile stays in the cache; every row's result is its own,
 // whatever the tiles.
 #pragma once
@@ -12,10 +12,5 @@ template <typename T>
 void cross_entropy_with(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args);
 template <typename T>
 void cross_entropy_backward_with(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args);
-
-template <typename T>
-void scalar_cross_entropy(const CrossEntropyArgs<T>& args);
-template <typename T>
-void scalar_cross_entropy_backward(const CrossEntropyArgs<T>& args);
 
 }  // namespace lockstep

@@ -5,9 +5,9 @@
 #include <stdexcept>
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/math/exp_log.h"
 #include "emulation/math/functions.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

@@ -14,28 +14,9 @@
 
 #include <cstdint>
 
+#include "emulation/kernels/loss_args.h"
+
 namespace lockstep {
-
-enum class PointwiseLoss : uint8_t {
-  kMse,
-  kL1,
-  kSmoothL1,
-  kHuber,
-  kKlDiv,
-  kKlDivLogTarget,
-  kBceWithLogits,
-};
-
-template <typename T>
-struct PointwiseLossArgs {
-  PointwiseLoss loss;
-  int64_t count;
-  const T *x, *target;
-  T parameter = 1;
-  const T *weight = nullptr, *pos_weight = nullptr;  // of bce_with_logits: (count), or null
-};
-
-enum class LossOperand : uint8_t { kX, kTarget };
 
 template <typename T>
 void pointwise_loss_terms(const PointwiseLossArgs<T>& args, T* terms);

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 template <typename T>

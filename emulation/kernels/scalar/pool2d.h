@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/pool_args.h"
 
 namespace lockstep {
 

@@ -1,14 +1,9 @@
 // The leaky relu whose slope is an operand, and its gradients, element by element. Scalar alone.
 #pragma once
 
-#include <cstdint>
+#include "emulation/kernels/elementwise_args.h"
 
 namespace lockstep {
-
-// x of `count` elements; element i has slope w[i / inner % channels], channels 1: one for all.
-struct PreluShape {
-  int64_t count, channels, inner;
-};
 
 // y = x where x > 0, else w x.
 template <typename T>

@@ -1,9 +1,9 @@
 // Elements are independent; rows of the batch are spread over the threads.
 #include "emulation/kernels/scalar/recurrent.h"
 
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/math/exp_log.h"
 #include "emulation/math/functions.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

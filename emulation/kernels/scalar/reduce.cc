@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "emulation/accumulator/dot.h"
 #include "emulation/accumulator/fast_round.h"
 #include "src/core/parallel.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/scalar/reduce.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {

@@ -4,19 +4,11 @@
 
 #include <cstdint>
 
+#include "emulation/kernels/elementwise_args.h"
 #include "src/core/random.h"
 
 namespace lockstep {
 
-// Comparisons with NaN are false, but for kNotEqual, which is true.
-enum class Comparison : uint8_t {
-  kGreater,
-  kGreaterEqual,
-  kLess,
-  kLessEqual,
-  kEqual,
-  kNotEqual,
-};
 // mask[i] = 1 where a[i] and b[i] compare so, else 0.
 template <typename T>
 void scalar_compare(Comparison comparison, const T* a, const T* b, int32_t* mask, int64_t count);
@@ -28,13 +20,6 @@ void scalar_select(const int32_t* condition, const T* a, const T* b, T constant,
 // y = mask ? x * scale : x * 0, so that infinities and NaN that are dropped leave NaN, as in torch.
 template <typename T>
 void scalar_masked_scale(const T* x, const int32_t* mask, T scale, T* y, int64_t count);
-
-// What dropout with probability p multiplies a kept element by, as torch forms it: 1 - p in double,
-// the quotient in T; 0 where nothing is kept.
-template <typename T>
-T dropout_scale(double p) {
-  return p < 1 ? T(1) / static_cast<T>(1 - p) : T(0);
-}
 
 // mask[i] = 1 with probability `keep`, to 32 bits: whether the number step 2^40 + i of the stream
 // is below keep 2^32. Requires: count <= 2^40.

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/scalar/nearest_round.h"
 #include "emulation/math/exp_log.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 
@@ -125,35 +125,9 @@ void logsumexp_backward_with(const RowFunctions<T>& row, const T* x, const T* y,
   });
 }
 
-template <typename T>
-void scalar_softmax(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator& accumulator) {
-  softmax_with<T>(kScalarRow<T>, x, y, rows, cols, accumulator);
-}
-
-template <typename T>
-void scalar_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
-                             const Accumulator& accumulator) {
-  softmax_backward_with<T>(kScalarRow<T>, y, dy, dx, rows, cols, accumulator);
-}
-
-template <typename T>
-void scalar_log_softmax(const T* x, T* y, int64_t rows, int64_t cols,
-                        const Accumulator& accumulator) {
-  log_softmax_with<T>(kScalarRow<T>, x, y, rows, cols, accumulator);
-}
-
-template <typename T>
-void scalar_log_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
-                                 const Accumulator& accumulator) {
-  log_softmax_backward_with<T>(kScalarRow<T>, y, dy, dx, rows, cols, accumulator);
-}
-
 #define LOCKSTEP_BACKWARD(NAME, T)                                                            \
   template void NAME##_backward_with(const RowFunctions<T>&, const T*, const T*, T*, int64_t, \
-                                     int64_t, const Accumulator&);                            \
-  template void scalar_##NAME(const T*, T*, int64_t, int64_t, const Accumulator&);            \
-  template void scalar_##NAME##_backward(const T*, const T*, T*, int64_t, int64_t,            \
-                                         const Accumulator&);
+                                     int64_t, const Accumulator&);
 #define LOCKSTEP_INSTANTIATE(T)                                                                   \
   template void scalar_row_exp(const T*, T*, int64_t);                                            \
   template void scalar_row_log(const T*, T*, int64_t);                                            \

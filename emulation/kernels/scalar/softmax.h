@@ -28,7 +28,7 @@ void softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* dy, 
 // y = (x - max) - log(sum exp(x - max)); the sum and its logarithm rounded to `parts` if given.
 template <typename T>
 void log_softmax_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
-                      const Accumulator& accumulator, const Format* parts = nullptr);
+                      const Accumulator& accumulator, const Format* parts);
 // dx = dy - exp(y) * sum(dy).
 template <typename T>
 void log_softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* dy, T* dx,
@@ -37,24 +37,12 @@ void log_softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* 
 // last one is rounded to `parts` if given.
 template <typename T>
 void logsumexp_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
-                    const Accumulator& accumulator, const Format* parts = nullptr);
+                    const Accumulator& accumulator, const Format* parts);
 
 // dx = dy exp(x - y), y and dy (rows). `parts` as above.
 template <typename T>
 void logsumexp_backward_with(const RowFunctions<T>& row, const T* x, const T* y, const T* dy, T* dx,
-                             int64_t rows, int64_t cols, const Format* parts = nullptr);
-
-template <typename T>
-void scalar_softmax(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator& accumulator);
-template <typename T>
-void scalar_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
-                             const Accumulator& accumulator);
-template <typename T>
-void scalar_log_softmax(const T* x, T* y, int64_t rows, int64_t cols,
-                        const Accumulator& accumulator);
-template <typename T>
-void scalar_log_softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
-                                 const Accumulator& accumulator);
+                             int64_t rows, int64_t cols, const Format* parts);
 
 // The largest element; NaN if there is one. Requires: count >= 1. In lanes, which the compiler
 // makes vectors of: a maximum does not depend on the order.

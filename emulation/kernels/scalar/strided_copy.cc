@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {
@@ -75,27 +75,8 @@ Place place_of(const std::vector<StridedDim>& dims, int64_t index) {
 
 }  // namespace
 
-std::vector<int64_t> dense_strides(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size());
-  int64_t step = 1;
-  for (size_t d = shape.size(); d-- > 0; step *= shape[d]) strides[d] = step;
-  return strides;
-}
-
-std::vector<StridedDim> repeating_dims(const std::vector<int64_t>& from,
-                                       const std::vector<int64_t>& to) {
-  const std::vector<int64_t> x = dense_strides(from), y = dense_strides(to);
-  const size_t missing = to.size() - from.size();
-  std::vector<StridedDim> dims;
-  for (size_t d = 0; d < to.size(); ++d) {
-    const bool repeated = d < missing || from[d - missing] == 1;
-    dims.push_back({to[d], repeated ? 0 : x[d - missing], y[d]});
-  }
-  return dims;
-}
-
 template <typename T>
-void strided_copy(std::vector<StridedDim> dims, const T* x, T* y) {
+void strided_copy(const std::vector<StridedDim>& dims, const T* x, T* y) {
   for (const StridedDim& dim : dims) {
     if (dim.extent == 0) return;
   }
@@ -136,9 +117,8 @@ void strided_copy(std::vector<StridedDim> dims, const T* x, T* y) {
       });
 }
 
-template void strided_copy(std::vector<StridedDim>, const float*, float*);
-template void strided_copy(std::vector<StridedDim>, const double*, double*);
-template void strided_copy(std::vector<StridedDim>, const int32_t*, int32_t*);
-template void strided_copy(std::vector<StridedDim>, const int64_t*, int64_t*);
+template void strided_copy(const std::vector<StridedDim>&, const float*, float*);
+template void strided_copy(const std::vector<StridedDim>&, const double*, double*);
+template void strided_copy(const std::vector<StridedDim>&, const int32_t*, int32_t*);
 
 }  // namespace lockstep

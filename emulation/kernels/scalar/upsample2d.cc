@@ -2,10 +2,9 @@
 #include "emulation/kernels/scalar/upsample2d.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "emulation/kernels/scalar/chain_add.h"
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {
@@ -28,38 +27,6 @@ int64_t plane_size(const Axis& rows, const Axis& columns) {
 }
 
 }  // namespace
-
-template <typename T>
-std::vector<AxisSample<T>> bilinear_samples(int64_t in, int64_t out, double scale,
-                                            bool align_corners) {
-  T step = 0;  // input places per output place
-  if (align_corners) {
-    if (out > 1) step = static_cast<T>(in - 1) / static_cast<T>(out - 1);
-  } else {
-    step = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(in) / static_cast<T>(out);
-  }
-  constexpr T kHalf = T(0.5);
-  std::vector<AxisSample<T>> samples;
-  for (int64_t i = 0; i < out; ++i) {
-    const T index = static_cast<T>(i);
-    const T place = align_corners ? step * index : std::max(step * (index + kHalf) - kHalf, T(0));
-    const int64_t low = std::min(static_cast<int64_t>(place), in - 1);
-    const T high_weight = std::min(std::max(place - static_cast<T>(low), T(0)), T(1));
-    samples.push_back({low, std::min(low + 1, in - 1), T(1) - high_weight, high_weight});
-  }
-  return samples;
-}
-
-std::vector<int64_t> nearest_places(int64_t in, int64_t out, double scale) {
-  const float step = scale > 0 ? static_cast<float>(1.0 / scale)
-                               : static_cast<float>(in) / static_cast<float>(out);
-  std::vector<int64_t> places;
-  for (int64_t i = 0; i < out; ++i) {
-    const float place = std::floor(static_cast<float>(i) * step);
-    places.push_back(std::min(static_cast<int64_t>(place), in - 1));
-  }
-  return places;
-}
 
 template <typename T>
 void upsample_nearest2d(const UpsampleShape& shape, const std::vector<int64_t>& rows,
@@ -125,7 +92,6 @@ void upsample_bilinear2d_backward(const UpsampleShape& shape,
 }
 
 #define LOCKSTEP_INSTANTIATE(T)                                                                   \
-  template std::vector<AxisSample<T>> bilinear_samples(int64_t, int64_t, double, bool);           \
   template void upsample_nearest2d(const UpsampleShape&, const std::vector<int64_t>&,             \
                                    const std::vector<int64_t>&, const T*, T*);                    \
   template void upsample_nearest2d_backward(const UpsampleShape&, const std::vector<int64_t>&,    \

@@ -7,8 +7,9 @@
 #include <bit>
 #include <cstdint>
 
-#include "emulation/kernels/block_quantize.h"
+#include "emulation/kernels/block_spec.h"
 #include "emulation/kernels/simd/quantize_plan.h"
+#include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {
 

@@ -12,10 +12,10 @@
 
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/scalar/block_quantize.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/simd/block_plan.h"
 #include "emulation/kernels/simd/exponent_histogram.h"
 #include "emulation/kernels/simd/targets.h"
+#include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/kernels/simd/block_quantize.cc"
@@ -410,21 +410,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep {
 
-void avx2_quantize_blocks(const float* before, float* after, const BlockShape& shape,
-                          const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
-                          uint8_t* codes) {
-  N_AVX2::quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
-}
-float avx2_finite_abs_max(const float* x, int64_t count) {
-  return N_AVX2::finite_abs_max(x, count);
-}
-void avx512_quantize_blocks(const float* before, float* after, const BlockShape& shape,
-                            const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
-                            uint8_t* codes) {
-  N_AVX3::quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
-}
-float avx512_finite_abs_max(const float* x, int64_t count) {
-  return N_AVX3::finite_abs_max(x, count);
+void use_simd_block_quantize(KernelSet& set, SimdTarget target) {
+  const bool is_avx2 = target == SimdTarget::kAvx2;
+  set.f32.quantize_blocks = is_avx2 ? N_AVX2::quantize_blocks : N_AVX3::quantize_blocks;
+  set.f32.finite_abs_max = is_avx2 ? N_AVX2::finite_abs_max : N_AVX3::finite_abs_max;
 }
 
 }  // namespace lockstep

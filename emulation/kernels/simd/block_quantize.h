@@ -3,18 +3,12 @@
 // (emulation/kernels/simd/targets.h).
 #pragma once
 
-#include "emulation/kernels/block_quantize.h"
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
-void avx2_quantize_blocks(const float* before, float* after, const BlockShape& shape,
-                          const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
-                          uint8_t* codes);
-float avx2_finite_abs_max(const float* x, int64_t count);
-
-void avx512_quantize_blocks(const float* before, float* after, const BlockShape& shape,
-                            const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
-                            uint8_t* codes);
-float avx512_finite_abs_max(const float* x, int64_t count);
+// Replaces quantize_blocks and finite_abs_max of floats.
+void use_simd_block_quantize(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

@@ -252,26 +252,34 @@ int64_t w_size(const ConvShape& s) {
   return s.out_channels * s.in_channels * s.kernel_height * s.kernel_width;
 }
 
+// Direct where there is such a kernel, otherwise over the target's products.
+template <typename T, DirectConv2d<T> (*kDirect)(), Gemm<T> kGemm, Gemm<double> kDoubleGemm>
+void use_conv2d(Kernels<T>& kernels) {
+  kernels.conv2d_forward = [](const ConvArgs<T>& a) {
+    if (has_direct_conv2d(a)) return kDirect().forward(a);
+    run(a, y_size(a.shape), forward<T>, kGemm, forward<double>, kDoubleGemm);
+  };
+  kernels.conv2d_backward_input = [](const ConvArgs<T>& a) {
+    if (has_direct_conv2d(a)) return kDirect().backward_input(a);
+    run(a, x_size(a.shape), backward_input<T>, kGemm, backward_input<double>, kDoubleGemm);
+  };
+  kernels.conv2d_backward_weight = [](const ConvArgs<T>& a) {
+    if (has_direct_conv2d(a)) return kDirect().backward_weight(a);
+    run(a, w_size(a.shape), backward_weight<T>, kGemm, backward_weight<double>, kDoubleGemm);
+  };
+}
+
 }  // namespace
 
-#define LOCKSTEP_CONV2D(SET, T)                                                                   \
-  void SET##_conv2d_forward(const ConvArgs<T>& a) {                                               \
-    if (has_direct_conv2d(a)) return SET##_direct_conv2d<T>().forward(a);                         \
-    run(a, y_size(a.shape), forward<T>, SET##_gemm, forward<double>, SET##_gemm);                 \
-  }                                                                                               \
-  void SET##_conv2d_backward_input(const ConvArgs<T>& a) {                                        \
-    if (has_direct_conv2d(a)) return SET##_direct_conv2d<T>().backward_input(a);                  \
-    run(a, x_size(a.shape), backward_input<T>, SET##_gemm, backward_input<double>, SET##_gemm);   \
-  }                                                                                               \
-  void SET##_conv2d_backward_weight(const ConvArgs<T>& a) {                                       \
-    if (has_direct_conv2d(a)) return SET##_direct_conv2d<T>().backward_weight(a);                 \
-    run(a, w_size(a.shape), backward_weight<T>, SET##_gemm, backward_weight<double>, SET##_gemm); \
+void use_simd_conv2d(KernelSet& set, SimdTarget target) {
+  if (target == SimdTarget::kAvx2) {
+    use_conv2d<float, avx2_direct_conv2d<float>, avx2_gemm, avx2_gemm>(set.f32);
+    use_conv2d<double, avx2_direct_conv2d<double>, avx2_gemm, avx2_gemm>(set.f64);
+  } else {
+    use_conv2d<float, avx512_direct_conv2d<float>, avx512_gemm, avx512_gemm>(set.f32);
+    use_conv2d<double, avx512_direct_conv2d<double>, avx512_gemm, avx512_gemm>(set.f64);
   }
-LOCKSTEP_CONV2D(avx2, float)
-LOCKSTEP_CONV2D(avx2, double)
-LOCKSTEP_CONV2D(avx512, float)
-LOCKSTEP_CONV2D(avx512, double)
-#undef LOCKSTEP_CONV2D
+}
 
 void conv2d_forward_by(FloatGemm gemm, const ConvArgs<float>& args) {
   forward<float>(gemm, args);

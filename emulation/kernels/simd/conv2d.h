@@ -4,22 +4,12 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
-void avx2_conv2d_forward(const ConvArgs<float>& args);
-void avx2_conv2d_forward(const ConvArgs<double>& args);
-void avx2_conv2d_backward_input(const ConvArgs<float>& args);
-void avx2_conv2d_backward_input(const ConvArgs<double>& args);
-void avx2_conv2d_backward_weight(const ConvArgs<float>& args);
-void avx2_conv2d_backward_weight(const ConvArgs<double>& args);
-
-void avx512_conv2d_forward(const ConvArgs<float>& args);
-void avx512_conv2d_forward(const ConvArgs<double>& args);
-void avx512_conv2d_backward_input(const ConvArgs<float>& args);
-void avx512_conv2d_backward_input(const ConvArgs<double>& args);
-void avx512_conv2d_backward_weight(const ConvArgs<float>& args);
-void avx512_conv2d_backward_weight(const ConvArgs<double>& args);
+// Replaces the three convolutions of both element types.
+void use_simd_conv2d(KernelSet& set, SimdTarget target);
 
 // The same over any gemm of floats.
 using FloatGemm = void (*)(const GemmArgs<float>&);

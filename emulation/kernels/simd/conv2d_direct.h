@@ -4,7 +4,7 @@
 // (emulation/kernels/simd/targets.h).
 #pragma once
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/conv_args.h"
 
 namespace lockstep {
 

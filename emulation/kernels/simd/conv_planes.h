@@ -17,7 +17,7 @@
 #include <numeric>
 #include <vector>
 
-#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/conv_args.h"
 
 namespace lockstep {
 

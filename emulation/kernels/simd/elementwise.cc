@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/simd/targets.h"
+#include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/kernels/simd/elementwise.cc"
@@ -69,21 +69,33 @@ void spread_relu(const T* x, T* y, int64_t count) {
   spread<T, kKernel>(x, x, y, count);
 }
 
+template <typename T>
+using Loop = void (*)(const T*, const T*, T*, int64_t);
+template <typename T>
+using ScaleLoop = void (*)(const T*, T, T*, int64_t);
+
+template <typename T, Loop<T> kAdd, Loop<T> kMul, ScaleLoop<T> kScale, Loop<T> kGate>
+void use_loops(Kernels<T>& kernels) {
+  kernels.add = spread<T, kAdd>;
+  kernels.mul = spread<T, kMul>;
+  kernels.scale = spread_scale<T, kScale>;
+  kernels.relu = spread_relu<T, kGate>;
+  kernels.relu_backward = spread<T, kGate>;
+}
+
 }  // namespace
 
-#define LOCKSTEP_USE_ELEMENTWISE(SET, TARGET, T)        \
-  void use_##SET##_elementwise(Kernels<T>& kernels) {   \
-    kernels.add = spread<T, TARGET::add<T>>;            \
-    kernels.mul = spread<T, TARGET::mul<T>>;            \
-    kernels.scale = spread_scale<T, TARGET::scale<T>>;  \
-    kernels.relu = spread_relu<T, TARGET::gate<T>>;     \
-    kernels.relu_backward = spread<T, TARGET::gate<T>>; \
+void use_simd_elementwise(KernelSet& set, SimdTarget target) {
+  if (target == SimdTarget::kAvx2) {
+    using namespace N_AVX2;
+    use_loops<float, add<float>, mul<float>, scale<float>, gate<float>>(set.f32);
+    use_loops<double, add<double>, mul<double>, scale<double>, gate<double>>(set.f64);
+  } else {
+    using namespace N_AVX3;
+    use_loops<float, add<float>, mul<float>, scale<float>, gate<float>>(set.f32);
+    use_loops<double, add<double>, mul<double>, scale<double>, gate<double>>(set.f64);
   }
-LOCKSTEP_USE_ELEMENTWISE(avx2, N_AVX2, float)
-LOCKSTEP_USE_ELEMENTWISE(avx2, N_AVX2, double)
-LOCKSTEP_USE_ELEMENTWISE(avx512, N_AVX3, float)
-LOCKSTEP_USE_ELEMENTWISE(avx512, N_AVX3, double)
-#undef LOCKSTEP_USE_ELEMENTWISE
+}
 
 }  // namespace lockstep
 #endif  // HWY_ONCE

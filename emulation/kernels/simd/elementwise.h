@@ -3,13 +3,11 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
-// Replaces add, mul, scale, relu and relu_backward in `kernels`.
-void use_avx2_elementwise(Kernels<float>& kernels);
-void use_avx2_elementwise(Kernels<double>& kernels);
-void use_avx512_elementwise(Kernels<float>& kernels);
-void use_avx512_elementwise(Kernels<double>& kernels);
+// Replaces add, mul, scale, relu and relu_backward of both element types.
+void use_simd_elementwise(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

@@ -2,9 +2,9 @@
 // partial vector is masked; ranges are spread over the threads.
 #include "emulation/kernels/simd/functions.h"
 
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/scalar/functions.h"
 #include "emulation/kernels/simd/targets.h"
+#include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/kernels/simd/functions.cc"
@@ -107,19 +107,27 @@ void spread_binary(Binary function, const FunctionParameters& parameters, const 
   });
 }
 
+template <typename T, UnaryKernel<T> kUnary, UnaryBackwardKernel<T> kBackward,
+          BinaryKernel<T> kBinary>
+void use_loops(Kernels<T>& kernels) {
+  kernels.unary = spread_unary<T, kUnary>;
+  kernels.unary_backward = spread_backward<T, kBackward>;
+  kernels.binary = spread_binary<T, kBinary>;
+}
+
 }  // namespace
 
-#define LOCKSTEP_USE_FUNCTIONS(SET, TARGET, T)                              \
-  void use_##SET##_functions(Kernels<T>& kernels) {                         \
-    kernels.unary = spread_unary<T, TARGET::unary<T>>;                      \
-    kernels.unary_backward = spread_backward<T, TARGET::unary_backward<T>>; \
-    kernels.binary = spread_binary<T, TARGET::binary<T>>;                   \
+void use_simd_functions(KernelSet& set, SimdTarget target) {
+  if (target == SimdTarget::kAvx2) {
+    using namespace N_AVX2;
+    use_loops<float, unary<float>, unary_backward<float>, binary<float>>(set.f32);
+    use_loops<double, unary<double>, unary_backward<double>, binary<double>>(set.f64);
+  } else {
+    using namespace N_AVX3;
+    use_loops<float, unary<float>, unary_backward<float>, binary<float>>(set.f32);
+    use_loops<double, unary<double>, unary_backward<double>, binary<double>>(set.f64);
   }
-LOCKSTEP_USE_FUNCTIONS(avx2, N_AVX2, float)
-LOCKSTEP_USE_FUNCTIONS(avx2, N_AVX2, double)
-LOCKSTEP_USE_FUNCTIONS(avx512, N_AVX3, float)
-LOCKSTEP_USE_FUNCTIONS(avx512, N_AVX3, double)
-#undef LOCKSTEP_USE_FUNCTIONS
+}
 
 }  // namespace lockstep
 #endif  // HWY_ONCE

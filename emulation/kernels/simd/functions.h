@@ -4,13 +4,11 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
-// Replaces unary, unary_backward and binary in `kernels`.
-void use_avx2_functions(Kernels<float>& kernels);
-void use_avx2_functions(Kernels<double>& kernels);
-void use_avx512_functions(Kernels<float>& kernels);
-void use_avx512_functions(Kernels<double>& kernels);
+// Replaces unary, unary_backward and binary of both element types.
+void use_simd_functions(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

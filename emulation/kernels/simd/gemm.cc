@@ -463,11 +463,17 @@ void avx512_gemm(const GemmArgs<float>& args) {
 void avx512_gemm(const GemmArgs<double>& args) {
   N_AVX3::gemm(args);
 }
-void avx2_rounded_gemm(const RoundedGemmArgs<float>& args) {
-  N_AVX2::rounded_gemm(args);
-}
-void avx512_rounded_gemm(const RoundedGemmArgs<float>& args) {
-  N_AVX3::rounded_gemm(args);
+
+void use_simd_gemm(KernelSet& set, SimdTarget target) {
+  if (target == SimdTarget::kAvx2) {
+    set.f32.gemm = avx2_gemm;
+    set.f64.gemm = avx2_gemm;
+    set.f32.rounded_gemm = N_AVX2::rounded_gemm;
+  } else {
+    set.f32.gemm = avx512_gemm;
+    set.f64.gemm = avx512_gemm;
+    set.f32.rounded_gemm = N_AVX3::rounded_gemm;
+  }
 }
 
 }  // namespace lockstep

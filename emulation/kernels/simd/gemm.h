@@ -5,6 +5,7 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
@@ -12,8 +13,9 @@ void avx2_gemm(const GemmArgs<float>& args);
 void avx2_gemm(const GemmArgs<double>& args);
 void avx512_gemm(const GemmArgs<float>& args);
 void avx512_gemm(const GemmArgs<double>& args);
-// The bits and statistics of emulation/kernels/rounded_gemm.h in one pass over A and B.
-void avx2_rounded_gemm(const RoundedGemmArgs<float>& args);
-void avx512_rounded_gemm(const RoundedGemmArgs<float>& args);
+
+// Replaces gemm of both element types and rounded_gemm of floats, which has
+// the bits and statistics of emulation/kernels/rounded_gemm.h in one pass over A and B.
+void use_simd_gemm(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "emulation/kernels/block_pass.h"
-#include "emulation/kernels/quantize.h"
+#include "emulation/kernels/quantize_spec.h"
 
 namespace lockstep {
 

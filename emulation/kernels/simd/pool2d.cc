@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/chunks.h"
 #include "emulation/kernels/scalar/pool2d.h"
 #include "emulation/kernels/simd/targets.h"
+#include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/kernels/simd/pool2d.cc"
@@ -129,17 +129,24 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep {
 
-#define LOCKSTEP_MAX_POOL(SET, TARGET)                                                          \
-  void SET##_max_pool2d(const PoolShape& s, const float* x, float* y, int32_t* argmax) {        \
-    constexpr int64_t kWidestStride = 2;                                                        \
-    if (s.stride_w > kWidestStride) return scalar_max_pool2d(s, x, y, argmax);                  \
-    parallel_chunks(                                                                            \
-        s.batch* s.channels, row_grain(s.in_height* s.in_width),                                \
-        [&](int64_t begin, int64_t end) { TARGET::pool_planes(s, x, y, argmax, begin, end); }); \
-  }
-LOCKSTEP_MAX_POOL(avx2, N_AVX2)
-LOCKSTEP_MAX_POOL(avx512, N_AVX3)
-#undef LOCKSTEP_MAX_POOL
+namespace {
+
+using PoolPlanes = void (*)(const PoolShape&, const float*, float*, int32_t*, int64_t, int64_t);
+
+template <PoolPlanes kPlanes>
+void max_pool2d(const PoolShape& s, const float* x, float* y, int32_t* argmax) {
+  constexpr int64_t kWidestStride = 2;
+  if (s.stride_w > kWidestStride) return scalar_max_pool2d(s, x, y, argmax);
+  parallel_chunks(s.batch * s.channels, row_grain(s.in_height * s.in_width),
+                  [&](int64_t begin, int64_t end) { kPlanes(s, x, y, argmax, begin, end); });
+}
+
+}  // namespace
+
+void use_simd_max_pool2d(KernelSet& set, SimdTarget target) {
+  set.f32.max_pool2d = target == SimdTarget::kAvx2 ? max_pool2d<N_AVX2::pool_planes>
+                                                   : max_pool2d<N_AVX3::pool_planes>;
+}
 
 }  // namespace lockstep
 #endif  // HWY_ONCE

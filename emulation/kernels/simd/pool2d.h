@@ -4,10 +4,11 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
-void avx2_max_pool2d(const PoolShape& shape, const float* x, float* y, int32_t* argmax);
-void avx512_max_pool2d(const PoolShape& shape, const float* x, float* y, int32_t* argmax);
+// Replaces max_pool2d of floats.
+void use_simd_max_pool2d(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

@@ -301,5 +301,11 @@ std::unique_ptr<PieceQuantizer> avx512_piece_quantizer(const float* before,
   return N_AVX3::piece_quantizer(before, spec);
 }
 
+void use_simd_quantize(KernelSet& set, SimdTarget target) {
+  const bool is_avx2 = target == SimdTarget::kAvx2;
+  set.f32.quantize = is_avx2 ? avx2_quantize : avx512_quantize;
+  set.f32.compare = is_avx2 ? avx2_compare : avx512_compare;
+}
+
 }  // namespace lockstep
 #endif  // HWY_ONCE

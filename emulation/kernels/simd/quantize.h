@@ -5,7 +5,8 @@
 
 #include <cstdint>
 
-#include "emulation/kernels/quantize.h"
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
@@ -18,5 +19,8 @@ void avx512_quantize(const float* before, float* after, int64_t count, const Qua
                      TensorStats* stats);
 void avx512_compare(const float* lane, const float* reference, int64_t count, double scale,
                     const Format& lane_format, ErrorStats* error);
+
+// Replaces quantize and compare of floats.
+void use_simd_quantize(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

@@ -7,9 +7,8 @@
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/batch_norm.h"
-#include "emulation/kernels/scalar/loss.h"
 #include "emulation/kernels/scalar/reduce.h"
-#include "emulation/kernels/scalar/softmax.h"
+#include "emulation/kernels/scalar/row_kernels.h"
 #include "emulation/kernels/simd/exp_log.h"
 #include "emulation/kernels/simd/targets.h"
 
@@ -100,32 +99,6 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
-// Softmax, its relatives and cross entropy with vectors inside the rows.
-template <typename T, const RowFunctions<T>& kRow>
-void use_row(Kernels<T>& kernels) {
-  kernels.row = kRow;
-  kernels.softmax = [](const T* x, T* y, int64_t rows, int64_t cols,
-                       const Accumulator& accumulator) {
-    softmax_with<T>(kRow, x, y, rows, cols, accumulator);
-  };
-  kernels.softmax_backward = [](const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
-                                const Accumulator& accumulator) {
-    softmax_backward_with<T>(kRow, y, dy, dx, rows, cols, accumulator);
-  };
-  kernels.log_softmax = [](const T* x, T* y, int64_t rows, int64_t cols,
-                           const Accumulator& accumulator) {
-    log_softmax_with<T>(kRow, x, y, rows, cols, accumulator);
-  };
-  kernels.log_softmax_backward = [](const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
-                                    const Accumulator& accumulator) {
-    log_softmax_backward_with<T>(kRow, y, dy, dx, rows, cols, accumulator);
-  };
-  kernels.cross_entropy = [](const CrossEntropyArgs<T>& a) { cross_entropy_with<T>(kRow, a); };
-  kernels.cross_entropy_backward = [](const CrossEntropyArgs<T>& a) {
-    cross_entropy_backward_with<T>(kRow, a);
-  };
-}
-
 template <BlockSum<float> kSum>
 void use_sums(Kernels<float>& kernels) {
   kernels.channel_sum = [](const float* x, float* y, int64_t outer, int64_t channels, int64_t inner,
@@ -155,19 +128,16 @@ constexpr RowFunctions<float> kAvx512Float = {avx512_block_sum, avx512_exp, avx5
 constexpr RowFunctions<double> kAvx512Double = {scalar_block_sum<double>, avx512_exp, avx512_log};
 }  // namespace
 
-void use_avx2_sums(Kernels<float>& kernels) {
-  use_sums<avx2_block_sum>(kernels);
-  use_row<float, kAvx2Float>(kernels);
-}
-void use_avx2_sums(Kernels<double>& kernels) {
-  use_row<double, kAvx2Double>(kernels);
-}
-void use_avx512_sums(Kernels<float>& kernels) {
-  use_sums<avx512_block_sum>(kernels);
-  use_row<float, kAvx512Float>(kernels);
-}
-void use_avx512_sums(Kernels<double>& kernels) {
-  use_row<double, kAvx512Double>(kernels);
+void use_simd_sums(KernelSet& set, SimdTarget target) {
+  if (target == SimdTarget::kAvx2) {
+    use_sums<avx2_block_sum>(set.f32);
+    use_row_functions<float, kAvx2Float>(set.f32);
+    use_row_functions<double, kAvx2Double>(set.f64);
+  } else {
+    use_sums<avx512_block_sum>(set.f32);
+    use_row_functions<float, kAvx512Float>(set.f32);
+    use_row_functions<double, kAvx512Double>(set.f64);
+  }
 }
 
 }  // namespace lockstep

@@ -4,17 +4,15 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
 double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 
-// Replace, in float, channel_sum and batch_norm; in both types `row`, softmax, log_softmax and
-// cross_entropy with their gradients.
-void use_avx2_sums(Kernels<float>& kernels);
-void use_avx2_sums(Kernels<double>& kernels);
-void use_avx512_sums(Kernels<float>& kernels);
-void use_avx512_sums(Kernels<double>& kernels);
+// Replaces, in float, channel_sum and batch_norm; in both types what is made of row functions
+// (emulation/kernels/scalar/row_kernels.h).
+void use_simd_sums(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

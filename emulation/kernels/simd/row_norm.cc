@@ -129,6 +129,14 @@ void column_sums(const RowNormBackwardArgs<T>& a, int64_t first, int64_t last) {
   store(a.dweight, weight_blocks);
 }
 
+template <typename T>
+constexpr RowNormLoops<T> make_loops(BlockSum<T> block_sum) {
+  return {block_sum, squares<T>, normalise<T>, terms<T>, input_gradient<T>, column_sums<T>};
+}
+constexpr RowNormLoops<float> kFloatLoops =
+    make_loops<float>(HWY_TARGET == HWY_AVX2 ? avx2_block_sum : avx512_block_sum);
+constexpr RowNormLoops<double> kDoubleLoops = make_loops<double>(scalar_block_sum<double>);
+
 #endif  // LOCKSTEP_SIMD_TARGET
 }  // namespace HWY_NAMESPACE
 }  // namespace lockstep
@@ -148,23 +156,15 @@ void use_loops(Kernels<T>& kernels) {
 
 }  // namespace
 
-#define LOCKSTEP_LOOPS(TARGET, T, SUM)                                                          \
-  {                                                                                             \
-    SUM, TARGET::squares<T>, TARGET::normalise<T>, TARGET::terms<T>, TARGET::input_gradient<T>, \
-        TARGET::column_sums<T>                                                                  \
+void use_simd_row_norm(KernelSet& set, SimdTarget target) {
+  if (target == SimdTarget::kAvx2) {
+    use_loops<float, &N_AVX2::kFloatLoops>(set.f32);
+    use_loops<double, &N_AVX2::kDoubleLoops>(set.f64);
+  } else {
+    use_loops<float, &N_AVX3::kFloatLoops>(set.f32);
+    use_loops<double, &N_AVX3::kDoubleLoops>(set.f64);
   }
-#define LOCKSTEP_USE_ROW_NORM(SET, TARGET)                                                         \
-  static constexpr RowNormLoops<float> SET##_f32 = LOCKSTEP_LOOPS(TARGET, float, SET##_block_sum); \
-  static constexpr RowNormLoops<double> SET##_f64 =                                                \
-      LOCKSTEP_LOOPS(TARGET, double, scalar_block_sum<double>);                                    \
-  void use_##SET##_row_norm(KernelSet& set) {                                                      \
-    use_loops<float, &SET##_f32>(set.f32);                                                         \
-    use_loops<double, &SET##_f64>(set.f64);                                                        \
-  }
-LOCKSTEP_USE_ROW_NORM(avx2, N_AVX2)
-LOCKSTEP_USE_ROW_NORM(avx512, N_AVX3)
-#undef LOCKSTEP_USE_ROW_NORM
-#undef LOCKSTEP_LOOPS
+}
 
 }  // namespace lockstep
 #endif  // HWY_ONCE

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
 // Replaces row_norm and row_norm_backward of both element types.
-void use_avx2_row_norm(KernelSet& set);
-void use_avx512_row_norm(KernelSet& set);
+void use_simd_row_norm(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

@@ -1,9 +1,10 @@
-// The rows of NVIDIA GPUs in the table of hardware units: the layout check, every instruction, the
-// unsettled rules.
+// The layout check, every instruction, the unsettled rules.
+#include "emulation/verify/nvidia/nvidia_units.h"
+
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
-#include "emulation/verify/hardware_unit.h"
 #include "emulation/verify/nvidia/nvidia_check.h"
 #include "emulation/verify/nvidia/nvidia_model.h"
 

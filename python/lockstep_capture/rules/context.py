@@ -222,6 +222,17 @@ def find_rule(call: Call) -> Rule | None:
     return RULES.get(name) or (RULES.get(name[:-1]) if name.endswith("_") else None)
 
 
+# Ops of Lockstep's whose slope jumps, and what a capture records of them: the elements of the operand on one side of
+# the jump (OpDef::kink in src/graph/op.h), or the place of each winner in its plane (OpDef::winner_output).
+Attributes = dict[str, Any]
+KINKS: dict[str, Callable[[Attributes, torch.Tensor], torch.Tensor]] = {}
+WINNERS: dict[str, Callable[[Attributes, torch.Tensor], torch.Tensor]] = {}
+
+
+def positive_side(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
+    return x > 0
+
+
 _ORDER = "sorting activations moves elements by their values; for the largest alone use torch.max(x, dim)"
 _PLACES = "sums into indexed places; write a product with a 0/1 matrix of the places, F.one_hot(index).T @ x"
 _HINTS = {name: hint for names, hint in (

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..ir.graph import Value
 from ..ir.random_ops import random_site
-from .context import RuleContext, rule
+from .context import KINKS, RuleContext, positive_side, rule
 
 
 @rule("embedding")
@@ -36,6 +36,9 @@ def dropout(c: RuleContext) -> Any:
 def prelu(c: RuleContext) -> Value:
     x = c.value("self")
     return c.node("prelu", [x, c.value("weight")], x.shape).value()
+
+
+KINKS["prelu"] = positive_side
 
 
 @rule("upsample_nearest2d", "upsample_bilinear2d")

@@ -9,7 +9,7 @@ import torch
 
 from ..ir.graph import Value
 from ..ir.program import Ref
-from .context import RuleContext, reduced, reduced_shape, rule
+from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
 
 
 def _operand(c: RuleContext, name: str) -> Value | float:
@@ -75,6 +75,9 @@ for _name in ("relu", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log",
     _unary(_name)
 
 
+KINKS["relu"] = positive_side
+
+
 @rule("negative")
 def negative(c: RuleContext) -> Value:
     return c.same("neg", c.value("self"))
@@ -88,6 +91,9 @@ def gelu(c: RuleContext) -> Value:
 @rule("leaky_relu")
 def leaky_relu(c: RuleContext) -> Value:
     return c.same("leaky_relu", c.value("self"), {"negative_slope": float(c.a["negative_slope"])})
+
+
+KINKS["leaky_relu"] = positive_side
 
 
 @rule("elu", "selu", "celu")
@@ -139,6 +145,17 @@ def clamp(c: RuleContext) -> Value:
     if high != math.inf:
         attrs["max"] = high
     return c.same("clamp", c.value("self"), attrs)
+
+
+def _inside(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
+    inside = torch.ones_like(x, dtype=torch.bool)
+    for name, holds in (("min", torch.ge), ("max", torch.le)):
+        if name in attrs:
+            inside &= holds(x, attrs[name])
+    return inside
+
+
+KINKS["clamp"] = _inside
 
 
 @rule("pow", "square")

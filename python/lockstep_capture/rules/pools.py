@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .context import RuleContext, pair, rule
+import torch
+
+from .context import WINNERS, Attributes, RuleContext, pair, rule
 
 
 def _pooled(c: RuleContext, op: str, attrs: dict[str, Any], indices: bool) -> Any:
@@ -33,6 +35,16 @@ def max_pool(c: RuleContext) -> Any:
              "padding": _window(c, "padding", 0), "dilation": _window(c, "dilation", 1),
              "ceil_mode": bool(c.a["ceil_mode"])}
     return _pooled(c, "max_pool2d", attrs, True)
+
+
+def _max_pool_places(attrs: Attributes, image: torch.Tensor) -> torch.Tensor:
+    """PyTorch gives them by a second op."""
+    _, places = torch.ops.aten.max_pool2d_with_indices(image, attrs["kernel"], attrs["stride"], attrs["padding"],
+                                                      attrs["dilation"], attrs["ceil_mode"])
+    return places
+
+
+WINNERS["max_pool2d"] = _max_pool_places
 
 
 @rule("avg_pool2d", "avg_pool1d")

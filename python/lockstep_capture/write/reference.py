@@ -15,6 +15,7 @@ from ..ir.graph import Node
 from ..ir.program import Call
 from ..model_state import State, Subject, replica
 from ..normalise.interpreter import Interpreter, Observer
+from ..rules.context import KINKS, WINNERS
 from ..trace.traced import Traced
 from ..watch.kept_draws import unpacked
 from ..watch.precision import full_fp32
@@ -26,7 +27,7 @@ NOISE_RATIO = 0.1  # |g32 - g64| > NOISE_RATIO |g64|: FP32 itself does not deter
 @dataclass
 class MicroReference:
     loss: float = 0.0
-    kinks: dict[str, torch.Tensor] = field(default_factory=dict)  # node -> mask, or indices of max_pool2d
+    kinks: dict[str, torch.Tensor] = field(default_factory=dict)  # node -> side of each element, or places
     acts: dict[str, list[float]] = field(default_factory=dict)  # node -> l2, absmax, mean, least nonzero magnitude
 
 
@@ -56,15 +57,8 @@ class _Looker(Observer):
         x = value(call.refs()[0])
         if not isinstance(x, torch.Tensor):
             return
-        x = x.detach()
-        if node.op in ("relu", "leaky_relu", "prelu"):
-            self._into.kinks[node.id] = x > 0
-        elif node.op == "clamp":
-            inside = torch.ones_like(x, dtype=torch.bool)
-            for name, holds in (("min", torch.ge), ("max", torch.le)):
-                if name in node.attrs:
-                    inside &= holds(x, node.attrs[name])
-            self._into.kinks[node.id] = inside
+        if node.op in KINKS:
+            self._into.kinks[node.id] = KINKS[node.op](node.attrs, x.detach())
 
     def after(self, call: Call, result: Any) -> None:
         node = self._node(call)
@@ -80,22 +74,19 @@ class _Looker(Observer):
 
 
 class _Pools(_Looker):
-    """max_pool2d's places, which PyTorch gives by a second op."""
+    """Also the places of winners."""
 
     def before(self, call: Call, value: Callable[[str], Any]) -> None:
         super().before(call, value)
         node = self._nodes.get(self._ir_of.get(call.name, "").partition(".")[0])
-        if node is None or node.op != "max_pool2d" or call.is_getitem:
+        if node is None or node.op not in WINNERS or call.is_getitem:
             return
         x = value(call.refs()[0]).detach()
-        a = node.attrs
         extents = node.out[1][0]
         image = x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x
         if image.shape[:2] != extents[:2]:
             return  # a pool over one dimension: not recorded
-        _, places = torch.ops.aten.max_pool2d_with_indices(image, a["kernel"], a["stride"], a["padding"],
-                                                          a["dilation"], a["ceil_mode"])
-        self._into.kinks[node.id] = places.to(torch.int32)
+        self._into.kinks[node.id] = WINNERS[node.op](node.attrs, image).to(torch.int32)
 
 
 def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: bool) -> Reference:

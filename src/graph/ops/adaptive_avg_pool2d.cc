@@ -3,7 +3,6 @@
 // summed in the order of emulation/kernels/reduction.h, as long sums are; otherwise window by
 // window.
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/scalar/avg_pool2d.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -47,7 +46,8 @@ void run(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     T* out = output<T>(call, 0);
     if (y[2] > 1 || y[3] > 1) {
-      return avg_pool2d(pool_of(x, y), input<T>(call, 0), out, call.reduce_accumulator);
+      return call.kernels.of<T>().avg_pool2d(pool_of(x, y), input<T>(call, 0), out,
+                                             call.reduce_accumulator);
     }
     const int64_t planes = x[0] * x[1], pixels = x[2] * x[3];
     call.kernels.of<T>().channel_sum(input<T>(call, 0), out, 1, planes, pixels,
@@ -65,8 +65,9 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    avg_pool2d_backward(pool_of(output_shape(call, 0), input_shape(call, 0)), input<T>(call, 0),
-                        output<T>(call, 0), call.reduce_accumulator);
+    call.kernels.of<T>().avg_pool2d_backward(pool_of(output_shape(call, 0), input_shape(call, 0)),
+                                             input<T>(call, 0), output<T>(call, 0),
+                                             call.reduce_accumulator);
   });
 }
 
@@ -82,7 +83,8 @@ std::vector<OpDef> adaptive_avg_pool2d_ops() {
        .attributes = {"size"},
        .infer = infer,
        .vjp = vjp,
-       .run = run},
+       .run = run,
+       .foreign_names = {.mxnet = "AdaptiveAvgPooling2D"}},
       {.name = "adaptive_avg_pool2d_backward",
        .help = "dx = sum of dy / window size over the windows that hold the pixel, in scan order",
        .source = "chain rule of adaptive_avg_pool2d",

@@ -1,6 +1,5 @@
 // amax, the largest element over any dimensions (ties share the gradient), and max_dim, the largest
 // along one dimension with the place where it first stands (which alone gets the gradient).
-#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -27,7 +26,7 @@ void run_forward(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     int32_t* index = call.outputs.size() > 1 ? output<int32_t>(call, 1) : nullptr;
-    row_maxima(x, output<T>(call, 0), index, layout.rows, layout.cols);
+    call.kernels.of<T>().row_maxima(x, output<T>(call, 0), index, layout.rows, layout.cols);
   });
 }
 
@@ -55,7 +54,8 @@ void run_amax_backward(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* dx) {
-      row_maxima_backward(x, input<T>(call, 1), input<T>(call, 2), dx, layout.rows, layout.cols);
+      call.kernels.of<T>().row_maxima_backward(x, input<T>(call, 1), input<T>(call, 2), dx,
+                                               layout.rows, layout.cols);
     });
   });
 }
@@ -84,7 +84,8 @@ void run_max_dim_backward(const OpCall& call) {
     const Shape& shape = output_shape(call, 0);
     const RowLayout layout(shape, dims_of(call.node, shape));
     layout.write_rows(output<T>(call, 0), [&](T* dx) {
-      row_index_backward(input<int32_t>(call, 0), input<T>(call, 1), dx, layout.rows, layout.cols);
+      call.kernels.of<T>().row_index_backward(input<int32_t>(call, 0), input<T>(call, 1), dx,
+                                              layout.rows, layout.cols);
     });
   });
 }

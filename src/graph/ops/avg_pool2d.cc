@@ -1,6 +1,5 @@
 // avg_pool2d: the mean of each window. The divisor counts the padding (count_include_pad), but not
 // what ceil_mode adds beyond it; or it is divisor_override.
-#include "emulation/kernels/scalar/avg_pool2d.h"
 
 #include <algorithm>
 
@@ -46,8 +45,8 @@ void vjp(GradientBuilder& builder, const Node& node) {
 
 void run(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    avg_pool2d(pool_of(call.node, input_shape(call, 0)), input<T>(call, 0), output<T>(call, 0),
-               call.reduce_accumulator);
+    call.kernels.of<T>().avg_pool2d(pool_of(call.node, input_shape(call, 0)), input<T>(call, 0),
+                                    output<T>(call, 0), call.reduce_accumulator);
   });
 }
 
@@ -60,8 +59,9 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    avg_pool2d_backward(pool_of(call.node, output_shape(call, 0)), input<T>(call, 0),
-                        output<T>(call, 0), call.reduce_accumulator);
+    call.kernels.of<T>().avg_pool2d_backward(pool_of(call.node, output_shape(call, 0)),
+                                             input<T>(call, 0), output<T>(call, 0),
+                                             call.reduce_accumulator);
   });
 }
 
@@ -79,7 +79,8 @@ std::vector<OpDef> avg_pool2d_ops() {
                       "divisor_override"},
        .infer = infer,
        .vjp = vjp,
-       .run = run},
+       .run = run,
+       .foreign_names = {.mxnet = "Pooling"}},
       {.name = "avg_pool2d_backward",
        .help = "dx = sum of dy / divisor over the windows that hold the pixel, in scan order",
        .source = "chain rule of avg_pool2d",

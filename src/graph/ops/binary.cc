@@ -1,5 +1,4 @@
 // sub, div, minimum and maximum with numpy's broadcasting, or a number in b's place.
-#include "emulation/kernels/scalar/functions.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -76,18 +75,19 @@ void run_backward(const OpCall& call, Kernel kernel) {
 template <int kSign>
 void run_choice_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    run_backward<T>(call, [](const T* own, const T* other, const T* dy, T* dx, int64_t count) {
-      scalar_choice_backward(T(kSign), own, other, dy, dx, count);
+    run_backward<T>(call, [&](const T* own, const T* other, const T* dy, T* dx, int64_t count) {
+      call.kernels.of<T>().choice_backward(T(kSign), own, other, dy, dx, count);
     });
   });
 }
 
 void run_div_backward(const OpCall& call) {
-  dispatch(call, [&]<typename T>(T*) { run_backward<T>(call, scalar_div_backward<T>); });
+  dispatch(call, [&]<typename T>(T*) { run_backward<T>(call, call.kernels.of<T>().div_backward); });
 }
 
 OpDef forward_row(std::string_view name, std::string_view help, std::string_view source,
-                  void (*vjp)(GradientBuilder&, const Node&), void (*run)(const OpCall&)) {
+                  void (*vjp)(GradientBuilder&, const Node&), void (*run)(const OpCall&),
+                  ForeignNames foreign_names) {
   return {.name = name,
           .help = help,
           .source = source,
@@ -97,7 +97,8 @@ OpDef forward_row(std::string_view name, std::string_view help, std::string_view
           .infer = infer_binary,
           .vjp = vjp,
           .run = run,
-          .keeps_masks = true};
+          .keeps_masks = true,
+          .foreign_names = foreign_names};
 }
 
 OpDef backward_row(std::string_view name, std::string_view help, std::string_view source,
@@ -118,16 +119,18 @@ std::vector<OpDef> binary_ops() {
   return {
       forward_row("sub", "y = a - b; shapes broadcast, or the number `scalar` as b",
                   "torch.sub; CUDA autocast: not listed, type promotion decides", sub_vjp,
-                  run_function<Binary::kSub>),
+                  run_function<Binary::kSub>,
+                  {.torch = "__sub__", .mxnet = "elemwise_sub broadcast_sub"}),
       forward_row("div", "y = a / b; shapes broadcast, or the number `scalar` as b",
                   "torch.div; CUDA autocast: not listed, type promotion decides", div_vjp,
-                  run_function<Binary::kDiv>),
+                  run_function<Binary::kDiv>,
+                  {.torch = "__truediv__", .mxnet = "elemwise_div broadcast_div"}),
       forward_row("minimum", "y = the smaller of a and b, NaN where either is; as sub",
                   "torch.minimum; CUDA autocast: not listed, type promotion decides", choice_vjp,
-                  run_function<Binary::kMinimum>),
+                  run_function<Binary::kMinimum>, {.mxnet = "broadcast_minimum"}),
       forward_row("maximum", "y = the larger of a and b, NaN where either is; as sub",
                   "torch.maximum; CUDA autocast: not listed, type promotion decides", choice_vjp,
-                  run_function<Binary::kMaximum>),
+                  run_function<Binary::kMaximum>, {.mxnet = "broadcast_maximum"}),
       backward_row("div_backward_divisor", "db = -dy (a / b) / b; operands a, b, dy",
                    "chain rule of div", run_div_backward),
       backward_row("minimum_backward",

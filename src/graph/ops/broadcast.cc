@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "emulation/kernels/scalar/strided_copy.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -31,15 +30,19 @@ Shape broadcast_shape(const Node& node, const Shape& a, const Shape& b) {
 }
 
 template <typename T>
-const T* expand(const T* x, const Shape& from, const Shape& to, std::vector<T>& storage) {
+const T* expand(const KernelSet& kernels, const T* x, const Shape& from, const Shape& to,
+                std::vector<T>& storage) {
   if (element_count(from) == element_count(to)) return x;
   storage.resize(static_cast<size_t>(element_count(to)));
-  strided_copy(repeating_dims(from, to), x, storage.data());
+  kernels.movement<T>().strided_copy(repeating_dims(from, to), x, storage.data());
   return storage.data();
 }
-template const float* expand(const float*, const Shape&, const Shape&, std::vector<float>&);
-template const double* expand(const double*, const Shape&, const Shape&, std::vector<double>&);
-template const int32_t* expand(const int32_t*, const Shape&, const Shape&, std::vector<int32_t>&);
+template const float* expand(const KernelSet&, const float*, const Shape&, const Shape&,
+                             std::vector<float>&);
+template const double* expand(const KernelSet&, const double*, const Shape&, const Shape&,
+                              std::vector<double>&);
+template const int32_t* expand(const KernelSet&, const int32_t*, const Shape&, const Shape&,
+                               std::vector<int32_t>&);
 
 void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
                      const std::string& gradient) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/op.h"
 
@@ -18,7 +18,8 @@ Shape broadcast_shape(const Node& node, const Shape& a, const Shape& b);
 // The elements of x (shape `from`) repeated to shape `to`: x itself where nothing is repeated,
 // otherwise `storage`, which is filled. Requires: `from` broadcasts to `to`.
 template <typename T>
-const T* expand(const T* x, const Shape& from, const Shape& to, std::vector<T>& storage);
+const T* expand(const KernelSet& kernels, const T* x, const Shape& from, const Shape& to,
+                std::vector<T>& storage);
 
 // The vector-Jacobian product of operand `operand` of a broadcasting op, `gradient` being the
 // gradient for the operand as repeated: adds the sum_to that is needed, if one is.
@@ -51,8 +52,8 @@ void run_binary(const OpCall& call, Kernel kernel) {
   std::vector<T> storage[2];
   const T* operands[2] = {};
   for (size_t i = 0; i < call.inputs.size(); ++i) {
-    operands[i] =
-        expand(call.inputs[i]->as<T>().data(), call.inputs[i]->shape(), shape, storage[i]);
+    operands[i] = expand(call.kernels, call.inputs[i]->as<T>().data(), call.inputs[i]->shape(),
+                         shape, storage[i]);
   }
   run_binary(call, operands[0], operands[1], kernel);
 }

@@ -45,7 +45,8 @@ void run_cat(const OpCall& call) {
     T* y = output<T>(call, 0);
     for (size_t i = 0; i < call.inputs.size(); ++i) {
       const Shape& x = input_shape(call, i);
-      strided_copy(strided_dims(x, dense_strides(x), strides), input<T>(call, i), y);
+      call.kernels.movement<T>().strided_copy(strided_dims(x, dense_strides(x), strides),
+                                              input<T>(call, i), y);
       y += x[dim] * strides[dim];
     }
   });
@@ -64,7 +65,8 @@ std::vector<OpDef> cat_ops() {
            .infer = infer_cat,
            .vjp = cat_vjp,
            .run = run_cat,
-           .keeps_masks = true}};
+           .keeps_masks = true,
+           .foreign_names = {.mxnet = "Concat"}}};
 }
 
 }  // namespace lockstep

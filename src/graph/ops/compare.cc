@@ -1,7 +1,6 @@
 // greater, less, ...: masks made by comparing two values, for where and masked_fill.
 // No gradient flows through them, and a lane compares the numbers that it has: where two lanes'
 // activations lie on both sides of a border, their masks differ.
-#include "emulation/kernels/scalar/select.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -44,12 +43,13 @@ template <typename T>
 void run_in(const OpCall& call) {
   const Shape& shape = output_shape(call, 0);
   std::vector<T> a_storage, b_storage;
-  const T* a = expand(input<T>(call, 0), input_shape(call, 0), shape, a_storage);
+  const T* a = expand(call.kernels, input<T>(call, 0), input_shape(call, 0), shape, a_storage);
   const T number = static_cast<T>(double_attribute(call.node, "scalar", 0));
-  const T* b = has_scalar(call.node)
-                   ? expand(&number, Shape{}, shape, b_storage)
-                   : expand(input<T>(call, 1), input_shape(call, 1), shape, b_storage);
-  scalar_compare(comparison_of(call.node), a, b, output<int32_t>(call, 0), element_count(shape));
+  const T* b = has_scalar(call.node) ? expand(call.kernels, &number, Shape{}, shape, b_storage)
+                                     : expand(call.kernels, input<T>(call, 1), input_shape(call, 1),
+                                              shape, b_storage);
+  call.kernels.of<T>().comparison(comparison_of(call.node), a, b, output<int32_t>(call, 0),
+                                  element_count(shape));
 }
 
 void run(const OpCall& call) {  // the output is an integer tensor, so the operand tells the type

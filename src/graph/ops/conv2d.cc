@@ -1,7 +1,6 @@
 // conv2d: 2-d convolution (cross-correlation, as in the field), whole or in groups of channels,
 // with its three gradients. As in linear, the bias joins the sum of products in the container's
 // precision before the rounding.
-#include "emulation/kernels/scalar/elementwise.h"
 #include "src/graph/ops/conv_attributes.h"
 #include "src/graph/ops/sum_samples.h"
 
@@ -80,7 +79,7 @@ void run_conv2d(const OpCall& call) {
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
     const Shape& y = output_shape(call, 0);
-    scalar_add_channels(conv.out, input<T>(call, 2), y[0], y[1], y[2] * y[3]);
+    call.kernels.of<T>().add_channels(conv.out, input<T>(call, 2), y[0], y[1], y[2] * y[3]);
   });
 }
 
@@ -161,7 +160,9 @@ std::vector<OpDef> conv2d_ops() {
        .infer = infer_conv2d,
        .vjp = conv2d_vjp,
        .run = run_conv2d,
-       .products = forward_products},
+       .products = forward_products,
+       .foreign_names = {.mxnet = "Convolution"},
+       .first_values = FirstValues::kFanIn},
       {.name = "conv2d_backward_input",
        .help = "dx of conv2d; operands w, dy; sums over (o, r, s)",
        .source = "chain rule of conv2d",

@@ -5,7 +5,6 @@
 //   dw = backward_weight(dy, x)   sums over (n, h, w)
 #include <algorithm>
 
-#include "emulation/kernels/scalar/elementwise.h"
 #include "src/graph/ops/conv_attributes.h"
 #include "src/graph/ops/sum_samples.h"
 
@@ -91,7 +90,8 @@ void run(const OpCall& call) {
     if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
     const Shape& y = output_shape(call, 0);
-    scalar_add_channels(output<T>(call, 0), input<T>(call, 2), y[0], y[1], y[2] * y[3]);
+    call.kernels.of<T>().add_channels(output<T>(call, 0), input<T>(call, 2), y[0], y[1],
+                                      y[2] * y[3]);
   });
 }
 
@@ -165,7 +165,9 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .infer = infer,
        .vjp = vjp,
        .run = run,
-       .products = forward_products},
+       .products = forward_products,
+       .foreign_names = {.mxnet = "Deconvolution"},
+       .first_values = FirstValues::kFanIn},
       {.name = "conv_transpose2d_backward_input",
        .help = "dx of conv_transpose2d, a convolution of dy; operands w, dy; sums over (o, r, s)",
        .source = "chain rule of conv_transpose2d",

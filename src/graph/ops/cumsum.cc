@@ -1,5 +1,4 @@
 // cumsum: running sums along one dimension. The gradient is the same from the other end.
-#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -25,7 +24,8 @@ void run_cumsum(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* y) {
-      running_sums(x, kReversed, y, layout.rows, layout.cols, call.reduce_accumulator);
+      call.kernels.of<T>().running_sums(x, kReversed, y, layout.rows, layout.cols,
+                                        call.reduce_accumulator);
     });
   });
 }
@@ -41,7 +41,8 @@ std::vector<OpDef> cumsum_ops() {
        .attributes = {"dim"},
        .infer = infer_cumsum,
        .vjp = cumsum_vjp,
-       .run = run_cumsum<false>},
+       .run = run_cumsum<false>,
+       .foreign_names = {.mxnet = "_npi_cumsum"}},
       {.name = "cumsum_backward",
        .help = "dx[i] = dy[n] + ... + dy[i] along `dim`, in that order; operand dy",
        .source = "chain rule of cumsum",

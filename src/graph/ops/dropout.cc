@@ -52,10 +52,11 @@ void run_dropout(const OpCall& call) {
   make_mask(call);
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> storage;
-    const int32_t* mask = expand(static_cast<const int32_t*>(output<int32_t>(call, 1)),
-                                 output_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
-                        call.outputs[0]->size());
+    const int32_t* mask =
+        expand(call.kernels, static_cast<const int32_t*>(output<int32_t>(call, 1)),
+               output_shape(call, 1), output_shape(call, 0), storage);
+    call.kernels.of<T>().masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
+                                      output<T>(call, 0), call.outputs[0]->size());
   });
 }
 
@@ -75,10 +76,10 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> storage;
-    const int32_t* mask =
-        expand(input<int32_t>(call, 1), input_shape(call, 1), output_shape(call, 0), storage);
-    scalar_masked_scale(input<T>(call, 0), mask, scale_of<T>(call), output<T>(call, 0),
-                        call.outputs[0]->size());
+    const int32_t* mask = expand(call.kernels, input<int32_t>(call, 1), input_shape(call, 1),
+                                 output_shape(call, 0), storage);
+    call.kernels.of<T>().masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
+                                      output<T>(call, 0), call.outputs[0]->size());
   });
 }
 
@@ -96,7 +97,9 @@ std::vector<OpDef> dropout_ops() {
        .infer = infer_dropout,
        .vjp = dropout_vjp,
        .run = run_dropout,
-       .integer_bytes = 1},
+       .integer_bytes = 1,
+       .foreign_names = {.mxnet = "Dropout"},
+       .draws_mask = [](const Node& node) { return dropped_share(node) > 0; }},
       {.name = "dropout_backward",
        .help = "dx = dy mask / (1 - p); operands dy, mask",
        .source = "chain rule of dropout",

@@ -1,6 +1,5 @@
 // embedding: rows of a table, y[..., :] = weight[indices[...], :]. The row `padding_idx` is read
 // like any other but gets no gradient.
-#include "emulation/kernels/scalar/gather.h"
 #include "src/graph/ops/movement.h"
 
 namespace lockstep {
@@ -43,7 +42,9 @@ RowPick pick_of(const OpCall& call, const Shape& weight, size_t index_operand) {
 
 void run_embedding(const OpCall& call) {
   const RowPick pick = pick_of(call, input_shape(call, 0), 1);
-  dispatch(call, [&]<typename T>(T*) { pick_rows(pick, input<T>(call, 0), output<T>(call, 0)); });
+  dispatch(call, [&]<typename T>(T*) {
+    call.kernels.movement<T>().pick_rows(pick, input<T>(call, 0), output<T>(call, 0));
+  });
 }
 
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
@@ -62,7 +63,8 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 void run_backward(const OpCall& call) {
   const RowPick pick = pick_of(call, output_shape(call, 0), 0);
   dispatch(call, [&]<typename T>(T*) {
-    pick_rows_backward(pick, input<T>(call, 1), output<T>(call, 0), call.reduce_accumulator);
+    call.kernels.of<T>().pick_rows_backward(pick, input<T>(call, 1), output<T>(call, 0),
+                                            call.reduce_accumulator);
   });
 }
 
@@ -81,7 +83,9 @@ std::vector<OpDef> embedding_ops() {
        .attributes = {"padding_idx"},
        .infer = infer_embedding,
        .vjp = embedding_vjp,
-       .run = run_embedding},
+       .run = run_embedding,
+       .foreign_names = {.mxnet = "Embedding"},
+       .first_values = FirstValues::kNormal},
       {.name = "embedding_backward",
        .help =
            "dweight[v] = sum of dy over the positions with index v, ascending; operands indices, "

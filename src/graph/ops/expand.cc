@@ -40,7 +40,8 @@ void run_expand(const OpCall& call) {
     if (x[d] != 1) strides[y.size() - x.size() + d] = from[d];
   }
   dispatch_any(call, [&]<typename T>(T*) {
-    strided_copy(strided_dims(y, strides, dense_strides(y)), input<T>(call, 0), output<T>(call, 0));
+    call.kernels.movement<T>().strided_copy(strided_dims(y, strides, dense_strides(y)),
+                                            input<T>(call, 0), output<T>(call, 0));
   });
 }
 

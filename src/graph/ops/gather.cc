@@ -1,6 +1,5 @@
 // gather: y[p] = x[p with its place along dim replaced by index[p]]. Operands x, index (integers of
 // x's rank, no extent larger than x's but along dim).
-#include "emulation/kernels/scalar/gather.h"
 
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
@@ -58,8 +57,9 @@ void gather_vjp(GradientBuilder& builder, const Node& node) {
 
 void run_gather(const OpCall& call) {
   const ElementPick pick = pick_of(call, input_shape(call, 0), 1);
-  dispatch_any(call,
-               [&]<typename T>(T*) { pick_elements(pick, input<T>(call, 0), output<T>(call, 0)); });
+  dispatch_any(call, [&]<typename T>(T*) {
+    call.kernels.movement<T>().pick_elements(pick, input<T>(call, 0), output<T>(call, 0));
+  });
 }
 
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
@@ -75,7 +75,8 @@ void run_backward(const OpCall& call) {
   const ElementPick pick = pick_of(call, output_shape(call, 0), 0);
   call.outputs[0]->fill_zero();
   dispatch(call, [&]<typename T>(T*) {
-    pick_elements_backward(pick, input<T>(call, 1), output<T>(call, 0), call.reduce_accumulator);
+    call.kernels.of<T>().pick_elements_backward(pick, input<T>(call, 1), output<T>(call, 0),
+                                                call.reduce_accumulator);
   });
 }
 

@@ -1,5 +1,4 @@
 // index_select: the slices of x along dim that an index (J) names, in its order, repeats allowed.
-#include "emulation/kernels/scalar/gather.h"
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
 
@@ -39,8 +38,9 @@ void index_select_vjp(GradientBuilder& builder, const Node& node) {
 
 void run_index_select(const OpCall& call) {
   const RowPick pick = pick_of(call, input_shape(call, 0), 1);
-  dispatch_any(call,
-               [&]<typename T>(T*) { pick_rows(pick, input<T>(call, 0), output<T>(call, 0)); });
+  dispatch_any(call, [&]<typename T>(T*) {
+    call.kernels.movement<T>().pick_rows(pick, input<T>(call, 0), output<T>(call, 0));
+  });
 }
 
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
@@ -53,7 +53,8 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 void run_backward(const OpCall& call) {
   const RowPick pick = pick_of(call, output_shape(call, 0), 0);
   dispatch(call, [&]<typename T>(T*) {
-    pick_rows_backward(pick, input<T>(call, 1), output<T>(call, 0), call.reduce_accumulator);
+    call.kernels.of<T>().pick_rows_backward(pick, input<T>(call, 1), output<T>(call, 0),
+                                            call.reduce_accumulator);
   });
 }
 
@@ -70,7 +71,8 @@ std::vector<OpDef> index_select_ops() {
        .infer = infer_index_select,
        .vjp = index_select_vjp,
        .run = run_index_select,
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .foreign_names = {.mxnet = "take"}},
       {.name = "index_select_backward",
        .help = "dx = sum of dy over the positions that took a slice, ascending; operands index, dy",
        .source = "chain rule of index_select",

@@ -2,8 +2,7 @@
 // inside, and their dropout. For ops/*.cc alone.
 #pragma once
 
-#include "emulation/kernels/scalar/inner_math.h"
-#include "emulation/kernels/scalar/select.h"
+#include "emulation/kernels/inner_math.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -22,14 +21,14 @@ InnerMath<T> inner_math(const OpCall& call, size_t a, size_t b) {
 inline void draw_output_mask(const OpCall& call, double p, size_t index) {
   if (const Tensor* given = call.random.given) {
     std::vector<int32_t> storage;
-    const int32_t* mask =
-        expand(given->as<int32_t>().data(), given->shape(), output_shape(call, index), storage);
+    const int32_t* mask = expand(call.kernels, given->as<int32_t>().data(), given->shape(),
+                                 output_shape(call, index), storage);
     std::copy_n(mask, call.outputs[index]->size(), output<int32_t>(call, index));
     return;
   }
   const RandomStream stream(call.random.seed, RandomPurpose::kDropout, call.random.node);
-  draw_mask(stream, call.random.step, 1 - p, output<int32_t>(call, index),
-            call.outputs[index]->size());
+  call.kernels.i32.draw_mask(stream, call.random.step, 1 - p, output<int32_t>(call, index),
+                             call.outputs[index]->size());
 }
 
 // The probability attribute of a node that drops elements while training, 0 when it does not.

@@ -1,5 +1,4 @@
 // logsumexp: ln sum exp x over any dimensions, with the maximum taken out first.
-#include "emulation/kernels/scalar/softmax.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -18,8 +17,8 @@ void run_logsumexp(const OpCall& call) {
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
-    logsumexp_with(call.kernels.of<T>().row, x, output<T>(call, 0), layout.rows, layout.cols,
-                   call.reduce_accumulator, part_format(call));
+    call.kernels.of<T>().logsumexp(x, output<T>(call, 0), layout.rows, layout.cols,
+                                   call.reduce_accumulator, part_format(call));
   });
 }
 
@@ -47,8 +46,8 @@ void run_backward(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* dx) {
-      logsumexp_backward_with(call.kernels.of<T>().row, x, input<T>(call, 1), input<T>(call, 2), dx,
-                              layout.rows, layout.cols, part_format(call));
+      call.kernels.of<T>().logsumexp_backward(x, input<T>(call, 1), input<T>(call, 2), dx,
+                                              layout.rows, layout.cols, part_format(call));
     });
   });
 }

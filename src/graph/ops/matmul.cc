@@ -2,8 +2,8 @@
 // dimensions on request. Leading (batch) dimensions broadcast as in numpy; the gradient of a
 // repeated operand is summed over the repetitions: where one matrix B serves a whole stack of A,
 // inside the product (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
-#include "emulation/kernels/scalar/stacked_gemm.h"
 #include "src/graph/ops/broadcast.h"
+#include "src/graph/ops/matrix_shape.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/sum_samples.h"
 
@@ -194,7 +194,8 @@ std::vector<OpDef> matmul_ops() {
        .infer = infer_matmul,
        .vjp = matmul_vjp,
        .run = run_matmul,
-       .products = matmul_products},
+       .products = matmul_products,
+       .foreign_names = {.torch = "mm bmm __matmul__", .mxnet = "dot batch_dot"}},
       {.name = "matmul_backward_a",
        .help = "dA = dC op(B)^T, transposed where A was; operands B, dC; sums over N",
        .source = "chain rule of matmul",

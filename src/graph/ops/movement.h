@@ -2,7 +2,7 @@
 // their operand's format. For ops/*.cc alone.
 #pragma once
 
-#include "emulation/kernels/scalar/strided_copy.h"
+#include "emulation/kernels/movement_args.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

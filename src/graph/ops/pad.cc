@@ -63,7 +63,8 @@ void run_pad(const OpCall& call) {
     std::fill_n(out, call.outputs[0]->size(),
                 static_cast<T>(double_attribute(call.node, "value", 0)));
     if (!overlaps) return;
-    strided_copy(strided_dims(common, from, to), input<T>(call, 0) + x_offset, out + y_offset);
+    call.kernels.movement<T>().strided_copy(strided_dims(common, from, to),
+                                            input<T>(call, 0) + x_offset, out + y_offset);
   });
 }
 

@@ -47,7 +47,8 @@ void run_permute(const OpCall& call) {
     strides.push_back(from[static_cast<size_t>(dim)]);
   }
   dispatch_any(call, [&]<typename T>(T*) {
-    strided_copy(strided_dims(y, strides, dense_strides(y)), input<T>(call, 0), output<T>(call, 0));
+    call.kernels.movement<T>().strided_copy(strided_dims(y, strides, dense_strides(y)),
+                                            input<T>(call, 0), output<T>(call, 0));
   });
 }
 
@@ -62,7 +63,8 @@ std::vector<OpDef> permute_ops() {
            .vjp = permute_vjp,
            .run = run_permute,
            .keeps_masks = true,
-           .may_vanish = true}};
+           .may_vanish = true,
+           .foreign_names = {.mxnet = "transpose"}}};
 }
 
 }  // namespace lockstep

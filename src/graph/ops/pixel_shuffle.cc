@@ -59,8 +59,9 @@ void run(const OpCall& call, bool to_wide) {
   const std::vector<int64_t> wide = dense_strides(extents);
   const std::vector<int64_t> deep = {r * r * h * w, w, r * h * w, 1, h * w};
   dispatch_any(call, [&]<typename T>(T*) {
-    strided_copy(to_wide ? strided_dims(extents, deep, wide) : strided_dims(extents, wide, deep),
-                 input<T>(call, 0), output<T>(call, 0));
+    call.kernels.movement<T>().strided_copy(
+        to_wide ? strided_dims(extents, deep, wide) : strided_dims(extents, wide, deep),
+        input<T>(call, 0), output<T>(call, 0));
   });
 }
 void run_shuffle(const OpCall& call) {

@@ -1,5 +1,4 @@
 // pow: y = x^e, e a number in the attribute `exponent` or a tensor; C's special values.
-#include "emulation/kernels/scalar/functions.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -39,7 +38,7 @@ void pow_vjp(GradientBuilder& builder, const Node& node) {
 
 void run_pow(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    if (call.inputs.size() == 2) return run_binary<T>(call, scalar_power<T>);
+    if (call.inputs.size() == 2) return run_binary<T>(call, call.kernels.of<T>().power);
     call.kernels.of<T>().unary(Unary::kPower, exponent_of(call.node), input<T>(call, 0),
                                output<T>(call, 0), call.inputs[0]->size());
   });
@@ -67,7 +66,7 @@ void run_backward(const OpCall& call) {
     OpCall operands = call;
     operands.inputs = call.inputs.first(2);
     run_binary<T>(operands, [&](const T* x, const T* e, T* out, int64_t count) {
-      scalar_power_backward_base(x, e, dy, out, count);
+      call.kernels.of<T>().power_backward_base(x, e, dy, out, count);
     });
   });
 }
@@ -77,7 +76,8 @@ void run_backward_exponent(const OpCall& call) {
     OpCall operands = call;
     operands.inputs = call.inputs.first(2);
     run_binary<T>(operands, [&](const T* x, const T* e, T* de, int64_t count) {
-      scalar_power_backward_exponent(x, e, input<T>(call, 2), input<T>(call, 3), de, count);
+      call.kernels.of<T>().power_backward_exponent(x, e, input<T>(call, 2), input<T>(call, 3), de,
+                                                   count);
     });
   });
 }
@@ -95,7 +95,8 @@ std::vector<OpDef> pow_ops() {
        .attributes = {"exponent"},
        .infer = infer_pow,
        .vjp = pow_vjp,
-       .run = run_pow},
+       .run = run_pow,
+       .foreign_names = {.torch = "__pow__", .mxnet = "_power _power_scalar"}},
       {.name = "pow_backward",
        .help = "dx = dy e x^(e-1), 0 where e = 0; operands x, e?, dy",
        .source = "torch's derivative of pow",

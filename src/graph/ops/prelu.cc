@@ -1,5 +1,4 @@
 // prelu: a leaky relu whose slope is learned, one for all or one per channel (dimension 1).
-#include "emulation/kernels/scalar/prelu.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -51,7 +50,8 @@ PreluShape prelu_shape(const OpCall& call) {
 
 void run_prelu(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    scalar_prelu(prelu_shape(call), input<T>(call, 0), input<T>(call, 1), output<T>(call, 0));
+    call.kernels.of<T>().prelu(prelu_shape(call), input<T>(call, 0), input<T>(call, 1),
+                               output<T>(call, 0));
   });
 }
 
@@ -63,8 +63,8 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    scalar_prelu_backward(prelu_shape(call), input<T>(call, 0), input<T>(call, 1),
-                          input<T>(call, 2), output<T>(call, 0), output<T>(call, 1));
+    call.kernels.of<T>().prelu_backward(prelu_shape(call), input<T>(call, 0), input<T>(call, 1),
+                                        input<T>(call, 2), output<T>(call, 0), output<T>(call, 1));
   });
 }
 
@@ -80,7 +80,9 @@ std::vector<OpDef> prelu_ops() {
        .max_inputs = 2,
        .infer = infer_prelu,
        .vjp = prelu_vjp,
-       .run = run_prelu},
+       .run = run_prelu,
+       .foreign_names = {.mxnet = "LeakyReLU"},
+       .kink = positive_side},
       {.name = "prelu_backward",
        .help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, which summed up is dw; "
                "operands x, w, dy",

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "emulation/kernels/scalar/recurrent_layers.h"
+#include "emulation/kernels/recurrent_args.h"
 #include "src/graph/op.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // The kernel calls of lstm and gru: operands and outputs as the arrays of
-// emulation/kernels/scalar/recurrent_layers.h.
+// emulation/kernels/recurrent_args.h.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 
@@ -46,7 +46,7 @@ void forward(const OpCall& call, const RecurrentLayout& l) {
     args.masks = output<int32_t>(call, l.first_saved() + l.masks_at());
     args.layer_inputs = saving(l.inputs_at());
   }
-  recurrent_forward(args);
+  call.kernels.of<T>().recurrent_forward(args);
 }
 
 template <typename T>
@@ -73,7 +73,7 @@ void backward(const OpCall& call, const RecurrentLayout& l) {
   for (size_t k = 0; k < l.weights(); ++k) {
     args.dweights.push_back(output<T>(call, l.first_weight() + k));
   }
-  recurrent_backward(args);
+  call.kernels.of<T>().recurrent_backward(args);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "emulation/kernels/scalar/chunks.h"
+#include "src/core/chunks.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

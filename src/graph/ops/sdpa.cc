@@ -1,17 +1,16 @@
 // sdpa: scaled dot product attention, softmax(scale q k^T + mask) v, as one op. Which roundings a
-// lane of low precision makes inside: emulation/kernels/scalar/attention.h; `model` names them as
+// lane of low precision makes inside: emulation/kernels/attention_args.h; `model` names them as
 //   math          torch's math backend: FP16 and BF16 are widened to FP32 and rounded at the result
 //   math_reduced  the same with allow_fp16_bf16_reduction_math_sdp: rounded after every part
 //   flash         fused kernels; which one is the policy's to say
 //   (emulation/kernels/flash_kernel.cc)
-#include "emulation/kernels/scalar/attention.h"
-
 #include <cmath>
 
-#include "emulation/kernels/scalar/stacked_gemm.h"
+#include "emulation/kernels/attention_args.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/choice.h"
 #include "src/graph/ops/inner_op.h"
+#include "src/graph/ops/matrix_shape.h"
 
 namespace lockstep {
 namespace {
@@ -121,9 +120,9 @@ void run_sdpa(const OpCall& call) {
     if (call.inputs.size() > 3) {
       const Shape &from = input_shape(call, 3), &to = output_shape(call, 1);
       if (call.inputs[3]->container() == Container::kI32) {
-        args.keep_mask = expand(input<int32_t>(call, 3), from, to, kept);
+        args.keep_mask = expand(call.kernels, input<int32_t>(call, 3), from, to, kept);
       } else {
-        args.added_mask = expand(input<T>(call, 3), from, to, added);
+        args.added_mask = expand(call.kernels, input<T>(call, 3), from, to, added);
       }
     }
     if (call.outputs.size() > 2) {
@@ -133,7 +132,7 @@ void run_sdpa(const OpCall& call) {
     }
     args.y = output<T>(call, 0), args.probabilities = output<T>(call, 1);
     args.events = call.events;
-    attention_forward(args);
+    call.kernels.of<T>().attention_forward(args);
   });
 }
 
@@ -166,7 +165,7 @@ void run_backward(const OpCall& call) {
     if (call.inputs.size() > 6) args.dropout_mask = input<int32_t>(call, 5);
     args.dropout = active_dropout(call.node, "dropout_p");
     args.dq = output<T>(call, 0), args.dk = output<T>(call, 1), args.dv = output<T>(call, 2);
-    attention_backward(args);
+    call.kernels.of<T>().attention_backward(args);
   });
 }
 
@@ -210,7 +209,9 @@ std::vector<OpDef> sdpa_ops() {
        .product_operands = {0, 1, 2},
        .products = forward_products,
        .computes_wide = computes_wide,
-       .integer_bytes = kMaskBytes},
+       .integer_bytes = kMaskBytes,
+       .foreign_names = {.torch = "scaled_dot_product_attention"},
+       .draws_mask = draws_where_it_has_one},
       {.name = "sdpa_backward",
        .help = "dq, dk, dv; operands q, k, v, probabilities, y, dropout mask?, dy",
        .source = "chain rule of sdpa",

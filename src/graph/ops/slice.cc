@@ -59,8 +59,9 @@ void run_slice(const OpCall& call) {
   const Slice slice = slice_of(call.node, x);
   const int64_t offset = slice.start * dense_strides(x)[slice.dim];
   dispatch_any(call, [&]<typename T>(T*) {
-    strided_copy(strided_dims(slice.shape, slice_strides(slice, x), dense_strides(slice.shape)),
-                 input<T>(call, 0) + offset, output<T>(call, 0));
+    call.kernels.movement<T>().strided_copy(
+        strided_dims(slice.shape, slice_strides(slice, x), dense_strides(slice.shape)),
+        input<T>(call, 0) + offset, output<T>(call, 0));
   });
 }
 
@@ -77,8 +78,9 @@ void run_backward(const OpCall& call) {
   const int64_t offset = slice.start * dense_strides(x)[slice.dim];
   call.outputs[0]->fill_zero();
   dispatch(call, [&]<typename T>(T*) {
-    strided_copy(strided_dims(slice.shape, dense_strides(slice.shape), slice_strides(slice, x)),
-                 input<T>(call, 0), output<T>(call, 0) + offset);
+    call.kernels.movement<T>().strided_copy(
+        strided_dims(slice.shape, dense_strides(slice.shape), slice_strides(slice, x)),
+        input<T>(call, 0), output<T>(call, 0) + offset);
   });
 }
 

@@ -1,5 +1,4 @@
 // softmax and log_softmax along any dimension.
-#include "emulation/kernels/scalar/softmax.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -34,18 +33,16 @@ bool is_along_last(const OpCall& call) {
 void run_forward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const Kernels<T>& kernels = call.kernels.of<T>();
-    const auto kernel = is_log(call.node) ? kernels.log_softmax : kernels.softmax;
     // ATen's CPU kernel along other dimensions rounds nothing inside.
     const Format* parts = is_along_last(call) ? part_format(call) : nullptr;
     const RowLayout layout = layout_of(call);
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* y) {
-      if (parts != nullptr) {
-        log_softmax_with(kernels.row, x, y, layout.rows, layout.cols, call.reduce_accumulator,
-                         parts);
+      if (is_log(call.node)) {
+        kernels.log_softmax(x, y, layout.rows, layout.cols, call.reduce_accumulator, parts);
       } else {
-        kernel(x, y, layout.rows, layout.cols, call.reduce_accumulator);
+        kernels.softmax(x, y, layout.rows, layout.cols, call.reduce_accumulator);
       }
     });
   });

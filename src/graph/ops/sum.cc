@@ -1,5 +1,4 @@
 // sum and mean over any dimensions; the terms of a result are added in row-major order.
-#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -20,8 +19,8 @@ void run_sum(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     T* y = output<T>(call, 0);
-    row_sums(call.kernels.of<T>().row, x, y, layout.rows, layout.cols, call.reduce_accumulator);
-    if (kMean) repeat_rows(y, static_cast<T>(layout.cols), y, layout.rows, 1);
+    call.kernels.of<T>().row_sums(x, y, layout.rows, layout.cols, call.reduce_accumulator);
+    if (kMean) call.kernels.of<T>().repeat_rows(y, static_cast<T>(layout.cols), y, layout.rows, 1);
   });
 }
 
@@ -49,7 +48,7 @@ void run_backward(const OpCall& call) {
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     const T divisor = kMean ? static_cast<T>(layout.cols) : T(1);
     layout.write_rows(output<T>(call, 0), [&](T* rows) {
-      repeat_rows(input<T>(call, 0), divisor, rows, layout.rows, layout.cols);
+      call.kernels.of<T>().repeat_rows(input<T>(call, 0), divisor, rows, layout.rows, layout.cols);
     });
   });
 }

@@ -1,10 +1,9 @@
 // How do ops have their sums of products looked at?
 // run_product and run_conv call the kernel and then, where OpCall::health asks for it, have outputs
-// drawn by the run's seed summed again (emulation/stats/accumulator_health.h). For ops/*.cc alone.
+// drawn by the run's seed summed again (emulation/kernels/exact_sums.h). For ops/*.cc alone.
 #pragma once
 
-#include "emulation/kernels/scalar/stacked_gemm.h"
-#include "emulation/stats/accumulator_health.h"
+#include "emulation/kernels/exact_sums.h"
 #include "src/core/random.h"
 #include "src/graph/op.h"
 
@@ -37,7 +36,8 @@ void run_product(const OpCall& call, const GemmArgs<T>& gemm) {
 
 template <typename T>
 void run_products(const OpCall& call, const StackedGemm<T>& stack) {
-  run_stacked_gemm(call.kernels.of<T>(), stack);
+  const Kernels<T>& kernels = call.kernels.of<T>();
+  kernels.stacked_gemm(kernels, stack);
   const int64_t size = stack.product.m * stack.product.n;
   sample_sums(call, stack.count * size, [&](int64_t i, SumTerms& terms) {
     return sum_terms(stack.one(i / size), i % size, terms);
@@ -46,7 +46,8 @@ void run_products(const OpCall& call, const StackedGemm<T>& stack) {
 
 template <typename T>
 void run_conv(const OpCall& call, ConvPass pass, const ConvArgs<T>& conv, int64_t groups) {
-  grouped_conv2d(call.kernels.of<T>(), pass, conv, groups);
+  const Kernels<T>& kernels = call.kernels.of<T>();
+  kernels.grouped_conv2d(kernels, pass, conv, groups);
   sample_sums(call, call.outputs[0]->size(),
               [&](int64_t i, SumTerms& terms) { return sum_terms(conv, pass, groups, i, terms); });
 }

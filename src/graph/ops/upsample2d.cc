@@ -3,7 +3,7 @@
 // it, not from the sizes, whose ratio may differ: size = floor(extent * scale).
 #include <cmath>
 
-#include "emulation/kernels/scalar/upsample2d.h"
+#include "emulation/kernels/upsample_args.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -91,30 +91,32 @@ std::vector<AxisSample<T>> samples(const Resize& r, size_t axis) {
 void run_nearest(const OpCall& call) {
   const Resize r = resize_of(call.node, input_shape(call, 0));
   dispatch(call, [&]<typename T>(T*) {
-    upsample_nearest2d<T>({r.planes, r.in[0], r.in[1]}, places(r, 0), places(r, 1),
-                          input<T>(call, 0), output<T>(call, 0));
+    call.kernels.of<T>().upsample_nearest2d({r.planes, r.in[0], r.in[1]}, places(r, 0),
+                                            places(r, 1), input<T>(call, 0), output<T>(call, 0));
   });
 }
 void run_nearest_backward(const OpCall& call) {
   const Resize r = resize_of(call.node, output_shape(call, 0));
   dispatch(call, [&]<typename T>(T*) {
-    upsample_nearest2d_backward<T>({r.planes, r.in[0], r.in[1]}, places(r, 0), places(r, 1),
-                                   input<T>(call, 0), output<T>(call, 0), call.reduce_accumulator);
+    call.kernels.of<T>().upsample_nearest2d_backward({r.planes, r.in[0], r.in[1]}, places(r, 0),
+                                                     places(r, 1), input<T>(call, 0),
+                                                     output<T>(call, 0), call.reduce_accumulator);
   });
 }
 void run_bilinear(const OpCall& call) {
   const Resize r = resize_of(call.node, input_shape(call, 0));
   dispatch(call, [&]<typename T>(T*) {
-    upsample_bilinear2d<T>({r.planes, r.in[0], r.in[1]}, samples<T>(r, 0), samples<T>(r, 1),
-                           input<T>(call, 0), output<T>(call, 0));
+    call.kernels.of<T>().upsample_bilinear2d({r.planes, r.in[0], r.in[1]}, samples<T>(r, 0),
+                                             samples<T>(r, 1), input<T>(call, 0),
+                                             output<T>(call, 0));
   });
 }
 void run_bilinear_backward(const OpCall& call) {
   const Resize r = resize_of(call.node, output_shape(call, 0));
   dispatch(call, [&]<typename T>(T*) {
-    upsample_bilinear2d_backward<T>({r.planes, r.in[0], r.in[1]}, samples<T>(r, 0),
-                                    samples<T>(r, 1), input<T>(call, 0), output<T>(call, 0),
-                                    call.reduce_accumulator);
+    call.kernels.of<T>().upsample_bilinear2d_backward(
+        {r.planes, r.in[0], r.in[1]}, samples<T>(r, 0), samples<T>(r, 1), input<T>(call, 0),
+        output<T>(call, 0), call.reduce_accumulator);
   });
 }
 
@@ -130,7 +132,8 @@ std::vector<OpDef> upsample2d_ops() {
        .attributes = {"size", "scale"},
        .infer = infer,
        .vjp = vjp,
-       .run = run_nearest},
+       .run = run_nearest,
+       .foreign_names = {.torch = "interpolate"}},
       {.name = "upsample_nearest2d_backward",
        .help = "dx = sum of dy over the pixels that took it, in scan order",
        .source = "chain rule of upsample_nearest2d",
@@ -146,7 +149,8 @@ std::vector<OpDef> upsample2d_ops() {
        .attributes = {"size", "scale", "align_corners"},
        .infer = infer,
        .vjp = vjp,
-       .run = run_bilinear},
+       .run = run_bilinear,
+       .foreign_names = {.torch = "interpolate"}},
       {.name = "upsample_bilinear2d_backward",
        .help = "dx = sum of dy times the pixel's weight, in scan order of dy",
        .source = "chain rule of upsample_bilinear2d",

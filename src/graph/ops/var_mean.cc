@@ -1,5 +1,4 @@
 // var_mean: variance and mean over any dimensions, in two passes.
-#include "emulation/kernels/scalar/rows.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -20,9 +19,9 @@ void run_var_mean(const OpCall& call) {
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
-    row_variances(call.kernels.of<T>().row, x, double_attribute(call.node, "correction", 1),
-                  output<T>(call, 0), output<T>(call, 1), layout.rows, layout.cols,
-                  call.reduce_accumulator);
+    call.kernels.of<T>().row_variances(x, double_attribute(call.node, "correction", 1),
+                                       output<T>(call, 0), output<T>(call, 1), layout.rows,
+                                       layout.cols, call.reduce_accumulator);
   });
 }
 
@@ -71,9 +70,9 @@ void run_backward(const OpCall& call) {
     const T* dmean =
         bool_attribute(call.node, "has_dmean", true) ? input<T>(call, has_dvar ? 3 : 2) : nullptr;
     layout.write_rows(output<T>(call, 0), [&](T* dx) {
-      row_variances_backward(x, input<T>(call, 1), dvar, dmean,
-                             double_attribute(call.node, "correction", 1), dx, layout.rows,
-                             layout.cols);
+      call.kernels.of<T>().row_variances_backward(x, input<T>(call, 1), dvar, dmean,
+                                                  double_attribute(call.node, "correction", 1), dx,
+                                                  layout.rows, layout.cols);
     });
   });
 }
@@ -90,7 +89,8 @@ std::vector<OpDef> var_mean_ops() {
        .infer = infer_var_mean,
        .vjp = var_mean_vjp,
        .run = run_var_mean,
-       .differentiable_outputs = 2},
+       .differentiable_outputs = 2,
+       .foreign_names = {.torch = "var", .mxnet = "moments"}},
       {.name = "var_mean_backward",
        .help = "dx = 2 dvar (x - mean) / (n - correction) + dmean / n; operands x, mean, dvar?, "
                "dmean?",

@@ -1,5 +1,4 @@
 // where and masked_fill: elements chosen by an integer mask, not 0 being true.
-#include "emulation/kernels/scalar/select.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -17,15 +16,17 @@ std::vector<TensorType> infer_where(const Node& node, std::span<const TensorType
 // The operand at `index` as repeated to the output's shape.
 template <typename T>
 const T* repeated(const OpCall& call, size_t index, std::vector<T>& storage) {
-  return expand(input<T>(call, index), input_shape(call, index), output_shape(call, 0), storage);
+  return expand(call.kernels, input<T>(call, index), input_shape(call, index),
+                output_shape(call, 0), storage);
 }
 
 void run_where(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> condition;
     std::vector<T> a, b;
-    scalar_select<T>(repeated(call, 0, condition), repeated(call, 1, a), repeated(call, 2, b), T(0),
-                     output<T>(call, 0), call.outputs[0]->size());
+    call.kernels.of<T>().select(repeated(call, 0, condition), repeated(call, 1, a),
+                                repeated(call, 2, b), T(0), output<T>(call, 0),
+                                call.outputs[0]->size());
   });
 }
 
@@ -53,8 +54,9 @@ void run_where_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> condition;
     const T* dy = input<T>(call, 1);
-    scalar_select<T>(repeated(call, 0, condition), branch ? dy : nullptr, branch ? nullptr : dy,
-                     T(0), output<T>(call, 0), call.outputs[0]->size());
+    call.kernels.of<T>().select(repeated(call, 0, condition), branch ? dy : nullptr,
+                                branch ? nullptr : dy, T(0), output<T>(call, 0),
+                                call.outputs[0]->size());
   });
 }
 
@@ -72,9 +74,9 @@ std::vector<TensorType> infer_masked_fill(const Node& node, std::span<const Tens
 void run_masked_fill(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> mask;
-    scalar_select<T>(repeated(call, 1, mask), nullptr, input<T>(call, 0),
-                     static_cast<T>(double_attribute(call.node, "value", 0)), output<T>(call, 0),
-                     call.outputs[0]->size());
+    call.kernels.of<T>().select(repeated(call, 1, mask), nullptr, input<T>(call, 0),
+                                static_cast<T>(double_attribute(call.node, "value", 0)),
+                                output<T>(call, 0), call.outputs[0]->size());
   });
 }
 
@@ -95,7 +97,8 @@ std::vector<OpDef> where_ops() {
        .infer = infer_where,
        .vjp = where_vjp,
        .run = run_where,
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .foreign_names = {.mxnet = "where"}},
       {.name = "masked_fill",
        .help = "y = the number `value` where the mask is not 0, else x; operands x, mask",
        .source = "torch.Tensor.masked_fill; CUDA autocast: not listed, runs in its input's type",
@@ -106,7 +109,8 @@ std::vector<OpDef> where_ops() {
        .vjp = masked_fill_vjp,
        .run = run_masked_fill,
        .fill_attribute = "value",
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .foreign_names = {.mxnet = "where"}},
       {.name = "where_backward",
        .help = "dy where the condition is `branch`, else 0; operands condition, dy",
        .source = "chain rule of where and masked_fill",

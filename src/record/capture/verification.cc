@@ -5,6 +5,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/graph/json_text.h"
 
 namespace lockstep {

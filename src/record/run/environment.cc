@@ -9,7 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/cpu_unit.h"
 #include "emulation/kernels/kernel_set.h"
 #include "src/core/parallel.h"
 

@@ -9,6 +9,7 @@
 #include "emulation/accumulator/accumulator_picture.h"
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/format/oracle.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "tests/emulation/kernels/kernel_test_util.h"

@@ -1,6 +1,6 @@
 // Do the steps that are shown belong to the sum that is computed? Every row's last step leaves the
 // definition's result, every step is one rounding of what it says, and three units by hand.
-#include "emulation/accumulator/dot_trace.h"
+#include "emulation/accumulator/dot.h"
 
 #include <doctest/doctest.h>
 

@@ -18,6 +18,7 @@
 #include "emulation/format/rounding.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 
 namespace lockstep {
 namespace {

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "emulation/format/oracle.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/block_quantize.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/scalar/block_quantize.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/simd/block_plan.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"

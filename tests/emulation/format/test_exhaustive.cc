@@ -14,6 +14,7 @@
 
 #include "emulation/format/float_format.h"
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "src/core/parallel.h"
 #include "tests/emulation/format/fp32_boundaries.h"

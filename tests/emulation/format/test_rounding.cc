@@ -13,6 +13,7 @@
 #include "emulation/format/oracle.h"
 #include "emulation/format/rounding.h"
 #include "emulation/format/stochastic.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/float_rounder.h"

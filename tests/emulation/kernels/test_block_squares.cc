@@ -40,8 +40,8 @@ TEST_CASE("squares: a matrix and its transpose are rounded alike, edges included
   for (const char* name : {"nvfp4", "mxfp8_e4m3+rceil"}) {
     CAPTURE(name);
     TensorStats a, b;
-    quantize_block_squares(x.data(), y.data(), rows, cols, spec_of(name), &a);
-    quantize_block_squares(transposed.data(), z.data(), cols, rows, spec_of(name), &b);
+    scalar_quantize_block_squares(x.data(), y.data(), rows, cols, spec_of(name), &a);
+    scalar_quantize_block_squares(transposed.data(), z.data(), cols, rows, spec_of(name), &b);
     int64_t wrong = 0;
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < cols; ++c) wrong += y[r * cols + c] != z[c * rows + r];
@@ -55,7 +55,7 @@ TEST_CASE("squares: a matrix and its transpose are rounded alike, edges included
     set_thread_count(before == 1 ? 2 : 1);
     std::vector<float> in_place = x;
     TensorStats c;
-    quantize_block_squares(in_place.data(), in_place.data(), rows, cols, spec_of(name), &c);
+    scalar_quantize_block_squares(in_place.data(), in_place.data(), rows, cols, spec_of(name), &c);
     set_thread_count(before);
     CHECK(in_place == y);
     CHECK(c.bits_hash == a.bits_hash);
@@ -67,7 +67,7 @@ TEST_CASE("squares: one row is what blocks along rows are; a square shares the l
   const std::vector<float> x = random_matrix(100);
   std::vector<float> squares(x.size()), lines(x.size());
   TensorStats a, b;
-  quantize_block_squares(x.data(), squares.data(), 1, 100, spec_of("mxfp8"), &a);
+  scalar_quantize_block_squares(x.data(), squares.data(), 1, 100, spec_of("mxfp8"), &a);
   quantize_blocks<float>(x, lines, {1, 100, 1}, spec_of("mxfp8"), &b, nullptr);
   CHECK(squares == lines);
   CHECK(a.sum_sq == b.sum_sq);
@@ -75,11 +75,11 @@ TEST_CASE("squares: one row is what blocks along rows are; a square shares the l
   // 448 and 1.0625 down a column share the scale 2^6 of 448, where steps at zero are 2^5.
   const float column[] = {448, 1.0625f};
   float y[2];
-  quantize_block_squares(column, y, 2, 1, spec_of("mxfp4"), nullptr);
+  scalar_quantize_block_squares(column, y, 2, 1, spec_of("mxfp4"), nullptr);
   CHECK(y[0] == 384);  // saturated: 6 times 2^6
   CHECK(y[1] == 0);
   const float alone[] = {1.0625f};
-  quantize_block_squares(alone, y, 1, 1, spec_of("mxfp4"), nullptr);
+  scalar_quantize_block_squares(alone, y, 1, 1, spec_of("mxfp4"), nullptr);
   CHECK(y[0] == 1);
 }
 

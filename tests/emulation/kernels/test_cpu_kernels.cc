@@ -4,8 +4,10 @@
 
 #include <stdexcept>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cpu/gemm.h"
 #include "emulation/kernels/cpu/quantize.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 #include "tests/emulation/kernels/unit_products.h"
 

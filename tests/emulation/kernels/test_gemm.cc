@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

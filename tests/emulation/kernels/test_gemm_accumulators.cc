@@ -6,6 +6,8 @@
 #include <set>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "src/core/error.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 

@@ -1,6 +1,8 @@
 // Kernel sets: which exist, how they are chosen.
 #include <doctest/doctest.h>
 
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/simd/targets.h"
 #include "src/core/error.h"
 #include "tests/emulation/kernels/kernel_test_util.h"

@@ -1,6 +1,8 @@
 // Max pooling: ties, NaN, padding and overlapping windows by hand, and its gradient.
 #include <doctest/doctest.h>
 
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

@@ -7,8 +7,10 @@
 #include <memory>
 
 #include "emulation/format/oracle.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/reduction.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/scalar/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"
 

@@ -5,6 +5,7 @@
 
 #include "emulation/format/format.h"
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/recurrent_elementary.h"
 #include "emulation/kernels/scalar/recurrent_layers.h"
 #include "emulation/math/exp_log.h"

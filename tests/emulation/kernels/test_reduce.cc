@@ -2,6 +2,7 @@
 // scalar.
 #include <doctest/doctest.h>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/reduce.h"
 #include "emulation/kernels/simd/reduce.h"

@@ -2,7 +2,9 @@
 // statistics included.
 #include <doctest/doctest.h>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/rounded_gemm.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

@@ -2,6 +2,8 @@
 // against the scalar bits.
 #include <doctest/doctest.h>
 
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

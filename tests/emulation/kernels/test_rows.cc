@@ -1,6 +1,8 @@
 // Reductions of rows: the bits of every kernel set and number of threads, and values by hand.
 #include <doctest/doctest.h>
 
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/scalar/rows.h"
 #include "emulation/kernels/scalar/select.h"
 #include "emulation/kernels/scalar/softmax.h"
@@ -23,21 +25,21 @@ std::vector<T> all_rows(const Kernels<T>& kernels, const std::vector<T>& x,
   kernels.softmax(x.data(), y, rows, cols, accumulator);
   kernels.softmax_backward(y, dy.data(), next(n), rows, cols, accumulator);
   y = next(n);
-  kernels.log_softmax(x.data(), y, rows, cols, accumulator);
+  kernels.log_softmax(x.data(), y, rows, cols, accumulator, nullptr);
   kernels.log_softmax_backward(y, dy.data(), next(n), rows, cols, accumulator);
   y = next(r);
-  logsumexp_with(kernels.row, x.data(), y, rows, cols, accumulator);
-  logsumexp_backward_with(kernels.row, x.data(), y, dy.data(), next(n), rows, cols);
+  kernels.logsumexp(x.data(), y, rows, cols, accumulator, nullptr);
+  kernels.logsumexp_backward(x.data(), y, dy.data(), next(n), rows, cols, nullptr);
   const Format& parts = find_format("bf16");
-  log_softmax_with(kernels.row, x.data(), next(n), rows, cols, accumulator, &parts);
+  kernels.log_softmax(x.data(), next(n), rows, cols, accumulator, &parts);
   y = next(r);
-  logsumexp_with(kernels.row, x.data(), y, rows, cols, accumulator, &parts);
-  logsumexp_backward_with(kernels.row, x.data(), y, dy.data(), next(n), rows, cols, &parts);
-  row_sums(kernels.row, x.data(), next(r), rows, cols, accumulator);
+  kernels.logsumexp(x.data(), y, rows, cols, accumulator, &parts);
+  kernels.logsumexp_backward(x.data(), y, dy.data(), next(n), rows, cols, &parts);
+  kernels.row_sums(x.data(), next(r), rows, cols, accumulator);
   T *var = next(r), *mean = next(r);
-  row_variances(kernels.row, x.data(), 1, var, mean, rows, cols, accumulator);
-  row_variances_backward(x.data(), mean, var, mean, 1, next(n), rows, cols);
-  running_sums(x.data(), false, next(n), rows, cols, accumulator);
+  kernels.row_variances(x.data(), 1, var, mean, rows, cols, accumulator);
+  kernels.row_variances_backward(x.data(), mean, var, mean, 1, next(n), rows, cols);
+  kernels.running_sums(x.data(), false, next(n), rows, cols, accumulator);
   return out;
 }
 
@@ -109,7 +111,7 @@ TEST_CASE("rows: every kernel set gives the scalar bits, on any number of thread
 TEST_CASE("rows: a row sum is channel_sum's") {
   const std::vector<float> x = make_data<float>(3 * 9001, DataKind::kWide, find_format("fp32"), 3);
   std::vector<float> rows(3), channels(3);
-  row_sums(active_kernels().f32.row, x.data(), rows.data(), 3, 9001, fp32());
+  active_kernels().f32.row_sums(x.data(), rows.data(), 3, 9001, fp32());
   active_kernels().f32.channel_sum(x.data(), channels.data(), 1, 3, 9001, fp32());
   CHECK(same_bits(rows, channels));
 }

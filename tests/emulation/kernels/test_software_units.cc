@@ -14,7 +14,7 @@
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/cpu/gemm_amx_tile.h"
 #include "emulation/kernels/cpu/gemm_fp16_tile.h"
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/cpu_unit.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 #include "tests/emulation/kernels/unit_products.h"
 

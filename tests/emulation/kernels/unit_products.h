@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

@@ -5,7 +5,9 @@
 #include <boost/math/special_functions/erf.hpp>
 #include <boost/multiprecision/cpp_bin_float.hpp>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/functions.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "emulation/math/functions.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "emulation/format/oracle.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/reduction.h"

@@ -13,7 +13,7 @@
 #include "emulation/accumulator/cpu_dot.h"
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/cpu/instructions.h"
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/cpu_unit.h"
 
 namespace lockstep {
 namespace {

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "emulation/verify/hardware_units.h"
 #include "emulation/verify/nvidia/nvidia_check.h"
 #include "tests/emulation/verify/software_mma.h"
 

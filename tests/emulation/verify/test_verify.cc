@@ -8,8 +8,9 @@
 
 #include "emulation/accumulator/dot.h"
 #include "emulation/kernels/cpu/instructions.h"
-#include "emulation/kernels/cpu/unit.h"
+#include "emulation/kernels/cpu_unit.h"
 #include "emulation/verify/bit_comparison.h"
+#include "emulation/verify/cpu_units.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

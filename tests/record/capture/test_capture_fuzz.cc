@@ -16,6 +16,7 @@
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/capture/capture_block.h"
 #include "src/record/capture/capture_reader.h"
 #include "tests/record/capture/capture_file.h"

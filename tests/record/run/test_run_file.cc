@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/graph/json.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "tests/record/run/synthetic_run.h"

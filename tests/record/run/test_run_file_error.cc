@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "src/record/run/run_file.h"
 #include "tests/record/run/synthetic_run.h"

@@ -1,0 +1,72 @@
+// The sets of the software engine, and that of the `cpu` engine on top of each.
+#include "emulation/kernels/active_kernels.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "emulation/kernels/cpu/kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/kernels.h"
+#include "emulation/kernels/simd/targets.h"
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// Every set, also those this CPU cannot run, so that an error can tell the two apart.
+struct SetRow {
+  const KernelSet& (*software)();
+  const KernelSet& (*cpu)();  // the `cpu` engine's, over this one
+  bool (*runs_here)();
+};
+constexpr SetRow kSets[] = {
+    {scalar_kernels, cpu_kernels<scalar_kernels>, [] { return true; }},
+    {avx2_kernels, cpu_kernels<avx2_kernels>, cpu_has_avx2},
+    {avx512_kernels, cpu_kernels<avx512_kernels>, cpu_has_avx512},
+};
+
+std::atomic<const KernelSet*> chosen{nullptr};
+
+}  // namespace
+
+std::span<const KernelSet* const> available_kernel_sets() {
+  static const std::vector<const KernelSet*> sets = [] {
+    std::vector<const KernelSet*> found;
+    for (const SetRow& row : kSets) {
+      if (row.runs_here()) found.push_back(&row.software());
+    }
+    return found;
+  }();
+  return sets;
+}
+
+const KernelSet& active_kernels() {
+  const KernelSet* set = chosen.load(std::memory_order_relaxed);
+  return set != nullptr ? *set : *available_kernel_sets().back();
+}
+
+const KernelSet& cpu_engine_kernels() {
+  const KernelSet* active = &active_kernels();
+  return std::ranges::find_if(kSets, [&](const SetRow& row) { return &row.software() == active; })
+      ->cpu();
+}
+
+void select_kernels(std::string_view name) {
+  std::vector<std::string> names;
+  for (const SetRow& row : kSets) {
+    const KernelSet& set = row.software();
+    names.emplace_back(set.name);
+    if (set.name != name) continue;
+    if (!row.runs_here()) {
+      throw InputError("kernel set '" + std::string(name) + "': this CPU lacks its instructions",
+                       "use '" + std::string(available_kernel_sets().back()->name) + "'");
+    }
+    chosen.store(&set, std::memory_order_relaxed);
+    return;
+  }
+  throw InputError("kernel set '" + std::string(name) + "': unknown", did_you_mean(name, names));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// Which kernel sets are there, and which one is in use?
+// THE list of sets. Kernels never ask: they are handed what they need.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "emulation/kernels/kernel_set.h"
+
+namespace lockstep {
+
+// The sets of the software engine that this machine can run, slowest first: scalar, then avx2 and
+// avx512 where the CPU has them.
+std::span<const KernelSet* const> available_kernel_sets();
+// The set in use: the fastest available, or the one chosen by name.
+const KernelSet& active_kernels();
+// Throws: InputError when the name is unknown or this CPU lacks it.
+void select_kernels(std::string_view name);
+
+// The `cpu` engine's set over the one in use (emulation/kernels/cpu/kernels.h).
+const KernelSet& cpu_engine_kernels();
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+// What is a normalisation given, and what does it compute?
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/accumulator/accumulator.h"
+
+namespace lockstep {
+
+// Batch normalisation over (N, S) of x (N,C,S). Sums go through `accumulator`, the rest is T.
+//   mean = sum x / n;  var = sum (x - mean)^2 / n (two passes);  y = (x - mean) * inv_std * w + b
+//   inv_std = 1 / sqrt(var + eps)
+// Running statistics: new = (1 - momentum) * old + momentum * batch, with the unbiased variance
+// (n / (n-1)). Evaluation mode uses the running ones and leaves them.
+template <typename T>
+struct BatchNormArgs {
+  int64_t batch, channels, spatial;
+  double eps, momentum;
+  bool training;
+  const T *x, *weight, *bias, *running_mean, *running_var;  // running_*: may be null when training
+  T *y, *new_running_mean, *new_running_var, *mean, *inv_std;
+  const Accumulator* accumulator;
+};
+// Training: dx = w inv_std / n * (n dy - sum dy - xhat sum(dy xhat)), db = sum dy,
+//           dw = sum(dy xhat), xhat = (x - mean) inv_std.   Evaluation: dx = dy w inv_std.
+template <typename T>
+struct BatchNormBackwardArgs {
+  int64_t batch, channels, spatial;
+  bool training;
+  const T *x, *dy, *weight, *mean, *inv_std;
+  T *dx, *dweight, *dbias;
+  const Accumulator* accumulator;
+};
+
+// Normalisation of the rows of x (R,C): layer, RMS and group normalisation. Sums go through
+// `accumulator` in the order of emulation/kernels/reduction.h, the rest is T.
+//   mean = sum x / C (0 when not centred);  inv_std = 1 / sqrt(sum (x - mean)^2 / C + eps)
+//   y = (x - mean) * inv_std * w + b;  row r takes the weights of group r mod `groups`, and
+//   `spatial` consecutive elements of a row share one: w, b (groups * C / spatial), null: 1 and 0
+template <typename T>
+struct RowNormArgs {
+  int64_t rows, cols, groups = 1, spatial = 1;
+  double eps;
+  bool centred;
+  const T *x, *weight, *bias;
+  T *y, *mean, *inv_std;  // mean: null when not centred
+  const Accumulator* accumulator;
+};
+// g = dy w;  dx = inv_std / C * ((C g - sum g) - xhat sum(g xhat)), without the sum of g when not
+// centred;  dw = sum(dy xhat), db = sum dy over what shares the weight.
+template <typename T>
+struct RowNormBackwardArgs {
+  int64_t rows, cols, groups = 1, spatial = 1;
+  bool centred;
+  const T *x, *dy, *weight, *mean, *inv_std;
+  T *dx, *dweight, *dbias;  // dweight, dbias: null when not wanted
+  const Accumulator* accumulator;
+};
+
+}  // namespace lockstep

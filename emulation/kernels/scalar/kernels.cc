@@ -1,0 +1,125 @@
+// Every entry of the table.
+#include "emulation/kernels/scalar/kernels.h"
+
+#include "emulation/kernels/scalar/attention.h"
+#include "emulation/kernels/scalar/avg_pool2d.h"
+#include "emulation/kernels/scalar/batch_norm.h"
+#include "emulation/kernels/scalar/block_quantize.h"
+#include "emulation/kernels/scalar/block_squares.h"
+#include "emulation/kernels/scalar/conv2d.h"
+#include "emulation/kernels/scalar/elementwise.h"
+#include "emulation/kernels/scalar/functions.h"
+#include "emulation/kernels/scalar/gather.h"
+#include "emulation/kernels/scalar/gemm.h"
+#include "emulation/kernels/scalar/grouped_conv2d.h"
+#include "emulation/kernels/scalar/optimizer.h"
+#include "emulation/kernels/scalar/pointwise_loss.h"
+#include "emulation/kernels/scalar/pool2d.h"
+#include "emulation/kernels/scalar/prelu.h"
+#include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/scalar/recurrent_layers.h"
+#include "emulation/kernels/scalar/reduce.h"
+#include "emulation/kernels/scalar/row_kernels.h"
+#include "emulation/kernels/scalar/row_norm.h"
+#include "emulation/kernels/scalar/select.h"
+#include "emulation/kernels/scalar/stacked_gemm.h"
+#include "emulation/kernels/scalar/strided_copy.h"
+#include "emulation/kernels/scalar/upsample2d.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+constexpr MovementKernels<T> kMovement = {strided_copy<T>, pick_rows<T>, pick_elements<T>};
+
+template <typename T>
+Kernels<T> make_kernels() {
+  Kernels<T> kernels = {
+      .quantize = scalar_quantize<T>,
+      .quantize_blocks = scalar_quantize_blocks<T>,
+      .quantize_block_squares = scalar_quantize_block_squares<T>,
+      .finite_abs_max = scalar_finite_abs_max<T>,
+      .compare = scalar_compare<T, float>,
+      .gemm = scalar_gemm<T>,
+      .rounded_gemm = nullptr,
+      .stacked_gemm = scalar_stacked_gemm<T>,
+      .conv2d_forward = scalar_conv2d_forward<T>,
+      .conv2d_backward_input = scalar_conv2d_backward_input<T>,
+      .conv2d_backward_weight = scalar_conv2d_backward_weight<T>,
+      .grouped_conv2d = grouped_conv2d<T>,
+      .channel_sum = scalar_channel_sum<T>,
+      .add = scalar_add<T>,
+      .mul = scalar_mul<T>,
+      .scale = scalar_scale<T>,
+      .add_channels = scalar_add_channels<T>,
+      .relu = scalar_relu<T>,
+      .relu_backward = scalar_relu_backward<T>,
+      .unary = scalar_unary<T>,
+      .unary_backward = scalar_unary_backward<T>,
+      .binary = scalar_binary<T>,
+      .choice_backward = scalar_choice_backward<T>,
+      .div_backward = scalar_div_backward<T>,
+      .power = scalar_power<T>,
+      .power_backward_base = scalar_power_backward_base<T>,
+      .power_backward_exponent = scalar_power_backward_exponent<T>,
+      .prelu = scalar_prelu<T>,
+      .prelu_backward = scalar_prelu_backward<T>,
+      .comparison = scalar_compare<T>,
+      .select = scalar_select<T>,
+      .masked_scale = scalar_masked_scale<T>,
+      .max_pool2d = scalar_max_pool2d<T>,
+      .max_pool2d_backward = scalar_max_pool2d_backward<T>,
+      .avg_pool2d = avg_pool2d<T>,
+      .avg_pool2d_backward = avg_pool2d_backward<T>,
+      .upsample_nearest2d = upsample_nearest2d<T>,
+      .upsample_nearest2d_backward = upsample_nearest2d_backward<T>,
+      .upsample_bilinear2d = upsample_bilinear2d<T>,
+      .upsample_bilinear2d_backward = upsample_bilinear2d_backward<T>,
+      .movement = kMovement<T>,
+      .pick_rows_backward = pick_rows_backward<T>,
+      .pick_elements_backward = pick_elements_backward<T>,
+      .row = {},
+      .row_sums = nullptr,
+      .repeat_rows = repeat_rows<T>,
+      .row_maxima = row_maxima<T>,
+      .row_maxima_backward = row_maxima_backward<T>,
+      .row_index_backward = row_index_backward<T>,
+      .row_variances = nullptr,
+      .row_variances_backward = row_variances_backward<T>,
+      .running_sums = running_sums<T>,
+      .batch_norm = scalar_batch_norm<T>,
+      .batch_norm_backward = scalar_batch_norm_backward<T>,
+      .row_norm = scalar_row_norm<T>,
+      .row_norm_backward = scalar_row_norm_backward<T>,
+      .softmax = nullptr,
+      .softmax_backward = nullptr,
+      .log_softmax = nullptr,
+      .log_softmax_backward = nullptr,
+      .logsumexp = nullptr,
+      .logsumexp_backward = nullptr,
+      .cross_entropy = nullptr,
+      .cross_entropy_backward = nullptr,
+      .pointwise_loss_terms = pointwise_loss_terms<T>,
+      .pointwise_loss_backward = pointwise_loss_backward<T>,
+      .attention_forward = attention_forward<T>,
+      .attention_backward = attention_backward<T>,
+      .recurrent_forward = recurrent_forward<T>,
+      .recurrent_backward = recurrent_backward<T>,
+      .optimizer = scalar_optimizer<T>,
+  };
+  use_row_functions<T, kScalarRow<T>>(kernels);
+  return kernels;
+}
+
+}  // namespace
+
+const KernelSet& scalar_kernels() {
+  static const KernelSet set = {"scalar",
+                                "plain loops: the definition of every result",
+                                make_kernels<float>(),
+                                make_kernels<double>(),
+                                {kMovement<int32_t>, draw_mask}};
+  return set;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,10 @@
+// Which vector instructions does a kernel set use?
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+enum class SimdTarget : uint8_t { kAvx2, kAvx512 };
+
+}  // namespace lockstep

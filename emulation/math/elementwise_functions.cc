@@ -1,0 +1,20 @@
+// Facts about the functions that the formulas declare.
+#include "emulation/math/elementwise_functions.h"
+
+#include "emulation/math/functions.h"
+
+namespace lockstep {
+namespace {
+
+#include "emulation/math/elementwise_functions-inl.h"
+
+}  // namespace
+
+bool saves_output(Unary function) {
+#define LOCKSTEP_ENTRY(Name) Name##Function<ScalarMath<float>>::kSavesOutput,
+  constexpr bool kTable[] = {LOCKSTEP_UNARY_FUNCTIONS(LOCKSTEP_ENTRY)};
+#undef LOCKSTEP_ENTRY
+  return kTable[static_cast<size_t>(function)];
+}
+
+}  // namespace lockstep
