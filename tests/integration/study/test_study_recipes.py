@@ -165,7 +165,7 @@ def page(all_lanes):
         "# Recipes: which match FP32, compared with the seed noise", "",
         "Written by `./dev study recipes`. Every preset runs freely and is compared with the `fp32` lane of the same "
         "run. Claims, sources, figures and the bound", "were named before these runs "
-        "(`tests/integration/recipes.py`). The options were chosen after pilots of `fp32`, `twin`, `pure-bf16` and `nvfp4`: short",
+        "(`tests/integration/study/recipes.py`). The options were chosen after pilots of `fp32`, `twin`, `pure-bf16` and `nvfp4`: short",
         "enough for one CPU core, long enough that `pure-bf16` is worse on `gpt`. Three things were changed after a "
         "trial of ten steps. `mxnet-multi-precision` went", "from \"does not\" to \"neither\": its source advises, and "
         "denies nothing. `lenet` got other options. `resnet20` got 100 steps in place of 150, to save time.", "Sources "
