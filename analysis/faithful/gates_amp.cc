@@ -15,6 +15,7 @@
 
 #include "analysis/faithful/gate_norms.h"
 #include "src/execute/finite.h"
+#include "src/policy/find_policy.h"
 #include "src/train/captured_lane.h"
 #include "src/train/lane.h"
 #include "src/update/clip.h"

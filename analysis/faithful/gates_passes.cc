@@ -7,6 +7,7 @@
 
 #include "analysis/faithful/gate_norms.h"
 #include "src/graph/infer.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

@@ -10,6 +10,7 @@
 #include "analysis/recommend/range_samples.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

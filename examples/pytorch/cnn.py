@@ -57,7 +57,7 @@ def make_model(dropout=0.1):
 
 
 def make_batches(count, seed=0):
-    """Yields (images (N,3,H,W), labels (N)): the phase of a wave says the class, behind noise."""
+    """Yields (images (N,3,H,W), labels (N)): the phase of a wave gives the class, with noise on top."""
     generator = torch.Generator().manual_seed(seed)
     place = torch.arange(SIZE) / SIZE
     for _ in range(count):

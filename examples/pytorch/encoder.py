@@ -91,7 +91,7 @@ def make_batches(count, seed=0):
         length = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH, 1), generator=generator)
         kept = torch.arange(LENGTH) < length
         hidden = (torch.rand(BATCH, LENGTH, generator=generator) < 0.2) & kept
-        hidden[:, 0] = True  # every sequence asks something
+        hidden[:, 0] = True  # every sequence has at least one hidden token
         ids = torch.where(hidden, MASK, text).where(kept, torch.tensor(PAD))
         types = (torch.arange(LENGTH) >= LENGTH // 2).long().expand(BATCH, -1).contiguous()
         yield ids, kept.long(), types, torch.where(hidden, text, IGNORED)

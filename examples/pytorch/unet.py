@@ -49,7 +49,7 @@ def make_model(dropout=0.1):
 
 
 def make_batches(count, seed=0):
-    """Yields (images (N,3,H,W), classes (N,H,W)): a coloured rectangle each, behind noise."""
+    """Yields (images (N,3,H,W), classes (N,H,W)): each a coloured rectangle with noise on top."""
     generator = torch.Generator().manual_seed(seed)
     row, column = torch.arange(SIZE)[:, None], torch.arange(SIZE)[None, :]
     for _ in range(count):

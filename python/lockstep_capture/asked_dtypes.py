@@ -1,9 +1,9 @@
-"""Which dtypes the model asks for by name, and which by example: `x.float()` beside `x.to(y.dtype)`.
+"""Which dtypes the model asks for by name, and which by example: `x.float()` or `x.to(y.dtype)`.
 
 An FP32 model traced as it is shows neither: `x.float()` is x itself there, and y.dtype is float32 like everything
 else. So the trace runs under autocast, where y.dtype is low precision, with AskedDtypes around it: a cast to a low dtype that
 was read off a tensor is traced as `type_as` that tensor, a new tensor of such a dtype (the masks that F.multi_head_attention
-makes in the query's dtype, a recurrent net's first state) has `type_as` behind it. Knows nothing of torch.export.
+makes in the query's dtype, a recurrent net's first state) is followed by `type_as`. Knows nothing of torch.export.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ class AskedDtypes(TorchFunctionMode):
         if func is not torch.Tensor.type_as and self._is_by_example(asked):
             func, args, kwargs = torch.Tensor.type_as, (x, self._example), {}
         if asked == x.dtype:
-            # The cast of this trace is x itself, and would stand in for x at every later use of it.
+            # The cast of this trace is x itself, and would replace x at every later use of it.
             args = (torch.ops.aten.alias.default(x), *args[1:])
         return func(*args, **kwargs)

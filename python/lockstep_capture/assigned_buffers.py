@@ -1,6 +1,6 @@
 """`self.c = ...` on a registered buffer, seen as the copy into it that a graph can show.
 
-A trace follows tensors: an attribute that is another tensor behind the forward pass leaves no trace.
+A trace follows tensors: an attribute that is another tensor after the forward pass leaves no trace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HINT = "self.{0}.copy_(...) with a value of the buffer's own shape and dtype"
 
 @contextlib.contextmanager
 def copied_back(model: torch.nn.Module, assigned: list[str]) -> Iterator[None]:
-    """Behind the block every buffer is the tensor that it was, and has the content of the one that took its place.
+    """After the block every buffer is the tensor that it was, with the content of the one that replaced it.
 
     The last ops of the block are one copy_ for each of `assigned`, which gets the paths of these buffers.
     Throws: UnsupportedModelError for a buffer that was taken away, or replaced by one of another shape or dtype.

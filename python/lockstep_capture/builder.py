@@ -210,8 +210,8 @@ def find_rule(call: Call) -> Rule | None:
     return RULES.get(name) or (RULES.get(name[:-1]) if name.endswith("_") else None)
 
 
-_ORDER = "an order of activations moves elements by their values; of the largest alone: torch.max(x, dim)"
-_PLACES = "sums into places; write a product with a 0/1 matrix of the places, F.one_hot(index).T @ x"
+_ORDER = "sorting activations moves elements by their values; for the largest alone use torch.max(x, dim)"
+_PLACES = "sums into indexed places; write a product with a 0/1 matrix of the places, F.one_hot(index).T @ x"
 _HINTS = {name: hint for names, hint in (
     (("topk", "sort", "argsort", "kthvalue", "median"), _ORDER),
     (("scatter_add", "index_add", "scatter", "scatter_reduce", "index_put", "index_copy"), _PLACES)) for name in names}

@@ -1,8 +1,8 @@
 """Do weights, buffers and gradients change only where a capture looks?
 
-A replay takes the captured steps from the first captured state. What anything else does to the state in between (a
-second optimizer, clamped weights, a forward pass in training mode outside of the block), or to the gradients between
-backward() and the optimizer's step, it would not know.
+A replay takes the captured steps from the first captured state. It cannot know of other changes: to the state in
+between (a second optimizer, clamped weights, a forward pass in training mode outside of the block), or to the
+gradients between backward() and the optimizer's step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _off_by(value: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 class Continuity:
-    """Told where changes are in order; says where others happened."""
+    """Is called where changes are allowed; reports all others."""
 
     def __init__(self, subject: Subject):
         self._subject = subject
@@ -66,19 +66,19 @@ class Continuity:
         self._gradients: Prints | None = None
 
     def note_weights(self) -> None:
-        """Behind the optimizer's step."""
+        """After the optimizer's step."""
         self._weights = prints_of(self._subject.params)
 
     def note_buffers(self) -> None:
-        """Behind the forward pass."""
+        """After the forward pass."""
         self._buffers = prints_of(self._subject.buffer_values())
 
     def note_gradients(self) -> None:
-        """Behind backward(), and behind each change of gradients that a replay makes, too."""
+        """After backward(), and after each change of gradients that a replay makes, too."""
         self._gradients = prints_of(self._subject.gradients())
 
     def note_clamped(self, limit: float) -> None:
-        """Before clip_grad_value_, behind which nobody is called."""
+        """Before clip_grad_value_, after which there is no call."""
         self._gradients = {}
         for path, grad in self._subject.gradients().items():
             self._gradients |= prints_of({path: grad.detach().clamp(-limit, limit)})
@@ -88,7 +88,7 @@ class Continuity:
         return self._gradients is not None
 
     def forget_gradients(self) -> None:
-        """The optimizer has them: from here on they are the loop's own."""
+        """The optimizer has read the gradients: the loop may now change them."""
         self._gradients = None
 
     @property
@@ -112,10 +112,10 @@ class Continuity:
 
     def check_forward(self, graph: Graph, read: set[str], before: Mapping[str, torch.Tensor],
                       repeated: Mapping[str, torch.Tensor]) -> None:
-        """Behind the forward pass: the graph changes the buffers as the model did.
+        """After the forward pass: the graph changes the buffers as the model did.
 
-        read: the buffers that losses depend on: others (a counter of calls) may change as they like. before: all of
-        them before it; repeated: what the traced program makes of them. Throws: CaptureError.
+        read: the buffers that losses depend on; others (a counter of calls) may change freely. before: all of
+        them before it; repeated: their values after the traced program. Throws: CaptureError.
         """
         now = self._subject.buffer_values()
         mutated = {path for path, *_ in graph.mutations}
@@ -124,15 +124,15 @@ class Continuity:
         off = {path: _off_by(now[path], repeated[path]) for path in sorted(mutated)}
         wrong = [path for path, distance in off.items() if not distance <= BUFFER_BOUND]
         if lost := sorted(self._unseen & self._read):
-            raise CaptureError(f"{len(lost)} buffers are changed by the forward pass where its graph does not show it, "
+            raise CaptureError(f"{len(lost)} buffers are changed by the forward pass in ways that its graph does not show, "
                                f"e.g. {lost[0]}: {_HINT.format(lost[0].rpartition('.')[2])}")
         if wrong:
-            raise CaptureError(f"{len(wrong)} buffers are not what the graph makes of them, e.g. {wrong[0]}: relative "
+            raise CaptureError(f"{len(wrong)} buffers differ from the graph's, e.g. {wrong[0]}: relative "
                                f"difference {off[wrong[0]]:.1e}, must be at most {BUFFER_BOUND:.0e}; "
                                f"{_HINT.format(wrong[0].rpartition('.')[2])}")
 
     def check_gradients(self, when: str) -> None:
-        """What backward() left must be there still. A replay of a few steps of it would not show that it was not."""
+        """The gradients must still be those of backward(). A replay of a few steps would not show a change."""
         before = self._gradients
         if before is None:
             return

@@ -1,7 +1,7 @@
 """BatchNorm(momentum=None): the running statistics are the mean over all batches so far.
 
 PyTorch reads the count and hands 1/count on as a number, which a graph of static numbers cannot hold. While the
-model is traced a name that is no momentum stands in its place.
+model is traced, a name that is no momentum replaces it.
 """
 
 from __future__ import annotations

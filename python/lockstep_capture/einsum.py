@@ -27,7 +27,7 @@ def einsum_product(c: Any, equation: str, operands: list[Value]) -> Value:
 
 
 def _letters(equation: str, operands: list[Value]) -> tuple[list[str], str]:
-    """The terms and the result with a letter for each dimension that an ellipsis stands for."""
+    """The terms and the result, with a letter for each dimension of an ellipsis."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     ranks = [x.rank - len(term.replace("...", "")) for term, x in zip(terms, operands, strict=True) if "..." in term]
@@ -45,7 +45,7 @@ def _letters(equation: str, operands: list[Value]) -> tuple[list[str], str]:
 
 
 def _product(c: Any, first: tuple[Value, str], second: tuple[Value, str], kept: str) -> tuple[Value, str]:
-    """The product of two, summed over the letters that nobody needs any more."""
+    """The product of two, summed over the letters that are no longer needed."""
     x, a = _summed(c, *first, kept + second[1])
     y, b = _summed(c, *second, kept + first[1])
     extent = dict(zip(a + b, x.shape + y.shape, strict=True))
@@ -70,7 +70,7 @@ def _product(c: Any, first: tuple[Value, str], second: tuple[Value, str], kept: 
 
 
 def _summed(c: Any, x: Value, term: str, kept: str) -> tuple[Value, str]:
-    """Without the letters that nobody else has."""
+    """Without the letters that no other term has."""
     alone = [i for i, letter in enumerate(term) if letter not in kept]
     if not alone:
         return x, term

@@ -1,6 +1,6 @@
-"""torch.export -> Program. All that depends on the version of torch.export stands here.
+"""torch.export -> Program. Everything that depends on the version of torch.export is here.
 
-Takes the pre-dispatch training IR (no run_decompositions), so that ops stand at the level at which autocast
+Takes the pre-dispatch training IR (no run_decompositions), so that ops are at the level at which autocast
 decides. Blocks of torch.autocast and torch.no_grad come as higher-order ops and are inlined, their content
 stamped on the calls. The trace itself runs in an autocast block of its own (asked_dtypes.py says why), of which the
 program shows nothing.
@@ -22,7 +22,7 @@ from .errors import Problem, UnsupportedModelError
 from .program import Autocast, Call, Names, Place, Program, Ref, StepModule
 
 PREFIX = "model."  # of StepModule
-# Checks that the export adds: they hold for the dtypes of its own run, which are not those of the loop.
+# Checks that the export adds: they apply to the dtypes of its own run, which are not those of the loop.
 _NO_EFFECT = {"aten._assert_tensor_metadata", "aten._assert_async", "aten.sym_constrain_range"}
 _TORCH_FOLDER = os.path.join(os.path.dirname(torch.__file__), "")
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
@@ -89,7 +89,7 @@ class ValueDependence(Exception):
 
 
 def depends_on_values(error: BaseException) -> bool:
-    """Did the export fail because the forward pass asked for a tensor's value?"""
+    """Did the export fail because the forward pass read a tensor's value?"""
     if isinstance(error, ValueDependence):
         return True
     text = f"{type(error).__name__} {error}"

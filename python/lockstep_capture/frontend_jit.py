@@ -1,4 +1,4 @@
-"""torch.jit.trace -> Program: the way in for what torch.export does not take.
+"""torch.jit.trace -> Program, for models that torch.export does not take.
 
 TorchScript is deprecated, so nothing else of it is used. Blocks of torch.autocast and torch.no_grad inside the
 model are not visible here: a model that has them is refused.
@@ -28,7 +28,7 @@ TRACED_SHAPE = "a shape in the trace"
 
 
 class _Flat(torch.nn.Module):
-    """step(batch) with the batch's tensors as arguments, which is what the tracer wants."""
+    """step(batch) with the batch's tensors as arguments, as the tracer needs it."""
 
     def __init__(self, step: StepModule, leaves: list[Any], spec: Any):
         super().__init__()

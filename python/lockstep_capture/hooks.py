@@ -1,6 +1,6 @@
 """What a training loop does in one block: autocast, backward, clipping, unscaling, the optimizer's step.
 
-Functions are replaced while a block runs and put back whatever happens; none does anything but look.
+Functions are replaced while a block runs and always put back; the replacements only watch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Clipping:
 
 @dataclass
 class Events:
-    """What was seen. loss: what backward was called on, loss scale taken off; ended: the optimizer was asked to step."""
+    """What was seen. loss: the tensor of backward(), without the loss scale; ended: the optimizer's step() was called."""
 
     backward_count: int = 0
     loss: torch.Tensor | None = None
@@ -56,10 +56,10 @@ class Listener:
         """Before the first backward."""
 
     def on_backward_done(self) -> None:
-        """Behind it: its gradients have been added to .grad."""
+        """After it: its gradients have been added to .grad."""
 
     def known_change(self) -> contextlib.AbstractContextManager[None]:
-        """Around what changes gradients as a replay does, too: unscale_, clip_grad_norm_."""
+        """Around changes of gradients that a replay makes, too: unscale_, clip_grad_norm_."""
         return contextlib.nullcontext()
 
     def on_clamp(self, limit: float) -> None:
@@ -69,7 +69,7 @@ class Listener:
         """The gradients of the step are final: before the optimizer uses them, or leaves them."""
 
     def on_stepped(self) -> None:
-        """Behind the optimizer's step."""
+        """After the optimizer's step."""
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def _replace(stack: contextlib.ExitStack, owner: Any, name: str, wrap: Callable[
 
 
 def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
-    """A block may stand around the whole loop, too."""
+    """A block may also enclose the whole loop."""
     events.cache_enabled = bool(torch.is_autocast_cache_enabled())
 
     def wrap(original: Any) -> Any:
@@ -112,7 +112,7 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
             events.backward_count += 1
             is_the_first = events.backward_count == 1 and not events.ended
             if events.ended:
-                events.refuse("backward() behind optimizer.step() in one block",
+                events.refuse("backward() after optimizer.step() in one block",
                               "the block must hold forward pass, backward() and then the step of one micro-batch")
             elif is_the_first:
                 listener.on_backward(events.loss if events.loss is not None else root)
@@ -150,7 +150,7 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
                 with listener.known_change():
                     return original(parameters, max_norm, total_norm, *rest, **more)
             if seen.max_norm >= 0 or seen.max_value >= 0:
-                events.refuse("clip_grad_norm_ behind another clipping", "a replay clips the norm first, and once")
+                events.refuse("clip_grad_norm_ after another clipping", "a replay clips the norm first, and once")
             if not seen.norm_type > 0:
                 events.refuse(f"clip_grad_norm_ with norm_type {seen.norm_type:g}", "it must be positive, or inf")
             if not max_norm > 0:
@@ -240,7 +240,7 @@ def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Even
         listener.on_gradients()
 
     def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A closure makes the gradients, so they are there behind it: Lightning steps that way."""
+        """A closure makes the gradients, so they exist after it: Lightning steps this way."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             return reached()
@@ -260,6 +260,6 @@ def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Even
 
 
 def gradient_factor(subject: Subject) -> float:
-    """By what .grad must be multiplied: a fused optimizer is handed gradients that are still scaled."""
+    """The factor for .grad: a fused optimizer gets gradients that are still scaled."""
     grad_scale = getattr(subject.optimizer, "grad_scale", None)
     return 1.0 if grad_scale is None else 1.0 / float(grad_scale)

@@ -1,7 +1,7 @@
 """Runs a Program in PyTorch with the masks given from outside.
 
-In FP32 it repeats, bit for bit, what the eager model did (gate V0). In FP64 it is the truth that a replay is
-judged by: every floating value is double, casts between floating formats do nothing, and what does not depend
+In FP32 it repeats the eager model bit for bit (gate V0). In FP64 it is the truth that replays are compared
+with: every floating value is double, casts between floating formats do nothing, and what does not depend
 on the weights (constants, derived inputs) keeps its FP32 value.
 """
 
@@ -23,7 +23,7 @@ _BATCH_NORM = "aten.batch_norm"
 
 
 class Observer:
-    """Told of every call. `value` gives the value that a name has now."""
+    """Is called for every call. `value` gives the current value of a name."""
 
     def root(self, name: str, value: torch.Tensor) -> None: ...
 
@@ -36,8 +36,8 @@ class Interpreter:
     """One forward pass.
 
     params, buffers: by canonical path; buffers are copied before they are changed. leaves: of the batch.
-    draws: per random call its drawn tensors; None: PyTorch draws. double: FP64, with the kinds of ssa.py: what is
-    no part of the network keeps its own type and is widened where the network reads it.
+    draws: per random call its drawn tensors; None: PyTorch draws. double: FP64, with the kinds of ssa.py: values
+    outside of the network keep their own type and are widened where the network reads them.
     autocast: (device, dtype) of a block around the whole pass, None for none; cache_enabled: its weight cache.
     device: where constants are put and where the program makes tensors, None: as traced.
     """
@@ -105,7 +105,7 @@ class Interpreter:
             value = self._values[ref.name]
             if widens:
                 return self._wide(value)
-            # What is no part of the network keeps FP32, also where it takes its type from a part (empty_like).
+            # Values outside of the network keep FP32, even if they take their type from a part of it (empty_like).
             return value.float() if self._double and _is_double(value) else value
 
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
@@ -137,7 +137,7 @@ class Interpreter:
             return call.target(*args, **kwargs)
 
     def _assign(self, path: str, value: torch.Tensor) -> torch.Tensor:
-        """`self.buffer = ...`: the tensor that it was keeps its content, which a backward pass may need."""
+        """`self.buffer = ...`: the old tensor keeps its content, which a backward pass may need."""
         self.buffers[path] = value.detach().clone()
         return self.buffers[path]
 

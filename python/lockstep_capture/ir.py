@@ -102,7 +102,7 @@ class Graph:
     rng: list[tuple[str, str]] = field(default_factory=list)  # node, call of the program
 
     def drop_unread(self) -> None:
-        """Nodes that reach neither the loss nor a buffer (a rule made more than was asked for), and what they alone read."""
+        """Nodes that reach neither the loss nor a buffer (a rule made more than needed), and the nodes that only they read."""
         reached = {self.loss.partition(".")[0], *(node for _, node, _ in self.mutations), *(node for node, _ in self.rng)}
         kept = []
         for node in reversed(self.nodes):
@@ -120,7 +120,7 @@ class Graph:
         return next((node.autocast for node in self.nodes if node.autocast and node.autocast.enabled), None)
 
     def close_regions(self) -> None:
-        """Where the model alone uses autocast, what stands outside of its blocks is outside in every lane."""
+        """If only the model uses autocast, ops outside of its blocks are outside in every lane."""
         region = self.region()
         for node in self.nodes:
             if region is not None and node.autocast is None:

@@ -1,6 +1,6 @@
 """By which number did the loop multiply the step function's loss before backward?
 
-Gate V0 at once: the replayed loss times that number must have the bits of the loop's.
+This is also gate V0: the replayed loss times that number must have the bits of the loop's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MOST_NUMBERS = 8  # of a chain such as loss * n / total
 def loss_factor(replayed: torch.Tensor, seen: torch.Tensor, earlier: float | None = None) -> float:
     """1, or the product of the numbers that end seen's graph, or 1/k for k micro-batches averaged by hand.
 
-    replayed, seen: scalars of one dtype. earlier: the factor of the micro-batch before, which is taken where the
-    bits cannot tell (a loss that is infinite, NaN or 0). Throws: CaptureError where no such number gives seen's bits.
+    replayed, seen: scalars of one dtype. earlier: the factor of the previous micro-batch, used where the
+    bits do not decide (a loss that is infinite, NaN or 0). Throws: CaptureError where no such number gives seen's bits.
     """
     replayed, value = replayed.detach().reshape(()), seen.detach().reshape(())
     if replayed.dtype == value.dtype and not (bool(replayed.isfinite()) and bool(replayed != 0)):

@@ -61,7 +61,7 @@ def _type_of(value: Any) -> Any:
 
 
 class Snapshots(Observer):
-    """Values that are no part of the network, as they are when the network reads them."""
+    """Values outside of the network, as they are when the network reads them."""
 
     def __init__(self, versions: Versions):
         self._versions = versions
@@ -103,7 +103,7 @@ class Normaliser:
         self.graph = Graph(type(model).__name__)
         self.problems: list[Problem] = list(versions.problems)
         self._batch_norm_counts: dict[str, str] = {}  # num_batches_tracked -> the call that counts
-        self._renewed: dict[str, Value] = {}  # buffer -> what the last batch_norm so far made of it
+        self._renewed: dict[str, Value] = {}  # buffer -> its value after the last batch_norm so far
         for call in program.calls:
             if call.name in versions.live and versions.kind[call.name] == GRAPH:
                 self._normalise(call)
@@ -149,7 +149,7 @@ class Normaliser:
             self.ir_of[call.name] = result.id
 
     def _placeholder_result(self, call: Call) -> Any:
-        """Something to go on with after a problem, so that all problems are found."""
+        """A value to continue with after a problem, so that all problems are found."""
         def value(kind: Any) -> Any:
             if isinstance(kind, list):
                 return [value(item) for item in kind]
@@ -216,7 +216,7 @@ class Normaliser:
         return self._cache[key]
 
     def mask_as_number(self, mask: Value, call: Call, besides: str = "") -> Value:
-        """1.0 and 0.0 for a mask's 1 and 0: in the format of a floating operand beside it, as torch promotes, or FP32."""
+        """1.0 and 0.0 for a mask's 1 and 0: in the format of the other floating operand, as torch promotes, or FP32."""
         one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
                      for n in (1.0, 0.0))
         node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)
@@ -382,7 +382,7 @@ class Normaliser:
             self._set_buffer(self._count_path(mean), node, 5)
 
     def _set_buffer(self, path: str, node: Node, slot: int) -> None:
-        """A module that is called twice reads at its second call what the first one left."""
+        """In its second call, a module reads the result of the first."""
         self.graph.mutations = [entry for entry in self.graph.mutations if entry[0] != path]
         self.graph.mutations.append((path, node.id, slot))
         self._buffer(path)

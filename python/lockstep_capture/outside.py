@@ -36,7 +36,7 @@ class Outside:
         return {path: value for path, value in reachable(self._step_fn, self._model) if isinstance(value, torch.Tensor)}
 
     def check(self) -> None:
-        """Throws: CaptureError where one has changed: its content, or what its name stands for."""
+        """Throws: CaptureError if one has changed: its content, or the tensor that its name means."""
         now = self._tensors()
         changed = [name for name, tensor in self._constants.items()
                    if checksum(now.get(self._paths[name], tensor)) != self._checksums[name]]

@@ -8,7 +8,7 @@ import torch
 
 from .ir import Value
 
-# Which of n elements stands at place p, which may lie outside of 0 .. n - 1.
+# Which of n elements is at place p, which may lie outside of 0 .. n - 1.
 _PLACES: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "reflect": lambda p, n: (n - 1) - ((n - 1) - p.abs()).abs(),
     "replicate": lambda p, n: p.clamp(0, n - 1),

@@ -1,6 +1,6 @@
 """The forward pass as PyTorch sees it: calls of ATen ops on named values.
 
-Both front ends make one; everything behind them (normaliser, interpreter) knows nothing of torch.export
+Both front ends make one; everything after them (normaliser, interpreter) knows nothing of torch.export
 or TorchScript. Values are named, a name is bound once, in-place ops keep their in-place spelling.
 """
 
@@ -36,7 +36,7 @@ class Autocast:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a call stands in the user's code."""
+    """The place of a call in the user's code."""
 
     module: str = ""  # path, "blocks.0.attn"
     module_class: str = ""  # "torch.nn.modules.linear.Linear"
@@ -99,7 +99,7 @@ class Program:
 
     inputs: value name -> leaf of the batch (pytree order). params, buffers: value name -> canonical
     module path. constants: value name -> tensor. loss: name of the value that the step returns. assigned: call of
-    copy_ that stands for `self.buffer = ...` -> canonical path of that buffer; nothing reads it behind that call.
+    copy_ that replaces `self.buffer = ...` -> canonical path of that buffer; nothing reads it after that call.
     """
 
     frontend: str

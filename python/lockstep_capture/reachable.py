@@ -1,4 +1,4 @@
-"""What can a step function reach beside model and batch?
+"""What can a step function reach in addition to model and batch?
 
 What it closes over, the globals that it names, its own object, default arguments; and from there attributes of
 modules and items of containers. Not seen: what it gets by calling something, attributes of imported modules.
@@ -37,7 +37,7 @@ def reachable(step_fn: Any, model: torch.nn.Module) -> Iterator[tuple[str, Any]]
 
 
 def named_globals(function: types.FunctionType) -> list[str]:
-    """The globals that its code, and code within, speaks of."""
+    """The globals that its code, and code within, names."""
     codes, names = [function.__code__], []
     for code in codes:  # grows on the way
         names += [name for name in code.co_names if name in function.__globals__]

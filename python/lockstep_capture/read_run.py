@@ -5,10 +5,10 @@
     run.statistics("pure-fp16", ["count", "to_zero"])       # a row per step and site
     run.wide("to_zero", "pure-fp16")                        # a row per step, a column per site
 
-What was not measured is NaN or <NA>, never 0; rows behind the last complete step, and those of a lane
-that died, are not shown. Reads on demand: big tables are made when they are asked for. Knows nothing of
-PyTorch; wants h5py and pandas. Do not read the file of a replay that still runs: RUN.progress.json
-beside it is made for that.
+What was not measured is NaN or <NA>, never 0. Rows after the last complete step, and those of a lane
+that died, are not shown. Big tables are read on demand. Knows nothing of
+PyTorch; needs h5py and pandas. Do not read the file of a replay that still runs: read the
+RUN.progress.json next to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _usual_first(usual: Sequence[str]) -> Callable[[str], tuple[int, str]]:
 def read_run(path: str | os.PathLike[str]) -> Run:
     """Opens a run file of `lockstep replay` and reads its small tables.
 
-    Throws: RunFileError, with all problems of the file, if it is none, is damaged or too new.
+    Throws: RunFileError, with all problems of the file, if it is no run file, is damaged or too new.
     """
     return Run(path)
 
@@ -88,7 +88,7 @@ class Run:
         return (f"<run {self.path}: {self.steps_complete} steps, {len(self.sites)} sites, "
                 f"lanes {', '.join(self.lanes.index)}>")
 
-    # ---- the big tables, read when asked for
+    # ---- the big tables, read on demand
 
     def statistic_names(self, lane: str) -> list[str]:
         """The statistics per step and site that this lane recorded."""
@@ -151,7 +151,7 @@ class Run:
             return self._full_histograms(group, lane, site_list)
 
     def sums(self, lane: str) -> pd.DataFrame:
-        """How well accumulators did, where sums were sampled: a row per (step, site) with samples."""
+        """The error of accumulators, where sums were sampled: a row per (step, site) with samples."""
         pandas = self._pandas
         with opened(self.path) as file:
             group = file[self._group(lane)]

@@ -1,4 +1,4 @@
-"""Writes what was captured, in the words of docs/capture-file.md."""
+"""Writes the captured data in the layout of docs/capture-file.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Micro:
 @dataclass
 class Step:
     """What one optimizer step recorded. pre, replayed: the state before it, and what its gradients must be, on verify
-    steps alone. has_gradients: behind its last micro-batch so far. reached: parameters that its losses depend on."""
+    steps only. has_gradients: after its last micro-batch so far. reached: parameters that its losses depend on."""
 
     number: int
     events: Events
@@ -116,7 +116,7 @@ class Recorder:
             self.writer.optimizer_state("optimizer/state", initial.optimizer)
 
     def _amp(self, autocast: tuple[str, torch.dtype] | None, region: Autocast | None, initial: State) -> None:
-        """region: a block of the model, which says the dtype where the loop has none."""
+        """region: a block of the model, which gives the dtype if the loop has none."""
         values: dict[str, Any] = {
             "autocast": autocast is not None,
             "device_type": autocast[0] if autocast else self._subject.device.type, **shortcuts()}
@@ -234,7 +234,7 @@ class Recorder:
             writer.optimizer_state(f"{place}/opt_state", state.optimizer)
 
     def finish(self, steps: int, is_final: bool) -> None:
-        """is_final: the state now is that behind the last step."""
+        """is_final: the state now is that after the last step."""
         subject, writer = self._subject, self.writer
         persistent = set(subject.model.state_dict().keys())
         for _, paths in subject.names.buffers:

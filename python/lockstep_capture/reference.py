@@ -1,7 +1,7 @@
 """PyTorch's own gradients of a captured step, in FP32 and in FP64, with the captured masks.
 
 From the state before the step; autocast and TF32 off, loss scale 1, no clipping. In FP64 casts between floating
-formats do nothing. FP32 also tells on which side of each kink it stood, and a summary of every activation.
+formats do nothing. FP32 also gives the side of each kink that it was on, and a summary of every activation.
 """
 
 from __future__ import annotations

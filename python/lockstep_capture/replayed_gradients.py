@@ -1,10 +1,10 @@
 """Are the loop's gradients those of step_fn's loss? Gate V0 for the backward pass, on verify steps.
 
-Hooks that change gradients and backward passes written by hand leave the loss as it is. Asked right behind
+Hooks that change gradients and backward passes written by hand leave the loss as it is. Checked right after
 backward(), before anything unscales or clips: same kernels, same precision, same order of sums, so that both sides
 have the same bits (4300 gradients of the tests' models, under FP32, BF16 and FP16: no difference). Two things end
 that: sums with atomics, in any order, and a loss multiplied twice by numbers (a scale that is no power of two among
-them), whose product is known to an ulp only. There ROOM is left. What happens to gradients from here on continuity.py watches.
+them), whose product is known to an ulp only. There ROOM is left. From here on continuity.py watches the gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .program import Program
 from .random_ops import base_name
 
 ROOM = 2.0**-4      # of a parameter's gradient, where bits may differ: 16 times the unit roundoff of BF16
-SMALLEST = 2.0**-6  # of the largest norm: what is smaller may be rounding and nothing else
+SMALLEST = 2.0**-6  # of the largest norm: anything smaller may be rounding only
 _ATOMIC_ON_CPUS = "aten.index"  # x[i, j]; its backward pass adds up with atomics in several threads
 
 
@@ -56,7 +56,7 @@ class Replayed:
 
 
 def check_gradients(replayed: Replayed, seen: Mapping[str, torch.Tensor]) -> None:
-    """seen: as backward() left them. Throws: CaptureError where they are others than the replayed losses give."""
+    """seen: as backward() left them. Throws: CaptureError if they differ from those of the replayed losses."""
     room, expected = replayed.room(), replayed.grads
     if room and not all(bool(grad.isfinite().all()) for grad in expected.values()):
         return

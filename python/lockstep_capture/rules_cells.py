@@ -42,7 +42,7 @@ def rnn_cell(c: RuleContext) -> Value:
 
 @rule("rnn_tanh", "rnn_relu")
 def rnn(c: RuleContext) -> list[Value]:
-    """Step by step: h = f(W_ih x + b_ih + W_hh h + b_hh); the products with x stand before the loop."""
+    """Step by step: h = f(W_ih x + b_ih + W_hh h + b_hh); the products with x come before the loop."""
     if "batch_first" not in c.a:
         raise c.unsupported("packed sequences; pad, and mask the loss")
     layers, directions = int(c.a["num_layers"]), 2 if c.a["bidirectional"] else 1

@@ -52,7 +52,7 @@ def _only_masks(c: RuleContext) -> None:
 def joined(c: RuleContext) -> Value:
     _only_masks(c)
     if not c.is_tensor("other"):
-        raise c.unsupported("a number beside a mask")
+        raise c.unsupported("a number together with a mask")
     a, b = _truth(c, "self"), _truth(c, "other")
     if "xor" in c.call.op:
         return c.mask("not_equal", [a, b], c.out_shape())

@@ -9,7 +9,7 @@ from .ir import Value
 from .rules_losses import reduction_of
 from .rules_math import euclidean
 
-COSINE_LOSS_EPS = 1e-12  # of cosine_embedding_loss, beside both squared lengths
+COSINE_LOSS_EPS = 1e-12  # of cosine_embedding_loss, added to both squared lengths
 
 
 def _reduced(c: RuleContext, terms: Value) -> Value:

@@ -61,7 +61,7 @@ def einsum(c: RuleContext) -> Value:
 
 
 def _same_padding(kernel: list[int], dilation: list[int]) -> list[int]:
-    """top, bottom, left, right; the odd one stands behind."""
+    """top, bottom, left, right; the odd one comes last."""
     sides = []
     for extent, step in zip(kernel, dilation, strict=True):
         total = step * (extent - 1)
@@ -118,7 +118,7 @@ def batch_norm(c: RuleContext) -> Any:
     operands = [x] + ([c.value("weight"), c.value("bias")] if affine else [])
     if isinstance(mean, Ref):
         operands += [c.value("running_mean"), c.value("running_var")]
-    else:  # track_running_stats=False: the op's are constants, and what it makes of them is left
+    else:  # track_running_stats=False: the op's are constants, and their new values are dropped
         operands += [c.derive(f"running_{start}", torch.full, [channel, start]) for start in (0.0, 1.0)]
     cumulative = c.a["momentum"] == CUMULATIVE
     attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"])}
@@ -286,7 +286,7 @@ def sdpa(c: RuleContext) -> Value:
         operands.append(mask)
     site = random_site(c.call)
     scale = c.a["scale"]
-    # What fused kernels take: (N,H,T,E) alone, one width, no dropout that the capture must see.
+    # Fused kernels take (N,H,T,E) only, one width, no dropout that the capture must see.
     fused = site is None and q.rank == k.rank == v.rank == 4 and q.shape[-1] == v.shape[-1]
     attrs: dict[str, Any] = {"scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
                              "model": "flash" if fused and not c.plain_attention else "math"}

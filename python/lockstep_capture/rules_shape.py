@@ -234,7 +234,7 @@ def index(c: RuleContext) -> Value:
         raise c.unsupported("masks make the shape depend on values; use torch.where or masked_fill")
     first, last = places[0], places[-1]
     if places != list(range(first, last + 1)):
-        raise c.unsupported("indices must stand on neighbouring dimensions")
+        raise c.unsupported("indices must be on neighbouring dimensions")
     extents = x.shape[first:last + 1]
 
     def flat(*indices: torch.Tensor) -> torch.Tensor:

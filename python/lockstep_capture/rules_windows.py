@@ -1,4 +1,4 @@
-"""Windows and pixels of an image, picked by places that the capture works out: pooling, unfolding, upsampling."""
+"""Windows and pixels of an image, picked by places that the capture computes: pooling, unfolding, upsampling."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def image_windows(c: RuleContext) -> Value:
 
 @rule("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d")
 def nearest(c: RuleContext) -> Value:
-    """The places that PyTorch takes are PyTorch's own answer for the places 0, 1, ..."""
+    """The places that PyTorch takes: its own result for an image of the places 0, 1, ..."""
     x, out = c.value("input" if "input" in c.a else "self"), c.out_shape()
     mode = "nearest-exact" if "exact" in c.call.op else "nearest"
     dims = range(2, x.rank)

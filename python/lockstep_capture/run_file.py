@@ -1,4 +1,4 @@
-"""What a run file must be to be read, and its HDF5 values as Python's: the ground `read_run` stands on."""
+"""Checks that a run file can be read, and turns its HDF5 values into Python's, for `read_run`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NEWEST_VERSION = 3
 SITE_KEYS = ("layer", "op", "role", "point")
 SITE_GROUPS = {"counts": "", "moments": "", "updates": "update_"}  # the statistics in them, by prefix of their names
 _OTHER_ROWS = ("policy", "eval", "sums")  # in a lane's group, but no row per step
-_NONE = {"culprit_site": -1, "bits_hash": 0}  # what says "none" in an integer dataset
+_NONE = {"culprit_site": -1, "bits_hash": 0}  # the value that means "none" in an integer dataset
 
 
 class RunFileError(ValueError):
-    """The file is no run file that this version reads. Lists all problems found."""
+    """The file is not a run file that this version can read. Lists all problems found."""
 
 
 def unescape_name(name: str) -> str:
-    """The lane name behind a component of an HDF5 path: %25 is '%', %2F is '/', %2E is '.'."""
+    """The lane name that a component of an HDF5 path encodes: %25 is '%', %2F is '/', %2E is '.'."""
     return re.sub("%(25|2F|2E)", lambda found: chr(int(found[1], 16)), name)
 
 
@@ -43,8 +43,8 @@ def opened(path: str) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise RunFileError(f"{path}: HDF5 cannot open it ({error}); a run file is what `lockstep replay` "
-                           "writes. While a replay runs, read its .progress.json instead") from error
+        raise RunFileError(f"{path}: HDF5 cannot open it ({error}); `lockstep replay` writes run "
+                           "files. While a replay runs, read its .progress.json instead") from error
 
 
 def check_root(path: str, attributes: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def check_root(path: str, attributes: dict[str, Any]) -> None:
 
 
 def check_objects(path: str, file: h5py.File, steps: int) -> None:
-    """What every table leans on: sites, lanes, and as many rows as steps_complete promises."""
+    """Checks what every table needs: sites, lanes, and as many rows as steps_complete says."""
     problems = [f"/{name} is missing" for name in ("graph", "sites", "lanes") if name not in file]
     _raise_all(path, problems)
     lengths = {name: len(data) for name, data in file["sites"].items()}

@@ -1,7 +1,7 @@
 """Which version of a value a call reads, what depends on what, and which in-place ops have no such form.
 
 Every value is of one of three kinds: CONST depends on neither batch nor weights and is folded; DERIVED depends
-on the batch and on random numbers alone and is no arithmetic of a network, Python evaluates it per micro-batch;
+on the batch and on random numbers alone and is not arithmetic of the network, Python evaluates it per micro-batch;
 GRAPH is replayed.
 """
 
@@ -56,7 +56,7 @@ class Versions:
     def example_of(self, version: str, calls: Mapping[str, Call], is_float: Callable[[Ref], bool]) -> str | None:
         """The activation whose dtype a floating value outside of the network has, None where it has one of its own.
 
-        zeros_like(y), noise in y's dtype, and what is made of these and of numbers.
+        zeros_like(y), noise in y's dtype, and values made of these and of numbers.
         """
         call = calls.get(value_name(version))
         if call is None or call.is_getitem:
@@ -88,7 +88,7 @@ def is_in_place(call: Call) -> bool:
 
 
 def _refs_by_value(call: Call) -> list[str]:
-    """Operands whose values matter, not their shape or dtype alone; the first ones of all that are named."""
+    """Operands whose values are used, not only their shape or dtype; the first ones of all that are named."""
     if not call.is_getitem and base_name(call).split(".")[1] in _SHAPE_ONLY:
         return []
     return call.refs()[:1] if call.op in _BY_EXAMPLE else call.refs()

@@ -1,6 +1,6 @@
-"""What does step_fn do with a batch? Its own errors, and results that are no loss, told as its author's.
+"""What does step_fn do with a batch? Reports its own errors, and results that are no loss, as step_fn's.
 
-Knows nothing of graphs: what is found here is found before anything is traced.
+Knows nothing of graphs: these checks run before anything is traced.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def raised_in_fp32(step_fn: StepFunction, batch: Any, error: Exception) -> Captu
     """step_fn(model, batch) works under the loop's autocast and raised `error` without."""
     made = CaptureError(f"step_fn needs the loop's autocast, without it it raised {first_line(error)}"
                         f"{_at(_innermost(error))}, here with batch = {_shown(batch)}; a capture computes it in FP32, too: "
-                        "hand over FP32 batches, and leave casts to autocast")
+                        "pass FP32 batches, and leave casts to autocast")
     made.__cause__ = error
     return made
 
 
 def calls_backward(line: str) -> CaptureError:
     return CaptureError(f"step_fn calls backward(){_at(line)}, must compute the loss and return it: backward(), "
-                        "optimizer.step() and zero_grad() belong into the loop")
+                        "optimizer.step() and zero_grad() belong in the loop")
 
 
 def check_result(step_fn: StepFunction, result: Any) -> None:
@@ -76,7 +76,7 @@ def _wrong_type(result: Any) -> str:
     if isinstance(result, dict):
         return f"a {type(result).__name__}, {_shown(result)}, {must}: return result['loss'], or whatever its name is"
     if isinstance(result, (tuple, list)):
-        return f"a {type(result).__name__}, {_shown(result)}, {must}: return result[0], or wherever it stands"
+        return f"a {type(result).__name__}, {_shown(result)}, {must}: return result[0], or whichever item it is"
     return f"a {type(result).__name__}, {must}"
 
 

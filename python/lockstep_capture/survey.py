@@ -1,4 +1,4 @@
-"""One eager run that looks for what a graph cannot hold: values that steer Python, autograd functions by hand,
+"""One eager run that finds what a graph cannot hold: values that steer Python, custom autograd functions,
 gradients of gradients; and for mistakes in step_fn itself (step_function.py).
 
 Tracing stops at the first such thing; this finds them all, with the module and the line of each.
@@ -103,7 +103,7 @@ class Survey:
 
 def survey(model: torch.nn.Module, step_fn: StepFunction, batch: Any, device: torch.device,
            autocast: torch.dtype | None) -> Survey:
-    """Runs step_fn once (within untouched(): it changes what it changes), under the autocast of the loop.
+    """Runs step_fn once, under the autocast of the loop, within untouched(), which undoes its changes.
 
     Throws: CaptureError for step_fn's own errors, for a backward() in it, and for a result that is no loss.
     """

@@ -34,7 +34,7 @@ def leaves_of(batch: Any, device: torch.device | None = None) -> tuple[list[Any]
 
 
 def signature_of(leaves: list[Any]) -> str:
-    """`f32[16,3,32,32];i64[16]`; numbers stand for themselves, as the graph is made for them."""
+    """`f32[16,3,32,32];i64[16]`; numbers are written out, as the graph is made for them."""
     return ";".join(type_of(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves)
 
 
@@ -109,8 +109,8 @@ def _trace(step: StepModule, batch: Any, device: torch.device,
            autocast: torch.dtype | None) -> tuple[Program, list[Problem], dict[str, int]]:
     """The program, what is already known to be unsupported about it, and how often each module was called.
 
-    A forward pass that asks for values is traced all the same, by the tracer, which follows the path of this
-    batch: only so that one message lists the unsupported ops too.
+    A forward pass that reads values is traced too, by the tracer, which follows the path of this batch. This is only
+    done so that one message lists the unsupported ops as well.
     """
     batch = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device), batch)
     with untouched(step), named_momentum(step.model):
@@ -128,7 +128,7 @@ def _program(step: StepModule, batch: Any, autocast: torch.dtype | None, values:
         return frontend_export.trace(step, batch, autocast), functions
     except UnsupportedModelError:
         raise
-    except Exception as error:  # whatever torch.export trips over, the tracer may know
+    except Exception as error:  # the tracer may manage what torch.export cannot
         problems = functions + (values if frontend_export.depends_on_values(error) else [])
         if frontend_export.depends_on_values(error) and not values:
             problems.append(Problem(CONTROL_FLOW, hint=first_line(error)))

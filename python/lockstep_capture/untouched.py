@@ -1,4 +1,4 @@
-"""Tracing runs somebody's step function a few times; afterwards neither the model nor any random number may know of it."""
+"""Restores model and random numbers after tracing, which runs the user's step function a few times."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One block of a training loop: what was drawn, the loss, the gradients.
 
-Nothing that fails in here reaches the loop: it is told at the end of the block.
+A failure in here does not reach the loop: it is reported at the end of the block.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Watcher(Listener):
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
-        """What fails in here is kept; the loop's step goes on. The first failure is told."""
+        """Keeps a failure, so that the loop's step continues. The first failure is reported."""
         error: CaptureError | None = None
         try:
             with _disable_current_modes():
@@ -74,21 +74,21 @@ class Watcher(Listener):
         """Gradients of other batches are in .grad where this step began earlier, and only there."""
         there = any(bool(grad.any()) for grad in self._subject.raw_gradients() if not grad.is_sparse)
         if there and not self._step.micro:
-            raise CaptureError("gradients: there were some before the step's first backward(), must be none: begin the "
+            raise CaptureError("gradients: some existed before the step's first backward(), must be none: begin the "
                                "capture between two optimizer steps, and call zero_grad() in each")
         if not there and self._step.has_gradients:
             raise CaptureError("gradients: those of the step's earlier micro-batches are gone; zero_grad() belongs "
-                               "behind optimizer.step()")
+                               "after optimizer.step()")
 
     def _replay(self, loss: torch.Tensor) -> Micro:
         """Gate V0, which also gives the values that Python computes for the graph."""
         traced, draws = self._traced, self._draws()
         traced.outside.check()
         snapshots = Snapshots(traced.versions)
-        # Names of their own, so that hooks on the weights do not hear of it.
+        # Names of their own, so that hooks on the weights are not called.
         params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
                   for path, tensor in self._subject.params.items()}
-        # With gradients, as in the loop: some kernels (LSTM on the CPU) compute other bits without.
+        # With gradients, as in the loop: without them some kernels (LSTM on the CPU) compute other bits.
         with torch.enable_grad(), sdpa_if(traced.hides_masks or self._ran_math()):
             run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
                               cache_enabled=self.events.cache_enabled, observer=snapshots)
@@ -150,7 +150,7 @@ class Watcher(Listener):
     def known_change(self) -> Iterator[None]:
         watched = self._continuity.knows_gradients
         with self._aside():
-            self._continuity.check_gradients("behind backward()")
+            self._continuity.check_gradients("after backward()")
         yield
         if watched:
             with self._aside():
@@ -159,7 +159,7 @@ class Watcher(Listener):
     def on_clamp(self, limit: float) -> None:
         if self._continuity.knows_gradients:
             with self._aside():
-                self._continuity.check_gradients("behind backward()")
+                self._continuity.check_gradients("after backward()")
                 self._continuity.note_clamped(limit)
 
     def on_gradients(self) -> None:
@@ -180,21 +180,21 @@ class Watcher(Listener):
                         else grad.detach().cpu().clone()
 
     def _check_idle(self) -> None:
-        """A gradient of zeros decays and moves a weight, none at all does not; a replay knows the latter alone."""
+        """A gradient of zeros decays and moves a weight; no gradient does not. A replay has only the latter."""
         moving = {self._subject.paths[id(tensor)] for group in self._subject.groups() if moves_by_zero(group)
                   for tensor in group["params"]}
         idle = [path for path, grad in self._subject.gradients().items()
                 if path in moving & self._known() - self._step.reached and not bool(grad.any())]
         if idle:
-            raise CaptureError(f"{len(idle)} weights to which no gradient of the step leads have one of zeros, by which the "
-                               f"optimizer moves them, e.g. {idle[0]}: call zero_grad() without set_to_none=False")
+            raise CaptureError(f"{len(idle)} weights that no gradient of the step reaches have a gradient of zeros, and the "
+                               f"optimizer moves them by it, e.g. {idle[0]}: call zero_grad() without set_to_none=False")
 
     def on_stepped(self) -> None:
         with self._aside():
             self._continuity.note_weights()
 
     def result(self) -> Micro:
-        """Throws: CaptureError for what the block did that a capture cannot hold."""
+        """Throws: CaptureError if the block did something that a capture cannot hold."""
         if self.events.problems:
             raise UnsupportedModelError(self.events.problems)
         if self.events.backward_count > 1:
@@ -207,8 +207,8 @@ class Watcher(Listener):
         if self.events.clipping.stage != "none" and not self.events.ended:
             raise UnsupportedModelError([Problem("clipping before the step's last micro-batch", "the loop", "",
                                                  "a replay clips once, before the optimizer's step")])
-        self._continuity.check_weights("in the block, behind optimizer.step()")
-        self._continuity.check_buffers("in the block, behind the forward pass")
+        self._continuity.check_weights("in the block, after optimizer.step()")
+        self._continuity.check_buffers("in the block, after the forward pass")
         self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.raw_gradients())
         return self._micro
 
@@ -218,12 +218,12 @@ class Watcher(Listener):
         return {name for one in traced if one.graph is not None for name, *_ in one.graph.params}
 
     def _check_explained(self) -> None:
-        """A parameter with a gradient that no graph of the step knows would be forgotten silently."""
+        """Without this check, a parameter whose gradient is in no graph of the step would be ignored silently."""
         known = self._known()
         lost = [path for path, grad in self._subject.gradients().items() if path not in known and bool(grad.any())]
         if lost and self._error is None:
             raise CaptureError(f"{len(lost)} parameters got a gradient that the graph does not explain, e.g. "
-                               f"{lost[0]}: step_fn must compute all that the loop calls backward on")
+                               f"{lost[0]}: step_fn must compute everything that the loop calls backward on")
 
 
 def moves_by_zero(group: Mapping[str, Any]) -> bool:
@@ -246,6 +246,6 @@ def reached(loss: torch.Tensor, params: Mapping[str, torch.Tensor]) -> set[str]:
 
 @contextlib.contextmanager
 def sdpa_if(math: bool) -> Iterator[None]:
-    """Attention in the math backend: where the loop had it there, or has dropout, whose mask fused kernels hide."""
+    """Attention in the math backend, if the loop used it, or has dropout, whose mask fused kernels hide."""
     with sdpa_kernel(SDPBackend.MATH) if math else contextlib.nullcontext():
         yield

@@ -1,6 +1,6 @@
-"""The capture file (docs/capture-file.md): HDF5 behind a user block with length and SHA-256.
+"""The capture file (docs/capture-file.md): HDF5 after a user block with length and SHA-256.
 
-Knows nothing of models; gets tensors, names and numbers. Written beside its place and renamed when whole.
+Knows nothing of models; gets tensors, names and numbers. Written under another name and renamed when complete.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Writer:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """HDF5 says RuntimeError where a disk is full."""
+        """HDF5 raises RuntimeError if the disk is full."""
         try:
             yield
         except (OSError, RuntimeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise CaptureError(f"{self._path} could not be written, and nothing was left behind: {reason}. Is the disk "
+            raise CaptureError(f"{self._path} could not be written, no file was left: {reason}. Is the disk "
                                "full, or another capture writing there?") from error
 
     def flush(self) -> None:
@@ -138,7 +138,7 @@ class Writer:
     def finish(self) -> None:
         """Closes the data, writes the user block last, and puts the file into its place.
 
-        No fsync: after a power cut the checksum tells a torn file.
+        No fsync: after a power cut the checksum reveals a torn file.
         """
         with self._writing():
             self._file.attrs["complete"] = np.uint8(1)
@@ -155,7 +155,7 @@ class Writer:
             os.replace(self._partial, self._path)
 
     def abandon(self) -> None:
-        """Leaves nothing behind. On a full disk HDF5 cannot even close."""
+        """Removes the unfinished file. On a full disk HDF5 cannot even close it."""
         with contextlib.suppress(Exception):
             self._file.close()
         with contextlib.suppress(FileNotFoundError):

@@ -21,6 +21,7 @@
 #include "src/graph/composed_ops.h"
 #include "src/graph/op.h"
 #include "src/models/model.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/loss_scale.h"
 #include "src/policy/policy.h"
 #include "src/update/optimizers.h"

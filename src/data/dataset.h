@@ -50,13 +50,6 @@ class DataSet {
   virtual Batch gather(std::span<const int64_t> indices, uint64_t draw = 0) const = 0;
 };
 
-// "synthetic[:COUNT]", "mnist:DIR", "fashion-mnist:DIR" (IDX files, plain or .gz; the t10k pair
-// alone is split 80/20 in file order, else train files train and t10k files are held out),
-// "cifar10:DIR" (binary batches), "shapes[:COUNT]", "text:FILE", "grammar[:COUNT]".
-// Throws: InputError: missing or truncated file, wrong magic, label out of range, unknown kind, a
-// kind that does not serve the task.
-std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request);
-
 // The indices of the training batch of `step`: epochs are permutations keyed by (seed, epoch), cut
 // into whole batches. Requires: batch_size <= train_count (InputError).
 std::vector<int64_t> batch_indices(const DataSet& data, int64_t step, int64_t batch_size,

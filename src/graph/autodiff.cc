@@ -9,6 +9,7 @@
 #include "src/core/text.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"
+#include "src/graph/validate.h"
 
 namespace lockstep {
 namespace {

@@ -13,18 +13,10 @@
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/accumulator_health.h"
 #include "src/core/tensor.h"
+#include "src/graph/cast_class.h"
 #include "src/graph/ir.h"
 
 namespace lockstep {
-
-// How torch-like autocast treats an op. A policy file may move an op to another class.
-enum class CastClass : uint8_t {
-  kLowPrecision,  // operands are cast to the autocast format
-  kFp32,          // operands are cast to FP32
-  kPromote,       // operands are cast to the widest among them
-  kFollow,        // runs in the formats its operands have (type promotion decides the output)
-};
-std::string_view to_string(CastClass cast_class);
 
 // What an op that draws random numbers (dropout) draws them from: equal in all lanes.
 struct RandomKey {

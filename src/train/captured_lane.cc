@@ -1,5 +1,6 @@
 // See lane.h.
 #include "src/train/captured_lane.h"
+#include "src/policy/find_policy.h"
 
 #include <fmt/format.h>
 

@@ -10,6 +10,7 @@
 #include "src/data/noise.h"
 #include "src/execute/engines.h"
 #include "src/graph/autodiff.h"
+#include "src/policy/find_policy.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {

@@ -1,6 +1,7 @@
 // From a lane's name on the command line to its description: policy, engine, target.
 #include "src/core/error.h"
 #include "src/execute/engines.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "src/train/lane.h"
 

@@ -9,6 +9,7 @@
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/policy/find_policy.h"
 #include "tests/train/small_runs.h"
 
 namespace lockstep {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "src/graph/composed_ops.h"
+#include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

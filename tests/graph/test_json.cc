@@ -9,6 +9,7 @@
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
 #include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 #include "tests/graph/example_graphs.h"
 
 namespace lockstep {

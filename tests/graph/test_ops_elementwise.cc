@@ -7,6 +7,7 @@
 
 #include "src/graph/builder.h"
 #include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 #include "tests/graph/run_graph.h"
 #include "tests/lower/lowered.h"
 

@@ -220,7 +220,7 @@ def test_only_a_capture_is_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with open("thesis.h5", "w") as file:
         file.write("all of it")
-    with pytest.raises(CaptureError, match="thesis.h5 is there and no capture, must be a new name or an older capture"):
+    with pytest.raises(CaptureError, match="thesis.h5 exists and is not a capture, must be a new name or an older capture"):
         Loop("thesis.h5")
     open("mine.h5", "w").close()  # as tempfile leaves one
     for seed in range(2):
@@ -260,7 +260,7 @@ def test_a_device_or_a_pipe_stays_one(tmp_path):
 def test_a_block_that_is_not_entered(tmp_path):
     loop = Loop(tmp_path / "a.h5")
     loop.cap.step(image_batches(1)[0])
-    with pytest.warns(UserWarning, match="body must stand in `with cap.step"):
+    with pytest.warns(UserWarning, match="put the loop's body in `with cap.step"):
         loop.cap.finish()
 
 

@@ -58,7 +58,7 @@ def test_an_error_in_the_block_keeps_the_whole_steps(tmp_path, kind, place):
 
 def test_an_error_before_the_first_step_leaves_nothing(tmp_path):
     loop = Loop(tmp_path / "a.h5")
-    with pytest.warns(UserWarning, match="no step was whole"), pytest.raises(ZeroDivisionError):
+    with pytest.warns(UserWarning, match="no step was complete"), pytest.raises(ZeroDivisionError):
         with loop.cap:
             with loop.block(BATCHES[0]):
                 loop.backward(BATCHES[0])
@@ -266,28 +266,28 @@ def rows_change_places(loop, batch):
 MISTAKES = {
     rows_change_places: "1 weights changed between two blocks, e.g. fc.weight",
     behind_the_back: "1 weights changed between two blocks, e.g. fc.weight",
-    between_step_and_end: "1 weights changed in the block, behind optimizer.step",
+    between_step_and_end: "1 weights changed in the block, after optimizer.step",
     second_optimizer: "replaced during the capture|weights changed before optimizer.step",
     step_outside: r"\d weights changed between two blocks",
     forward_outside: "3 buffers changed between two blocks, e.g. bn.running_mean",
-    half_an_accumulation: "there were some before the step's first backward",
+    half_an_accumulation: "some existed before the step's first backward",
     zeroed_between: "those of the step's earlier micro-batches are gone",
     part_is_clipped: "clip_grad_norm_ on other gradients than the optimizer's .*test_capture_mistakes.py:",
-    clipped_by_parts: "clip_grad_norm_ behind another clipping",
+    clipped_by_parts: "clip_grad_norm_ after another clipping",
     clipped_too_early: "clipping before the step's last micro-batch",
     unknown_scaler: "a GradScaler that the capture does not know .*scaler=scaler",
-    backward_behind_the_step: r"backward\(\) behind optimizer.step\(\)",
+    backward_behind_the_step: r"backward\(\) after optimizer.step\(\)",
     gradient_by_hand: r"1 of 6 gradients changed before optimizer.step\(\): fc.weight \(norm now \d",
     weight_decay_by_hand: r"5 of 6 gradients .*: conv.weight \(.* and 1 more; .* is the optimizer's weight_decay",
     gradient_by_its_data: r"1 of 6 gradients changed before optimizer.step\(\): fc.bias",
     gradient_taken_away: r"1 of 5 gradients changed before optimizer.step\(\): fc.bias is gone",
     changed_between_micro_batches: "1 of 6 gradients changed between two micro-batches: fc.bias",
     changed_behind_the_clipping: r"1 of 6 gradients changed before optimizer.step\(\): fc.bias",
-    changed_before_the_clipping: r"1 of 6 gradients changed behind backward\(\): fc.bias",
+    changed_before_the_clipping: r"1 of 6 gradients changed after backward\(\): fc.bias",
     hook_on_a_weight: "gradient of fc.weight is .* away from that of step_fn's loss",
     line_search: "a closure that runs twice",
     another_group: "the optimizer's groups, were replaced",
-    block_in_a_block: "a block inside of a block",
+    block_in_a_block: "a block inside a block",
 }
 
 

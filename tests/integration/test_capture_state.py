@@ -156,7 +156,7 @@ def through_a_view(m, y):
 
 
 REFUSED = {
-    behind_the_trace: r"1 buffers are changed by the forward pass where its graph .* e.g. c: write self.c.copy_",
+    behind_the_trace: r"1 buffers are changed by the forward pass in ways that its graph .* e.g. c: write self.c.copy_",
     grown: r"buffer queue replaced by another kind of tensor .*hint: self.queue.copy_",
     counted_and_read: "a counter .*hint: buffer calls: integers",
     in_a_part: "in-place on a view .*test_capture_state.py.*hint: buffer c: copy_ into all of it",
@@ -181,7 +181,7 @@ def test_a_forward_pass_more_than_step_fn_has(tmp_path):
     assert int(model.calls) == 2 * STEPS and (tmp_path / "a.h5").exists()
 
     bn = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
-    with pytest.raises(CaptureError, match="3 buffers are not what the graph makes of them, e.g. 1.num_batches"):
+    with pytest.raises(CaptureError, match="3 buffers differ from the graph's, e.g. 1.num_batches"):
         captured(tmp_path / "b.h5", bn, lambda m, b: F.cross_entropy(m(b[0]), b[1]),
                  loop=lambda m, b: (m(b[0]), F.cross_entropy(m(b[0]), b[1]))[1])
 
@@ -328,5 +328,5 @@ def test_weights_that_decay_by_gradients_of_zeros(tmp_path, weight_decay):
         loop()
         assert cap.finished and path.exists()
         return
-    with pytest.raises(CaptureError, match="1 weights to which no gradient .* e.g. gate.weight: call zero_grad"):
+    with pytest.raises(CaptureError, match="1 weights that no gradient .* e.g. gate.weight: call zero_grad"):
         loop()

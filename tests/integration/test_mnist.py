@@ -1,4 +1,4 @@
-"""The real digits, with the command the README gives (400 steps, five lanes)."""
+"""The real digits, with the command of docs/models.md (400 steps, five lanes)."""
 
 import re
 

@@ -11,9 +11,9 @@ WORDS = {"accuracy": "held-out accuracy, at least", "nats": "held-out nats per c
 
 def test_every_model_learns(lockstep, mnist, corpus, tmp_path):
     rows = ["# Learning: every built-in model, FP32 and BF16 autocast", "",
-            "The figures to reach were named before any run, the options after pilot runs "
+            "The figures to reach were chosen before any run, the options after pilot runs "
             "(tests/integration/learning.py). CPU seconds",
-            "are those of the whole run: both lanes, all statistics, all threads. Repeat: `./dev study`.", "",
+            "are those of the whole run: both lanes, all statistics, all threads. Repeat with `./dev study`.", "",
             "| model | data | figure | to reach | " + " | ".join(learning.LANES) + " | CPU s | at most |",
             "|---" * (6 + len(learning.LANES)) + "|"]
     missed = []

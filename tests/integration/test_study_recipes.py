@@ -162,22 +162,22 @@ def summary_rows(judged):
 def page(all_lanes):
     judged = judge(all_lanes)
     rows = [
-        "# Recipes: which match FP32, measured beside the seed noise", "",
-        "Written by `./dev study recipes`. Every preset, free-running, beside the `fp32` lane of the same run. Who "
-        "claims what, the figures and the", "bound were named before these runs "
-        "(`tests/integration/recipes.py`), after pilots of `fp32`, `twin`, `pure-bf16` and `nvfp4`, by which the",
-        "options were chosen: short enough for one CPU core, long enough that `pure-bf16` fell behind on `gpt`. After "
-        "a trial of ten steps", "`mxnet-multi-precision` went from \"does not\" to \"neither\": its source advises, and "
-        "denies nothing; `lenet`'s options were changed then, and", "`resnet20`'s 150 steps became 100 for time. Sources "
-        "are cited as they are known; they were not read again for this table.", "",
+        "# Recipes: which match FP32, compared with the seed noise", "",
+        "Written by `./dev study recipes`. Every preset runs freely and is compared with the `fp32` lane of the same "
+        "run. Claims, sources, figures and the bound", "were named before these runs "
+        "(`tests/integration/recipes.py`). The options were chosen after pilots of `fp32`, `twin`, `pure-bf16` and `nvfp4`: short",
+        "enough for one CPU core, long enough that `pure-bf16` is worse on `gpt`. Three things were changed after a "
+        "trial of ten steps. `mxnet-multi-precision` went", "from \"does not\" to \"neither\": its source advises, and "
+        "denies nothing. `lenet` got other options. `resnet20` got 100 steps in place of 150, to save time.", "Sources "
+        "are cited as known; they were not read again for this table.", "",
         "d is lane minus `fp32`, seed by seed; ± is its standard deviation over seeds. A recipe matches on a model "
-        f"when |mean d| ≤ {recipes.SIGMAS} √((s² of `fp32` +", "s² of `twin`) / n) for the training loss (mean over "
-        "the last tenth of the steps) and the held-out loss, s over the n seeds, and no lane",
-        "stopped. One that claims to match must match on every model; one that does not must miss on at least one. "
-        "`twin` is FP32 with every", "weight moved by one ulp: what chaos alone makes. `vanishing updates`: the share "
+        f"when no lane stopped and |mean d| ≤ {recipes.SIGMAS} √((s² of", "`fp32` + s² of `twin`) / n), for the training loss (mean over "
+        "the last tenth of the steps) and for the held-out loss; s is taken over the n seeds.",
+        "A recipe that claims to match must match on every model; one that does not must miss on at least one. "
+        "`twin` is FP32 with every weight moved by one ulp: it", "shows the effect of chaos alone. `vanishing updates` is the share "
         "of weight updates that left the weight as it was.", "",
-        "What this does not show: that a recipe holds for large models or long training. The runs are short, the "
-        "models small, and a difference", "below the bound is not seen. Which optimizer is used matters most for "
+        "What this does not show: that a recipe works for large models or long training. The runs are short, the "
+        "models are small, and a difference below the", "bound is not seen. The choice of optimizer matters most for "
         "recipes that keep its state in 16 bits.", "", *summary_rows(judged)]
     if AGAINST:
         rows += ["", "Against their claims, and why:", ""]

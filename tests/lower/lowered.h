@@ -11,6 +11,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
 #include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "tests/lower/lowered.h"
 

@@ -4,6 +4,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
 #include "src/lower/layer_facts.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

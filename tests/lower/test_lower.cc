@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "src/lower/program_text.h"
+#include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

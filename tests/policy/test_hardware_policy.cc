@@ -1,6 +1,7 @@
 // Lowering on named hardware: which unit sums what, what its conversions do, what is refused.
 #include <doctest/doctest.h>
 
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "tests/lower/lowered.h"
 

@@ -4,6 +4,7 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/composed_ops.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/foreign_op_names.h"
 #include "src/policy/policy.h"
 

@@ -20,6 +20,7 @@
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/models/model.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

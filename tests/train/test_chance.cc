@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "src/data/sources.h"
 #include "src/models/model.h"
 #include "tests/train/small_runs.h"
 

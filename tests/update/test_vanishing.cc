@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "src/policy/find_policy.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;
