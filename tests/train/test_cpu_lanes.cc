@@ -63,7 +63,7 @@ TEST_CASE("cpu engine: FP16 sums need AVX512-FP16, AMX sums AMX; without, the la
   };
   const Wanted wanted[] = {
       {CpuUnit::kAvx512Fp16, "pure-fp16@cpu", "pure-fp16", "sums by fp16"},
-      {CpuUnit::kAmxBf16, amx + "@cpu", amx + "@avx512-bf16", "sums by amx_bf16"}};
+      {CpuUnit::kAmxBf16, amx + "@cpu", amx + "@amx", "sums by amx_bf16"}};
   for (const Wanted& w : wanted) {
     CAPTURE(w.lane);
     if (cpu_has(w.unit)) {

@@ -8,11 +8,7 @@
 #include <functional>
 #include <limits>
 
-#include "analysis/recommend/recommend.h"
-#include "src/core/text.h"
-#include "src/core/text_file.h"
-#include "src/policy/find_policy.h"
-#include "src/train/lockstep.h"
+#include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
 namespace {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "src/policy/find_policy.h"
 #include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
