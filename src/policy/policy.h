@@ -157,4 +157,5 @@ struct Policy {
 inline constexpr std::string_view kReferenceLane = "fp32";
 // Lanes that are no policies of their own: FP64 throughout, and FP32 from weights moved by an ulp.
 inline constexpr std::string_view kTruthLane = "fp64", kTwinLane = "twin";
+
 }  // namespace lockstep
