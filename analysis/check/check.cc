@@ -91,7 +91,7 @@ class Comparer {
   }
 
   double tolerance(const CheckRule& rule) const {
-    return rule.comparison == Comparison::kTolerance && !options_.strict ? options_.rel_tol : 0;
+    return rule.comparison == Compared::kTolerance && !options_.strict ? options_.rel_tol : 0;
   }
 
   // Infinity where one side has no such value.

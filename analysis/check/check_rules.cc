@@ -40,10 +40,10 @@ CheckRule rule_of(const Quantity& quantity) {
 std::vector<CheckRule> make_rules() {
   std::vector<CheckRule> rules;
   for (const Quantity& quantity : quantities()) {
-    if (quantity.comparison != Comparison::kNone) rules.push_back(rule_of(quantity));
+    if (quantity.comparison != Compared::kNone) rules.push_back(rule_of(quantity));
   }
   rules.push_back({.name = "died_at",
-                   .comparison = Comparison::kExact,
+                   .comparison = Compared::kExact,
                    .help = "step after which the lane stopped",
                    .scope = Scope::kLane,
                    .read = [](const LaneView& view) {
@@ -64,7 +64,7 @@ LaneView::LaneView(const RunFile& run, int lane)
     : run_(run), lane_(lane), series_(quantities().size()), sites_(quantities().size()) {
   for (const Quantity& quantity : quantities()) {
     const Scope scope = scope_of(quantity);
-    if (quantity.comparison == Comparison::kNone) continue;
+    if (quantity.comparison == Compared::kNone) continue;
     if (scope != Scope::kStep && scope != Scope::kParameter) continue;
     series_[place_of(quantity)] = run_.numbers(lane_, quantity);
   }

@@ -52,7 +52,7 @@ enum class Scope : uint8_t {
 
 struct CheckRule {
   std::string name;  // the run file's dataset, e.g. "counts/to_zero"
-  Comparison comparison;
+  Compared comparison;
   std::string help;
   Scope scope;
   std::function<Numbers(const LaneView&)> read;

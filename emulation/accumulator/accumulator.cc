@@ -161,8 +161,10 @@ class Table {
              spec(8, 24, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kAmpere), kMmaSim,
              simulated);
     }
-    for (const char* hardware : {"ampere", "ada"}) {
-      const char* chip = hardware == std::string_view("ampere") ? "A100" : "RTX 1000 Ada";
+    struct Recorded {
+      const char *hardware, *chip;
+    };
+    for (const auto& [hardware, chip] : {Recorded{"ampere", "A100"}, {"ada", "RTX 1000 Ada"}}) {
       for (const BlockOutput out : {kFp32, kFp16}) {
         blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m16n8k16",
                spec(8, 24, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kAmpere), kRecordings,
@@ -180,22 +182,22 @@ class Table {
     blocks("ada", "fp8_acc16", fp8, "mma.m16n8k32", spec(16, 13, kFp16), kRecordings,
            recorded(kTwoBlocks, ""));
 
-    for (const char* hardware : {"hopper", "blackwell", "rtx-blackwell"}) {
-      const bool is_hopper = hardware == std::string_view("hopper");
-      const bool is_rtx = hardware == std::string_view("rtx-blackwell");
-      const char* k16 = is_hopper ? "mma.sync k16, wgmma k16"
-                        : is_rtx  ? "mma.sync k16"
-                                  : "mma.sync k16, tcgen05 kind::f16";
-      const char* k8 = is_hopper ? "mma.sync k8, wgmma k8"
-                       : is_rtx  ? "mma.sync k8"
-                                 : "mma.sync k8, tcgen05 kind::tf32";
+    // `seen`: results of this chip that others had; "" where there are recordings at hand.
+    struct Generation {
+      const char *hardware, *k16, *k8, *seen, *seen_wmma;
+    };
+    for (const Generation& g :
+         {Generation{"hopper", "mma.sync k16, wgmma k16", "mma.sync k8, wgmma k8", "", ""},
+          {"blackwell", "mma.sync k16, tcgen05 kind::f16", "mma.sync k8, tcgen05 kind::tf32",
+           "B200 through WMMA, finite numbers near 1",
+           "B200 through WMMA, K = 4, finite numbers near 1"},
+          {"rtx-blackwell", "mma.sync k16", "mma.sync k8", "RTX PRO 6000 as B200",
+           "RTX PRO 6000 as B200"}}) {
+      const auto& [hardware, k16, k8, seen, seen_wmma] = g;
+      const bool is_recorded = *seen == '\0';
       const auto evidence = [&](BlockOutput out) {
-        if (is_hopper) {
-          return recorded("H100 through WMMA", "wgmma, " + std::string(hidden_cut(out)));
-        }
-        return Evidence{.reported = is_rtx ? "RTX PRO 6000 as B200"
-                                           : "B200 through WMMA, finite numbers near 1",
-                        .simulated = "everything"};
+        return is_recorded ? recorded("H100 through WMMA", "wgmma, " + std::string(hidden_cut(out)))
+                           : Evidence{.reported = g.seen, .simulated = "everything"};
       };
       for (const BlockOutput out : {kFp32, kFp16}) {
         blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, k16,
@@ -207,12 +209,8 @@ class Table {
       blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), kMmaSim,
              {.simulated = "everything", .documented = "WMMA is made of its mma.sync k4"});
       // Behind the row that '@hardware' is to take.
-      Evidence wmma =
-          is_hopper
-              ? recorded("H100 through WMMA, K = 4", "")
-              : Evidence{.reported = is_rtx ? "RTX PRO 6000 as B200"
-                                            : "B200 through WMMA, K = 4, finite numbers near 1",
-                         .simulated = "everything"};
+      Evidence wmma = is_recorded ? recorded("H100 through WMMA, K = 4", "")
+                                  : Evidence{.reported = seen_wmma, .simulated = "everything"};
       wmma.documented =
           "two m16n8k4 instructions, by machine code of nvcc 13.0 (tests/gpu/README.md)";
       blocks(hardware, "tf32_wmma", {"tf32"}, "wmma m16n16k8",
@@ -225,9 +223,11 @@ class Table {
     const std::initializer_list<const char*> narrow = {"fp8_e4m3", "fp8_e5m2", "fp6_e3m2",
                                                        "fp6_e2m3", "fp4_e2m1"};
     const Evidence but_fp6 = {.simulated = "everything but FP6 factors, which are extrapolated"};
-    for (const char* hardware : {"blackwell", "rtx-blackwell"}) {
-      const bool is_rtx = hardware == std::string_view("rtx-blackwell");
-      const char* instruction = is_rtx ? "mma.sync kind::f8f6f4" : "tcgen05 kind::f8f6f4";
+    struct Instruction {
+      const char *hardware, *instruction;
+    };
+    for (const auto& [hardware, instruction] : {Instruction{"blackwell", "tcgen05 kind::f8f6f4"},
+                                                {"rtx-blackwell", "mma.sync kind::f8f6f4"}}) {
       blocks(hardware, "fp8", narrow, instruction, spec(32, 25, kFp32), kMmaSim, but_fp6);
       blocks(hardware, "fp8_acc16", narrow, instruction, spec(32, 25, kFp16), kMmaSim, but_fp6);
     }
@@ -240,23 +240,27 @@ class Table {
     constexpr const char* kSource =
         "NVIDIA in CUTLASS issue 1986; machine code of nvcc 13.0: two HMMA from zero, then the "
         "addition (tests/gpu/README.md); order found by search over recordings";
-    for (const char* hardware : {"hopper", "blackwell"}) {
-      const bool is_hopper = hardware == std::string_view("hopper");
-      BlockSpec compiled = {.length = 16, .fraction_bits = 25, .output = kFp32};
-      compiled.promotion_interval = 32;
-      compiled.order = ProductOrder::kPairsOfFour;
-      blocks(hardware, "fp8_mma", {"fp8_e4m3", "fp8_e5m2"}, "mma.sync m16n8k32", compiled, kSource,
-             {.reported = is_hopper ? "" : "B200: the late addend (blocks: U4)",
-              .simulated = "F, special values, as " + std::string(hardware) + "_fp16",
-              .documented = "machine code"});
-      compiled.output = kFp16;
-      const std::string seen = "blocks, order, late addend; finite numbers near 1";
-      blocks(hardware, "fp8_mma_acc16", {"fp8_e4m3", "fp8_e5m2"}, "mma.sync m16n8k32", compiled,
-             kSource,
-             {.recorded = is_hopper ? "H100: " + seen : "",
-              .reported = is_hopper ? "" : "B200: " + seen,
-              .simulated = "F, special values, as " + std::string(hardware) + "_fp16_acc16",
-              .documented = "machine code"});
+    const std::string seen = "blocks, order, late addend; finite numbers near 1";
+    struct Compiled {
+      const char* hardware;
+      Evidence fp32, fp16;
+    };
+    for (auto& [hardware, fp32, fp16] : {Compiled{"hopper", {}, {.recorded = "H100: " + seen}},
+                                         {"blackwell",
+                                          {.reported = "B200: the late addend (blocks: U4)"},
+                                          {.reported = "B200: " + seen}}}) {
+      const auto row = [&](const char* unit, const char* as, BlockOutput output,
+                           Evidence evidence) {
+        BlockSpec compiled = {.length = 16, .fraction_bits = 25, .output = output};
+        compiled.promotion_interval = 32;
+        compiled.order = ProductOrder::kPairsOfFour;
+        evidence.simulated = "F, special values, as " + std::string(hardware) + as;
+        evidence.documented = "machine code";
+        blocks(hardware, unit, {"fp8_e4m3", "fp8_e5m2"}, "mma.sync m16n8k32", compiled, kSource,
+               evidence);
+      };
+      row("fp8_mma", "_fp16", kFp32, fp32);
+      row("fp8_mma_acc16", "_fp16_acc16", kFp16, fp16);
     }
   }
 
@@ -315,7 +319,8 @@ class Table {
   std::vector<Accumulator> rows_;
 };
 
-bool any_row(const Accumulator&) {
+// Which rows have a question.
+bool is_any(const Accumulator&) {
   return true;
 }
 bool has_floor(const Accumulator& row) {
@@ -325,56 +330,61 @@ bool has_floor(const Accumulator& row) {
 bool is_compiled(const Accumulator& row) {
   return row.block.order == ProductOrder::kPairsOfFour && row.register_format->is_fp32();
 }
-bool takes_tf32(const Accumulator& row) {
+bool has_tf32(const Accumulator& row) {
   return row.takes(find_format("tf32"));
 }
 
+// The switch that changes `block` of rows that have the question.
+template <bool (*kHasQuestion)(const Accumulator&), auto kChange>
+bool change(Accumulator& row) {
+  if (row.kind != AccumulatorKind::kAlignedBlocks || !kHasQuestion(row)) return false;
+  kChange(row.block);
+  return true;
+}
+template <bool (*kHasQuestion)(const Accumulator&)>
+constexpr auto keep = change<kHasQuestion, [](BlockSpec&) {}>;
+
 constexpr AccumulatorSwitch kSwitches[] = {
     {"U1", "negative_zero", "a negative sum that rounds to zero gives -0", true,
-     "Khattak and Mikaitis's models; MMA-Sim's newer code", any_row},
+     "Khattak and Mikaitis's models; MMA-Sim's newer code", keep<is_any>},
     {"U1", "positive_zero", "a negative sum that rounds to zero gives +0", false,
-     "MMA-Sim's older code, whose integers have no -0", any_row,
-     [](BlockSpec& block) { block.keeps_negative_zero = false; }},
+     "MMA-Sim's older code, whose integers have no -0",
+     change<is_any, [](BlockSpec& block) { block.keeps_negative_zero = false; }>},
     {"U2", "skip_zero_products", "products with a zero factor have no exponent", true,
-     "Khattak and Mikaitis's models; their recordings agree with every answer", any_row},
+     "Khattak and Mikaitis's models; their recordings agree with every answer", keep<is_any>},
     {"U2", "count_zero_products", "a zero factor has exponent emin in the search for the maximum",
-     false, "what an exponent field of zero says; nobody's claim", any_row,
-     [](BlockSpec& block) { block.zero_products = ZeroProducts::kFormatEmin; }},
+     false, "what an exponent field of zero says; nobody's claim",
+     change<is_any, [](BlockSpec& block) { block.zero_products = ZeroProducts::kFormatEmin; }>},
     {"U2", "mmasim_zero", "a zero factor has exponent -126 in the search for the maximum", false,
-     "MMA-Sim", any_row, [](BlockSpec& block) { block.zero_products = ZeroProducts::kFp32Emin; }},
+     "MMA-Sim",
+     change<is_any, [](BlockSpec& block) { block.zero_products = ZeroProducts::kFp32Emin; }>},
     {"U3", "carry_floor", "the common exponent is at least emin less the sum's integer bits", true,
-     "Khattak and Mikaitis's models, measured on GPUs", has_floor},
+     "Khattak and Mikaitis's models, measured on GPUs", keep<has_floor>},
     {"U3", "mmasim_floor", "the common exponent is at least -126, also where the sum is FP16",
-     false, "MMA-Sim, where a zero addend has exponent -126", has_floor,
-     [](BlockSpec& block) { block.exponent_floor = find_format("fp32").emin; }},
-    {"U3", "no_floor", "the common exponent has no lower bound", false, "nobody's claim", has_floor,
-     [](BlockSpec& block) { block.exponent_floor = BlockSpec::kNoFloor; }},
+     false, "MMA-Sim, where a zero addend has exponent -126",
+     change<has_floor, [](BlockSpec& block) { block.exponent_floor = find_format("fp32").emin; }>},
+    {"U3", "no_floor", "the common exponent has no lower bound", false, "nobody's claim",
+     change<has_floor, [](BlockSpec& block) { block.exponent_floor = BlockSpec::kNoFloor; }>},
     {"U4", "split_blocks", "FP8 mma.sync: two blocks of 16 products, k mod 4 in {0, 1} first", true,
      "machine code of nvcc 13.0: two HMMA from zero, FADD last; B200 recordings agree. Another "
      "compiler may do otherwise",
-     is_compiled},
+     keep<is_compiled>},
     {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false,
-     "fits the same B200 recordings", is_compiled,
-     [](BlockSpec& block) {
-       block.length = block.promotion_interval;
-       block.order = ProductOrder::kAscending;
-     }},
+     "fits the same B200 recordings",
+     change<is_compiled,
+            [](BlockSpec& block) {
+              block.length = block.promotion_interval;
+              block.order = ProductOrder::kAscending;
+            }>},
     {"TF32", "truncate", "the low 13 bits of FP32 registers are cut off", true,
-     "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity", takes_tf32},
+     "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity", keep<has_tf32>},
     {"TF32", "nearest_away", "FP32 registers are rounded to TF32, ties away from zero", false,
-     "what PTX's cvt.rna.tf32.f32 makes of them, run before", takes_tf32,
-     [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestAway; }},
+     "what PTX's cvt.rna.tf32.f32 makes of them, run before",
+     change<has_tf32, [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestAway; }>},
     {"TF32", "nearest_even", "FP32 registers are rounded to TF32, ties to even", false,
-     "what a library that converts so makes of them", takes_tf32,
-     [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestEven; }},
+     "what a library that converts so makes of them",
+     change<has_tf32, [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestEven; }>},
 };
-
-// Applies a switch; false when the row has no such question.
-bool apply_switch(const AccumulatorSwitch& s, Accumulator& row) {
-  if (row.kind != AccumulatorKind::kAlignedBlocks || !s.applies(row)) return false;
-  if (s.apply != nullptr) s.apply(row.block);
-  return true;
-}
 
 const AccumulatorSwitch& find_switch(std::string_view name, const std::string& whole) {
   std::vector<std::string> known;
@@ -398,7 +408,7 @@ std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::str
       throw InputError("accumulator '" + whole + "': '" + std::string(where->second) + "' and '" +
                        std::string(s.name) + "' answer the same question, must be one of them");
     }
-    if (is_new && !apply_switch(s, *variant)) {
+    if (is_new && !s.apply(*variant)) {
       throw InputError("accumulator '" + whole + "': " + row.name + " has no switch '" +
                            std::string(s.name) + "'",
                        "`lockstep list switches` tells which question a switch answers");

@@ -118,9 +118,9 @@ struct AccumulatorSwitch {
   std::string_view help;
   bool is_default;
   std::string_view source;  // who says so
-  // Whether the row has the question; asked of rows of kAlignedBlocks.
-  bool (*applies)(const Accumulator& row);
-  void (*apply)(BlockSpec& block) = nullptr;  // null: the row's own answer
+  // Changes a row of tensor cores so; false: the row has no such question. The default changes
+  // nothing.
+  bool (*apply)(Accumulator& row);
 };
 std::span<const AccumulatorSwitch> accumulator_switches();
 

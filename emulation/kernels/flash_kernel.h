@@ -1,6 +1,6 @@
 // THE table of fused attention kernels: in which pieces do they compute, and what do they round?
 // All of them keep scores and softmax in FP32 and round what they multiply by v, and the gradients
-// of the scores, as factors of the next product. emulation/kernels/scalar/attention.h has the
+// of the scores, as factors of the next product. emulation/kernels/attention_args.h has the
 // formulas.
 #pragma once
 

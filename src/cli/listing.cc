@@ -241,9 +241,9 @@ Listing list_statistics() {
   return out;
 }
 
-std::string comparison_text(Comparison comparison) {
-  if (comparison == Comparison::kNone) return "not";
-  return comparison == Comparison::kExact ? "exactly" : "within --rel-tol";
+std::string comparison_text(Compared comparison) {
+  if (comparison == Compared::kNone) return "not";
+  return comparison == Compared::kExact ? "exactly" : "within --rel-tol";
 }
 
 Listing list_quantities() {

@@ -12,6 +12,7 @@
 #include "src/update/optimizers.h"
 #include "src/update/parameter_groups.h"
 #include "src/update/schedules.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 namespace {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 
 namespace lockstep {

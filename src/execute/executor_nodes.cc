@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "src/execute/executor.h"
+#include "emulation/kernels/quantize.h"
 
 namespace lockstep {
 namespace {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/execute/engines.h"
 #include "src/execute/storage.h"

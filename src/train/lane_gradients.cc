@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/quantize.h"
 #include "src/execute/finite.h"
 #include "src/train/lane.h"
 #include "src/update/all_reduce.h"

@@ -6,12 +6,11 @@
 #include <string_view>
 
 #include "src/core/tensor.h"
+#include "src/policy/policy.h"
 #include "src/train/run_description.h"
 
 namespace lockstep {
 
-// The lane that every other one is compared with.
-inline constexpr std::string_view kReferenceLane = "fp32";
 
 // A lane's name taken apart. "tf32@hopper" -> {"tf32", "hopper"}.
 struct LaneName {

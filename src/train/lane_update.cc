@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/quantize.h"
 #include "src/execute/finite.h"
 #include "src/train/lane.h"
 

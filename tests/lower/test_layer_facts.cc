@@ -6,6 +6,7 @@
 #include "src/lower/layer_facts.h"
 #include "src/lower/lower.h"
 #include "src/policy/find_policy.h"
+#include "src/graph/site.h"
 
 namespace lockstep {
 namespace {

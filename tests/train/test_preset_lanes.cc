@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/quantize.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/policy.h"
 #include "tests/train/small_runs.h"

@@ -5,7 +5,7 @@
 //
 //   #include "emulation/kernels/simd/targets.h"
 //   #undef HWY_TARGET_INCLUDE
-//   #define HWY_TARGET_INCLUDE "emulation/simd/NAME.cc"
+//   #define HWY_TARGET_INCLUDE "emulation/kernels/simd/NAME.cc"
 //   #include <hwy/foreach_target.h>      // includes this very file once per target
 //   #include <hwy/highway.h>
 //   HWY_BEFORE_NAMESPACE();

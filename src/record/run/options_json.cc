@@ -7,6 +7,7 @@
 #include "src/core/text.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 namespace {

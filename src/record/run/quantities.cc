@@ -9,9 +9,9 @@
 namespace lockstep {
 namespace {
 
-constexpr auto kNone = Comparison::kNone;
-constexpr auto kExact = Comparison::kExact;
-constexpr auto kTolerance = Comparison::kTolerance;
+constexpr auto kNone = Compared::kNone;
+constexpr auto kExact = Compared::kExact;
+constexpr auto kTolerance = Compared::kTolerance;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 Quantity row_of(const Statistic& statistic) {

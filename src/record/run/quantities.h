@@ -36,7 +36,7 @@ enum class Storage : uint8_t { kF64, kU64, kI64, kU32, kI32, kU8 };
 std::string_view to_string(Storage storage);  // "f64"
 
 // How `lockstep check` compares two numbers.
-enum class Comparison : uint8_t { kNone, kExact, kTolerance };
+enum class Compared : uint8_t { kNone, kExact, kTolerance };
 
 // At which sites there is a number to compare. Where neither of two runs has one, nothing is
 // compared; where only one has, that is a difference.
@@ -71,7 +71,7 @@ struct Quantity {
   std::string name;  // the dataset's path below the lane's group; "losses/*": one for each loss
   Axis axis;
   Source source;
-  Comparison comparison;
+  Compared comparison;
   std::string help;
   At at = At::kEverySite;
   // Written where the lane has no such number (it died, it lacks the site); integers: 0 for NaN.

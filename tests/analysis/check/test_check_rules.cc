@@ -32,12 +32,12 @@ std::string first_rule(const RunFile& run, const RunFile& base, const CheckOptio
 TEST_CASE("every quantity that is to be compared has its rule, and died_at") {
   std::set<std::string> wanted = {"died_at"}, found;
   for (const Quantity& q : quantities()) {
-    if (q.comparison != Comparison::kNone) wanted.insert(q.name);
+    if (q.comparison != Compared::kNone) wanted.insert(q.name);
   }
   for (const CheckRule& rule : check_rules()) {
     CHECK(found.insert(rule.name).second);
     CHECK(!rule.help.empty());
-    CHECK(rule.comparison != Comparison::kNone);
+    CHECK(rule.comparison != Compared::kNone);
   }
   CHECK(found == wanted);
   CHECK_FALSE(found.contains("seconds"));

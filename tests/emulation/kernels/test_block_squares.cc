@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "emulation/kernels/block_quantize.h"
 #include "emulation/kernels/scalar/block_squares.h"
 #include "emulation/kernels/scaled_fp8.h"
 #include "src/core/parallel.h"

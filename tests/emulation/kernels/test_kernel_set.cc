@@ -1,6 +1,9 @@
 // Kernel sets: which exist, how they are chosen.
 #include <doctest/doctest.h>
 
+#include <cstring>
+#include <vector>
+
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/simd/targets.h"
@@ -8,6 +11,39 @@
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
+namespace {
+
+// How many entries of a table of functions are null.
+template <typename Table>
+int missing_entries(const Table& table) {
+  using Function = void (*)();
+  constexpr size_t kEntries = sizeof(Table) / sizeof(Function);
+  static_assert(sizeof(Table) == kEntries * sizeof(Function));
+  int missing = 0;
+  for (size_t i = 0; i < kEntries; ++i) {
+    Function entry;
+    std::memcpy(&entry, reinterpret_cast<const char*>(&table) + i * sizeof entry, sizeof entry);
+    missing += entry == nullptr;
+  }
+  return missing;
+}
+
+}  // namespace
+
+TEST_CASE("kernel sets: every set has every kernel; only rounded_gemm may be left to its passes") {
+  std::vector<const KernelSet*> sets(available_kernel_sets().begin(),
+                                     available_kernel_sets().end());
+  sets.push_back(&cpu_engine_kernels());
+  for (const KernelSet* set : sets) {
+    CAPTURE(set->name);
+    CHECK(missing_entries(set->f32) == (set->f32.rounded_gemm == nullptr));
+    CHECK(missing_entries(set->f64) == (set->f64.rounded_gemm == nullptr));
+    CHECK(missing_entries(set->i32) == 0);
+  }
+  Kernels<float> without_add = scalar_kernels().f32;
+  without_add.add = nullptr;
+  CHECK(missing_entries(without_add) == missing_entries(scalar_kernels().f32) + 1);
+}
 
 TEST_CASE("kernel sets: scalar first, the fastest is active, names select") {
   const auto sets = available_kernel_sets();

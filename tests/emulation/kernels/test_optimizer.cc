@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "emulation/kernels/quantize.h"
 #include "emulation/kernels/scalar/optimizer.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 

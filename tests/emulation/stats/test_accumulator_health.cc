@@ -1,4 +1,5 @@
 // Sampled sums: the counts by hand, the terms of every pass of a convolution against the kernels.
+#include "emulation/kernels/exact_sums.h"
 #include "emulation/kernels/scalar/kernels.h"
 #include "emulation/stats/accumulator_health.h"
 

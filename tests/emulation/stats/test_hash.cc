@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/kernels/quantize.h"
+#include "emulation/stats/hash.h"
 
 using namespace lockstep;
 

@@ -9,6 +9,7 @@
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/quantize.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"

@@ -62,7 +62,7 @@ TEST_CASE("rows of the table: names are unique, helped, and fit their source") {
     const bool is_count = statistic.kind == StatisticKind::kCount;
     const Quantity& q = quantity_of(&statistic);
     CHECK(q.name == (is_count ? "counts/" : "moments/") + std::string(statistic.name));
-    CHECK(q.comparison == (is_count ? Comparison::kExact : Comparison::kTolerance));
+    CHECK(q.comparison == (is_count ? Compared::kExact : Compared::kTolerance));
   }
 }
 
