@@ -9,10 +9,10 @@
 #include "src/cli/capture_argument.h"
 #include "src/cli/number_options.h"
 #include "src/core/text.h"
+#include "src/policy/policy.h"
 #include "src/update/optimizers.h"
 #include "src/update/parameter_groups.h"
 #include "src/update/schedules.h"
-#include "src/policy/policy.h"
 
 namespace lockstep {
 namespace {

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <utility>
 
-#include "src/execute/executor.h"
 #include "emulation/kernels/quantize.h"
+#include "src/execute/executor.h"
 
 namespace lockstep {
 namespace {

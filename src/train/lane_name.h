@@ -11,7 +11,6 @@
 
 namespace lockstep {
 
-
 // A lane's name taken apart. "tf32@hopper" -> {"tf32", "hopper"}.
 struct LaneName {
   std::string policy, target;

@@ -61,9 +61,8 @@ TEST_CASE("cpu engine: FP16 sums need AVX512-FP16, AMX sums AMX; without, the la
     CpuUnit unit;
     std::string lane, software, needed_for;
   };
-  const Wanted wanted[] = {
-      {CpuUnit::kAvx512Fp16, "pure-fp16@cpu", "pure-fp16", "sums by fp16"},
-      {CpuUnit::kAmxBf16, amx + "@cpu", amx + "@amx", "sums by amx_bf16"}};
+  const Wanted wanted[] = {{CpuUnit::kAvx512Fp16, "pure-fp16@cpu", "pure-fp16", "sums by fp16"},
+                           {CpuUnit::kAmxBf16, amx + "@cpu", amx + "@amx", "sums by amx_bf16"}};
   for (const Wanted& w : wanted) {
     CAPTURE(w.lane);
     if (cpu_has(w.unit)) {

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "src/core/text.h"
+#include "src/policy/policy.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
-#include "src/policy/policy.h"
 
 namespace lockstep {
 namespace {
