@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "bench/ratio.h"
+#include "src/data/sources.h"
 #include "src/models/model.h"
 #include "src/train/lockstep.h"
 

@@ -1,10 +1,11 @@
-"""What a capture of a GPT with dropout takes in memory: while it is made, verified and replayed, for several numbers of steps.
+"""What a capture of a GPT with dropout takes on disk and in memory: while it is made, verified and replayed.
 
-    python bench/capture_memory.py build/release/lockstep [--steps 2,8,32] [--context 256] [--batch 16]
+    python bench/capture_memory.py build/release/lockstep [--steps 2,8,32] [--context 256] [--batch 16] [--size 2x64]
 
-The network is examples/pytorch/gpt.py with longer texts, so that masks outweigh weights. Each program runs in a process
-of its own; what is printed is the most memory that was resident at once in it or in a process that it started. The
-first row is the loop alone, without a capture.
+The network is examples/pytorch/gpt.py with longer texts, so that masks outweigh weights; `--size 4x256` (layers x
+width) makes it a network in which weights outweigh masks. Each program runs in a process of its own; what is printed is
+the most memory that was resident at once in it or in a process that it started. The first row is the loop alone,
+without a capture.
 """
 
 import argparse
@@ -14,15 +15,18 @@ import subprocess
 import sys
 import tempfile
 
+import h5py
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAIN = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-import gpt, torch
+import gpt, torch, training_loop
 torch.set_num_threads(1)
 torch.manual_seed(0)
-gpt.CONTEXT, gpt.BATCH, steps = map(int, sys.argv[3:6])
-gpt.train(gpt.make_model(), steps, capture=sys.argv[6] if len(sys.argv) > 6 else None, captured_steps=steps)
+gpt.CONTEXT, gpt.BATCH, layers, width, steps = map(int, sys.argv[3:8])
+training_loop.train(gpt.TASK, gpt.GPT(layers, width), steps, capture=sys.argv[8] if len(sys.argv) > 8 else None,
+                    captured_steps=steps)
 """
 
 
@@ -35,17 +39,23 @@ def peak(arguments):
     return usage.ru_maxrss / 1024
 
 
+def parameter_count(path):
+    with h5py.File(path) as file:
+        return sum(dataset.size for dataset in file["params"].values())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lockstep")
     parser.add_argument("--steps", default="2,8,32")
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--size", default="2x64", help="layers x width")
     args = parser.parse_args()
     train = [sys.executable, "-c", TRAIN, ROOT / "python", ROOT / "examples" / "pytorch", str(args.context),
-             str(args.batch)]
-    print("| steps | file | loop with capture | verify | replay, 2 lanes |\n|---|---|---|---|---|")
-    print(f"| 2 | none | {peak([*train, '2']):.0f} MiB | | |")
+             str(args.batch), *args.size.split("x")]
+    print("| steps | file | bytes per parameter | loop with capture | verify | replay, 2 lanes |\n|---|---|---|---|---|---|")
+    print(f"| 2 | none | | {peak([*train, '2']):.0f} MiB | | |")
     for steps in args.steps.split(","):
         with tempfile.TemporaryDirectory() as folder:
             path, run = pathlib.Path(folder) / "gpt.lscap.h5", pathlib.Path(folder) / "run.h5"
@@ -53,8 +63,10 @@ def main():
             verified = peak([args.lockstep, "verify", path])
             replayed = peak([args.lockstep, "replay", path, "--lanes", "fp32,torch-autocast-bf16-cpu", "--quiet",
                              "-o", run])
-            size = path.stat().st_size / 2**20
-        print(f"| {steps} | {size:.1f} MiB | {captured:.0f} MiB | {verified:.0f} MiB | {replayed:.0f} MiB |", flush=True)
+            size = path.stat().st_size
+            per_parameter = size / parameter_count(path)
+        print(f"| {steps} | {size / 2**20:.1f} MiB | {per_parameter:.1f} | {captured:.0f} MiB | {verified:.0f} MiB | "
+              f"{replayed:.0f} MiB |", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,14 +34,14 @@ def timed_steps(steps, captured, path):
                                    steps=captured) if path else None
     setup = time.perf_counter() - begin
     begin = time.perf_counter()
-    for i, batch in enumerate(gpt.make_batches(steps * gpt.MICRO_BATCHES)):
+    for i, batch in enumerate(gpt.make_batches(steps * gpt.TASK.micro_batches)):
         def body():
             with torch.autocast("cpu", torch.bfloat16):
                 loss = gpt.loss_of(model, batch)
-            scaler.scale(loss / gpt.MICRO_BATCHES).backward()
-            if (i + 1) % gpt.MICRO_BATCHES == 0:
+            scaler.scale(loss / gpt.TASK.micro_batches).backward()
+            if (i + 1) % gpt.TASK.micro_batches == 0:
                 scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(model.parameters(), gpt.CLIP)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), gpt.TASK.clip)
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
@@ -52,7 +52,7 @@ def timed_steps(steps, captured, path):
                 body()
         else:
             body()
-        if (i + 1) % gpt.MICRO_BATCHES == 0:
+        if (i + 1) % gpt.TASK.micro_batches == 0:
             now = time.perf_counter()
             seconds.append(now - begin)
             begin = now

@@ -12,7 +12,7 @@ import time
 
 import torch
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "integration"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "integration", "compare"))
 import torch_models as twins  # noqa: E402
 
 MODELS = {

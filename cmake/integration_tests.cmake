@@ -1,4 +1,4 @@
-# Whole-program tests in Python (tests/integration), one ctest entry per file. They need an interpreter
+# Whole-program tests in Python (tests/integration/FOLDER), one ctest entry per file. They need an interpreter
 # with pytest, h5py, numpy and torch: `./dev` makes one and passes -DLOCKSTEP_PYTHON.
 set(LOCKSTEP_PYTHON "" CACHE FILEPATH "Python interpreter for the whole-program tests")
 if(NOT LOCKSTEP_PYTHON)
@@ -7,68 +7,39 @@ if(NOT LOCKSTEP_PYTHON)
     "SKIPPED: whole-program tests: no LOCKSTEP_PYTHON (./dev test makes one)")
   set_tests_properties(integration PROPERTIES LABELS everyday)
 endif()
-function(lockstep_integration_test name label)
-  set_property(GLOBAL APPEND PROPERTY lockstep_integration_tests test_${name}.py)
-  if(NOT LOCKSTEP_PYTHON)
-    return()
-  endif()
-  add_test(NAME integration.${name}
-    COMMAND ${LOCKSTEP_PYTHON} -m pytest -q -rs -s -p no:cacheprovider
-            ${CMAKE_SOURCE_DIR}/tests/integration/test_${name}.py)
-  set_tests_properties(integration.${name} PROPERTIES LABELS ${label}
-    ENVIRONMENT "LOCKSTEP_BINARY_DIR=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+# lockstep_integration_tests(FOLDER LABEL NAME...): test_NAME.py of that folder.
+function(lockstep_integration_tests folder label)
+  foreach(name IN LISTS ARGN)
+    set_property(GLOBAL APPEND PROPERTY lockstep_integration_tests ${folder}/test_${name}.py)
+    if(NOT LOCKSTEP_PYTHON)
+      continue()
+    endif()
+    add_test(NAME integration.${name}
+      COMMAND ${LOCKSTEP_PYTHON} -m pytest -q -rs -s -p no:cacheprovider
+              ${CMAKE_SOURCE_DIR}/tests/integration/${folder}/test_${name}.py)
+    set_tests_properties(integration.${name} PROPERTIES LABELS ${label}
+      ENVIRONMENT "LOCKSTEP_BINARY_DIR=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+  endforeach()
 endfunction()
-lockstep_integration_test(run_file everyday)
-lockstep_integration_test(capture_torch everyday)
-lockstep_integration_test(capture_ops everyday)
-lockstep_integration_test(capture_casts everyday)
-lockstep_integration_test(capture_composed everyday)
-lockstep_integration_test(capture_file everyday)
-lockstep_integration_test(capture_paths everyday)
-lockstep_integration_test(capture_loops everyday)
-lockstep_integration_test(capture_shapes everyday)
-lockstep_integration_test(capture_unsupported everyday)
-lockstep_integration_test(capture_mistakes everyday)
-lockstep_integration_test(capture_robust everyday)
-lockstep_integration_test(capture_state everyday)
-lockstep_integration_test(capture_first_touch everyday)
-lockstep_integration_test(capture_kernels everyday)
-lockstep_integration_test(capture_memory slow)
-lockstep_integration_test(capture_wrappers slow)
-lockstep_integration_test(read_run everyday)
-lockstep_integration_test(capture_models slow)
-lockstep_integration_test(pytorch_guide slow)
-lockstep_integration_test(masks everyday)
-lockstep_integration_test(captures everyday)
-lockstep_integration_test(capture_floors everyday)
-lockstep_integration_test(recommend_next everyday)
-lockstep_integration_test(captured_losses everyday)
-lockstep_integration_test(start_from everyday)
-lockstep_integration_test(same_bits everyday)
-lockstep_integration_test(torch_models everyday)
-lockstep_integration_test(torch_ops_elementwise everyday)
-lockstep_integration_test(torch_ops_shapes everyday)
-lockstep_integration_test(torch_ops_nn everyday)
-lockstep_integration_test(torch_optimizers everyday)
-lockstep_integration_test(torch_casts everyday)
-lockstep_integration_test(torch_attention everyday)
-lockstep_integration_test(torch_bf16 slow)
-lockstep_integration_test(torch_bf16_recurrent everyday)
-lockstep_integration_test(torch_loss_scale everyday)
-lockstep_integration_test(torch_loss_passes everyday)
-lockstep_integration_test(ml_dtypes everyday)
-lockstep_integration_test(scaled_linear everyday)
-lockstep_integration_test(phenomena everyday)
-lockstep_integration_test(disk_full everyday)
-lockstep_integration_test(kill_resume slow)
-lockstep_integration_test(check_edits everyday)
-lockstep_integration_test(mnist slow)
-lockstep_integration_test(learning slow)
-lockstep_integration_test(recipes everyday)
-lockstep_integration_test(study_learning study)
-lockstep_integration_test(study_recipes study)
+lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts
+  capture_composed capture_file capture_paths capture_loops capture_shapes capture_unsupported
+  capture_mistakes capture_robust capture_state capture_first_touch capture_kernels
+  capture_floors)
+lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models
+  pytorch_guide)
+lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits)
+lockstep_integration_tests(run everyday run_file read_run masks start_from same_bits phenomena
+  disk_full)
+lockstep_integration_tests(run slow kill_resume mnist)
+lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise torch_ops_shapes
+  torch_ops_nn torch_optimizers torch_casts torch_attention torch_bf16_recurrent torch_loss_scale
+  torch_loss_passes ml_dtypes scaled_linear)
+lockstep_integration_tests(compare slow torch_bf16)
+lockstep_integration_tests(study everyday recipes)
+lockstep_integration_tests(study slow learning)
+lockstep_integration_tests(study study study_learning study_recipes)
 # A file that stands in no row above would be run by nobody.
-file(GLOB present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
+file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
   ${CMAKE_SOURCE_DIR}/tests/integration/test_*.py)
 get_property(registered GLOBAL PROPERTY lockstep_integration_tests)
 list(REMOVE_ITEM present ${registered})

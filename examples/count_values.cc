@@ -1,4 +1,4 @@
-// Task: which values are left of my data in a format, and how often does each occur?
+// Task: which values remain of my data in a format, and how often does each occur?
 // The scalar types are keys of std::unordered_map; 0 and -0 are one key.
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// Task: what would FP16 do to an array of numbers of mine?
-// Rounds an array, prints what was lost. Build: cmake --build build/release --target round_array
+// Task: what would FP16 do to my array of numbers?
+// Rounds an array and prints what was lost. Build: cmake --build build/release --target round_array
 #include <fmt/format.h>
 
 #include <vector>

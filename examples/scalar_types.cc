@@ -1,6 +1,6 @@
 // Task: I want to write my own loop in FP16 or BF16 and see where it stops being right.
-// Sums 1 + 1/2 + 1/3 + ... until the sum no longer changes. The scalar types need their header
-// alone: this program is linked with no part of Lockstep.
+// Sums 1 + 1/2 + 1/3 + ... until the sum no longer changes. The scalar types need only
+// their header: this program is not linked with any part of Lockstep.
 #include <iostream>
 
 #include "emulation/number/number.h"

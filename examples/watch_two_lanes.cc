@@ -1,6 +1,6 @@
 // Task: train two lanes from my own program and look at every step myself.
-// An observer receives plain records: here, the share of gradients with a sum that underflowed: a
-// step of it was not zero before its rounding to FP16, and zero after.
+// An observer receives plain records. This one prints the share of gradients whose sum underflowed:
+// one of its steps was nonzero before it was rounded to FP16, and zero after.
 #include <fmt/format.h>
 
 #include <atomic>

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "analysis/check/check.h"
+#include "analysis/check/check_result.h"
 
 namespace lockstep {
 

@@ -164,8 +164,8 @@ Report read_report(const RunFile& run) {
                 .lanes = {}};
   for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
     report.lanes.push_back(read_lane(run, lane));
-    if (report.lanes.back().info.name == "twin") report.twin = lane;
-    if (report.lanes.back().info.name == "fp64") report.truth = lane;
+    if (report.lanes.back().info.name == kTwinLane) report.twin = lane;
+    if (report.lanes.back().info.name == kTruthLane) report.truth = lane;
     if (report.lanes.back().is_captured()) report.captured = lane;
   }
   for (size_t lane = 0; report.captured >= 0 && lane < report.lanes.size(); ++lane) {

@@ -60,7 +60,7 @@ struct LaneReport {
 
   // Not the reference, and neither of the lanes that measure it (truth, twin).
   bool is_candidate() const {
-    return !info.is_reference && info.name != "fp64" && info.name != "twin";
+    return !info.is_reference && info.name != kTruthLane && info.name != kTwinLane;
   }
   // What PyTorch recorded: no site of it was measured.
   bool is_captured() const { return info.name == kCapturedLane; }

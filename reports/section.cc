@@ -1,30 +1,25 @@
-// The list of sections.
+// The list of sections, in their order; each file sections/NAME.cc gives its row as NAME_section().
 #include "reports/section.h"
 
-#include <array>
+#include <vector>
 
 #include "reports/text_writer.h"
 
+#define LOCKSTEP_SECTIONS(section)                                                  \
+  section(capture) section(verdict) section(lanes) section(loss) section(gradients) \
+      section(layers) section(updates) section(sums) section(loss_scale) section(provenance)
+
 namespace lockstep {
-namespace {
 
-constexpr std::array kSections = {
-    Section{"capture", "Is the import faithful?", true, capture_section},
-    Section{"verdict", "Verdict", true, verdict_section},
-    Section{"lanes", "Lanes", true, lanes_section},
-    Section{"loss", "Training loss over the steps", false, loss_section},
-    Section{"gradients", "Gradients beside the captured ones", false, gradients_section},
-    Section{"layers", "What rounding did, layer by layer", false, layers_section},
-    Section{"updates", "Weight updates that came to nothing", false, updates_section},
-    Section{"sums", "Sums of products", false, sums_section},
-    Section{"loss-scale", "Loss scale", false, loss_scale_section},
-    Section{"provenance", "Where this comes from", false, provenance_section},
-};
-
-}  // namespace
+#define LOCKSTEP_DECLARE(name) Section name##_section();
+LOCKSTEP_SECTIONS(LOCKSTEP_DECLARE)
+#undef LOCKSTEP_DECLARE
 
 std::span<const Section> sections() {
-  return kSections;
+#define LOCKSTEP_ROW(name) name##_section(),
+  static const std::vector<Section> all = {LOCKSTEP_SECTIONS(LOCKSTEP_ROW)};
+#undef LOCKSTEP_ROW
+  return all;
 }
 
 std::string report_text(const Report& report, bool summary_only) {

@@ -1,5 +1,6 @@
-// Which parts does a report have, in which order?
-// A section is one file and one line in the list in section.cc.
+// Which sections does a report have, in which order?
+// A section is a file sections/NAME.cc that gives its row as NAME_section(), and its name in the
+// list in section.cc.
 #pragma once
 
 #include <span>
@@ -16,17 +17,6 @@ struct Section {
   Blocks (*write)(const Report& report);  // no blocks: the section has nothing to say
 };
 std::span<const Section> sections();
-
-Blocks capture_section(const Report& report);
-Blocks verdict_section(const Report& report);
-Blocks lanes_section(const Report& report);
-Blocks loss_section(const Report& report);
-Blocks gradients_section(const Report& report);
-Blocks layers_section(const Report& report);
-Blocks updates_section(const Report& report);
-Blocks sums_section(const Report& report);
-Blocks loss_scale_section(const Report& report);
-Blocks provenance_section(const Report& report);
 
 // The whole report, or only the sections that are `in_summary`, as text.
 std::string report_text(const Report& report, bool summary_only = false);

@@ -36,35 +36,32 @@ class Comparer {
         parameters_(graph_from_json(run.graph_json()).parameters),
         result_(result) {}
 
-  void compare_rule(const RuleRow& row, size_t rule_index, const LaneView& run,
+  void compare_rule(const CheckRule& rule, size_t rule_index, const LaneView& run,
                     const LaneView& base, size_t lane_index, const std::string& lane) {
-    const Column a = row.read(run), b = row.read(base);
+    const Numbers a = rule.read(run), b = rule.read(base);
     const std::vector<double> magnitude =
-        row.magnitude ? row.magnitude(base) : std::vector<double>();
-    const size_t size = std::max(length(a), length(b));
+        rule.magnitude ? rule.magnitude(base) : std::vector<double>();
+    const size_t size = std::max(a.size(), b.size());
     // Which steps have a record is compared by a rule of its own.
-    if (row.scope == Scope::kRecord && std::min(length(a), length(b)) == 0) return;
+    if (rule.scope == Scope::kRecord && std::min(a.size(), b.size()) == 0) return;
     for (size_t i = 0; i < size; ++i) {
-      if (row.scope == Scope::kSite && row.measured) {
-        const bool in_run = row.measured(run, i) > 0, in_base = row.measured(base, i) > 0;
-        if (!in_run && !in_base) continue;
-      }
+      const bool by_site = rule.scope == Scope::kSite;
+      if (by_site && !run.has_number(rule.at, i) && !base.has_number(rule.at, i)) continue;
       const double apart = difference(a, b, i, magnitude);
       ++result_.values;
       DifferenceGroup& group = groups_[{lane_index, rule_index}];
       ++group.compared;
-      if (apart <= tolerance(row.rule)) continue;
-      const bool by_site = row.scope == Scope::kSite;
-      const bool by_step = is_of_step(row.scope);
-      Difference d{.step = by_step ? run.step : -1,
+      if (apart <= tolerance(rule)) continue;
+      const bool by_step = is_of_step(rule.scope);
+      Difference d{.step = by_step ? run.step() : -1,
                    .lane = lane,
-                   .rule = row.rule.name,
-                   .subject = subject(row.scope, i),
+                   .rule = rule.name,
+                   .subject = subject(rule.scope, i),
                    .run = printed(a, i),
                    .baseline = printed(b, i),
                    .relative = apart};
       add(group, d);
-      const Place place{by_step ? run.step : std::numeric_limits<int64_t>::max(), lane_index,
+      const Place place{by_step ? run.step() : std::numeric_limits<int64_t>::max(), lane_index,
                         by_site ? i : kAfterAllSites, rule_index};
       if (!first_place_ || place < *first_place_) {
         first_place_ = place;
@@ -92,16 +89,15 @@ class Comparer {
     // A file may hold more of them than its graph.
     return "parameter " + (i < parameters_.size() ? parameters_[i].name : fmt::format("{}", i));
   }
-  static size_t length(const Column& c) { return std::max(c.integers.size(), c.reals.size()); }
 
   double tolerance(const CheckRule& rule) const {
-    return rule.comparison == Comparison::kTolerance && !options_.strict ? options_.rel_tol : 0;
+    return rule.comparison == Compared::kTolerance && !options_.strict ? options_.rel_tol : 0;
   }
 
   // Infinity where one side has no such value.
-  double difference(const Column& a, const Column& b, size_t i,
+  double difference(const Numbers& a, const Numbers& b, size_t i,
                     const std::vector<double>& magnitude) {
-    if (i >= length(a) || i >= length(b)) return kInfinity;
+    if (i >= a.size() || i >= b.size()) return kInfinity;
     if (!a.integers.empty()) {
       const uint64_t x = a.integers[i], y = b.integers[i];
       if (x == y) return 0;
@@ -115,7 +111,7 @@ class Comparer {
     return relative_difference(x, y, i < magnitude.size() ? magnitude[i] : 0);
   }
 
-  static std::string printed(const Column& c, size_t i) {
+  static std::string printed(const Numbers& c, size_t i) {
     if (i < c.integers.size()) return fmt::format("{}", c.integers[i]);
     if (i < c.reals.size()) return fmt::format("{:.17g}", c.reals[i]);
     return "missing";
@@ -142,12 +138,6 @@ class Comparer {
 
 }  // namespace
 
-double CheckOptions::default_rel_tol() {
-  constexpr double kUnitRoundoff = 0x1p-53;
-  constexpr double kTerms = 256 + 4 + 52;  // emulation/kernels/reduction.h, for up to 2^52 blocks
-  return 2 * kTerms * kUnitRoundoff / (1 - kTerms * kUnitRoundoff);
-}
-
 double relative_difference(double run, double baseline, double magnitude) {
   if (std::isnan(run) && std::isnan(baseline)) return 0;
   if (run == baseline) return 0;
@@ -162,7 +152,7 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
   const std::vector<LanePair> pairs = pair_lanes(run, baseline, result);
   result.steps = pairs.empty() ? 0 : std::min(run.steps(), baseline.steps());
   Comparer comparer(options, run, result);
-  const std::span<const RuleRow> rules = rule_rows();
+  const std::span<const CheckRule> rules = check_rules();
   for (size_t p = 0; p < pairs.size(); ++p) {
     result.lanes.push_back(pairs[p].name);
     LaneView ours(run, pairs[p].run), theirs(baseline, pairs[p].baseline);

@@ -2,7 +2,11 @@
 // there is nothing to compare.
 #pragma once
 
-#include "analysis/check/check.h"
+#include <string>
+#include <vector>
+
+#include "analysis/check/check_result.h"
+#include "src/record/run/run_file.h"
 
 namespace lockstep {
 

@@ -1,5 +1,6 @@
 // What does Lockstep make of one captured step, begun from a given state?
-// Forward and backward of every micro-batch on the captured batches and masks; no optimizer.
+// Forward and backward of every micro-batch on the captured batches and masks, by the same
+// StepRunner that training uses; no optimizer.
 #pragma once
 
 #include <functional>
@@ -8,7 +9,7 @@
 #include <string>
 
 #include "src/capture/capture.h"
-#include "src/execute/executor.h"
+#include "src/execute/step_runner.h"
 #include "src/graph/site.h"
 #include "src/policy/policy.h"
 
@@ -37,7 +38,7 @@ class CapturedStepRunner {
   struct Plan {  // of one graph
     Graph graph;
     SiteTable sites;
-    std::unique_ptr<Executor> executor;
+    std::unique_ptr<StepRunner> runner;
     Batch batch;  // of the micro-batch in progress
   };
   Plan& plan_of(int64_t graph);

@@ -1,8 +1,11 @@
 // How much of a gradient does FP32 not determine? A network from weights moved by one ulp is as
 // good a reading of the same model, and where the gradient is a small difference of large numbers
 // it comes out far away.
+#include "analysis/faithful/chaos.h"
+
 #include <algorithm>
 
+#include "analysis/faithful/gate_bounds.h"
 #include "analysis/faithful/gate_norms.h"
 #include "src/core/random.h"
 #include "src/train/twin.h"

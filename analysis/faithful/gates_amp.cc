@@ -13,10 +13,14 @@
 #include <map>
 #include <optional>
 
+#include "analysis/faithful/captured_step.h"
+#include "analysis/faithful/chaos.h"
+#include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
 #include "src/execute/finite.h"
+#include "src/policy/find_policy.h"
 #include "src/train/captured_lane.h"
-#include "src/train/lane.h"
+#include "src/train/lane_name.h"
 #include "src/update/clip.h"
 
 namespace lockstep {

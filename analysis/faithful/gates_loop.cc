@@ -2,12 +2,15 @@
 // found_inf.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <set>
+#include <string>
+#include <vector>
 
+#include "analysis/faithful/gate_bounds.h"
+#include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
 #include "src/policy/loss_scale.h"
 #include "src/update/optimizers.h"
+#include "src/update/stored_parameter.h"
 
 namespace lockstep {
 namespace {
@@ -16,8 +19,8 @@ constexpr double kTiny = 1e-30;  // a state of zeros has no relative difference
 
 // One parameter, stepped in FP32.
 struct SteppedParameter {
-  Tensor weight;
-  std::vector<std::pair<std::string, Tensor>> states;
+  StoredParameter stored;
+  std::vector<std::string> state_names;
   int64_t steps = 0;
 };
 
@@ -26,27 +29,19 @@ SteppedParameter step_parameter(const Optimizer& row, const HyperNumbers& number
                                 const Tensor& gradient) {
   static const Format* const kFp32 = &find_format("fp32");
   SteppedParameter out;
-  out.weight = before.values.at(name);
+  Tensor& weight = out.stored.weight = before.values.at(name);
   const auto steps = before.steps.find(name);
   out.steps = (steps == before.steps.end() ? 0 : steps->second) + 1;
   const auto states = before.optimizer.find(name);
   for (const OptimizerState& state : row.states(numbers)) {
-    Tensor start(out.weight.shape(), Container::kF32);
-    std::ranges::fill(start.as<float>(), static_cast<float>(state.initial));
+    Tensor start = state_before_first_step(state, weight.shape(), Container::kF32);
     if (states != before.optimizer.end()) {
       if (const Tensor* found = find_named(states->second, std::string(state.name))) start = *found;
     }
-    out.states.emplace_back(state.name, std::move(start));
+    out.state_names.emplace_back(state.name);
+    out.stored.states.push_back(std::move(start));
   }
-  OptimizerArrays<float> call;
-  call.count = out.weight.size();
-  call.weight = out.weight.as<float>().data();
-  call.grad = gradient.as<float>().data();
-  call.state_count = static_cast<int>(out.states.size());
-  for (size_t k = 0; k < out.states.size(); ++k) {
-    call.states[k] = out.states[k].second.as<float>().data();
-  }
-  call.step = out.steps;
+  OptimizerArrays<float> call = arrays_of<float>(out.stored, gradient, out.steps);
   call.formats.arithmetic = call.formats.state = call.formats.weight = kFp32;
   optimizer_step(row, numbers, numbers["lr"], call, nullptr);
   return out;
@@ -57,17 +52,18 @@ void judge_parameter(const SteppedParameter& ours, const CapturedVerify& verify,
                      const std::string& name, bool counts, Worst& weights, Worst& states,
                      FloorShare& floor, std::vector<std::string>& details) {
   const std::string at = fmt::format("{}, step {}", name, verify.step);
-  const Distance d = distance(ours.weight, verify.after.values.at(name));
+  const Distance d = distance(ours.stored.weight, verify.after.values.at(name));
   weights.take(d.difference, kBoundWeight * d.reference + kBoundWeightAbsolute, at);
   const bool by_floor = kBoundWeightAbsolute > kBoundWeight * d.reference;
   floor.add({1, by_floor ? 1 : 0, 0, d.elements, 0});
   const auto recorded = verify.after.optimizer.find(name);
   if (recorded == verify.after.optimizer.end()) return;
-  for (const auto& [state, value] : ours.states) {
-    const Tensor* wanted = find_named(recorded->second, state);
+  for (size_t k = 0; k < ours.state_names.size(); ++k) {
+    const Tensor* wanted = find_named(recorded->second, ours.state_names[k]);
     if (wanted == nullptr) continue;
-    const Distance off = distance(value, *wanted);
-    states.take(off.difference, kBoundState * off.reference + kTiny, at + ", " + state);
+    const Distance off = distance(ours.stored.states[k], *wanted);
+    states.take(off.difference, kBoundState * off.reference + kTiny,
+                at + ", " + ours.state_names[k]);
   }
   const auto steps = verify.after.steps.find(name);
   if (!counts || steps == verify.after.steps.end() || steps->second == ours.steps) return;
@@ -96,7 +92,7 @@ GateResult gate_v5(const Capture& capture) {
         if (gradient == nullptr || !verify.after.values.contains(name)) continue;
         ++stepped;
         judge_parameter(step_parameter(row, numbers, verify.before, name, *gradient), verify, name,
-                        row.name != "sgd", weights, states, gate.floor, gate.details);
+                        row.counts_steps, weights, states, gate.floor, gate.details);
       }
     }
   }

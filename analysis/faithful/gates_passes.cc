@@ -5,8 +5,14 @@
 #include <map>
 #include <optional>
 
+#include "analysis/faithful/captured_step.h"
+#include "analysis/faithful/chaos.h"
+#include "analysis/faithful/gate_bounds.h"
+#include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
+#include "analysis/faithful/kinks.h"
 #include "src/graph/infer.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

@@ -10,6 +10,7 @@
 #include "analysis/recommend/range_samples.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {
@@ -95,7 +96,7 @@ std::string policy_toml(const Policy& base, const RangeTable& ranges, const std:
   out += fmt::format("help = {}\nsource = {}\n\n",
                      quoted(base.name + " with the range table's loss scale and exceptions"),
                      quoted("lockstep recommend"));
-  if (ranges.scale_exponent != 0 || base.loss_scale.kind != "none") {
+  if (ranges.scale_exponent != 0 || find_loss_scaler(base.loss_scale.kind).scales) {
     std::string why = "Feasible for all layers below: " + interval_text(ranges.scales);
     if (!ranges.lo_layer.empty()) why += fmt::format("; {} needs the lower end", ranges.lo_layer);
     if (!ranges.hi_layer.empty()) why += fmt::format("; {} sets the upper end", ranges.hi_layer);

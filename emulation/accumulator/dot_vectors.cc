@@ -33,7 +33,7 @@ std::string trimmed(std::string text) {
 constexpr int kRegisterBits = 32;
 // FP32, and TF32, whose operands are whole FP32 registers.
 bool is_register(const Format& format) {
-  return format.is_fp32() || &format == &find_format("tf32");
+  return format.is_fp32() || format.is_tf32();
 }
 
 int word_bits(const Format& format) {
@@ -46,13 +46,15 @@ int word_bits(const Format& format) {
 struct Family {
   std::string_view name, only_on;  // "": all hardware
   bool takes_fp8;
-  // What compilers make of other instructions where the chip has none.
-  bool compiles_fp8 = false, compiles_tf32 = false;
+  // What compilers make of other instructions where the chip lacks them (Hardware says which lack):
+  // FP8 mma.sync, and WMMA of TF32 in the shape it has.
+  bool fp8_is_compiled = false, tf32_is_split = false;
 };
-constexpr Family kFamilies[] = {{"mma", "", true, true},
-                                {"wmma", "", false, false, true},
-                                {"wgmma", "hopper", true},
-                                {"tcgen05", "blackwell", true}};
+constexpr Family kFamilies[] = {
+    {.name = "mma", .only_on = "", .takes_fp8 = true, .fp8_is_compiled = true},
+    {.name = "wmma", .only_on = "", .takes_fp8 = false, .tf32_is_split = true},
+    {.name = "wgmma", .only_on = "hopper", .takes_fp8 = true},
+    {.name = "tcgen05", .only_on = "blackwell", .takes_fp8 = true}};
 
 const Family& find_family(const std::string& name, const std::string& instr) {
   std::vector<std::string> known;
@@ -67,15 +69,18 @@ bool is_fp8(const Format& format) {
   return format.storage_bits() <= 8;
 }
 
-// FP8 mma.sync is made by the compiler where the chip has no such instruction, and so is WMMA of
-// TF32 where it has none of that shape.
 std::string unit_of(const Family& family, const Hardware& hardware, const Format& format) {
   if (is_fp8(format)) {
-    return family.compiles_fp8 && hardware.emulates_fp8_mma ? "fp8_mma" : "fp8";
+    return family.fp8_is_compiled && hardware.emulates_fp8_mma ? "fp8_mma" : "fp8";
   }
-  const bool is_tf32 = &format == &find_format("tf32");
-  return family.compiles_tf32 && is_tf32 && hardware.splits_tf32_wmma ? "tf32_wmma" : format.name;
+  const bool is_split = family.tf32_is_split && format.is_tf32() && hardware.splits_tf32_wmma;
+  return is_split ? "tf32_wmma" : format.name;
 }
+
+struct Sum {
+  std::string_view ptx, format, ending;  // of the names of its accumulators
+};
+constexpr Sum kSums[] = {{"f16", "fp16", "_acc16"}, {"f32", "fp32", ""}};
 
 // `instr`: "mma.sync.m16n8k16", "mma/wgmma.k16".
 const Accumulator& accumulator_of(std::string arch, const std::string& instr,
@@ -87,10 +92,9 @@ const Accumulator& accumulator_of(std::string arch, const std::string& instr,
     for (const Hardware& row : hardware()) known.emplace_back(row.name);
     throw InputError("arch '" + arch + "': unknown hardware", did_you_mean(arch, known));
   }
-  const bool is_fp16 = acc == "f16" || acc == "fp16";
-  if (!is_fp16 && acc != "f32" && acc != "fp32") {
-    throw InputError("acc '" + acc + "': must be f16 or f32");
-  }
+  const auto sum = std::ranges::find_if(
+      kSums, [&](const Sum& row) { return acc == row.ptx || acc == row.format; });
+  if (sum == std::end(kSums)) throw InputError("acc '" + acc + "': must be f16 or f32");
   for (const char* part : {"mx", "block_scale", ".sp"}) {
     if (instr.find(part) == instr.npos) continue;
     throw InputError("instr '" + instr + "': scaled and sparse instructions are not modelled");
@@ -114,7 +118,7 @@ const Accumulator& accumulator_of(std::string arch, const std::string& instr,
     }
     unit = its_unit;
   }
-  std::string row = arch + "_" + unit + (is_fp16 ? "_acc16" : "");
+  std::string row = arch + "_" + unit + std::string(sum->ending);
   std::replace(row.begin(), row.end(), '-', '_');
   return find_accumulator(row);
 }

@@ -46,6 +46,8 @@ struct Format {
   // The machine's own types: nothing is to be done to round a float or a double to them.
   bool is_fp32() const { return precision == 24 && exponent_bits == 8 && is_ieee_like(); }
   bool is_fp64() const { return precision == 53 && is_ieee_like(); }
+  // Held in FP32 registers, whose low bits units ignore or round away.
+  bool is_tf32() const { return precision == 11 && exponent_bits == 8 && is_ieee_like(); }
 };
 
 // The named formats, fp64 first, in decreasing size.

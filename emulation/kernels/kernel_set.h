@@ -20,6 +20,7 @@
 #include "emulation/kernels/movement_args.h"
 #include "emulation/kernels/norm_args.h"
 #include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/optimizer_rules.h"
 #include "emulation/kernels/pool_args.h"
 #include "emulation/kernels/quantize_spec.h"
 #include "emulation/kernels/upsample_args.h"
@@ -178,7 +179,7 @@ struct Kernels {
   void (*recurrent_forward)(const RecurrentForward<T>&);
   void (*recurrent_backward)(const RecurrentBackward<T>&);
   // one parameter's update; `stats` may be null
-  void (*optimizer)(const OptimizerRule&, const OptimizerArrays<T>&, UpdateStats* stats);
+  void (*optimizer)(const UpdateRule&, const OptimizerArrays<T>&, UpdateStats* stats);
 };
 
 // Of indices and masks.

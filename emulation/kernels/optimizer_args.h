@@ -1,7 +1,7 @@
 // What is one step of an optimizer given?
-// The arrays of one parameter, the formats it computes and stores in, and the numbers of each
-// update rule, as torch.optim names them. The loops are in emulation/kernels/scalar/optimizer.cc;
-// which parameter is updated when, and with which learning rate, is not known here.
+// The arrays of one parameter, and the formats it computes and stores in. The rules are in
+// optimizer_rules.h, the loops in scalar/optimizer.h; which parameter is updated when, and with
+// which learning rate, is not known here.
 #pragma once
 
 #include <array>
@@ -74,39 +74,6 @@ struct OptimizerArrays {
   OptimizerFormats formats;
   OptimizerMeasurements measured = {};
 };
-
-// The rules. Weight decay wd comes in both ways: decoupled, w *= 1 - lr wd before the step; else
-// g += wd w. States in the order of OptimizerArrays::states.
-struct SgdRule {  // momentum_buffer, if momentum != 0 (first step: buf = g)
-  double lr = 0, weight_decay = 0;
-  bool decoupled_weight_decay = false;
-  double momentum = 0, dampening = 0;
-  bool nesterov = false;
-};
-struct AdamRule {  // exp_avg, exp_avg_sq, and with amsgrad max_exp_avg_sq
-  double lr = 0, weight_decay = 0;
-  bool decoupled_weight_decay = false;
-  double beta1 = 0, beta2 = 0, eps = 0;  // bias corrections 1 - beta^step are formed in double
-  bool amsgrad = false;
-};
-struct AdagradRule {  // sum
-  double lr = 0, weight_decay = 0;
-  bool decoupled_weight_decay = false;
-  double lr_decay = 0, eps = 0;
-};
-struct RmspropRule {  // square_avg, grad_avg if centered, momentum_buffer if momentum != 0
-  double lr = 0, weight_decay = 0;
-  bool decoupled_weight_decay = false;
-  double alpha = 0, eps = 0, momentum = 0;
-  bool centered = false;
-};
-struct LionRule {  // exp_avg
-  double lr = 0, weight_decay = 0;
-  bool decoupled_weight_decay = false;
-  double beta1 = 0, beta2 = 0;
-};
-
-using OptimizerRule = std::variant<SgdRule, AdamRule, AdagradRule, RmspropRule, LionRule>;
 
 // x^n, n >= 0, by squaring: the same bits everywhere, which libm's pow does not promise.
 inline double integer_power(double x, int64_t n) {

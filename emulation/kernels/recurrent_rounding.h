@@ -1,7 +1,7 @@
 // Where does an implementation of lstm and gru round between its parts?
 // One row per implementation, found by trying PyTorch 2.13's own kernels in BF16 part by part
-// (tests/integration/test_torch_bf16_recurrent.py). Which formats those are is said by CellFormats;
-// that a lane has them at all is up to its policy.
+// (tests/integration/compare/test_torch_bf16_recurrent.py). Which formats those are is said by
+// CellFormats; that a lane has them at all is up to its policy.
 #pragma once
 
 #include <array>

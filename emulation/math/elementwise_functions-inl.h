@@ -4,6 +4,24 @@
 // where s is x, or y where kSavesOutput says so. Formulas and kinks are PyTorch's. NaN becomes the
 // canonical one in the kernels.
 
+//
+// A new function is its name in a list and a struct NameFunction.
+
+// X(Name): a function of x with up to two parameters. The first list has vector versions.
+// Left alone by the formatter, which breaks the list elsewhere whenever it runs.
+// clang-format off
+#ifndef LOCKSTEP_VECTOR_UNARY_FUNCTIONS
+#define LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                          \
+  X(Neg) X(Abs) X(Sqrt) X(Rsqrt) X(Reciprocal) X(Exp) X(Log) X(Tanh) X(Sigmoid)     \
+  X(Silu) X(Gelu) X(GeluTanh) X(Hardswish) X(Hardsigmoid) X(LeakyRelu) X(Elu)       \
+  X(Softplus) X(Clamp)
+#define LOCKSTEP_UNARY_FUNCTIONS(X) LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X) X(Power)
+#define LOCKSTEP_BINARY_FUNCTIONS(X) X(Sub) X(Div) X(Minimum) X(Maximum) X(AddScaled)
+#endif
+// clang-format on
+
+#ifndef LOCKSTEP_LISTS_ALONE
+
 // What every function of one number has.
 struct FunctionBase {
   static constexpr bool kSavesOutput = false;
@@ -291,3 +309,5 @@ struct AddScaledFunction {
   explicit HWY_INLINE AddScaledFunction(const FunctionParameters& p) : alpha(M::set(p.a)) {}
   HWY_INLINE V value(V x, V y) const { return M::fma(alpha, y, x); }
 };
+
+#endif  // LOCKSTEP_LISTS_ALONE

@@ -1,23 +1,16 @@
 // Which functions of one or two numbers does a kernel set apply element by element?
-// Their formulas, forward and backward, stand in emulation/math/elementwise_functions-inl.h, one
-// struct per name of the lists below; the ops on top of them in src/graph/ops/unary.cc and
-// binary.cc.
+// Their lists and formulas, forward and backward, stand in
+// emulation/math/elementwise_functions-inl.h (which is read twice: without its formulas it gives
+// the lists); the ops on top of them in src/graph/ops/unary.cc and binary.cc.
 #pragma once
 
 #include <cstdint>
 
-namespace lockstep {
+#define LOCKSTEP_LISTS_ALONE
+#include "emulation/math/elementwise_functions-inl.h"
+#undef LOCKSTEP_LISTS_ALONE
 
-// X(Name): a function of x with up to two parameters. The first list has vector versions.
-// Left alone by the formatter, which breaks the list elsewhere whenever it runs.
-// clang-format off
-#define LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                          \
-  X(Neg) X(Abs) X(Sqrt) X(Rsqrt) X(Reciprocal) X(Exp) X(Log) X(Tanh) X(Sigmoid)     \
-  X(Silu) X(Gelu) X(GeluTanh) X(Hardswish) X(Hardsigmoid) X(LeakyRelu) X(Elu)       \
-  X(Softplus) X(Clamp)
-// clang-format on
-#define LOCKSTEP_UNARY_FUNCTIONS(X) LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X) X(Power)
-#define LOCKSTEP_BINARY_FUNCTIONS(X) X(Sub) X(Div) X(Minimum) X(Maximum) X(AddScaled)
+namespace lockstep {
 
 #define LOCKSTEP_ENUMERATOR(Name) k##Name,
 enum class Unary : uint8_t { LOCKSTEP_UNARY_FUNCTIONS(LOCKSTEP_ENUMERATOR) };

@@ -36,7 +36,7 @@ constexpr Statistic kStatistics[] = {
      nullptr, [](const T& t, const E&) { return t.abs_max; }},
     {"abs_min_nonzero", kMoment,
      "smallest nonzero finite |x| before the rounding; infinity if none", nullptr,
-     [](const T& t, const E&) { return t.abs_min_nonzero; }},
+     [](const T& t, const E&) { return t.abs_min_nonzero; }, MomentOver::kNonzero},
     {"sum_sq", kMoment, "sum of x^2 over finite x, before the rounding", nullptr,
      [](const T& t, const E&) { return t.sum_sq; }},
     {"round_err_sq", kMoment,
@@ -46,14 +46,14 @@ constexpr Statistic kStatistics[] = {
     {"err_sq", kMoment,
      "error against the reference: sum of e^2, e = lane / scale - reference, over "
      "the compared elements",
-     nullptr, [](const T&, const E& e) { return e.err_sq; }},
+     nullptr, [](const T&, const E& e) { return e.err_sq; }, MomentOver::kCompared},
     {"err_max_ulps", kMoment,
      "largest |e * scale| in ulps of the lane's format at reference * scale", nullptr,
-     [](const T&, const E& e) { return e.err_max_ulps; }},
+     [](const T&, const E& e) { return e.err_max_ulps; }, MomentOver::kCompared},
     {"dot_ref", kMoment, "sum of (lane / scale) * reference over the compared elements", nullptr,
-     [](const T&, const E& e) { return e.dot_ref; }},
+     [](const T&, const E& e) { return e.dot_ref; }, MomentOver::kCompared, /*signed_terms=*/true},
     {"ref_sq", kMoment, "sum of reference^2 over the compared elements", nullptr,
-     [](const T&, const E& e) { return e.ref_sq; }},
+     [](const T&, const E& e) { return e.ref_sq; }, MomentOver::kCompared},
 };
 
 }  // namespace

@@ -59,6 +59,9 @@ struct ErrorStats {
 
 enum class StatisticKind : uint8_t { kCount, kMoment };
 
+// The elements that a moment is taken over. A site without any of them has no such moment.
+enum class MomentOver : uint8_t { kAll, kNonzero, kCompared };
+
 // One row of the table of statistics. Exactly one of the getters is set.
 struct Statistic {
   std::string_view name;  // the run file's dataset name
@@ -66,6 +69,10 @@ struct Statistic {
   std::string_view help;  // meaning, unit, value when nothing was measured
   uint64_t (*count)(const TensorStats&, const ErrorStats&);
   double (*moment)(const TensorStats&, const ErrorStats&);
+  MomentOver over = MomentOver::kAll;
+  // A sum of products of both signs, of the lane with the reference: another order of summation
+  // moves it by a share of the product of both norms, which may be far more than of itself.
+  bool signed_terms = false;
 };
 std::span<const Statistic> statistics();
 

@@ -7,17 +7,17 @@
 What it shows: padding masks as additive -FLT_MAX, exact gelu, LayerNorm with eps 1e-12, masked-token
 loss with ignore_index and a tied decoder, AdamW, linear warmup and decay, two micro-batches per step,
 clipping, autocast with GradScaler. Synthetic text, seconds on a CPU.
+The loop, with the three lines, is in training_loop.py.
 """
 
-import argparse
-import contextlib
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from training_loop import Task, main
 
-VOCABULARY, LENGTH, BATCH, MICRO_BATCHES, CLIP = 64, 24, 8, 2, 1.0
+VOCABULARY, LENGTH, BATCH = 64, 24, 8
 PAD, MASK, IGNORED, EPS = 0, 1, -100, 1e-12
 
 
@@ -91,7 +91,7 @@ def make_batches(count, seed=0):
         length = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH, 1), generator=generator)
         kept = torch.arange(LENGTH) < length
         hidden = (torch.rand(BATCH, LENGTH, generator=generator) < 0.2) & kept
-        hidden[:, 0] = True  # every sequence asks something
+        hidden[:, 0] = True  # every sequence has at least one hidden token
         ids = torch.where(hidden, MASK, text).where(kept, torch.tensor(PAD))
         types = (torch.arange(LENGTH) >= LENGTH // 2).long().expand(BATCH, -1).contiguous()
         yield ids, kept.long(), types, torch.where(hidden, text, IGNORED)
@@ -113,51 +113,7 @@ def make_optimizer(model, steps):
         optimizer, lambda step: min((step + 1) / warmup, max(0.0, (steps - step) / steps)))
 
 
-def train(model, steps, amp="bf16", device="cpu", capture=None, captured_steps=8, scale=2.0**16):
-    """An ordinary training loop. Returns the loss of every step, the mean over its micro-batches."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "none": None}[amp]
-    model.to(device).train()
-    optimizer, schedule = make_optimizer(model, steps)
-    scaler = torch.amp.GradScaler(device, init_scale=scale, enabled=dtype is not None)
-    cap = None
-    if capture:  # line 1 and 2 of 3
-        import lockstep_capture
-        cap = lockstep_capture.Capture(
-            capture, model, optimizer, loss_of, scaler=scaler, steps=captured_steps,
-            autocast=None if dtype is None else str(dtype).removeprefix("torch."))
-
-    losses = [0.0] * steps
-    for i, batch in enumerate(make_batches(steps * MICRO_BATCHES)):
-        batch = tuple(part.to(device) for part in batch)
-        with cap.step(batch) if cap else contextlib.nullcontext():  # line 3
-            with torch.autocast(device, dtype, enabled=dtype is not None):
-                loss = loss_of(model, batch)
-            scaler.scale(loss / MICRO_BATCHES).backward()
-            losses[i // MICRO_BATCHES] += loss.item() / MICRO_BATCHES
-            if (i + 1) % MICRO_BATCHES == 0:
-                scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-                schedule.step()
-    return losses
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--amp", choices=["bf16", "fp16", "none"], help="bf16 on the CPU, else fp16")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--capture", metavar="FILE", help="record the first 8 steps for Lockstep")
-    args = parser.parse_args()
-    torch.manual_seed(0)
-    losses = train(make_model(), args.steps, args.amp or ("bf16" if args.device == "cpu" else "fp16"),
-                   args.device, args.capture)
-    for step in range(0, args.steps, 5):
-        print(f"step {step:3d}  loss {losses[step]:.4f}")
-    print(f"last      loss {losses[-1]:.4f}")
-
+TASK = Task(make_model, make_batches, loss_of, make_optimizer, micro_batches=2, clip=1.0)
 
 if __name__ == "__main__":
-    main()
+    main(TASK, __doc__)

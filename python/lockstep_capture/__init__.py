@@ -5,7 +5,7 @@
         with cap.step(batch):
             ...  # the unchanged body
 
-docs/pytorch.md says what is supported; check() asks without writing.
+docs/pytorch.md says what is supported; check() tests a model without writing a file.
 """
 
 from .capture import Capture

@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a capture, before training begins."""
+"""Checks the arguments of a capture before training begins."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 from .errors import CaptureError
 from .model_state import unwrap_optimizer
-from .writer import MAGIC
+from .write.writer import MAGIC
 
 _DTYPES = {"float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
            "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}
 
 
 def dtype_of(autocast: str | torch.dtype | None) -> torch.dtype | None:
-    """Throws: CaptureError for what is no dtype of autocast."""
+    """Throws: CaptureError for anything that is no dtype of autocast."""
     dtype, problems = _dtype_of(autocast)
     if problems:
         raise CaptureError(problems[0])
@@ -85,11 +85,11 @@ def _path_problems(path: Any) -> list[str]:
         return [f"path: the folder {folder} does not exist"]
     if not os.access(folder, os.W_OK):
         return [f"path: the folder {folder} cannot be written to"]
-    return [] if _may_replace(path) else [f"path: {path} is there and no capture, must be a new name or an older capture"]
+    return [] if _may_replace(path) else [f"path: {path} exists and is not a capture, must be a new name or an older capture"]
 
 
 def _may_replace(path: str | os.PathLike[str]) -> bool:
-    """Nothing, something empty, or a capture stands there."""
+    """The path is free, or holds an empty file or a capture."""
     if not os.path.exists(path):
         return True
     with open(path, "rb") as file:

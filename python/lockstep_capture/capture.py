@@ -1,7 +1,7 @@
 """Records training steps as they happen: `with cap.step(batch):` around an unchanged loop body.
 
-The loop computes, nobody else: a block only watches. After the forward pass it is repeated once from the traced
-graph, and must give the loop's loss bit for bit (gate V0); a capture that is not faithful is never written.
+Only the loop computes; a block watches. After the forward pass, the pass is repeated once from the traced
+graph. It must give the loop's loss bit for bit (gate V0): a capture that is not faithful is never written.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import Any, Callable, ContextManager, Iterable, Iterator
 import torch
 
 from .arguments import check_arguments
-from .continuity import Continuity
 from .errors import CaptureError, UnsupportedModelError, failed
-from .hooks import Events
 from .model_state import State, Subject, rank, world_size
-from .recorder import Recorder, Step
-from .replayed_gradients import Replayed
-from .step_function import StepFunction
-from .traced import Traced, leaves_of
-from .watcher import Region, Watcher
+from .trace.step_function import StepFunction
+from .trace.traced import Traced, leaves_of
+from .watch.continuity import Continuity
+from .watch.forward_pass import Region
+from .watch.hooks import Events
+from .watch.replayed_gradients import Replayed
+from .watch.step import Step
+from .watch.watcher import Watcher
+from .write.recorder import Recorder
 
 _NOTHING: ContextManager[None] = contextlib.nullcontext()
 
@@ -35,17 +37,17 @@ class Capture:
     step_fn(model, batch) gives the loss that the loop computes for a batch: the mean over the micro-batch, not
     divided by the number of micro-batches, not scaled. autocast: dtype of the torch.autocast block that the LOOP
     opens around the forward pass ("float16", "bfloat16"), None where it opens none; blocks inside step_fn or the
-    model are found by themselves. verify: numbers of the steps that get reference gradients, default the first,
+    model are found automatically. verify: numbers of the steps that get reference gradients, default the first,
     the middle and the last. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
-    warns with the same text and captures nothing; so do other failures of the capture, the loop's own errors never.
+    warns with the same text and captures nothing. Other failures of the capture do the same; the loop's own errors never.
 
-    One block per micro-batch; a step ends with the block in which the optimizer was asked to step. The file is
-    there when `steps` steps are in; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
-    error or Ctrl-C in the loop ends the capture with the steps that were whole. Under torch.distributed rank 0
-    captures, on the others nothing happens.
+    One block per micro-batch. A step ends with the block that calls the optimizer's step(). The file is complete
+    after `steps` steps; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
+    error or Ctrl-C in the loop ends the capture; the steps that were complete are kept. Under torch.distributed rank 0
+    captures; nothing happens on the other ranks.
 
     step_fn is run a few times more to trace it. Generators, attributes of modules, variables and globals that it names
-    are put back (see untouched.py); what it changes in other objects, iterators or files is not.
+    are put back (see untouched.py). Changes in other objects, iterators or files are not.
     """
 
     def __init__(self, path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, step_fn: StepFunction, *,
@@ -122,27 +124,27 @@ class Capture:
             self._end_with(value)
 
     def _abandon(self) -> None:
-        """Leaves nothing behind."""
+        """Removes the unfinished file."""
         self._closed = True
         if self._recorder is not None:
             self._recorder.writer.abandon()
         self._forget()
 
     def _forget(self) -> None:
-        """The loop may go on for days: graphs, copies of weights and the model's own are not held."""
+        """Frees graphs, copies of weights and the model: the loop may run for days."""
         self._step = self._initial = self._recorder = self._subject = self._continuity = None
         self._traced.clear()
 
     def _end_with(self, error: BaseException) -> None:
-        """The loop's own error goes on its way; the steps before it are kept."""
+        """Passes the loop's own error on; the steps before it are kept."""
         if self._closed:
             return
-        text = f"no step was whole, {self._path} was not written"
+        text = f"no step was complete, {self._path} was not written"
         if self._done:
             try:
                 self._write()
                 text = f"{self._path} has the {self._done} steps before it"
-            except Exception as other:  # the loop's error is the one to tell
+            except Exception as other:  # report the loop's error, not this one
                 text = str(other)
                 self._abandon()
         else:
@@ -156,7 +158,7 @@ class Capture:
         warnings.warn(f"lockstep_capture: {text}", stacklevel=5)
 
     def _refuse(self, error: CaptureError) -> None:
-        """Nothing is left behind; the loop goes on where that was asked for."""
+        """Removes the file; with on_unsupported="report" the loop continues."""
         self._abandon()
         if not self._report:
             raise error
@@ -165,7 +167,7 @@ class Capture:
     @contextlib.contextmanager
     def _block(self, batch: Any) -> Iterator[None]:
         if self._inside:
-            raise CaptureError("cap.step(): a block inside of a block; each micro-batch needs one of its own")
+            raise CaptureError("cap.step(): a block inside a block; each micro-batch needs its own")
         watcher, stack = self._begin(batch), contextlib.ExitStack()
         if watcher is None or not self._guarded(lambda: bool(stack.enter_context(watcher.watch()))):
             yield
@@ -190,7 +192,7 @@ class Capture:
             self._refuse(error)
         except Exception as error:
             self._refuse(failed(error))
-        except BaseException:  # Ctrl-C: what was being written is not whole
+        except BaseException:  # Ctrl-C: the data being written are not complete
             self._abandon()
             raise
         return None
@@ -237,16 +239,16 @@ class Capture:
         return Watcher(subject, self._step, self._traced[key][0], batch, continuity, self.autocast)
 
     def _tell(self, subject: Subject, traced: Traced) -> None:
-        """Once: what is captured in another way than it would run without."""
+        """Warns, once, of everything that runs otherwise than it would without the capture."""
         if traced.hides_masks and subject.device.type != "cpu":
             self._warn("scaled_dot_product_attention with dropout runs in the math backend during the capture: fused "
                        "kernels hide their mask", once="sdpa")
         if world_size() > 1:
             self._warn(f"{world_size()} ranks: the loop's gradients are means over all of them, the file has the batches "
-                       "of rank 0 alone, and so does a free replay", once="ranks")
+                       "of rank 0 only, and a free replay sees only these", once="ranks")
 
     def _graph_number(self, traced: Traced) -> int:
-        """Writes what stands once in the file, and each graph once."""
+        """Writes everything that the file holds once, and each graph once."""
         found, number = self._traced[traced.key]
         if number < 0:
             if self._recorder is None:
@@ -269,8 +271,8 @@ class Capture:
             return
         step.events = watcher.events
         if step.events.clipping.stage == "scaled":
-            self._warn("gradients were clipped before scaler.unscale_(optimizer): what was compared with the bound "
-                       "is scaled", once="clip")
+            self._warn("gradients were clipped before scaler.unscale_(optimizer): the clipping limit was compared "
+                       "with scaled gradients", once="clip")
         assert self._recorder is not None
         self._recorder.step(step)
         self._step, self._done = None, self._done + 1
@@ -281,7 +283,7 @@ class Capture:
 def _why_no_step(blocks: int) -> str:
     """blocks: how many were recorded without an optimizer step."""
     if blocks == 0:
-        return "the loop's body must stand in `with cap.step(batch):`"
+        return "put the loop's body in `with cap.step(batch):`"
     return f"{blocks} blocks called backward(), none called step() of the optimizer that was given"
 
 

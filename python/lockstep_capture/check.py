@@ -1,4 +1,4 @@
-"""What would a capture refuse? Asks without writing.
+"""What would a capture refuse? Finds out without writing.
 
     python -m lockstep_capture.check package.module:factory
 
@@ -19,13 +19,13 @@ import torch
 from .arguments import dtype_of
 from .errors import CaptureError, Problem, UnsupportedModelError, describe
 from .model_state import Subject
-from .step_function import StepFunction
-from .traced import Traced, leaves_of
+from .trace.step_function import StepFunction
+from .trace.traced import Traced, leaves_of
 
 
 @dataclass
 class Support:
-    """problems: empty when everything can be captured. ops: how often each of Lockstep's ops stands in the graph."""
+    """problems: empty when everything can be captured. ops: how often each of Lockstep's ops is in the graph."""
 
     problems: list[Problem]
     ops: dict[str, int]
@@ -46,7 +46,7 @@ def check(model: torch.nn.Module, step_fn: StepFunction, batch: Any, *,
           autocast: str | torch.dtype | None = None) -> Support:
     """Traces step_fn(model, batch) and lists everything that a capture would refuse. Writes and changes nothing.
 
-    autocast: as in Capture. Throws: CaptureError where step_fn fails by itself, or returns no loss.
+    autocast: as in Capture. Throws: CaptureError if step_fn itself fails, or returns no loss.
     """
     dtype = dtype_of(autocast)
     try:

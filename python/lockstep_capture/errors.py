@@ -1,4 +1,4 @@
-"""What a capture refuses, said once and completely."""
+"""Errors that list at once everything that a capture refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST = 160  # characters of another library's error in a message of ours
 
 
 class CaptureError(RuntimeError):
-    """Something a user can put right: what, the value, the constraint, a hint."""
+    """An error that the user can correct: what, the value, the constraint, a hint."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class UnsupportedModelError(CaptureError):
 
 
 def describe(problems: list[Problem]) -> str:
-    """One line per kind of problem, with every place where it stands."""
+    """One line per kind of problem, with every place where it occurs."""
     kinds: OrderedDict[tuple[str, str], list[Problem]] = OrderedDict()
     for problem in problems:
         kinds.setdefault((problem.what, problem.hint), []).append(problem)
@@ -56,7 +56,7 @@ def first_line(error: BaseException) -> str:
 
 
 def failed(error: Exception) -> CaptureError:
-    """What is no fault of the user's: a capture never lets it into the training loop as it is."""
+    """A fault that is not the user's: a capture never lets it reach the training loop as it is."""
     made = CaptureError(f"the capture failed, training did not: {first_line(error)}")
     made.__cause__ = error
     return made

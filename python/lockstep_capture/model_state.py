@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .errors import CaptureError, Problem, UnsupportedModelError
-from .program import Names
+from .ir.program import Names
 
 REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW")  # of torch.optim
 _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
@@ -76,7 +76,7 @@ def rank() -> int:
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in host memory that nobody else writes to."""
+    """A copy in host memory that nothing else writes to."""
     return tensor.detach().to("cpu", copy=True)
 
 
@@ -139,10 +139,10 @@ class Subject:
         held = [tensor for group in self.groups() for tensor in group["params"]]
         strangers = sum(id(tensor) not in self.paths for tensor in held)
         if strangers:
-            raise CaptureError(f"optimizer: {strangers} of its tensors are no parameters of the model, "
+            raise CaptureError(f"optimizer: {strangers} of its tensors are not parameters of the model, "
                                "must all be (was the model wrapped or moved after the optimizer was made?)")
         if len(held) != len({id(tensor) for tensor in held}):
-            raise CaptureError("optimizer: a parameter stands in it twice, must once")
+            raise CaptureError("optimizer: holds a parameter twice, must hold it once")
         self._layout = self._layout_now()
 
     def groups(self) -> list[dict[str, Any]]:
@@ -156,14 +156,14 @@ class Subject:
         """Throws: CaptureError where parameters or groups are others than at the capture's begin."""
         if self._layout_now() != self._layout:
             raise CaptureError("the model's parameters, or the optimizer's groups, were replaced during the capture: "
-                               "begin the capture behind that")
+                               "begin the capture after that")
 
     def held(self) -> dict[str, torch.Tensor]:
         """The parameters that the optimizer changes."""
         return {self.paths[id(tensor)]: tensor for group in self.groups() for tensor in group["params"]}
 
     def raw_gradients(self) -> list[torch.Tensor]:
-        """What the optimizer finds in .grad, whatever it is."""
+        """The content of .grad, of any kind."""
         return [tensor.grad for group in self.groups() for tensor in group["params"] if tensor.grad is not None]
 
     @property
@@ -189,7 +189,7 @@ class Subject:
         return int(self.scaler.state_dict()["_growth_tracker"]) if self.scales else 0
 
     def scale(self) -> float:
-        """As the scaler's tensor has it, which is in FP32: before its first step it tells what it was given."""
+        """As the scaler's tensor has it, which is in FP32; before its first step, the scale it was made with."""
         return float(torch.tensor(self.scaler.get_scale(), dtype=torch.float32)) if self.scales else 1.0
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
@@ -215,7 +215,7 @@ class Subject:
                 for group in self.groups()]
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Those that the optimizer finds, as they are, not copied. Throws: UnsupportedModelError for sparse ones."""
+        """The gradients that the optimizer finds, not copied. Throws: UnsupportedModelError for sparse ones."""
         found = {path: tensor.grad for path, tensor in self.held().items() if tensor.grad is not None}
         sparse = [path for path, grad in found.items() if grad.is_sparse]
         if sparse:

@@ -1,4 +1,4 @@
-"""capture(): a training loop of its own on a copy of the model, for who has no loop at hand."""
+"""capture(): its own training loop on a copy of the model, for users without a loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .arguments import check_loop_arguments
 from .capture import Capture
 from .errors import CaptureError
 from .model_state import Subject
-from .step_function import StepFunction
+from .trace.step_function import StepFunction
 
 
 def capture(path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, loader: Iterable[Any],
@@ -20,8 +20,8 @@ def capture(path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any
             clip_grad_norm: float | None = None, accumulate: int = 1, **options: Any) -> None:
     """Trains a copy for `steps` steps and captures it; the model given is left as it is.
 
-    accumulate: micro-batches per optimizer step. Further options as in Capture. No more batches are taken from the
-    loader than are captured. Throws: CaptureError where the loader ends before the first step.
+    accumulate: micro-batches per optimizer step. Further options as in Capture. It takes only as many batches from
+    the loader as it captures. Throws: CaptureError if the loader ends before the first step.
     """
     check_loop_arguments(loader, accumulate, clip_grad_norm)
     original = Subject(model, optimizer, scaler)

@@ -5,37 +5,47 @@
     run.statistics("pure-fp16", ["count", "to_zero"])       # a row per step and site
     run.wide("to_zero", "pure-fp16")                        # a row per step, a column per site
 
-What was not measured is NaN or <NA>, never 0; rows behind the last complete step, and those of a lane
-that died, are not shown. Reads on demand: big tables are made when they are asked for. Knows nothing of
-PyTorch; wants h5py and pandas. Do not read the file of a replay that still runs: RUN.progress.json
-beside it is made for that.
+What was not measured is NaN or <NA>, never 0. Rows after the last complete step, and those of a lane
+that died, are not shown. Big tables are read on demand. Knows nothing of
+PyTorch; needs h5py and pandas. Do not read the file of a replay that still runs: read the
+RUN.progress.json next to it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
 from lockstep_capture.run_file import (
-    SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, json_dataset, json_text,
-    known_or_raise, opened, plain, take, texts, unescape_name)
+    SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site, json_dataset,
+    json_text, known_or_raise, opened, plain, step_datasets, take, texts, unescape_name)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HISTOGRAM_BINS = 256  # FP32 exponent fields: 0 zero and subnormal, 255 infinity and NaN
 BLOCK = 50            # steps per row of exponent_histogram_50
+# What a lane records of a step as a whole, in the order of the columns; whatever else the file has comes last.
+_STEP_COLUMNS = ("loss", "lr", "gradient_norm", "seconds", "attempts", "losses", "loss_scale")
+
+
+def _usual_first(usual: Sequence[str]) -> Callable[[str], tuple[int, str]]:
+    """A key to sort dataset names by: their place among the usual ones, by name or group, the others after them."""
+    def key(name: str) -> tuple[int, str]:
+        known = name.partition("/")[0]
+        return (usual.index(known) if known in usual else len(usual), name)
+    return key
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
     """Opens a run file of `lockstep replay` and reads its small tables.
 
-    Throws: RunFileError, with all problems of the file, if it is none, is damaged or too new.
+    Throws: RunFileError, with all problems of the file, if it is no run file, is damaged or too new.
     """
     return Run(path)
 
@@ -78,7 +88,7 @@ class Run:
         return (f"<run {self.path}: {self.steps_complete} steps, {len(self.sites)} sites, "
                 f"lanes {', '.join(self.lanes.index)}>")
 
-    # ---- the big tables, read when asked for
+    # ---- the big tables, read on demand
 
     def statistic_names(self, lane: str) -> list[str]:
         """The statistics per step and site that this lane recorded."""
@@ -141,7 +151,7 @@ class Run:
             return self._full_histograms(group, lane, site_list)
 
     def sums(self, lane: str) -> pd.DataFrame:
-        """How well accumulators did, where sums were sampled: a row per (step, site) with samples."""
+        """The error of accumulators, where sums were sampled: a row per (step, site) with samples."""
         pandas = self._pandas
         with opened(self.path) as file:
             group = file[self._group(lane)]
@@ -190,10 +200,11 @@ class Run:
 
     def _site_datasets(self, group: h5py.Group) -> dict[str, str]:
         found = {}
-        for folder, prefix in (("counts", ""), ("moments", ""), ("updates", "update_")):
+        for folder, prefix in SITE_GROUPS.items():
             for name in group.get(folder, {}):
                 found[prefix + name.removeprefix("update_")] = f"{folder}/{name}"
-        found.update({name: name for name in ("scale", "bits_hash") if name in group})
+        others = [name for name, data in step_datasets(group).items() if "/" not in name and is_per_site(name, data)]
+        found.update({name: name for name in sorted(others, key=_usual_first(("scale", "bits_hash")))})
         return found
 
     def _present(self, group: h5py.Group, rows: list[int]) -> np.ndarray:
@@ -243,13 +254,12 @@ class Run:
         for lane, path in self._groups.items():
             group, rows = file[path], list(range(self._steps_of(lane)))
             columns: dict[str, Any] = {}
-            for name in ("loss", "lr", "gradient_norm", "seconds", "attempts"):
-                if name in group:
-                    add_columns(columns, name, take(group[name], rows), pandas)
-            for name, data in group.get("losses", {}).items():
-                add_columns(columns, f"loss/{unescape_name(name)}", take(data, rows), pandas)
-            for name, data in group.get("loss_scale", {}).items():
-                add_columns(columns, name, take(data, rows), pandas)
+            found = {name: data for name, data in step_datasets(group).items() if not is_per_site(name, data)}
+            found.pop("gradient_norms", None)  # a table of its own
+            for name in sorted(found, key=_usual_first(_STEP_COLUMNS)):
+                folder, _, part = name.partition("/")
+                label = f"loss/{unescape_name(part)}" if folder == "losses" else part or name
+                add_columns(columns, label, take(found[name], rows), pandas)
             tables[lane] = pandas.DataFrame(columns, index=pandas.RangeIndex(len(rows), name="step"))
         return pandas.concat(tables, names=["lane"]) if tables else pandas.DataFrame()
 

@@ -1,4 +1,4 @@
-"""What a run file must be to be read, and its HDF5 values as Python's: the ground `read_run` stands on."""
+"""Checks that a run file can be read, and turns its HDF5 values into Python's, for `read_run`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ import numpy as np
 FORMAT = "lockstep-run"
 NEWEST_VERSION = 3
 SITE_KEYS = ("layer", "op", "role", "point")
-_NONE = {"culprit_site": -1, "bits_hash": 0}  # what says "none" in an integer dataset
+SITE_GROUPS = {"counts": "", "moments": "", "updates": "update_"}  # the statistics in them, by prefix of their names
+_OTHER_ROWS = ("policy", "eval", "sums")  # in a lane's group, but no row per step
+_NONE = {"culprit_site": -1, "bits_hash": 0}  # the value that means "none" in an integer dataset
 
 
 class RunFileError(ValueError):
-    """The file is no run file that this version reads. Lists all problems found."""
+    """The file is not a run file that this version can read. Lists all problems found."""
 
 
 def unescape_name(name: str) -> str:
-    """The lane name behind a component of an HDF5 path: %25 is '%', %2F is '/', %2E is '.'."""
+    """The lane name that a component of an HDF5 path encodes: %25 is '%', %2F is '/', %2E is '.'."""
     return re.sub("%(25|2F|2E)", lambda found: chr(int(found[1], 16)), name)
 
 
@@ -41,8 +43,8 @@ def opened(path: str) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise RunFileError(f"{path}: HDF5 cannot open it ({error}); a run file is what `lockstep replay` "
-                           "writes. While a replay runs, read its .progress.json instead") from error
+        raise RunFileError(f"{path}: HDF5 cannot open it ({error}); `lockstep replay` writes run "
+                           "files. While a replay runs, read its .progress.json instead") from error
 
 
 def check_root(path: str, attributes: dict[str, Any]) -> None:
@@ -60,7 +62,7 @@ def check_root(path: str, attributes: dict[str, Any]) -> None:
 
 
 def check_objects(path: str, file: h5py.File, steps: int) -> None:
-    """What every table leans on: sites, lanes, and as many rows as steps_complete promises."""
+    """Checks what every table needs: sites, lanes, and as many rows as steps_complete says."""
     problems = [f"/{name} is missing" for name in ("graph", "sites", "lanes") if name not in file]
     _raise_all(path, problems)
     lengths = {name: len(data) for name, data in file["sites"].items()}
@@ -69,20 +71,31 @@ def check_objects(path: str, file: h5py.File, steps: int) -> None:
     problems += [f"/sites/{name} is missing" for name in ("id", *SITE_KEYS) if name not in lengths]
     sites = lengths.get("id", 0)
     for lane, group in file["lanes"].items():
-        for name in ("loss", "loss_scale", "lr", "gradient_norm", "gradient_norms", "seconds", "attempts", "counts",
-                     "moments", "updates", "scale", "bits_hash"):
-            if name not in group:
-                continue  # not measured
-            item = group[name]
-            parts = item.items() if isinstance(item, h5py.Group) else [("", item)]
-            per_site = name in ("counts", "moments", "updates", "scale", "bits_hash")
-            for part, data in parts:
-                label = f"/lanes/{lane}/{name}" + (f"/{part}" if part else "")
-                if data.ndim == 0 or data.shape[0] < steps:
-                    problems.append(f"{label} has shape {data.shape}, must have {steps} rows (steps_complete)")
-                if per_site and (data.ndim != 2 or data.shape[1] != sites):
-                    problems.append(f"{label} has shape {data.shape}, must have {sites} columns (sites)")
+        for name, data in step_datasets(group).items():
+            label = f"/lanes/{lane}/{name}"
+            if data.ndim == 0 or data.shape[0] < steps:
+                problems.append(f"{label} has shape {data.shape}, must have {steps} rows (steps_complete)")
+            if is_per_site(name, data) and (data.ndim != 2 or data.shape[1] != sites):
+                problems.append(f"{label} has shape {data.shape}, must have {sites} columns (sites)")
     _raise_all(path, problems)
+
+
+def step_datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """The datasets of a lane with a row per step, by their path below the lane: whatever the file has, but for those
+    that have a row per evaluation, sample or histogram."""
+    found = {}
+    for name, item in group.items():
+        if name in _OTHER_ROWS or name.startswith("exponent_histogram"):
+            continue
+        parts = {f"{name}/{part}": data for part, data in item.items()} if isinstance(item, h5py.Group) else {name: item}
+        found.update(parts)
+    return found
+
+
+def is_per_site(name: str, data: h5py.Dataset) -> bool:
+    """Has a row a number for every site? In those groups, and where rows are chunks of their own (docs/run-file.md)."""
+    group, _, part = name.partition("/")
+    return group in SITE_GROUPS if part else data.ndim == 2 and data.chunks is not None and data.chunks[0] == 1
 
 
 def _raise_all(path: str, problems: list[str]) -> None:

@@ -62,9 +62,7 @@ void add_departure(const Report& report, Blocks& out) {
   }
 }
 
-}  // namespace
-
-Blocks capture_section(const Report& report) {
+Blocks write_capture(const Report& report) {
   if (report.options.capture_hash.empty()) return {};
   const std::string& path = report.options.model;
   Blocks blocks;
@@ -99,6 +97,12 @@ Blocks capture_section(const Report& report) {
     }
   }
   return blocks;
+}
+
+}  // namespace
+
+Section capture_section() {
+  return {"capture", "Is the import faithful?", true, write_capture};
 }
 
 }  // namespace lockstep

@@ -18,9 +18,7 @@ const NormComparison* recorded(const LaneReport& lane) {
   return &lane.beside_captured->first;
 }
 
-}  // namespace
-
-Blocks gradients_section(const Report& report) {
+Blocks write_gradients(const Report& report) {
   const NormComparison* any = nullptr;
   for (const LaneReport& lane : report.lanes) any = any == nullptr ? recorded(lane) : any;
   if (any == nullptr) return {};
@@ -45,6 +43,12 @@ Blocks gradients_section(const Report& report) {
       "steps say less about rounding.",
       percent(kSmallNorm))};
   return {table};
+}
+
+}  // namespace
+
+Section gradients_section() {
+  return {"gradients", "Gradients beside the captured ones", false, write_gradients};
 }
 
 }  // namespace lockstep

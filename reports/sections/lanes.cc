@@ -1,4 +1,4 @@
-// Section 2: one row per lane: outcome, distance, loss scale, time.
+// One row per lane: outcome, distance, loss scale, time.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -75,9 +75,7 @@ void drop_column(TableBlock& table, std::ptrdiff_t column) {
   for (auto& row : table.rows) row.erase(row.begin() + column);
 }
 
-}  // namespace
-
-Blocks lanes_section(const Report& report) {
+Blocks write_lanes(const Report& report) {
   TableBlock table;
   table.columns = {{"lane", Align::kLeft},
                    {"verdict", Align::kLeft},
@@ -102,6 +100,12 @@ Blocks lanes_section(const Report& report) {
                             : ""),
       distance_note(report)};
   return {table};
+}
+
+}  // namespace
+
+Section lanes_section() {
+  return {"lanes", "Lanes", true, write_lanes};
 }
 
 }  // namespace lockstep

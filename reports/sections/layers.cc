@@ -1,4 +1,4 @@
-// Section 4: where values were lost, by layer and role, one table per lane.
+// Where values were lost, by layer and role, one table per lane.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -77,9 +77,7 @@ TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>&
   return table;
 }
 
-}  // namespace
-
-Blocks layers_section(const Report& report) {
+Blocks write_layers(const Report& report) {
   Blocks out;
   out.push_back(paragraph(fmt::format(
       "Each row is the worst site of a layer and role, over all steps. to zero (underflow), "
@@ -115,6 +113,12 @@ Blocks layers_section(const Report& report) {
     out.push_back(table_of(report, rows));
   }
   return out;
+}
+
+}  // namespace
+
+Section layers_section() {
+  return {"layers", "What rounding did, layer by layer", false, write_layers};
 }
 
 }  // namespace lockstep

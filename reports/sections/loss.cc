@@ -1,4 +1,4 @@
-// Section 3: the training loss of every lane, in a few columns and a sparkline.
+// The training loss of every lane, in a few columns and a sparkline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,9 +19,7 @@ double mean(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-}  // namespace
-
-Blocks loss_section(const Report& report) {
+Blocks write_loss(const Report& report) {
   const auto steps = static_cast<size_t>(report.steps);
   const size_t columns = std::min<size_t>(kLossColumns, steps);
   TableBlock table;
@@ -47,6 +45,12 @@ Blocks loss_section(const Report& report) {
       "The course is drawn from each lane's own smallest to its largest mean; x is not "
       "finite."};
   return {table};
+}
+
+}  // namespace
+
+Section loss_section() {
+  return {"loss", "Training loss over the steps", false, write_loss};
 }
 
 }  // namespace lockstep

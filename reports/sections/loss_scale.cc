@@ -1,4 +1,4 @@
-// Section 7: every step the loss scale moved or a step was skipped, and the site that caused it;
+// Every step the loss scale moved or a step was skipped, and the site that caused it;
 // for each scaler by itself.
 #include <fmt/format.h>
 
@@ -70,9 +70,7 @@ void add_events(const Report& report, const LaneReport& lane, const ScalerReport
   out.push_back(std::move(table));
 }
 
-}  // namespace
-
-Blocks loss_scale_section(const Report& report) {
+Blocks write_loss_scale(const Report& report) {
   Blocks out;
   for (const LaneReport& lane : report.lanes) {
     if (!lane.has_scaler) continue;
@@ -94,6 +92,12 @@ Blocks loss_scale_section(const Report& report) {
     }
   }
   return out;
+}
+
+}  // namespace
+
+Section loss_scale_section() {
+  return {"loss-scale", "Loss scale", false, write_loss_scale};
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Section 8: what produced the run file, and how to produce it again.
+// What produced the run file, and how to produce it again.
 #include <fmt/format.h>
 
 #include "reports/section.h"
@@ -35,9 +35,7 @@ std::string broken_command(const std::string& command) {
   return out + line;
 }
 
-}  // namespace
-
-Blocks provenance_section(const Report& report) {
+Blocks write_provenance(const Report& report) {
   TableBlock table;
   table.columns = {{"what", Align::kLeft}, {"value", Align::kLeft}};
   table.rows.push_back({"run file", report.path});
@@ -61,6 +59,12 @@ Blocks provenance_section(const Report& report) {
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
   return {table, paragraph("To repeat it:"), verbatim(broken_command(report.command_line))};
+}
+
+}  // namespace
+
+Section provenance_section() {
+  return {"provenance", "Where this comes from", false, write_provenance};
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Section 6: what became of the sums of products, by lane: error against the exact sums, and the
+// What became of the sums of products, by lane: error against the exact sums, and the
 // share of the products too small to move the sum they join (swamping).
 #include <fmt/format.h>
 
@@ -19,9 +19,7 @@ double relative_error(const AccumulatorHealth& h) {
   return h.exact_sq > 0 ? std::sqrt(h.err_sq / h.exact_sq) : 0;
 }
 
-}  // namespace
-
-Blocks sums_section(const Report& report) {
+Blocks write_sums(const Report& report) {
   TableBlock table;
   table.columns = {
       {"lane", Align::kLeft}, {"samples"}, {"error"}, {"worst"}, {"swamped"}, {"worst"},
@@ -58,6 +56,12 @@ Blocks sums_section(const Report& report) {
       "than half an ulp of the sum before them, in the accumulator's format. worst: of one op, for "
       "swamped the one named."};
   return {table};
+}
+
+}  // namespace
+
+Section sums_section() {
+  return {"sums", "Sums of products", false, write_sums};
 }
 
 }  // namespace lockstep

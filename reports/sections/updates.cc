@@ -1,4 +1,4 @@
-// Section 5: which share of the weight updates was rounded away (stagnation), by layer and lane.
+// Which share of the weight updates was rounded away (stagnation), by layer and lane.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +12,7 @@ namespace {
 // Below this share a lane is not listed: FP32 itself loses the smallest updates.
 constexpr double kShownStagnationRate = 0.01;
 
-}  // namespace
-
-Blocks updates_section(const Report& report) {
+Blocks write_updates(const Report& report) {
   TableBlock table;
   table.columns = {{"lane", Align::kLeft}, {"all layers"}, {"worst layer"}, {"", Align::kLeft}};
   size_t quiet = 0;
@@ -44,6 +42,12 @@ Blocks updates_section(const Report& report) {
                   "Below {} in every layer: {}.",
                   percent(kShownStagnationRate), counted(quiet, "lane"))};
   return {table};
+}
+
+}  // namespace
+
+Section updates_section() {
+  return {"updates", "Weight updates that came to nothing", false, write_updates};
 }
 
 }  // namespace lockstep

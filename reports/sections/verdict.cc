@@ -1,4 +1,4 @@
-// Section 1: which lanes trained as the reference did, and which place of the others broke first.
+// Which lanes trained as the reference did, and which place of the others broke first.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -112,9 +112,7 @@ std::string distance_text(const LaneJudgement& j) {
   return text;
 }
 
-}  // namespace
-
-Blocks verdict_section(const Report& report) {
+Blocks write_verdict(const Report& report) {
   Blocks out;
   std::string lead;
   const std::string fine = names_of(report, Verdict::kFine);
@@ -157,6 +155,12 @@ Blocks verdict_section(const Report& report) {
     if (lane.underflow) out.push_back(paragraph(underflow_text(report, lane)));
   }
   return out;
+}
+
+}  // namespace
+
+Section verdict_section() {
+  return {"verdict", "Verdict", true, write_verdict};
 }
 
 }  // namespace lockstep

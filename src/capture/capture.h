@@ -40,6 +40,8 @@ struct CapturedMicroBatch {
   double loss_mult = 1;  // the loop multiplies the loss by this before backward
   Batch inputs;          // by path
   Masks masks;           // by the node that takes them instead of drawing
+
+  double loss_divisor() const { return 1 / loss_mult; }
 };
 // Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs.
 // Memory of the micro-batch before is used again: allocated anew each time it would lie scattered.
@@ -93,8 +95,9 @@ struct CapturedAmp {
   std::string device_type = "cpu", dtype = "fp16";  // our name of the format
   bool cache_enabled = true;
   bool tf32_matmul = false, tf32_conv = false;
-  bool reduced_fp16_sums = false, reduced_bf16_sums = false;  // split sums may be rounded between
-  std::string cpu_products;  // "bf16", "tf32": what FP32 products on the CPU may use inside
+  bool reduced_sums = false;  // split sums of products may be rounded to dtype between
+  // "bf16", "tf32": what FP32 products on the CPU may use inside; else torch's word for none.
+  std::string cpu_products;
 };
 struct CapturedScaler {
   bool enabled = false;

@@ -1,4 +1,4 @@
-// See loop.h.
+// See captured_loop.h.
 #include "src/capture/captured_loop.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,6 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/autodiff.h"
-#include "src/train/lane.h"
-#include "src/train/lockstep.h"
 
 namespace lockstep {
 namespace {
@@ -166,8 +164,8 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
                    "momentum or amsgrad was switched on or off");
     }
     for (const CapturedMicroBatch& micro : capture.steps[s].micro) {
-      if (s >= loop.loss_mult.size()) loop.loss_mult.emplace_back();
-      loop.loss_mult[s].push_back(micro.loss_mult);
+      if (s >= loop.loss_divisor.size()) loop.loss_divisor.emplace_back();
+      loop.loss_divisor[s].push_back(micro.loss_divisor());
       if (std::isfinite(micro.loss_mult) && micro.loss_mult != 0) continue;
       problems.add(
           fmt::format("step {}: loss_mult {}: a finite number but 0 required", s, micro.loss_mult));
@@ -198,36 +196,6 @@ std::vector<size_t> graphs_in_use(const Capture& capture, int64_t steps) {
   });
   std::rotate(graphs.begin(), main, main + 1);
   return graphs;
-}
-
-void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options) {
-  ProblemList problems("replay of " + subject(capture));
-  const auto count = static_cast<int64_t>(capture.steps.size());
-  if (options.steps == 0) options.steps = count;
-  if (options.steps > count && !options.cycle) {
-    problems.add(fmt::format("--steps {}: the capture has {}", options.steps, count),
-                 "--cycle begins again behind the last one");
-  }
-  problems.throw_if_any();
-  const CapturedStep& first = capture.steps.at(0);
-  const auto& inputs = capture.graphs[loop.graphs.front()].inputs;
-  const bool has_batch = !inputs.empty() && !inputs[0].type.shape.empty();
-  options.batch = has_batch ? inputs[0].type.shape[0] : 1;
-  options.accumulate = 1;
-  for (const auto& of_step : loop.graph_of) {
-    options.accumulate = std::max(options.accumulate, static_cast<int64_t>(of_step.size()));
-  }
-  options.capture_hash = capture.sha256;
-  options.data = "captured";
-  options.optimizer = {capture.optimizer, first.hyper.at(0)};
-  options.groups.clear();
-  for (size_t g = 1; g < first.hyper.size(); ++g) {
-    options.groups.push_back(
-        {fmt::format("captured parameter group {}", g), {capture.optimizer, first.hyper[g]}});
-  }
-  options.clip_norm = first.clip.max_norm;
-  options.clip_norm_type = first.clip.norm_type;
-  options.clip_value = first.clip.max_value;
 }
 
 Graph captured_graph(const Capture& capture, size_t number) {

@@ -1,6 +1,6 @@
 // What does the training loop of a capture do in each step?
-// The optimizer's groups with the numbers of every step, the factors of losses, the scaler's start.
-// Made from a capture, and refused where a replay could not do the same.
+// The optimizer's groups with the numbers of every step, the divisors of losses, the scaler's
+// start. Made from a capture, and refused where a replay could not do the same.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace lockstep {
 
 struct CapturedLoop {
   std::vector<std::vector<OptimizerGroup>> groups;  // by captured step, then by group
-  std::vector<std::vector<double>> loss_mult;       // by captured step, then by micro-batch
+  std::vector<std::vector<double>> loss_divisor;    // by captured step, then by micro-batch
   // Capture::graphs in use, by number: the main one, whose sites the run has, then the others.
   std::vector<size_t> graphs;
   std::vector<std::vector<size_t>> graph_of;  // by step and micro-batch: index into graphs
@@ -36,11 +36,6 @@ std::string batch_text(const Graph& graph);
 // Of the first `steps` captured steps (0: all). Throws: InputError with everything that a replay
 // cannot do.
 CapturedLoop make_captured_loop(const Capture& capture, int64_t steps);
-
-// Brings the options in line with the capture: steps (0: all of them), batch (the main graph's),
-// micro-batches (of the step with most), optimizer, groups, clipping. Throws: InputError, e.g. more
-// steps than there are without `cycle`.
-void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options);
 
 // The numbers of the graphs that the first `steps` captured steps run through (0: all steps). First
 // the main one, in which most of the step is seen: it has the most nodes (none had nothing to do),

@@ -11,11 +11,13 @@
 #include "src/cli/command.h"
 #include "src/core/error.h"
 #include "src/data/dataset.h"
+#include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/lower/lower.h"
+#include "src/lower/program_text.h"
 #include "src/models/model.h"
 #include "src/record/capture/capture_reader.h"
-#include "src/train/lane.h"
+#include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {

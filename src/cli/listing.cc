@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "analysis/check/check.h"
+#include "analysis/check/check_rules.h"
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/accumulator/accumulator_picture.h"
 #include "emulation/format/block_format.h"
@@ -22,6 +22,7 @@
 #include "src/graph/composed_ops.h"
 #include "src/graph/op.h"
 #include "src/models/model.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/loss_scale.h"
 #include "src/policy/policy.h"
 #include "src/update/optimizers.h"
@@ -240,11 +241,24 @@ Listing list_statistics() {
   return out;
 }
 
+std::string comparison_text(Compared comparison) {
+  if (comparison == Compared::kNone) return "not";
+  return comparison == Compared::kExact ? "exactly" : "within --rel-tol";
+}
+
+Listing list_quantities() {
+  Listing out{{"dataset", "axes", "type", "compared", "meaning"}, {}};
+  for (const Quantity& q : quantities()) {
+    out.rows.push_back(
+        {q.name, axes_text(q), str(to_string(q.storage())), comparison_text(q.comparison), q.help});
+  }
+  return out;
+}
+
 Listing list_checks() {
   Listing out{{"compared", "how", "meaning"}, {}};
   for (const CheckRule& r : check_rules()) {
-    out.rows.push_back(
-        {r.name, r.comparison == Comparison::kExact ? "exactly" : "within --rel-tol", r.help});
+    out.rows.push_back({r.name, comparison_text(r.comparison), r.help});
   }
   return out;
 }
@@ -275,6 +289,8 @@ constexpr std::array kTopics = {
     ListTopic{"switches", "unsettled rules of tensor cores, behind '+' of an accumulator's name",
               list_switches},
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
+    ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
+              list_quantities},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},
 };
 

@@ -9,6 +9,7 @@
 #include "src/cli/capture_argument.h"
 #include "src/cli/number_options.h"
 #include "src/core/text.h"
+#include "src/policy/policy.h"
 #include "src/update/optimizers.h"
 #include "src/update/parameter_groups.h"
 #include "src/update/schedules.h"
@@ -100,7 +101,7 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   }
   o.freeze = globs(args.freeze);
   o.eval_batch_norm = globs(args.eval_batch_norm);
-  o.eval_in_fp32 = args.eval_policy == "fp32";
+  o.eval_in_fp32 = args.eval_policy == kReferenceLane;
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "src/cli/arguments.h"
-#include "src/train/lockstep.h"
+#include "src/train/run_options.h"
 
 namespace lockstep {
 

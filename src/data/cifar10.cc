@@ -42,8 +42,6 @@ void load_file(const fs::path& path, ImageSetContents& contents, ProblemList& pr
   }
 }
 
-}  // namespace
-
 std::unique_ptr<DataSet> open_cifar10(std::string_view argument, const DataRequest&) {
   const fs::path folder{std::string(argument)};
   ProblemList problems("data 'cifar10:" + std::string(argument) + "'");
@@ -75,6 +73,16 @@ std::unique_ptr<DataSet> open_cifar10(std::string_view argument, const DataReque
   }
   problems.throw_if_any();
   return make_image_set(std::move(contents));
+}
+
+}  // namespace
+
+DataSource cifar10_data() {
+  return {.kind = "cifar10",
+          .argument = "DIR",
+          .help = "CIFAR-10 binary batches",
+          .tasks = {Task::kImages},
+          .open = &open_cifar10};
 }
 
 }  // namespace lockstep

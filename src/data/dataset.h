@@ -13,13 +13,9 @@
 #include <vector>
 
 #include "src/core/tensor.h"
+#include "src/graph/batch.h"
 
 namespace lockstep {
-
-// Named tensors, e.g. "images" (B,C,H,W) kF32 and "labels" (B) kI32; "mask:n12" (kI32) is the mask
-// that node n12 takes instead of drawing one.
-using Batch = std::map<std::string, Tensor>;
-inline constexpr std::string_view kMaskPrefix = "mask:";
 
 // What a model wants to learn from the data, and so which tensors a batch holds.
 //   kImages        images (B,C,H,W), labels (B)
@@ -49,13 +45,6 @@ class DataSet {
   // an example is seen (which characters are masked) depends on `draw`, too.
   virtual Batch gather(std::span<const int64_t> indices, uint64_t draw = 0) const = 0;
 };
-
-// "synthetic[:COUNT]", "mnist:DIR", "fashion-mnist:DIR" (IDX files, plain or .gz; the t10k pair
-// alone is split 80/20 in file order, else train files train and t10k files are held out),
-// "cifar10:DIR" (binary batches), "shapes[:COUNT]", "text:FILE", "grammar[:COUNT]".
-// Throws: InputError: missing or truncated file, wrong magic, label out of range, unknown kind, a
-// kind that does not serve the task.
-std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request);
 
 // The indices of the training batch of `step`: epochs are permutations keyed by (seed, epoch), cut
 // into whole batches. Requires: batch_size <= train_count (InputError).

@@ -129,14 +129,30 @@ std::unique_ptr<DataSet> open_idx(std::string_view argument, const Variant& vari
 constexpr char kHint[] = "give the folder that holds the IDX files, e.g. mnist:data/mnist";
 constexpr char kFashionHint[] = "give the folder that holds the IDX files, e.g. fashion-mnist:data";
 
-}  // namespace
-
 std::unique_ptr<DataSet> open_mnist(std::string_view argument, const DataRequest&) {
   return open_idx(argument, {"mnist", 0.1307f, 0.3081f, kHint});
 }
 
 std::unique_ptr<DataSet> open_fashion_mnist(std::string_view argument, const DataRequest&) {
   return open_idx(argument, {"fashion-mnist", 0.2860f, 0.3530f, kFashionHint});
+}
+
+}  // namespace
+
+DataSource mnist_data() {
+  return {.kind = "mnist",
+          .argument = "DIR",
+          .help = "MNIST IDX files, plain or .gz",
+          .tasks = {Task::kImages},
+          .open = &open_mnist};
+}
+
+DataSource fashion_mnist_data() {
+  return {.kind = "fashion-mnist",
+          .argument = "DIR",
+          .help = "Fashion-MNIST IDX files, plain or .gz",
+          .tasks = {Task::kImages},
+          .open = &open_fashion_mnist};
 }
 
 }  // namespace lockstep

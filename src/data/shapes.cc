@@ -190,12 +190,20 @@ class Shapes : public DataSet {
   DataRequest request_;
 };
 
-}  // namespace
-
 std::unique_ptr<DataSet> open_shapes(std::string_view argument, const DataRequest& request) {
   const int64_t count =
       parse_example_count("shapes", argument, kDefaultCount, kMinCount, kMaxCount);
   return std::make_unique<Shapes>(count, request);
+}
+
+}  // namespace
+
+DataSource shapes_data() {
+  return {.kind = "shapes",
+          .argument = "[COUNT]",
+          .help = "coloured shapes on 32x32 pixels, no file needed (10000)",
+          .tasks = {Task::kImages, Task::kSegmentation, Task::kDetection},
+          .open = &open_shapes};
 }
 
 }  // namespace lockstep

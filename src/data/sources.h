@@ -1,6 +1,6 @@
 // Which kinds of data can a data spec name?
-// KIND[:ARGUMENT], one row per kind. A new kind is one file with its open function, one declaration
-// here and one row in dataset.cc.
+// KIND[:ARGUMENT], one row per kind. A new kind is one file that defines its row's function, and
+// its name in the list of sources.cc.
 #pragma once
 
 #include <memory>
@@ -25,13 +25,12 @@ std::span<const DataSource> data_sources();
 // The row of a data spec's kind. Throws: InputError with a did-you-mean.
 const DataSource& find_data_source(std::string_view spec);
 
-std::unique_ptr<DataSet> open_synthetic(std::string_view argument, const DataRequest&);
-std::unique_ptr<DataSet> open_mnist(std::string_view argument, const DataRequest&);
-std::unique_ptr<DataSet> open_fashion_mnist(std::string_view argument, const DataRequest&);
-std::unique_ptr<DataSet> open_cifar10(std::string_view argument, const DataRequest&);
-std::unique_ptr<DataSet> open_shapes(std::string_view argument, const DataRequest&);
-std::unique_ptr<DataSet> open_text(std::string_view argument, const DataRequest&);
-std::unique_ptr<DataSet> open_grammar(std::string_view argument, const DataRequest&);
+// "synthetic[:COUNT]", "mnist:DIR", "fashion-mnist:DIR" (IDX files, plain or .gz; the t10k pair
+// alone is split 80/20 in file order, else train files train and t10k files are held out),
+// "cifar10:DIR" (binary batches), "shapes[:COUNT]", "text:FILE", "grammar[:COUNT]".
+// Throws: InputError: missing or truncated file, wrong magic, label out of range, unknown kind, a
+// kind that does not serve the task.
+std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request);
 
 // The number behind "synthetic:", "shapes:" ...; `fallback` when nothing stands there.
 // Throws: InputError unless it is an integer in low..high; `kind` for the message.

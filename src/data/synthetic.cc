@@ -145,8 +145,6 @@ uint8_t draw_example(uint64_t seed, int64_t example, uint8_t* pixels) {
   return static_cast<uint8_t>(digit);
 }
 
-}  // namespace
-
 std::unique_ptr<DataSet> open_synthetic(std::string_view argument, const DataRequest& request) {
   const int64_t count =
       parse_example_count("synthetic", argument, kDefaultCount, kMinCount, kMaxCount);
@@ -164,6 +162,16 @@ std::unique_ptr<DataSet> open_synthetic(std::string_view argument, const DataReq
         draw_example(request.seed, i, contents.pixels.data() + i * kPixels);
   });
   return make_image_set(std::move(contents));
+}
+
+}  // namespace
+
+DataSource synthetic_data() {
+  return {.kind = "synthetic",
+          .argument = "[COUNT]",
+          .help = "digits drawn from strokes, no file needed (10000)",
+          .tasks = {Task::kImages},
+          .open = &open_synthetic};
 }
 
 }  // namespace lockstep

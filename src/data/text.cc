@@ -180,8 +180,6 @@ void add_sentence(std::string& text, Draws& draws) {
   text += draws.below(5) == 0 ? ".\n" : ". ";
 }
 
-}  // namespace
-
 std::unique_ptr<DataSet> open_text(std::string_view argument, const DataRequest& request) {
   return std::make_unique<TextSet>("text:" + std::string(argument),
                                    read_text_file(std::string(argument)), request);
@@ -197,6 +195,24 @@ std::unique_ptr<DataSet> open_grammar(std::string_view argument, const DataReque
   }
   text.resize(count);
   return std::make_unique<TextSet>("grammar", text, request);
+}
+
+}  // namespace
+
+DataSource text_data() {
+  return {.kind = "text",
+          .argument = "FILE",
+          .help = "any text file, byte by byte; the last tenth is held out",
+          .tasks = {Task::kNextToken, Task::kMaskedToken},
+          .open = &open_text};
+}
+
+DataSource grammar_data() {
+  return {.kind = "grammar",
+          .argument = "[COUNT]",
+          .help = "sentences of a small grammar, no file needed (400000 characters)",
+          .tasks = {Task::kNextToken, Task::kMaskedToken},
+          .open = &open_grammar};
 }
 
 }  // namespace lockstep

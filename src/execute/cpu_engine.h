@@ -3,7 +3,8 @@
 // everything else falls to the software kernels and is told. Knows nothing of kernels.
 #pragma once
 
-#include "src/execute/engines.h"
+#include "src/execute/engine_survey.h"
+#include "src/lower/program.h"
 
 namespace lockstep {
 

@@ -10,15 +10,10 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
-#include "src/lower/lower.h"
+#include "src/execute/engine_survey.h"
+#include "src/lower/program.h"
 
 namespace lockstep {
-
-// What an engine makes of one program.
-struct EngineSurvey {
-  std::vector<std::string> fallbacks;  // what the software kernels do in its place, each once
-  std::vector<std::string> missing;    // units it would need and this machine lacks
-};
 
 struct Engine {
   std::string_view name, help;

@@ -12,18 +12,13 @@
 #include <vector>
 
 #include "emulation/kernels/active_kernels.h"
+#include "src/execute/rounding_keys.h"
 #include "src/execute/scaling_state.h"
-#include "src/lower/lower.h"
-#include "src/train/observer.h"
+#include "src/execute/site_record.h"
+#include "src/graph/op.h"
+#include "src/lower/program.h"
 
 namespace lockstep {
-
-// What stochastic rounding is keyed by, the site and the element aside.
-struct ExecutionKey {
-  uint64_t seed = 0;
-  uint32_t stream = 0;  // the policy's
-  uint64_t step = 0;
-};
 
 class Executor {
  public:

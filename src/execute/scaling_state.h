@@ -8,7 +8,7 @@
 #include <string>
 
 #include "src/core/tensor.h"
-#include "src/lower/lower.h"
+#include "src/lower/program.h"
 
 namespace lockstep {
 

@@ -9,6 +9,7 @@
 #include "src/core/text.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"
+#include "src/graph/validate.h"
 
 namespace lockstep {
 namespace {
@@ -186,7 +187,7 @@ namespace {
 std::vector<std::string> addends(const Graph& graph, const std::string& value,
                                  const std::set<std::string>& terms) {
   const Node* node = graph.producer_of(value);
-  const bool is_sum = node != nullptr && node->op == "add" && node->inputs.size() == 2 &&
+  const bool is_sum = node != nullptr && find_op(node->op).is_sum && node->inputs.size() == 2 &&
                       double_attribute(*node, "alpha", 1) == 1;
   if (terms.contains(value) || !is_sum) return {value};
   std::vector<std::string> found;

@@ -3,6 +3,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/infer.h"
+#include "src/graph/validate.h"
 
 namespace lockstep {
 namespace {

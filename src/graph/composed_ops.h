@@ -19,6 +19,7 @@ struct ComposedOp {
   CastClass cast_class;   // CUDA autocast's
   std::string_view help;
   bool is_loss = false;  // as OpDef::is_loss
+  ForeignNames foreign_names = {};
 };
 std::span<const ComposedOp> composed_ops();
 // Null: an op of op_list.cc, or none.

@@ -15,11 +15,4 @@ namespace lockstep {
 // what the shape rule says.
 std::vector<TensorType> infer_outputs(const Node& node, std::span<const TensorType> inputs);
 
-// Text for messages: "f32[64, 1, 28, 28]", "i32[64]".
-std::string to_string(const TensorType& type);
-
-// The layer that reports name for a node: its module path, or where there is none its op's name (a
-// backward node's: its forward partner's).
-std::string layer_of(const Graph& graph, const Node& node);
-
 }  // namespace lockstep

@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
-#include "src/graph/infer.h"
 
 namespace lockstep {
 namespace {

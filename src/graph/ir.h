@@ -170,8 +170,11 @@ inline const std::map<std::string, std::string>& pass_gradients(const Graph& gra
   return graph.passes.empty() ? graph.gradients : graph.passes.at(pass).gradients;
 }
 
-// Checks ids, order, ops, arity, attribute names, and every output shape against the op's rule.
-// Throws: InputError with all problems at once.
-void validate(const Graph& graph);
+// Text for messages: "f32[64, 1, 28, 28]", "i32[64]".
+std::string to_string(const TensorType& type);
+
+// The layer that reports name for a node: its module path, or where there is none its op's name (a
+// backward node's: its forward partner's).
+std::string layer_of(const Graph& graph, const Node& node);
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include "src/core/text.h"
 #include "src/graph/json.h"
 #include "src/graph/json_text.h"
+#include "src/graph/validate.h"
 
 namespace lockstep {
 namespace {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,18 +14,10 @@
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/accumulator_health.h"
 #include "src/core/tensor.h"
+#include "src/graph/cast_class.h"
 #include "src/graph/ir.h"
 
 namespace lockstep {
-
-// How torch-like autocast treats an op. A policy file may move an op to another class.
-enum class CastClass : uint8_t {
-  kLowPrecision,  // operands are cast to the autocast format
-  kFp32,          // operands are cast to FP32
-  kPromote,       // operands are cast to the widest among them
-  kFollow,        // runs in the formats its operands have (type promotion decides the output)
-};
-std::string_view to_string(CastClass cast_class);
 
 // What an op that draws random numbers (dropout) draws them from: equal in all lanes.
 struct RandomKey {
@@ -83,6 +76,38 @@ enum class RoundsParts : uint8_t {
   kAlways,  // several kernels in PyTorch
   kOnCpu,   // where the policy imitates PyTorch's CPU kernel ([softmax] log)
 };
+
+// What other systems call an op, where their name for it is another one: names with blanks between
+// them. One of their names may mean several ops here (interpolate).
+struct ForeignNames {
+  std::string_view torch = {};  // without overload
+  std::string_view mxnet = {};
+};
+
+// An op whose slope jumps: the closed interval of operand 0 that ends at the jumps. Captures mark
+// the elements inside, and the gates force PyTorch's choice where rounding made another.
+struct Kink {
+  float least = 0, most = 0;
+};
+// Of ops that jump at 0 and belong to the left there: x > 0.
+inline Kink positive_side(const Node&) {
+  return {std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::infinity()};
+}
+
+// What torch.nn draws the parameters of a layer from whose op this is.
+enum class FirstValues : uint8_t {
+  kNone,        // there is no such layer
+  kFanIn,       // uniform in +-1/sqrt(fan_in), weight and bias: kaiming_uniform with a = sqrt(5),
+                // sqrt(6 / (1 + a^2) / fan_in)
+  kNormal,      // standard normal
+  kHidden,      // uniform in +-1/sqrt(hidden)
+  kScaleShift,  // weight 1, bias 0
+};
+
+// For OpDef::draws_mask: an op that has its mask output only where it draws.
+inline bool draws_where_it_has_one(const Node&) {
+  return true;
+}
 
 class GradientBuilder;  // src/graph/autodiff.h: what a vector-Jacobian product may ask for
 
@@ -159,6 +184,21 @@ struct OpDef {
   // A training loss. What feeds one is the model, all other forward ops are the loss: a policy's
   // [model] borders lie between them.
   bool is_loss = false;
+  ForeignNames foreign_names = {};
+  // The side of its kink that operand 0 stands on; null: it has none.
+  Kink (*kink)(const Node& node) = nullptr;
+  // The output that says which element of each plane of operand 0 was taken (a pool's winners),
+  // another kind of kink; -1: none.
+  int winner_output = -1;
+  // Of ops that drop elements by a mask, their one integer output: whether this node draws it.
+  // Null: the op has no mask.
+  bool (*draws_mask)(const Node& node) = nullptr;
+  // In training it normalises by the batch and moves running statistics, of which its later outputs
+  // are the new ones; in evaluation it reads them.
+  bool has_running_statistics = false;
+  // y = operand 0 + alpha operand 1: gradients of one value are joined by it, losses added up.
+  bool is_sum = false;
+  FirstValues first_values = FirstValues::kNone;
 };
 
 std::span<const OpDef> ops();
@@ -169,8 +209,7 @@ inline std::vector<int> output_follows_of(const OpDef& op, const Node& node) {
   return op.node_follows != nullptr ? op.node_follows(node) : op.output_follows;
 }
 
-// The mask that a random node (dropout, sdpa, lstm, gru) draws, one of its outputs; null: it draws
-// none.
+// The mask that a node of an op with draws_mask has, one of its outputs; null: it has none.
 const TensorType* drawn_mask(const Node& node);
 bool broadcasts_to(const Shape& from, const Shape& to);
 

@@ -1,5 +1,6 @@
-// Is a graph well formed?
 // One walk in execution order that knows the values defined so far; every problem is collected.
+#include "src/graph/validate.h"
+
 #include <map>
 #include <new>
 #include <set>

@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "src/lower/lower.h"
+#include "src/graph/op.h"
+#include "src/lower/program.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 

@@ -15,6 +15,7 @@
 #include "src/lower/node_instructions.h"
 #include "src/lower/program_builder.h"
 #include "src/lower/rule_match.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,9 @@
 #include <tuple>
 #include <utility>
 
-#include "src/lower/lower.h"
+#include "src/graph/site.h"
+#include "src/lower/program.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 

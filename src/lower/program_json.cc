@@ -2,7 +2,8 @@
 // them with what another system does.
 #include <nlohmann/json.hpp>
 
-#include "src/lower/lower.h"
+#include "src/graph/op.h"
+#include "src/lower/program_text.h"
 
 namespace lockstep {
 namespace {

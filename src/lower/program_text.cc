@@ -8,7 +8,8 @@
 #include <set>
 
 #include "src/core/text.h"
-#include "src/lower/lower.h"
+#include "src/graph/op.h"
+#include "src/lower/program_text.h"
 
 namespace lockstep {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "src/core/text.h"
 #include "src/graph/infer.h"
+#include "src/graph/op.h"
 
 namespace lockstep {
 

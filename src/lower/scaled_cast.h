@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 
+#include "emulation/kernels/block_quantize.h"
 #include "src/core/error.h"
 #include "src/graph/ir.h"
 #include "src/policy/policy.h"

@@ -1,13 +1,7 @@
 // First values of parameters and buffers, drawn from counters: element n of parameter i is a pure
 // function of (seed, i, n). Only + - * /, sqrt and the project's own log, so every machine agrees.
-//
-//   torch.nn's defaults, by the op that uses the parameter
-//   linear, conv2d, conv_transpose2d   weight and bias uniform in +-1/sqrt(fan_in): kaiming_uniform
-//                                      with a = sqrt(5), sqrt(6 / (1 + a^2) / fan_in)
-//   embedding                          standard normal
-//   lstm, gru                          uniform in +-1/sqrt(hidden)
-//   normalisations                     weight 1, bias 0; running mean 0, running variance 1,
-//                                      number of batches 0
+// Without a rule of its model a parameter has torch.nn's default, which the row of the op that uses
+// it names (FirstValues). Running means are 0, running variances 1, numbers of batches 0.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -15,6 +9,7 @@
 #include "src/core/random.h"
 #include "src/core/text.h"
 #include "src/data/noise.h"
+#include "src/graph/op.h"
 #include "src/models/model.h"
 
 namespace lockstep {
@@ -69,15 +64,21 @@ Tensor normal(const Shape& shape, double std, const RandomStream& random) {
 Tensor torch_default(const Graph& graph, const Parameter& parameter, const RandomStream& random) {
   const Shape& shape = parameter.type.shape;
   const auto [node, operand] = first_use(graph, parameter);
-  if (node->op == "embedding") return normal(shape, 1, random);
-  if (node->op == "lstm" || node->op == "gru") {
-    const double hidden = static_cast<double>(graph.type_of(node->inputs[1]).shape.back());
-    return uniform(shape, 1 / std::sqrt(hidden), random);
-  }
-  if (node->op.ends_with("_norm")) return filled(shape, operand == 1 ? 1 : 0);
-  if (node->op == "linear" || node->op.starts_with("conv")) {
-    const Shape& weight = graph.type_of(node->inputs[1]).shape;
-    return uniform(shape, 1 / std::sqrt(static_cast<double>(fan_in(weight))), random);
+  switch (find_op(node->op).first_values) {
+    case FirstValues::kNormal:
+      return normal(shape, 1, random);
+    case FirstValues::kHidden: {
+      const double hidden = static_cast<double>(graph.type_of(node->inputs[1]).shape.back());
+      return uniform(shape, 1 / std::sqrt(hidden), random);
+    }
+    case FirstValues::kScaleShift:
+      return filled(shape, operand == 1 ? 1 : 0);
+    case FirstValues::kFanIn: {
+      const Shape& weight = graph.type_of(node->inputs[1]).shape;
+      return uniform(shape, 1 / std::sqrt(static_cast<double>(fan_in(weight))), random);
+    }
+    case FirstValues::kNone:
+      break;
   }
   throw std::logic_error("parameter " + parameter.name + ": its model says no initialisation");
 }

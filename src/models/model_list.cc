@@ -1,4 +1,6 @@
 // The table of built-in models and what they share. Knows nothing of how a model is built.
+// The list is in the order that `lockstep list models` prints; each file NAME.cc gives its row as
+// NAME_model().
 #include <fmt/format.h>
 
 #include <cmath>
@@ -7,12 +9,20 @@
 #include "src/graph/infer.h"
 #include "src/models/model_rows.h"
 
+#define LOCKSTEP_MODELS(model)                                                              \
+  model(mlp) model(lenet) model(resnet20) model(unet) model(detector) model(vae) model(vit) \
+      model(gpt) model(bert) model(lstm)
+
 namespace lockstep {
 
+#define LOCKSTEP_DECLARE(name) Model name##_model();
+LOCKSTEP_MODELS(LOCKSTEP_DECLARE)
+#undef LOCKSTEP_DECLARE
+
 std::span<const Model> models() {
-  static const Model kModels[] = {mlp_model(),      lenet_model(), resnet20_model(), unet_model(),
-                                  detector_model(), vae_model(),   vit_model(),      gpt_model(),
-                                  bert_model(),     lstm_model()};
+#define LOCKSTEP_ROW(name) name##_model(),
+  static const Model kModels[] = {LOCKSTEP_MODELS(LOCKSTEP_ROW)};
+#undef LOCKSTEP_ROW
   return kModels;
 }
 

@@ -1,5 +1,5 @@
-// What do the built-in models share, and which function makes each one's row?
-// A new model is one file that defines its row's function, one declaration here and one line in
+// What do the built-in models share?
+// A new model is one file that defines its row's function, and its name in the list of
 // model_list.cc.
 #pragma once
 
@@ -7,17 +7,6 @@
 #include "src/models/model.h"
 
 namespace lockstep {
-
-Model mlp_model();
-Model lenet_model();
-Model resnet20_model();
-Model unet_model();
-Model detector_model();
-Model vae_model();
-Model vit_model();
-Model gpt_model();
-Model bert_model();
-Model lstm_model();
 
 // The input of an image model, "images" (N,C,H,W). Throws: InputError unless the data are images.
 Value add_images(GraphBuilder& builder, const ModelShape& shape);

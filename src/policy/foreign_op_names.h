@@ -1,6 +1,6 @@
 // Which Lockstep ops are meant by another system's op name?
-// Cast lists are kept under the names of the system they come from; these tables say where
-// Lockstep's name differs. Knows nothing of what the ops do.
+// Cast lists are kept under the names of the system they come from; where Lockstep's name differs,
+// the op's row says so (ForeignNames). Knows nothing of what the ops do.
 #pragma once
 
 #include <span>

@@ -41,12 +41,19 @@ AccumulatorChoice plain_fp32(const Format& a, const Format& b) {
   return {&find_accumulator("fp32_fused"), &a, &b, ""};
 }
 
+// Whether some hardware sums in registers of this format.
+bool is_register_of_units(const Format& sum) {
+  return std::ranges::any_of(accumulators(), [&](const Accumulator& unit) {
+    return !unit.hardware.empty() && unit.register_format == &sum;
+  });
+}
+
 }  // namespace
 
 void apply_hardware(Policy& policy, const Hardware& hardware) {
   policy.hardware = &hardware;
   if (hardware.truncates_tf32 && !policy.tf32_input && policy.gemm_operand != nullptr &&
-      policy.gemm_operand == &find_format("tf32")) {
+      policy.gemm_operand->is_tf32()) {
     policy.gemm_operand_rounding = Rounding::kTowardZero;
   }
   if (!hardware.flushes_bf16) return;
@@ -94,7 +101,7 @@ AccumulatorChoice choose_accumulator(const Policy& policy, const Accumulator& wa
   const std::string name(hardware->name);
   const Format& sum = *wanted.register_format;
   const bool is_default = names_unit || wanted.kind == AccumulatorKind::kFusedChain;
-  if (!is_default || !(sum.is_fp32() || &sum == &find_format("fp16"))) {
+  if (!is_default || !is_register_of_units(sum)) {
     if (!hardware->runs_other_sums)
       as_wanted.problem = name + " has no unit that sums by " + wanted.name;
     return as_wanted;

@@ -259,7 +259,9 @@ std::vector<LossScaler> make_scalers() {
        spec_of("none", 1),
        {},
        start_at_one,
-       stay},
+       stay,
+       /*per_loss=*/false,
+       /*scales=*/false},
       {"static",
        "scale init_scale, for ever; a step with a non-finite gradient is skipped, as by a "
        "GradScaler with growth and backoff factor 1",

@@ -77,6 +77,7 @@ struct LossScaler {
   LossScaleState (*update)(const LossScaleSpec&, LossScaleState, bool found_inf);
   // Where every loss has a backward pass of its own: the system keeps a scaler for each.
   bool per_loss = false;
+  bool scales = true;  // false: the scale is 1 for ever
 
   bool knows(std::string_view key) const;
 };

@@ -16,7 +16,7 @@
 #include "emulation/kernels/flash_kernel.h"
 #include "emulation/kernels/optimizer_args.h"
 #include "emulation/kernels/recurrent_rounding.h"
-#include "src/graph/op.h"
+#include "src/graph/cast_class.h"
 #include "src/policy/factor_scaling.h"
 #include "src/policy/loss_scale.h"
 
@@ -153,18 +153,9 @@ struct Policy {
   uint64_t hash() const;      // of the text and of what it extends
 };
 
-// Reads a policy file's text. Throws: InputError with every problem (unknown key, format, op, ...).
-Policy parse_policy(std::string_view toml, std::string_view file_name);
-
+// The lane that every other one is compared with.
+inline constexpr std::string_view kReferenceLane = "fp32";
 // Lanes that are no policies of their own: FP64 throughout, and FP32 from weights moved by an ulp.
 inline constexpr std::string_view kTruthLane = "fp64", kTwinLane = "twin";
-// The truth lane's: every value, sum and state is FP64, so that nothing is ever cast.
-Policy truth_policy();
-
-// All presets, oldest version first within a name.
-std::span<const Policy> presets();
-// NAME or NAME:VERSION (without a version: the newest), an alias, or a path ending in ".toml".
-// Throws: InputError with a did-you-mean.
-Policy find_policy(std::string_view name_or_path);
 
 }  // namespace lockstep

@@ -1,10 +1,13 @@
 // See lane.h.
 #include "src/train/captured_lane.h"
+#include "src/policy/find_policy.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+
+#include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {
@@ -49,7 +52,8 @@ std::vector<std::string> captured_notes(const Capture& capture) {
         "weight_cache = false)");
   }
   if (!capture.device.starts_with("cuda")) {
-    if (amp.cpu_products == "bf16" || amp.cpu_products == "tf32") {
+    const auto has_its_name = [&](const Format& format) { return format.name == amp.cpu_products; };
+    if (std::ranges::any_of(formats(), has_its_name)) {
       notes.push_back("PyTorch's FP32 products on the CPU were allowed " + amp.cpu_products +
                       " inside, which no lane models");
     }
@@ -62,7 +66,7 @@ std::vector<std::string> captured_notes(const Capture& capture) {
         : amp.tf32_matmul                ? "matrix products"
                                          : "convolutions"));
   }
-  if (amp.autocast && (amp.dtype == "fp16" ? amp.reduced_fp16_sums : amp.reduced_bf16_sums)) {
+  if (amp.autocast && amp.reduced_sums) {
     notes.push_back(
         fmt::format("cuBLAS was allowed to round sums to {} where it splits them, "
                     "which no lane models",

@@ -4,7 +4,9 @@
 #pragma once
 
 #include "src/capture/capture.h"
-#include "src/train/lane.h"
+#include "src/train/lane_context.h"
+#include "src/train/run_description.h"
+#include "src/train/step_record.h"
 
 namespace lockstep {
 

@@ -11,6 +11,7 @@
 #include "src/data/noise.h"
 #include "src/execute/engines.h"
 #include "src/graph/autodiff.h"
+#include "src/policy/find_policy.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
@@ -71,7 +72,7 @@ Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
     if (batch_norm_eps_) set_batch_norm_eps(forward, *batch_norm_eps_);
     plan->graph = differentiate(forward);
     plan->sites = make_sites(plan->graph, state_count(spec_));
-    plan->executors.resize(lane_count);
+    plan->runners.resize(lane_count);
   }
   return *plan;
 }
@@ -101,41 +102,27 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       // The truth lane stays what it is.
       const bool in_fp32 = in_fp32_ && container != Container::kF64;
       const Policy& policy = in_fp32 ? fp32_policy : lane.policy;
-      auto& executor = plan.executors[l];
-      if (executor == nullptr) {
-        executor = std::make_unique<Executor>(
-            plan.graph, plan.sites,
-            lower(plan.graph, plan.sites, policy, container == Container::kF64), container,
+      auto& runner = plan.runners[l];
+      if (runner == nullptr) {
+        runner = std::make_unique<StepRunner>(
+            plan.graph, plan.sites, policy, container,
             in_fp32 ? active_kernels : find_engine(lane.engine).kernels);
-        lanes[l]->bind_state(*executor, in_fp32);
+        lanes[l]->bind_state(*runner, in_fp32);
       }
       // Every batch of every evaluation has its own key, and none is a training step's.
       constexpr int kBatchShift = 32;
       const ExecutionKey key{seed_, policy.stream,
                              static_cast<uint64_t>(steps_done) |
                                  static_cast<uint64_t>(batch_index + 1) << kBatchShift};
-      std::map<std::string, Tensor> copies;
-      bind_inputs(
-          *executor, plan.graph, batch,
-          {nullptr,
-           policy.rounding,
-           {key.seed, key.stream, static_cast<uint32_t>(plan.sites.sites.size()), key.step}},
-          copies);
-      executor->begin_step(key, 1);
-      for (int node = 0; node < executor->node_count(); ++node) {
-        if (!plan.graph.nodes[static_cast<size_t>(node)].is_backward()) {
-          executor->run_node(node, nullptr, {});
-        }
-      }
-      const Tensor& loss = executor->value(plan.graph.loss);
-      const double value =
-          container == Container::kF64 ? loss.as<double>()[0] : loss.as<float>()[0];
+      runner->begin({.key = key, .loss_scales = {1}}, batch);
+      runner->run_forward();
+      const double value = runner->loss();
       // A batch's loss is a mean over its labels; where there are none, over its examples.
       int64_t weight = size;
       const auto logits = plan.graph.outputs.find("logits");
       if (logits != plan.graph.outputs.end()) {
-        const Tensor& values = executor->value(logits->second);
-        const Tensor& labels = executor->value(plan.graph.outputs.at("labels"));
+        const Tensor& values = runner->executor().value(logits->second);
+        const Tensor& labels = runner->executor().value(plan.graph.outputs.at("labels"));
         const Score score = container == Container::kF64 ? score_of<double>(values, labels)
                                                          : score_of<float>(values, labels);
         scores[l].merge(score);

@@ -38,7 +38,7 @@ class Evaluator {
   struct Plan {
     Graph graph;
     SiteTable sites;
-    std::vector<std::unique_ptr<Executor>> executors;
+    std::vector<std::unique_ptr<StepRunner>> runners;
   };
   Plan& plan_for(int64_t batch, size_t lane_count);
 

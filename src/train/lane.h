@@ -1,7 +1,7 @@
 // What does one lane keep, and what does it do in a step?
 // A lane is one policy on one target: its program, and everything that stays between steps
-// (weights, masters, optimizer states, buffers, loss scale). It knows the reference lane only as
-// something to be compared with, or to restart from (synced mode).
+// (weights, masters, optimizer states, buffers, loss scale). Its passes are a StepRunner's. It
+// knows the reference lane only as something to be compared with, or to restart from (synced mode).
 #pragma once
 
 #include <cstdint>
@@ -12,79 +12,19 @@
 #include <string_view>
 #include <vector>
 
-#include "src/capture/captured_loop.h"
-#include "src/execute/executor.h"
+#include "src/execute/scaling_state.h"
+#include "src/execute/step_runner.h"
 #include "src/policy/loss_scale.h"
-#include "src/train/lockstep.h"
-#include "src/update/parameter_groups.h"
+#include "src/train/lane_context.h"
+#include "src/train/lane_name.h"
+#include "src/train/run_state.h"
+#include "src/train/step_record.h"
+#include "src/update/stored_parameter.h"
 
 namespace lockstep {
 
-// The lane that every other one is compared with.
-inline constexpr std::string_view kReferenceLane = "fp32";
-
 // A lane whose weights became non-finite takes this many more steps before it stops.
 inline constexpr int64_t kStepsAfterNonfinite = 5;
-
-// The description of a lane by name: its policy, engine and target. `policy_text`: what the lane's
-// policy file held when the run began; without it the file is read.
-// Throws: InputError: unknown policy, target not served.
-LaneDescription describe_lane(std::string_view name, const std::string* policy_text = nullptr);
-inline Container container_of(const LaneDescription& lane) {
-  return lane.policy.name == kTruthLane ? Container::kF64 : Container::kF32;
-}
-
-// The step on batches of one shape.
-struct StepGraph {
-  Graph graph;
-  SiteTable sites;
-};
-
-// What all lanes of a run share; must outlive them.
-struct LaneContext {
-  struct Update {  // of one parameter: its group, and its sites, -1 where there is none
-    size_t group = 0;
-    int32_t update = -1, master = -1, weight = -1;
-    // Of the all-reduce, where there are several workers, by backward pass.
-    std::vector<int32_t> entering, reduced;
-    std::vector<int32_t> states;
-  };
-  const Graph* step_graph = nullptr;
-  const SiteTable* sites = nullptr;
-  const RunOptions* options = nullptr;
-  std::vector<OptimizerGroup> groups;
-  std::map<std::string, Update> updates;  // by parameter name
-  std::vector<std::string> losses;        // loss_names()
-  // By backward pass and site: whether its values are on the way to or from that pass's loss.
-  std::vector<std::vector<bool>> sites_of_pass;
-  const CapturedLoop* loop = nullptr;  // of a capture; null: the options say what a step does
-  // The step on batches of other shapes (CapturedLoop::graph_of names them from 1 on), their sites
-  // numbered as in `sites`.
-  std::span<const StepGraph> other_shapes = {};
-
-  // The numbers and the learning rate of a group in a step.
-  const HyperNumbers& numbers(size_t group, int64_t step) const;
-  double lr(size_t group, int64_t step) const;
-  int64_t micro_batches(int64_t step) const;
-  // Which graph a micro-batch runs through: 0 is `step_graph`, then `other_shapes`.
-  size_t graph_of(int64_t step, int64_t micro_batch) const;
-  const Graph& graph(size_t number) const;
-  // What a micro-batch's loss is divided by before backward.
-  double loss_divisor(int64_t step, int64_t micro_batch) const;
-};
-LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
-                              const RunOptions& options, const CapturedLoop* loop = nullptr,
-                              std::span<const StepGraph> other_shapes = {});
-
-// The name of state tensor `index` of a parameter, in checkpoints and in a lane's initial values.
-inline std::string state_key(const std::string& parameter, size_t index) {
-  return "state/" + parameter + "/" + std::to_string(index);
-}
-
-// Binds a batch, masks included, to a program's inputs. Tensors whose format or container differs
-// from the data's are converted into `copies`. Both must stay until the program has run.
-void bind_inputs(Executor& executor, const Graph& graph, const Batch& batch, QuantizeSpec rounding,
-                 std::map<std::string, Tensor>& copies);
 
 class Lane {
  public:
@@ -129,18 +69,15 @@ class Lane {
 
   // Binds weights and buffers to another program (evaluation): of the same policy, or with
   // `masters` one in FP32, which takes the masters where there are any.
-  void bind_state(Executor& executor, bool masters = false) const;
+  void bind_state(StepRunner& runner, bool masters = false) const;
 
  private:
-  struct ParameterState {
+  struct ParameterState : StoredParameter {
     std::string name;
     std::vector<bool> reached;  // by backward pass: whether there is a gradient
     bool trains = false;        // there is one
     const Format* format;       // of the weight
     size_t group;               // of parameters, see LaneContext::groups
-    Tensor weight, master;      // master: empty without master weights
-    std::vector<Tensor> states;
-    Tensor compensation;  // Kahan's, empty without
     // The gradient over the micro-batches and the losses, where it is changed before its use.
     Tensor sum;
     // Its parts by backward pass, where they are kept apart (Lane::parts_losses); of a pass without
@@ -152,29 +89,19 @@ class Lane {
     Tensor& sum_of(size_t pass) { return of_losses.empty() ? sum : of_losses[pass]; }
     const Tensor& sum_of(size_t pass) const { return of_losses.empty() ? sum : of_losses[pass]; }
     bool has_sum(size_t sum) const { return of_losses.empty() || reached[sum]; }
-    Tensor& updated() { return master.empty() ? weight : master; }
-    const Tensor& updated() const { return master.empty() ? weight : master; }
   };
 
-  // The program for batches of one shape.
-  struct Plan {
-    const Graph& graph;
-    Executor executor;
-    std::map<std::string, Tensor> input_copies;
-  };
-  std::vector<std::unique_ptr<Plan>> make_plans() const;
-  void choose_plan(size_t number);
-  Executor& executor() { return plan_->executor; }
-  const Executor& executor() const { return plan_->executor; }
+  std::vector<std::unique_ptr<StepRunner>> make_runners() const;
+  void choose_runner(size_t number);
+  Container container() const { return runner_->executor().container(); }
   const Tensor& computed_gradient(const ParameterState& parameter, size_t pass) const;
 
   void survey_programs();
   void take_captured_scaler();
-  // The policy's rounding is for formats narrower than FP32; what is kept in FP32 rounds to
-  // nearest.
+  // Of the micro-batch in progress.
+  ExecutionKey key() const;
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;
-  int32_t siteless_key(int32_t kind, int64_t index) const;
-  int32_t buffer_key(std::string_view name) const;
+  QuantizeSpec buffer_rounding(std::string_view name) const;
   void store_weight(ParameterState& parameter, const Tensor& exact);
   template <typename Self, typename Visit>
   static void visit_tensors(Self& self, Visit visit);
@@ -185,14 +112,12 @@ class Lane {
   bool keeps_gradients() const;
   bool parts_losses() const;
   const Tensor& gradient(const ParameterState& parameter) const;
-  void add_gradient(const Tensor& gradient, const Format* format, Tensor& sum, bool first);
   void keep_gradients(ParameterState& parameter, bool first, int64_t worker);
   void add_up_losses();
   double clip_gradients();
   std::vector<double> gradient_norms() const;
   double clip(const std::vector<size_t>& groups);
   QuantizeSpec update_rounding(const Format* format, int32_t site) const;
-  void take_mutations(std::map<std::string, Tensor>& buffers);
   bool separates_losses() const { return !description_.scaler_losses.empty(); }
   size_t scaler_of(size_t pass) const { return separates_losses() ? pass : 0; }
   // The scale that applies now, as the loss, which is FP32, is multiplied by it.
@@ -218,16 +143,15 @@ class Lane {
 
   const LaneContext& context_;
   LaneDescription description_;
-  std::vector<std::unique_ptr<Plan>> plans_;  // by LaneContext::graph_of
-  Plan* plan_;                                // that of the micro-batch in progress, or of the last
-  ScalingState scaling_;                      // of delayed scaling, empty without
+  std::vector<std::unique_ptr<StepRunner>> runners_;  // by LaneContext::graph_of
+  StepRunner* runner_;    // that of the micro-batch in progress, or of the last
+  ScalingState scaling_;  // of delayed scaling, empty without
   std::map<std::string, Tensor> kept_scaling_;
   const LossScaler& scaler_;
   std::vector<ParameterState> parameters_;  // as in the graph
   std::map<std::string, Tensor> buffers_, kept_buffers_;
   std::map<std::string, Tensor> next_buffers_;  // worker 0's, until the others have run
-  std::vector<Tensor> seeds_;           // by backward pass: its loss scale, in the seed's format
-  Tensor unscaled_;                     // scratch: one gradient after unscaling
+  Tensor unscaled_;                             // scratch: one gradient after unscaling
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
   int64_t step_ = -1;                   // the step in progress
   int64_t micro_step_ = -1;             // passes before this one, over steps, workers and all

@@ -52,27 +52,13 @@ const Tensor& Lane::gradient(const ParameterState& p) const {
 }
 
 const Tensor& Lane::computed_gradient(const ParameterState& p, size_t pass) const {
-  return executor().value(pass_gradients(plan_->graph, pass).at(p.name));
+  return runner_->gradient(p.name, pass);
 }
 
 // Unscaled gradients go to what is updated: masters take them in their own format; without masters
 // they stay in p.grad, as GradScaler.unscale_ leaves them.
 const Format* Lane::unscaled_format(const ParameterState& p) const {
   return p.master.empty() ? p.format : description_.policy.master;
-}
-
-// As torch's p.grad += g: a sum in the weight's format, which gradients have.
-void Lane::add_gradient(const Tensor& g, const Format* format, Tensor& total, bool first) {
-  const auto add = [&]<typename T>(T) {
-    T* sum = total.as<T>().data();
-    if (first) {
-      std::copy_n(g.as<T>().data(), g.size(), sum);
-      return;
-    }
-    active_kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
-    quantize<T>(total.as<T>(), total.as<T>(), {format}, nullptr);
-  };
-  executor().container() == Container::kF64 ? add(double()) : add(float());
 }
 
 // `first`: of the step's micro-batches.
@@ -82,7 +68,7 @@ void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
     if (!p.reached[pass]) continue;
     const size_t k = p.of_losses.empty() ? 0 : pass;
     Tensor& sum = p.of_workers.empty() ? p.sum_of(k) : p.of_workers[k][static_cast<size_t>(worker)];
-    add_gradient(computed_gradient(p, pass), p.format, sum, first && (k == pass || !begun));
+    runner_->add_gradient(p.name, pass, first && (k == pass || !begun), sum);
     begun = true;
   }
 }
@@ -112,7 +98,7 @@ void Lane::add_up_losses() {
     };
     for (size_t pass = 0; pass < p.of_losses.size(); ++pass) {
       if (p.of_losses[pass].empty()) continue;
-      executor().container() == Container::kF64 ? add(double(), pass) : add(float(), pass);
+      container() == Container::kF64 ? add(double(), pass) : add(float(), pass);
       begun = true;
     }
   }
@@ -191,7 +177,7 @@ SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
       active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
                                        values.size(), scale, format, &out.error);
     };
-    executor().container() == Container::kF64 ? compare(double()) : compare(float());
+    container() == Container::kF64 ? compare(double()) : compare(float());
   }
   return out;
 }
@@ -245,8 +231,8 @@ double Lane::clip(const std::vector<size_t>& groups) {
         using T = typename decltype(values)::value_type;
         quantize<T>(values, values, {gradient.format}, nullptr);
       };
-      executor().container() == Container::kF64 ? in_place(gradient.values->as<double>())
-                                                : in_place(gradient.values->as<float>());
+      container() == Container::kF64 ? in_place(gradient.values->as<double>())
+                                     : in_place(gradient.values->as<float>());
     }
   };
   if (!clips_scaled) unscale_all();
@@ -267,7 +253,7 @@ bool Lane::stays_finite(const Tensor& gradient, size_t scaler) const {
   const auto fill = [&]<typename T>(T) {
     unscale(scaler, gradient.as<T>().data(), unscaled.as<T>().data(), gradient.size());
   };
-  executor().container() == Container::kF64 ? fill(double()) : fill(float());
+  container() == Container::kF64 ? fill(double()) : fill(float());
   return all_finite(unscaled);
 }
 

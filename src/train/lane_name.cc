@@ -1,8 +1,10 @@
-// From a lane's name on the command line to its description: policy, engine, target.
+// See lane_name.h.
+#include "src/train/lane_name.h"
+
 #include "src/core/error.h"
 #include "src/execute/engines.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
-#include "src/train/lane.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// The end of a lane's step: buffers, loss scaler, optimizer, and what is recorded of them.
+// The end of a lane's step: loss scaler, optimizer, and what is recorded of them.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -12,10 +12,6 @@
 namespace lockstep {
 namespace {
 
-double first_value(const Tensor& tensor) {
-  return tensor.container() == Container::kF64 ? tensor.as<double>()[0] : tensor.as<float>()[0];
-}
-
 // Among the sites that `counts` holds true for.
 int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecord>& records,
                              const std::vector<bool>& counts) {
@@ -27,45 +23,6 @@ int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecor
 }
 
 }  // namespace
-
-// Skipped steps included: the forward pass has happened. Values have their buffer's format already.
-void Lane::take_mutations(std::map<std::string, Tensor>& buffers) {
-  for (const Mutation& mutation : plan_->graph.mutations) {
-    const Tensor& value = executor().value(mutation.value);
-    Tensor& buffer = buffers.at(mutation.buffer);
-    if (buffer.container() == Container::kI32) {
-      std::ranges::copy(value.as<int32_t>(), buffer.as<int32_t>().begin());
-      continue;
-    }
-    const QuantizeSpec spec = rounding_to(executor().external_format("b:" + mutation.buffer),
-                                          buffer_key(mutation.buffer));
-    if (executor().container() == Container::kF64) {
-      quantize<double>(value.as<double>(), buffer.as<double>(), spec, nullptr);
-    } else {
-      quantize<float>(value.as<float>(), buffer.as<float>(), spec, nullptr);
-    }
-  }
-}
-
-void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker) {
-  const int64_t workers = context_.options->workers;
-  const double count = static_cast<double>(context_.micro_batches(step_) * workers);
-  if (worker == 0) {
-    if (workers > 1) next_buffers_ = buffers_;
-    take_mutations(workers > 1 ? next_buffers_ : buffers_);
-  }
-  if (workers > 1 && worker == workers - 1) {
-    for (auto& [name, tensor] : buffers_) tensor = next_buffers_.at(name);
-  }
-  record.loss += first_value(executor().value(plan_->graph.loss)) / count;
-  record.losses.resize(context_.losses.size());
-  for (size_t i = 0; i < context_.losses.size(); ++i) {
-    const std::string& value = plan_->graph.outputs.at("loss/" + context_.losses[i]);
-    record.losses[i] += first_value(executor().value(value)) / count;
-  }
-  if (!keeps_gradients()) return;
-  for (ParameterState& p : parameters_) keep_gradients(p, micro_batch == 0, worker);
-}
 
 // Only the scalers that overflowed move: for the others the batch has not counted yet.
 bool Lane::tries_again(int64_t attempts) {
@@ -85,11 +42,6 @@ bool Lane::tries_again(int64_t attempts) {
   }
   scales_ = std::move(next);
   return moved;
-}
-
-void Lane::take_buffers_back() {
-  for (auto& [name, tensor] : buffers_) tensor = kept_buffers_.at(name);
-  for (auto& [name, tensor] : scaling_.tensors()) tensor = kept_scaling_.at(name);
 }
 
 bool Lane::weights_finite() const {
@@ -182,15 +134,8 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       kernels.quantize(unscaled, unscaled, gradient->size(), {unscaled_format(p)}, nullptr);
       gradient = &unscaled_;
     }
-    OptimizerArrays<T> call;
-    call.count = weight.size();
-    call.weight = weight.as<T>().data();
-    call.grad = gradient->as<T>().data();
-    call.state_count = static_cast<int>(p.states.size());
-    for (size_t k = 0; k < p.states.size(); ++k) call.states[k] = p.states[k].as<T>().data();
-    if (!p.compensation.empty()) call.compensation = p.compensation.as<T>().data();
+    OptimizerArrays<T> call = arrays_of<T>(p, *gradient, optimizer_steps_[p.group] + 1);
     if (context_.options->measure) call.update = p.update.as<T>().data();
-    call.step = optimizer_steps_[p.group] + 1;
     const QuantizeSpec rounding = update_rounding(weight_format, weight_site);
     call.formats = {policy.arithmetic_of(p.format), state_format, weight_format, rounding.rounding,
                     rounding.key};
@@ -303,7 +248,7 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
   }
   for (ParameterState& p : parameters_) {
     if (!p.trains) continue;
-    if (executor().container() == Container::kF64) {
+    if (container() == Container::kF64) {
       update_parameter<double>(p, skips[p.group], partner(reference, p), record);
     } else {
       update_parameter<float>(p, skips[p.group], partner(reference, p), record);

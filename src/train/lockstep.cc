@@ -1,30 +1,17 @@
-// The step loop over all lanes, and what stands around it: options, resume, evaluation,
-// checkpoints.
+// The step loop over all lanes, and what stands around it: resume, evaluation, checkpoints.
 #include "src/train/lockstep.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <limits>
-#include <set>
 
 #include "src/core/error.h"
-#include "src/core/text.h"
 #include "src/data/noise.h"
-#include "src/data/sources.h"
-#include "src/graph/autodiff.h"
-#include "src/graph/same_step.h"
-#include "src/models/model.h"
 #include "src/train/captured_lane.h"
-#include "src/train/evaluate.h"
-#include "src/train/lane.h"
-#include "src/train/loss_passes.h"
+#include "src/train/prepared_run.h"
 #include "src/train/run_setup.h"
-#include "src/update/parameter_groups.h"
-#include "src/update/schedules.h"
-#include "src/update/vanishing.h"
 
 namespace lockstep {
 namespace {
@@ -44,14 +31,11 @@ class Stopwatch {
 
 }  // namespace
 
-struct LockstepRun::Impl {
+struct LockstepRun::Impl : PreparedRun {
   Impl(RunOptions wanted, const std::map<std::string, Tensor>* start);
-  Impl(RunOptions wanted, const Capture& capture);
+  Impl(RunOptions wanted, const Capture& from);
 
-  // `forward`: the main graph, then the same model for batches of other shapes.
-  void make_lanes(std::vector<Graph> forward, const std::map<std::string, Tensor>& initial);
-  void add_shape(const Graph& forward, const std::function<int(const Parameter&)>& state_count_of);
-  Graph step_of(const Graph& forward) const;
+  void make_room();
   Batch batch(int64_t step, int64_t micro, int64_t worker) const;
 
   void clear(LaneStep& lane, bool alive) const;
@@ -67,18 +51,6 @@ struct LockstepRun::Impl {
   void hand_out_checkpoint();
   RunState state() const;
 
-  RunOptions options;
-  const Model* model = nullptr;  // null: a capture
-  std::unique_ptr<DataSet> data;
-  const Capture* capture = nullptr;
-  CapturedLoop loop;  // the capture's
-  Graph graph;
-  SiteTable sites;
-  std::vector<StepGraph> other_shapes;
-  LaneContext context;
-  std::vector<std::unique_ptr<Lane>> lanes;  // the reference first
-  std::unique_ptr<Evaluator> evaluator;
-  RunDescription description;
   std::vector<Observer*> observers;
   Batch drawn;                                       // of the micro-batch in progress
   StepRecord record;                                 // reused: its histograms are large
@@ -90,128 +62,16 @@ struct LockstepRun::Impl {
 };
 
 LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* start)
-    : options(std::move(wanted)) {
-  ProblemList problems("replay");
-  check_run_numbers(options, problems);
-  collect(problems, [&] { check_optimizer_spec(options.optimizer); });
-  for (const ParameterGroup& group : options.groups) {
-    collect(problems, [&] { check_optimizer_spec(group.optimizer); });
-  }
-  collect(problems, [&] { check_schedule(options.schedule); });
-  collect(problems, [&] { model = &find_model(options.model); });
-  if (model != nullptr && options.data.empty()) options.data = model->default_data;
-  ModelSizes sizes;
-  if (model == nullptr && !options.data.empty()) {
-    collect(problems, [&] { find_data_source(options.data); });
-  } else if (model != nullptr) {
-    collect(problems, [&] {
-      sizes = complete_sizes(*model, options.sizes);
-      data = open_data_set(options.data, data_request(*model, sizes, options.seed));
-    });
-  }
-  if (data != nullptr && options.batch > data->train_count()) {
-    problems.add(fmt::format("batch {}: at most the {} training examples of '{}'", options.batch,
-                             data->train_count(), options.data));
-  }
-  description.lanes = describe_lanes(options, problems);
-
-  const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
-                         sizes};
-  Graph forward = model->build(shape, /*training=*/true);
-  change_layers(options, forward, problems);
-  collect(problems, [&] { check_groups(forward, options.groups); });
-  problems.throw_if_any();
-  std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
-  if (start != nullptr) {
-    take_start(*start, initial, problems);
-    problems.throw_if_any();
-  }
-  make_lanes({forward}, initial);
-  evaluator =
-      std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
-                                  options.seed, options.batch_norm_eps, options.eval_in_fp32);
-  description.data = data->describe();
+    : PreparedRun(std::move(wanted), start) {
+  make_room();
 }
-
 LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
-    : options(std::move(wanted)), capture(&from) {
-  ProblemList problems("replay");
-  collect(problems, [&] {
-    loop = make_captured_loop(from, options.steps);
-    take_loop_options(from, loop, options);
-  });
-  if (problems.empty()) check_run_numbers(options, problems);
-  std::erase(options.lanes, std::string(kCapturedLane));  // always there
-  description.lanes = describe_lanes(options, problems);
-  std::vector<Graph> forward;
-  for (const size_t number : loop.graphs) forward.push_back(captured_graph(from, number));
-  for (Graph& one : forward) {
-    ProblemList of_one("replay");  // the same in all
-    change_layers(options, one, of_one);
-    of_one.throw_if_any();
-  }
-  make_lanes(std::move(forward), captured_start(from, loop));
-  description.data = describe_captured_data(from);
-  if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
-  description.lanes.push_back(describe_captured_lane(from));
+    : PreparedRun(std::move(wanted), from) {
+  make_room();
+}
+
+void LockstepRun::Impl::make_room() {
   record.lanes.resize(description.lanes.size());
-}
-
-Graph LockstepRun::Impl::step_of(const Graph& forward) const {
-  return options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
-}
-
-// Refuses a graph that is another step than the main one: its sites would have no place in the run.
-void LockstepRun::Impl::add_shape(const Graph& forward,
-                                  const std::function<int(const Parameter&)>& state_count_of) {
-  StepGraph& other = other_shapes.emplace_back();
-  other.graph = step_of(forward);
-  try {
-    const auto nodes = match_nodes(graph, other.graph);
-    other.sites = sites_numbered_as(sites, make_sites(other.graph, state_count_of), nodes);
-  } catch (const InputError& error) {
-    const int64_t first = loop.first_step(other_shapes.size());
-    const std::string what = fmt::format(
-        "step {}: its batch of {} does not run through the same step as one of {}: {}", first,
-        batch_text(other.graph), batch_text(graph), join(error.problems(), "; "));
-    throw InputError(what, first > 0 ? fmt::format("--steps {} ends before it", first)
-                                     : "capture with batches of one shape, e.g. drop_last=True");
-  }
-}
-
-void LockstepRun::Impl::make_lanes(std::vector<Graph> forward,
-                                   const std::map<std::string, Tensor>& initial) {
-  graph = step_of(forward.front());
-  const auto groups = capture != nullptr ? loop.groups.front() : optimizer_groups(options);
-  const auto state_count_of = [&](const Parameter& parameter) {
-    return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
-  };
-  const CapturedLoop* script = capture != nullptr ? &loop : nullptr;
-  context = make_lane_context(graph, sites, options, script);  // for the groups alone
-  sites = make_sites(graph, state_count_of, options.workers);
-  for (size_t i = 1; i < forward.size(); ++i) add_shape(forward[i], state_count_of);
-  context = make_lane_context(graph, sites, options, script, other_shapes);
-  ProblemList problems("replay");
-  for (LaneDescription& lane : description.lanes) {
-    if (has_scaler_per_loss(lane.policy, graph) && lane.policy.loss_scale_use.clip_before_unscale) {
-      problems.add("lane '" + lane.name +
-                       "': clip = \"before_unscale\" with a scaler for each loss: gradients of "
-                       "several scales never are one gradient",
-                   "[loss_scale] per_loss = \"shared\", or --backward joint");
-    }
-    collect(problems, [&] {
-      lanes.push_back(std::make_unique<Lane>(context, lane, initial));
-      lane = lanes.back()->description();  // with what its engine left to the software kernels
-      if (container_of(lane) == Container::kF32) {  // the truth lane loses none
-        lane.warnings = vanishing_constants(lane.policy, options);
-      }
-    });
-  }
-  problems.throw_if_any();
-  description.step_graph = &graph;
-  description.sites = &sites;
-  description.options = &options;
-  record.lanes.resize(lanes.size());
   micro_sites.resize(lanes.size());
 }
 

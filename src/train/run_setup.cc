@@ -7,7 +7,7 @@
 #include <cmath>
 #include <set>
 
-#include "src/train/lane.h"
+#include "src/train/lane_name.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
@@ -135,6 +135,36 @@ void take_start(const std::map<std::string, Tensor>& start, std::map<std::string
       tensor = found->second;
     }
   }
+}
+
+void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options) {
+  ProblemList problems("replay of capture '" + capture.path + "'");
+  const auto count = static_cast<int64_t>(capture.steps.size());
+  if (options.steps == 0) options.steps = count;
+  if (options.steps > count && !options.cycle) {
+    problems.add(fmt::format("--steps {}: the capture has {}", options.steps, count),
+                 "--cycle begins again behind the last one");
+  }
+  problems.throw_if_any();
+  const CapturedStep& first = capture.steps.at(0);
+  const auto& inputs = capture.graphs[loop.graphs.front()].inputs;
+  const bool has_batch = !inputs.empty() && !inputs[0].type.shape.empty();
+  options.batch = has_batch ? inputs[0].type.shape[0] : 1;
+  options.accumulate = 1;
+  for (const auto& of_step : loop.graph_of) {
+    options.accumulate = std::max(options.accumulate, static_cast<int64_t>(of_step.size()));
+  }
+  options.capture_hash = capture.sha256;
+  options.data = "captured";
+  options.optimizer = {capture.optimizer, first.hyper.at(0)};
+  options.groups.clear();
+  for (size_t g = 1; g < first.hyper.size(); ++g) {
+    options.groups.push_back(
+        {fmt::format("captured parameter group {}", g), {capture.optimizer, first.hyper[g]}});
+  }
+  options.clip_norm = first.clip.max_norm;
+  options.clip_norm_type = first.clip.norm_type;
+  options.clip_value = first.clip.max_value;
 }
 
 void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems) {

@@ -6,8 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "src/capture/captured_loop.h"
 #include "src/core/error.h"
-#include "src/train/lockstep.h"
+#include "src/graph/ir.h"
+#include "src/train/run_description.h"
+#include "src/train/run_options.h"
 
 namespace lockstep {
 
@@ -29,6 +32,10 @@ std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& pr
 // Weights and buffers from elsewhere in place of fresh ones: all of them, by name and shape.
 void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
                 ProblemList& problems);
+// Brings the options in line with a capture: steps (0: all of them), batch (the main graph's),
+// micro-batches (of the step with most), optimizer, groups, clipping. Throws: InputError, e.g. more
+// steps than there are without `cycle`.
+void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options);
 // Frozen layers, and what is said of batch_norm.
 void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems);
 

@@ -13,7 +13,6 @@ namespace lockstep {
 namespace {
 
 using Range = HyperParameter::Range;
-using States = std::vector<OptimizerState>;
 
 constexpr std::string_view kLrHelp = "learning rate; a schedule multiplies it";
 constexpr std::string_view kDecayHelp = "weight decay";
@@ -72,30 +71,25 @@ constexpr HyperParameter kLionParameters[] = {
     {"decoupled_weight_decay", 1, Range::kFlag, kDecoupledHelp},
 };
 
-States sgd_states(const HyperNumbers& n) {
-  return n["momentum"] == 0 ? States{} : States{{"momentum_buffer"}};
+constexpr StateRow kSgdStates[] = {{"momentum_buffer", "momentum"}};
+constexpr StateRow kAdamStates[] = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", "amsgrad"}};
+constexpr StateRow kAdagradStates[] = {{"sum", "", "initial_accumulator_value"}};
+constexpr StateRow kRmspropStates[] = {
+    {"square_avg"}, {"grad_avg", "centered"}, {"momentum_buffer", "momentum"}};
+constexpr StateRow kLionStates[] = {{"exp_avg"}};
+
+// Adam's first average moves by 1 - beta1 of a difference, which rounds to 1 nowhere.
+constexpr std::string_view kAdamFactors[] = {"beta2"};
+constexpr std::string_view kRmspropFactors[] = {"alpha"};
+constexpr std::string_view kLionFactors[] = {"beta1", "beta2"};
+
+bool always(const HyperNumbers&) {
+  return true;
 }
-States adam_states(const HyperNumbers& n) {
-  States states = {{"exp_avg"}, {"exp_avg_sq"}};
-  if (n["amsgrad"] != 0) states.push_back({"max_exp_avg_sq"});
-  return states;
-}
-States adagrad_states(const HyperNumbers& n) {
-  return {{"sum", n["initial_accumulator_value"]}};
-}
-States rmsprop_states(const HyperNumbers& n) {
-  States states = {{"square_avg"}};
-  if (n["centered"] != 0) states.push_back({"grad_avg"});
-  if (n["momentum"] != 0) states.push_back({"momentum_buffer"});
-  return states;
-}
-States lion_states(const HyperNumbers&) {
-  return {{"exp_avg"}};
+bool with_momentum(const HyperNumbers& n) {
+  return n["momentum"] != 0;
 }
 
-std::string_view no_conflict(const HyperNumbers&) {
-  return "";
-}
 std::string_view sgd_conflict(const HyperNumbers& n) {
   if (n["nesterov"] == 0 || (n["momentum"] > 0 && n["dampening"] == 0)) return "";
   return "nesterov 1: momentum > 0 and dampening = 0 required";
@@ -109,14 +103,14 @@ Rule common(const HyperNumbers& n, double lr) {
   rule.decoupled_weight_decay = n["decoupled_weight_decay"] != 0;
   return rule;
 }
-SgdRule sgd_rule(const HyperNumbers& n, double lr) {
+UpdateRule sgd_rule(const HyperNumbers& n, double lr) {
   SgdRule rule = common<SgdRule>(n, lr);
   rule.momentum = n["momentum"];
   rule.dampening = n["dampening"];
   rule.nesterov = n["nesterov"] != 0;
   return rule;
 }
-AdamRule adam_rule(const HyperNumbers& n, double lr) {
+UpdateRule adam_rule(const HyperNumbers& n, double lr) {
   AdamRule rule = common<AdamRule>(n, lr);
   rule.beta1 = n["beta1"];
   rule.beta2 = n["beta2"];
@@ -124,13 +118,13 @@ AdamRule adam_rule(const HyperNumbers& n, double lr) {
   rule.amsgrad = n["amsgrad"] != 0;
   return rule;
 }
-AdagradRule adagrad_rule(const HyperNumbers& n, double lr) {
+UpdateRule adagrad_rule(const HyperNumbers& n, double lr) {
   AdagradRule rule = common<AdagradRule>(n, lr);
   rule.lr_decay = n["lr_decay"];
   rule.eps = n["eps"];
   return rule;
 }
-RmspropRule rmsprop_rule(const HyperNumbers& n, double lr) {
+UpdateRule rmsprop_rule(const HyperNumbers& n, double lr) {
   RmspropRule rule = common<RmspropRule>(n, lr);
   rule.alpha = n["alpha"];
   rule.eps = n["eps"];
@@ -138,40 +132,75 @@ RmspropRule rmsprop_rule(const HyperNumbers& n, double lr) {
   rule.centered = n["centered"] != 0;
   return rule;
 }
-LionRule lion_rule(const HyperNumbers& n, double lr) {
+UpdateRule lion_rule(const HyperNumbers& n, double lr) {
   LionRule rule = common<LionRule>(n, lr);
   rule.beta1 = n["beta1"];
   rule.beta2 = n["beta2"];
   return rule;
 }
 
-template <auto kRule, typename T>
-void step(const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
-          UpdateStats* stats) {
-  active_kernels().of<T>().optimizer(kRule(numbers, lr), arrays, stats);
-}
-
 const Optimizer kOptimizers[] = {
-    {"sgd", "buf = momentum buf + (1 - dampening) g, from buf = g; w -= lr buf", "torch.optim.SGD",
-     kSgdParameters, sgd_states, sgd_conflict, step<sgd_rule, float>, step<sgd_rule, double>},
-    {"adam", "w -= lr m^ / (sqrt(v^) + eps) with bias-corrected moments",
-     "torch.optim.Adam; Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018", kAdamParameters,
-     adam_states, no_conflict, step<adam_rule, float>, step<adam_rule, double>},
-    {"adamw", "adam with decoupled weight decay: w *= 1 - lr weight_decay before the step",
-     "torch.optim.AdamW; Loshchilov & Hutter 2019, algorithm 2", kAdamwParameters, adam_states,
-     no_conflict, step<adam_rule, float>, step<adam_rule, double>},
-    {"adagrad", "sum += g^2; w -= lr g / (sqrt(sum) + eps)",
-     "torch.optim.Adagrad; Duchi et al. 2011", kAdagradParameters, adagrad_states, no_conflict,
-     step<adagrad_rule, float>, step<adagrad_rule, double>},
-    {"rmsprop", "v = alpha v + (1 - alpha) g^2; w -= lr g / (sqrt(v) + eps), or by its momentum",
-     "torch.optim.RMSprop; Tieleman & Hinton 2012, lecture 6.5", kRmspropParameters, rmsprop_states,
-     no_conflict, step<rmsprop_rule, float>, step<rmsprop_rule, double>},
-    {"lion", "w -= lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g",
-     "Chen et al. 2023, arXiv:2302.06675, algorithm 2", kLionParameters, lion_states, no_conflict,
-     step<lion_rule, float>, step<lion_rule, double>},
+    {.name = "sgd",
+     .help = "buf = momentum buf + (1 - dampening) g, from buf = g; w -= lr buf",
+     .source = "torch.optim.SGD",
+     .parameters = kSgdParameters,
+     .all_states = kSgdStates,
+     .rule = sgd_rule,
+     .conflict = sgd_conflict,
+     .captured_class = "SGD",
+     .counts_steps = false,
+     .adds_lr = always,
+     .is_linear = true},
+    {.name = "adam",
+     .help = "w -= lr m^ / (sqrt(v^) + eps) with bias-corrected moments",
+     .source = "torch.optim.Adam; Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018",
+     .parameters = kAdamParameters,
+     .all_states = kAdamStates,
+     .rule = adam_rule,
+     .captured_class = "Adam",
+     .average_factors = kAdamFactors},
+    {.name = "adamw",
+     .help = "adam with decoupled weight decay: w *= 1 - lr weight_decay before the step",
+     .source = "torch.optim.AdamW; Loshchilov & Hutter 2019, algorithm 2",
+     .parameters = kAdamwParameters,
+     .all_states = kAdamStates,
+     .rule = adam_rule,
+     .captured_class = "AdamW",
+     .average_factors = kAdamFactors},
+    {.name = "adagrad",
+     .help = "sum += g^2; w -= lr g / (sqrt(sum) + eps)",
+     .source = "torch.optim.Adagrad; Duchi et al. 2011",
+     .parameters = kAdagradParameters,
+     .all_states = kAdagradStates,
+     .rule = adagrad_rule},
+    {.name = "rmsprop",
+     .help = "v = alpha v + (1 - alpha) g^2; w -= lr g / (sqrt(v) + eps), or by its momentum",
+     .source = "torch.optim.RMSprop; Tieleman & Hinton 2012, lecture 6.5",
+     .parameters = kRmspropParameters,
+     .all_states = kRmspropStates,
+     .rule = rmsprop_rule,
+     .adds_lr = with_momentum,
+     .average_factors = kRmspropFactors},
+    {.name = "lion",
+     .help = "w -= lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g",
+     .source = "Chen et al. 2023, arXiv:2302.06675, algorithm 2",
+     .parameters = kLionParameters,
+     .all_states = kLionStates,
+     .rule = lion_rule,
+     .adds_lr = always,
+     .average_factors = kLionFactors},
 };
 
 }  // namespace
+
+std::vector<OptimizerState> Optimizer::states(const HyperNumbers& numbers) const {
+  std::vector<OptimizerState> found;
+  for (const StateRow& row : all_states) {
+    if (!row.only_with.empty() && numbers[row.only_with] == 0) continue;
+    found.push_back({row.name, row.initial.empty() ? 0 : numbers[row.initial]});
+  }
+  return found;
+}
 
 std::span<const Optimizer> optimizers() {
   return kOptimizers;
@@ -191,8 +220,10 @@ void check_optimizer_spec(const OptimizerSpec& spec) {
   ProblemList problems("optimizer '" + spec.name + "'");
   check_hyper_values(spec, optimizer.parameters, problems);
   problems.throw_if_any();
-  const std::string_view conflict = optimizer.conflict(numbers_of(spec));
-  if (!conflict.empty()) problems.add(std::string(conflict));
+  if (optimizer.conflict != nullptr) {
+    const std::string_view conflict = optimizer.conflict(numbers_of(spec));
+    if (!conflict.empty()) problems.add(std::string(conflict));
+  }
   problems.throw_if_any();
 }
 
@@ -204,16 +235,15 @@ int state_count(const OptimizerSpec& spec) {
   return static_cast<int>(find_optimizer(spec.name).states(numbers_of(spec)).size());
 }
 
-template <>
+template <typename T>
 void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
-                    const OptimizerArrays<float>& arrays, UpdateStats* stats) {
-  optimizer.step_f32(numbers, lr, arrays, stats);
+                    const OptimizerArrays<T>& arrays, UpdateStats* stats) {
+  active_kernels().of<T>().optimizer(optimizer.rule(numbers, lr), arrays, stats);
 }
-template <>
-void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
-                    const OptimizerArrays<double>& arrays, UpdateStats* stats) {
-  optimizer.step_f64(numbers, lr, arrays, stats);
-}
+template void optimizer_step(const Optimizer&, const HyperNumbers&, double,
+                             const OptimizerArrays<float>&, UpdateStats*);
+template void optimizer_step(const Optimizer&, const HyperNumbers&, double,
+                             const OptimizerArrays<double>&, UpdateStats*);
 
 float unscale_factor(double scale) {
   return static_cast<float>(1.0 / scale);

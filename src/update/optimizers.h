@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "emulation/kernels/optimizer_args.h"
-#include "src/train/lockstep.h"
+#include "emulation/kernels/optimizer_rules.h"
 #include "src/update/hyper_parameters.h"
+#include "src/update/optimizer_spec.h"
 
 namespace lockstep {
 
@@ -18,15 +19,40 @@ struct OptimizerState {
   double initial = 0;
 };
 
+// A state tensor that a parameter may have.
+struct StateRow {
+  std::string_view name;
+  std::string_view only_with = {};  // the number that must not be 0; "": always there
+  std::string_view initial = {};    // the number it starts at; "": 0
+};
+
 struct Optimizer {
   std::string_view name, help, source;
   std::span<const HyperParameter> parameters;
+  std::span<const StateRow> all_states;
+  UpdateRule (*rule)(const HyperNumbers&, double lr);
+  // Which combination of numbers makes no sense, "" if none; ranges are checked already. Null: all
+  // do.
+  std::string_view (*conflict)(const HyperNumbers&) = nullptr;
+
+  // --- in a capture ---
+  // The class in torch.optim whose groups and states have the row's names (betas are beta1, beta2);
+  // "": captures of it are not replayed.
+  std::string_view captured_class = {};
+  // Torch's keeps a step count. False: its first step is the one without states.
+  bool counts_steps = true;
+
+  // --- in narrow formats (vanishing.h) ---
+  // Whether lr is a scalar of torch's add, which its CPU kernel rounds to the tensors' format.
+  // Null: it never is.
+  bool (*adds_lr)(const HyperNumbers&) = nullptr;
+  // The numbers that an old average is multiplied by.
+  std::span<const std::string_view> average_factors = {};
+  // The step is proportional to the gradient, so that decay added to it has a size of its own.
+  bool is_linear = false;
+
   // The state tensors a parameter has (none, e.g., for SGD without momentum).
-  std::vector<OptimizerState> (*states)(const HyperNumbers&);
-  // Which combination of numbers makes no sense, "" if none; ranges are checked already.
-  std::string_view (*conflict)(const HyperNumbers&);
-  void (*step_f32)(const HyperNumbers&, double lr, const OptimizerArrays<float>&, UpdateStats*);
-  void (*step_f64)(const HyperNumbers&, double lr, const OptimizerArrays<double>&, UpdateStats*);
+  std::vector<OptimizerState> states(const HyperNumbers& numbers) const;
 };
 
 std::span<const Optimizer> optimizers();

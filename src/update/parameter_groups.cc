@@ -9,6 +9,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/op.h"
 
 namespace lockstep {
 namespace {
@@ -33,17 +34,18 @@ bool matches_any(const Graph& graph, std::string_view glob) {
 
 }  // namespace
 
-std::vector<OptimizerGroup> optimizer_groups(const RunOptions& options) {
-  std::vector<OptimizerGroup> groups;
+std::vector<OptimizerGroup> optimizer_groups(const OptimizerSpec& own,
+                                             const std::vector<ParameterGroup>& groups) {
+  std::vector<OptimizerGroup> all;
   const auto add = [&](const OptimizerSpec& spec) {
     check_optimizer_spec(spec);
     const Optimizer& optimizer = find_optimizer(spec.name);
     const HyperNumbers numbers = numbers_of(spec);
-    groups.push_back({&optimizer, numbers, optimizer.states(numbers)});
+    all.push_back({&optimizer, numbers, optimizer.states(numbers)});
   };
-  add(options.optimizer);
-  for (const ParameterGroup& group : options.groups) add(group.optimizer);
-  return groups;
+  add(own);
+  for (const ParameterGroup& group : groups) add(group.optimizer);
+  return all;
 }
 
 size_t group_of(const Parameter& parameter, const std::vector<ParameterGroup>& groups) {
@@ -100,7 +102,7 @@ void set_batch_norm_eps(Graph& forward, double eps) {
   }
   bool found = false;
   for (Node& node : forward.nodes) {
-    if (node.op != "batch_norm") continue;
+    if (!find_op(node.op).has_running_statistics) continue;
     node.attributes["eps"] = eps;
     found = true;
   }
@@ -112,13 +114,13 @@ void set_eval_batch_norm(Graph& forward, const std::vector<std::string>& globs) 
   std::set<std::string> outputs;  // of the nodes put in evaluation mode
   std::vector<std::string> layers;
   for (const Node& node : forward.nodes) {
-    if (node.op == "batch_norm") layers.push_back(node.layer);
+    if (find_op(node.op).has_running_statistics) layers.push_back(node.layer);
   }
   ProblemList problems("eval-batch-norm");
   for (const std::string& glob : globs) {
     bool found = false;
     for (Node& node : forward.nodes) {
-      if (node.op != "batch_norm" || !glob_match(glob, node.layer)) continue;
+      if (!find_op(node.op).has_running_statistics || !glob_match(glob, node.layer)) continue;
       node.attributes["training"] = false;
       outputs.insert(node.id);
       found = true;

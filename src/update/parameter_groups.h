@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/graph/ir.h"
+#include "src/update/optimizer_spec.h"
 #include "src/update/optimizers.h"
 
 namespace lockstep {
@@ -18,9 +19,15 @@ struct OptimizerGroup {
   std::vector<OptimizerState> states;
 };
 
-// Group 0 is the run's own optimizer, group i + 1 is options.groups[i].
+// The name of state tensor `index` of a parameter, in checkpoints and in a lane's initial values.
+inline std::string state_key(const std::string& parameter, size_t index) {
+  return "state/" + parameter + "/" + std::to_string(index);
+}
+
+// Group 0 is the run's own optimizer, group i + 1 is groups[i].
 // Throws: InputError from check_optimizer_spec.
-std::vector<OptimizerGroup> optimizer_groups(const RunOptions& options);
+std::vector<OptimizerGroup> optimizer_groups(const OptimizerSpec& own,
+                                             const std::vector<ParameterGroup>& groups);
 
 // The last group whose glob matches the parameter's layer or name, else 0.
 size_t group_of(const Parameter& parameter, const std::vector<ParameterGroup>& groups);

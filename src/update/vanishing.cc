@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "emulation/format/rounding.h"
-#include "src/update/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -27,7 +26,7 @@ class Finder {
   Finder(const Policy& policy, const OptimizerGroup& group)
       : policy_(policy),
         numbers_(group.numbers),
-        optimizer_(group.optimizer->name),
+        optimizer_(*group.optimizer),
         arithmetic_(*policy.arithmetic_of(policy.weight)),
         state_(*policy.state_of(policy.weight)),
         stored_(policy.has_master(policy.weight) ? *policy.master : *policy.weight) {}
@@ -42,7 +41,7 @@ class Finder {
       add("lr = {} is 0 in {}: no weight moves", value("lr"), arithmetic_.name);
     }
     find_decay();
-    for (const std::string_view beta : {"beta1", "beta2", "alpha"}) find_factor(beta);
+    for (const std::string_view factor : optimizer_.average_factors) find_factor(factor);
     return std::move(found_);
   }
 
@@ -65,8 +64,7 @@ class Finder {
       case OptimizerSteps::kElementary:
         return true;
       case OptimizerSteps::kTorchCpu:
-        return optimizer_ == "sgd" || optimizer_ == "lion" ||
-               (optimizer_ == "rmsprop" && value("momentum") != 0);
+        return optimizer_.adds_lr != nullptr && optimizer_.adds_lr(numbers_);
       case OptimizerSteps::kTorch:
         break;
     }
@@ -91,7 +89,7 @@ class Finder {
     }
     // Behind a root, as in Adam, the decay of the gradient has no size of its own. The momentum
     // buffer of a constant c is c (1 - dampening) / (1 - momentum).
-    if (!decoupled && optimizer_ != "sgd") return;
+    if (!decoupled && !optimizer_.is_linear) return;
     const double gain = decoupled || value("momentum") == 0
                             ? 1
                             : (1 - value("dampening")) / (1 - value("momentum"));
@@ -109,9 +107,7 @@ class Finder {
     }
   }
 
-  // Adam's first average moves by 1 - beta1 of a difference and rounds neither to 1.
   void find_factor(std::string_view name) {
-    if (name == "beta1" && optimizer_ != "lion") return;
     const double factor = value(name);
     if (factor == 0) return;
     const Format* format = is_one(factor, arithmetic_) ? &arithmetic_
@@ -123,22 +119,19 @@ class Finder {
 
   const Policy& policy_;
   const HyperNumbers& numbers_;
-  std::string_view optimizer_;
+  const Optimizer& optimizer_;
   const Format &arithmetic_, &state_, &stored_;
   std::vector<std::string> found_;
 };
 
 }  // namespace
 
-std::vector<std::string> vanishing_constants(const Policy& policy, const RunOptions& options) {
+std::vector<std::string> vanishing_constants(const Policy& policy,
+                                             const std::vector<OptimizerGroup>& groups,
+                                             const std::vector<std::string>& names) {
   std::vector<std::string> found;
-  const auto groups = optimizer_groups(options);
   for (size_t i = 0; i < groups.size(); ++i) {
-    // A capture's groups are called what they are, others by the option that made them.
-    const std::string where =
-        i == 0 ? ""
-               : fmt::format("{}{}: ", options.capture_hash.empty() ? "--group " : "",
-                             options.groups[i - 1].layers);
+    const std::string where = names.at(i).empty() ? "" : names[i] + ": ";
     for (const std::string& text : Finder(policy, groups[i]).find()) found.push_back(where + text);
   }
   return found;

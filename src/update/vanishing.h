@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/policy/policy.h"
-#include "src/train/lockstep.h"
+#include "src/update/parameter_groups.h"
 
 namespace lockstep {
 
@@ -16,7 +16,10 @@ namespace lockstep {
 //   weight_decay   rounds to 0 itself, or 1 - lr weight_decay rounds to 1: in the arithmetic, or
 //                  only where the weight is stored to nearest
 //   beta, alpha    rounds to 1, as factor of an average that then forgets nothing
-// At the group's own lr, whatever the schedule makes of it.
-std::vector<std::string> vanishing_constants(const Policy& policy, const RunOptions& options);
+// At the group's own lr, whatever the schedule makes of it. `names`: what stands before the texts
+// of each group, "" for nothing.
+std::vector<std::string> vanishing_constants(const Policy& policy,
+                                             const std::vector<OptimizerGroup>& groups,
+                                             const std::vector<std::string>& names);
 
 }  // namespace lockstep

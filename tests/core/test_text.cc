@@ -1,6 +1,5 @@
 // Globs, splitting, numbers, and files that are written whole or not at all.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -8,6 +7,7 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace lockstep;
 namespace fs = std::filesystem;
@@ -55,9 +55,9 @@ TEST_CASE("thousands") {
 }
 
 TEST_CASE("files are replaced whole") {
-  const fs::path folder = fs::temp_directory_path() / ("lockstep_text_" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  const std::string path = (folder / "a.txt").string();
+  const lockstep::testing::TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
+  const std::string path = temporary.file("a.txt");
   write_text_file_atomically(path, "first");
   write_text_file_atomically(path, std::string("second\0x", 8));
   CHECK(read_text_file(path) == std::string("second\0x", 8));
@@ -77,5 +77,4 @@ TEST_CASE("files are replaced whole") {
   fs::create_directory(folder / "b");
   CHECK_THROWS_AS(write_text_file_atomically((folder / "b").string(), "x"), InputError);
   CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 2);
-  fs::remove_all(folder);
 }

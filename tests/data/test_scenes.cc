@@ -10,6 +10,7 @@
 #include "src/data/anchors.h"
 #include "src/data/dataset.h"
 #include "src/data/noise.h"
+#include "src/data/sources.h"
 
 namespace lockstep {
 namespace {

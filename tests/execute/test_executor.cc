@@ -9,6 +9,8 @@
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 
 using namespace lockstep;
 

@@ -11,6 +11,8 @@
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "src/policy/policy.h"
 #include "tests/graph/nn_graphs.h"

@@ -1,22 +1,18 @@
-// Scaled factors in lanes: hand-checked products, what is measured, what delayed scaling remembers,
-// and that bits depend on neither threads nor instruction set.
+// Scaled casts: hand-checked products, what is measured, and what delayed scaling remembers.
 #include <doctest/doctest.h>
 
 #include <cmath>
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
-#include "src/core/parallel.h"
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
-#include "tests/train/small_runs.h"
+#include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {
-
-const std::vector<std::string> kScaledLanes = {"fp32", "fp8-delayed", "fp8-current", "mxfp8",
-                                               "nvfp4"};
 
 // y = x w^T + b, loss = mean (y - target)^2.
 Graph one_linear(int64_t rows, int64_t in) {
@@ -200,120 +196,6 @@ TEST_CASE("micro-batches: moments of one step stand in the first one's scale") {
   CHECK(first.stats.sum_sq == 32);
   CHECK(first.stats.abs_max == 6);
   CHECK(first.stats.abs_min_nonzero == 2);
-}
-
-TEST_CASE("scaled lanes: same bits for every instruction set and thread count") {
-  const std::string before(active_kernels().name);
-  const int threads_before = thread_count();
-  RunOptions options = small_run(kScaledLanes, 3);
-  options.batch = 33;  // blocks along the rows are cut
-  std::vector<StepRecord> expected;
-  RunState expected_state;
-  int measured = 0;
-  for (const KernelSet* set : available_kernel_sets()) {
-    for (const int threads : {1, 3}) {
-      CAPTURE(set->name);
-      CAPTURE(threads);
-      select_kernels(set->name);
-      set_thread_count(threads);
-      Recorder recorder;
-      const RunState state = run(options, recorder);
-      if (expected.empty()) {
-        expected = recorder.steps;
-        expected_state = state;
-        continue;
-      }
-      for (size_t i = 0; i < expected.size(); ++i) {
-        measured += check_same_step(expected[i], recorder.steps[i]);
-      }
-      check_same_state(expected_state, state);
-    }
-  }
-  select_kernels(before);
-  set_thread_count(threads_before);
-  CHECK(measured > 500);
-}
-
-TEST_CASE("delayed scaling: checkpoints hold it, and evaluation does not change it") {
-  RunOptions options = small_run({"fp32", "fp8-delayed"}, 6);
-  options.checkpoint_every = 3;
-  Recorder whole;
-  const RunState end = run(options, whole);
-  REQUIRE(whole.states.size() >= 2);
-  int histories = 0;
-  for (const auto& [name, tensor] : end.lanes[1].tensors) {
-    if (!name.starts_with("scaling/")) continue;
-    ++histories;
-    CHECK(tensor.as<float>()[1] == 6);  // one amax per step
-    CHECK_FALSE(tensor.same_bits(whole.states[0].lanes[1].tensors.at(name)));
-  }
-  CHECK(histories >= 6);
-  LockstepRun resumed(options);
-  resumed.restore(whole.states[0]);
-  Recorder rest;
-  check_same_state(end, run(resumed, rest));
-  REQUIRE(rest.steps.size() == 3);
-  check_same_step(whole.steps[5], rest.steps[2]);
-
-  options.eval_every = 1;
-  Recorder evaluated;
-  check_same_state(end, run(options, evaluated));
-  CHECK(evaluated.evaluations.size() == 6);
-}
-
-TEST_CASE("synced: delayed scaling goes on from step to step, the weights do not") {
-  RunOptions options = small_run({"fp32", "fp8-delayed"}, 4);
-  options.mode = LaneMode::kSynced;
-  Recorder recorder;
-  const RunState end = run(options, recorder);
-  int histories = 0;
-  for (const auto& [name, tensor] : end.lanes[1].tensors) {
-    if (!name.starts_with("scaling/")) continue;
-    ++histories;
-    CHECK(tensor.as<float>()[1] == 4);
-    CHECK(tensor.as<float>()[0] != 1);
-  }
-  CHECK(histories >= 6);
-}
-
-TEST_CASE(
-    "scaled lanes learn what the reference learns; without a scale gradients become subnormal") {
-  RunOptions options = small_run(kScaledLanes, 60);
-  options.batch = 16;
-  const std::string unit =
-      write_policy("unit",
-                   "extends = \"fp8-delayed\"\n[scaling]\nkind = \"unit\"\n"
-                   "operand = \"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n");
-  options.lanes.push_back(unit);
-  Recorder recorder;
-  LockstepRun whole(options);
-  run(whole, recorder);
-  const auto mean_loss = [&](size_t lane, size_t from) {
-    double sum = 0;
-    for (size_t i = from; i < from + 10; ++i) sum += recorder.steps[i].lanes[lane].loss;
-    return sum / 10;
-  };
-  const double start = mean_loss(0, 0), reference = mean_loss(0, 50);
-  REQUIRE(reference < 0.5 * start);
-  for (size_t lane = 1; lane < kScaledLanes.size(); ++lane) {
-    CAPTURE(kScaledLanes[lane]);
-    CHECK(mean_loss(lane, 50) < 0.6 * start);
-    CHECK(mean_loss(lane, 50) != reference);
-  }
-  // Gradients that lose digits: far more without a scale.
-  const auto lost = [&](size_t lane) {
-    uint64_t small = 0;
-    const auto& sites = recorder.description->sites->sites;
-    for (const Site& site : sites) {
-      if (site.point != Point::kOperand || !site.op.starts_with("linear_backward")) continue;
-      for (const StepRecord& step : recorder.steps) {
-        const TensorStats& stats = step.lanes[lane].sites[static_cast<size_t>(site.id)].stats;
-        small += stats.to_zero + stats.to_subnormal;
-      }
-    }
-    return small;
-  };
-  CHECK(lost(2) * 100 < lost(kScaledLanes.size()));
 }
 
 }  // namespace lockstep

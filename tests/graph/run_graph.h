@@ -15,6 +15,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/ir.h"
 #include "src/graph/op.h"
+#include "src/graph/validate.h"
 
 namespace lockstep::testing {
 

@@ -6,6 +6,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/infer.h"
+#include "src/graph/validate.h"
 #include "tests/graph/example_graphs.h"
 #include "tests/graph/run_graph.h"
 

@@ -5,7 +5,9 @@
 #include <set>
 
 #include "src/graph/composed_ops.h"
+#include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep {
 namespace {
@@ -148,15 +150,12 @@ TEST_CASE("composed ops: a loss among them ends the model") {
 }
 
 TEST_CASE("composed ops: `of` is an op with a class, `dtype` FP32") {
-  const auto problem = [](const char* of, const char* dtype) -> std::string {
-    try {
+  const auto problem = [](const char* of, const char* dtype) {
+    return testing::error_of([&] {
       GraphBuilder b("wrong");
       b.op("composed_operand", {b.input("x", {{2}})},
            {{"of", std::string(of)}, {"dtype", std::string(dtype)}}, "whole");
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   CHECK(problem("mish", "fp32").empty());
   CHECK(problem("cross_entropy", "fp32").empty());

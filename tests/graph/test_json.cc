@@ -9,7 +9,9 @@
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
 #include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 #include "tests/graph/example_graphs.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep {
 namespace {
@@ -120,12 +122,7 @@ TEST_CASE("a capture's own layout reads: missing parts, unknown fields, slots, i
 }
 
 std::string refusal(const std::string& json) {
-  try {
-    graph_from_json(json);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { graph_from_json(json); });
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {

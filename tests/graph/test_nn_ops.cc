@@ -6,62 +6,28 @@
 #include "src/graph/infer.h"
 #include "src/graph/site.h"
 #include "tests/graph/nn_graphs.h"
+#include "tests/graph/one_op.h"
 #include "tests/graph/run_graph.h"
 
 namespace lockstep {
 namespace {
 
 using testing::gradient_error;
+using testing::has;
 using testing::kGradientTolerance;
+using testing::numbers;
 using testing::op_graph;
 using testing::Operand;
 using testing::recurrent_operands;
+using testing::refusal;
+using testing::run_op;
 using D = std::vector<double>;
 
-// Outputs of one op in FP64; operands are graph inputs, kF64 or kI32.
-std::vector<Tensor> run_one(std::string_view op, const std::vector<Tensor>& operands,
-                            const Attributes& attributes) {
-  GraphBuilder b("one");
-  testing::Values values;
-  std::vector<Value> ids;
-  for (const Tensor& operand : operands) {
-    const bool is_int = operand.container() == Container::kI32;
-    ids.push_back(
-        b.input("x", {operand.shape(), is_int ? ElementType::kInt : ElementType::kFloat}));
-    values[ids.back()] = operand;
-  }
-  const Value y = b.op(op, ids, attributes, "");
-  const Graph graph = b.finish();
-  values = testing::run_graph(graph, values);
-  std::vector<Tensor> outputs;
-  const Node& node = graph.node(y);
-  for (size_t k = 0; k < node.outputs.size(); ++k) outputs.push_back(values.at(output_id(node, k)));
-  return outputs;
-}
-D numbers(const Tensor& tensor) {
-  const auto values = tensor.as<double>();
-  return D(values.begin(), values.end());
-}
 Tensor doubles(Shape shape, const D& values) {
   return Tensor::from<double>(std::move(shape), values);
 }
 Tensor integers(Shape shape, const std::vector<int32_t>& values) {
   return Tensor::from<int32_t>(std::move(shape), values);
-}
-
-std::string refusal(std::string_view op, const std::vector<TensorType>& inputs,
-                    Attributes attributes = {}) {
-  Node node;
-  node.id = "n0", node.op = op, node.attributes = std::move(attributes);
-  try {
-    infer_outputs(node, inputs);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("cross_entropy: weights, ignored rows and smoothing by hand") {
@@ -70,7 +36,7 @@ TEST_CASE("cross_entropy: weights, ignored rows and smoothing by hand") {
   const Tensor target = integers({3}, {0, -100, 1}), weight = doubles({2}, {1, 3});
   const double log2 = 0x1.62e42fefa39efp-1;
   const auto loss = [&](const std::vector<Tensor>& operands, const Attributes& attributes) {
-    return numbers(run_one("cross_entropy", operands, attributes)[0]);
+    return numbers(run_op("cross_entropy", operands, attributes)[0]);
   };
   const auto near = [](double x, double y) { return std::fabs(x - y) <= 4 * 0x1p-53 * y; };
   CHECK(near(loss({x, target}, {})[0], log2));
@@ -89,28 +55,28 @@ TEST_CASE("losses of one term per element, by hand") {
   const Tensor x = doubles({4}, {0, 1, -3, 2}), t = doubles({4}, {0, 0.5, 0, 2});
   const auto terms = [&](std::string_view op, Attributes attributes) {
     attributes["reduction"] = std::string("none");
-    return numbers(run_one(op, {x, t}, attributes)[0]);
+    return numbers(run_op(op, {x, t}, attributes)[0]);
   };
   CHECK(terms("mse_loss", {}) == D{0, 0.25, 9, 0});
   CHECK(terms("l1_loss", {}) == D{0, 0.5, 3, 0});
   CHECK(terms("smooth_l1_loss", {{"beta", 2.0}}) == D{0, 0.0625, 2, 0});
   CHECK(terms("huber_loss", {{"delta", 2.0}}) == D{0, 0.125, 4, 0});
   CHECK(terms("kl_div", {{"log_target", true}})[0] == 0);  // exp(0) (0 - 0)
-  CHECK(numbers(run_one("mse_loss", {x, t}, {})[0]) == D{9.25 / 4});
-  CHECK(numbers(run_one("l1_loss", {x, t}, {{"reduction", std::string("sum")}})[0]) == D{3.5});
+  CHECK(numbers(run_op("mse_loss", {x, t}, {})[0]) == D{9.25 / 4});
+  CHECK(numbers(run_op("l1_loss", {x, t}, {{"reduction", std::string("sum")}})[0]) == D{3.5});
   const Tensor log = doubles({2, 2}, {-1, -2, -3, -4}), probability = doubles({2, 2}, {0, 1, 0, 1});
-  CHECK(numbers(run_one("kl_div", {log, probability},
-                        {{"reduction", std::string("batchmean")}})[0]) == D{3});
+  CHECK(numbers(run_op("kl_div", {log, probability},
+                       {{"reduction", std::string("batchmean")}})[0]) == D{3});
   // x = 0: every term is weight * log 2, times pos_weight where the target is 1.
   const D bce = numbers(
-      run_one("bce_with_logits",
-              {doubles({2}, {0, 0}), doubles({2}, {0, 1}), doubles({}, {2}), doubles({2}, {8, 4})},
-              {{"reduction", std::string("none")}})[0]);
+      run_op("bce_with_logits",
+             {doubles({2}, {0, 0}), doubles({2}, {0, 1}), doubles({}, {2}), doubles({2}, {8, 4})},
+             {{"reduction", std::string("none")}})[0]);
   CHECK(bce[1] == 4 * bce[0]);
   CHECK(std::fabs(bce[0] - 2 * 0x1.62e42fefa39efp-1) <= 0x1p-51);
   // Far out neither exp overflows nor log underflows.
-  CHECK(numbers(run_one("bce_with_logits", {doubles({2}, {-900, 900}), doubles({2}, {1, 0})},
-                        {{"reduction", std::string("none")}})[0]) == D{900, 900});
+  CHECK(numbers(run_op("bce_with_logits", {doubles({2}, {-900, 900}), doubles({2}, {1, 0})},
+                       {{"reduction", std::string("none")}})[0]) == D{900, 900});
 }
 
 TEST_CASE("gradients: losses") {
@@ -156,9 +122,9 @@ TEST_CASE("matmul: batch dimensions broadcast, and their gradients are summed") 
   }
   // (2,1,1,2) x (3,2,1): every a with every b.
   CHECK(
-      numbers(run_one(
-          "matmul", {doubles({2, 1, 1, 2}, {1, 2, 3, 4}), doubles({3, 2, 1}, {1, 0, 0, 1, 10, 1})},
-          {})[0]) == D{1, 2, 12, 3, 4, 34});
+      numbers(run_op("matmul",
+                     {doubles({2, 1, 1, 2}, {1, 2, 3, 4}), doubles({3, 2, 1}, {1, 0, 0, 1, 10, 1})},
+                     {})[0]) == D{1, 2, 12, 3, 4, 34});
 }
 
 TEST_CASE("matmul: one matrix for a stack sums its gradient inside one product") {
@@ -177,7 +143,7 @@ TEST_CASE("sdpa: masks by hand") {
       attributes["model"] = std::string(model);
       std::vector<Tensor> operands = {q, k, v};
       operands.insert(operands.end(), mask.begin(), mask.end());
-      return numbers(run_one("sdpa", operands, attributes)[0]);
+      return numbers(run_op("sdpa", operands, attributes)[0]);
     };
     CHECK(y({}, {}) == D{3, 30, 3, 30});
     CHECK(y({}, {{"causal", true}}) == D{1, 10, 1.5, 15});  // top-left: query 0 sees key 0 alone
@@ -234,16 +200,16 @@ TEST_CASE("lstm and gru: one step by hand") {
                c = doubles({1, 1, 1}, {3});
   const auto zeros = [](Shape shape) { return Tensor(std::move(shape), Container::kF64); };
   const auto lstm =
-      run_one("lstm", {x, h, c, zeros({4, 1}), zeros({4, 1}), zeros({4}), zeros({4})}, {});
+      run_op("lstm", {x, h, c, zeros({4, 1}), zeros({4, 1}), zeros({4}), zeros({4})}, {});
   CHECK(numbers(lstm[2]) == D{1.5});
   CHECK(numbers(lstm[1]) == numbers(lstm[0]));
   CHECK(std::fabs(numbers(lstm[0])[0] - 0.45257412682243322) <= 0x1p-53);  // tanh(1.5) / 2
-  CHECK(numbers(run_one("gru", {x, h, zeros({3, 1}), zeros({3, 1}), zeros({3}), zeros({3})},
-                        {})[0]) == D{0.25});
+  CHECK(numbers(run_op("gru", {x, h, zeros({3, 1}), zeros({3, 1}), zeros({3}), zeros({3})},
+                       {})[0]) == D{0.25});
   // torch's placement of b_hn: n = tanh(r b_hn), here r = 1/2 and b_hn = 3; z is 1/2.
   const Tensor b_hh = doubles({3}, {0, 0, 3});
-  CHECK(std::fabs(numbers(run_one("gru", {x, h, zeros({3, 1}), zeros({3, 1}), zeros({3}), b_hh},
-                                  {})[0])[0] -
+  CHECK(std::fabs(numbers(run_op("gru", {x, h, zeros({3, 1}), zeros({3, 1}), zeros({3}), b_hh},
+                                 {})[0])[0] -
                   (0.25 + 0.45257412682243322)) <= 0x1p-53);
 }
 
@@ -280,7 +246,7 @@ TEST_CASE("recurrent layers and sdpa's gradient have no accumulator site; sdpa h
 
 TEST_CASE("prelu: values and gradients, one slope and one per channel") {
   const Tensor x = doubles({1, 2, 2}, {-1, 2, -3, 0}), w = doubles({2}, {0.5, 10});
-  CHECK(numbers(run_one("prelu", {x, w}, {})[0]) == D{-0.5, 2, -30, 0});
+  CHECK(numbers(run_op("prelu", {x, w}, {})[0]) == D{-0.5, 2, -30, 0});
   CHECK(gradient_error(op_graph("prelu", {{{2, 3, 4}}, {{3}}}, {})) <= kGradientTolerance);
   CHECK(gradient_error(op_graph("prelu", {{{4, 3}}, {{3}}}, {})) <= kGradientTolerance);
   CHECK(gradient_error(op_graph("prelu", {{{2, 3, 4}}, {{1}}}, {})) <= kGradientTolerance);
@@ -289,36 +255,35 @@ TEST_CASE("prelu: values and gradients, one slope and one per channel") {
 TEST_CASE("refusals of losses, attention, recurrent layers and prelu say why") {
   const auto f = [](Shape shape) { return TensorType{std::move(shape)}; };
   const auto i = [](Shape shape) { return TensorType{std::move(shape), ElementType::kInt}; };
-  CHECK(contains(refusal("cross_entropy", {f({4, 3, 2}), i({4})}), "must be [4, 2]"));
-  CHECK(contains(refusal("cross_entropy", {f({4, 3}), i({4}), f({4})}), "must be [3] = (C)"));
-  CHECK(contains(refusal("cross_entropy", {f({4, 3}), i({4})}, {{"label_smoothing", 1.5}}),
-                 "must be in [0, 1]"));
-  CHECK(contains(refusal("mse_loss", {f({4}), f({4})}, {{"reduction", std::string("batchmean")}}),
-                 "'reduction' is 'batchmean', must be one of 'mean', 'sum', 'none'"));
-  CHECK(contains(refusal("huber_loss", {f({4}), f({4})}, {{"delta", 0.0}}), "must be above 0"));
-  CHECK(contains(refusal("bce_with_logits", {f({4}), f({4}), f({3})}), "do not broadcast"));
-  CHECK(contains(refusal("sdpa", {f({2, 3, 4}), f({2, 5, 4}), f({1, 5, 4})}), "must agree"));
-  CHECK(contains(refusal("sdpa", {f({3, 4}), f({5, 3}), f({5, 4})}), "4 features and k 3"));
-  CHECK(contains(refusal("sdpa", {f({3, 4}), f({5, 4}), f({5, 4}), i({3, 5})}, {{"causal", true}}),
-                 "a mask and attribute 'causal'"));
-  CHECK(contains(refusal("sdpa", {f({3, 4}), f({5, 4}), f({5, 4})}, {{"dropout_p", 1.1}}),
-                 "must be in [0, 1]"));
-  CHECK(
-      contains(refusal("sdpa", {f({3, 4}), f({5, 4}), f({5, 4})}, {{"model", std::string("mem")}}),
-               "must be one of 'math', 'math_reduced', 'flash'"));
-  CHECK(contains(refusal("sdpa", {f({3, 3, 4}), f({2, 5, 4}), f({2, 5, 4})}, {{"gqa", true}}),
-                 "heads of q be a multiple"));
+  CHECK(has(refusal("cross_entropy", {f({4, 3, 2}), i({4})}), "must be [4, 2]"));
+  CHECK(has(refusal("cross_entropy", {f({4, 3}), i({4}), f({4})}), "must be [3] = (C)"));
+  CHECK(has(refusal("cross_entropy", {f({4, 3}), i({4})}, {{"label_smoothing", 1.5}}),
+            "must be in [0, 1]"));
+  CHECK(has(refusal("mse_loss", {f({4}), f({4})}, {{"reduction", std::string("batchmean")}}),
+            "'reduction' is 'batchmean', must be one of 'mean', 'sum', 'none'"));
+  CHECK(has(refusal("huber_loss", {f({4}), f({4})}, {{"delta", 0.0}}), "must be above 0"));
+  CHECK(has(refusal("bce_with_logits", {f({4}), f({4}), f({3})}), "do not broadcast"));
+  CHECK(has(refusal("sdpa", {f({2, 3, 4}), f({2, 5, 4}), f({1, 5, 4})}), "must agree"));
+  CHECK(has(refusal("sdpa", {f({3, 4}), f({5, 3}), f({5, 4})}), "4 features and k 3"));
+  CHECK(has(refusal("sdpa", {f({3, 4}), f({5, 4}), f({5, 4}), i({3, 5})}, {{"causal", true}}),
+            "a mask and attribute 'causal'"));
+  CHECK(has(refusal("sdpa", {f({3, 4}), f({5, 4}), f({5, 4})}, {{"dropout_p", 1.1}}),
+            "must be in [0, 1]"));
+  CHECK(has(refusal("sdpa", {f({3, 4}), f({5, 4}), f({5, 4})}, {{"model", std::string("mem")}}),
+            "must be one of 'math', 'math_reduced', 'flash'"));
+  CHECK(has(refusal("sdpa", {f({3, 3, 4}), f({2, 5, 4}), f({2, 5, 4})}, {{"gqa", true}}),
+            "heads of q be a multiple"));
   std::vector<TensorType> lstm;
   for (const Operand& operand : recurrent_operands(true, 1, 1, true)) {
     lstm.push_back(f(operand.shape));
   }
   CHECK(refusal("lstm", lstm).empty());
-  CHECK(contains(refusal("lstm", lstm, {{"proj_size", int64_t{1}}}), "must have 8"));
-  CHECK(contains(refusal("lstm", lstm, {{"proj_size", int64_t{-1}}}), "must be 0 (none) or more"));
-  CHECK(contains(refusal("lstm", lstm, {{"layers", int64_t{2}}}), "has 7 operands, must have 11"));
+  CHECK(has(refusal("lstm", lstm, {{"proj_size", int64_t{1}}}), "must have 8"));
+  CHECK(has(refusal("lstm", lstm, {{"proj_size", int64_t{-1}}}), "must be 0 (none) or more"));
+  CHECK(has(refusal("lstm", lstm, {{"layers", int64_t{2}}}), "has 7 operands, must have 11"));
   lstm[3].shape[1] = 4;
-  CHECK(contains(refusal("lstm", lstm), "operand 3 is [8, 4], must be [8, 3]"));
-  CHECK(contains(refusal("prelu", {f({2, 3}), f({2})}), "must be [1] or [3]"));
+  CHECK(has(refusal("lstm", lstm), "operand 3 is [8, 4], must be [8, 3]"));
+  CHECK(has(refusal("prelu", {f({2, 3}), f({2})}), "must be [1] or [3]"));
 }
 
 TEST_CASE("a gradient for a loss's weights or a mask is refused, not dropped") {

@@ -6,44 +6,19 @@
 #include "src/core/error.h"
 #include "src/graph/builder.h"
 #include "src/graph/infer.h"
+#include "tests/graph/one_op.h"
 #include "tests/graph/run_graph.h"
 
 namespace lockstep {
 namespace {
 
+using testing::floats;
 using testing::gradient_error;
+using testing::has;
+using testing::infer;
+using testing::ints;
 using testing::kGradientTolerance;
-
-TensorType floats(Shape shape) {
-  return {std::move(shape)};
-}
-TensorType ints(Shape shape) {
-  return {std::move(shape), ElementType::kInt};
-}
-
-std::vector<TensorType> infer(std::string_view op, std::vector<TensorType> inputs,
-                              Attributes attributes = {}) {
-  Node node;
-  node.id = "n0";
-  node.op = op;
-  node.attributes = std::move(attributes);
-  return infer_outputs(node, inputs);
-}
-
-// The text of the error an op's shape rule gives, "" when it accepts.
-std::string refusal(std::string_view op, std::vector<TensorType> inputs,
-                    Attributes attributes = {}) {
-  try {
-    infer(op, std::move(inputs), std::move(attributes));
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::refusal;
 
 TEST_CASE("op table: names are unique, resolve to their row, and every row is whole") {
   std::set<std::string_view> names;
@@ -108,51 +83,50 @@ TEST_CASE("shape rules: what the ops accept") {
 }
 
 TEST_CASE("shape rules: what they refuse, and that they say why") {
-  CHECK(contains(refusal("linear", {floats({5, 7}), floats({3, 8})}), "must be [3, 7]"));
-  CHECK(contains(refusal("linear", {floats({5, 7}), floats({3, 7}), floats({4})}), "must be [3]"));
-  CHECK(contains(refusal("linear", {floats({5, 7})}), "has 1 operands, must have 2 to 3"));
-  CHECK(contains(refusal("linear", {ints({5, 7}), floats({3, 7})}), "must be floating"));
-  CHECK(contains(refusal("matmul", {floats({2, 3, 4}), floats({3, 4, 5})}), "do not broadcast"));
-  CHECK(contains(refusal("matmul", {floats({4}), floats({4, 5})}), "at least 2 dimensions"));
-  CHECK(contains(refusal("matmul", {floats({3, 4}), floats({5, 6})}), "inner extents are 4 and 5"));
+  CHECK(has(refusal("linear", {floats({5, 7}), floats({3, 8})}), "must be [3, 7]"));
+  CHECK(has(refusal("linear", {floats({5, 7}), floats({3, 7}), floats({4})}), "must be [3]"));
+  CHECK(has(refusal("linear", {floats({5, 7})}), "has 1 operands, must have 2 to 3"));
+  CHECK(has(refusal("linear", {ints({5, 7}), floats({3, 7})}), "must be floating"));
+  CHECK(has(refusal("matmul", {floats({2, 3, 4}), floats({3, 4, 5})}), "do not broadcast"));
+  CHECK(has(refusal("matmul", {floats({4}), floats({4, 5})}), "at least 2 dimensions"));
+  CHECK(has(refusal("matmul", {floats({3, 4}), floats({5, 6})}), "inner extents are 4 and 5"));
   const TensorType image = floats({2, 4, 7, 7}), weight = floats({6, 4, 3, 3});
-  CHECK(contains(refusal("conv2d", {image, floats({6, 2, 3, 3})}), "expects 2"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{2}}}), "expects 8 in 2"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"groups", int64_t{0}}}), "at least 1"));
-  CHECK(contains(refusal("conv2d", {image, floats({6, 1, 3, 3})}, {{"groups", int64_t{4}}}),
-                 "must be a multiple of the 4 groups"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"stride", Shape{0, 1}}}), "at least 1"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"padding", Shape{1, 1, 1}}}), "1, 2 or 4"));
-  CHECK(contains(refusal("conv2d", {image, floats({6, 4, 9, 9})}), "does not fit"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"strides", Shape{1, 1}}}),
-                 "did you mean 'stride'?"));
-  CHECK(contains(refusal("conv2d", {image, weight}, {{"stride", std::string("same")}}),
-                 "'stride' must be a list of integers"));
-  CHECK(
-      contains(refusal("max_pool2d", {image}, {{"kernel", Shape{2, 2}}, {"padding", Shape{2, 2}}}),
-               "half the kernel"));
-  CHECK(contains(
+  CHECK(has(refusal("conv2d", {image, floats({6, 2, 3, 3})}), "expects 2"));
+  CHECK(has(refusal("conv2d", {image, weight}, {{"groups", int64_t{2}}}), "expects 8 in 2"));
+  CHECK(has(refusal("conv2d", {image, weight}, {{"groups", int64_t{0}}}), "at least 1"));
+  CHECK(has(refusal("conv2d", {image, floats({6, 1, 3, 3})}, {{"groups", int64_t{4}}}),
+            "must be a multiple of the 4 groups"));
+  CHECK(has(refusal("conv2d", {image, weight}, {{"stride", Shape{0, 1}}}), "at least 1"));
+  CHECK(has(refusal("conv2d", {image, weight}, {{"padding", Shape{1, 1, 1}}}), "1, 2 or 4"));
+  CHECK(has(refusal("conv2d", {image, floats({6, 4, 9, 9})}), "does not fit"));
+  CHECK(has(refusal("conv2d", {image, weight}, {{"strides", Shape{1, 1}}}),
+            "did you mean 'stride'?"));
+  CHECK(has(refusal("conv2d", {image, weight}, {{"stride", std::string("same")}}),
+            "'stride' must be a list of integers"));
+  CHECK(has(refusal("max_pool2d", {image}, {{"kernel", Shape{2, 2}}, {"padding", Shape{2, 2}}}),
+            "half the kernel"));
+  CHECK(has(
       refusal("batch_norm", {floats({2, 3}), floats({3}), floats({3}), floats({3}), floats({2})}),
       "operand 4 is [2], must be [3]"));
-  CHECK(contains(
+  CHECK(has(
       refusal("batch_norm", {floats({1, 3}), floats({3}), floats({3}), floats({3}), floats({3})}),
       "more than one value per channel"));
-  CHECK(contains(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3})}),
-                 "attribute 'affine' false"));
-  CHECK(contains(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3})},
-                         {{"affine", false}, {"cumulative", true}}),
-                 "needs num_batches_tracked"));
-  CHECK(contains(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3}), ints({2})},
-                         {{"affine", false}}),
-                 "operand 3 is [2], must be []"));
-  CHECK(contains(refusal("add", {floats({4, 2}), floats({3})}), "do not broadcast"));
-  CHECK(contains(refusal("sum_to", {floats({4, 2})}, {{"shape", Shape{3}}}), "do not broadcast"));
-  CHECK(contains(refusal("sum_to", {floats({4, 1})}, {{"shape", Shape{4, 2}}}), "must broadcast"));
-  CHECK(contains(refusal("reshape", {floats({4, 6})}, {{"shape", Shape{5, 5}}}), "25 elements"));
-  CHECK(contains(refusal("softmax", {floats({4, 6})}, {{"dim", int64_t{2}}}), "must be -2 to 1"));
-  CHECK(contains(refusal("cross_entropy", {floats({8, 10}), ints({7})}), "must be [8]"));
-  CHECK(contains(refusal("cross_entropy", {floats({8, 10}), floats({8})}), "integer"));
-  CHECK(contains(refusal("mse_loss", {floats({8, 10}), floats({8})}), "the shape of x"));
+  CHECK(has(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3})}),
+            "attribute 'affine' false"));
+  CHECK(has(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3})},
+                    {{"affine", false}, {"cumulative", true}}),
+            "needs num_batches_tracked"));
+  CHECK(has(refusal("batch_norm", {floats({4, 3}), floats({3}), floats({3}), ints({2})},
+                    {{"affine", false}}),
+            "operand 3 is [2], must be []"));
+  CHECK(has(refusal("add", {floats({4, 2}), floats({3})}), "do not broadcast"));
+  CHECK(has(refusal("sum_to", {floats({4, 2})}, {{"shape", Shape{3}}}), "do not broadcast"));
+  CHECK(has(refusal("sum_to", {floats({4, 1})}, {{"shape", Shape{4, 2}}}), "must broadcast"));
+  CHECK(has(refusal("reshape", {floats({4, 6})}, {{"shape", Shape{5, 5}}}), "25 elements"));
+  CHECK(has(refusal("softmax", {floats({4, 6})}, {{"dim", int64_t{2}}}), "must be -2 to 1"));
+  CHECK(has(refusal("cross_entropy", {floats({8, 10}), ints({7})}), "must be [8]"));
+  CHECK(has(refusal("cross_entropy", {floats({8, 10}), floats({8})}), "integer"));
+  CHECK(has(refusal("mse_loss", {floats({8, 10}), floats({8})}), "the shape of x"));
 }
 
 // loss = mse(op(parameters...), an input), so that the gradient reaching the op is a general one.

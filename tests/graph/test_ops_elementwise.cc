@@ -1,6 +1,6 @@
 // Elementwise ops and reductions: gradients against central differences, the formats of lowered
 // casts, what ends a gradient's way, and dropout's masks. Values against PyTorch's are compared in
-// tests/integration/test_torch_ops_elementwise.py.
+// tests/integration/compare/test_torch_ops_elementwise.py.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -8,6 +8,7 @@
 #include "emulation/kernels/scalar/kernels.h"
 #include "src/graph/builder.h"
 #include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 #include "tests/graph/run_graph.h"
 #include "tests/lower/lowered.h"
 

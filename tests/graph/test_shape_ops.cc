@@ -5,29 +5,17 @@
 #include "src/core/error.h"
 #include "src/graph/builder.h"
 #include "src/graph/infer.h"
+#include "tests/graph/one_op.h"
 #include "tests/graph/run_graph.h"
 
 namespace lockstep {
 namespace {
 
+using testing::floats;
+using testing::infer;
+using testing::ints;
 using testing::kGradientTolerance;
 using D = std::vector<double>;
-
-TensorType floats(Shape shape) {
-  return {std::move(shape)};
-}
-TensorType ints(Shape shape) {
-  return {std::move(shape), ElementType::kInt};
-}
-
-std::vector<TensorType> infer(std::string_view op, std::vector<TensorType> inputs,
-                              Attributes attributes = {}) {
-  Node node;
-  node.id = "n0";
-  node.op = op;
-  node.attributes = std::move(attributes);
-  return infer_outputs(node, inputs);
-}
 
 void check_refusal(const std::string& part, std::string_view op, std::vector<TensorType> inputs,
                    Attributes attributes = {}) {
@@ -37,19 +25,7 @@ void check_refusal(const std::string& part, std::string_view op, std::vector<Ten
 
 // Output 0 of an op on these tensors (kF64 or kI32).
 D run_one(std::string_view op, const std::vector<Tensor>& operands, const Attributes& attributes) {
-  GraphBuilder b("one");
-  testing::Values values;
-  std::vector<Value> ids;
-  for (const Tensor& operand : operands) {
-    const bool is_int = operand.container() == Container::kI32;
-    ids.push_back(
-        b.input("x", {operand.shape(), is_int ? ElementType::kInt : ElementType::kFloat}));
-    values[ids.back()] = operand;
-  }
-  const Value y = b.op(op, ids, attributes, "");
-  values = testing::run_graph(b.finish(), values);
-  const auto out = values.at(y).as<double>();
-  return D(out.begin(), out.end());
+  return testing::numbers(testing::run_op(op, operands, attributes)[0]);
 }
 
 // loss = mse(op(parameters..., integer inputs...), an input); integers count modulo `classes`.

@@ -11,7 +11,8 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 SHARED = SOURCE.parent / "shared"
-sys.path.insert(0, str(SOURCE / "python"))  # lockstep_capture, without installing it
+# lockstep_capture, without installing it, and what tests of several folders share
+sys.path[:0] = [str(SOURCE / "python"), str(SOURCE / "tests" / "integration" / "support")]
 
 
 @pytest.fixture(scope="session")

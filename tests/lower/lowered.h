@@ -11,8 +11,12 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
 #include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep {
+
+using testing::has;
 
 // conv, bn, relu, pool, flatten, linear, cross entropy: every cast class and every kind of operand.
 inline Graph small_net() {
@@ -71,15 +75,7 @@ inline Lowered lower_text(const Graph& forward, const std::string& toml) {
   return lower_net(forward, parse_policy(toml, "test.toml"));
 }
 inline std::string problems_of(const Graph& forward, const std::string& toml) {
-  try {
-    lower_text(forward, toml);
-  } catch (const InputError& error) {
-    return join(error.problems(), "\n");
-  }
-  return "";
-}
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+  return testing::problems_in([&] { lower_text(forward, toml); });
 }
 
 }  // namespace lockstep

@@ -3,8 +3,10 @@
 
 #include <set>
 
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "tests/lower/lowered.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep {
 namespace {
@@ -226,12 +228,7 @@ TEST_CASE("scaling on hardware: FP8 units serve whole tensors; blocks have no mo
   CHECK(dw.factor_formats[0]->name == "fp8_e4m3");
   CHECK(dw.factor_formats[1]->name == "fp8_e5m2");
   const auto problem = [&](const std::string& policy, const std::string& hardware) {
-    try {
-      lower_on(policy, hardware);
-    } catch (const InputError& error) {
-      return join(error.problems(), "\n");
-    }
-    return std::string();
+    return testing::problems_in([&] { lower_on(policy, hardware); });
   };
   CHECK(has(problem("mxfp8", "hopper"),
             "fc0 linear and 7 more sums: no accumulator of hopper models products of "

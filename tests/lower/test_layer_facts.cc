@@ -3,7 +3,10 @@
 
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/graph/site.h"
 #include "src/lower/layer_facts.h"
+#include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "src/core/text_file.h"
+#include "src/lower/program_text.h"
+#include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

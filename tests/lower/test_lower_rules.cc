@@ -1,6 +1,7 @@
 // Lowering: what the [[rule]] tables of a policy do, and what is said of those that do nothing.
 #include <doctest/doctest.h>
 
+#include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

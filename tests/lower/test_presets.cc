@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
 
 namespace lockstep {

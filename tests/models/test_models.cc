@@ -7,6 +7,8 @@
 #include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/data/noise.h"
+#include "src/data/sources.h"
+#include "src/graph/validate.h"
 #include "src/models/model.h"
 
 using namespace lockstep;

@@ -1,8 +1,10 @@
 // Lowering on named hardware: which unit sums what, what its conversions do, what is refused.
 #include <doctest/doctest.h>
 
+#include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "tests/lower/lowered.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep {
 namespace {
@@ -16,12 +18,7 @@ Lowered lower_on(const std::string& toml, const char* hardware) {
   return lower_net(small_net(), policy_on(toml, hardware));
 }
 std::string problems_on(const std::string& toml, const char* hardware) {
-  try {
-    lower_on(toml, hardware);
-  } catch (const InputError& error) {
-    return join(error.problems(), "\n");
-  }
-  return "";
+  return testing::problems_in([&] { lower_on(toml, hardware); });
 }
 const std::string& unit(const Lowered& net, const char* layer, const char* op) {
   return net.op(layer, op).gemm_accumulator->name;

@@ -5,24 +5,19 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/graph/composed_ops.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/foreign_op_names.h"
 #include "src/policy/policy.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep {
 namespace {
 
+using testing::has;
+
 // All problems of a policy text, one per line; "" when there is none.
 std::string problems_of(const std::string& toml) {
-  try {
-    parse_policy(toml, "mine.toml");
-  } catch (const InputError& error) {
-    return join(error.problems(), "\n");
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+  return testing::problems_in([&] { parse_policy(toml, "mine.toml"); });
 }
 
 CastClass class_under(const Policy& policy, const OpDef& op) {
@@ -60,13 +55,8 @@ TEST_CASE("presets: without a version the newest, by alias too") {
 }
 
 TEST_CASE("presets: unknown names and versions") {
-  const auto message = [](const std::string& name) -> std::string {
-    try {
-      find_policy(name);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+  const auto message = [](const std::string& name) {
+    return testing::error_of([&] { find_policy(name); });
   };
   CHECK(has(message("torch-autocst-fp16"), "did you mean 'torch-autocast-fp16'?"));
   CHECK(has(message("torch-autocast-fp16:2.13"), "versions: 2.11, 2.12"));

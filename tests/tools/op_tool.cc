@@ -21,9 +21,10 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
-#include "src/execute/executor.h"
+#include "src/execute/step_runner.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/policy.h"
 
 namespace lockstep {
@@ -111,35 +112,31 @@ void run(const std::string& directory) {
   const Graph graph = make_graph(request, directory);
   const SiteTable sites = make_sites(graph, 0);
   const Policy& policy = find_policy(request.value("policy", "fp32"));
-  Executor executor(graph, sites, lower(graph, sites, policy, container == Container::kF64),
-                    container);
-  std::map<std::string, Tensor> bound;  // by value id
+  StepRunner runner(graph, sites, policy, container);
+  std::map<std::string, Tensor> parameters;
   for (const Parameter& p : graph.parameters) {
-    bound["p:" + p.name] = read_raw(directory + "/" + p.name, p.type.shape, container);
+    parameters[p.name] = read_raw(directory + "/" + p.name, p.type.shape, container);
+    runner.bind_parameter(p.name, parameters[p.name]);
   }
+  Batch batch;
   for (const GraphInput& input : graph.inputs) {
-    if (input.id == kLossSeedId) continue;
+    if (is_seed(input.id)) continue;
     const bool is_int = input.type.element == ElementType::kInt;
-    bound[input.id] = read_raw(directory + "/" + input.path, input.type.shape,
-                               is_int ? Container::kI32 : container);
+    batch[input.path] = read_raw(directory + "/" + input.path, input.type.shape,
+                                 is_int ? Container::kI32 : container);
   }
-  if (!graph.gradients.empty()) {
-    bound[std::string(kLossSeedId)] = Tensor::from<double>({}, {1.0}).to(container);
-  }
-  for (const auto& [id, tensor] : bound) executor.bind(id, tensor);
-
-  executor.begin_step({request.value("seed", uint64_t{0}), 0, request.value("step", uint64_t{0})},
-                      1);
-  for (int node = 0; node < executor.node_count(); ++node) executor.run_node(node, nullptr, {});
+  const ExecutionKey key{request.value("seed", uint64_t{0}), 0, request.value("step", uint64_t{0})};
+  runner.begin({.key = key, .loss_scales = {1}}, batch);
+  runner.run_all();
   Json reply = Json::object();
   for (const auto& [name, id] : graph.outputs) {
-    const Tensor& value = executor.value(id);
+    const Tensor& value = runner.executor().value(id);
     write_raw(directory + "/" + name, value);
     reply[name] = {{"shape", value.shape()},
                    {"dtype", value.container() == Container::kI32 ? "i32" : "f32"}};
   }
   for (const auto& [name, id] : graph.gradients) {
-    write_raw(directory + "/d" + name, executor.value(id));
+    write_raw(directory + "/d" + name, runner.gradient(name));
   }
   write_text_file_atomically(directory + "/reply.json", reply.dump());
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "src/core/error.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/policy.h"
 
 namespace lockstep {

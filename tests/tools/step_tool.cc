@@ -18,9 +18,10 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
-#include "src/execute/executor.h"
+#include "src/execute/step_runner.h"
 #include "src/graph/autodiff.h"
 #include "src/models/model.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {
@@ -135,39 +136,38 @@ void run(const Request& request, const std::string& directory, const std::string
                        "; weights, buffers and inputs in fp32 required");
     }
   }
-  Executor executor(graph, sites, lower(graph, sites, policy, is_fp64), container);
-  std::map<std::string, Tensor> bound;  // by value id
-  const auto read = [&](const std::string& id, const std::string& file, const TensorType& type) {
+  StepRunner runner(graph, sites, policy, container);
+  const auto read = [&](const std::string& file, const TensorType& type) {
     const bool is_int = type.element == ElementType::kInt;
-    bound[id] = read_raw(directory + "/" + file, type.shape, is_int ? Container::kI32 : container);
+    return read_raw(directory + "/" + file, type.shape, is_int ? Container::kI32 : container);
   };
-  for (const Parameter& p : graph.parameters) read("p:" + p.name, "p_" + p.name, p.type);
-  for (const Buffer& b : graph.buffers) read("b:" + b.name, "b_" + b.name, b.type);
-  for (const GraphInput& input : graph.inputs) {
-    if (input.id != kLossSeedId) read(input.id, "in_" + input.path, input.type);
+  std::map<std::string, Tensor> parameters, buffers;
+  for (const Parameter& p : graph.parameters) {
+    runner.bind_parameter(p.name, parameters[p.name] = read("p_" + p.name, p.type));
   }
-  const std::string seed(kLossSeedId);
-  bound[seed] = is_fp64 ? Tensor::from<double>({}, {1.0}) : Tensor::from<float>({}, {1.0f});
-  for (const auto& [id, tensor] : bound) executor.bind(id, tensor);
-
-  executor.begin_step({}, 1);
-  for (int i = 0; i < executor.node_count(); ++i) {
-    executor.run_node(i, nullptr, {});
+  for (const Buffer& b : graph.buffers) {
+    runner.bind_buffer(b.name, buffers[b.name] = read("b_" + b.name, b.type));
+  }
+  Batch batch;
+  for (const GraphInput& input : graph.inputs) {
+    if (!is_seed(input.id)) batch[input.path] = read("in_" + input.path, input.type);
+  }
+  runner.begin({.key = {}, .loss_scales = {1}}, batch);
+  for (int i = 0; i < runner.node_count(); ++i) {
+    runner.run_node(i, nullptr, {});
     const Node& node = graph.nodes[static_cast<size_t>(i)];
     const int drawn = drawn_masks(node);
     if (drawn < 0) continue;
-    const Tensor& masks = executor.value(output_id(node, static_cast<size_t>(drawn)));
+    const Tensor& masks = runner.executor().value(output_id(node, static_cast<size_t>(drawn)));
     write_raw(directory + "/drawn_" + node.id, masks);
   }
-  const Tensor& loss = executor.value(graph.loss);
-  write_text_file_atomically(
-      directory + "/loss.txt",
-      fmt::format("{:.17g}\n", is_fp64 ? loss.as<double>()[0] : loss.as<float>()[0]));
+  write_text_file_atomically(directory + "/loss.txt", fmt::format("{:.17g}\n", runner.loss()));
   for (const auto& [name, id] : graph.gradients) {
-    write_raw(directory + "/g_" + name, executor.value(id));
+    write_raw(directory + "/g_" + name, runner.gradient(name));
   }
+  runner.take_mutations(buffers);
   for (const Mutation& mutation : graph.mutations) {
-    write_raw(directory + "/m_" + mutation.buffer, executor.value(mutation.value));
+    write_raw(directory + "/m_" + mutation.buffer, buffers.at(mutation.buffer));
   }
 }
 

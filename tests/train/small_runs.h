@@ -6,12 +6,12 @@
 
 #include <atomic>
 #include <cmath>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "emulation/stats/tensor_stats.h"
 #include "src/train/lockstep.h"
+#include "tests/policy/write_policy.h"
 
 namespace lockstep {
 
@@ -108,12 +108,6 @@ inline void check_same_state(const RunState& a, const RunState& b) {
       CHECK(tensor.same_bits(b.lanes[l].tensors.at(name)));
     }
   }
-}
-
-inline std::string write_policy(const std::string& name, const std::string& toml) {
-  const std::string path = std::string(LOCKSTEP_BINARY_DIR) + "/test_lockstep_" + name + ".toml";
-  std::ofstream(path) << "name = \"" << name << "\"\nversion = \"1\"\n" << toml;
-  return path;
 }
 
 const std::vector<std::string> kAllLanes = {

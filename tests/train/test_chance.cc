@@ -1,11 +1,12 @@
 // How good is a model that has learned nothing but how often each answer comes? The losses of
-// constant predictors on the models' default data: what tests/integration/learning.py calls CHANCE
-// and sets its figures below.
+// constant predictors on the models' default data: what tests/integration/study/learning.py calls
+// CHANCE and sets its figures below.
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
 
+#include "src/data/sources.h"
 #include "src/models/model.h"
 #include "tests/train/small_runs.h"
 

@@ -335,3 +335,17 @@ TEST_CASE("targets this build cannot serve are refused, never emulated") {
   CHECK(describe_lane("tf32@hopper").policy.hardware == find_hardware("hopper"));
   CHECK(describe_lane("tf32").policy.hardware == nullptr);
 }
+
+TEST_CASE("warnings: of every group, in the lane's description, never of the truth lane") {
+  RunOptions options = small_run({"fp32", "pure-fp16", "fp64"}, 1);
+  options.groups = {{"fc1", {"adam", {}}}};
+  LockstepRun lockstep_run(options);
+  const auto& lanes = lockstep_run.description().lanes;
+  CHECK(lanes[0].warnings.empty());
+  REQUIRE(lanes[1].warnings.size() == 1);
+  CHECK(lanes[1].warnings[0].starts_with("--group fc1: eps = 1e-08 is 0 in fp16"));
+  options.groups = {{"fc1", {"adam", {{"eps", 0x1p-160}}}}};
+  LockstepRun tiny(options);
+  CHECK(tiny.description().lanes[0].warnings.size() == 1);
+  CHECK(tiny.description().lanes[2].warnings.empty());
+}

@@ -6,6 +6,7 @@
 
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/quantize.h"
+#include "src/policy/find_policy.h"
 #include "src/policy/policy.h"
 #include "tests/train/small_runs.h"
 

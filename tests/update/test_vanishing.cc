@@ -3,7 +3,8 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/train/small_runs.h"
+#include "src/policy/find_policy.h"
+#include "tests/policy/write_policy.h"
 
 using namespace lockstep;
 
@@ -11,9 +12,8 @@ namespace {
 
 std::vector<std::string> found(const std::string& policy, const std::string& optimizer,
                                HyperValues values) {
-  RunOptions options;
-  options.optimizer = {optimizer, std::move(values)};
-  return vanishing_constants(find_policy(policy), options);
+  const OptimizerSpec own{optimizer, std::move(values)};
+  return vanishing_constants(find_policy(policy), optimizer_groups(own, {}), {""});
 }
 
 bool has(const std::vector<std::string>& texts, std::string_view part) {
@@ -80,16 +80,9 @@ TEST_CASE("averages: 0.999 is 1 in BF16 and not in FP16") {
   CHECK(has(found("pure-bf16", "rmsprop", {{"alpha", 0.999}}), "alpha = 0.999"));
 }
 
-TEST_CASE("warnings: of every group, in the lane's description, never of the truth lane") {
-  RunOptions options = small_run({"fp32", "pure-fp16", "fp64"}, 1);
-  options.groups = {{"fc1", {"adam", {}}}};
-  LockstepRun lockstep_run(options);
-  const auto& lanes = lockstep_run.description().lanes;
-  CHECK(lanes[0].warnings.empty());
-  REQUIRE(lanes[1].warnings.size() == 1);
-  CHECK(lanes[1].warnings[0].starts_with("--group fc1: eps = 1e-08 is 0 in fp16"));
-  options.groups = {{"fc1", {"adam", {{"eps", 0x1p-160}}}}};
-  LockstepRun tiny(options);
-  CHECK(tiny.description().lanes[0].warnings.size() == 1);
-  CHECK(tiny.description().lanes[2].warnings.empty());
+TEST_CASE("texts begin with their group's name") {
+  const auto groups = optimizer_groups({"sgd", {}}, {{"fc1", {"adam", {}}}});
+  const auto texts = vanishing_constants(find_policy("pure-fp16"), groups, {"", "second"});
+  REQUIRE(texts.size() == 1);
+  CHECK(texts[0].starts_with("second: eps = 1e-08 is 0 in fp16"));
 }

@@ -3,13 +3,13 @@
 #pragma once
 
 #include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/optimizer_rules.h"
 
 namespace lockstep {
 
 // The last addition w + dw is rounded once, from its exact sum, to formats.weight. `stats` may be
 // null.
 template <typename T>
-void scalar_optimizer(const OptimizerRule& rule, const OptimizerArrays<T>& arrays,
-                      UpdateStats* stats);
+void scalar_optimizer(const UpdateRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats);
 
 }  // namespace lockstep

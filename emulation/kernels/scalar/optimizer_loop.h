@@ -1,5 +1,6 @@
 // The loop that every optimizer shares: weight decay, states, update, the weight's rounding, and
-// what is measured of them. An update rule supplies the formulas alone (see optimizer.cc).
+// what is measured of them. An update rule supplies the formulas alone
+// (optimizer_rules.h).
 //
 //   1. g = grad (+ wd w)           2. each state in turn, from g and the states before it, rounded
 //   3. dw from g and the states    4. w' = round(w + dw), or with Kahan's compensation
@@ -190,10 +191,7 @@ class Measurement {
   std::vector<Block> blocks_;
 };
 
-// One step of one parameter. `Rule<Value>` has the constants of its formulas in the arithmetic and
-//   state<K>(in, g, s)      the new state K; s: states, those below K new ones, the others old
-//   change(in, g, old, s)   dw (without decoupled decay)
-// as templates over the type V computed in and over `in`, which rounds.
+// One step of one parameter, by the formulas of a rule (optimizer_rules.h).
 template <bool kMeasured, typename T, typename Arithmetic, template <typename> typename Formulas,
           typename Numbers>
 class OptimizerLoop {

@@ -74,7 +74,7 @@ void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* 
 }
 
 #define LOCKSTEP_INSTANTIATE(T)                                                    \
-  template void scalar_compare(Relation, const T*, const T*, int32_t*, int64_t); \
+  template void scalar_compare(Relation, const T*, const T*, int32_t*, int64_t);   \
   template void scalar_select(const int32_t*, const T*, const T*, T, T*, int64_t); \
   template void scalar_masked_scale(const T*, const int32_t*, T, T*, int64_t);
 LOCKSTEP_INSTANTIATE(float)

@@ -49,7 +49,9 @@ std::vector<OpDef> add_ops() {
            .infer = infer_add,
            .vjp = add_vjp,
            .run = run_add,
-           .keeps_masks = true}};
+           .keeps_masks = true,
+           .foreign_names = {.torch = "__add__", .mxnet = "elemwise_add broadcast_add"},
+           .is_sum = true}};
 }
 
 }  // namespace lockstep

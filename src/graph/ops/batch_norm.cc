@@ -181,7 +181,10 @@ std::vector<OpDef> batch_norm_ops() {
        .attributes = {"training", "momentum", "eps", "affine", "cumulative"},
        .infer = infer_batch_norm,
        .vjp = batch_norm_vjp,
-       .run = run_batch_norm},
+       .run = run_batch_norm,
+       .foreign_names = {.torch = "native_batch_norm cudnn_batch_norm", .mxnet = "BatchNorm"},
+       .has_running_statistics = true,
+       .first_values = FirstValues::kScaleShift},
       {.name = "batch_norm_backward",
        .help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy, without w (and dw, db) "
                "where affine is false",

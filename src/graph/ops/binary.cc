@@ -86,7 +86,8 @@ void run_div_backward(const OpCall& call) {
 }
 
 OpDef forward_row(std::string_view name, std::string_view help, std::string_view source,
-                  void (*vjp)(GradientBuilder&, const Node&), void (*run)(const OpCall&)) {
+                  void (*vjp)(GradientBuilder&, const Node&), void (*run)(const OpCall&),
+                  ForeignNames foreign_names) {
   return {.name = name,
           .help = help,
           .source = source,
@@ -96,7 +97,8 @@ OpDef forward_row(std::string_view name, std::string_view help, std::string_view
           .infer = infer_binary,
           .vjp = vjp,
           .run = run,
-          .keeps_masks = true};
+          .keeps_masks = true,
+          .foreign_names = foreign_names};
 }
 
 OpDef backward_row(std::string_view name, std::string_view help, std::string_view source,
@@ -117,16 +119,18 @@ std::vector<OpDef> binary_ops() {
   return {
       forward_row("sub", "y = a - b; shapes broadcast, or the number `scalar` as b",
                   "torch.sub; CUDA autocast: not listed, type promotion decides", sub_vjp,
-                  run_function<Binary::kSub>),
+                  run_function<Binary::kSub>,
+                  {.torch = "__sub__", .mxnet = "elemwise_sub broadcast_sub"}),
       forward_row("div", "y = a / b; shapes broadcast, or the number `scalar` as b",
                   "torch.div; CUDA autocast: not listed, type promotion decides", div_vjp,
-                  run_function<Binary::kDiv>),
+                  run_function<Binary::kDiv>,
+                  {.torch = "__truediv__", .mxnet = "elemwise_div broadcast_div"}),
       forward_row("minimum", "y = the smaller of a and b, NaN where either is; as sub",
                   "torch.minimum; CUDA autocast: not listed, type promotion decides", choice_vjp,
-                  run_function<Binary::kMinimum>),
+                  run_function<Binary::kMinimum>, {.mxnet = "broadcast_minimum"}),
       forward_row("maximum", "y = the larger of a and b, NaN where either is; as sub",
                   "torch.maximum; CUDA autocast: not listed, type promotion decides", choice_vjp,
-                  run_function<Binary::kMaximum>),
+                  run_function<Binary::kMaximum>, {.mxnet = "broadcast_maximum"}),
       backward_row("div_backward_divisor", "db = -dy (a / b) / b; operands a, b, dy",
                    "chain rule of div", run_div_backward),
       backward_row("minimum_backward",

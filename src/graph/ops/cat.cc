@@ -65,7 +65,8 @@ std::vector<OpDef> cat_ops() {
            .infer = infer_cat,
            .vjp = cat_vjp,
            .run = run_cat,
-           .keeps_masks = true}};
+           .keeps_masks = true,
+           .foreign_names = {.mxnet = "Concat"}}};
 }
 
 }  // namespace lockstep

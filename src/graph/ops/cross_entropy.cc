@@ -118,7 +118,9 @@ std::vector<OpDef> cross_entropy_ops() {
        .infer = infer_cross_entropy,
        .vjp = cross_entropy_vjp,
        .run = run_cross_entropy,
-       .is_loss = true},
+       .is_loss = true,  // On CUDA torch's cross_entropy is log_softmax followed by nll_loss, both
+                         // on the fp32 list.
+       .foreign_names = {.torch = "nll_loss cross_entropy_loss", .mxnet = "softmax_cross_entropy"}},
       {.name = "cross_entropy_backward",
        .help = "dx = (softmax(x) - onehot(target)) dloss / N, with weights and smoothing as the "
                "loss; operands x, target, class_weight?, dloss",

@@ -57,7 +57,9 @@ std::vector<OpDef> group_norm_ops() {
        .attributes = {"groups", "eps"},
        .infer = infer,
        .vjp = vjp,
-       .run = run},
+       .run = run,
+       .foreign_names = {.mxnet = "GroupNorm"},
+       .first_values = FirstValues::kScaleShift},
       {.name = "group_norm_backward",
        .help = "dx, dw, db of group_norm (dw, db where there were w, b); operands x, mean, "
                "inv_std, dy, "

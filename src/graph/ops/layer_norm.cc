@@ -42,7 +42,9 @@ std::vector<OpDef> layer_norm_ops() {
        .attributes = {"normalized_ndim", "eps"},
        .infer = infer,
        .vjp = vjp,
-       .run = run},
+       .run = run,
+       .foreign_names = {.mxnet = "LayerNorm"},
+       .first_values = FirstValues::kScaleShift},
       {.name = "layer_norm_backward",
        .help = "dx, dw, db of layer_norm (dw, db where there were w, b); operands x, mean, "
                "inv_std, dy, "

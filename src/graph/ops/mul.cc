@@ -35,7 +35,8 @@ std::vector<OpDef> mul_ops() {
            .infer = infer_binary,
            .vjp = mul_vjp,
            .run = run_mul,
-           .keeps_masks = true}};
+           .keeps_masks = true,
+           .foreign_names = {.torch = "__mul__", .mxnet = "elemwise_mul broadcast_mul"}}};
 }
 
 }  // namespace lockstep

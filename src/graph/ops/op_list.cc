@@ -36,11 +36,11 @@ std::span<const OpDef> ops() {
 }
 
 const OpDef& find_op(std::string_view name) {
-  std::vector<std::string> names;
   for (const OpDef& op : ops()) {
     if (op.name == name) return op;
-    names.emplace_back(op.name);
   }
+  std::vector<std::string> names;
+  for (const OpDef& op : ops()) names.emplace_back(op.name);
   throw InputError("op '" + std::string(name) + "': unknown", did_you_mean(name, names));
 }
 

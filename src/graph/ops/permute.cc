@@ -63,7 +63,8 @@ std::vector<OpDef> permute_ops() {
            .vjp = permute_vjp,
            .run = run_permute,
            .keeps_masks = true,
-           .may_vanish = true}};
+           .may_vanish = true,
+           .foreign_names = {.mxnet = "transpose"}}};
 }
 
 }  // namespace lockstep

@@ -18,15 +18,35 @@ struct LossRow {
   std::string_view parameter;  // attribute name, "" where there is none
   int max_inputs;              // beyond two: weight, pos_weight
   std::string_view help, source;
+  ForeignNames foreign_names = {};
 };
+// MXNet: Gluon's losses end in ops of the FP32 list; these are the symbolic names of the same
+// losses.
 constexpr std::array<LossRow, 6> kLosses = {{
-    {"mse_loss", "mse_loss_backward", PointwiseLoss::kMse, "", 2,
-     "(x - target)^2, reduced; operands of equal shape", "torch.nn.functional.mse_loss"},
-    {"l1_loss", "l1_loss_backward", PointwiseLoss::kL1, "", 2, "|x - target|, reduced",
-     "torch.nn.functional.l1_loss"},
-    {"smooth_l1_loss", "smooth_l1_loss_backward", PointwiseLoss::kSmoothL1, "beta", 2,
+    {"mse_loss",
+     "mse_loss_backward",
+     PointwiseLoss::kMse,
+     "",
+     2,
+     "(x - target)^2, reduced; operands of equal shape",
+     "torch.nn.functional.mse_loss",
+     {.mxnet = "LinearRegressionOutput"}},
+    {"l1_loss",
+     "l1_loss_backward",
+     PointwiseLoss::kL1,
+     "",
+     2,
+     "|x - target|, reduced",
+     "torch.nn.functional.l1_loss",
+     {.mxnet = "MAERegressionOutput"}},
+    {"smooth_l1_loss",
+     "smooth_l1_loss_backward",
+     PointwiseLoss::kSmoothL1,
+     "beta",
+     2,
      "(x - target)^2 / (2 beta) where |x - target| < beta, else |x - target| - beta / 2, reduced",
-     "torch.nn.functional.smooth_l1_loss"},
+     "torch.nn.functional.smooth_l1_loss",
+     {.mxnet = "smooth_l1"}},
     {"huber_loss", "huber_loss_backward", PointwiseLoss::kHuber, "delta", 2,
      "(x - target)^2 / 2 where |x - target| <= delta, else delta (|x - target| - delta / 2), "
      "reduced",
@@ -35,10 +55,15 @@ constexpr std::array<LossRow, 6> kLosses = {{
      "target (log target - x), reduced (batchmean: the sum over the first extent); log_target: the "
      "target is given by its logarithm",
      "torch.nn.functional.kl_div"},
-    {"bce_with_logits", "bce_with_logits_backward", PointwiseLoss::kBceWithLogits, "", 4,
+    {"bce_with_logits",
+     "bce_with_logits_backward",
+     PointwiseLoss::kBceWithLogits,
+     "",
+     4,
      "weight ((1 - t) x + (1 + (pos_weight - 1) t) log(1 + exp(-x))), reduced; operands x, target, "
      "weight?, pos_weight?, the latter two broadcast to x",
-     "torch.nn.functional.binary_cross_entropy_with_logits"},
+     "torch.nn.functional.binary_cross_entropy_with_logits",
+     {.torch = "binary_cross_entropy_with_logits", .mxnet = "LogisticRegressionOutput"}},
 }};
 
 const LossRow& row_of(std::string_view op) {
@@ -205,7 +230,8 @@ std::vector<OpDef> pointwise_loss_ops() {
                     .infer = infer_loss,
                     .vjp = loss_vjp,
                     .run = run_loss,
-                    .is_loss = true});
+                    .is_loss = true,
+                    .foreign_names = row.foreign_names});
     rows.push_back({.name = row.backward_name,
                     .help = "derivative of the term times dloss (over the count for a mean), for x "
                             "(operand 0) or the target (operand 1); operands of the loss, dloss",

@@ -80,7 +80,9 @@ std::vector<OpDef> prelu_ops() {
        .max_inputs = 2,
        .infer = infer_prelu,
        .vjp = prelu_vjp,
-       .run = run_prelu},
+       .run = run_prelu,
+       .foreign_names = {.mxnet = "LeakyReLU"},
+       .kink = positive_side},
       {.name = "prelu_backward",
        .help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, which summed up is dw; "
                "operands x, w, dy",

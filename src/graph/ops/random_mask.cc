@@ -1,14 +1,11 @@
 // Which output of an op that drops elements is its mask?
-#include <algorithm>
-
 #include "src/graph/op.h"
 
 namespace lockstep {
 
 // The one integer output that a random op has.
 const TensorType* drawn_mask(const Node& node) {
-  constexpr std::string_view kRandomOps[] = {"dropout", "sdpa", "lstm", "gru"};
-  if (std::ranges::count(kRandomOps, node.op) == 0) return nullptr;
+  if (find_op(node.op).draws_mask == nullptr) return nullptr;
   for (const TensorType& output : node.outputs) {
     if (output.element == ElementType::kInt) return &output;
   }

@@ -278,7 +278,11 @@ std::vector<OpDef> recurrent_ops() {
          .differentiable_outputs = 1 + states,
          .products = forward_products,
          .cpu_formats = cpu_formats,
-         .integer_bytes = kMaskBytes},
+         .integer_bytes = kMaskBytes,
+         .foreign_names = lstm ? ForeignNames{.torch = "lstm_cell mkldnn_rnn_layer", .mxnet = "RNN"}
+                               : ForeignNames{.torch = "gru_cell", .mxnet = "RNN"},
+         .draws_mask = draws_where_it_has_one,
+         .first_values = FirstValues::kHidden},
         {.name = lstm ? "lstm_backward" : "gru_backward",
          .help = "backpropagation through time: gradients of all operands; operands those of the "
                  "forward op, what it saved, then dy, dh_n and, of an LSTM, dc_n where they arrive",

@@ -39,7 +39,8 @@ std::vector<OpDef> reshape_ops() {
            .vjp = reshape_vjp,
            .run = run_reshape,
            .keeps_masks = true,
-           .may_vanish = true}};
+           .may_vanish = true,
+           .foreign_names = {.torch = "view", .mxnet = "Flatten expand_dims"}}};
 }
 
 }  // namespace lockstep

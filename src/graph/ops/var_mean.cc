@@ -89,7 +89,8 @@ std::vector<OpDef> var_mean_ops() {
        .infer = infer_var_mean,
        .vjp = var_mean_vjp,
        .run = run_var_mean,
-       .differentiable_outputs = 2},
+       .differentiable_outputs = 2,
+       .foreign_names = {.torch = "var", .mxnet = "moments"}},
       {.name = "var_mean_backward",
        .help = "dx = 2 dvar (x - mean) / (n - correction) + dmean / n; operands x, mean, dvar?, "
                "dmean?",

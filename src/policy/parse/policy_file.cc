@@ -142,7 +142,7 @@ class PolicyReader {
       }
     }
     const bool is_fixed_lane =
-        policy_.name == "fp32" || policy_.name == kTruthLane || policy_.name == kTwinLane;
+        policy_.name == kReferenceLane || policy_.name == kTruthLane || policy_.name == kTwinLane;
     if (!source_.is_preset && is_fixed_lane) {
       problems_.add("name = '" + policy_.name + "': belongs to a lane that is always the same",
                     "choose a name other than fp32, fp64 and twin");

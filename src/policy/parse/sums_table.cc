@@ -7,6 +7,10 @@
 namespace lockstep {
 namespace {
 
+bool reads_tf32(const Policy& policy) {
+  return policy.gemm_operand != nullptr && policy.gemm_operand->is_tf32();
+}
+
 // operand and operand_rounding for TF32 in one word, which a hardware target does not override.
 Rounding find_tf32_input(const std::string& name) {
   if (name == "nearest_away") return Rounding::kNearestAway;
@@ -21,7 +25,7 @@ void read_tf32_input(TomlTable& table, Policy& policy) {
   read_name(table, "tf32_input", find_tf32_input, found);
   if (!found) return;
   policy.tf32_input = policy.gemm_operand_rounding = *found;
-  if (policy.gemm_operand != &find_format("tf32")) {
+  if (!reads_tf32(policy)) {
     table.problem("tf32_input", "needs operand = \"tf32\"");
   }
   if (table.has("operand_rounding")) {
@@ -33,8 +37,7 @@ void read_tf32_input(TomlTable& table, Policy& policy) {
 // they form.
 void read_tf32_switch(TomlTable& table, Policy& policy) {
   const Tf32Input input = policy.gemm_accumulator->block.tf32_input;
-  if (!table.has("accumulator") || input == Tf32Input::kTruncate ||
-      policy.gemm_operand != &find_format("tf32")) {
+  if (!table.has("accumulator") || input == Tf32Input::kTruncate || !reads_tf32(policy)) {
     return;
   }
   const Rounding rounding =

@@ -8,7 +8,7 @@
 #include "src/core/text.h"
 #include "src/record/capture/capture_tree.h"
 #include "src/record/hdf5/hdf5_handle.h"
-#include "src/record/run/layout.h"
+#include "src/record/hdf5/link_name.h"
 
 namespace lockstep {
 namespace {
@@ -48,13 +48,13 @@ class Dump {
       require(++objects_ <= kCaptureObjects, at,
               fmt::format("the file has more than {} objects", kCaptureObjects));
       check_name(link, at);
-      require(layout::escape(layout::unescape(link)) == link, at,
+      require(hdf5::escape_link(hdf5::unescape_link(link)) == link, at,
               "its name must have % as %25 and / as %2F");
       H5L_info_t info;
       hdf5::check(H5Lget_info(group, link.c_str(), &info, H5P_DEFAULT), "look at " + at);
       require(info.type == H5L_TYPE_HARD, at, "is a link to elsewhere");
       const hdf5::Handle object(H5Oopen(group, link.c_str(), H5P_DEFAULT), "open " + at);
-      object_of(object.id(), at, layout::unescape(link), depth);
+      object_of(object.id(), at, hdf5::unescape_link(link), depth);
     }
   }
 

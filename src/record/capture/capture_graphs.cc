@@ -11,7 +11,7 @@
 #include "src/graph/json.h"
 #include "src/graph/json_text.h"
 #include "src/graph/op.h"
-#include "src/record/capture/capture_readers.h"
+#include "src/record/capture/capture_contents.h"
 
 namespace lockstep {
 namespace {

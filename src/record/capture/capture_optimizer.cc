@@ -6,7 +6,7 @@
 #include <map>
 
 #include "src/core/error.h"
-#include "src/record/capture/capture_readers.h"
+#include "src/record/capture/capture_contents.h"
 #include "src/update/optimizers.h"
 
 namespace lockstep {
@@ -14,11 +14,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct KnownOptimizer {
-  std::string_view torch_class, row;
-};
-// Whether decay is decoupled is a number of the group, not of the class.
-constexpr KnownOptimizer kKnown[] = {{"SGD", "sgd"}, {"Adam", "adam"}, {"AdamW", "adamw"}};
+// Null: captures of this class are not replayed. Whether decay is decoupled is a number of the
+// group, not of the class.
+const Optimizer* row_of_class(const std::string& torch_class) {
+  const auto rows = optimizers();
+  const auto found = std::ranges::find(rows, torch_class, &Optimizer::captured_class);
+  return torch_class.empty() || found == rows.end() ? nullptr : &*found;
+}
 
 double number_in(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
@@ -81,10 +83,9 @@ std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capt
 void read_optimizer(const CaptureFields& root, Capture& capture) {
   const CaptureFields optimizer = root.child("optimizer");
   capture.optimizer_class = optimizer.text("class");
-  const auto known =
-      std::ranges::find(kKnown, capture.optimizer_class, &KnownOptimizer::torch_class);
+  const Optimizer* row = row_of_class(capture.optimizer_class);
   const std::string mode = root.text("replay_mode", /*required=*/false);
-  if (mode != "gradients-only" && known != std::end(kKnown)) capture.optimizer = known->row;
+  if (mode != "gradients-only" && row != nullptr) capture.optimizer = row->name;
   const CaptureFields groups = optimizer.child("groups");
   const size_t count = groups.children().size();
   if (groups.there() && count == 0) groups.problem("has no group");
@@ -113,14 +114,15 @@ void read_optimizer(const CaptureFields& root, Capture& capture) {
 
 void read_states(const CaptureFields& at, const Capture& capture, CapturedState& state) {
   const Optimizer& row = find_optimizer(capture.optimizer);
-  constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq",
-                                          "momentum_buffer"};
   for (const Parameter& p : capture.graphs.front().parameters) {
     const CaptureFields of = at.optional(p.name);
     if (!of.there()) continue;
-    for (const std::string_view name : kStates) {
-      if (!of.has(name)) continue;
-      state.optimizer[p.name].emplace(name, of.child(name).take_tensor(p.type, Container::kF32));
+    bool has_states = false;
+    for (const StateRow& known : row.all_states) {
+      if (!of.has(known.name)) continue;
+      has_states = true;
+      state.optimizer[p.name].emplace(known.name,
+                                      of.child(known.name).take_tensor(p.type, Container::kF32));
     }
     if (of.has("step")) {
       const std::vector<double> step = of.child("step").numbers();
@@ -130,9 +132,8 @@ void read_states(const CaptureFields& at, const Capture& capture, CapturedState&
       } else {
         state.steps[p.name] = static_cast<int64_t>(step[0]);
       }
-    } else if (row.name == "sgd") {
-      // torch's SGD counts nothing: its first step is the one without a buffer.
-      state.steps[p.name] = of.has("momentum_buffer") ? 1 : 0;
+    } else if (!row.counts_steps) {
+      state.steps[p.name] = has_states ? 1 : 0;
     }
   }
 }

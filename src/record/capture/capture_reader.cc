@@ -10,8 +10,8 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/record/capture/capture_block.h"
+#include "src/record/capture/capture_contents.h"
 #include "src/record/capture/capture_dump.h"
-#include "src/record/capture/capture_readers.h"
 #include "src/record/capture/sandbox.h"
 
 namespace lockstep {

@@ -1,21 +1,26 @@
 // What the captured loop did, step by step: batches, masks, scaler, clipping, numbers.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "src/core/error.h"
 #include "src/graph/op.h"
-#include "src/record/capture/capture_readers.h"
+#include "src/record/capture/capture_contents.h"
 
 namespace lockstep {
 namespace {
 
+// The formats that autocast has, by torch's names, which are aliases of ours.
 std::string format_of(const std::string& torch_dtype, const CaptureFields& at) {
-  if (torch_dtype == "float16") return "fp16";
-  if (torch_dtype == "bfloat16") return "bf16";
-  at.problem("dtype is '" + torch_dtype + "', must be float16 or bfloat16");
-  return "fp16";
+  constexpr std::string_view kTorchDtypes[] = {"float16", "bfloat16"};
+  const auto known = std::ranges::find(kTorchDtypes, torch_dtype);
+  if (known == std::end(kTorchDtypes)) {
+    at.problem("dtype is '" + torch_dtype + "', must be float16 or bfloat16");
+    return find_format(kTorchDtypes[0]).name;
+  }
+  return find_format(*known).name;
 }
 
 void read_scaler(const CaptureFields& at, CapturedScaler& scaler) {
@@ -40,10 +45,7 @@ void read_scaler(const CaptureFields& at, CapturedScaler& scaler) {
 
 // Whether the node draws a mask in the captured run.
 bool draws(const Node& node) {
-  if (drawn_mask(node) == nullptr) return false;
-  if (node.op != "dropout") return true;  // the others have the output only where they draw
-  constexpr double kTorchDefault = 0.5;
-  return bool_attribute(node, "training", true) && double_attribute(node, "p", kTorchDefault) > 0;
+  return drawn_mask(node) != nullptr && find_op(node.op).draws_mask(node);
 }
 
 void read_masks(const CaptureFields& micro, const Graph& graph, Masks& masks) {
@@ -174,10 +176,8 @@ void read_amp(const CaptureFields& root, Capture& capture) {
   capture.amp.cache_enabled = amp.flag("cache_enabled", true, /*required=*/false);
   capture.amp.tf32_matmul = amp.flag("allow_tf32_matmul", false, /*required=*/false);
   capture.amp.tf32_conv = amp.flag("allow_tf32_cudnn", false, /*required=*/false);
-  capture.amp.reduced_fp16_sums =
-      amp.flag("fp16_reduced_precision_reduction", false, /*required=*/false);
-  capture.amp.reduced_bf16_sums =
-      amp.flag("bf16_reduced_precision_reduction", false, /*required=*/false);
+  capture.amp.reduced_sums =
+      amp.flag(capture.amp.dtype + "_reduced_precision_reduction", false, /*required=*/false);
   capture.amp.cpu_products = amp.text("cpu_products", /*required=*/false);
   read_scaler(amp.optional("scaler"), capture.scaler);
 }

@@ -11,8 +11,9 @@
 #include "src/core/error.h"
 #include "src/record/hdf5/commit_driver.h"
 #include "src/record/hdf5/hdf5_handle.h"
-#include "src/record/run/layout.h"
+#include "src/record/hdf5/link_name.h"
 #include "src/record/run/run_file.h"
+#include "src/record/run/run_file_names.h"
 
 namespace lockstep {
 namespace {
@@ -68,23 +69,23 @@ std::vector<LossScaleState> read_scalers(hid_t lane) {
 }
 
 void write_state(hid_t root, const RunState& run, const RecordState& record) {
-  hdf5::write_attribute(root, layout::kFormat, std::string(layout::kStateFormat));
-  hdf5::write_attribute(root, layout::kFormatVersion, layout::kStateFormatVersion);
-  hdf5::write_attribute(root, layout::kRunHash, record.run_hash);
+  hdf5::write_attribute(root, run_names::kFormat, std::string(run_names::kStateFormat));
+  hdf5::write_attribute(root, run_names::kFormatVersion, run_names::kStateFormatVersion);
+  hdf5::write_attribute(root, run_names::kRunHash, record.run_hash);
   hdf5::write_attribute(root, "steps_done", run.steps_done);
-  const hdf5::Handle lanes = hdf5::create_group(root, layout::kLanes);
+  const hdf5::Handle lanes = hdf5::create_group(root, run_names::kLanes);
   for (size_t i = 0; i < run.lanes.size(); ++i) {
     const LaneState& lane = run.lanes[i];
     const hdf5::Handle group = hdf5::create_group(lanes.id(), std::to_string(i));
     hdf5::write_attribute(group.id(), "name", record.lane_names.at(i));
     write_scalers(group.id(), lane.scalers);
     hdf5::write_column(group.id(), "optimizer_steps", lane.optimizer_steps);
-    hdf5::write_attribute(group.id(), layout::kDiedAt, lane.died_at);
-    hdf5::write_attribute(group.id(), layout::kDiedOf, static_cast<int64_t>(lane.died_of));
+    hdf5::write_attribute(group.id(), run_names::kDiedAt, lane.died_at);
+    hdf5::write_attribute(group.id(), run_names::kDiedOf, static_cast<int64_t>(lane.died_of));
     hdf5::write_attribute(group.id(), "nonfinite_since", lane.nonfinite_since);
     const hdf5::Handle tensors = hdf5::create_group(group.id(), "tensors");
     for (const auto& [name, tensor] : lane.tensors) {
-      hdf5::write_array(tensors.id(), layout::escape(name), type_of(tensor.container()),
+      hdf5::write_array(tensors.id(), hdf5::escape_link(name), type_of(tensor.container()),
                         tensor.shape(), tensor.raw());
     }
     hdf5::write_column(group.id(), "unfinished_sums", record.unfinished_sums.at(i));
@@ -93,9 +94,9 @@ void write_state(hid_t root, const RunState& run, const RecordState& record) {
 
 Checkpoint read_state(hid_t root) {
   Checkpoint checkpoint;
-  checkpoint.record.run_hash = hdf5::text_attribute(root, layout::kRunHash);
+  checkpoint.record.run_hash = hdf5::text_attribute(root, run_names::kRunHash);
   checkpoint.run.steps_done = hdf5::int_attribute(root, "steps_done");
-  const hdf5::Handle lanes = hdf5::open_group(root, layout::kLanes);
+  const hdf5::Handle lanes = hdf5::open_group(root, run_names::kLanes);
   const size_t count = hdf5::link_names(lanes.id()).size();
   for (size_t i = 0; i < count; ++i) {
     const hdf5::Handle group = hdf5::open_group(lanes.id(), std::to_string(i));
@@ -103,8 +104,8 @@ Checkpoint read_state(hid_t root) {
     checkpoint.record.lane_names.push_back(hdf5::text_attribute(group.id(), "name"));
     lane.scalers = read_scalers(group.id());
     lane.optimizer_steps = hdf5::read_column<int64_t>(group.id(), "optimizer_steps");
-    lane.died_at = hdf5::int_attribute(group.id(), layout::kDiedAt);
-    lane.died_of = static_cast<DeathCause>(hdf5::int_attribute(group.id(), layout::kDiedOf));
+    lane.died_at = hdf5::int_attribute(group.id(), run_names::kDiedAt);
+    lane.died_of = static_cast<DeathCause>(hdf5::int_attribute(group.id(), run_names::kDiedOf));
     lane.nonfinite_since = hdf5::int_attribute(group.id(), "nonfinite_since");
     const hdf5::Handle tensors = hdf5::open_group(group.id(), "tensors");
     for (const std::string& link : hdf5::link_names(tensors.id())) {
@@ -113,7 +114,7 @@ Checkpoint read_state(hid_t root) {
       const Container container = container_of_dataset(dataset.id());
       Tensor tensor(hdf5::array_shape(dataset.id()), container);
       hdf5::read_array(tensors.id(), link, type_of(container), tensor.raw());
-      lane.tensors[layout::unescape(link)] = std::move(tensor);
+      lane.tensors[hdf5::unescape_link(link)] = std::move(tensor);
     }
     checkpoint.record.unfinished_sums.push_back(
         hdf5::read_column<uint64_t>(group.id(), "unfinished_sums"));
@@ -135,13 +136,13 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
     const hdf5::Handle access(commit_driver_access(), "set up the file driver");
     const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "open it");
     const hdf5::Handle root = hdf5::open_group(file.id(), "/");
-    if (hdf5::text_attribute(root.id(), layout::kFormat) != layout::kStateFormat) {
+    if (hdf5::text_attribute(root.id(), run_names::kFormat) != run_names::kStateFormat) {
       throw hdf5::Error("it is no checkpoint");
     }
-    const int64_t version = hdf5::int_attribute(root.id(), layout::kFormatVersion);
-    if (version != layout::kStateFormatVersion) {
+    const int64_t version = hdf5::int_attribute(root.id(), run_names::kFormatVersion);
+    if (version != run_names::kStateFormatVersion) {
       throw InputError(fmt::format("checkpoint '{}': format version {}, only {} is understood",
-                                   path, version, layout::kStateFormatVersion),
+                                   path, version, run_names::kStateFormatVersion),
                        "go on with the version of Lockstep that wrote it");
     }
     if (hdf5::int_attribute(root.id(), "steps_done") > limit) return std::nullopt;

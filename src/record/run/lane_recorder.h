@@ -1,5 +1,6 @@
-// How is one lane's step laid down? All datasets of /lanes/<lane>: made before step 0, then given a
-// row per step. It decides which exponent histograms are kept; it knows nothing of flushing.
+// How is one lane's step laid down? The datasets of all recorded quantities (quantities.h): made
+// before step 0, then given a row per step. It decides which exponent histograms are kept; it knows
+// nothing of flushing.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "src/record/hdf5/growing_dataset.h"
+#include "src/record/run/quantity_rows.h"
 #include "src/train/observer.h"
 
 namespace lockstep {
@@ -25,6 +27,7 @@ struct LaneExtent {
     return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
            skipping_groups;
   }
+  int64_t width(Axis axis) const;
 };
 LaneExtent lane_extent(const RunDescription& description, const LaneDescription& lane);
 
@@ -42,8 +45,7 @@ class LaneRecorder {
   // A step that is in the file already: only brings the unfinished sums up to date.
   void pass_step(int64_t step, const LaneStep& lane);
   std::vector<uint64_t> recorded_bits_hash(int64_t step) const;  // [site]
-  void write_evaluation(int64_t row, int64_t steps_done, double loss, double accuracy,
-                        int64_t example_count);
+  void write_evaluation(int64_t row, const Evaluation& evaluation);
   // Writes the unfinished sums, if there are any, as a last, short row.
   void write_unfinished_sums(int64_t steps_done);
 
@@ -51,14 +53,12 @@ class LaneRecorder {
 
  private:
   void make(hid_t group, bool create);
+  size_t column_of(const Source& source) const;
+  GrowingDataset& dataset(Gathered gathered) { return datasets_.at(column_of(gathered)); }
+  void write(const std::vector<QuantityRow>& rows, int64_t at);
   void write_sums(int64_t steps_done);
   void add_to_sums(const LaneStep& lane);
   bool keeps_histogram(int64_t step, const LaneStep& lane) const;
-  void write_rates(int64_t step, const LaneStep& lane);
-  void write_scalers(int64_t step, const LaneStep& lane);
-  void write_sites(int64_t step, const LaneStep& lane);
-  void write_updates(int64_t step, const LaneStep& lane);
-  void write_sums_sampled(int64_t step, const LaneStep& lane);
   void write_histogram(int64_t step, const LaneStep& lane);
 
   hdf5::Handle group_;
@@ -66,17 +66,8 @@ class LaneRecorder {
   int64_t site_count_ = 0, histogram_records_ = 0;
   bool died_ = false, short_row_dropped_ = false;
   std::vector<uint64_t> sums_;
-
-  GrowingDataset sums_step_;
-  std::vector<GrowingDataset> health_;  // as health_columns()
-  GrowingDataset loss_, seconds_, attempts_, lr_, gradient_norm_, gradient_norms_;
-  std::vector<GrowingDataset> losses_;  // as extent_.losses
-  GrowingDataset eval_steps_done_, eval_loss_, eval_accuracy_, eval_count_;
-  GrowingDataset scaler_scale_, found_inf_, skipped_, growth_tracker_, culprit_site_;
-  GrowingDataset scale_, bits_hash_;
-  std::vector<GrowingDataset> statistics_;  // as statistics()
-  GrowingDataset stagnant_, update_count_, update_sq_, weight_sq_;
-  GrowingDataset histogram_, histogram_step_, histogram_50_, histogram_50_steps_;
+  std::vector<QuantityColumn> columns_;
+  std::vector<GrowingDataset> datasets_;  // as columns_
 };
 
 // The bits_hash row of a step: 0 where a site was not measured.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/core/text.h"
+#include "src/policy/policy.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
 
@@ -122,7 +123,7 @@ RunOptions options_from_json(std::string_view json) {
   o.cycle = j.value("cycle", o.cycle);
   o.start_from = j.value("start_from", o.start_from);
   o.start_hash = j.value("start_hash", o.start_hash);
-  o.eval_in_fp32 = j.value("eval_policy", "own") == "fp32";
+  o.eval_in_fp32 = j.value("eval_policy", "own") == kReferenceLane;
   o.mode = j.at("mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   j.at("eval_every").get_to(o.eval_every);
   j.at("histogram_every").get_to(o.histogram_every);

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/train/lockstep.h"
+#include "src/train/run_options.h"
 
 namespace lockstep {
 

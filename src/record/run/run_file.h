@@ -1,5 +1,5 @@
 // What does a run file hold, and how is it written so that a kill at any moment loses nothing?
-// The only HDF5 code lives in this folder. Layout: docs/run-file.md. All objects exist
+// What is recorded of a lane: quantities.h. Layout: docs/run-file.md. All objects exist
 // before step 0; each step is written, flushed, then `steps_complete` is raised and flushed.
 #pragma once
 
@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "src/record/capture/verification.h"
+#include "src/record/run/lane_info.h"
+#include "src/record/run/quantities.h"
 #include "src/train/lockstep.h"
 #include "src/train/observer.h"
 
@@ -46,24 +48,6 @@ class RunFileWriter : public Observer {
 class WriteError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-};
-
-struct LaneInfo {
-  std::string name, engine, target, policy_text;
-  std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
-  bool is_reference = false;
-  int64_t died_at = -1;
-  DeathCause died_of = DeathCause::kAlive;  // kAlive also in files that do not say
-  // The losses with a scaler each, in the order of its columns; empty: one scaler for all.
-  std::vector<std::string> scaler_losses;
-  size_t scaler_count() const { return scaler_losses.empty() ? 1 : scaler_losses.size(); }
-  // What the lane's recipe keeps on hardware, in bytes; absent from files of version 1.
-  std::optional<MemoryFacts> memory;
-};
-struct Evaluation {
-  int64_t steps_done = 0;
-  double loss = 0, accuracy = 0;
-  int64_t example_count = 0;
 };
 
 // Reads up to steps_complete. Datasets are read when asked for, whole steps at a time.
@@ -119,6 +103,13 @@ class RunFile {
   // of 50.
   int64_t total_histogram_steps(int lane) const;
   std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
+
+  // Any quantity of one step, as many numbers as a row has; empty where files of this version lack
+  // it, and where the step has no histogram. Requires: a row per step, or kHistograms.
+  Numbers numbers_at(int lane, const Quantity& quantity, int64_t step) const;
+  // Any narrow quantity over all steps, [step * width]; evaluations, steps and sums of histograms
+  // as the functions above give them; of the sums of products the totals, [site].
+  Numbers numbers(int lane, const Quantity& quantity) const;
 
  private:
   struct Impl;

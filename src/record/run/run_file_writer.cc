@@ -19,10 +19,10 @@
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/environment.h"
 #include "src/record/run/lane_recorder.h"
-#include "src/record/run/layout.h"
 #include "src/record/run/options_json.h"
 #include "src/record/run/progress_snapshot.h"
 #include "src/record/run/run_file.h"
+#include "src/record/run/run_file_names.h"
 #include "src/record/run/run_identity.h"
 #include "src/record/run/site_table_io.h"
 
@@ -76,7 +76,7 @@ struct RunFileWriter::Impl {
   // Flushes the root group alone: a flush of everything costs some microseconds per dataset.
   void raise_steps_complete() {
     const hdf5::Handle root = hdf5::open_group(file.id(), "/");
-    hdf5::write_attribute(root.id(), layout::kStepsComplete, steps_done);
+    hdf5::write_attribute(root.id(), run_names::kStepsComplete, steps_done);
     hdf5::check(H5Gflush(root.id()), "flush the root group");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
@@ -178,24 +178,25 @@ void RunFileWriter::on_start(const RunDescription& description) {
 
 void RunFileWriter::Impl::create(const RunDescription& description) {
   const hid_t root = file.id();
-  hdf5::write_attribute(root, layout::kFormat, std::string(layout::kRunFormat));
-  hdf5::write_attribute(root, layout::kFormatVersion, int64_t{kRunFormatVersion});
-  hdf5::write_attribute(root, layout::kLockstepVersion, std::string(LOCKSTEP_VERSION));
-  hdf5::write_attribute(root, layout::kCommandLine, command_line);
-  hdf5::write_attribute(root, layout::kCreatedUtc, utc_now());
-  hdf5::write_attribute(root, layout::kEnvironment, nlohmann::json(describe_environment()).dump());
-  hdf5::write_attribute(root, layout::kOptions, options_to_json(*description.options));
-  hdf5::write_attribute(root, layout::kData, description.data);
-  hdf5::write_attribute(root, layout::kRunHash, record.run_hash);
+  hdf5::write_attribute(root, run_names::kFormat, std::string(run_names::kRunFormat));
+  hdf5::write_attribute(root, run_names::kFormatVersion, int64_t{kRunFormatVersion});
+  hdf5::write_attribute(root, run_names::kLockstepVersion, std::string(LOCKSTEP_VERSION));
+  hdf5::write_attribute(root, run_names::kCommandLine, command_line);
+  hdf5::write_attribute(root, run_names::kCreatedUtc, utc_now());
+  hdf5::write_attribute(root, run_names::kEnvironment,
+                        nlohmann::json(describe_environment()).dump());
+  hdf5::write_attribute(root, run_names::kOptions, options_to_json(*description.options));
+  hdf5::write_attribute(root, run_names::kData, description.data);
+  hdf5::write_attribute(root, run_names::kRunHash, record.run_hash);
   if (const RunOptions& o = *description.options; !o.capture_hash.empty()) {
     const auto known = read_verification(o.model, o.capture_hash);
-    hdf5::write_attribute(root, layout::kVerification, known ? to_json(*known) : "");
+    hdf5::write_attribute(root, run_names::kVerification, known ? to_json(*known) : "");
   }
-  hdf5::write_attribute(root, layout::kStepsComplete, int64_t{0});
-  hdf5::write_text(root, layout::kGraph, to_json(*description.step_graph));
-  hdf5::write_text(root, layout::kProducts, to_json(product_facts(*description.step_graph)));
+  hdf5::write_attribute(root, run_names::kStepsComplete, int64_t{0});
+  hdf5::write_text(root, run_names::kGraph, to_json(*description.step_graph));
+  hdf5::write_text(root, run_names::kProducts, to_json(product_facts(*description.step_graph)));
   write_sites(root, sites);
-  const hdf5::Handle group = hdf5::create_group(root, layout::kLanes);
+  const hdf5::Handle group = hdf5::create_group(root, run_names::kLanes);
   for (const LaneDescription& lane : description.lanes) {
     lanes.push_back(LaneRecorder::create(group.id(), lane, static_cast<int64_t>(lanes.size()),
                                          lane_extent(description, lane)));
@@ -216,12 +217,13 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   if (!differences.empty()) {
     throw InputError(fmt::format("run file '{}' is of another run", path), differences);
   }
-  if (checkpoint && checkpoint->record.run_hash != hdf5::text_attribute(root, layout::kRunHash)) {
+  if (checkpoint &&
+      checkpoint->record.run_hash != hdf5::text_attribute(root, run_names::kRunHash)) {
     throw InputError(fmt::format("the checkpoint beside '{}' is of another run", path),
                      "remove it to start again from step 0");
   }
   const size_t sum_count = sites.sites.size() * kHistogramBins;
-  const hdf5::Handle group = hdf5::open_group(root, layout::kLanes);
+  const hdf5::Handle group = hdf5::open_group(root, run_names::kLanes);
   for (size_t i = 0; i < description.lanes.size(); ++i) {
     std::vector<uint64_t> sums(sum_count, 0);
     if (checkpoint) sums = checkpoint->record.unfinished_sums.at(i);
@@ -246,7 +248,7 @@ void RunFileWriter::Impl::compare(const StepRecord& step) const {
           fmt::format("run file '{}': step {}, lane {}, site '{}': recomputed bits_hash {} where "
                       "{} is recorded",
                       path, step.step, record.lane_names[i], sites.sites[s].label(),
-                      layout::hex(now[s]), layout::hex(recorded[s])),
+                      run_names::hex(now[s]), run_names::hex(recorded[s])),
           "the data, the policy files or the program have changed since; start a new run");
     }
   }
@@ -285,8 +287,8 @@ void RunFileWriter::on_evaluation(const EvaluationRecord& evaluation) {
                           impl.evaluated[static_cast<size_t>(row)] == evaluation.steps_done;
     if (!recorded) impl.evaluated.push_back(evaluation.steps_done);
     for (size_t i = 0; i < impl.lanes.size(); ++i) {
-      impl.lanes[i].write_evaluation(row, evaluation.steps_done, evaluation.loss.at(i),
-                                     evaluation.accuracy.at(i), evaluation.example_count);
+      impl.lanes[i].write_evaluation(row, {evaluation.steps_done, evaluation.loss.at(i),
+                                           evaluation.accuracy.at(i), evaluation.example_count});
     }
     impl.flush();
   });

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/record/hdf5/hdf5_handle.h"
-#include "src/record/run/layout.h"
+#include "src/record/run/run_file_names.h"
 
 namespace lockstep {
 namespace {
@@ -19,7 +19,7 @@ std::string list_text(const std::vector<T>& values) {
 }  // namespace
 
 void write_sites(hid_t root, const SiteTable& table) {
-  const hdf5::Handle group = hdf5::create_group(root, layout::kSites);
+  const hdf5::Handle group = hdf5::create_group(root, run_names::kSites);
   const auto column = [&](const char* name, auto value_of) {
     std::vector<decltype(value_of(Site{}))> values;
     for (const Site& site : table.sites) values.push_back(value_of(site));
@@ -47,7 +47,7 @@ void write_sites(hid_t root, const SiteTable& table) {
 }
 
 SiteTable read_sites(hid_t root) {
-  const hdf5::Handle group = hdf5::open_group(root, layout::kSites);
+  const hdf5::Handle group = hdf5::open_group(root, run_names::kSites);
   SiteTable table;
   for (const int32_t id : hdf5::read_column<int32_t>(group.id(), "id")) {
     Site site = {};

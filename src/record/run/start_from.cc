@@ -6,10 +6,11 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_hash.h"
 #include "src/record/run/checkpoint.h"
-#include "src/record/run/layout.h"
 #include "src/record/run/run_file.h"
-#include "src/train/lane.h"
+#include "src/record/run/run_file_names.h"
+#include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {
@@ -63,7 +64,7 @@ std::string start_hash(const std::map<std::string, Tensor>& start) {
     text += name + to_string(tensor.shape());
     text.append(static_cast<const char*>(tensor.raw()), tensor.bytes());
   }
-  return layout::text_hash(text);
+  return run_names::hex(fnv1a(text));
 }
 
 bool starts_from_run(std::string_view text, const std::string& run_path) {

@@ -3,86 +3,20 @@
 #include "analysis/check/check.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <limits>
 
-#include "analysis/recommend/recommend.h"
-#include "src/core/text.h"
-#include "src/core/text_file.h"
-#include "src/train/lockstep.h"
+#include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
 namespace {
 
-namespace fs = std::filesystem;
-
-class TempDir {
- public:
-  TempDir()
-      : path_(fs::temp_directory_path() / ("lockstep_check_test." + std::to_string(getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
-// Hands every record on to the writer, changed by `defect`.
-class Tamper : public Observer {
- public:
-  using Defect = std::function<void(StepRecord&)>;
-  Tamper(RunFileWriter& writer, Defect defect) : writer_(writer), defect_(std::move(defect)) {}
-  void on_start(const RunDescription& run) override { writer_.on_start(run); }
-  void on_step(const StepRecord& step) override {
-    StepRecord changed = step;
-    if (defect_) defect_(changed);
-    writer_.on_step(changed);
-  }
-  void on_evaluation(const EvaluationRecord& e) override { writer_.on_evaluation(e); }
-  void on_checkpoint(const RunState& state) override { writer_.on_checkpoint(state); }
-  void on_finish() override { writer_.on_finish(); }
-
- private:
-  RunFileWriter& writer_;
-  Defect defect_;
-};
-
-RunOptions small_run() {
-  RunOptions options;
-  options.model = "mlp";
-  options.data = "synthetic:100";
-  options.lanes = {"fp32", "torch-autocast-fp16", "pure-fp16"};
-  options.steps = 3;
-  options.batch = 8;
-  return options;
-}
-
-RunFile record(const std::string& path, const RunOptions& options, Tamper::Defect defect = {}) {
-  {
-    LockstepRun run(options);
-    RunFileWriter writer(path, "lockstep test", /*overwrite=*/true);
-    Tamper tamper(writer, std::move(defect));
-    run.add_observer(&tamper);
-    const std::atomic<bool> stop{false};
-    run.run(stop);
-  }
-  return RunFile(path);
-}
-
-// A site with something measured in lane 1, away from either end.
-size_t some_site(const RunFile& run) {
-  const std::vector<uint64_t> count = run.count(1, "count", 1);
-  size_t site = count.size() / 2;
-  while (count[site] == 0) ++site;
-  return site;
-}
+using testing::record;
+using testing::small_run;
+using testing::some_site;
+using testing::TempDir;
 
 TEST_CASE("the same run twice passes, however strictly") {
   const TempDir dir;
@@ -104,9 +38,9 @@ TEST_CASE("a defect in the second loss's scaler is found") {
   options.backward_per_loss = true;
   const RunFile base = record(dir.file("base.h5"), options);
   REQUIRE(base.scaler_columns(1) == 2);
-  const RunFile run = record(dir.file("defect.h5"), options, [](StepRecord& step) {
-    if (step.step == 1) step.lanes[1].scalers.at(1).growth_tracker += 1;
-  });
+  const RunFile run = record(dir.file("defect.h5"), options, {.step = [](StepRecord& step) {
+                               if (step.step == 1) step.lanes[1].scalers.at(1).growth_tracker += 1;
+                             }});
   const CheckResult result = check_runs(run, base, {});
   CHECK(result.verdict == CheckVerdict::kRegression);
   REQUIRE(result.groups.size() == 1);
@@ -140,9 +74,9 @@ TEST_CASE("planted defects are found, and placed") {
   };
   for (const Planted& p : planted) {
     CAPTURE(p.rule);
-    const RunFile run = record(dir.file("defect.h5"), small_run(), [&](StepRecord& step) {
-      if (step.step == 1) p.defect(step.lanes[1]);
-    });
+    const RunFile run = record(dir.file("defect.h5"), small_run(), {.step = [&](StepRecord& step) {
+                                 if (step.step == 1) p.defect(step.lanes[1]);
+                               }});
     const CheckResult result = check_runs(run, base, {});
     CHECK(result.verdict == CheckVerdict::kRegression);
     REQUIRE(result.has_first);
@@ -158,39 +92,12 @@ TEST_CASE("a sum in another order passes, but not --strict") {
   const TempDir dir;
   const RunFile base = record(dir.file("base.h5"), small_run());
   const size_t site = some_site(base);
-  const RunFile run = record(dir.file("defect.h5"), small_run(), [&](StepRecord& step) {
-    double& sum = step.lanes[1].sites[site].stats.sum_sq;
-    sum = std::nextafter(sum, 2 * sum);
-  });
+  const RunFile run = record(dir.file("defect.h5"), small_run(), {.step = [&](StepRecord& step) {
+                               double& sum = step.lanes[1].sites[site].stats.sum_sq;
+                               sum = std::nextafter(sum, 2 * sum);
+                             }});
   CHECK(check_runs(run, base, {}).verdict == CheckVerdict::kPass);
   CHECK(check_runs(run, base, {.strict = true}).verdict == CheckVerdict::kRegression);
-}
-
-TEST_CASE("what is not about the same thing is never compared") {
-  const TempDir dir;
-  const RunFile base = record(dir.file("base.h5"), small_run());
-  const auto verdict_of = [&](const std::function<void(RunOptions&)>& change) {
-    RunOptions options = small_run();
-    change(options);
-    const RunFile run = record(dir.file("other.h5"), options);
-    const CheckResult result = check_runs(run, base, {});
-    if (result.verdict == CheckVerdict::kNothingComparable) CHECK(!result.not_comparable.empty());
-    return result.verdict;
-  };
-  CHECK(verdict_of([](RunOptions& o) { o.seed = 2; }) == CheckVerdict::kNothingComparable);
-  CHECK(verdict_of([](RunOptions& o) { o.batch = 4; }) == CheckVerdict::kNothingComparable);
-  CHECK(verdict_of([](RunOptions& o) { o.model = "lenet"; }) == CheckVerdict::kNothingComparable);
-  CHECK(verdict_of([](RunOptions& o) { o.optimizer.values["lr"] *= 2; }) ==
-        CheckVerdict::kNothingComparable);
-  CHECK(verdict_of([](RunOptions& o) { o.mode = LaneMode::kSynced; }) ==
-        CheckVerdict::kNothingComparable);
-  // One lane more, or more steps: nothing differs, but not everything has a baseline.
-  CHECK(verdict_of([](RunOptions& o) { o.lanes.push_back("tf32"); }) ==
-        CheckVerdict::kNothingComparable);
-  CHECK(verdict_of([](RunOptions& o) { o.steps = 4; }) == CheckVerdict::kNothingComparable);
-  // Something of the baseline is gone.
-  CHECK(verdict_of([](RunOptions& o) { o.lanes.pop_back(); }) == CheckVerdict::kRegression);
-  CHECK(verdict_of([](RunOptions& o) { o.steps = 2; }) == CheckVerdict::kRegression);
 }
 
 TEST_CASE("relative differences fail closed") {
@@ -211,39 +118,6 @@ TEST_CASE("relative differences fail closed") {
 TEST_CASE("the default tolerance is 2 gamma_n") {
   CHECK(CheckOptions::default_rel_tol() > 2 * 312 * 0x1p-53);
   CHECK(CheckOptions::default_rel_tol() < 2 * 313 * 0x1p-53);
-}
-
-TEST_CASE("a recommendation is a policy that a run accepts") {
-  const TempDir dir;
-  const RunFile run = record(dir.file("run.h5"), small_run());
-  const Recommendation found = recommend(run, "fp16");
-  CHECK(found.ranges.layers.size() >= 2);
-  const std::string path = dir.file("policy.toml");
-  write_text_file_atomically(path, found.policy);
-  const Policy policy = find_policy(path);
-  CHECK(policy.loss_scale.kind == "static");
-  CHECK(policy.loss_scale.init_scale == std::ldexp(1.0, found.ranges.scale_exponent));
-  RunOptions options = small_run();
-  options.lanes = {"fp32", path};
-  const RunFile verified = record(dir.file("verify.h5"), options);
-  for (const ScalerRecord& s : verified.scalers(1)) CHECK_FALSE(s.skipped);
-}
-
-TEST_CASE("layers with a reason become fp32 rules") {
-  RangeTable ranges;
-  ranges.format = &find_format("fp16");
-  ranges.scales = {.lo = 3, .hi = 9};
-  ranges.scale_exponent = 7;
-  ranges.layers.resize(2);
-  ranges.layers[0].layer = "fc1";
-  ranges.layers[1].layer = "fc2";
-  ranges.layers[1].reason = "reaches 2^17";
-  const Policy policy =
-      parse_policy(policy_toml(find_policy("torch-autocast-fp16"), ranges, "a test"), "p.toml");
-  REQUIRE(policy.rules.size() == 1);
-  CHECK(policy.rules[0].layer == "fc2");
-  CHECK(policy.rules[0].compute == &find_format("fp32"));
-  CHECK(policy.loss_scale.init_scale == 128);
 }
 
 }  // namespace

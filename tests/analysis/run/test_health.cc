@@ -1,41 +1,17 @@
-// Sums of counts, the worst site of a layer, and the first cause, on tables of a few sites.
+// Sums of counts and the worst site of a layer, on tables of a few sites.
 #include "analysis/run/health.h"
 
 #include <doctest/doctest.h>
 
 #include <limits>
 
-#include "analysis/run/first_cause.h"
+#include "tests/analysis/run/few_sites.h"
 
 namespace lockstep {
 namespace {
 
-Site site(int32_t id, std::string layer, Role role, std::vector<int32_t> feeds) {
-  Site s{};
-  s.id = id;
-  s.layer = std::move(layer);
-  s.op = "linear";
-  s.role = role;
-  s.point = role == Role::kAccumulator ? Point::kAccumulator : Point::kOutput;
-  s.feeds = std::move(feeds);
-  return s;
-}
-
-// fc1 activation -> fc2 activation -> fc2 gradient -> fc1 gradient (two sites)
-SiteTable table() {
-  return {{site(0, "fc1", Role::kActivation, {}), site(1, "fc2", Role::kActivation, {0}),
-           site(2, "fc2", Role::kGradActivation, {1}), site(3, "fc1", Role::kGradWeight, {2}),
-           site(4, "fc1", Role::kGradWeight, {3})}};
-}
-
-StepCounts clean_step() {
-  StepCounts c(5);
-  for (size_t i = 0; i < 5; ++i) {
-    c.count[i] = 100;
-    c.abs_max[i] = 1;
-  }
-  return c;
-}
+using testing::clean_step;
+using testing::table;
 
 TEST_CASE("rates are shares of the values that were not zero") {
   HealthTally tally(5);
@@ -84,31 +60,6 @@ TEST_CASE("the worst site speaks for its layer and role") {
   CHECK(row.unclean_sites == 2);
 }
 
-TEST_CASE("the first cause is the non-finite site whose feeds are finite") {
-  StepCounts c = clean_step();
-  CHECK_FALSE(find_nonfinite(table(), c, 7).has_value());
-  // 4 only carries on what 2 and 3 began; 3 is fed by 2.
-  c.nan[4] = 1;
-  c.nan[3] = 1;
-  c.to_infinity[2] = 3;
-  const auto cause = find_nonfinite(table(), c, 7);
-  REQUIRE(cause.has_value());
-  CHECK(cause->site == 2);
-  CHECK(cause->step == 7);
-  CHECK(cause->to_infinity == 3);
-  CHECK(cause->feeds_finite);
-}
-
-TEST_CASE("execution order alone does not make a cause") {
-  // Site 0 is non-finite because of site 4 (a weight carried over); site 4 began it.
-  SiteTable sites = table();
-  sites.sites[0].feeds = {4};
-  StepCounts c = clean_step();
-  c.nan[0] = 1;
-  c.to_infinity[4] = 1;
-  CHECK(find_nonfinite(sites, c, 0)->site == 4);
-}
-
 TEST_CASE("an infinity that came in is non-finite too, a site not measured is not") {
   StepCounts c = clean_step();
   c.abs_max[1] = std::numeric_limits<double>::infinity();
@@ -128,21 +79,6 @@ TEST_CASE("an infinity that came in makes its site the worst of its layer") {
   CHECK(tally.sites()[4].first_nonfinite_step == 1);
   CHECK_FALSE(tally.sites()[4].clean());
   CHECK(layer_health(table(), tally.sites())[3].site == 4);
-}
-
-TEST_CASE("gradient underflow: the worst gradient site, from the notable rate on") {
-  HealthTally tally(5);
-  StepCounts c = clean_step();
-  c.to_zero[0] = 90;  // an activation: not a gradient
-  c.to_zero[3] = 1;   // exactly kNotableUnderflowRate
-  tally.add(0, c);
-  const auto cause = worst_gradient_underflow(table(), tally.sites());
-  REQUIRE(cause.has_value());
-  CHECK(cause->site == 3);
-  HealthTally less(5);
-  c.to_zero[3] = 0;
-  less.add(0, c);
-  CHECK_FALSE(worst_gradient_underflow(table(), less.sites()).has_value());
 }
 
 TEST_CASE("stagnation is summed by layer") {

@@ -1,5 +1,6 @@
 // The update rules: textbook formulas in double, FP16 arithmetic step by step, Kahan's
-// compensation, and the statistics. tests/integration/test_torch_optimizers.py compares with torch.
+// compensation, and the statistics. tests/integration/compare/test_torch_optimizers.py compares
+// with torch.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -5,6 +5,7 @@
 #include <bit>
 #include <vector>
 
+#include "emulation/kernels/quantize.h"
 #include "emulation/stats/hash.h"
 
 using namespace lockstep;

@@ -12,7 +12,7 @@
 #include "src/graph/json.h"
 #include "src/graph/op.h"
 #include "src/record/hdf5/hdf5_handle.h"
-#include "src/record/run/layout.h"
+#include "src/record/hdf5/link_name.h"
 
 namespace lockstep::testing {
 namespace {
@@ -197,7 +197,7 @@ void with_data(const CaptureValue& value, Write write) {
 void write_node(hid_t object, const CaptureNode& node);
 
 void write_child(hid_t parent, const std::string& name, const CaptureNode& node) {
-  const std::string stored = layout::escape(name);
+  const std::string stored = hdf5::escape_link(name);
   if (!node.data) {
     const hdf5::Handle group = hdf5::create_group(parent, stored);
     return write_node(group.id(), node);

@@ -23,7 +23,7 @@
 #include "tests/record/capture/damage.h"
 #include "tests/record/capture/sandbox_text.h"
 #include "tests/record/capture/seed_graphs.h"
-#include "tests/record/capture/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 // libhdf5 asks for as much as a damaged file says, and copes with getting nothing.
@@ -150,13 +150,13 @@ class Cases {
   int only_ = -1;
   std::vector<CaptureNode> seeds_;
   Tally tally_;
-  const TemporaryFolder folder_{"capture_fuzz"};
+  const TemporaryFolder folder_;
   const std::string path_ = folder_.file("case.h5");
 };
 
 TEST_SUITE("slow") {
   TEST_CASE("seeds are accepted") {
-    const TemporaryFolder folder("capture_seeds");
+    const TemporaryFolder folder;
     const std::string path = folder.file("seed.h5");
     for (const Graph& graph : seed_graphs()) {
       for (const bool newest : {false, true}) {
@@ -170,7 +170,7 @@ TEST_SUITE("slow") {
   }
 
   TEST_CASE("changed bytes are found before HDF5 sees them") {
-    const TemporaryFolder folder("capture_raw");
+    const TemporaryFolder folder;
     const std::string path = folder.file("case.h5");
     std::vector<std::string> seeds;
     for (const Graph& graph : seed_graphs()) {

@@ -15,7 +15,8 @@
 #include "src/record/hdf5/hdf5_handle.h"
 #include "tests/record/capture/capture_file.h"
 #include "tests/record/capture/seed_graphs.h"
-#include "tests/record/capture/temporary_folder.h"
+#include "tests/support/refusal.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -23,18 +24,8 @@ namespace {
 using Json = nlohmann::json;
 using Kind = CaptureValue::Kind;
 
-template <typename Action>
-std::string error_of(Action action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 std::string error_of_capture(const CaptureNode& tree) {
-  const TemporaryFolder folder("capture_reader");
+  const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
   write_tree(path, tree, /*newest=*/false);
   seal_capture(path);
@@ -93,7 +84,7 @@ TEST_CASE("bytes that are no text are shown as numbers") {
 }
 
 TEST_CASE("names of objects are escaped in one way") {
-  const TemporaryFolder folder("capture_names");
+  const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
   write_tree(path, capture_of(seed_graphs().front()), false);
   {
@@ -286,7 +277,7 @@ TEST_CASE("a parameter is stepped once") {
 }
 
 TEST_CASE("a replay does not read what verify alone compares") {
-  const TemporaryFolder folder("capture_use");
+  const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
   CaptureNode tree = capture_of(seed_graphs().front());
   write_tree(path, tree, /*newest=*/false);
@@ -346,7 +337,7 @@ TEST_CASE("a constant of two graphs is one tensor") {
 }
 
 TEST_CASE("more data than a file of its size may have") {
-  const TemporaryFolder folder("capture_content");
+  const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
   write_tree(path, capture_of(seed_graphs().front()), /*newest=*/false);
   {

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 #include <hdf5.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <map>
 
 #include "src/core/random.h"
@@ -173,16 +171,6 @@ void SyntheticRun::resume(const std::string& path) const {
   const auto state = read_checkpoint(path, complete);
   const int64_t from = state ? state->steps_done : 0;
   drive(*RunFileWriter::resume(path, from), from, options.steps);
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp: " + pattern);
-  path_ = pattern;
-}
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 namespace {

@@ -7,8 +7,13 @@
 
 #include "src/record/run/run_file.h"
 #include "src/train/lockstep.h"
+#include "tests/support/refusal.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::test {
+
+using testing::error_of;
+using testing::TemporaryFolder;
 
 struct SyntheticRun {
   // Lanes "fp32" and "half/way%.toml"; the second dies behind step `died_after` when that is >= 0.
@@ -33,18 +38,6 @@ struct SyntheticRun {
 
 inline constexpr int64_t kSkipEvery = 33;  // lane 1 skips every 33rd step
 
-// A folder of its own under the system's temporary folder, removed with everything in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // The paths of all datasets whose shape or bytes differ between two files, `seconds` left out.
 std::vector<std::string> differing_datasets(const std::string& a, const std::string& b);
 
@@ -52,20 +45,4 @@ std::vector<std::string> differing_datasets(const std::string& a, const std::str
 // what is wrong. Reads every dataset.
 std::string problem_of(const std::string& path, const SyntheticRun& run, int64_t at_least);
 
-// The message of the InputError that `action` throws, "" when it throws none.
-template <typename Action>
-std::string input_error(Action action);
-
 }  // namespace lockstep::test
-
-#include "src/core/error.h"
-
-template <typename Action>
-std::string lockstep::test::input_error(Action action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}

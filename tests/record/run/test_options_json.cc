@@ -5,7 +5,7 @@
 #include <functional>
 #include <limits>
 
-#include "src/record/run/layout.h"
+#include "src/record/hdf5/link_name.h"
 
 namespace lockstep::test {
 
@@ -89,10 +89,10 @@ TEST_CASE("the options of a first-version file mean what they meant then") {
 TEST_CASE("lane names as components of HDF5 paths") {
   for (const std::string name : {"fp32", ".", "a/b", "50%", "%2F", "a%/b.toml", "..", ""}) {
     CAPTURE(name);
-    CHECK(layout::unescape(layout::escape(name)) == name);
-    CHECK(layout::escape(name).find('/') == std::string::npos);
+    CHECK(hdf5::unescape_link(hdf5::escape_link(name)) == name);
+    CHECK(hdf5::escape_link(name).find('/') == std::string::npos);
   }
-  CHECK(layout::escape("a/b%.toml") == "a%2Fb%25.toml");
+  CHECK(hdf5::escape_link("a/b%.toml") == "a%2Fb%25.toml");
 }
 
 }  // namespace lockstep::test

@@ -27,7 +27,7 @@ void record_part(const SyntheticRun& run, const std::string& path, int64_t stop_
 }
 
 std::string resume_error(const SyntheticRun& run, const std::string& path) {
-  return input_error([&] { run.resume(path); });
+  return error_of([&] { run.resume(path); });
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ TEST_CASE("a damaged checkpoint is named") {
   const std::string path = folder.file("run.h5");
   SyntheticRun(60).record(path);
   fs::resize_file(path + ".state", 1000);
-  const std::string message = input_error([&] { read_checkpoint(path, 60); });
+  const std::string message = error_of([&] { read_checkpoint(path, 60); });
   CHECK(message.find(".state' is damaged") != std::string::npos);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("a recomputed step with other bits is refused, naming step, lane and s
   writer->on_step(run.step(25));
   StepRecord step = run.step(26);
   step.lanes[1].sites[2].stats.bits_hash ^= 1;
-  const std::string message = input_error([&] { writer->on_step(step); });
+  const std::string message = error_of([&] { writer->on_step(step); });
   CAPTURE(message);
   CHECK(message.find("step 26, lane half/way%.toml, site '" + run.sites.sites[2].label()) !=
         std::string::npos);

@@ -29,7 +29,7 @@ bool says(const std::string& message, const std::string& part) {
 }
 
 std::string error_of_reading(const std::string& path) {
-  return input_error([&] { RunFile file(path); });
+  return error_of([&] { RunFile file(path); });
 }
 
 void set_version(const std::string& path, int64_t version) {
@@ -60,7 +60,7 @@ TEST_CASE("a newer version is refused, naming both") {
   set_version(path, kRunFormatVersion + 1);
   says(error_of_reading(path),
        fmt::format("format version {}, at most {}", kRunFormatVersion + 1, kRunFormatVersion));
-  CHECK_FALSE(input_error([&] { RunFileWriter::resume(path, 0); }).empty());
+  CHECK_FALSE(error_of([&] { RunFileWriter::resume(path, 0); }).empty());
 }
 
 TEST_CASE("a truncated file is refused at any length") {
@@ -93,17 +93,17 @@ TEST_CASE("unknown lanes and statistics get a suggestion, missing steps the rang
   const std::string path = folder.file("run.h5");
   SyntheticRun(4).record(path);
   const RunFile file(path);
-  says(input_error([&] { file.lane_index("fp23"); }), "did you mean 'fp32'?");
-  says(input_error([&] { file.count(0, "inexcat", 0); }), "did you mean 'inexact'?");
-  says(input_error([&] { file.moment(0, "sum_qs", 0); }), "did you mean 'sum_sq'?");
-  says(input_error([&] { file.bits_hash(0, 4); }), "steps 0 to 3");
+  says(error_of([&] { file.lane_index("fp23"); }), "did you mean 'fp32'?");
+  says(error_of([&] { file.count(0, "inexcat", 0); }), "did you mean 'inexact'?");
+  says(error_of([&] { file.moment(0, "sum_qs", 0); }), "did you mean 'sum_sq'?");
+  says(error_of([&] { file.bits_hash(0, 4); }), "steps 0 to 3");
 }
 
 TEST_CASE("an existing file is kept unless it may be overwritten") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   std::ofstream(path) << "precious";
-  says(input_error([&] { RunFileWriter(path, "", false); }), "exists");
+  says(error_of([&] { RunFileWriter(path, "", false); }), "exists");
   CHECK(read_text_file(path) == "precious");
   { RunFileWriter writer(path, "", true); }  // nothing is replaced before on_start
   CHECK(read_text_file(path) == "precious");
@@ -131,14 +131,14 @@ TEST_CASE("a new run does not inherit the checkpoints of an old one") {
 
 TEST_CASE("a folder that is not there, a file that another writer holds") {
   const TemporaryFolder folder;
-  says(input_error([&] { RunFileWriter(folder.file("no/run.h5"), "", false); }), "No such file");
+  says(error_of([&] { RunFileWriter(folder.file("no/run.h5"), "", false); }), "No such file");
   const std::string path = folder.file("run.h5");
   const SyntheticRun run(4);
   RunFileWriter writer(path, "", false);
   writer.on_start(run.description);
   writer.on_step(run.step(0));
-  says(input_error([&] { RunFileWriter(path, "", true); }), "another run is writing this file");
-  says(input_error([&] { RunFileWriter::resume(path, 0); }), "another run is writing this file");
+  says(error_of([&] { RunFileWriter(path, "", true); }), "another run is writing this file");
+  says(error_of([&] { RunFileWriter::resume(path, 0); }), "another run is writing this file");
 }
 
 TEST_CASE("files and folders without permission say so") {
@@ -156,8 +156,8 @@ TEST_CASE("files and folders without permission say so") {
   if (user == 0) REQUIRE(::seteuid(kNobody) == 0);
   const std::string read = error_of_reading(path);
   const std::string beyond = error_of_reading(closed + "/run.h5");
-  const std::string made = input_error([&] { RunFileWriter(closed + "/run.h5", "", false); });
-  const std::string state = input_error([&] { read_checkpoint(closed + "/run.h5", 1); });
+  const std::string made = error_of([&] { RunFileWriter(closed + "/run.h5", "", false); });
+  const std::string state = error_of([&] { read_checkpoint(closed + "/run.h5", 1); });
   if (user == 0) REQUIRE(::seteuid(user) == 0);
   fs::permissions(closed, fs::perms::owner_all);
   says(read, "cannot be read: Permission denied");

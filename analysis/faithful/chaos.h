@@ -1,0 +1,24 @@
+// How much of a gradient does FP32 not determine?
+// The same step from weights moved by one ulp: what changes was never determined.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "analysis/faithful/captured_step.h"
+#include "src/capture/capture.h"
+
+namespace lockstep {
+
+// The values with every nonzero weight of the graph one ulp up or down, by a seeded sign.
+Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed = 1);
+
+// By parameter: the largest distance of a gradient to those of kChaosTwins twins.
+using GradientChaos = std::map<std::string, double>;
+using StepFromValues = std::function<ComputedStep(const Tensors& values)>;
+GradientChaos gradient_chaos(const Capture& capture, const CapturedVerify& verify,
+                             const Tensors& gradients, const StepFromValues& run);
+
+}  // namespace lockstep

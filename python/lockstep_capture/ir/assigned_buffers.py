@@ -1,0 +1,44 @@
+"""`self.c = ...` on a registered buffer, seen as the copy into it that a graph can show.
+
+A trace follows tensors: an attribute that is another tensor after the forward pass leaves no trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Iterator
+
+import torch
+
+from ..errors import Problem, UnsupportedModelError
+
+_HINT = "self.{0}.copy_(...) with a value of the buffer's own shape and dtype"
+
+
+@contextlib.contextmanager
+def copied_back(model: torch.nn.Module, assigned: list[str]) -> Iterator[None]:
+    """After the block every buffer is the tensor that it was, with the content of the one that replaced it.
+
+    The last ops of the block are one copy_ for each of `assigned`, which gets the paths of these buffers.
+    Throws: UnsupportedModelError for a buffer that was taken away, or replaced by one of another shape or dtype.
+    """
+    before = [(path, module, name, buffer) for path, module in model.named_modules()
+              for name, buffer in module._buffers.items() if buffer is not None]
+    assigned.clear()
+    yield
+    originals = {id(buffer) for *_, buffer in before}
+    problems, contents = [], []
+    for path, module, name, buffer in before:
+        now = module._buffers.get(name)
+        if now is buffer:
+            continue
+        if now is None or now.shape != buffer.shape or now.dtype != buffer.dtype:
+            problems.append(Problem(f"buffer {name} replaced by another kind of tensor", path, "", _HINT.format(name)))
+        else:  # self.a, self.b = self.b, self.a: first read all, then write
+            assigned.append(f"{path}.{name}" if path else name)
+            contents.append((module, name, buffer, now.detach().clone() if id(now) in originals else now.detach()))
+    if problems:
+        raise UnsupportedModelError(problems)
+    for module, name, buffer, content in contents:
+        buffer.copy_(content)
+        module._buffers[name] = buffer

@@ -1,0 +1,162 @@
+"""The forward pass as PyTorch sees it: calls of ATen ops on named values.
+
+Both front ends make one; everything after them (normaliser, interpreter) knows nothing of torch.export
+or TorchScript. Values are named, a name is bound once, in-place ops keep their in-place spelling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator
+
+import torch
+
+from .assigned_buffers import copied_back
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A use of a named value."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """The innermost torch.autocast block of the model around a call."""
+
+    enabled: bool
+    dtype: str  # "bfloat16", "float16"
+    device: str
+    cache: bool
+
+    def json(self) -> dict[str, Any]:
+        return {"enabled": self.enabled, "dtype": self.dtype, "device": self.device, "cache": self.cache}
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a call in the user's code."""
+
+    module: str = ""  # path, "blocks.0.attn"
+    module_class: str = ""  # "torch.nn.modules.linear.Linear"
+    call: int = 0  # how often that module had been called before
+    source: str = ""  # "model.py:33"
+
+
+@dataclass
+class Call:
+    """name = target(*args, **kwargs); args are Refs, numbers, or lists of them."""
+
+    name: str
+    target: Any  # torch OpOverload, or operator.getitem
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    place: Place = field(default_factory=Place)
+    autocast: Autocast | None = None
+    nograd: bool = False
+    narrows: bool = False  # in place, with a wider operand: the result goes back to the first operand's dtype
+
+    @property
+    def op(self) -> str:
+        """`aten.add.Tensor`, or `getitem`."""
+        return "getitem" if self.is_getitem else str(self.target)
+
+    @property
+    def is_getitem(self) -> bool:
+        return not isinstance(self.target, torch._ops.OpOverload)
+
+    def refs(self) -> list[str]:
+        return [ref.name for ref in iterate_refs((self.args, self.kwargs))]
+
+
+def iterate_refs(value: Any) -> Iterator[Ref]:
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from iterate_refs(item)
+    elif isinstance(value, dict):
+        yield from iterate_refs(list(value.values()))
+
+
+def map_refs(value: Any, body: Callable[[Ref], Any]) -> Any:
+    """The same structure with body(ref) in the place of every Ref."""
+    if isinstance(value, Ref):
+        return body(value)
+    if isinstance(value, tuple):
+        return tuple(map_refs(item, body) for item in value)
+    if isinstance(value, list):
+        return [map_refs(item, body) for item in value]
+    if isinstance(value, dict):
+        return {key: map_refs(item, body) for key, item in value.items()}
+    return value
+
+
+@dataclass
+class Program:
+    """One forward pass with static shapes.
+
+    inputs: value name -> leaf of the batch (pytree order). params, buffers: value name -> canonical
+    module path. constants: value name -> tensor. loss: name of the value that the step returns. assigned: call of
+    copy_ that replaces `self.buffer = ...` -> canonical path of that buffer; nothing reads it after that call.
+    """
+
+    frontend: str
+    inputs: dict[str, int] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    loss: str = ""
+    assigned: dict[str, str] = field(default_factory=dict)
+
+    def note_assigned(self, paths: list[str], names: Names) -> None:
+        """paths: of the buffers that the program's last calls write, see copied_back()."""
+        last = self.calls[len(self.calls) - len(paths):]
+        assert all(call.op == "aten.copy_.default" for call in last), "the trace lost an assignment to a buffer"
+        self.assigned = {call.name: names.canonical(path) for call, path in zip(last, paths, strict=True)}
+
+
+class StepModule(torch.nn.Module):
+    """loss = step_fn(model, batch) as a module, which is what front ends trace. assigned: see copied_back()."""
+
+    def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor]):
+        super().__init__()
+        self.model = model
+        self.step_fn = step_fn
+        self.assigned: list[str] = []
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        with copied_back(self.model, self.assigned):
+            return self.step_fn(self.model, batch)
+
+
+class Names:
+    """Which paths lead to a parameter or buffer: the first one in order is its name."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.params = self._collect(model.named_parameters(remove_duplicate=False))
+        self.buffers = self._collect(model.named_buffers(remove_duplicate=False))
+        self._canonical = {}
+        for table in (self.params, self.buffers):
+            for tensor, paths in table:
+                self._canonical.update({path: paths[0] for path in paths})
+
+    @staticmethod
+    def _collect(named: Iterator[tuple[str, torch.Tensor]]) -> list[tuple[torch.Tensor, list[str]]]:
+        found: dict[int, tuple[torch.Tensor, list[str]]] = {}
+        for path, tensor in named:
+            found.setdefault(id(tensor), (tensor, []))[1].append(path)
+        return list(found.values())
+
+    def canonical(self, path: str) -> str:
+        return self._canonical[path]
+
+    def parameter_of(self, tensor: torch.Tensor) -> str | None:
+        """The parameter whose storage this tensor is, if any."""
+        for parameter, paths in self.params:
+            if parameter is tensor or (parameter.data_ptr() == tensor.data_ptr()
+                                       and parameter.shape == tensor.shape and tensor.numel() > 0):
+                return paths[0]
+        return None

@@ -1,0 +1,259 @@
+"""Runs a Program in PyTorch with the masks given from outside.
+
+In FP32 it repeats the eager model bit for bit (gate V0). In FP64 it is the truth that replays are compared
+with: every floating value is double, casts between floating formats do nothing, and what does not depend
+on the weights (constants, derived inputs) keeps its FP32 value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from typing import Any, Callable, Iterator, Mapping
+
+import torch
+
+from ..errors import CaptureError
+from ..ir.cumulative import CUMULATIVE
+from ..ir.program import Call, Program, Ref, map_refs
+from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
+from .ssa import GRAPH, overwritten
+
+_BATCH_NORM = "aten.batch_norm"
+
+
+class Observer:
+    """Is called for every call. `value` gives the current value of a name."""
+
+    def root(self, name: str, value: torch.Tensor) -> None: ...
+
+    def before(self, call: Call, value: Callable[[str], Any]) -> None: ...
+
+    def after(self, call: Call, result: Any) -> None: ...
+
+
+class Interpreter:
+    """One forward pass.
+
+    params, buffers: by canonical path; buffers are copied before they are changed. leaves: of the batch.
+    draws: per random call its drawn tensors; None: PyTorch draws. double: FP64, with the kinds of ssa.py: values
+    outside of the network keep their own type and are widened where the network reads them.
+    autocast: (device, dtype) of a block around the whole pass, None for none; cache_enabled: its weight cache.
+    device: where constants are put and where the program makes tensors, None: as traced.
+    """
+
+    def __init__(self, program: Program, params: Mapping[str, torch.Tensor],
+                 buffers: Mapping[str, torch.Tensor], leaves: list[Any],
+                 draws: Mapping[str, list[torch.Tensor]] | None, *, double: bool = False,
+                 kind: Mapping[str, str] | None = None,
+                 autocast: tuple[str, torch.dtype] | None = None, cache_enabled: bool = True,
+                 device: torch.device | None = None, observer: Observer | None = None):
+        self._program, self._draws, self._double = program, draws, double
+        self._outer, self._cache, self._observer, self._device = autocast, cache_enabled, observer, device
+        self._values: dict[str, Any] = {}
+        self._kind = kind or {}
+        self.buffers = {path: tensor.clone() for path, tensor in buffers.items()}
+        for name, path in program.buffers.items():
+            if self._is_graph(name):
+                self.buffers[path] = self._wide(self.buffers[path])
+            self._values[name] = self.buffers[path]
+        self._values.update({name: leaves[leaf] for name, leaf in program.inputs.items()})
+        self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
+        written = overwritten(program)  # a constant may be a tensor of the loop's
+        self._values.update({name: value.to(device, copy=name in written) for name, value in program.constants.items()})
+        for name, value in self._values.items():
+            if observer is not None and isinstance(value, torch.Tensor):
+                observer.root(name, value)
+
+    def _is_graph(self, name: str) -> bool:
+        return self._kind.get(name, GRAPH) == GRAPH
+
+    def _wide(self, value: Any) -> Any:
+        if not self._double or not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            return value
+        return value.double()
+
+    def run(self, live: frozenset[str] | None = None) -> torch.Tensor:
+        """The loss. live: the calls that are needed, None: all."""
+        with self._region():
+            for call in self._program.calls:
+                if live is not None and call.name not in live:
+                    continue
+                if self._observer is not None:
+                    self._observer.before(call, self._values.__getitem__)
+                self._values[call.name] = result = self._execute(call)
+                if self._observer is not None:
+                    self._observer.after(call, result)
+        return self._values[self._program.loss]
+
+    def value(self, name: str) -> Any:
+        return self._values[name]
+
+    @contextlib.contextmanager
+    def _region(self) -> Iterator[None]:
+        if self._outer is None:
+            yield
+            return
+        device, dtype = self._outer
+        with torch.autocast(device, dtype=dtype, cache_enabled=self._cache):
+            yield
+
+    def _execute(self, call: Call) -> Any:
+        widens = self._double and self._is_graph(call.name)
+
+        def read(ref: Ref) -> Any:
+            value = self._values[ref.name]
+            if widens:
+                return self._wide(value)
+            # Values outside of the network keep FP32, even if they take their type from a part of it (empty_like).
+            return value.float() if self._double and _is_double(value) else value
+
+        args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
+        if widens:
+            args, kwargs = _replaced(args, _double_dtype), _replaced(kwargs, _double_dtype)
+        if self._device is not None:
+            args, kwargs = _replaced(args, self._placed), _replaced(kwargs, self._placed)
+        if base_name_is(call, _BATCH_NORM) and arguments(call)["momentum"] == CUMULATIVE:
+            args, kwargs = with_argument(call, args, kwargs, "momentum", self._share_of_batch(call))
+        if call.name in self._program.assigned:
+            return self._assign(self._program.assigned[call.name], args[1])
+        with contextlib.ExitStack() as stack:
+            if call.autocast is not None and not self._double and self._models_autocast:
+                region = call.autocast
+                dtype = getattr(torch, region.dtype) if region.dtype else None
+                stack.enter_context(torch.autocast(region.device, dtype=dtype, enabled=region.enabled,
+                                                   cache_enabled=region.cache))
+            if call.nograd:
+                stack.enter_context(torch.no_grad())
+            site = random_site(call) if self._draws is not None else None
+            if site is not None:
+                return self._random(call, site.kind, args, read)
+            if call.is_getitem:
+                return operator.getitem(*args)
+            if call.op == "aten.alias.default":
+                return args[0]  # the trace's own: as a node it would change the order in which gradients add up
+            if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
+                args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
+            return call.target(*args, **kwargs)
+
+    def _assign(self, path: str, value: torch.Tensor) -> torch.Tensor:
+        """`self.buffer = ...`: the old tensor keeps its content, which a backward pass may need."""
+        self.buffers[path] = value.detach().clone()
+        return self.buffers[path]
+
+    def _placed(self, value: Any) -> Any:
+        return self._device if isinstance(value, torch.device) else value
+
+    def _share_of_batch(self, call: Call) -> float:
+        """Of batch_norm's running statistics: this batch has been counted already."""
+        mean = self._program.buffers[arguments(call)["running_mean"].name]
+        count = self.buffers.get(mean.replace("running_mean", "num_batches_tracked"))
+        return 1.0 / float(count) if count is not None and bool(count) else 0.0
+
+    _models_autocast = True  # references switch the model's own blocks off
+
+    def without_autocast(self) -> "Interpreter":
+        """References are computed in FP32 throughout: blocks inside the model count as absent."""
+        self._models_autocast = False
+        return self
+
+    def _random(self, call: Call, kind: str, args: Any, read: Callable[[Ref], Any]) -> Any:
+        draws = (self._draws or {}).get(call.name)
+        if draws is None:
+            raise CaptureError(f"{call.op} ({call.name}): no random numbers were recorded for it")
+        named = {name: map_refs(value, read) for name, value in arguments(call).items()}
+        if kind == "noise":
+            value = draws[0]
+            if base_name(call).endswith("_"):
+                return args[0].copy_(value)
+            return value
+        if kind == "dropout":
+            kept = scale_kept(named["self" if "self" in named else "input"], draws[0], float(named["p"]))
+            if base_name(call) == "aten.native_dropout":
+                return kept, draws[0]
+            return args[0].copy_(kept) if base_name(call).endswith("_") else kept
+        if kind == "sdpa":
+            return _attention(named, draws[0])
+        return _recurrent(call, named, draws)
+
+
+def _is_double(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+
+
+def scale_kept(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
+    """dropout with a given mask, with the roundings of ATen's CPU kernel: x * (mask / (1 - p))."""
+    if x.is_cuda and mask.shape == x.shape:
+        return torch.ops.aten.native_dropout_backward(x, mask.bool(), 1 / (1 - p))
+    return x * mask.to(x.dtype).div(1 - p)
+
+
+def _attention(a: dict[str, Any], mask: torch.Tensor) -> torch.Tensor:
+    """ATen's math backend with a given dropout mask; FP16 and BF16 are widened first, as there."""
+    q, k, v = a["query"], a["key"], a["value"]
+    device = q.device.type
+    if torch.is_autocast_enabled(device) and q.dtype != torch.float64:
+        narrow = torch.get_autocast_dtype(device)
+        q, k, v = (t.to(narrow) for t in (q, k, v))
+    dtype = q.dtype
+    if dtype in (torch.bfloat16, torch.float16):
+        q, k, v = (t.float() for t in (q, k, v))
+    added = a["attn_mask"]
+    if added is not None and added.dtype == torch.bool:  # True keeps; the op below only adds
+        added = torch.zeros(added.shape, dtype=q.dtype, device=q.device).masked_fill(~added, -torch.inf)
+    elif added is not None:
+        added = added.to(q.dtype)
+    with torch.autocast(device, enabled=False):
+        _, weights = torch.ops.aten._scaled_dot_product_attention_math(
+            q, k, v, added, 0.0, a["is_causal"], None, scale=a["scale"], enable_gqa=a["enable_gqa"])
+        if a["enable_gqa"] and v.shape[-3] != weights.shape[-3]:
+            v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+        return (scale_kept(weights, mask, float(a["dropout_p"])) @ v).to(dtype)
+
+
+def _recurrent(call: Call, a: dict[str, Any], masks: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Layer by layer, with the given masks between the layers, (T, N, width) each."""
+    lstm = base_name(call) == "aten.lstm"
+    states = a["hx"] if lstm else [a["hx"]]
+    layers, bidirectional = int(a["num_layers"]), bool(a["bidirectional"])
+    directions = 2 if bidirectional else 1
+    per_layer = len(a["params"]) // layers
+    x = a["input"].transpose(0, 1) if a["batch_first"] else a["input"]
+    ends: list[list[torch.Tensor]] = [[] for _ in states]
+    for layer in range(layers):
+        own = [state[layer * directions:(layer + 1) * directions] for state in states]
+        weights = a["params"][layer * per_layer:(layer + 1) * per_layer]
+        common = (weights, a["has_biases"], 1, 0.0, a["train"], bidirectional, False)
+        x, *last = torch.lstm(x, own, *common) if lstm else torch.gru(x, own[0], *common)
+        for end, state in zip(ends, last, strict=True):
+            end.append(state)
+        if layer + 1 < layers:
+            x = scale_kept(x, masks[layer], float(a["dropout"]))
+    y = x.transpose(0, 1) if a["batch_first"] else x
+    return (y, *(torch.cat(end) for end in ends))
+
+
+def base_name_is(call: Call, name: str) -> bool:
+    return not call.is_getitem and base_name(call) == name
+
+
+def with_argument(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str,
+                  value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with another one of that name."""
+    place = [argument.name for argument in call.target._schema.arguments].index(name)
+    if place < len(args):
+        return (*args[:place], value, *args[place + 1:]), kwargs
+    return args, {**kwargs, name: value}
+
+
+def _double_dtype(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+
+def _replaced(value: Any, body: Callable[[Any], Any]) -> Any:
+    """The same structure with body(item) for every number, tensor, dtype, device in it."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(item, body) for item in value)
+    if isinstance(value, dict):
+        return {key: _replaced(item, body) for key, item in value.items()}
+    return body(value)

@@ -1,0 +1,225 @@
+"""Program -> Lockstep's graph: constants folded, in-place ops renamed, ATen's spellings made one.
+
+The whole program is looked at before anything is refused, so that one error lists everything. Rules for the ops
+are in rules/.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import torch
+
+from ..errors import Problem, UnsupportedModelError
+from ..ir.graph import Graph, Node, Shape, Value, element_type
+from ..ir.program import Call, Program, Ref, iterate_refs
+from ..ir.random_ops import base_name, random_site
+from ..rules import families  # noqa: F401  (they register themselves)
+from ..rules.context import RuleContext, Unsupported, find_rule, no_rule, problem_of
+from .observers import Snapshots, TypeRecorder
+from .outside_values import OutsideValues
+from .ssa import CONST, GRAPH, Versions, value_name
+from .stored_values import StoredValues
+
+
+class Normaliser:
+    """graph: the result. ir_of: value of the program -> id of the graph's value."""
+
+    def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
+                 model: torch.nn.Module, paths: Sequence[str], *, plain_attention: bool = False):
+        self._program, self._versions, self._types, self._layouts = program, versions, types.types, types.layouts
+        self.plain_attention = plain_attention
+        self._env: dict[str, Any] = {}
+        self._cast: dict[tuple[str, str], Value] = {}  # a value and the activation whose dtype it took
+        self._detached: dict[str, Value] = {}
+        self._nograd: set[str] = set()
+        self._calls = {call.name: call for call in program.calls}
+        self.ir_of: dict[str, str] = {}
+        self.graph = Graph(type(model).__name__)
+        self.stored = StoredValues(self.graph, program, model)
+        self._outside = OutsideValues(self.graph, program, versions, snapshots.values, paths)
+        self.problems: list[Problem] = list(versions.problems)
+        for call in program.calls:
+            if call.name in versions.live and versions.kind[call.name] == GRAPH:
+                self._normalise(call)
+        if (versions.kind.get(versions.loss) != GRAPH or not self.graph.params) and not self.problems:
+            self.problems.append(Problem("a loss that depends on no weight of the model", hint="step_fn(model, batch) "
+                                         "must return the loss, computed with the model that it is given"))
+        if self.problems:
+            raise UnsupportedModelError(self.problems)
+        self._finish()
+
+    def _normalise(self, call: Call) -> None:
+        args, kwargs = self._versions.reads[call.name]
+        if call.is_getitem:
+            found = self._env.get(args[0].name)
+            if isinstance(found, (list, tuple)):
+                self._bind(call, found[args[1]])
+            return
+        written = self._versions.written.get(call.name)
+        if base_name(call) == "aten.add_" and written and not self._is_float_type(self._types[call.name]):
+            self.stored.counted.add(written)
+            return  # num_batches_tracked: batch_norm counts
+        found_rule = find_rule(call)
+        try:
+            if found_rule is None:
+                raise no_rule(call)
+            result = found_rule(RuleContext(self, call, args, kwargs))
+            if call.narrows and isinstance(result, Value) and result.is_float:
+                own = self.operand(args[0], call, want_float=True)
+                result = self.add("cast_like", [result.id, own.id], {}, [(result.shape, "f32")], call).value()
+        except Unsupported as error:
+            self.problems.append(problem_of(error, call))
+            result = self._placeholder_result(call)
+        self._bind(call, result)
+
+    def _bind(self, call: Call, result: Any) -> None:
+        self._env[call.name] = result
+        if call.nograd:
+            self._nograd.add(call.name)
+        if isinstance(result, Value):
+            expected = self._types.get(call.name)
+            if isinstance(expected, tuple) and result.shape != expected[0]:
+                raise AssertionError(f"{call.op}: normalised to {result.shape}, PyTorch gives {expected[0]}")
+            self.ir_of[call.name] = result.id
+
+    def _placeholder_result(self, call: Call) -> Any:
+        """A value to continue with after a problem, so that all problems are found."""
+        def value(kind: Any) -> Any:
+            if isinstance(kind, list):
+                return [value(item) for item in kind]
+            shape, dtype = kind if kind else ((), torch.float32)
+            return Value("n0", shape, element_type(dtype))
+        return value(self._types.get(call.name))
+
+    # For RuleContext
+    @staticmethod
+    def _is_float_type(kind: Any) -> bool:
+        return bool(kind) and not isinstance(kind, list) and kind[1].is_floating_point
+
+    def type_of(self, name: str, slot: int | None = None) -> tuple[Shape, torch.dtype]:
+        found = self._types[name]
+        return found if slot is None else found[slot]
+
+    def is_float(self, ref: Ref) -> bool:
+        return self._is_float_type(self._types[value_name(ref.name)])
+
+    def dtype_of(self, ref: Ref) -> torch.dtype:
+        return self._types[value_name(ref.name)][1]  # type: ignore[no-any-return]
+
+    def is_computed(self, ref: Ref) -> bool:
+        return self._versions.kind[ref.name] == GRAPH
+
+    def layout(self, ref: Ref) -> torch.Tensor:
+        return self._layouts[value_name(ref.name)]
+
+    def constant(self, ref: Ref) -> torch.Tensor | None:
+        return self._outside.constant(ref)
+
+    def constant_number(self, ref: Ref) -> float | None:
+        found = self.constant(ref)
+        return float(found.item()) if found is not None and found.numel() == 1 else None
+
+    def operand(self, ref: Any, call: Call, want_float: bool | None) -> Value:
+        if not isinstance(ref, Ref):
+            raise Unsupported(call.op, f"an operand is {ref!r}, must be a tensor")
+        name = ref.name
+        kind = self._versions.kind[name]
+        if kind == GRAPH:
+            found = self._graph_value(name, call)
+        else:
+            found = self._outside_value(name, kind, bool(want_float))
+            if want_float and found.is_float:
+                found = self._in_its_dtype(name, found, call)
+        if want_float and not found.is_float:
+            if self.dtype_of(ref) != torch.bool:
+                raise Unsupported(call.op, "an integer tensor computed from activations has no arithmetic here")
+            return self.mask_as_number(found, call, besides=name)
+        return found
+
+    def _in_its_dtype(self, name: str, found: Value, call: Call) -> Value:
+        """A constant, noise or the like in the format of the activation whose dtype it took, if it took one."""
+        example = self._versions.example_of(name, self._calls, self.is_float)
+        if example is None or self._outside.is_huge(name):  # finfo(y.dtype).min is no number of another format
+            return found
+        key = (found.id, example)
+        if key not in self._cast:
+            like = self._graph_value(example, call)
+            node = self.add("cast_like", [found.id, like.id], {}, [(found.shape, "f32")], call)
+            self._cast[key] = node.value()
+        return self._cast[key]
+
+    def mask_as_number(self, mask: Value, call: Call, besides: str = "") -> Value:
+        """1.0 and 0.0 for a mask's 1 and 0: in the format of the other floating operand, as torch promotes, or FP32."""
+        one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
+                     for n in (1.0, 0.0))
+        node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)
+        for other in iterate_refs(self._versions.reads[call.name]) if besides else ():
+            if other.name != besides and self.is_computed(other) and self.is_float(other):
+                example = self.operand(other, call, True)
+                node = self.add("cast_like", [node.id, example.id], {}, [(mask.shape, "f32")], call)
+                break
+        return node.value()
+
+    def _graph_value(self, name: str, call: Call) -> Value:
+        if name in self._program.params:
+            return self.stored.parameter(self._program.params[name])
+        if name in self._program.buffers:
+            return self.stored.buffer_now(self._program.buffers[name])
+        found = self._env.get(name)
+        if name in self._versions.written and found is None:
+            raise Unsupported("a counter", f"buffer {self._versions.written[name]}: integers that the forward pass changes "
+                              "and reads have no arithmetic here; make the buffer a float")
+        if not isinstance(found, Value):
+            raise Unsupported(call.op, "a list of tensors where a tensor is needed")
+        if name in self._nograd and not call.nograd and found.is_float:
+            if found.id not in self._detached:
+                node = self.add("detach", [found.id], {}, [(found.shape, "f32")], self._calls[name])
+                self._detached[found.id] = node.value()
+            return self._detached[found.id]
+        return found
+
+    def _outside_value(self, name: str, kind: str, want_float: bool) -> Value:
+        to_float = not self._outside.is_float(name) and want_float
+        if kind == CONST and name in self._program.buffers and not to_float:
+            return self.stored.buffer(self._program.buffers[name])
+        return self._outside.value(name, to_float)
+
+    def derive(self, what: str, body: Callable[..., torch.Tensor], operands: Sequence[Any], call: Call) -> Value:
+        return self._outside.derive(what, body, operands, call)
+
+    def add(self, op: str, inputs: list[str], attrs: dict[str, Any], outputs: list[tuple[Shape, str]],
+            call: Call) -> Node:
+        node = Node(f"n{len(self.graph.nodes)}", op, inputs, attrs, outputs, call.place,
+                    "" if call.is_getitem else call.op, call.autocast, call.nograd)
+        self.graph.nodes.append(node)
+        site = random_site(call)
+        if site is not None and site.kind == op.replace("gru", "lstm"):
+            self.graph.rng.append((node.id, call.name))
+        return node
+
+    def _finish(self) -> None:
+        loss = self._graph_value(self._versions.loss, self._program_end())
+        if loss.shape != ():
+            node = self.add("reshape", [loss.id], {"shape": ()}, [((), "f32")], self.call_of_loss())
+            loss = node.value()
+        self.graph.loss = loss.id
+        for path, version in self._versions.mutations.items():
+            found = self._env.get(version)
+            if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
+                if not found.id.startswith("n"):  # a weight, an input, another buffer
+                    found = self.add("reshape", [found.id], {"shape": found.shape}, [(found.shape, found.dtype)],
+                                     self._calls[version]).value()
+                self.stored.buffer(path)
+                source, _, slot = found.id.partition(".")
+                self.graph.mutations.append((path, source, int(slot or 0)))
+        self.graph.drop_unread()
+        nodes = {node.id for node in self.graph.nodes}
+        self.ir_of = {name: found for name, found in self.ir_of.items()
+                      if not found.startswith("n") or found.partition(".")[0] in nodes}
+
+    def call_of_loss(self) -> Call:
+        return self._calls[self._versions.loss]
+
+    def _program_end(self) -> Call:
+        return Call("", None, (), {})

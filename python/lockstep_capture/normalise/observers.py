@@ -1,0 +1,71 @@
+"""What one run of a program shows: types and layouts of all values, content of those that are no part of the network."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+import torch
+
+from ..ir.program import Call, Program, iterate_refs
+from .interpreter import Interpreter, Observer
+from .ssa import GRAPH, Versions, value_name, versions_of
+
+
+class TypeRecorder(Observer):
+    """Shape and dtype of every value; of several outputs a list.
+
+    layouts: tensors without content, in the order in which a value's elements lie, and would lie after a cast.
+    """
+
+    def __init__(self) -> None:
+        self.types: dict[str, Any] = {}
+        self.layouts: dict[str, torch.Tensor] = {}
+
+    def root(self, name: str, value: torch.Tensor) -> None:
+        self._record(name, value)
+
+    def after(self, call: Call, result: Any) -> None:
+        self._record(call.name, result)
+
+    def _record(self, name: str, value: Any) -> None:
+        self.types[name] = _type_of(value)
+        if isinstance(value, torch.Tensor):
+            self.layouts[name] = torch.empty_like(value, device="meta")
+
+    def is_float(self) -> dict[str, bool]:
+        first = {name: kind[0] if isinstance(kind, list) and kind else kind for name, kind in self.types.items()}
+        return {name: bool(kind) and kind[1].is_floating_point for name, kind in first.items()}
+
+
+def _type_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    if isinstance(value, (list, tuple)):
+        return [_type_of(item) for item in value]
+    return None
+
+
+class Snapshots(Observer):
+    """Values outside of the network, as they are when the network reads them."""
+
+    def __init__(self, versions: Versions):
+        self._versions = versions
+        self.values: dict[str, torch.Tensor] = {}
+
+    def before(self, call: Call, value: Callable[[str], Any]) -> None:
+        if self._versions.kind[call.name] != GRAPH or call.name not in self._versions.live:
+            return
+        for ref in iterate_refs(self._versions.reads[call.name]):
+            if self._versions.kind.get(ref.name) != GRAPH and ref.name not in self.values:
+                found = value(value_name(ref.name))
+                if isinstance(found, torch.Tensor):
+                    self.values[ref.name] = found.detach().clone()
+
+
+def analyse(program: Program, params: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor],
+            leaves: list[Any]) -> tuple[Versions, TypeRecorder]:
+    """Types by a run of the program that draws its own random numbers and leaves the global generators alone."""
+    recorder = TypeRecorder()
+    with torch.no_grad(), torch.random.fork_rng():
+        Interpreter(program, params, buffers, leaves, None, observer=recorder).run()
+    return versions_of(program, recorder.is_float()), recorder

@@ -1,0 +1,115 @@
+"""Values that no weight reaches: constants of the graph, and inputs that Python computes for every micro-batch."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Callable, Mapping, Sequence
+
+import torch
+
+from ..ir.graph import Graph, GraphInput, Value, element_type
+from ..ir.program import Call, Program, Ref
+from ..ir.random_ops import random_site
+from ..rules.context import Unsupported
+from .ssa import CONST, GRAPH, Versions, value_name
+
+MASK_LIMIT = 1e30  # constants beyond are masks (-FLT_MAX, -inf), not weights of anything
+_DTYPES = {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+           torch.uint8, torch.bool}
+
+
+class OutsideValues:
+    """Adds constants and inputs to the graph, each once. snapshots: their content in the traced run."""
+
+    def __init__(self, graph: Graph, program: Program, versions: Versions, snapshots: Mapping[str, torch.Tensor],
+                 paths: Sequence[str]):
+        self._graph, self._program, self._versions = graph, program, versions
+        self._snapshots, self._paths = snapshots, paths
+        self._calls = {call.name: call for call in program.calls}
+        self._made: dict[Any, Value] = {}
+
+    def constant(self, ref: Ref) -> torch.Tensor | None:
+        """The tensor, if it depends on neither batch nor weights."""
+        return self._snapshots.get(ref.name) if self._versions.kind.get(ref.name) == CONST else None
+
+    def is_float(self, name: str) -> bool:
+        """Throws: Unsupported for a value that is no tensor."""
+        return self._tensor(name).dtype.is_floating_point
+
+    def is_huge(self, name: str) -> bool:
+        """Numbers of a mask that are finite."""
+        tensor = self._tensor(name)
+        return _is_mask(tensor) and bool((tensor.abs().float().nan_to_num(0, 0, 0) > MASK_LIMIT).any())
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        found = self._snapshots.get(name)
+        if found is None:
+            raise Unsupported("a value without tensor", "only tensors can be operands")
+        return found
+
+    def value(self, name: str, to_float: bool) -> Value:
+        if to_float:
+            return self.derive("float", lambda x: x.float(), [Ref(name)], None)
+        return self.derive("", lambda x: x, [Ref(name)], None)
+
+    def derive(self, what: str, body: Callable[..., torch.Tensor], operands: Sequence[Any],
+               call: Call | None) -> Value:
+        """A constant, or an input, that is body(*operands); operands: Refs of constant or derived values, or numbers."""
+        names = tuple(ref.name for ref in operands if isinstance(ref, Ref))
+        if any(self._versions.kind[name] == GRAPH or name not in self._snapshots for name in names):
+            raise Unsupported(call.op if call else "index", "an index that is computed from activations")
+
+        def compute(*values: torch.Tensor) -> torch.Tensor:
+            left = list(values)
+            return body(*[left.pop(0) if isinstance(item, Ref) else item for item in operands])
+
+        key = (what, tuple(item.name if isinstance(item, Ref) else repr(item) for item in operands))
+        if key not in self._made:
+            example = compute(*[self._snapshots[name] for name in names])
+            constant = all(self._versions.kind[name] == CONST for name in names)
+            self._made[key] = self._constant(names, what, example) if constant \
+                else self._input(names, what, example, compute)
+        return self._made[key]
+
+    def _constant(self, names: tuple[str, ...], what: str, tensor: torch.Tensor) -> Value:
+        exempt = _is_mask(tensor)
+        tensor = tensor.contiguous()
+        raw = tensor.float() if tensor.dtype.is_floating_point else tensor.to(torch.int64)
+        digest = hashlib.sha256(raw.cpu().numpy().tobytes() + str(tuple(tensor.shape)).encode()).hexdigest()[:8]
+        label = "_".join([*(value_name(name) for name in names), what]).strip("_") or "constant"
+        name = f"{label}-{digest}"
+        self._check_dtype(tensor, f"the constant {label}")
+        self._graph.constants[name] = tensor
+        if exempt:
+            self._graph.stat_exempt.add(name)
+        return Value(f"c:{name}", tuple(tensor.shape), element_type(tensor.dtype))
+
+    def _input(self, names: tuple[str, ...], what: str, example: torch.Tensor,
+               compute: Callable[..., torch.Tensor]) -> Value:
+        path = self._path_of(names, what)
+        self._check_dtype(example, path)
+        entry = GraphInput(path, tuple(example.shape), element_type(example.dtype),
+                           str(example.dtype).removeprefix("torch."), names, compute,
+                           stat_exempt=path.startswith("derived:") and _is_mask(example))
+        self._graph.inputs.append(entry)
+        return Value(f"in{len(self._graph.inputs) - 1}", entry.shape, entry.dtype)
+
+    def _path_of(self, names: tuple[str, ...], what: str) -> str:
+        if len(names) == 1 and names[0] in self._program.inputs and not what:
+            return self._paths[self._program.inputs[names[0]]]
+        call = self._calls.get(value_name(names[0])) if names else None
+        if not what and call is not None and random_site(call) is not None:
+            return f"noise:{call.op}:{call.name}"
+        source = call.op if call is not None else self._paths[self._program.inputs[value_name(names[0])]]
+        return f"derived:{source}:{'_'.join(value_name(name) for name in names)}" + (f":{what}" if what else "")
+
+    def _check_dtype(self, tensor: torch.Tensor, what: str) -> None:
+        if tensor.dtype not in _DTYPES:
+            raise Unsupported(f"{what}: is {str(tensor.dtype).removeprefix('torch.')}", "floats of 32 bits or fewer, "
+                              "integers and booleans can be captured; call .float() on it before the block")
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    if not tensor.dtype.is_floating_point or tensor.numel() == 0:
+        return False
+    return bool((tensor.abs().float() > MASK_LIMIT).any())

@@ -1,0 +1,313 @@
+"""Which version of a value a call reads, what depends on what, and which in-place ops have no such form.
+
+Every value is of one of three kinds: CONST depends on neither batch nor weights and is folded; DERIVED depends
+on the batch and on random numbers alone and is not arithmetic of the network, Python evaluates it per micro-batch;
+GRAPH is replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping
+
+from ..errors import Problem
+from ..ir.program import Call, Program, Ref, iterate_refs, map_refs
+from ..ir.random_ops import ATTENTION, arguments, base_name, random_site
+from ..rules.context import find_rule
+
+CONST, DERIVED, GRAPH = "const", "derived", "graph"
+
+# Views that show all elements of their base, and those that show some.
+_FULL_VIEWS = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "permute", "t",
+               "view_as", "reshape_as", "_unsafe_view", "contiguous", "alias", "detach", "movedim", "swapaxes",
+               "to", "type_as", "numpy_T", "mT", "mH", "adjoint", "matrix_H"}
+_PART_VIEWS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "expand", "expand_as",
+               "broadcast_to", "diagonal", "unfold", "tensor_split"}
+# Their result depends on the shape of an operand, not on its values.
+_SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
+_EMPTY = {"empty", "empty_like", "new_empty"}
+# The same for random numbers.
+_NOISE_LIKE = {"rand_like", "randn_like"}
+_CASTS = {"to", "_to_copy", "float", "half", "bfloat16", "double", "type"}
+# Casts that read the dtype of another operand, not its values.
+_BY_EXAMPLE = {"aten.type_as.default", "aten.to.other"}
+_BATCH_NORMS = {"aten.batch_norm", "aten._batch_norm_impl_index", "aten.native_batch_norm", "aten.cudnn_batch_norm"}
+
+
+@dataclass
+class Versions:
+    """The program without in-place ops: every call reads and binds versions.
+
+    reads: call -> its arguments with the names of the versions that it reads. kind: version -> kind.
+    mutations: buffer's canonical path -> version it has at the end. written: call that overwrites a buffer ->
+    that buffer's path. read_buffers: paths of those that this step's loss, or a later one's, depends on. live: calls
+    that the loss or a mutation needs.
+    """
+
+    reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+    kind: dict[str, str] = field(default_factory=dict)
+    mutations: dict[str, str] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    read_buffers: set[str] = field(default_factory=set)
+    live: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+    loss: str = ""
+
+    def example_of(self, version: str, calls: Mapping[str, Call], is_float: Callable[[Ref], bool]) -> str | None:
+        """The activation whose dtype a floating value outside of the network has, None where it has one of its own.
+
+        zeros_like(y), noise in y's dtype, and values made of these and of numbers.
+        """
+        call = calls.get(value_name(version))
+        if call is None or call.is_getitem:
+            return None
+        args, kwargs = self.reads[call.name]
+        short = base_name(call).split(".")[1]
+        refs = [ref for ref in iterate_refs((args, kwargs)) if is_float(ref)]
+        if call.op in _BY_EXAMPLE:
+            refs = [args[1]] if isinstance(args[1], Ref) and is_float(args[1]) else []
+        elif kwargs.get("dtype") is not None or short in _CASTS:
+            return None
+        elif short in _SHAPE_ONLY | _NOISE_LIKE:
+            refs = refs[:1]
+        found = [ref.name if self.kind[ref.name] == GRAPH else self.example_of(ref.name, calls, is_float)
+                 for ref in refs]
+        return None if None in found else next(iter(found), None)
+
+
+def value_name(version: str) -> str:
+    """The value whose content, when it is read, is that version."""
+    return version.split("@")[0]
+
+
+def is_in_place(call: Call) -> bool:
+    if call.is_getitem:
+        return False
+    name = call.target._schema.name
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _refs_by_value(call: Call) -> list[str]:
+    """Operands whose values are used, not only their shape or dtype; the first ones of all that are named."""
+    if not call.is_getitem and base_name(call).split(".")[1] in _SHAPE_ONLY:
+        return []
+    return call.refs()[:1] if call.op in _BY_EXAMPLE else call.refs()
+
+
+def overwritten(program: Program) -> set[str]:
+    """Names whose tensors the program's ops write to, by in-place ops on them or on views of them."""
+    first: dict[str, str] = {}  # call -> its first operand
+    found: set[str] = set()
+    for call in program.calls:
+        refs = call.refs()
+        if not refs:
+            continue
+        first[call.name] = refs[0]
+        targets = [refs[0]] if is_in_place(call) else _running_statistics(call)
+        while targets:
+            name = targets.pop()
+            found.add(name)
+            targets += [first[name]] if name in first else []
+    return found
+
+
+def _running_statistics(call: Call) -> list[str]:
+    """What a batch_norm in training mode updates."""
+    if base_name(call) not in _BATCH_NORMS or not (a := arguments(call)).get("training"):
+        return []
+    return [a[name].name for name in ("running_mean", "running_var") if isinstance(a[name], Ref)]
+
+
+def versions_of(program: Program, is_float: Mapping[str, bool]) -> Versions:
+    """is_float: value name -> whether it is a floating tensor (the first of several)."""
+    return _Walk(program, is_float).result
+
+
+class _Walk:
+    def __init__(self, program: Program, is_float: Mapping[str, bool]):
+        self._program, self._is_float = program, is_float
+        self.result = Versions()
+        self._current: dict[str, str] = {}  # value -> version
+        self._same: dict[str, str] = {}  # result of an in-place op -> the value that it overwrote
+        self._base: dict[str, tuple[str, bool]] = {}  # view -> root value, shows all of it
+        self._calls = {call.name: call for call in program.calls if not call.is_getitem}
+        self._made = {call.name: i for i, call in enumerate(program.calls)}
+        for call in program.calls:
+            self._note_view(call)
+        self._last_use = {self._tensor(name): i for i, call in enumerate(program.calls) for name in call.refs()}
+        self._last_use[self._tensor(program.loss)] = len(program.calls)
+        kind = self.result.kind
+        self._roots = {**program.inputs, **program.params, **program.constants}
+        mutated = self._mutated_buffers()
+        self._forced = self._needed_outside(mutated)
+        for name in program.inputs:
+            kind[name] = DERIVED
+        for name in program.params:
+            kind[name] = GRAPH
+        for name in program.constants:
+            kind[name] = CONST
+        for name in program.buffers:
+            kind[name] = GRAPH if name in mutated else CONST
+        for index, call in enumerate(program.calls):
+            self._visit(index, call)
+        self.result.loss = self._read(program.loss)
+        self._find_live()
+
+    def _tensor(self, name: str) -> str:
+        """The value whose tensor it is: `c` for the result of `c.mul_(2)`."""
+        return self._same.get(name, name)
+
+    def _read(self, name: str) -> str:
+        """The version that a use of the value reads now."""
+        name = self._tensor(name)
+        return self._current.get(name, name)
+
+    def _mutated_buffers(self) -> set[str]:
+        """Buffers that the forward pass changes, by value name."""
+        found = set()
+        for call in self._program.calls:
+            if is_in_place(call) and call.refs():
+                target = self._tensor(call.refs()[0])
+                found |= {self._base.get(target, (target, True))[0]} & set(self._program.buffers)
+            found |= set(_running_statistics(call)) & set(self._program.buffers)
+        return found
+
+    def _needed_outside(self, mutated: set[str]) -> set[str]:
+        """Arithmetic on the batch that leads to an op without rule (sin) or a mask: Python evaluates all of it."""
+        weights = set(self._program.params) | mutated
+        inside: set[str] = set(weights)
+        for call in self._program.calls:
+            site = random_site(call)
+            if (site is not None and site.kind != "noise") or inside & set(_refs_by_value(call)):
+                inside.add(call.name)
+        forced: set[str] = set()
+        for call in reversed(self._program.calls):
+            if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
+                forced.add(mask.name)
+            unknown = not call.is_getitem and (find_rule(call) is None or not self._is_float.get(call.name, True))
+            if call.name not in inside and (unknown or call.name in forced):
+                forced |= {call.name, *_refs_by_value(call)}
+        return forced
+
+    def _visit(self, index: int, call: Call) -> None:
+        result = self.result
+
+        def read(ref: Ref) -> Ref:
+            return Ref(self._read(ref.name))
+
+        result.reads[call.name] = (map_refs(call.args, read), map_refs(call.kwargs, read))
+        result.kind[call.name] = self._kind_of(call, [self._read(name) for name in call.refs()])
+        if is_in_place(call) and call.refs():
+            self._overwrite(index, call)
+
+    def _kind_of(self, call: Call, names: list[str]) -> str:
+        site = random_site(call)
+        if site is not None:
+            return DERIVED if site.kind == "noise" else GRAPH
+        if call.op in _BY_EXAMPLE and self._rounds_as(call, *names):
+            return GRAPH
+        names = names[:len(_refs_by_value(call))]
+        kinds = {self.result.kind[name] for name in names}
+        if GRAPH in kinds:
+            return GRAPH
+        if DERIVED not in kinds:
+            return CONST
+        float_input = any(self._from_float_input(name) for name in names)
+        if float_input and self._is_float.get(call.name, False) and call.name not in self._forced:
+            return GRAPH  # arithmetic on images and the like belongs to the network
+        if self._is_float.get(call.name, False) and call.name not in self._forced and any(
+                self.result.example_of(name, self._calls, self._is_floating) for name in names):
+            return GRAPH  # so does arithmetic in the dtype of an activation: noise / keep_rate
+        return DERIVED
+
+    def _is_floating(self, ref: Ref) -> bool:
+        return self._is_float.get(value_name(ref.name), False)
+
+    def _rounds_as(self, call: Call, x: str, example: str | None = None) -> bool:
+        """A table of cosines in q's dtype is rounded as q's format in a lane says, not as in the loop."""
+        empty = x in self._calls and base_name(self._calls[x]).split(".")[1] in _EMPTY
+        return (example is not None and self.result.kind[example] == GRAPH and self._is_float.get(example, False)
+                and self._is_float.get(x, False) and call.name not in self._forced and not empty)
+
+    def _from_float_input(self, name: str) -> bool:
+        return name in self._program.inputs and self._is_float.get(name, False)
+
+    def _note_view(self, call: Call) -> None:
+        if not call.refs():
+            return
+        source = self._tensor(call.refs()[0])
+        if is_in_place(call):
+            self._same[call.name] = source
+            return
+        if call.is_getitem:
+            if source in self._base:
+                self._base[call.name] = self._base[source]
+            return
+        short = base_name(call).split(".")[1]
+        if short not in _FULL_VIEWS and short not in _PART_VIEWS:
+            return
+        root, whole = self._base.get(source, (source, True))
+        self._base[call.name] = (root, whole and short in _FULL_VIEWS)
+
+    def _problem(self, call: Call, what: str, hint: str) -> None:
+        problem = Problem(what, call.place.module, call.place.source, hint)
+        if problem not in self.result.problems:  # x[:, 0] += 1 is two in-place ops
+            self.result.problems.append(problem)
+
+    def _overwrite(self, index: int, call: Call) -> None:
+        target = self._tensor(call.refs()[0])
+        root, whole = self._base.get(target, (target, True))
+        kind = self.result.kind
+        program = self._program
+        if kind[call.name] != GRAPH and root not in self._roots:
+            # Constants and derived values are evaluated with the very ops of the program, in place.
+            self._current[target] = call.name
+            if root != target:
+                self._current[root] = version = f"{root}@{index}"
+                kind[version] = kind[call.name]
+            return
+        hint = "rewrite out-of-place"
+        if root in program.params:
+            return self._problem(call, "in-place on a parameter", hint)
+        if root in program.inputs:
+            return self._problem(call, "in-place on the batch", hint)
+        if root in program.constants:
+            return self._problem(call, "in-place on a tensor outside of the model", "make it a buffer of the model")
+        if root in program.buffers and target != root:
+            return self._problem(call, "in-place on a view", f"buffer {program.buffers[root]}: copy_ into all of it")
+        if not whole:
+            return self._problem(call, "in-place on a view", hint)
+        others = [name for name, (base, _) in self._base.items()
+                  if base == root and name not in (target, root) and self._made[name] < index]
+        if target != root:
+            others.append(root)
+        if any(self._last_use.get(name, -1) > index for name in others):
+            return self._problem(call, "in-place on a value with another view", hint)
+        self._rebind(root, target, call.name)
+        if root in program.buffers:
+            path = self.result.written[call.name] = program.buffers[root]
+            self.result.mutations[path] = call.name
+
+    def _rebind(self, root: str, target: str, version: str) -> None:
+        self._current[target] = version
+        if root == target:
+            self._current[root] = version
+
+    def _find_live(self) -> None:
+        """Backwards from the loss and from what buffers become."""
+        result, buffers = self.result, self._program.buffers
+        result.live = self._live({result.loss, *result.mutations.values()})[0]
+        wanted, count = {result.loss}, -1
+        while len(wanted) > count:
+            count = len(wanted)
+            result.read_buffers = {buffers[name] for name in self._live(wanted)[1] if name in buffers}
+            wanted |= {result.mutations[path] for path in result.read_buffers if path in result.mutations}
+
+    def _live(self, needed: set[str]) -> tuple[set[str], set[str]]:
+        """The calls that these versions need, and all that those read."""
+        live, needed = set(), set(needed)
+        for call in reversed(self._program.calls):
+            if call.name in needed or _running_statistics(call):
+                live.add(call.name)
+                needed.update(ref.name for ref in iterate_refs(self.result.reads[call.name]))
+        return live, needed

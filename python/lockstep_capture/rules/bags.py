@@ -1,0 +1,56 @@
+"""nn.EmbeddingBag: an embedding, and a reduction over bags of one length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .context import RuleContext, rule
+
+
+_BAGS = {0: "sum", 1: "mean", 2: "max"}
+
+
+@rule("embedding_bag", "_embedding_bag")
+def embedding_bag(c: RuleContext) -> list[Any]:
+    """Bags of one size, as of indices (B,L): an embedding and a reduction over L."""
+    if c.a["sparse"]:
+        raise c.unsupported("sparse gradients; nn.EmbeddingBag(sparse=False)")
+    if c.a["scale_grad_by_freq"]:
+        raise c.unsupported("scale_grad_by_freq is not replayed")
+    length, mode = _bag_length(c), _BAGS[int(c.a["mode"])]
+    row = -1 if c.a.get("padding_idx") is None else int(c.a["padding_idx"])
+    weight, flat = c.value("weight"), c.a["indices"]
+    indices = c.derive(f"bags{length}", lambda i: i.reshape(-1, length), [flat])
+    if row >= 0 and mode == "max":
+        raise c.unsupported("padding_idx with mode='max'")
+    x = c.node("embedding", [weight, indices], (*indices.shape, weight.shape[1]),
+               {"padding_idx": row} if row >= 0 else {}).value()
+    if row >= 0:
+        keep = c.derive(f"kept{length}_{row}", lambda i: (i.reshape(-1, length, 1) != row).float(), [flat])
+        x = c.binary("mul", x, keep)
+    if c.has("per_sample_weights"):
+        x = c.binary("mul", x, c.reshape(c.value("per_sample_weights"), (*indices.shape, 1)))
+    if mode == "max":
+        return [c.node("max_dim", [x], [(c.out_shape(0), "f32"), (c.out_shape(0), "i32")], {"dim": 1}).value()]
+    if row < 0:
+        return [c.reduce(mode, x, [1])]
+    total = c.reduce("sum", x, [1])
+    if mode == "sum":
+        return [total]
+    count = c.derive(f"counts{length}_{row}",
+                     lambda i: (i.reshape(-1, length) != row).sum(1, keepdim=True).clamp(min=1).float(), [flat])
+    return [c.binary("div", total, count)]
+
+
+def _bag_length(c: RuleContext) -> int:
+    """Of all bags. Throws: Unsupported where the bags' borders depend on the batch, or differ."""
+    hint = "bags of different lengths; give indices of shape (bags, length) and pad with padding_idx"
+    offsets = c.constant("offsets")
+    if offsets is None:
+        raise c.unsupported(hint)
+    count = c.shape_of("indices")[0]
+    borders = offsets.tolist() + ([] if c.a["include_last_offset"] else [count])
+    lengths = {b - a for a, b in zip(borders, borders[1:], strict=False)}
+    if len(lengths) != 1 or 0 in lengths or borders[0] != 0 or borders[-1] != count:
+        raise c.unsupported(hint)
+    return int(lengths.pop())

@@ -1,0 +1,333 @@
+"""Arithmetic, functions of one number, reductions, choices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence
+
+import torch
+
+from ..ir.graph import Value
+from ..ir.program import Ref
+from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
+
+
+def _operand(c: RuleContext, name: str) -> Value | float:
+    """A tensor, or a number; a tensor without dimensions that is constant counts as a number."""
+    item = c.a[name]
+    return c.value(name) if isinstance(item, Ref) else float(item)
+
+
+@rule("add", "sub", "subtract")
+def add(c: RuleContext) -> Value:
+    x, y, alpha = _operand(c, "self"), _operand(c, "other"), float(c.a.get("alpha", 1) or 0)
+    if "add." not in c.call.op and "add_." not in c.call.op:
+        if alpha == 1 and isinstance(x, Value):
+            return c.binary("sub", x, y) if isinstance(y, Value) else c.scalar("sub", x, y)
+        alpha = -alpha
+    more = {} if alpha == 1 else {"alpha": alpha}
+    if not isinstance(x, Value):
+        raise c.unsupported("a number first")
+    return c.binary("add", x, y, more) if isinstance(y, Value) else c.scalar("add", x, alpha * y)
+
+
+@rule("rsub")
+def rsub(c: RuleContext) -> Value:
+    """other - alpha self."""
+    x, y, alpha = c.value("self"), _operand(c, "other"), float(c.a["alpha"])
+    if isinstance(y, Value):
+        return c.binary("sub", y, x) if alpha == 1 else c.binary("add", y, x, {"alpha": -alpha})
+    negated = c.same("neg", x) if alpha == 1 else c.scalar("mul", x, -alpha)
+    return c.scalar("add", negated, y)
+
+
+@rule("mul", "multiply")
+def mul(c: RuleContext) -> Value:
+    x, y = _operand(c, "self"), _operand(c, "other")
+    if not isinstance(x, Value):
+        raise c.unsupported("a number first")
+    return c.binary("mul", x, y) if isinstance(y, Value) else c.scalar("mul", x, y)
+
+
+@rule("div", "divide", "true_divide")
+def div(c: RuleContext) -> Value:
+    if c.a.get("rounding_mode") is not None:
+        raise c.unsupported("rounding_mode is not replayed")
+    x, y = c.value("self"), _operand(c, "other")
+    return c.binary("div", x, y) if isinstance(y, Value) else c.scalar("div", x, y)
+
+
+@rule("maximum", "minimum", "fmax", "fmin")
+def extreme(c: RuleContext) -> Value:
+    op = "maximum" if "max" in c.call.op else "minimum"
+    return c.binary(op, c.value("self"), c.value("other"))
+
+
+def _unary(name: str) -> None:
+    def same(c: RuleContext) -> Value:
+        return c.same(name, c.value("self"))
+
+    rule(name)(same)
+
+
+for _name in ("relu", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", "tanh", "sigmoid", "silu",
+              "hardswish", "hardsigmoid"):
+    _unary(_name)
+
+
+KINKS["relu"] = positive_side
+
+
+@rule("negative")
+def negative(c: RuleContext) -> Value:
+    return c.same("neg", c.value("self"))
+
+
+@rule("gelu")
+def gelu(c: RuleContext) -> Value:
+    return c.same("gelu", c.value("self"), {"approximate": c.a["approximate"]})
+
+
+@rule("leaky_relu")
+def leaky_relu(c: RuleContext) -> Value:
+    return c.same("leaky_relu", c.value("self"), {"negative_slope": float(c.a["negative_slope"])})
+
+
+KINKS["leaky_relu"] = positive_side
+
+
+@rule("elu", "selu", "celu")
+def elu(c: RuleContext) -> Value:
+    """selu is scale * elu(x, alpha); celu(x, alpha) would divide x and is refused but for alpha = 1."""
+    x = c.value("self")
+    if "selu" in c.call.op:
+        alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    else:
+        alpha, scale = float(c.a["alpha"]), float(c.a.get("scale", 1) or 1)
+        if float(c.a.get("input_scale", 1) or 1) != 1 or ("celu" in c.call.op and alpha != 1):
+            raise c.unsupported("only elu(x, alpha)")
+    if scale == 1:
+        return c.same("elu", x, {"alpha": alpha})
+    return c.kernel("selu", [x], lambda x: c.scalar("mul", c.same("elu", x, {"alpha": alpha}), scale))
+
+
+@rule("softplus")
+def softplus(c: RuleContext) -> Value:
+    return c.same("softplus", c.value("self"), {"beta": float(c.a["beta"]), "threshold": float(c.a["threshold"])})
+
+
+@rule("log_sigmoid")
+def log_sigmoid(c: RuleContext) -> Value:
+    """ln sigma(x) = -softplus(-x)."""
+    attrs = {"beta": 1.0, "threshold": 1e30}
+    return c.kernel("log_sigmoid", [c.value("self")],
+                    lambda x: c.same("neg", c.same("softplus", c.same("neg", x), attrs)))
+
+
+@rule("mish")
+def mish(c: RuleContext) -> Value:
+    attrs = {"beta": 1.0, "threshold": 20.0}
+    return c.kernel("mish", [c.value("self")],
+                    lambda x: c.binary("mul", x, c.same("tanh", c.same("softplus", x, attrs))))
+
+
+@rule("clamp", "clip", "hardtanh", "relu6", "clamp_min", "clamp_max")
+def clamp(c: RuleContext) -> Value:
+    name = c.call.op
+    if "relu6" in name:
+        low, high = 0.0, 6.0
+    elif "hardtanh" in name:
+        low, high = float(c.a["min_val"]), float(c.a["max_val"])
+    else:
+        low = c.number("min") if c.a.get("min") is not None else -math.inf
+        high = c.number("max") if c.a.get("max") is not None else math.inf
+    attrs = {} if low == -math.inf else {"min": low}
+    if high != math.inf:
+        attrs["max"] = high
+    return c.same("clamp", c.value("self"), attrs)
+
+
+def _inside(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
+    inside = torch.ones_like(x, dtype=torch.bool)
+    for name, holds in (("min", torch.ge), ("max", torch.le)):
+        if name in attrs:
+            inside &= holds(x, attrs[name])
+    return inside
+
+
+KINKS["clamp"] = _inside
+
+
+@rule("pow", "square")
+def power(c: RuleContext) -> Value:
+    if "square" in c.call.op:
+        return c.same("pow", c.value("self"), {"exponent": 2.0})
+    if not isinstance(c.a["self"], Ref):
+        raise c.unsupported("a number to the power of a tensor; use torch.exp")
+    exponent = _operand(c, "exponent")
+    if isinstance(exponent, Value):
+        return c.binary("pow", c.value("self"), exponent)
+    return c.same("pow", c.value("self"), {"exponent": exponent})
+
+
+@rule("where")
+def where(c: RuleContext) -> Value:
+    condition = c.integer("condition")
+    x, y = _operand(c, "self"), _operand(c, "other")
+    parts = [_constant_like(c, part) for part in (x, y)]
+    return c.node("where", [condition, *parts], c.out_shape()).value()
+
+
+def _constant_like(c: RuleContext, part: Value | float) -> Value:
+    if isinstance(part, Value):
+        return part
+    return c.derive(f"number{part!r}", lambda number: torch.tensor(number, dtype=torch.float32), [part])
+
+
+@rule("masked_fill")
+def masked_fill(c: RuleContext) -> Value:
+    return c.node("masked_fill", [c.expand(c.value("self"), c.out_shape()), c.integer("mask")], c.out_shape(),
+                  {"value": c.number("value")}).value()
+
+
+@rule("softmax", "log_softmax", "special_softmax", "special_log_softmax", "_softmax", "_log_softmax")
+def softmax(c: RuleContext) -> Value:
+    x = c.value("self")
+    if c.a.get("dtype") == torch.float32:
+        x = c.same("cast", x, {"dtype": "fp32"})
+    elif c.a.get("dtype") is not None:
+        raise c.unsupported("only dtype=torch.float32")
+    op = "log_softmax" if "log" in c.call.op else "softmax"
+    return c.same(op, x, {"dim": c.a["dim"] % max(x.rank, 1)})
+
+
+def _dims(c: RuleContext) -> list[int] | None:
+    dim = c.a.get("dim")
+    if dim is None:
+        return None
+    return [dim] if isinstance(dim, int) else list(dim)
+
+
+def _wide(c: RuleContext) -> Value:
+    x = c.value("self")
+    if c.a.get("dtype") is None:
+        return x
+    if c.a["dtype"] != torch.float32:
+        raise c.unsupported("only dtype=torch.float32")
+    return c.same("cast", x, {"dtype": "fp32"})
+
+
+@rule("sum", "mean")
+def sum_(c: RuleContext) -> Value:
+    x = _wide(c)
+    op = "sum" if ".sum" in c.call.op else "mean"
+    if x.rank == 0:
+        return x
+    return c.reduce(op, x, _dims(c), bool(c.a.get("keepdim")))
+
+
+@rule("amax", "amin", "max", "min")
+def extremes(c: RuleContext) -> Any:
+    """max.dim: value and place; max.other: element by element; max: all."""
+    name = c.call.op
+    low = ".amin" in name or ".min" in name
+    if name.endswith(".other"):
+        return c.binary("minimum" if low else "maximum", c.value("self"), c.value("other"))
+    x = c.value("self")
+    x = c.same("neg", x) if low else x
+    if name.endswith((".dim", ".dim_max", ".dim_min")):
+        dim, keepdim = c.a["dim"] % x.rank, bool(c.a["keepdim"])
+        shape = reduced_shape(x.shape, [dim], keepdim)
+        attrs = {"dim": dim} | ({"keepdim": True} if keepdim else {})
+        node = c.node("max_dim", [x], [(shape, "f32"), (shape, "i32")], attrs)
+        value = node.value(0)
+        return [c.same("neg", value) if low else value, node.value(1)]
+    y = c.reduce("amax", x, _dims(c), bool(c.a.get("keepdim")))
+    return c.same("neg", y) if low else y
+
+
+@rule("var", "std", "var_mean", "std_mean")
+def variance(c: RuleContext) -> Any:
+    x = c.value("self")
+    if "correction" in c.a:
+        correction = 1.0 if c.a["correction"] is None else float(c.a["correction"])
+    else:
+        correction = 1.0 if c.a.get("unbiased", True) else 0.0
+    dims, keepdim = _dims(c), bool(c.a.get("keepdim"))
+    places = reduced(x.rank, dims)
+    shape = reduced_shape(x.shape, places, keepdim)
+    attrs: dict[str, Any] = {"correction": correction} | ({"dims": places} if dims else {})
+    if keepdim:
+        attrs["keepdim"] = True
+
+    def both(x: Value) -> list[Value]:
+        node = c.node("var_mean", [x], [(shape, "f32"), (shape, "f32")], attrs)
+        return [node.value(0), node.value(1)]
+
+    if "std" not in c.call.op:
+        return both(x) if "_mean" in c.call.op else both(x)[0]
+    if "_mean" not in c.call.op:
+        return c.kernel("std", [x], lambda x: c.same("sqrt", both(x)[0]))
+
+    def deviation_and_mean(x: Value) -> list[Value]:
+        spread, mean = both(x)
+        return [c.same("sqrt", spread), mean]
+
+    return c.kernel("std", [x], deviation_and_mean)
+
+
+@rule("logsumexp")
+def logsumexp(c: RuleContext) -> Value:
+    return c.reduce("logsumexp", c.value("self"), _dims(c), bool(c.a["keepdim"]))
+
+
+@rule("cumsum")
+def cumsum(c: RuleContext) -> Value:
+    x = _wide(c)
+    return c.same("cumsum", x, {"dim": c.a["dim"] % x.rank})
+
+
+@rule("norm", "linalg_vector_norm", "frobenius_norm")
+def norm(c: RuleContext) -> Value:
+    """The 2-norm as sqrt(sum x^2): its gradient at x = 0 is not finite, where torch's is 0."""
+    order = c.a.get("ord", c.a.get("p", 2))
+    order = 2.0 if order is None else float(order)
+    x, dims, keepdim = _wide(c), _dims(c), bool(c.a.get("keepdim"))
+    if order == 1:
+        return c.kernel("norm", [x], lambda x: c.reduce("sum", c.same("abs", x), dims, keepdim))
+    if order == math.inf:
+        return c.kernel("norm", [x], lambda x: c.reduce("amax", c.same("abs", x), dims, keepdim))
+    if order != 2:
+        raise c.unsupported("only the norms 1, 2 and infinity")
+    return euclidean(c, x, dims, keepdim)
+
+
+def euclidean(c: RuleContext, x: Value, dims: Sequence[int] | None, keepdim: bool, least: float = 0.0) -> Value:
+    """max(|x|, least)"""
+    def length(x: Value) -> Value:
+        squares = c.reduce("sum", c.binary("mul", x, x), dims, keepdim)
+        return c.same("sqrt", c.same("clamp", squares, {"min": least * least}) if least else squares)
+
+    return c.kernel("norm", [x], length)
+
+
+@rule("addcmul", "addcdiv")
+def addcmul(c: RuleContext) -> Value:
+    op = "mul" if "addcmul" in c.call.op else "div"
+    value = float(c.a["value"])
+    attrs = {} if value == 1 else {"alpha": value}
+    return c.kernel(f"addc{op}", [c.value(name) for name in ("self", "tensor1", "tensor2")],
+                    lambda x, y, z: c.binary("add", x, c.binary(op, y, z), attrs))
+
+
+@rule("lerp")
+def lerp(c: RuleContext) -> Value:
+    """start + weight (end - start)."""
+    weight = _operand(c, "weight")
+    operands = [c.value("self"), c.value("end")] + ([weight] if isinstance(weight, Value) else [])
+
+    def between(start: Value, end: Value, *share: Value) -> Value:
+        span = c.binary("sub", end, start)
+        return c.binary("add", start, c.binary("mul", span, *share) if share else c.scalar("mul", span, weight))
+
+    return c.kernel("lerp", operands, between)

@@ -1,0 +1,54 @@
+"""Products: linear, matmul and its kin, einsum."""
+
+from __future__ import annotations
+
+import torch
+
+from ..ir.graph import Value
+from .context import RuleContext, rule
+from .einsum import einsum_product
+
+
+@rule("linear")
+def linear(c: RuleContext) -> Value:
+    """at::linear: one addmm of matrices and of what lies row by row, else matmul, rounded, and then the bias."""
+    x = c.value("input")
+    operands = [x, c.value("weight")] + ([c.value("bias")] if c.has("bias") else [])
+    separate = len(operands) == 3 and x.rank != 2 and c.is_scattered("input", range(x.rank))
+    return c.node("linear", operands, c.out_shape(), {"separate_bias": True} if separate else {}).value()
+
+
+@rule("matmul", "mm", "bmm", "dot", "mv")
+def matmul(c: RuleContext) -> Value:
+    second = next(name for name in ("other", "mat2", "tensor", "vec") if name in c.a)
+    return product(c, c.value("self"), c.value(second))
+
+
+def product(c: RuleContext, x: Value, y: Value) -> Value:
+    """torch.matmul; a vector is a matrix with one row, or one column, for its product."""
+    rows, columns = x.rank == 1, y.rank == 1
+    x = c.reshape(x, (1, *x.shape)) if rows else x
+    y = c.reshape(y, (*y.shape, 1)) if columns else y
+    batch = tuple(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
+    out = c.node("matmul", [x, y], (*batch, x.shape[-2], y.shape[-1])).value()
+    shape = batch + (() if rows else (x.shape[-2],)) + (() if columns else (y.shape[-1],))
+    return c.reshape(out, shape)
+
+
+@rule("addmm", "baddbmm", "addmv", "addbmm")
+def addmm(c: RuleContext) -> Value:
+    """beta self + alpha (a @ b)."""
+    names = next(pair_ for pair_ in (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec")) if pair_[0] in c.a)
+    if c.call.op.startswith("aten.addbmm"):
+        raise c.unsupported("use torch.bmm and sum")
+    out = product(c, c.value(names[0]), c.value(names[1]))
+    alpha, beta = float(c.a["alpha"]), float(c.a["beta"])
+    out = out if alpha == 1 else c.scalar("mul", out, alpha)
+    if beta == 0:
+        return out
+    return c.binary("add", out, c.value("self"), {} if beta == 1 else {"alpha": beta})
+
+
+@rule("einsum")
+def einsum(c: RuleContext) -> Value:
+    return einsum_product(c, c.a["equation"], c.values("tensors"))

@@ -1,0 +1,297 @@
+"""Movement of elements: ATen's many spellings become reshape, permute, expand, slice, cat, pad, gather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..ir.graph import Value
+from ..ir.program import Ref
+from .context import RuleContext, rule
+from .padding import padded
+
+
+@rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh")
+def same(c: RuleContext) -> Any:
+    return c.any_value("self")
+
+
+@rule("detach", "detach_")
+def detach(c: RuleContext) -> Value:
+    return c.same("detach", c.value("self"))
+
+
+@rule("view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "unsqueeze", "squeeze")
+def reshape(c: RuleContext) -> Value:
+    return c.reshape(c.any_value("self"), c.out_shape())
+
+
+@rule("numpy_T")
+def reversed_dims(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    return c.permute(x, range(x.rank - 1, -1, -1))
+
+
+@rule("mT", "mH", "adjoint", "matrix_H")
+def matrix_transpose(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    return c.permute(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+@rule("permute")
+def permute(c: RuleContext) -> Value:
+    return c.permute(c.any_value("self"), c.a["dims"])
+
+
+@rule("transpose", "swapaxes", "t")
+def transpose(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    first = c.a.get("dim0", c.a.get("axis0", 0))
+    second = c.a.get("dim1", c.a.get("axis1", 1))
+    dims = list(range(x.rank))
+    if x.rank < 2:
+        return x
+    dims[first], dims[second] = dims[second], dims[first]
+    return c.permute(x, dims)
+
+
+@rule("movedim", "moveaxis")
+def movedim(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    def listed(value: Any) -> list[int]:
+        return [d % x.rank for d in (value if isinstance(value, (list, tuple)) else [value])]
+    source, to = listed(c.a["source"]), listed(c.a["destination"])
+    left = [d for d in range(x.rank) if d not in source]
+    dims = [dict(zip(to, source)).get(d, -1) for d in range(x.rank)]
+    return c.permute(x, [left.pop(0) if d < 0 else d for d in dims])
+
+
+@rule("expand", "expand_as", "broadcast_to")
+def expand(c: RuleContext) -> Value:
+    return c.expand(c.any_value("self"), c.out_shape())
+
+
+@rule("broadcast_tensors")
+def broadcast_tensors(c: RuleContext) -> list[Value]:
+    return [c.expand(x, c.out_shape(slot)) for slot, x in enumerate(c.values("tensors"))]
+
+
+@rule("repeat", "tile")
+def repeat(c: RuleContext) -> Value:
+    """(a, b) repeated (r, s) times: (1, a, 1, b) expanded to (r, a, s, b)."""
+    x = c.any_value("self")
+    times = list(c.a.get("repeats") or c.a["dims"])
+    extents = (1,) * (len(times) - x.rank) + x.shape
+    times = [1] * (len(extents) - len(times)) + times
+    between, wide = [], []
+    for extent, count in zip(extents, times, strict=True):
+        between += [1, extent]
+        wide += [count, extent]
+    return c.reshape(c.expand(c.reshape(x, between), wide), c.out_shape())
+
+
+@rule("repeat_interleave")
+def repeat_interleave(c: RuleContext) -> Value:
+    x, count, dim = c.any_value("self"), c.a["repeats"], c.a["dim"]
+    if not isinstance(count, int):
+        raise c.unsupported("repeats must be a number")
+    if dim is None:
+        x, dim = c.reshape(x, [torch.Size(x.shape).numel()]), 0
+    dim %= x.rank
+    wide = x.shape[:dim + 1] + (count,) + x.shape[dim + 1:]
+    narrow = x.shape[:dim + 1] + (1,) + x.shape[dim + 1:]
+    return c.reshape(c.expand(c.reshape(x, narrow), wide), c.out_shape())
+
+
+def _clamped(place: Any, extent: int, fallback: int) -> int:
+    if place is None:
+        return fallback
+    return min(max(place + extent if place < 0 else place, 0), extent)
+
+
+@rule("slice")
+def slice_(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    dim = c.a["dim"] % x.rank
+    extent = x.shape[dim]
+    start, end = _clamped(c.a["start"], extent, 0), _clamped(c.a["end"], extent, extent)
+    return c.slice(x, dim, start, end, c.a["step"])
+
+
+@rule("narrow")
+def narrow(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    dim = c.a["dim"] % x.rank
+    start = c.a["start"] % x.shape[dim] if c.a["start"] < 0 else c.a["start"]
+    return c.slice(x, dim, start, start + c.a["length"])
+
+
+@rule("select")
+def select(c: RuleContext) -> Value:
+    x = c.any_value("self")
+    dim = c.a["dim"] % x.rank
+    index = c.a["index"] % x.shape[dim]
+    return c.reshape(c.slice(x, dim, index, index + 1), c.out_shape())
+
+
+@rule("split", "split_with_sizes", "chunk", "tensor_split")
+def split(c: RuleContext) -> list[Value]:
+    x = c.any_value("self")
+    dim = c.a["dim"] % x.rank
+    parts, start, slot = [], 0, 0
+    while start < x.shape[dim]:
+        end = start + c.out_shape(slot)[dim]
+        parts.append(c.slice(x, dim, start, end))
+        start, slot = end, slot + 1
+    return parts
+
+
+@rule("unbind")
+def unbind(c: RuleContext) -> list[Value]:
+    x = c.any_value("self")
+    dim = c.a["dim"] % x.rank
+    return [c.reshape(c.slice(x, dim, i, i + 1), c.out_shape(i)) for i in range(x.shape[dim])]
+
+
+@rule("cat", "concat", "concatenate")
+def cat(c: RuleContext) -> Value:
+    return _cat(c, [x for x in c.values("tensors") if x.shape != (0,)], c.a["dim"])
+
+
+def _cat(c: RuleContext, parts: list[Value], dim: int) -> Value:
+    if len(parts) == 1:
+        return parts[0]
+    return c.node("cat", parts, c.out_shape(), {"dim": dim % parts[0].rank}).value()
+
+
+@rule("stack")
+def stack(c: RuleContext) -> Value:
+    dim = c.a["dim"] % len(c.out_shape())
+    parts = [c.reshape(x, x.shape[:dim] + (1,) + x.shape[dim:]) for x in c.values("tensors")]
+    return _cat(c, parts, dim)
+
+
+@rule("roll")
+def roll(c: RuleContext) -> Value:
+    x = c.value("self")
+    shifts, dims = list(c.a["shifts"]), list(c.a["dims"])
+    if not dims:
+        raise c.unsupported("give the dimensions")
+    for shift, dim in zip(shifts, dims, strict=True):
+        dim %= x.rank
+        cut = -shift % x.shape[dim]
+        if cut:
+            parts = [c.slice(x, dim, cut, x.shape[dim]), c.slice(x, dim, 0, cut)]
+            x = c.node("cat", parts, x.shape, {"dim": dim}).value()
+    return x
+
+
+@rule("flip")
+def flip(c: RuleContext) -> Value:
+    x = c.value("self")
+    for dim in c.a["dims"]:
+        extent = x.shape[dim]
+        index = c.derive(f"flip{extent}", lambda n: torch.arange(n - 1, -1, -1), [extent])
+        x = c.node("index_select", [x, index], x.shape, {"dim": dim % x.rank}).value()
+    return x
+
+
+@rule("constant_pad_nd", "pad")
+def pad(c: RuleContext) -> Value:
+    if c.a.get("mode", "constant") != "constant":
+        return padded(c, c.value("self"), c.a["pad"], c.a["mode"])
+    attrs = {"pads": list(c.a["pad"]), "value": float(c.a["value"] or 0)}
+    return c.node("pad", [c.value("self")], c.out_shape(), attrs).value()
+
+
+@rule("zero_pad2d")
+def zero_pad(c: RuleContext) -> Value:
+    return c.node("pad", [c.value("self")], c.out_shape(), {"pads": list(c.a["padding"])}).value()
+
+
+@rule("gather")
+def gather(c: RuleContext) -> Value:
+    if c.a["sparse_grad"]:
+        raise c.unsupported("sparse gradients; leave out sparse_grad")
+    x = c.value("self")
+    return c.node("gather", [x, c.integer("index")], c.out_shape(), {"dim": c.a["dim"] % x.rank}).value()
+
+
+@rule("index_select")
+def index_select(c: RuleContext) -> Value:
+    x = c.value("self")
+    return c.node("index_select", [x, c.integer("index")], c.out_shape(), {"dim": c.a["dim"] % x.rank}).value()
+
+
+@rule("index")
+def index(c: RuleContext) -> Value:
+    """x[i, j] with integer tensors on neighbouring dimensions: one index into them flattened."""
+    x = c.value("self")
+    given = list(c.a["indices"])
+    places = [i for i, item in enumerate(given) if item is not None]
+    if not all(isinstance(given[i], Ref) and _is_integer(c, given[i]) for i in places):
+        raise c.unsupported("masks make the shape depend on values; use torch.where or masked_fill")
+    first, last = places[0], places[-1]
+    if places != list(range(first, last + 1)):
+        raise c.unsupported("indices must be on neighbouring dimensions")
+    extents = x.shape[first:last + 1]
+
+    def flat(*indices: torch.Tensor) -> torch.Tensor:
+        total: Any = 0
+        for one, extent in zip(indices, extents, strict=True):
+            total = total * extent + torch.where(one < 0, one + extent, one)
+        return total.reshape(-1)
+
+    joined = c.derive(f"index{tuple(extents)}", flat, [given[i] for i in places])
+    rows = torch.Size(extents).numel()
+    x = c.reshape(x, x.shape[:first] + (rows,) + x.shape[last + 1:])
+    shape = x.shape[:first] + joined.shape + x.shape[first + 1:]
+    picked = c.node("index_select", [x, joined], shape, {"dim": first}).value()
+    return c.reshape(picked, c.out_shape())
+
+
+def _is_integer(c: RuleContext, ref: Ref) -> bool:
+    dtype = c._normaliser.dtype_of(ref)
+    return not dtype.is_floating_point and dtype != torch.bool
+
+
+_FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+@rule("to", "_to_copy", "type_as")
+def to(c: RuleContext) -> Value:
+    """By name, x.to(torch.float32), or by example, x.type_as(y): in every lane the format that y has there."""
+    if not c.is_tensor("other"):
+        return _cast(c, c.a.get("dtype"))
+    if c.any_value("self").is_float and c.is_computed("other") and c.tensor_is_float("other"):
+        x = c.value("self")
+        return c.node("cast_like", [x, c.value("other")], x.shape).value()
+    return _cast(c, c.dtype_of("other"))
+
+
+def _cast(c: RuleContext, dtype: torch.dtype | None) -> Value:
+    if dtype is None:
+        return c.any_value("self")
+    if dtype not in _FORMATS:
+        raise c.unsupported(f"a cast to {dtype} of a value that is computed from weights")
+    x = c.any_value("self")
+    if not x.is_float:
+        return c.value("self")
+    return c.same("cast", x, {"dtype": _FORMATS[dtype]})
+
+
+@rule("float")
+def to_float(c: RuleContext) -> Value:
+    return c.same("cast", c.value("self"), {"dtype": "fp32"})
+
+
+@rule("copy")
+def copy(c: RuleContext) -> Value:
+    """x.copy_(y): y, in x's shape."""
+    return c.expand(c.value("src"), c.out_shape())
+
+
+@rule("fill", "zero", "zeros_like", "ones_like")
+def fill(c: RuleContext) -> Value:
+    raise c.unsupported("filling a value in place; make a new tensor")

@@ -1,0 +1,99 @@
+"""Windows and pixels of an image, picked by places that the capture computes: pooling, unfolding, upsampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..ir.graph import Value
+from .context import RuleContext, pair, rule
+
+
+@rule("adaptive_max_pool2d", "adaptive_max_pool1d")
+def adaptive_max_pool(c: RuleContext) -> list[Any]:
+    """Windows of one size, where the extents are multiples of the output's."""
+    x, shape = c.value("self"), c.out_shape(0)
+    spatial = 1 if "1d" in c.call.op else 2
+    if any(extent % out for extent, out in zip(x.shape[-spatial:], shape[-spatial:], strict=True)):
+        raise c.unsupported(f"an output of {list(shape[-spatial:])} from {list(x.shape[-spatial:])} has windows of "
+                            "different sizes; extents must be multiples of the output's")
+    image = (1,) * (4 - x.rank - (spatial == 1)) + x.shape[:-spatial] + (1,) * (spatial == 1) + x.shape[-spatial:]
+    wide = image[:2] + (1,) * (spatial == 1) + shape[-spatial:]
+    kernel = [extent // out for extent, out in zip(image[2:], wide[2:], strict=True)]
+    attrs = {"kernel": kernel, "stride": kernel, "padding": [0, 0], "dilation": [1, 1], "ceil_mode": False}
+    node = c.node("max_pool2d", [c.reshape(x, image)], [(wide, "f32"), (wide, "i32")], attrs)
+    return [c.reshape(node.value(), shape), c.reshape(node.value(1), shape)]
+
+
+@rule("unfold")
+def unfold(c: RuleContext) -> Value:
+    """Windows of `size` along a dimension, every `step`; the window is the last dimension."""
+    x, out = c.value("self"), c.out_shape()
+    dim, size, step = c.a["dimension"] % x.rank, int(c.a["size"]), int(c.a["step"])
+
+    def places(count: int, size: int, step: int) -> torch.Tensor:
+        return (torch.arange(count).reshape(-1, 1) * step + torch.arange(size)).reshape(-1)
+
+    index = c.derive(f"windows{out[dim]}_{size}_{step}", places, [out[dim], size, step])
+    shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+    taken = c.node("index_select", [x, index], shape, {"dim": dim}).value()
+    taken = c.reshape(taken, x.shape[:dim] + (out[dim], size) + x.shape[dim + 1:])
+    return c.permute(taken, [*range(dim + 1), *range(dim + 2, taken.rank), dim + 1])
+
+
+@rule("im2col")
+def image_windows(c: RuleContext) -> Value:
+    """F.unfold: per channel and place in the kernel, the pixels that it meets."""
+    x = c.value("self")
+    kernel, dilation, padding, stride = (pair(c.a[name]) for name in ("kernel_size", "dilation", "padding", "stride"))
+    if any(padding):
+        pads = [padding[1], padding[1], padding[0], padding[0]]
+        shape = (*x.shape[:-2], x.shape[-2] + 2 * padding[0], x.shape[-1] + 2 * padding[1])
+        x = c.node("pad", [x], shape, {"pads": pads, "value": 0.0}).value()
+
+    def places(height: int, width: int) -> torch.Tensor:
+        pixels = torch.arange(height * width, dtype=torch.float64).reshape(1, 1, height, width)
+        return F.unfold(pixels, kernel, dilation, 0, stride).reshape(-1).long()
+
+    index = c.derive(f"pixels{kernel}{dilation}{stride}".replace(" ", ""), places, list(x.shape[-2:]))
+    flat = c.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+    taken = c.node("index_select", [flat, index], flat.shape[:-1] + index.shape, {"dim": flat.rank - 1}).value()
+    return c.reshape(taken, c.out_shape())
+
+
+@rule("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d")
+def nearest(c: RuleContext) -> Value:
+    """The places that PyTorch takes: its own result for an image of the places 0, 1, ..."""
+    x, out = c.value("input" if "input" in c.a else "self"), c.out_shape()
+    mode = "nearest-exact" if "exact" in c.call.op else "nearest"
+    dims = range(2, x.rank)
+    factors = list(c.a.get("scale_factors") or [])
+    if not factors and any(c.a.get(name) for name in ("scales", "scales_h", "scales_w")):
+        raise c.unsupported("call torch.nn.functional.interpolate")
+    for i, dim in enumerate(dims):
+        def places(extent: int, size: int, factor: Any) -> torch.Tensor:
+            line = torch.arange(extent, dtype=torch.float64).reshape(1, 1, -1)
+            taken = F.interpolate(line, scale_factor=factor, mode=mode) if factor \
+                else F.interpolate(line, size, mode=mode)
+            return taken.reshape(-1).long()
+
+        operands = [x.shape[dim], out[dim], float(factors[i]) if factors else None]
+        index = c.derive("_".join(map(str, ["nearest", *operands])), places, operands)
+        shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+        x = c.node("index_select", [x, index], shape, {"dim": dim}).value()
+    return x
+
+
+@rule("upsample_linear1d")
+def linear_upsampling(c: RuleContext) -> Value:
+    """An image of one row."""
+    x, shape = c.value("input" if "input" in c.a else "self"), c.out_shape()
+    factors = list(c.a.get("scale_factors") or []) or ([c.a["scales"]] if c.a.get("scales") else [])
+    if factors and not float(factors[0]).is_integer():
+        raise c.unsupported("a fractional scale; give size=")
+    attrs: dict[str, Any] = {"scale": [1, int(factors[0])]} if factors else {"size": [1, shape[2]]}
+    attrs["align_corners"] = bool(c.a["align_corners"])
+    image = c.reshape(x, (*x.shape[:2], 1, x.shape[2]))
+    return c.reshape(c.node("upsample_bilinear2d", [image], (*shape[:2], 1, shape[2]), attrs).value(), shape)

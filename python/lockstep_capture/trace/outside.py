@@ -1,0 +1,52 @@
+"""Tensors that the forward pass reads and that belong neither to the model nor to the batch.
+
+The file holds them once, as constants: their content must be the same in every captured step.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError
+from ..ir.program import Program
+from .reachable import reachable
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """Of the bits in the order of the elements."""
+    elements = tensor.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(elements.view(torch.uint8).numpy().tobytes())
+
+
+class Outside:
+    """The constants of a program as they are now. Names are those by which the step function reaches them."""
+
+    def __init__(self, program: Program, step_fn: Any, model: torch.nn.Module):
+        self._constants, self._step_fn, self._model = program.constants, step_fn, model
+        paths = {_place(tensor): path for path, tensor in self._tensors().items()}
+        self._paths = {name: paths.get(_place(tensor), "") for name, tensor in program.constants.items()}
+        self._checksums = {name: checksum(tensor) for name, tensor in program.constants.items()}
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        if not self._constants:
+            return {}
+        return {path: value for path, value in reachable(self._step_fn, self._model) if isinstance(value, torch.Tensor)}
+
+    def check(self) -> None:
+        """Throws: CaptureError if one has changed: its content, or the tensor that its name means."""
+        now = self._tensors()
+        changed = [name for name, tensor in self._constants.items()
+                   if checksum(now.get(self._paths[name], tensor)) != self._checksums[name]]
+        if changed:
+            known = [self._paths[name] for name in changed if self._paths[name]]
+            shown = known[0] if known else f"one of shape {list(self._constants[changed[0]].shape)}"
+            raise CaptureError(f"{len(changed)} tensors outside of the model changed during the capture, e.g. {shown}: a "
+                               "capture holds them once, as constants; put them in the batch, or make them buffers that "
+                               "the forward pass updates (an average of weights that the loop updates cannot be replayed)")
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.dtype

@@ -1,0 +1,120 @@
+"""Restores model and random numbers after tracing, which runs the user's step function a few times."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import types
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import torch
+
+from ..ir.program import StepModule
+from .reachable import CONTAINERS, GENERATORS, cells, named_globals, reachable
+
+Undo = Callable[[], None]
+
+
+@contextlib.contextmanager
+def untouched(step: StepModule) -> Iterator[None]:
+    """What the step function can reach is as before on the way out: attributes and buffers of modules, tensors outside
+    of them, which gradients there are, what lists, dicts and sets hold, variables that it closes over, globals that it
+    names, random generators.
+
+    Not restored: gradients set to zero in place, attributes of objects that are no modules, iterators, files, what a call hands out.
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    grads = [(parameter, parameter.grad) for parameter in step.model.parameters()]
+    kept = [undo for _, value in reachable(step.step_fn, step.model) for undo in _undo_of(value)]
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        for parameter, grad in grads:
+            parameter.grad = grad
+        with torch.no_grad():
+            for undo in kept:
+                undo()
+
+
+def _undo_of(value: Any) -> Iterator[Undo]:
+    if isinstance(value, GENERATORS):
+        yield _generator(value)
+    elif isinstance(value, torch.nn.Module):
+        yield _attributes(value)
+    elif isinstance(value, torch.Tensor):
+        if type(value) is torch.Tensor and value.layout == torch.strided and not value.is_inference():
+            yield _content(value)  # parameters are nothing that a forward pass writes
+    elif isinstance(value, CONTAINERS):
+        yield _items(value)
+    elif isinstance(value, types.FunctionType):
+        yield from _variables(value)
+
+
+def _generator(value: Any) -> Undo:
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return lambda: value.set_state(state) and None
+    if isinstance(value, np.random.Generator):
+        words = value.bit_generator.state
+        return lambda: setattr(value.bit_generator, "state", words)
+    if isinstance(value, np.random.RandomState):
+        before = value.get_state()
+        return lambda: value.set_state(before)
+    python = value.getstate()
+    return lambda: value.setstate(python)
+
+
+def _attributes(module: torch.nn.Module) -> Undo:
+    attributes, buffers = dict(vars(module)), dict(module._buffers)
+
+    def undo() -> None:
+        own = vars(module)
+        for name in [name for name in own if name not in attributes]:
+            del own[name]
+        own.update(attributes)
+        module._buffers.clear()
+        module._buffers.update(buffers)
+    return undo
+
+
+def _content(tensor: torch.Tensor) -> Undo:
+    before = tensor.detach().clone()
+
+    def undo() -> None:
+        if not torch.equal(tensor, before):  # a write to .data leaves tensor._version as it is
+            tensor.copy_(before)
+    return undo
+
+
+def _items(container: Any) -> Undo:
+    before = container.copy()
+
+    def undo() -> None:
+        if isinstance(container, list):
+            if len(container) != len(before) or any(a is not b for a, b in zip(container, before)):
+                container[:] = before
+        elif isinstance(container, dict):
+            if list(container) != list(before) or any(container[key] is not before[key] for key in before):
+                container.clear()
+                container.update(before)
+        elif container != before:
+            container.clear()
+            container.update(before)
+    return undo
+
+
+def _variables(function: types.FunctionType) -> Iterator[Undo]:
+    held, named = cells(function), {name: function.__globals__[name] for name in named_globals(function)}
+
+    def undo() -> None:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if name in held:
+                cell.cell_contents = held[name]
+        for name, value in named.items():
+            if function.__globals__.get(name) is not value:
+                function.__globals__[name] = value
+    yield undo

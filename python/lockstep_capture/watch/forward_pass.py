@@ -1,0 +1,99 @@
+"""The forward pass of one block: what it got, what it drew, and its repetition from the graph (gate V0)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..errors import CaptureError
+from ..model_state import Subject
+from ..normalise.interpreter import Interpreter
+from ..normalise.observers import Snapshots
+from ..trace.traced import Traced, leaves_of
+from .continuity import Continuity
+from .gradients import reached
+from .kept_draws import kept
+from .loss_factor import loss_factor, written_factors
+from .mask_tap import MaskTap
+from .replayed_gradients import is_repeatable
+from .step import Micro, MicroBatch, Step
+
+Region = tuple[str, torch.dtype]  # device and dtype of torch.autocast
+
+
+class ForwardPass:
+    """Made before the block runs: batch and buffers are copied. tap: sees the random numbers drawn in the block."""
+
+    def __init__(self, subject: Subject, traced: Traced, batch: Any, autocast: Region | None):
+        self._subject, self._traced, self._autocast = subject, traced, autocast
+        self._leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+                        for leaf in leaves_of(batch, subject.device)[0]]
+        self._buffers = {path: buffer.clone() for path, buffer in subject.buffer_values().items()}
+        self.tap = MaskTap()
+
+    def replay(self, loss: torch.Tensor, step: Step, continuity: Continuity, cache_enabled: bool) -> Micro:
+        """Gate V0, which also gives the values that Python computes for the graph."""
+        traced, draws = self._traced, self._draws()
+        traced.outside.check()
+        snapshots = Snapshots(traced.versions)
+        # Names of their own, so that hooks on the weights are not called.
+        params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
+                  for path, tensor in self._subject.params.items()}
+        # With gradients, as in the loop: without them some kernels (LSTM on the CPU) compute other bits.
+        with torch.enable_grad(), sdpa_if(traced.hides_masks or self._ran_math()):
+            run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
+                              cache_enabled=cache_enabled, observer=snapshots)
+            replayed = run.run()
+            step.reached |= reached(replayed, params)
+            traced.factor = factor = loss_factor(replayed, loss, traced.factor)
+            if step.replayed is not None:
+                one_number = len(written_factors(loss, replayed)) <= 1
+                step.replayed.add(replayed, params, factor,
+                                        one_number and is_repeatable(traced.program, self._subject.device))
+        if traced.graph is None:
+            traced.normalise(snapshots, len(self.tap.attention))
+        assert traced.graph is not None
+        continuity.check_forward(traced.graph, traced.versions.read_buffers, self._buffers, run.buffers)
+        inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
+                  for entry in traced.graph.inputs]
+        torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}
+        kinds = {site.call: site.kind for site in traced.sites}
+        masks = {call: [kept(draw, kinds[call]) for draw in values] for call, values in draws.items()}
+        self.tap.draws.clear()  # a block lasts until the optimizer has stepped
+        return Micro(MicroBatch(traced, self._leaves, masks, factor), 0, float(replayed.detach().double()), inputs,
+                     torch_ops, self._attention(), self.tap.backends)
+
+    def _ran_math(self) -> bool:
+        return self._traced.attention_count() > len(self.tap.attention)
+
+    def _attention(self) -> set[str]:
+        return {*self.tap.attention, *({"math"} if self._ran_math() else ())}
+
+    def _draws(self) -> dict[str, list[torch.Tensor]]:
+        """The k-th draw belongs to the k-th call that draws."""
+        left = list(self.tap.draws)
+        wanted = sum(site.draws for site in self._traced.sites)
+        if len(left) != wanted:
+            raise CaptureError(f"random numbers: {len(left)} draws were seen, the graph has {wanted}; the forward "
+                               "pass in the block must be step_fn's, once, before backward")
+        found = {}
+        for site in self._traced.sites:
+            found[site.call] = [left.pop(0).value for _ in range(site.draws)]
+        return found
+
+    def _ops(self) -> list[str]:
+        ops, place = [], 0
+        for site in self._traced.sites:
+            ops.append(self.tap.draws[place].op)
+            place += site.draws
+        return ops
+
+
+@contextlib.contextmanager
+def sdpa_if(math: bool) -> Iterator[None]:
+    """Attention in the math backend, if the loop used it, or has dropout, whose mask fused kernels hide."""
+    with sdpa_kernel(SDPBackend.MATH) if math else contextlib.nullcontext():
+        yield

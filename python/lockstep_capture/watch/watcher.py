@@ -1,0 +1,123 @@
+"""One block of a training loop: what was drawn, the loss, the gradients.
+
+A failure in here does not reach the loop: it is reported at the end of the block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..errors import CaptureError, Problem, UnsupportedModelError, failed
+from ..model_state import Subject, world_size
+from ..trace.traced import Traced
+from . import gradients
+from .continuity import Continuity
+from .forward_pass import ForwardPass, Region, sdpa_if
+from .hooks import Events, Listener, watch
+from .replayed_gradients import check_gradients
+from .step import Micro, Step
+
+
+class Watcher(Listener):
+    def __init__(self, subject: Subject, step: Step, traced: Traced, batch: Any, continuity: Continuity,
+                 autocast: Region | None):
+        self._subject, self._step, self._traced = subject, step, traced
+        self._continuity = continuity
+        self._forward, self.events = ForwardPass(subject, traced, batch, autocast), Events()
+        self._micro: Micro | None = None
+        self._error: CaptureError | None = None
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[bool]:
+        with sdpa_if(self._traced.hides_masks), watch(self._subject, self.events, self), self._forward.tap:
+            yield True
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Keeps a failure, so that the loop's step continues. The first failure is reported."""
+        error: CaptureError | None = None
+        try:
+            with _disable_current_modes():
+                yield
+        except CaptureError as own:
+            error = own
+        except Exception as other:
+            error = failed(other)
+        self._error = self._error or error
+
+    def on_backward(self, loss: torch.Tensor) -> None:
+        """Weights are still those of the forward pass."""
+        self._forward.tap.active = False
+        self.events.loss = loss.detach()
+        with self._aside():
+            gradients.check_earlier(self._subject, self._step)
+            self._continuity.check_gradients("between two micro-batches")
+            self._continuity.check_weights("in the block, before backward()")
+            self._continuity.note_buffers()
+            self._micro = self._forward.replay(loss, self._step, self._continuity, self.events.cache_enabled)
+
+    def on_backward_done(self) -> None:
+        with self._aside():
+            if self._error is None:
+                gradients.check_explained(self._subject, gradients.known_parameters(self._step, self._traced))
+            if world_size() > 1:
+                return  # somebody else's gradients are in them, or will be
+            self._continuity.note_gradients()
+            if self._step.replayed is not None and self._micro is not None:
+                check_gradients(self._step.replayed, self._subject.gradients())
+
+    @contextlib.contextmanager
+    def known_change(self) -> Iterator[None]:
+        watched = self._continuity.knows_gradients
+        with self._aside():
+            self._continuity.check_gradients("after backward()")
+        yield
+        if watched:
+            with self._aside():
+                self._continuity.note_gradients()
+
+    def on_clamp(self, limit: float) -> None:
+        if self._continuity.knows_gradients:
+            with self._aside():
+                self._continuity.check_gradients("after backward()")
+                self._continuity.note_clamped(limit)
+
+    def on_gradients(self) -> None:
+        with self._aside():
+            self._subject.check_layout()
+            self._continuity.check_weights("before optimizer.step()")
+            self._continuity.check_gradients("before optimizer.step()")
+            self._continuity.forget_gradients()
+            self._step.hyper = self._subject.hyper()
+            if world_size() > 1:
+                return  # means over all ranks' batches, of which this file has one
+            known = gradients.known_parameters(self._step, self._traced)
+            gradients.check_idle(self._subject, known, self._step.reached)
+            gradients.record(self._subject, self._step)
+
+    def on_stepped(self) -> None:
+        with self._aside():
+            self._continuity.note_weights()
+
+    def result(self) -> Micro:
+        """Throws: CaptureError if the block did something that a capture cannot hold."""
+        if self.events.problems:
+            raise UnsupportedModelError(self.events.problems)
+        if self.events.backward_count > 1:
+            raise CaptureError(f"the block of cap.step() called backward() {self.events.backward_count} times, must "
+                               "call it once: give every micro-batch a block of its own")
+        if self._error is not None:
+            raise self._error
+        if self._micro is None:
+            raise CaptureError("the block of cap.step() called no backward(), must call it once")
+        if self.events.clipping.stage != "none" and not self.events.ended:
+            raise UnsupportedModelError([Problem("clipping before the step's last micro-batch", "the loop", "",
+                                                 "a replay clips once, before the optimizer's step")])
+        self._continuity.check_weights("in the block, after optimizer.step()")
+        self._continuity.check_buffers("in the block, after the forward pass")
+        self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.raw_gradients())
+        return self._micro

@@ -1,0 +1,221 @@
+"""Writes the captured data in the layout of docs/capture-file.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..ir.graph import Graph
+from ..ir.program import Autocast
+from ..model_state import State, Subject, world_size
+from ..trace.traced import Traced
+from ..version import __version__
+from ..watch.kept_draws import Kept, unpacked
+from ..watch.precision import shortcuts
+from ..watch.step import Micro, Step
+from . import reference
+from .writer import Writer, escape
+
+
+def json_text(value: Any) -> str:
+    """Floats come out with as many digits as they need to come back the same (at most 17)."""
+    return json.dumps(value)
+
+
+class Recorder:
+    def __init__(self, path: str, subject: Subject, first: Traced, initial: State,
+                 hyper: list[dict[str, Any]], autocast: tuple[str, torch.dtype] | None):
+        self.writer = Writer(path)
+        self._subject, self._graphs = subject, 0
+        self._order = [name for name, *_ in first.graph.params] if first.graph else []
+        self._buffers_mutated: set[str] = set()
+        self._attention: set[str] = set()
+        try:
+            self._start(first, initial, hyper, autocast)
+        except BaseException:
+            self.writer.abandon()
+            raise
+
+    def _start(self, first: Traced, initial: State, hyper: list[dict[str, Any]],
+               autocast: tuple[str, torch.dtype] | None) -> None:
+        subject, writer = self._subject, self.writer
+        device = str(subject.device)
+        if subject.device.type == "cuda":
+            device = f"cuda:{torch.cuda.get_device_name(subject.device)}"
+        writer.attributes("", {
+            "capture_version": __version__, "torch_version": str(torch.__version__),
+            "frontend": first.program.frontend, "device": device,
+            "model_class": f"{type(subject.model).__module__}.{type(subject.model).__qualname__}",
+            "replay_mode": "full" if subject.replays_optimizer else "gradients-only", "v0": "bit-exact",
+            "world_size": np.int32(world_size())})
+        self._modules(first)
+        for tensor, paths in subject.names.params:
+            place = f"params/{escape(paths[0])}"
+            writer.tensor(place, initial.params[paths[0]])
+            writer.attributes(place, {"torch_dtype": str(tensor.dtype).removeprefix("torch."),
+                                      "requires_grad": bool(tensor.requires_grad), "aliases": paths[1:],
+                                      "opt_group": np.int32(subject.group_of(paths[0]))})
+        self._optimizer(initial, hyper)
+        self._amp(autocast, first.graph.region() if first.graph else None, initial)
+        self._initial_buffers = initial.buffers
+
+    def _modules(self, first: Traced) -> None:
+        modules = [{"fqn": path, "class": f"{type(module).__module__}.{type(module).__qualname__}",
+                    "children": [name for name, _ in module.named_children()],
+                    "training": bool(module.training), "calls": first.module_calls.get(path, 0)}
+                   for path, module in self._subject.model.named_modules()]
+        self.writer.json("modules", modules)
+
+    def _optimizer(self, initial: State, hyper: list[dict[str, Any]]) -> None:
+        subject, optimizer = self._subject, self._subject.optimizer
+        group = subject.groups()[0]
+        impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
+        self.writer.attributes("optimizer", {"class": type(optimizer).__name__,
+                                             "module": type(optimizer).__module__, "impl": impl})
+        for number, (own, values) in enumerate(zip(subject.groups(), hyper, strict=True)):
+            paths = [subject.paths[id(tensor)] for tensor in own["params"]]
+            self.writer.attributes(f"optimizer/groups/{number}", {"params": paths, "hyper": json_text(values)})
+        if subject.replays_optimizer:
+            self.writer.optimizer_state("optimizer/state", initial.optimizer)
+
+    def _amp(self, autocast: tuple[str, torch.dtype] | None, region: Autocast | None, initial: State) -> None:
+        """region: a block of the model, which gives the dtype if the loop has none."""
+        values: dict[str, Any] = {
+            "autocast": autocast is not None,
+            "device_type": autocast[0] if autocast else self._subject.device.type, **shortcuts()}
+        if autocast is not None:
+            values["dtype"] = str(autocast[1]).removeprefix("torch.")
+        elif region is not None:
+            values["dtype"] = region.dtype
+        self.writer.attributes("amp", values)
+        subject = self._subject
+        scaler: dict[str, Any] = {"enabled": subject.scales}
+        if subject.scales:
+            kept = subject.scaler.state_dict()
+            scaler |= {"scale": initial.scale, "growth_factor": float(kept["growth_factor"]),
+                       "backoff_factor": float(kept["backoff_factor"]),
+                       "growth_interval": np.int32(kept["growth_interval"]),
+                       "growth_tracker": np.int32(initial.growth_tracker)}
+        self.writer.attributes("amp/scaler", scaler)
+
+    def add_graph(self, traced: Traced) -> int:
+        """The number of the graph in the file."""
+        graph = traced.graph
+        assert graph is not None
+        number, self._graphs = self._graphs, self._graphs + 1
+        self.writer.json(f"graphs/{number}/json", graph.json(), {"signature": traced.signature})
+        for name, tensor in graph.constants.items():
+            place = f"constants/{escape(name)}"
+            if place not in self.writer._file:
+                self.writer.tensor(place, tensor, {"stat_exempt": name in graph.stat_exempt})
+        self._buffers_mutated |= {buffer for buffer, *_ in graph.mutations}
+        return number
+
+    def step(self, step: Step) -> None:
+        if step.number == 0:
+            self.writer.attributes("amp", {"cache_enabled": step.events.cache_enabled,
+                                           "sdpa_backends": step.micro[0].backends})
+        place, events, clipping = f"steps/{step.number:06d}", step.events, step.events.clipping
+        subject, writer = self._subject, self.writer
+        writer.attributes(place, {
+            "loss": float(np.mean([micro.loss for micro in step.micro])),
+            "loss_dtype": str(events.loss.dtype).removeprefix("torch.") if events.loss is not None else "float32",
+            "scale_before": step.scale_before, "scale_after": subject.scale(),
+            "growth_tracker_after": np.int32(subject.growth_tracker()), "found_inf": events.found_inf,
+            "stepped": events.stepped, "clip_max_norm": clipping.max_norm, "clip_norm_type": clipping.norm_type,
+            "clip_total_norm": clipping.total_norm, "clip_error_if_nonfinite": clipping.error_if_nonfinite,
+            "clip_max_value": clipping.max_value, "clip_stage": clipping.stage, "hyper": json_text(step.hyper)})
+        for number, micro in enumerate(step.micro):
+            self._micro(f"{place}/micro/{number:03d}", micro)
+        if world_size() == 1:
+            norms = [step.grad_norms.get(path, float("nan")) for path in self._order]
+            writer.array(f"{place}/grad_norms", np.array(norms, dtype=np.float64))
+        if step.pre is not None:
+            if world_size() == 1:
+                writer.tensors(f"{place}/grads", step.grads)
+            self._verify(step, step.pre)
+        writer.flush()
+
+    def _micro(self, place: str, micro: Micro) -> None:
+        graph, writer = micro.batch.traced.graph, self.writer
+        assert graph is not None
+        self._attention |= micro.attention
+        writer.attributes(place, {"graph": np.int32(micro.graph), "loss": micro.loss,
+                                  "loss_mult": micro.batch.loss_mult, "v0": True})
+        for number, (entry, tensor) in enumerate(zip(graph.inputs, micro.inputs, strict=True)):
+            writer.tensor(f"{place}/inputs/{number}", tensor, {"path": entry.path}, packed=True)
+        sites = {site.call: site for site in micro.batch.traced.sites}
+        for number, (node, call) in enumerate(graph.rng):
+            site = sites[call]
+            writer.bits(f"{place}/rng/{number}", self._mask(graph, node, micro.batch.draws[call], site.kind),
+                        {"node": node, "p": site.p, "kind": site.kind, "torch_op": micro.torch_ops[call]})
+
+    @staticmethod
+    def _mask(graph: Graph, node: str, draws: list[Kept], kind: str) -> torch.Tensor:
+        """In the shape of the node's own mask output."""
+        if kind == "lstm":
+            return torch.stack([unpacked(draw) for draw in draws])
+        made = next(entry for entry in graph.nodes if entry.id == node)
+        shape = made.out[2 if kind == "sdpa" else 1][0]
+        mask = unpacked(draws[0])
+        return mask.reshape(shape) if mask.numel() == int(np.prod(shape)) else mask.expand(shape)
+
+    def _verify(self, step: Step, pre: State) -> None:
+        place, writer, subject = f"verify/{step.number:06d}", self.writer, self._subject
+        self._state(f"{place}/pre", pre)
+        batches = [micro.batch for micro in step.micro]
+        ref32 = reference.compute(subject, pre, batches, double=False)
+        ref64 = reference.compute(subject, pre, batches, double=True)
+        writer.attributes(f"{place}/ref32", {"loss": ref32.loss})
+        writer.attributes(f"{place}/ref64", {"loss": ref64.loss})
+        writer.tensors(f"{place}/ref32/grads", ref32.grads)
+        writer.tensors(f"{place}/ref64/grads", ref64.grads)
+        writer.tensors(f"{place}/ref32/post/buffers", ref32.buffers)
+        if subject.replays_optimizer:
+            params, states = reference.stepped(subject, pre, step.hyper, ref32)
+            writer.tensors(f"{place}/ref32/post/params", params)
+            writer.optimizer_state(f"{place}/ref32/post/opt_state", states)
+        for path, mask in reference.noise(ref32, ref64).items():
+            writer.bits(f"{place}/noise/{escape(path)}", mask, {"count": np.int64(mask.sum())})
+        for number, (narrow, wide) in enumerate(zip(ref32.micro, ref64.micro, strict=True)):
+            part = f"{place}/micro/{number:03d}"
+            writer.attributes(part, {"loss32": narrow.loss, "loss64": wide.loss})
+            for node, kink in narrow.kinks.items():
+                if kink.dtype == torch.bool:
+                    writer.bits(f"{part}/kinks/{node}", kink)
+                else:
+                    writer.tensor(f"{part}/kinks/{node}", kink, packed=True)
+            for node, values in narrow.acts.items():
+                writer.array(f"{part}/acts/{node}", np.array(values, dtype=np.float64))
+
+    def _state(self, place: str, state: State) -> None:
+        writer = self.writer
+        writer.attributes(place, {"scale": state.scale, "growth_tracker": np.int32(state.growth_tracker)})
+        writer.tensors(f"{place}/params", state.params)
+        writer.tensors(f"{place}/buffers", state.buffers)
+        if self._subject.replays_optimizer:
+            writer.optimizer_state(f"{place}/opt_state", state.optimizer)
+
+    def finish(self, steps: int, is_final: bool) -> None:
+        """is_final: the state now is that after the last step."""
+        subject, writer = self._subject, self.writer
+        persistent = set(subject.model.state_dict().keys())
+        for _, paths in subject.names.buffers:
+            path = paths[0]
+            place = f"buffers/{escape(path)}"
+            writer.tensor(place, self._initial_buffers[path])
+            writer.attributes(place, {"persistent": path in persistent, "role": _role(path),
+                                      "mutated": path in self._buffers_mutated})
+        if is_final:
+            self._state("final", subject.state())
+        writer.attributes("amp", {"sdpa_ran": ",".join(sorted(self._attention))})
+        writer.attributes("", {"n_steps": np.int32(steps)})
+        writer.finish()
+
+
+def _role(path: str) -> str:
+    roles = {"running_mean": "bn_mean", "running_var": "bn_var", "num_batches_tracked": "bn_count"}
+    return roles.get(path.rpartition(".")[2], "other")

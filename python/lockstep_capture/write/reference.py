@@ -1,0 +1,136 @@
+"""PyTorch's own gradients of a captured step, in FP32 and in FP64, with the captured masks.
+
+From the state before the step; autocast and TF32 off, loss scale 1, no clipping. In FP64 casts between floating
+formats do nothing. FP32 also gives the side of each kink that it was on, and a summary of every activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+
+from ..ir.graph import Node
+from ..ir.program import Call
+from ..model_state import State, Subject, replica
+from ..normalise.interpreter import Interpreter, Observer
+from ..rules.context import KINKS, WINNERS
+from ..trace.traced import Traced
+from ..watch.kept_draws import unpacked
+from ..watch.precision import full_fp32
+from ..watch.step import MicroBatch
+
+NOISE_RATIO = 0.1  # |g32 - g64| > NOISE_RATIO |g64|: FP32 itself does not determine the element
+
+
+@dataclass
+class MicroReference:
+    loss: float = 0.0
+    kinks: dict[str, torch.Tensor] = field(default_factory=dict)  # node -> side of each element, or places
+    acts: dict[str, list[float]] = field(default_factory=dict)  # node -> l2, absmax, mean, least nonzero magnitude
+
+
+@dataclass
+class Reference:
+    loss: float
+    grads: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+    micro: list[MicroReference]
+
+
+class _Looker(Observer):
+    """Kinks and activations by node of the graph."""
+
+    def __init__(self, traced: Traced, into: MicroReference):
+        assert traced.graph is not None
+        self._ir_of, self._into = traced.ir_of, into
+        self._nodes = {node.id: node for node in traced.graph.nodes}
+
+    def _node(self, call: Call) -> Node | None:
+        return self._nodes.get(self._ir_of.get(call.name, ""))
+
+    def before(self, call: Call, value: Callable[[str], Any]) -> None:
+        node = self._node(call)
+        if node is None or not call.refs() or call.is_getitem:
+            return
+        x = value(call.refs()[0])
+        if not isinstance(x, torch.Tensor):
+            return
+        if node.op in KINKS:
+            self._into.kinks[node.id] = KINKS[node.op](node.attrs, x.detach())
+
+    def after(self, call: Call, result: Any) -> None:
+        node = self._node(call)
+        if node is None or not isinstance(result, torch.Tensor) or not result.dtype.is_floating_point:
+            return
+        y = result.detach()
+        magnitude = y.abs().double()
+        nonzero = magnitude[magnitude > 0]
+        least = float(nonzero.min()) if nonzero.numel() else 0.0
+        if y.numel():
+            self._into.acts[node.id] = [float(y.double().norm()), float(magnitude.max()),
+                                        float(y.double().mean()), least]
+
+
+class _Pools(_Looker):
+    """Also the places of winners."""
+
+    def before(self, call: Call, value: Callable[[str], Any]) -> None:
+        super().before(call, value)
+        node = self._nodes.get(self._ir_of.get(call.name, "").partition(".")[0])
+        if node is None or node.op not in WINNERS or call.is_getitem:
+            return
+        x = value(call.refs()[0]).detach()
+        extents = node.out[1][0]
+        image = x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x
+        if image.shape[:2] != extents[:2]:
+            return  # a pool over one dimension: not recorded
+        self._into.kinks[node.id] = WINNERS[node.op](node.attrs, image).to(torch.int32)
+
+
+def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: bool) -> Reference:
+    """Gradients of sum(loss_mult * loss) from `state`. double: in FP64, on the CPU."""
+    device = torch.device("cpu") if double else subject.device
+    dtype = torch.float64 if double else torch.float32
+    params = {path: tensor.to(device, dtype, copy=True).requires_grad_(subject.params[path].requires_grad)
+              for path, tensor in state.params.items()}
+    buffers = {path: tensor.to(device) for path, tensor in state.buffers.items()}
+    found: list[MicroReference] = []
+    total = 0.0
+    with full_fp32(), torch.enable_grad():
+        for one in micro:
+            seen = MicroReference()
+            leaves = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in one.leaves]
+            draws = {name: [unpacked(draw).to(device) for draw in values] for name, values in one.draws.items()}
+            run = Interpreter(one.traced.program, params, buffers, leaves, draws, double=double,
+                              kind=one.traced.versions.kind, device=device,
+                              observer=None if double else _Pools(one.traced, seen)).without_autocast()
+            loss = run.run()
+            (loss * one.loss_mult).sum().backward()
+            seen.loss = float(loss.detach().double())
+            total += seen.loss
+            buffers = run.buffers
+            found.append(seen)
+    grads = {path: tensor.grad for path, tensor in params.items() if tensor.grad is not None}
+    return Reference(total / len(micro), grads, buffers, found)
+
+
+def noise(ref32: Reference, ref64: Reference) -> dict[str, torch.Tensor]:
+    """Elements whose gradient FP32 does not determine."""
+    return {path: (g.cpu().double() - ref64.grads[path]).abs() > NOISE_RATIO * ref64.grads[path].abs()
+            for path, g in ref32.grads.items() if path in ref64.grads}
+
+
+def stepped(subject: Subject, state: State, hyper: list[dict[str, Any]],
+            reference: Reference) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, torch.Tensor]]]:
+    """Weights and optimizer state after one step from the reference's gradients."""
+    optimizer, params = replica(subject, state, hyper)
+    for path, grad in reference.grads.items():
+        params[path].grad = grad.detach().cpu().float()
+    optimizer.step()
+    paths = {id(tensor): path for path, tensor in params.items()}
+    states = {paths[id(tensor)]: {key: torch.as_tensor(value) for key, value in kept.items()
+                                  if value is not None}
+              for tensor, kept in optimizer.state.items()}
+    return {path: tensor.detach() for path, tensor in params.items()}, states

@@ -1,0 +1,162 @@
+"""The capture file (docs/capture-file.md): HDF5 after a user block with length and SHA-256.
+
+Knows nothing of models; gets tensors, names and numbers. Written under another name and renamed when complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import struct
+from typing import Any, Iterator, Mapping
+
+import h5py
+import numpy as np
+import torch
+
+from ..errors import CaptureError
+from ..watch.kept_draws import packed
+
+MAGIC = b"LOCKSTEP-CAPTURE"
+BLOCK_VERSION = 1
+BLOCK_BYTES = 512
+FORMAT_VERSION = 1
+_TEXT = h5py.string_dtype("utf-8")
+_I32 = np.iinfo(np.int32)
+
+
+def escape(name: str) -> str:
+    """A module path as the name of one HDF5 object."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
+    """float32 for floats of 32 bits or fewer, float64 for double, int32 for integers and booleans."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.float64:
+        return tensor.numpy()
+    if tensor.dtype.is_floating_point:
+        return tensor.float().numpy()
+    wide = tensor.to(torch.int64).numpy()
+    if wide.size and (wide.min() < _I32.min or wide.max() > _I32.max):
+        raise CaptureError(f"{what}: holds integers from {wide.min()} to {wide.max()}, must fit into 32 bits")
+    return wide.astype(np.int32)
+
+
+class Writer:
+    """Usage: put datasets and attributes, then finish(); or abandon()."""
+
+    def __init__(self, path: str):
+        self._path, self._partial = os.fspath(path), f"{os.fspath(path)}.partial"
+        with self._writing():
+            self._file = h5py.File(self._partial, "w", userblock_size=BLOCK_BYTES, track_order=False,
+                                   libver=("v108", "v110"))
+        self.attributes("", {"format": "lockstep-capture", "format_version": np.int32(FORMAT_VERSION),
+                             "created_utc": datetime.datetime.now(datetime.timezone.utc)
+                             .strftime("%Y-%m-%dT%H:%M:%SZ"), "complete": np.uint8(0)})
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """HDF5 raises RuntimeError if the disk is full."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise CaptureError(f"{self._path} could not be written, no file was left: {reason}. Is the disk "
+                               "full, or another capture writing there?") from error
+
+    def flush(self) -> None:
+        with self._writing():
+            self._file.flush()
+
+    def attributes(self, group: str, values: Mapping[str, Any]) -> None:
+        """Of a group, which is made, or of a dataset. Texts are UTF-8, booleans u8; numbers keep their numpy type, floats are f64."""
+        with self._writing():
+            target: Any = self._file
+            if group:
+                target = self._file[group] if group in self._file else self._file.create_group(group)
+            self._set(target, values)
+
+    @staticmethod
+    def _set(target: Any, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, bool):
+                target.attrs[name] = np.uint8(value)
+            elif isinstance(value, str):
+                target.attrs.create(name, str(value), dtype=_TEXT)
+            elif isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+                target.attrs.create(name, np.array(list(value), dtype=object), shape=(len(value),), dtype=_TEXT)
+            else:
+                target.attrs[name] = value
+
+    def tensor(self, place: str, tensor: torch.Tensor, attributes: Mapping[str, Any] | None = None,
+               *, packed: bool = False) -> None:
+        """packed: shuffled and compressed, one chunk; for batches and the like."""
+        array = array_of(tensor, place)
+        options: dict[str, Any] = dict(chunks=array.shape, shuffle=True, compression="gzip", compression_opts=1) \
+            if packed and array.size and array.ndim else {}  # HDF5 stores a number without dimensions whole
+        self._dataset(place, array, {"torch_dtype": str(tensor.dtype).removeprefix("torch."), **(attributes or {})},
+                      options)
+
+    def scalar(self, place: str, value: float) -> None:
+        self._dataset(place, np.float64(value), {}, {})
+
+    def array(self, place: str, array: np.ndarray, attributes: Mapping[str, Any] | None = None) -> None:
+        self._dataset(place, array, attributes or {}, {})
+
+    def _dataset(self, place: str, data: Any, attributes: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        with self._writing():
+            self._set(self._file.create_dataset(place, data=data, track_times=False, **options), attributes)
+
+    def bits(self, place: str, mask: torch.Tensor, attributes: Mapping[str, Any] | None = None) -> None:
+        """numpy.packbits of a mask, with its shape."""
+        self.array(place, packed(mask),
+                   {"shape": np.array(tuple(mask.shape), dtype=np.int64), **(attributes or {})})
+
+    def json(self, place: str, value: Any, attributes: Mapping[str, Any] | None = None) -> None:
+        text = value if isinstance(value, str) else json.dumps(value)
+        self.array(place, np.frombuffer(text.encode(), dtype=np.uint8), attributes)
+
+    def optimizer_state(self, place: str, states: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        self.attributes(place, {})
+        for path, state in states.items():
+            for key, value in state.items():
+                where = f"{place}/{escape(path)}/{key}"
+                if key == "step":
+                    self.scalar(where, float(value))
+                else:
+                    self.tensor(where, value)
+
+    def tensors(self, place: str, values: Mapping[str, torch.Tensor]) -> None:
+        self.attributes(place, {})
+        for path, tensor in values.items():
+            self.tensor(f"{place}/{escape(path)}", tensor)
+
+    def finish(self) -> None:
+        """Closes the data, writes the user block last, and puts the file into its place.
+
+        No fsync: after a power cut the checksum reveals a torn file.
+        """
+        with self._writing():
+            self._file.attrs["complete"] = np.uint8(1)
+            self._file.close()
+            digest = hashlib.sha256()
+            with open(self._partial, "r+b") as file:
+                file.seek(BLOCK_BYTES)
+                while part := file.read(1 << 20):
+                    digest.update(part)
+                length = file.tell() - BLOCK_BYTES
+                block = MAGIC + struct.pack("<IIQ", BLOCK_VERSION, BLOCK_BYTES, length) + digest.digest()
+                file.seek(0)
+                file.write(block.ljust(BLOCK_BYTES, b"\0"))
+            os.replace(self._partial, self._path)
+
+    def abandon(self) -> None:
+        """Removes the unfinished file. On a full disk HDF5 cannot even close it."""
+        with contextlib.suppress(Exception):
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._partial)

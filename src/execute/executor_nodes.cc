@@ -1,0 +1,211 @@
+// Runs the instructions of a node, one function per kind, and measures what they compute.
+#include <cmath>
+#include <utility>
+
+#include "emulation/kernels/quantize.h"
+#include "src/execute/executor.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+const T* data(const Tensor& tensor) {
+  return tensor.as<T>().data();
+}
+
+}  // namespace
+
+void Executor::run_node(int node, const Executor* reference, std::span<SiteRecord> records) {
+  const auto [begin, end] = node_range_[static_cast<size_t>(node)];
+  for (size_t i = begin; i < end; ++i) {
+    if (container_ == Container::kF64) {
+      run_instruction<double>(program_.instructions[i], reference, records);
+    } else {
+      run_instruction<float>(program_.instructions[i], reference, records);
+    }
+  }
+}
+
+template <typename T>
+void Executor::run_instruction(const Instruction& instruction, const Executor* reference,
+                               std::span<SiteRecord> records) {
+  switch (instruction.kind) {
+    case InstructionKind::kCast:
+      return run_cast<T>(instruction, reference, records);
+    case InstructionKind::kOp:
+      return run_op<T>(instruction, reference, records);
+    case InstructionKind::kObserve:
+      return run_observe<T>(instruction, reference, records);
+  }
+}
+
+template <typename T>
+ErrorStats Executor::error_of(int value, const TensorStats& stats, const Format& format,
+                              double scale, const Executor* reference) const {
+  if (reference == nullptr) return error_of_reference(stats);
+  if (!(scale > 0 && std::isfinite(scale))) return {};  // a loss scale that has collapsed to zero
+  const Tensor& lane = tensor(value);
+  const Tensor& ref = reference->value(program_.values[value].graph_value);
+  ErrorStats error;
+  kernels_().of<T>().compare(data<T>(lane), data<float>(ref), lane.size(), scale, format, &error);
+  return error;
+}
+
+template <typename T>
+void Executor::finish_record(int value, const ValueRounding& rounding, const Executor* reference,
+                             std::span<SiteRecord> records) {
+  const int32_t first = rounding.sites.front();
+  SiteRecord& record = records[first];
+  record.measured = true;
+  record.scale = site_scale(first) * value_scale_[value];
+  const int32_t known = measured_[value].error_site;
+  record.error = known >= 0 && records[known].scale == record.scale && reference != nullptr
+                     ? records[known].error
+                     : error_of<T>(value, record.stats, *rounding.format, record.scale, reference);
+  measured_[value].error_site = first;
+  for (size_t i = 1; i < rounding.sites.size(); ++i) records[rounding.sites[i]] = record;
+}
+
+// 1. y = round(x)   2. statistics of that rounding and the error of y stand at every consumer's
+// site
+template <typename T>
+void Executor::run_cast(const Instruction& instruction, const Executor* reference,
+                        std::span<SiteRecord> records) {
+  const ValueRounding& rounding = instruction.roundings.at(0);
+  const bool measure = !records.empty() && !rounding.sites.empty();
+  const Tensor& x = tensor(instruction.inputs.at(0));
+  Tensor& y = writable(instruction.outputs.at(0));
+  const uint32_t site = rounding.key();
+  const StochasticKey key{key_.seed, key_.stream, site, key_.step};
+  TensorStats* stats = measure ? &records[site].stats : nullptr;
+  const int value = instruction.outputs[0];
+  if (instruction.scaled_cast >= 0) {
+    const ScaledCast& cast = program_.scaled_casts[static_cast<size_t>(instruction.scaled_cast)];
+    value_scale_[value] = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
+  } else {
+    const T* source = data<T>(x);
+    if (instruction.factor != 1) {
+      kernels_().of<T>().scale(source, instruction.factor, y.as<T>().data(), x.size());
+      source = y.as<T>().data();
+    }
+    kernels_().of<T>().quantize(source, y.as<T>().data(), x.size(),
+                                {rounding.format, rounding.rounding, key}, stats);
+  }
+  if (!measure) return;
+  if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
+  finish_record<T>(value, rounding, reference, records);
+}
+
+// 1. the op's kernels   2. the accumulator's statistics   3. each output rounded in place, measured
+template <typename T>
+void Executor::run_op(const Instruction& instruction, const Executor* reference,
+                      std::span<SiteRecord> records) {
+  std::vector<const Tensor*> inputs;
+  std::vector<Tensor*> outputs;
+  for (int v : instruction.inputs) inputs.push_back(&tensor(v));
+  for (int v : instruction.outputs) outputs.push_back(&writable(v));
+  const bool measure = !records.empty();
+  std::vector<uint8_t> events;
+  if (measure && instruction.accumulator_site >= 0) {
+    events.assign(static_cast<size_t>(outputs[0]->size()), 0);
+  }
+  const KernelSet& kernels = kernels_();
+  const size_t node = static_cast<size_t>(instruction.node);
+  OpCall call{graph_.nodes[node],
+              inputs,
+              outputs,
+              kernels,
+              *instruction.gemm_accumulator,
+              *instruction.reduce_accumulator,
+              instruction.factor_formats,
+              events.empty() ? nullptr : events.data()};
+  call.random = {key_.seed, key_.step, static_cast<uint32_t>(instruction.node), given_masks_[node]};
+  if (!instruction.roundings.empty() && instruction.roundings[0].format != nullptr) {
+    const ValueRounding& first = instruction.roundings[0];
+    call.inner = {first.format, first.rounding, {key_.seed, key_.stream, first.key(), key_.step}};
+  }
+  call.part_formats = instruction.part_formats;
+  call.rounds_dropout_scale = program_.rounds_dropout_scale;
+  call.flash_kernel = program_.flash_kernel;
+  const int32_t sum_site = sum_site_[node];
+  AccumulatorHealth sampled;
+  if (measure && sample_sums_ && sum_site >= 0) call.health = &sampled;
+  // What comes between the sums of products and whatever joins them.
+  bool sums_pending = !events.empty() || scale_of_sums(instruction) != 1;
+  const auto finish_sums = [&](bool is_output) {
+    if (!events.empty()) {
+      measure_accumulator<T>(instruction, events, is_output, reference, records);
+    }
+    divide_out_scales(instruction);
+    sums_pending = false;
+  };
+  if (sums_pending) call.sums_ready = [&] { finish_sums(/*is_output=*/false); };
+  ops_[node]->run(call);
+  if (call.health != nullptr) {
+    sampled.divide_by(site_scale(sum_site) * scale_of_sums(instruction));
+    records[sum_site].health = sampled;
+  }
+  if (sums_pending) finish_sums(/*is_output=*/true);
+
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const ValueRounding& rounding = instruction.roundings.at(o);
+    if (rounding.format == nullptr) continue;
+    const bool measured = measure && !rounding.sites.empty();
+    // A container's own format changes nothing: without statistics there is nothing to do.
+    if (!measured && (rounding.format->is_fp64() || (rounding.format->is_fp32() && sizeof(T) == 4)))
+      continue;
+    const uint32_t site = rounding.key();
+    const QuantizeSpec spec{
+        rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
+    T* y = outputs[o]->as<T>().data();
+    kernels.of<T>().quantize(y, y, outputs[o]->size(), spec,
+                             measured ? &records[site].stats : nullptr);
+    if (!measured) continue;
+    const int value = instruction.outputs[o];
+    if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
+    finish_record<T>(value, rounding, reference, records);
+  }
+}
+
+// The histogram, moments and hash are those of the final sums; the counts of what went wrong are
+// over outputs whose chain of steps did it anywhere. Sums that are not yet the op's output (a bias
+// still joins) have nothing in the reference to be compared with: compared stays 0.
+template <typename T>
+void Executor::measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
+                                   bool is_output, const Executor* reference,
+                                   std::span<SiteRecord> records) {
+  const int value = instruction.outputs.at(0);
+  const Format& format = *instruction.gemm_accumulator->format;
+  SiteRecord& record = records[instruction.accumulator_site];
+  record.measured = true;
+  record.scale = site_scale(instruction.accumulator_site) * scale_of_sums(instruction);
+  record.stats = observe<T>(tensor(value).as<T>(), format);
+  record.error =
+      is_output ? error_of<T>(value, record.stats, format, record.scale, reference) : ErrorStats{};
+  TensorStats& stats = record.stats;
+  stats.to_zero = stats.to_infinity = stats.inexact = stats.nan = 0;
+  for (const uint8_t event : events) {
+    stats.to_zero += (event & kStepToZero) != 0;
+    stats.to_infinity += (event & kStepToInfinity) != 0;
+    stats.inexact += (event & kStepInexact) != 0;
+    stats.nan += (event & kStepNan) != 0;
+  }
+}
+
+// A value whose statistics already stand somewhere as an observer would see them is not read again:
+// one produced by an exact rounding (before == after), or one observed at an earlier site.
+template <typename T>
+void Executor::run_observe(const Instruction& instruction, const Executor* reference,
+                           std::span<SiteRecord> records) {
+  const ValueRounding& rounding = instruction.roundings.at(0);
+  if (records.empty() || rounding.sites.empty()) return;
+  const int value = instruction.inputs.at(0);
+  const int32_t site = rounding.sites[0];
+  const int32_t known = measured_[value].stats_site;
+  records[site].stats =
+      known >= 0 ? records[known].stats : observe<T>(tensor(value).as<T>(), *rounding.format);
+  measured_[value].stats_site = site;
+  finish_record<T>(value, rounding, reference, records);
+}
+
+}  // namespace lockstep

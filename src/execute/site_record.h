@@ -1,0 +1,23 @@
+// What was measured where a number is looked at?
+// The statistics of one site in one step of one lane, as plain data.
+#pragma once
+
+#include "emulation/stats/accumulator_health.h"
+#include "emulation/stats/tensor_stats.h"
+
+namespace lockstep {
+
+struct SiteRecord {
+  bool measured = false;  // false: this lane lacks the site (count 0, NaN moments)
+  double scale = 1;       // the factor by which the values are scaled
+  TensorStats stats;
+  ErrorStats error;
+  AccumulatorHealth health;  // at accumulator sites, in steps that sample sums
+  // Another micro-batch of the same step. Where its scale is another one (scaled casts), its
+  // moments are brought to this one's; the histograms are added as they are.
+  void merge(const SiteRecord& other);
+};
+// The error of the reference against itself: none.
+ErrorStats error_of_reference(const TensorStats& stats);
+
+}  // namespace lockstep

@@ -1,0 +1,155 @@
+// See step_runner.h.
+#include "src/execute/step_runner.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "src/core/error.h"
+#include "src/execute/storage.h"
+#include "src/lower/lower.h"
+
+namespace lockstep {
+
+StepRunner::StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy,
+                       Container container, const KernelSet& (*kernels)())
+    : graph_(graph),
+      sites_(sites),
+      rounding_(policy.rounding),
+      executor_(graph, sites, lower(graph, sites, policy, container == Container::kF64), container,
+                kernels) {
+  const bool goes_back =
+      std::ranges::any_of(graph.inputs, [](const GraphInput& input) { return is_seed(input.id); });
+  if (!goes_back) return;
+  seeds_.assign(pass_count(graph), Tensor({}, container));
+  for (size_t pass = 0; pass < seeds_.size(); ++pass) {
+    executor_.bind(seed_id(graph, pass), seeds_[pass]);
+  }
+}
+
+void StepRunner::bind_parameter(const std::string& name, const Tensor& tensor) {
+  executor_.bind("p:" + name, tensor);
+}
+void StepRunner::bind_buffer(const std::string& name, const Tensor& tensor) {
+  executor_.bind("b:" + name, tensor);
+}
+const Format* StepRunner::parameter_format(const std::string& name) const {
+  return executor_.external_format("p:" + name);
+}
+const Format* StepRunner::buffer_format(const std::string& name) const {
+  return executor_.external_format("b:" + name);
+}
+
+void StepRunner::begin(const StepPass& pass, const Batch& batch) {
+  if (pass.loss_scales.size() != pass_count(graph_)) {
+    throw std::logic_error("a loss scale for every backward pass required");
+  }
+  key_ = pass.key;
+  for (size_t i = 0; i < seeds_.size(); ++i) {
+    // A quotient of two floats, rounded from double to float, is the float quotient.
+    Tensor seed({}, Container::kF64);
+    seed.as<double>()[0] = pass.loss_scales[i] / pass.loss_divisor;
+    const Format* format = executor_.external_format(seed_id(graph_, i));
+    store(seed, seeds_[i], {format, Rounding::kNearestEven, {}});
+  }
+  bind_inputs(batch);
+  executor_.begin_step(pass.key, pass.loss_scales, pass.sample_sums);
+}
+
+void StepRunner::bind_inputs(const Batch& batch) {
+  int64_t converted = 0;  // these draw from different streams
+  for (const GraphInput& input : graph_.inputs) {
+    if (is_seed(input.id)) continue;
+    const auto it = batch.find(input.path);
+    if (it == batch.end()) {
+      throw InputError("model '" + graph_.name + "' wants an input '" + input.path +
+                       "' that the data does not have");
+    }
+    const Format* format = executor_.external_format(input.id);
+    const bool as_it_is =
+        format == nullptr || (format->is_fp32() && executor_.container() == it->second.container());
+    if (as_it_is) {
+      executor_.bind(input.id, it->second);
+      continue;
+    }
+    Tensor& copy = converted_inputs_[input.id];
+    if (copy.empty()) copy = Tensor(it->second.shape(), executor_.container());
+    const uint32_t site = siteless_key(sites_, SitelessKind::kInput, converted++);
+    store(it->second, copy, {format, rounding_, {key_.seed, key_.stream, site, key_.step}});
+    executor_.bind(input.id, copy);
+  }
+  executor_.forget_masks();
+  for (const auto& [name, tensor] : batch) {
+    if (name.starts_with(kMaskPrefix)) executor_.give_mask(name.substr(kMaskPrefix.size()), tensor);
+  }
+}
+
+void StepRunner::run_node(int node, const StepRunner* reference, std::span<SiteRecord> records) {
+  executor_.run_node(node, reference == nullptr ? nullptr : &reference->executor_, records);
+}
+
+bool StepRunner::is_backward(int node) const {
+  return graph_.nodes[static_cast<size_t>(node)].is_backward();
+}
+
+void StepRunner::run_all() {
+  for (int node = 0; node < node_count(); ++node) run_node(node, nullptr, {});
+}
+
+void StepRunner::run_forward() {
+  for (int node = 0; node < node_count(); ++node) {
+    if (!is_backward(node)) run_node(node, nullptr, {});
+  }
+}
+
+double StepRunner::loss() const {
+  return first_value(executor_.value(graph_.loss));
+}
+double StepRunner::loss(const std::string& name) const {
+  return first_value(executor_.value(graph_.outputs.at("loss/" + name)));
+}
+
+const Tensor& StepRunner::gradient(const std::string& parameter, size_t pass) const {
+  return executor_.value(pass_gradients(graph_, pass).at(parameter));
+}
+
+void StepRunner::add_gradient(const std::string& parameter, size_t pass, bool first,
+                              Tensor& total) const {
+  const Tensor& g = gradient(parameter, pass);
+  const Format* format = parameter_format(parameter);
+  const auto add = [&]<typename T>(T) {
+    T* sum = total.as<T>().data();
+    if (first) {
+      std::copy_n(g.as<T>().data(), g.size(), sum);
+      return;
+    }
+    active_kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
+    quantize<T>(total.as<T>(), total.as<T>(), {format}, nullptr);
+  };
+  executor_.container() == Container::kF64 ? add(double()) : add(float());
+}
+
+// Values have their buffer's format already. A value may be another buffer itself: it is read
+// before any buffer changes.
+void StepRunner::take_mutations(std::map<std::string, Tensor>& buffers) const {
+  std::map<std::string, Tensor> read_before;  // by value id
+  for (const Mutation& mutation : graph_.mutations) {
+    if (!mutation.value.starts_with("b:")) continue;
+    read_before.try_emplace(mutation.value, executor_.value(mutation.value));
+  }
+  for (const Mutation& mutation : graph_.mutations) {
+    const auto kept = read_before.find(mutation.value);
+    const Tensor& value =
+        kept == read_before.end() ? executor_.value(mutation.value) : kept->second;
+    const auto at = std::ranges::find(graph_.buffers, mutation.buffer, &Buffer::name);
+    const uint32_t site = siteless_key(sites_, SitelessKind::kBuffer, at - graph_.buffers.begin());
+    store(value, buffers.at(mutation.buffer),
+          storage_rounding(buffer_format(mutation.buffer), rounding_, key_, site));
+  }
+}
+
+void StepRunner::forget_values() {
+  executor_.forget_values();
+  converted_inputs_.clear();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+// What does a program compute in one forward and backward pass?
+// A policy's program of one step graph with everything a pass binds: the batch, rounded to the
+// formats of the inputs, masks, loss seeds, parameters and buffers. Training, evaluation and the
+// gates of captures all run their steps here. It knows no optimizer and no loss scaler: its owner
+// gives it weights and scales, and takes loss, gradients and buffers from it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/execute/executor.h"
+#include "src/execute/rounding_keys.h"
+#include "src/graph/batch.h"
+#include "src/policy/policy.h"
+
+namespace lockstep {
+
+// One forward and backward pass, the batch aside.
+struct StepPass {
+  ExecutionKey key;
+  std::vector<double> loss_scales;  // by backward pass: its loss is multiplied by this
+  double loss_divisor = 1;          // and divided by this: micro-batches add up to a mean
+  bool sample_sums = false;         // see Executor::begin_step
+};
+
+class StepRunner {
+ public:
+  // `graph` and `sites` must outlive the runner; see Executor for the others.
+  // Throws: InputError from lowering.
+  StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy, Container container,
+             const KernelSet& (*kernels)() = active_kernels);
+  StepRunner(const StepRunner&) = delete;  // the executor holds the addresses of its tensors
+  StepRunner& operator=(const StepRunner&) = delete;
+
+  // Not owned; values of the program's format (parameter_format, buffer_format) in its container.
+  void bind_parameter(const std::string& name, const Tensor& tensor);
+  void bind_buffer(const std::string& name, const Tensor& tensor);
+  const Format* parameter_format(const std::string& name) const;
+  const Format* buffer_format(const std::string& name) const;
+
+  // Binds the loss seeds and the batch with its masks; `batch` must stay until the nodes have run.
+  // A seed is scale / divisor, rounded to the seed's format. Inputs of another format or container
+  // than the batch's are converted.
+  // Throws: InputError when the batch lacks an input.
+  void begin(const StepPass& pass, const Batch& batch);
+  void begin(const StepPass& pass, Batch&& batch) = delete;
+
+  // See Executor::run_node: `reference` has run the node, or is null.
+  void run_node(int node, const StepRunner* reference, std::span<SiteRecord> records);
+  int node_count() const { return executor_.node_count(); }
+  bool is_backward(int node) const;
+  // All nodes, or those of the forward pass, with nothing measured.
+  void run_all();
+  void run_forward();
+
+  // After the nodes that compute them.
+  double loss() const;
+  double loss(const std::string& name) const;  // one of loss_names()
+  const Tensor& gradient(const std::string& parameter, size_t pass = 0) const;
+  // As torch's p.grad += g: the sum is rounded to the weight's format. `first`: total = gradient.
+  void add_gradient(const std::string& parameter, size_t pass, bool first, Tensor& total) const;
+  // buffers[name] becomes what the forward pass left for it.
+  void take_mutations(std::map<std::string, Tensor>& buffers) const;
+
+  // Gives the memory of computed values and converted inputs back.
+  void forget_values();
+
+  const Graph& graph() const { return graph_; }
+  Executor& executor() { return executor_; }
+  const Executor& executor() const { return executor_; }
+
+ private:
+  void bind_inputs(const Batch& batch);
+
+  const Graph& graph_;
+  const SiteTable& sites_;
+  Rounding rounding_;  // the policy's
+  Executor executor_;
+  std::vector<Tensor> seeds_;  // by backward pass; empty for a graph without one
+  std::map<std::string, Tensor> converted_inputs_;  // by value id
+  ExecutionKey key_;                                // of the pass in progress
+};
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// How is a value brought into the format that it is kept in?
+// Weights, inputs, buffers and loss seeds are rounded once, when they are stored or bound.
+#pragma once
+
+#include "emulation/kernels/quantize.h"
+#include "src/core/tensor.h"
+#include "src/execute/rounding_keys.h"
+
+namespace lockstep {
+
+// to = round(from), through a change of container where they differ; integers are copied.
+// Requires: as many elements in both.
+void store(const Tensor& from, Tensor& to, const QuantizeSpec& spec);
+
+// Rounding to a format in storage. A policy's rounding is for formats narrower than FP32: what is
+// kept in FP32 rounds to nearest. `site`: a site id, or a siteless_key().
+QuantizeSpec storage_rounding(const Format* format, Rounding of_policy, const ExecutionKey& key,
+                              uint32_t site);
+
+// The number in a tensor of one element.
+double first_value(const Tensor& tensor);
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// What a run file says of a lane beyond its numbers, and an evaluation of it. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/lower/layer_facts.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+struct LaneInfo {
+  std::string name, engine, target, policy_text;
+  std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
+  bool is_reference = false;
+  int64_t died_at = -1;
+  DeathCause died_of = DeathCause::kAlive;  // kAlive also in files that do not say
+  // The losses with a scaler each, in the order of its columns; empty: one scaler for all.
+  std::vector<std::string> scaler_losses;
+  size_t scaler_count() const { return scaler_losses.empty() ? 1 : scaler_losses.size(); }
+  // What the lane's recipe keeps on hardware, in bytes; absent from files of version 1.
+  std::optional<MemoryFacts> memory;
+};
+struct Evaluation {
+  int64_t steps_done = 0;
+  double loss = 0, accuracy = 0;
+  int64_t example_count = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,187 @@
+// The rows, in the order in which `check` compares them: the earliest sign of a change first.
+#include "src/record/run/quantities.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <type_traits>
+
+namespace lockstep {
+namespace {
+
+constexpr auto kNone = Compared::kNone;
+constexpr auto kExact = Compared::kExact;
+constexpr auto kTolerance = Compared::kTolerance;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+Quantity row_of(const Statistic& statistic) {
+  const std::string name(statistic.name), help(statistic.help);
+  if (statistic.kind == StatisticKind::kCount) {
+    return {"counts/" + name, Axis::kSite, &statistic, kExact, help};
+  }
+  constexpr std::array kAt = {At::kMeasured, At::kNonzero, At::kCompared};  // as MomentOver
+  return {"moments/" + name, Axis::kSite, &statistic,
+          kTolerance,        help,        kAt.at(static_cast<size_t>(statistic.over))};
+}
+
+// Sites that sum no products have 0 samples.
+Quantity row_of(const HealthColumn& column) {
+  const bool is_count = column.count != nullptr;
+  return {.name = std::string("sums/") + column.name,
+          .axis = Axis::kSite,
+          .source = is_count ? Source(column.count) : Source(column.moment),
+          .comparison = is_count ? kExact : kTolerance,
+          .help = std::string(column.name) + " of the sampled sums of products",
+          .absent = 0};
+}
+
+std::vector<Quantity> make_rows() {
+  std::vector<Quantity> rows = {
+      {"bits_hash", Axis::kSite, &TensorStats::bits_hash, kExact, "hash of every value's bits",
+       At::kMeasured},
+      {"scale", Axis::kSite, &SiteRecord::scale, kExact, "factor the site's values carry",
+       At::kMeasured},
+  };
+  const auto add = [&rows](const std::vector<Quantity>& more) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  };
+  for (const Statistic& statistic : statistics()) rows.push_back(row_of(statistic));
+  add({
+      {"updates/stagnant", Axis::kSite, &UpdateStats::stagnant, kExact,
+       "updates that moved no weight", At::kUpdated},
+      {"updates/count", Axis::kSite, &UpdateStats::count, kExact, "weights updated", At::kUpdated},
+      {"updates/update_sq", Axis::kSite, &UpdateStats::update_sq, kTolerance,
+       "sum of squared updates", At::kUpdated},
+      {"updates/weight_sq", Axis::kSite, &UpdateStats::weight_sq, kTolerance,
+       "sum of squared weights", At::kUpdated},
+      {"loss", Axis::kOne, &LaneStep::loss, kTolerance, "training loss of the step"},
+      {"loss_scale/scale", Axis::kScaler, &ScalerRecord::scale, kExact, "loss scale that applied"},
+      {"loss_scale/found_inf", Axis::kScaler, &ScalerRecord::found_inf, kExact,
+       "a gradient was not finite"},
+      {"loss_scale/skipped", Axis::kScaler, &ScalerRecord::skipped, kExact, "the step was skipped"},
+      {"loss_scale/growth_tracker", Axis::kScaler, &ScalerRecord::growth_tracker, kExact,
+       "clean steps since the scale last moved"},
+      {.name = "loss_scale/culprit_site",
+       .axis = Axis::kScaler,
+       .source = &ScalerRecord::culprit_site,
+       .comparison = kExact,
+       .help = "first non-finite site of a step with found_inf",
+       .absent = -1},
+      {"eval/steps_done", Axis::kOne, &Evaluation::steps_done, kExact, "when it was evaluated"},
+      {"eval/loss", Axis::kOne, &Evaluation::loss, kTolerance, "held-out loss"},
+      {"eval/accuracy", Axis::kOne, &Evaluation::accuracy, kTolerance, "held-out accuracy, 0..1"},
+      {"eval/example_count", Axis::kOne, &Evaluation::example_count, kExact, "examples held out"},
+      {"sums/step", Axis::kOne, Gathered::kSampleSteps, kExact,
+       "steps that sampled sums of products"},
+  });
+  for (const HealthColumn& column : health_columns()) rows.push_back(row_of(column));
+  add({
+      {"exponent_histogram", Axis::kSiteAndBin, Gathered::kHistograms, kExact,
+       "exponent histograms of single steps, by site and bin"},
+      {"exponent_histogram_step", Axis::kOne, Gathered::kHistogramSteps, kExact,
+       "steps with a histogram of their own"},
+      {"exponent_histogram_50", Axis::kSiteAndBin, Gathered::kBlockSums, kExact,
+       "exponent histograms, summed over the run"},
+      {"exponent_histogram_50_steps", Axis::kOne, Gathered::kBlockSteps, kExact,
+       "steps that those sums cover"},
+      {"gradient_norm", Axis::kOne, &LaneStep::gradient_norm, kTolerance,
+       "before clipping; NaN: none", At::kEverySite, kNaN, /*optional=*/true},
+      {"gradient_norms", Axis::kParameter, &LaneStep::gradient_norms, kTolerance,
+       "of captures: norm of every parameter's gradient; NaN: none", At::kEverySite, kNaN,
+       /*optional=*/true},
+      {"lr", Axis::kGroup, &LaneStep::lr, kTolerance, "learning rate of every parameter group",
+       At::kEverySite, kNaN, /*optional=*/true},
+      {"attempts", Axis::kOne, &LaneStep::attempts, kExact, "how often the step was computed"},
+      {.name = "seconds",
+       .axis = Axis::kOne,
+       .source = &LaneStep::seconds,
+       .comparison = kNone,
+       .help = "time of this lane's own work; differs between equal runs",
+       .absent = 0},
+      {"losses/*", Axis::kLoss, &LaneStep::losses, kNone,
+       "training loss of the step, one for each named loss of the graph", At::kEverySite, kNaN,
+       /*optional=*/true},
+  });
+  return rows;
+}
+
+template <typename Value>
+constexpr Storage storage_of() {
+  if constexpr (std::is_same_v<Value, uint64_t>) return Storage::kU64;
+  if constexpr (std::is_same_v<Value, int64_t>) return Storage::kI64;
+  if constexpr (std::is_same_v<Value, int32_t>) return Storage::kI32;
+  if constexpr (std::is_same_v<Value, bool>) return Storage::kU8;
+  return Storage::kF64;  // double and rows of it
+}
+
+struct StorageOf {
+  Storage operator()(const Statistic* statistic) const {
+    return statistic->kind == StatisticKind::kCount ? Storage::kU64 : Storage::kF64;
+  }
+  Storage operator()(Gathered gathered) const {
+    if (gathered == Gathered::kHistograms) return Storage::kU32;
+    return gathered == Gathered::kBlockSums ? Storage::kU64 : Storage::kI64;
+  }
+  template <typename Value, typename Record>
+  Storage operator()(Value Record::*) const {
+    return storage_of<Value>();
+  }
+};
+
+struct RowsOf {
+  Rows operator()(Gathered gathered) const {
+    constexpr std::array kRows = {Rows::kSample, Rows::kHistogram, Rows::kHistogram, Rows::kBlock,
+                                  Rows::kBlock};
+    return kRows.at(static_cast<size_t>(gathered));
+  }
+  Rows operator()(const Statistic*) const { return Rows::kStep; }
+  template <typename Value, typename Record>
+  Rows operator()(Value Record::*) const {
+    if (std::is_same_v<Record, Evaluation>) return Rows::kEvaluation;
+    return std::is_same_v<Record, AccumulatorHealth> ? Rows::kSample : Rows::kStep;
+  }
+};
+
+template <typename Fits>
+const Quantity& the_one(Fits fits) {
+  const auto found = std::ranges::find_if(quantities(), fits);
+  if (found == quantities().end()) throw std::logic_error("no such recorded quantity");
+  return *found;
+}
+
+}  // namespace
+
+std::string_view to_string(Storage storage) {
+  constexpr std::array<std::string_view, 6> kNames = {"f64", "u64", "i64", "u32", "i32", "u8"};
+  return kNames.at(static_cast<size_t>(storage));
+}
+
+std::string axes_text(const Quantity& quantity) {
+  constexpr std::array<std::string_view, 5> kRowNames = {"step", "evaluation", "sample",
+                                                         "histogram", "block"};
+  constexpr std::array<std::string_view, 7> kAxisNames = {"",         ", group", ", parameter", "",
+                                                          ", scaler", ", site",  ", site, bin"};
+  return std::string(kRowNames.at(static_cast<size_t>(quantity.rows()))) +
+         std::string(kAxisNames.at(static_cast<size_t>(quantity.axis)));
+}
+
+Storage Quantity::storage() const {
+  return std::visit(StorageOf{}, source);
+}
+Rows Quantity::rows() const {
+  return std::visit(RowsOf{}, source);
+}
+
+std::span<const Quantity> quantities() {
+  static const std::vector<Quantity> rows = make_rows();
+  return rows;
+}
+
+const Quantity& quantity_of(const Source& source) {
+  return the_one([&](const Quantity& q) { return q.source == source; });
+}
+const Quantity& quantity_named(std::string_view name) {
+  return the_one([&](const Quantity& q) { return q.name == name; });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+// What is recorded of a lane?
+// The table of quantities: a row is a dataset of /lanes/LANE in the run file. The writer makes and
+// fills the datasets, the reader reads them, `lockstep check` compares them and `lockstep list
+// quantities` explains them, all from the rows. A new quantity is a field of the record that holds
+// it (src/train/observer.h) and a row here; a new statistic of tensors is a row of its own table
+// (emulation/stats/tensor_stats.h), which this one includes. It knows nothing of HDF5.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "emulation/stats/accumulator_health.h"
+#include "emulation/stats/tensor_stats.h"
+#include "src/record/run/lane_info.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+// Steps summed in one row of exponent_histogram_50, and the first steps that all have a histogram.
+inline constexpr int64_t kHistogramBlock = 50;
+inline constexpr int64_t kHistogramFirstSteps = 20;
+
+// What a row of the dataset has a number for. kLoss: a dataset for each, of one number a row.
+enum class Axis : uint8_t { kOne, kGroup, kParameter, kLoss, kScaler, kSite, kSiteAndBin };
+
+// What a dataset has a row for. kSample: a step that sampled sums of products. kHistogram: a step
+// with a histogram of its own. kBlock: kHistogramBlock steps.
+enum class Rows : uint8_t { kStep, kEvaluation, kSample, kHistogram, kBlock };
+
+enum class Storage : uint8_t { kF64, kU64, kI64, kU32, kI32, kU8 };
+std::string_view to_string(Storage storage);  // "f64"
+
+// How `lockstep check` compares two numbers.
+enum class Compared : uint8_t { kNone, kExact, kTolerance };
+
+// At which sites there is a number to compare. Where neither of two runs has one, nothing is
+// compared; where only one has, that is a difference.
+enum class At : uint8_t {
+  kEverySite,
+  kMeasured,  // in this lane
+  kCompared,  // with an element finite in this lane and in the reference
+  kNonzero,   // with an element that is not zero
+  kUpdated,   // whose weight was updated
+};
+inline constexpr size_t kAtCount = 5;
+
+// What the recorder puts together over several steps.
+enum class Gathered : uint8_t {
+  kSampleSteps,
+  kHistograms,
+  kHistogramSteps,
+  kBlockSums,
+  kBlockSteps,
+};
+
+// The member of a step's records that holds the quantity. Its type decides how it is stored.
+using Source =
+    std::variant<const Statistic*, uint64_t TensorStats::*, double SiteRecord::*,  // of sites
+                 uint64_t UpdateStats::*, double UpdateStats::*,                   // of updates
+                 uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,       // of sums
+                 double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
+                 double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
+                 int64_t Evaluation::*, double Evaluation::*, Gathered>;
+
+struct Quantity {
+  std::string name;  // the dataset's path below the lane's group; "losses/*": one for each loss
+  Axis axis;
+  Source source;
+  Compared comparison;
+  std::string help;
+  At at = At::kEverySite;
+  // Written where the lane has no such number (it died, it lacks the site); integers: 0 for NaN.
+  double absent = std::numeric_limits<double>::quiet_NaN();
+  // Files of earlier versions lack it, or runs without what it is about.
+  bool optional = false;
+
+  Rows rows() const;
+  Storage storage() const;
+  bool is_wide() const { return axis >= Axis::kSite; }
+};
+// "step, site": what the dataset has a row for, then what a row has a number for.
+std::string axes_text(const Quantity& quantity);
+std::span<const Quantity> quantities();  // in the order in which `check` compares them
+
+// Requires: a quantity of this source, of this name.
+const Quantity& quantity_of(const Source& source);
+const Quantity& quantity_named(std::string_view name);
+
+// A quantity's numbers as they are read: counts and hashes as integers, all others in double.
+// Exactly one of the two is used.
+struct Numbers {
+  std::vector<uint64_t> integers;
+  std::vector<double> reals;
+  size_t size() const { return integers.empty() ? reals.size() : integers.size(); }
+};
+
+}  // namespace lockstep

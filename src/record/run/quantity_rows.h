@@ -1,0 +1,59 @@
+// One row of a dataset on its way to the file, and how a lane's records fill the rows.
+// Knows nothing of HDF5: a row is bytes of the dataset's own type.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "src/record/run/quantities.h"
+
+namespace lockstep {
+
+// A dataset that a run has for a quantity: `width` numbers a row, or width sites x bins.
+struct QuantityColumn {
+  const Quantity* quantity;
+  int64_t width = 1;
+  size_t part = 0;  // of Axis::kLoss: which loss
+};
+
+class QuantityRow {
+ public:
+  // All absent.
+  explicit QuantityRow(const QuantityColumn& column);
+  const void* data() const { return bytes_.data(); }
+  const QuantityColumn& column() const { return column_; }
+
+  // Each of these sets what the record holds of the quantity, and nothing where it is of another
+  // record. `at`: which number of the row.
+  void set(size_t at, const SiteRecord& site);
+  void set(size_t at, const UpdateStats& update);
+  void set(size_t at, const AccumulatorHealth& health);
+  void set(size_t at, const ScalerRecord& scaler);
+  void set(const Evaluation& evaluation);
+  void set_lane(
+      const LaneStep& lane);  // numbers, groups, parameters, losses of the lane as a whole
+
+ private:
+  template <typename Record>
+  void set_member(size_t at, const Record& record);
+  template <typename Value>
+  void put(size_t at, Value value);
+
+  QuantityColumn column_;
+  std::vector<std::byte> bytes_;
+};
+
+// The rows of one step for those of `columns` whose quantity has a row in every step, in their
+// order. Nothing of a lane that has died: its rows are absent.
+std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
+                                   const LaneStep& lane);
+// Of a step that sampled sums of products, for the columns of AccumulatorHealth.
+std::vector<QuantityRow> sample_rows(const std::vector<QuantityColumn>& columns,
+                                     const LaneStep& lane);
+
+// The record of a site that the lane measured in this step, else null: a dead lane's step may leave
+// its sites out.
+const SiteRecord* measured_site(const LaneStep& lane, size_t site);
+
+}  // namespace lockstep

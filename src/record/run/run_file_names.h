@@ -1,0 +1,49 @@
+// The names in a run file that its writer and its reader share: attributes and the objects that are
+// not in the table of recorded quantities (quantities.h). docs/run-file.md explains them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lockstep::run_names {
+
+inline constexpr std::string_view kRunFormat = "lockstep-run";
+inline constexpr std::string_view kStateFormat = "lockstep-state";
+inline constexpr int64_t kStateFormatVersion = 2;
+
+// Root attributes.
+inline constexpr char kFormat[] = "format";
+inline constexpr char kFormatVersion[] = "format_version";
+inline constexpr char kLockstepVersion[] = "lockstep_version";
+inline constexpr char kCommandLine[] = "command_line";
+inline constexpr char kCreatedUtc[] = "created_utc";
+inline constexpr char kEnvironment[] = "environment";
+inline constexpr char kOptions[] = "options";
+inline constexpr char kData[] = "data";
+inline constexpr char kRunHash[] = "run_hash";
+inline constexpr char kVerification[] = "verification";  // of the capture, as it began
+inline constexpr char kStepsComplete[] = "steps_complete";
+
+// Objects.
+inline constexpr char kGraph[] = "graph";
+inline constexpr char kProducts[] = "products";
+inline constexpr char kSites[] = "sites";
+inline constexpr char kLanes[] = "lanes";
+inline constexpr char kPolicy[] = "policy";
+inline constexpr char kLossScale[] = "loss_scale";  // the group of the scalers
+// Lane attributes.
+inline constexpr char kIndex[] = "index";
+inline constexpr char kEngine[] = "engine";
+inline constexpr char kTarget[] = "target";
+inline constexpr char kIsReference[] = "is_reference";
+inline constexpr char kFallbacks[] = "fallbacks";
+inline constexpr char kMemory[] = "memory";
+inline constexpr char kDiedAt[] = "died_at", kDiedOf[] = "died_of";
+inline constexpr char kScalerLosses[] = "losses";  // of loss_scale
+inline constexpr char kPolicyHash[] = "policy_hash";
+
+// A hash as a file shows it: 16 hexadecimal digits.
+std::string hex(uint64_t hash);
+
+}  // namespace lockstep::run_names

@@ -1,0 +1,63 @@
+// The forward and backward passes of a lane's step, one for every micro-batch and worker.
+#include "src/train/lane.h"
+
+namespace lockstep {
+
+// Values of one shape at a time are in memory.
+void Lane::choose_runner(size_t number) {
+  StepRunner* chosen = runners_[number].get();
+  if (chosen != runner_) runner_->forget_values();
+  runner_ = chosen;
+}
+
+// The loss is divided by the number of micro-batches, so that their gradients add up to the mean's;
+// a captured loop may have done it another way. The mean over workers is the all-reduce's work.
+// Stochastic keys count micro-batches as if every step had as many as the longest.
+void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch,
+                             int64_t worker) {
+  const int64_t count = context_.options->accumulate;
+  step_ = step;
+  micro_step_ = (step * count + micro_batch) * context_.options->workers + worker;
+  choose_runner(context_.graph_of(step, micro_batch));
+  StepPass pass{.key = key(),
+                .loss_scales = {},
+                .loss_divisor = context_.loss_divisor(step, micro_batch),
+                .sample_sums = context_.options->samples_sums(step)};
+  for (size_t i = 0; i < pass_count(*context_.step_graph); ++i) {
+    pass.loss_scales.push_back(scale(scaler_of(i)));
+  }
+  runner_->begin(pass, batch);
+}
+
+void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
+  const std::span<SiteRecord> records =
+      context_.options->measure ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
+  runner_->run_node(node, reference == nullptr ? nullptr : reference->runner_, records);
+}
+
+void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker) {
+  const int64_t workers = context_.options->workers;
+  const double count = static_cast<double>(context_.micro_batches(step_) * workers);
+  if (worker == 0) {
+    if (workers > 1) next_buffers_ = buffers_;
+    // Skipped steps included: the forward pass has happened.
+    runner_->take_mutations(workers > 1 ? next_buffers_ : buffers_);
+  }
+  if (workers > 1 && worker == workers - 1) {
+    for (auto& [name, tensor] : buffers_) tensor = next_buffers_.at(name);
+  }
+  record.loss += runner_->loss() / count;
+  record.losses.resize(context_.losses.size());
+  for (size_t i = 0; i < context_.losses.size(); ++i) {
+    record.losses[i] += runner_->loss(context_.losses[i]) / count;
+  }
+  if (!keeps_gradients()) return;
+  for (ParameterState& p : parameters_) keep_gradients(p, micro_batch == 0, worker);
+}
+
+void Lane::take_buffers_back() {
+  for (auto& [name, tensor] : buffers_) tensor = kept_buffers_.at(name);
+  for (auto& [name, tensor] : scaling_.tensors()) tensor = kept_scaling_.at(name);
+}
+
+}  // namespace lockstep

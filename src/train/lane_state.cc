@@ -1,0 +1,141 @@
+// What a lane keeps between steps: how it is stored, where it restarts from, and what a checkpoint
+// holds of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/core/error.h"
+#include "src/core/random.h"
+#include "src/execute/storage.h"
+#include "src/train/lane.h"
+#include "src/train/twin.h"
+
+namespace lockstep {
+
+ExecutionKey Lane::key() const {
+  return {context_.options->seed, description_.policy.stream, static_cast<uint64_t>(micro_step_)};
+}
+
+QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {
+  return storage_rounding(format, description_.policy.rounding, key(), static_cast<uint32_t>(site));
+}
+
+QuantizeSpec Lane::buffer_rounding(std::string_view name) const {
+  const auto& buffers = context_.step_graph->buffers;
+  const auto at = std::ranges::find(buffers, name, &Buffer::name);
+  return storage_rounding(
+      runner_->buffer_format(std::string(name)), description_.policy.rounding, key(),
+      siteless_key(*context_.sites, SitelessKind::kBuffer, at - buffers.begin()));
+}
+
+// Masters take the exact value and the weights are rounded from them; without masters directly.
+void Lane::store_weight(ParameterState& p, const Tensor& exact) {
+  int32_t site = context_.updates.at(p.name).weight;
+  if (site < 0) {
+    const int64_t index = &p - parameters_.data();
+    site = static_cast<int32_t>(siteless_key(*context_.sites, SitelessKind::kParameter, index));
+  }
+  if (!p.master.empty()) {
+    store(exact, p.master,
+          rounding_to(description_.policy.master, context_.updates.at(p.name).master));
+  }
+  store(exact, p.weight, rounding_to(p.format, site));
+}
+
+void Lane::bind_state(StepRunner& runner, bool masters) const {
+  for (const ParameterState& p : parameters_) {
+    runner.bind_parameter(p.name, masters ? p.updated() : p.weight);
+  }
+  for (const auto& [name, tensor] : buffers_) runner.bind_buffer(name, tensor);
+  runner.executor().bind_scaling(scaling_);
+}
+
+const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState& p) const {
+  return lane == nullptr ? nullptr : &lane->parameters_[static_cast<size_t>(&p - &parameters_[0])];
+}
+
+// Rounds with the key of the step before, whose end state this is.
+void Lane::restart_from(const Lane& reference, int64_t step) {
+  step_ = step - 1;
+  micro_step_ = step * context_.options->parts() - 1;
+  for (ParameterState& p : parameters_) {
+    const ParameterState& ref = *partner(&reference, p);
+    store_weight(p, ref.updated());
+    if (!p.compensation.empty()) p.compensation.fill_zero();
+    for (size_t k = 0; k < p.states.size(); ++k) {
+      store(ref.states[k], p.states[k],
+            rounding_to(description_.policy.state_of(p.format),
+                        context_.updates.at(p.name).states[k]));
+    }
+  }
+  for (auto& [name, tensor] : buffers_) {
+    store(reference.buffers_.at(name), tensor, buffer_rounding(name));
+  }
+  optimizer_steps_ = reference.optimizer_steps_;
+}
+
+void Lane::move_weights_by_one_ulp(int64_t step) {
+  constexpr int kStepShift = 40;  // no tensor has 2^40 elements
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const RandomStream signs(context_.options->seed, RandomPurpose::kTwin,
+                             static_cast<uint32_t>(i));
+    const uint64_t first = static_cast<uint64_t>(step) << kStepShift;
+    move_by_one_ulp(parameters_[i].updated().as<float>(), signs, first);
+  }
+}
+
+// Everything a checkpoint holds of a lane, by the names it has there.
+template <typename Self, typename Visit>
+void Lane::visit_tensors(Self& self, Visit visit) {
+  for (auto& p : self.parameters_) {
+    visit("weight/" + p.name, p.weight);
+    if (!p.master.empty()) visit("master/" + p.name, p.master);
+    if (!p.compensation.empty()) visit("kahan/" + p.name, p.compensation);
+    for (size_t k = 0; k < p.states.size(); ++k) {
+      visit(state_key(p.name, k), p.states[k]);
+    }
+  }
+  for (auto& [name, tensor] : self.buffers_) visit("buffer/" + name, tensor);
+  for (auto& [name, tensor] : self.scaling_.tensors()) visit("scaling/" + name, tensor);
+}
+
+LaneState Lane::state() const {
+  LaneState state;
+  visit_tensors(*this, [&](const std::string& name, const Tensor& t) { state.tensors[name] = t; });
+  state.scalers = scales_;
+  state.optimizer_steps = optimizer_steps_;
+  state.died_at = died_at_;
+  state.died_of = died_of_;
+  state.nonfinite_since = nonfinite_since_;
+  return state;
+}
+
+void Lane::restore(const LaneState& state) {
+  ProblemList problems("checkpoint, lane '" + description_.name + "'");
+  visit_tensors(*this, [&](const std::string& name, const Tensor& tensor) {
+    const auto it = state.tensors.find(name);
+    if (it == state.tensors.end()) {
+      problems.add("tensor '" + name + "' is missing");
+    } else if (it->second.shape() != tensor.shape() ||
+               it->second.container() != tensor.container()) {
+      problems.add("tensor '" + name + "': shape " + to_string(it->second.shape()) +
+                   ", this run has " + to_string(tensor.shape()));
+    }
+  });
+  const auto expect = [&](const char* what, size_t found, size_t here) {
+    if (found == here) return;
+    problems.add(fmt::format("{} {}, this run has {}", found, what, here));
+  };
+  expect("loss scalers", state.scalers.size(), scales_.size());
+  expect("parameter groups", state.optimizer_steps.size(), optimizer_steps_.size());
+  problems.throw_if_any();
+  visit_tensors(*this,
+                [&](const std::string& name, Tensor& tensor) { tensor = state.tensors.at(name); });
+  scales_ = state.scalers;
+  optimizer_steps_ = state.optimizer_steps;
+  died_at_ = state.died_at;
+  died_of_ = state.died_of;
+  nonfinite_since_ = state.nonfinite_since;
+}
+
+}  // namespace lockstep

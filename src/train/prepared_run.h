@@ -1,0 +1,50 @@
+// What does a run build before its first step?
+// Model, data, step graph, sites and lanes, from the run's options or from a capture.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/capture/captured_loop.h"
+#include "src/data/dataset.h"
+#include "src/graph/ir.h"
+#include "src/graph/site.h"
+#include "src/models/model.h"
+#include "src/train/evaluate.h"
+#include "src/train/lane.h"
+#include "src/train/run_description.h"
+#include "src/train/run_options.h"
+
+namespace lockstep {
+
+struct PreparedRun {
+  // See LockstepRun. Throws: InputError with all problems.
+  PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>* start);
+  PreparedRun(RunOptions wanted, const Capture& from);
+  PreparedRun(const PreparedRun&) = delete;  // its parts hold each other's addresses
+  PreparedRun& operator=(const PreparedRun&) = delete;
+
+  RunOptions options;
+  const Model* model = nullptr;  // null: a capture
+  std::unique_ptr<DataSet> data;
+  const Capture* capture = nullptr;
+  CapturedLoop loop;  // the capture's
+  Graph graph;
+  SiteTable sites;
+  std::vector<StepGraph> other_shapes;
+  LaneContext context;
+  std::vector<std::unique_ptr<Lane>> lanes;  // the reference first
+  std::unique_ptr<Evaluator> evaluator;      // null: a capture has no held-out examples
+  RunDescription description;
+
+ private:
+  // `forward`: the main graph, then the same model for batches of other shapes.
+  void make_lanes(std::vector<Graph> forward, const std::map<std::string, Tensor>& initial);
+  void add_shape(const Graph& forward, const std::function<int(const Parameter&)>& state_count_of);
+  Graph step_of(const Graph& forward) const;
+};
+
+}  // namespace lockstep

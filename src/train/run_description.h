@@ -1,0 +1,38 @@
+// What is known of a run before its first step?
+// Its lanes, its step graph and its sites, as plain data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/graph/ir.h"
+#include "src/graph/site.h"
+#include "src/lower/layer_facts.h"
+#include "src/policy/policy.h"
+#include "src/train/run_options.h"
+
+namespace lockstep {
+
+struct LaneDescription {
+  std::string name;  // as given on the command line
+  Policy policy;
+  std::string engine;  // "software"
+  std::string target;  // "" or the text behind '@'
+  bool is_reference = false;
+  std::vector<std::string> fallbacks;  // kernels the engine lacked
+  MemoryFacts memory;                  // what the recipe keeps on hardware
+  std::vector<std::string> warnings;   // numbers of the run that its formats lose
+  // The losses with a scaler each, in the order of their scalers; empty: one scaler for all.
+  std::vector<std::string> scaler_losses;
+};
+
+// What is known before the first step; constant over the run.
+struct RunDescription {
+  const Graph* step_graph = nullptr;
+  const SiteTable* sites = nullptr;
+  const RunOptions* options = nullptr;
+  std::vector<LaneDescription> lanes;  // the reference first
+  std::string data;                    // DataSet::describe()
+};
+
+}  // namespace lockstep

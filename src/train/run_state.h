@@ -1,0 +1,31 @@
+// What does a run go on from?
+// The state of every lane between two steps, which checkpoints hold.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/core/tensor.h"
+#include "src/policy/loss_scale.h"
+#include "src/train/step_record.h"
+
+namespace lockstep {
+
+// Everything needed to go on from after step `steps_done - 1`.
+struct LaneState {
+  std::map<std::string, Tensor>
+      tensors;  // "weight/NAME", "master/NAME", "state/NAME/k", "kahan/NAME", "buffer/NAME",
+                // "scaling/NAME": scale, count and amaxes of a cast with delayed scaling
+  std::vector<LossScaleState> scalers;
+  std::vector<int64_t> optimizer_steps;  // by parameter group
+  int64_t died_at = -1, nonfinite_since = -1;
+  DeathCause died_of = DeathCause::kAlive;
+};
+struct RunState {
+  int64_t steps_done = 0;
+  std::vector<LaneState> lanes;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,21 @@
+// What does a run say of its optimizers?
+// Rows of the optimizer and the schedule table by name, with the numbers given for them. Plain
+// data: the rows are in optimizers.h and schedules.h.
+#pragma once
+
+#include <string>
+
+#include "src/update/hyper_parameters.h"
+
+namespace lockstep {
+
+using OptimizerSpec = HyperChoice;  // a row of the optimizer table
+using ScheduleSpec = HyperChoice;   // a row of the schedule table
+
+// Layers with an optimizer of their own; the last group that matches has a parameter.
+struct ParameterGroup {
+  std::string layers;  // a glob over layers (or whole parameter names)
+  OptimizerSpec optimizer;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,148 @@
+// From ranges to a policy: the text that `recommend` writes is read back by the policy reader.
+#include "analysis/recommend/recommend.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/policy/find_policy.h"
+#include "tests/analysis/recorded_run.h"
+
+namespace lockstep {
+namespace {
+
+using testing::record;
+using testing::small_run;
+using testing::TempDir;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Comments are wrapped: as one line.
+std::string unwrapped(std::string text) {
+  for (size_t at; (at = text.find("\n# ")) != std::string::npos;) text.replace(at, 3, " ");
+  return text;
+}
+
+// One value of each exponent given, in one layer.
+RangeSample gradient(const std::string& layer, std::initializer_list<int> exponents) {
+  constexpr int kBias = 127;
+  RangeSample sample{
+      .layer = layer, .label = layer + " gradient", .role = Role::kGradWeight, .scaled = true};
+  for (const int e : exponents) sample.histogram[static_cast<size_t>(e + kBias)] = 1;
+  return sample;
+}
+
+TEST_CASE("a recommendation is a policy that a run accepts") {
+  const TempDir dir;
+  const RunFile run = record(dir.file("run.h5"), small_run());
+  const Recommendation found = recommend(run, "fp16");
+  CHECK(found.ranges.layers.size() >= 2);
+  const std::string path = dir.file("policy.toml");
+  write_text_file_atomically(path, found.policy);
+  const Policy policy = find_policy(path);
+  CHECK(policy.loss_scale.kind == "static");
+  CHECK(policy.loss_scale.init_scale == std::ldexp(1.0, found.ranges.scale_exponent));
+  RunOptions options = small_run();
+  options.lanes = {"fp32", path};
+  const RunFile verified = record(dir.file("verify.h5"), options);
+  for (const ScalerRecord& s : verified.scalers(1)) CHECK_FALSE(s.skipped);
+}
+
+TEST_CASE("layers with a reason become fp32 rules") {
+  RangeTable ranges;
+  ranges.format = &find_format("fp16");
+  ranges.scales = {.lo = 3, .hi = 9};
+  ranges.scale_exponent = 7;
+  ranges.layers.resize(2);
+  ranges.layers[0].layer = "fc1";
+  ranges.layers[1].layer = "fc2";
+  ranges.layers[1].reason = "reaches 2^17";
+  const Policy policy =
+      parse_policy(policy_toml(find_policy("torch-autocast-fp16"), ranges, "a test"), "p.toml");
+  REQUIRE(policy.rules.size() == 1);
+  CHECK(policy.rules[0].layer == "fc2");
+  CHECK(policy.rules[0].compute == &find_format("fp32"));
+  CHECK(policy.loss_scale.init_scale == 128);
+}
+
+TEST_CASE("the policy's comments carry the evidence, its interval and both ends") {
+  // FP16 keeps 2^-24 and more, below 2^16 with one octave of headroom: k of at least 6 for `low`
+  // (2^-30..2^-20 within the format), at most 10 for `high`.
+  const RangeTable ranges =
+      make_range_table({gradient("low", {-30, -20}), gradient("high", {4})}, find_format("fp16"));
+  REQUIRE(ranges.scales.lo == 6);
+  REQUIRE(ranges.scales.hi == 10);
+  const std::string text =
+      unwrapped(policy_toml(find_policy("torch-autocast-fp16"), ranges, "hand-made histograms"));
+  CHECK(contains(text, "Evidence: hand-made histograms."));
+  CHECK(contains(text,
+                 "Feasible for all layers below: 2^6 .. 2^10; low needs the lower end; high "
+                 "sets the upper end."));
+  CHECK(contains(text, "init_scale = 256\n"));  // 2^(10 - kGuardOctaves)
+  CHECK(contains(text, "extends = \"torch-autocast-fp16:"));
+}
+
+TEST_CASE("a layer that overflows is kept in fp32, the others decide the scale") {
+  RangeSample activation{
+      .layer = "wide", .label = "wide output", .role = Role::kActivation, .scaled = false};
+  activation.histogram[127 + 17] = 1;  // 2^17
+  const RangeTable ranges =
+      make_range_table({activation, gradient("fine", {-10})}, find_format("fp16"));
+  const Policy policy =
+      parse_policy(policy_toml(find_policy("torch-autocast-fp16"), ranges, "a test"), "p.toml");
+  REQUIRE(policy.rules.size() == 1);
+  CHECK(policy.rules[0].layer == "wide");
+}
+
+TEST_CASE("gradients taken for noise are listed") {
+  RangeTable ranges;
+  ranges.format = &find_format("fp16");
+  ranges.ignored = {"conv bias", "fc bias"};
+  const std::string text =
+      unwrapped(policy_toml(find_policy("torch-autocast-fp16"), ranges, "a test"));
+  CHECK(contains(text,
+                 "Ignored as rounding noise (largest value below 2^-20 of the layer's largest "
+                 "gradient): conv bias, fc bias."));
+}
+
+TEST_CASE("a preset without a scaler keeps none where no scale is needed") {
+  RangeTable ranges;
+  ranges.format = &find_format("bf16");
+  const std::string text = policy_toml(find_policy("torch-autocast-bf16"), ranges, "a test");
+  CHECK_FALSE(contains(text, "[loss_scale]"));
+  CHECK(parse_policy(text, "p.toml").loss_scale.kind == "none");
+  ranges.scale_exponent = 3;
+  const Policy scaled =
+      parse_policy(policy_toml(find_policy("torch-autocast-bf16"), ranges, "a test"), "p.toml");
+  CHECK(scaled.loss_scale.init_scale == 8);
+}
+
+TEST_CASE("layer names are quoted as TOML wants them") {
+  RangeTable ranges;
+  ranges.format = &find_format("fp16");
+  ranges.layers.resize(1);
+  ranges.layers[0].layer = "a\"b\\c";
+  ranges.layers[0].reason = "a test";
+  const Policy policy =
+      parse_policy(policy_toml(find_policy("torch-autocast-fp16"), ranges, "a test"), "p.toml");
+  CHECK(policy.rules.at(0).layer == "a\"b\\c");
+}
+
+TEST_CASE("a format without a preset to start from is refused with a hint") {
+  const TempDir dir;
+  const RunFile run = record(dir.file("run.h5"), small_run());
+  try {
+    recommend(run, "bf61");
+    FAIL("accepted");
+  } catch (const InputError& error) {
+    CHECK(contains(error.what(), "--formats bf61"));
+    CHECK(contains(error.what(), "bf16"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// Five sites of two layers, and the counts of a step in which nothing was lost.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "analysis/run/run_data.h"
+#include "src/graph/site.h"
+
+namespace lockstep::testing {
+
+inline Site site(int32_t id, std::string layer, Role role, std::vector<int32_t> feeds) {
+  Site s{};
+  s.id = id;
+  s.layer = std::move(layer);
+  s.op = "linear";
+  s.role = role;
+  s.point = role == Role::kAccumulator ? Point::kAccumulator : Point::kOutput;
+  s.feeds = std::move(feeds);
+  return s;
+}
+
+// fc1 activation -> fc2 activation -> fc2 gradient -> fc1 gradient (two sites)
+inline SiteTable table() {
+  return {{site(0, "fc1", Role::kActivation, {}), site(1, "fc2", Role::kActivation, {0}),
+           site(2, "fc2", Role::kGradActivation, {1}), site(3, "fc1", Role::kGradWeight, {2}),
+           site(4, "fc1", Role::kGradWeight, {3})}};
+}
+
+inline StepCounts clean_step() {
+  StepCounts c(5);
+  for (size_t i = 0; i < 5; ++i) {
+    c.count[i] = 100;
+    c.abs_max[i] = 1;
+  }
+  return c;
+}
+
+}  // namespace lockstep::testing

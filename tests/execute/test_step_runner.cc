@@ -1,0 +1,212 @@
+// The one path of a step: what a pass binds, and what its owner takes from it.
+#include "src/execute/step_runner.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "src/core/error.h"
+#include "src/execute/storage.h"
+#include "src/graph/autodiff.h"
+#include "src/graph/builder.h"
+#include "src/policy/find_policy.h"
+
+using namespace lockstep;
+
+namespace {
+
+// y = x w^T, loss = mean (y - target)^2.
+Graph linear_graph() {
+  GraphBuilder b("linear");
+  const Value x = b.input("x", {{1, 2}});
+  const Value target = b.input("target", {{1, 1}});
+  const Value y = b.linear("fc", x, 1, /*bias=*/false);
+  b.set_loss(b.op("mse_loss", {y, target}, {}, "loss"));
+  return differentiate(b.finish());
+}
+
+Batch linear_batch(float target) {
+  return {{"x", Tensor::from<float>({1, 2}, {1, 2})},
+          {"target", Tensor::from<float>({1, 1}, {target})}};
+}
+
+// A runner of linear_graph() with w = (3, 4).
+struct LinearRunner {
+  explicit LinearRunner(std::string_view policy, Container container = Container::kF32)
+      : sites(make_sites(graph, 0)),
+        runner(graph, sites, find_policy(policy), container),
+        weight(Tensor::from<float>({1, 2}, {3, 4}).to(container)) {
+    runner.bind_parameter("fc.weight", weight);
+  }
+  void begin(float target, double scale = 1, double divisor = 1) {
+    batch = linear_batch(target);
+    runner.begin({.key = {}, .loss_scales = {scale}, .loss_divisor = divisor}, batch);
+  }
+  Graph graph = linear_graph();
+  SiteTable sites;
+  StepRunner runner;
+  Tensor weight;
+  Batch batch;  // bound until the pass is over
+};
+
+double at(const Tensor& tensor, size_t i) {
+  return tensor.to(Container::kF64).as<double>()[i];
+}
+
+}  // namespace
+
+TEST_CASE("a pass by hand: the seed is scale / divisor, in FP32 and FP64 containers") {
+  for (const Container container : {Container::kF32, Container::kF64}) {
+    LinearRunner linear("fp32", container);
+    StepRunner& runner = linear.runner;
+    linear.begin(10, 8, 4);
+    runner.run_all();
+    // y = 3 + 8 = 11, loss = 1, dy = 2 (11 - 10) 8 / 4 = 4, dw = dy x
+    CHECK(runner.loss() == 1);
+    CHECK(at(runner.gradient("fc.weight"), 0) == 4);
+    CHECK(at(runner.gradient("fc.weight"), 1) == 8);
+  }
+}
+
+TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
+  LinearRunner linear("pure-fp16");
+  StepRunner& runner = linear.runner;
+  CHECK(runner.parameter_format("fc.weight")->name == "fp16");
+  Tensor total({1, 2}, Container::kF32);
+  // dw = 2 (11 - target) (1, 2): first (2048, 4096), then (2, 4), whose sums FP16 has or has not.
+  linear.begin(11 - 1024);
+  runner.run_all();
+  runner.add_gradient("fc.weight", 0, /*first=*/true, total);
+  CHECK(at(total, 0) == 2048);
+  for (int repeats = 0; repeats < 2; ++repeats) {
+    linear.begin(10, 1, 2);
+    runner.run_all();
+    CHECK(at(runner.gradient("fc.weight"), 0) == 1);
+    runner.add_gradient("fc.weight", 0, /*first=*/false, total);
+  }
+  CHECK(at(total, 0) == 2048);  // 2048 + 1 is 2048 in FP16, twice
+  CHECK(at(total, 1) == 4096);  // 4096 + 2 is 4096, too
+}
+
+TEST_CASE("inputs: FP32 as they are, others converted once for each pass; missing ones are named") {
+  LinearRunner plain("fp32"), half("pure-fp16");
+  Batch batch = linear_batch(10);
+  batch.at("x").as<float>()[0] = 2049;  // 2048 in FP16
+  for (LinearRunner* linear : {&plain, &half}) {
+    linear->runner.begin({.key = {}, .loss_scales = {1}}, batch);
+    linear->runner.run_forward();
+  }
+  const auto input = [](const LinearRunner& linear) -> const Tensor& {
+    return linear.runner.executor().value("in0");
+  };
+  CHECK(&input(plain) == &batch.at("x"));
+  CHECK(at(input(half), 0) == 2048);
+  batch.at("x").as<float>()[0] = 2050;
+  half.runner.begin({.key = {}, .loss_scales = {1}}, batch);
+  CHECK(at(input(half), 0) == 2050);
+  batch.erase("target");
+  CHECK_THROWS_WITH_AS(plain.runner.begin({.key = {}, .loss_scales = {1}}, batch),
+                       doctest::Contains("wants an input 'target'"), InputError);
+  CHECK_THROWS_AS(plain.runner.begin({}, batch), std::logic_error);  // no scale
+}
+
+TEST_CASE("only the forward pass runs, and its memory can be given back") {
+  LinearRunner linear("fp32");
+  linear.begin(10);
+  linear.runner.run_forward();
+  CHECK(linear.runner.loss() == 1);
+  CHECK_THROWS_AS(linear.runner.gradient("fc.weight"), std::logic_error);
+  linear.runner.forget_values();
+  CHECK_THROWS_AS(linear.runner.loss(), std::logic_error);
+  linear.begin(9);
+  linear.runner.run_all();
+  CHECK(linear.runner.loss() == 4);
+}
+
+TEST_CASE("a graph without a backward pass takes no seed") {
+  GraphBuilder b("forward");
+  const Value x = b.input("x", {{2}});
+  b.set_loss(b.op("sum", {x}, {}, "loss"));
+  const Graph graph = b.finish();
+  const SiteTable sites = make_sites(graph, 0);
+  StepRunner runner(graph, sites, find_policy("fp32"), Container::kF32);
+  const Batch batch = {{"x", Tensor::from<float>({2}, {1, 2})}};
+  runner.begin({.key = {}, .loss_scales = {1}}, batch);
+  runner.run_all();
+  CHECK(runner.loss() == 3);
+}
+
+TEST_CASE("buffers: what a node left for them, in the buffer's format; two may change places") {
+  GraphBuilder b("buffers");
+  const Value x = b.input("x", {{1}});
+  const Value w = b.parameter("w", {1});
+  b.set_loss(b.op("sum", {b.op("mul", {x, w}, {}, "loss")}, {}, "loss"));
+  Graph forward = b.finish();
+  for (const char* name : {"a", "c", "old"}) forward.buffers.push_back({name, {{1}}, ""});
+  forward.mutations = {{"a", "b:c"}, {"c", "b:a"}, {"old", forward.nodes[0].id}};
+  const Graph graph = differentiate(forward);
+  const SiteTable sites = make_sites(graph, 0);
+  StepRunner runner(graph, sites, find_policy("fp32"), Container::kF32);
+  const Tensor weight = Tensor::from<float>({1}, {5});
+  std::map<std::string, Tensor> buffers = {{"a", Tensor::from<float>({1}, {1})},
+                                           {"c", Tensor::from<float>({1}, {2})},
+                                           {"old", Tensor::from<float>({1}, {7})}};
+  runner.bind_parameter("w", weight);
+  for (const auto& [name, tensor] : buffers) runner.bind_buffer(name, tensor);
+  const Batch batch = {{"x", Tensor::from<float>({1}, {3})}};
+  runner.begin({.key = {}, .loss_scales = {1}}, batch);
+  runner.run_all();
+  runner.take_mutations(buffers);
+  CHECK(at(buffers.at("a"), 0) == 2);
+  CHECK(at(buffers.at("c"), 0) == 1);
+  CHECK(at(buffers.at("old"), 0) == 15);
+}
+
+TEST_CASE("masks hold for one pass") {
+  GraphBuilder b("dropout");
+  const Value x = b.input("x", {{4}});
+  const Value w = b.parameter("w", {4});
+  const Value y = b.op("dropout", {b.op("mul", {x, w}, {}, "fc")}, {{"p", 0.5}}, "drop");
+  b.set_loss(b.op("sum", {y}, {}, "loss"));
+  const Graph graph = differentiate(b.finish());
+  const SiteTable sites = make_sites(graph, 0);
+  StepRunner runner(graph, sites, find_policy("fp32"), Container::kF32);
+  const Tensor weight = Tensor::from<float>({4}, {1, 1, 1, 1});
+  runner.bind_parameter("w", weight);
+  Batch batch = {{"x", Tensor::from<float>({4}, {1, 2, 4, 8})}};
+  const auto loss = [&](const Batch& given) {
+    runner.begin({.key = {}, .loss_scales = {1}}, given);
+    runner.run_all();
+    return runner.loss();
+  };
+  const double drawn = loss(batch);
+  Batch masked = batch;
+  const std::string mask = std::string(kMaskPrefix) + graph.nodes[1].id;
+  for (const int32_t bits : {5, 10}) {  // the kept elements, doubled
+    masked[mask] = Tensor::from<int32_t>({4}, {bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3});
+    CHECK(loss(masked) == 2 * bits);
+  }
+  CHECK(loss(batch) == drawn);
+}
+
+TEST_CASE("storage: FP32 rounds to nearest, narrower formats as the policy says") {
+  const ExecutionKey key{1, 2, 3};
+  const QuantizeSpec wide = storage_rounding(&find_format("fp32"), Rounding::kStochastic, key, 7);
+  CHECK(wide.rounding == Rounding::kNearestEven);
+  const QuantizeSpec narrow = storage_rounding(&find_format("fp16"), Rounding::kStochastic, key, 7);
+  CHECK(narrow.rounding == Rounding::kStochastic);
+  CHECK(narrow.key.site == 7);
+  CHECK(narrow.key.step == 3);
+  Tensor to({2}, Container::kF64);
+  store(Tensor::from<float>({2}, {2049, 0.5}), to, {&find_format("fp16"), Rounding::kNearestEven});
+  CHECK(to.as<double>()[0] == 2048);
+  CHECK(first_value(to) == 2048);
+}
+
+TEST_CASE("keys without a site: after the last site, apart for every kind") {
+  const LinearRunner linear("fp32");
+  const auto first = static_cast<uint32_t>(linear.sites.sites.size());
+  CHECK(siteless_key(linear.sites, SitelessKind::kInput, 0) == first);
+  CHECK(siteless_key(linear.sites, SitelessKind::kParameter, 2) == first + 0x10002);
+  CHECK(siteless_key(linear.sites, SitelessKind::kBuffer, 1) == first + 0x20001);
+}

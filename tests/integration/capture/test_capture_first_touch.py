@@ -1,0 +1,302 @@
+"""What goes wrong at the first try is told as the user's own: what, where, and how to put it right."""
+
+import os
+
+import h5py
+import pytest
+import torch
+import torch.nn.functional as F
+from capture_loops import Images, Loop, image_batches, image_loss
+from lockstep_capture import Capture, CaptureError, UnsupportedModelError, capture, check
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+nn = torch.nn
+BATCH = (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+class Broken(Net):
+    def forward(self, x):
+        return self.b(self.a(x).reshape(3, 7))  # here
+
+
+def loss_of(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def refusal(model, step_fn, batch=BATCH, **options):
+    with pytest.raises(CaptureError) as error:
+        check(model, step_fn, batch, **options)
+    return str(error.value)
+
+
+def line_of(text):
+    lines = open(__file__).read().splitlines()
+    return f"(test_capture_first_touch.py:{1 + next(i for i, line in enumerate(lines) if text in line)})"
+
+
+# ---- weights
+
+
+@pytest.mark.parametrize("narrow,dtype,call", [(nn.Module.bfloat16, "bfloat16", ".bfloat16()"),
+                                               (nn.Module.half, "float16", ".half()"),
+                                               (nn.Module.double, "float64", "model.float()")],
+                         ids=["bfloat16", "half", "double"])
+def test_weights_that_are_not_fp32(tmp_path, narrow, dtype, call):
+    model = narrow(nn.Sequential(*(Net() for _ in range(3))))
+    support = check(model, loss_of, BATCH)
+    assert not support.ok and len(support.problems) == 1
+    text = str(support)
+    assert f"12 of 12 parameters are {dtype}, must be float32" in text
+    assert "in 0.a.weight, 0.a.bias, 0.b.weight, 0.b.bias and 8 more" in text and call in text
+    assert ("torch.autocast" in text) == (dtype != "float64")
+    with pytest.raises(UnsupportedModelError, match=f"parameters are {dtype}"):
+        capture(tmp_path / "a.h5", model, torch.optim.SGD(model.parameters(), 0.1), [BATCH], loss_of, steps=1)
+
+
+def test_one_layer_that_is_not_fp32():
+    model = Net()
+    model.b.bfloat16()
+    problems = check(model, loss_of, BATCH).problems
+    assert [(p.what, p.module) for p in problems] == [("2 of 4 parameters are bfloat16, must be float32",
+                                                       "b.weight, b.bias")]
+
+
+def test_weights_on_several_devices():
+    model = Net()
+    model.b.to("meta")
+    assert "2 of 4 parameters are on meta, must have values" in str(check(model, loss_of, BATCH))
+
+
+def test_a_scripted_model():
+    assert "not scripted or traced" in refusal(torch.jit.script(Net()), loss_of)
+
+
+# ---- step_fn
+
+
+def wants_a_dict(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def backward_inside(model, batch):
+    loss = loss_of(model, batch)
+    loss.backward()  # inside
+    return loss
+
+
+def test_an_error_of_step_fn_is_told_as_its_own():
+    text = refusal(Net(), wants_a_dict)
+    assert text.startswith("step_fn raised TypeError: tuple indices must be integers or slices, not str "
+                           f"{line_of('model(batch[' + chr(34) + 'x')}")
+    assert "with batch = (f32[5,4], i64[5])" in text
+    assert "KeyError: 0" in (other := refusal(Net(), loss_of, {"x": BATCH[0], "y": BATCH[1]}))
+    assert "with batch = {'x': f32[5,4], 'y': i64[5]}" in other
+    assert "missing 1 required positional argument: 'y'" in refusal(Net(), lambda model, x, y: None)
+
+
+def test_an_error_of_the_models_is_told_with_its_innermost_line():
+    assert refusal(Broken(), loss_of).startswith(
+        f"step_fn raised RuntimeError: shape '[3, 7]' is invalid for input of size 40 {line_of('reshape(3, 7)')}")
+
+
+def test_a_batch_that_only_values_spoil():
+    """Tracing does not look at labels, and casts by its own autocast."""
+    wrong = torch.full((5,), 7)
+    assert "IndexError: Target 7 is out of bounds" in refusal(Net(), loss_of, (BATCH[0], wrong))
+    assert "must have the same dtype" in refusal(Net(), loss_of, (BATCH[0].half(), BATCH[1]))
+    assert "autocast: is 'fp8'" in refusal(Net(), loss_of, autocast="fp8")
+
+
+def test_a_step_that_only_autocast_lets_pass():
+    text = refusal(Net(), loss_of, (BATCH[0].half(), BATCH[1]), autocast="bfloat16")
+    assert text.startswith("step_fn needs the loop's autocast, without it it raised RuntimeError: mat1 and mat2 must have "
+                           f"the same dtype, but got Half and Float {line_of('return self.b(torch.relu(')}"), text
+    assert "with batch = (f16[5,4], i64[5]); a capture computes it in FP32, too" in text
+    assert check(Net(), loss_of, BATCH, autocast="bfloat16").ok
+
+
+@pytest.mark.parametrize("result,expected", [
+    (lambda loss: None, "None, must return the loss alone, a tensor: is a `return` missing?"),
+    (lambda loss: (loss, torch.ones(2)), "a tuple, (f32[], f32[2]), must return the loss alone, a tensor: return result[0]"),
+    (lambda loss: {"loss": loss}, "a dict, {'loss': f32[]}, must return the loss alone, a tensor: return result['loss']"),
+    (lambda loss: loss.item(), "a float, must return the loss alone, a tensor: item() and float()"),
+    (lambda loss: loss.detach(), "a loss without gradient, must depend on weights that train: is it detached"),
+    (lambda loss: loss.expand(5), "a loss of shape [5], must have one element: take its mean()"),
+    (lambda loss: loss.argmax(), "a tensor of int64, must be the loss, a floating number"),
+    (lambda loss: loss.detach().expand(2), "a loss of shape [2], must have one element: take its mean() or sum(), as the "
+     "loop does; a loss without gradient"),
+], ids=["nothing", "tuple", "dict", "float", "detached", "vector", "integer", "vector-detached"])
+def test_a_result_that_is_no_loss(result, expected):
+    def step_fn(model, batch):  # defined
+        return result(loss_of(model, batch))
+
+    text = refusal(Net(), step_fn)
+    assert text.startswith(f"step_fn returned {expected}") and text.endswith(line_of("# defined")), text
+
+
+def test_a_loss_of_one_element_is_one():
+    assert check(Net(), lambda model, batch: loss_of(model, batch).reshape(1, 1), BATCH).ok
+
+
+@pytest.mark.parametrize("step_fn", [backward_inside, lambda model, batch: backward_inside(model, batch).detach()])
+def test_backward_inside_of_step_fn(step_fn):
+    model = Net()
+    text = refusal(model, step_fn)
+    assert text.startswith(f"step_fn calls backward() {line_of('# inside')}, must compute the loss and return it")
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_loss_of_gradients():
+    def step_fn(model, batch):
+        x = batch[0].clone().requires_grad_()
+        y = model(x)
+        slope, = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return F.cross_entropy(y, batch[1]) + slope.square().sum()
+
+    problems = check(Net(), step_fn, BATCH).problems
+    assert [(p.what, p.hint) for p in problems] == [
+        ("torch.autograd.grad in the forward pass", "a loss of gradients (gradient penalty) is not replayed")]
+
+
+def test_gradients_that_are_there_stay_when_step_fn_zeroes_them():
+    """A second shape is traced in the midst of an accumulation."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loss_of(model, BATCH).backward()
+    before = [parameter.grad for parameter in model.parameters()]
+
+    def step_fn(model, batch):
+        optimizer.zero_grad()
+        return loss_of(model, batch)
+
+    assert check(model, step_fn, BATCH).ok
+    assert all(parameter.grad is grad for parameter, grad in zip(model.parameters(), before, strict=True))
+
+
+def test_a_mistake_in_step_fn_is_no_failure_of_the_loop(tmp_path):
+    loop = Loop(tmp_path / "a.h5", on_unsupported="report")
+    loop.cap._step_fn = wants_a_dict
+    with pytest.warns(UserWarning, match="step_fn raised TypeError: tuple indices"):
+        loss = loop(image_batches(1)[0])
+    assert loss == Loop(None)(image_batches(1)[0]) and list(tmp_path.iterdir()) == []
+
+
+# ---- arguments
+
+
+def test_all_wrong_arguments_are_listed_at_once(tmp_path):
+    model = Images()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(CaptureError) as error:
+        Capture("", model, optimizer, image_loss, steps=0, autocast="fp8", scaler=1)
+    assert str(error.value) == (
+        "path: is '', must be the name of a file, e.g. 'run.lscap.h5'; scaler: is a int, must be a torch.amp.GradScaler "
+        "or None; autocast: is 'fp8', must be one of float16, fp16, half, bfloat16, bf16 or None; steps: is 0, must be a "
+        "whole number of at least 1")
+    for arguments, expected in (({"steps": 2.0}, "steps: is 2.0, must be a whole number"),
+                                ({"steps": "2"}, "steps: is '2', must be a whole number"),
+                                ({"verify": 1}, "verify: is 1, must be numbers of steps")):
+        with pytest.raises(CaptureError, match=expected):
+            Capture(tmp_path / "a.h5", model, optimizer, image_loss, **arguments)
+    with pytest.raises(CaptureError, match="path: is a Images, must be the name of a file"):
+        Capture(model, "a.h5", optimizer, image_loss)
+    with pytest.raises(CaptureError) as error:
+        capture(tmp_path / "a.h5", model, optimizer, None, image_loss, accumulate=0, clip_grad_norm=0)
+    for part in ("loader: is a NoneType, must give batches", "accumulate: is 0", "clip_grad_norm: is 0, must be positive"):
+        assert part in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_capture_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open("thesis.h5", "w") as file:
+        file.write("all of it")
+    with pytest.raises(CaptureError, match="thesis.h5 exists and is not a capture, must be a new name or an older capture"):
+        Loop("thesis.h5")
+    open("mine.h5", "w").close()  # as tempfile leaves one
+    for seed in range(2):
+        torch.manual_seed(seed)
+        loop = Loop("mine.h5", steps=1)
+        loop(image_batches(1, seed=seed)[0])
+    assert loop.cap.finished and sorted(os.listdir()) == ["mine.h5", "thesis.h5"]
+
+
+def test_capture_trains_under_no_grad(tmp_path):
+    model = Images()
+    with torch.no_grad():
+        capture(tmp_path / "a.h5", model, torch.optim.SGD(model.parameters(), 0.1), image_batches(1), image_loss, steps=1)
+    assert (tmp_path / "a.h5").exists()
+
+
+def test_a_batch_in_fp64_is_named(tmp_path):
+    model = Net()
+    step_fn = lambda m, b: (m(b[0]) - b[1]).square().mean()  # noqa: E731
+    problems = check(model, step_fn, (torch.ones(5, 4), torch.ones(5, 3, dtype=torch.float64))).problems
+    assert [problem.what for problem in problems] == ["batch[1]: is float64"]
+    assert ".float() on it before the block" in problems[0].hint
+
+
+def test_a_device_or_a_pipe_stays_one(tmp_path):
+    """As root a rename would put a file into the place of /dev/null."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(CaptureError, match="pipe is a device or pipe, must be a file"):
+        Capture(path, Net(), None, lambda m, b: m(b).sum())
+    assert path.is_fifo()
+
+
+# ---- loops without a step
+
+
+def test_a_block_that_is_not_entered(tmp_path):
+    loop = Loop(tmp_path / "a.h5")
+    loop.cap.step(image_batches(1)[0])
+    with pytest.warns(UserWarning, match="put the loop's body in `with cap.step"):
+        loop.cap.finish()
+
+
+def test_a_loop_that_never_steps(tmp_path):
+    loop = Loop(tmp_path / "a.h5")
+    for batch in image_batches(3):
+        with loop.block(batch):
+            loop.backward(batch)
+    with pytest.warns(UserWarning, match=r"3 blocks called backward\(\), none called step\(\) of the optimizer"):
+        loop.cap.finish()
+
+
+@pytest.mark.parametrize("clip,expected", [
+    (lambda p: clip_grad_norm_(p, 0.0), "clip_grad_norm_ with max_norm 0 "),
+    (lambda p: clip_grad_norm_(p, 1.0, norm_type=-1.0), "clip_grad_norm_ with norm_type -1 .*positive, or inf"),
+    (lambda p: clip_grad_value_(p, 0.0), "clip_grad_value_ with clip_value 0 "),
+], ids=["zero", "negative-norm", "value-zero"])
+def test_bounds_that_no_replay_could_read(tmp_path, clip, expected):
+    loop = Loop(tmp_path / "a.h5")
+    with pytest.raises(UnsupportedModelError, match=expected):
+        with loop.block(image_batches(1)[0]):
+            loop.backward(image_batches(1)[0])
+            clip(loop.model.parameters())
+            loop.step()
+
+
+def test_a_norm_that_is_only_looked_at(lockstep, tmp_path):
+    """clip_grad_norm_(parameters, inf) before the real one: gradients stay as they are, and it is no clipping."""
+    path, loop = tmp_path / "a.h5", Loop(tmp_path / "a.h5")
+    for batch in image_batches(2):
+        with loop.block(batch):
+            loop.backward(batch)
+            clip_grad_norm_(loop.model.parameters(), float("inf"), norm_type=1.0)
+            clip_grad_norm_(loop.model.parameters(), 0.1)
+            loop.step()
+    lockstep("verify", path)
+    lockstep("replay", path, "--lanes", "fp32", "--quiet", "-o", tmp_path / "run.h5")
+    with h5py.File(path) as file:
+        assert [(step.attrs["clip_max_norm"], step.attrs["clip_norm_type"]) for step in file["steps"].values()] == [(0.1, 2)] * 2

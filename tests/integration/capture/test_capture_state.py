@@ -1,0 +1,333 @@
+"""What a step changes and reads beside its graph: buffers, tensors outside of the model, random generators."""
+
+import functools
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from capture_loops import train
+from lockstep_capture import Capture, CaptureError
+from lockstep_capture.trace import frontend_export
+
+nn = torch.nn
+STEPS = 3
+DRAWN = torch.Generator().manual_seed(11)
+BATCHES = [(torch.randn(6, 5, generator=DRAWN), torch.randint(0, 4, (6,), generator=DRAWN)) for _ in range(STEPS)]
+
+
+class Kept(nn.Module):
+    """A layer whose loss reads buffers, which `update(self, y)` changes."""
+
+    def __init__(self, update):
+        super().__init__()
+        self.fc, self.update = nn.Linear(5, 4), update
+        self.register_buffer("c", torch.full((4,), 0.25))
+        self.register_buffer("d", torch.ones(4))
+        self.register_buffer("queue", torch.linspace(-1, 1, 32).reshape(4, 8))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch):
+        y = self.fc(batch[0])
+        z = torch.cat([y - self.c * self.d, y @ self.queue], 1)
+        self.update(self, y.detach())
+        return F.cross_entropy(z, batch[1])
+
+
+def loss_of(model, batch):
+    return model(batch)
+
+
+class Between:
+    """Where a loop has its scheduler."""
+
+    def __init__(self, model, body):
+        self.model, self.body = model, body
+
+    def step(self):
+        with torch.no_grad():
+            self.body(self.model)
+
+
+def captured(path, model, step_fn=loss_of, loop=None, between=lambda model: None, **options):
+    """Trains and captures; the losses. loop: what the loop computes, where that is not step_fn; between: behind each
+    optimizer step."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    cap = None if path is None else Capture(path, model, optimizer, step_fn, steps=STEPS, **options)
+    return train(model, optimizer, loop or step_fn, BATCHES, cap, scheduler=Between(model, between))
+
+
+def kept(update):
+    torch.manual_seed(3)
+    return Kept(update)
+
+
+@pytest.fixture(params=["export", "jit"])
+def frontend(request, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("not today")
+
+    if request.param == "jit":
+        monkeypatch.setattr(frontend_export, "trace", refuse)
+    return request.param
+
+
+# ---- buffers
+
+
+def chained(m, y):
+    m.c.mul_(0.9).add_(y.mean(0), alpha=0.1)
+
+
+def two_writes(m, y):
+    m.c.mul_(0.9)
+    m.c.add_(y.mean(0), alpha=0.1)
+
+
+def read_between(m, y):
+    m.c.mul_(0.9)
+    m.d.copy_(m.c)
+    m.c.add_(y.mean(0), alpha=0.1)
+
+
+def assigned(m, y):
+    m.c = m.c * 0.9 + y.mean(0) * 0.1
+
+
+def assigned_behind_a_write(m, y):
+    m.c.mul_(0.9)
+    m.c = m.c + y.mean(0)
+
+
+def swapped(m, y):
+    m.c, m.d = m.d, m.c
+
+
+def queued(m, y):
+    m.queue = torch.cat([m.queue[:, 6:], y.T], 1)
+
+
+def from_a_weight(m, y):
+    m.c = m.fc.bias.detach().clone()
+
+
+CHANGES = {chained: {"c"}, two_writes: {"c"}, read_between: {"c", "d"}, assigned: {"c"},
+           assigned_behind_a_write: {"c"}, swapped: {"c", "d"}, queued: {"queue"}, from_a_weight: {"c"}}
+
+
+@pytest.mark.parametrize("update", CHANGES, ids=lambda f: f.__name__)
+def test_buffers_that_the_forward_pass_changes(lockstep, tmp_path, frontend, update):
+    path = tmp_path / "a.h5"
+    losses = captured(path, kept(update), verify=range(STEPS))
+    assert losses == captured(None, kept(update))
+    with h5py.File(path) as file:
+        assert file.attrs["frontend"] == frontend
+        graph = json.loads(bytes(file["graphs/0/json"][()]))
+        assert {mutation["buffer"] for mutation in graph["mutations"]} == CHANGES[update]
+        for name in CHANGES[update]:
+            for step in range(STEPS - 1):
+                made = file[f"verify/{step:06d}/ref32/post/buffers/{name}"][()]
+                assert np.array_equal(made, file[f"verify/{step + 1:06d}/pre/buffers/{name}"][()])
+                assert not np.array_equal(made, file[f"verify/{step:06d}/pre/buffers/{name}"][()])
+    gates = lockstep("verify", path).stdout
+    assert "V1  PASS" in gates and "V4  PASS" in gates
+
+
+def behind_the_trace(m, y):
+    m.c.data.mul_(0.9).add_(y.mean(0), alpha=0.1)
+
+
+def grown(m, y):
+    m.queue = torch.cat([m.queue, y.T], 1)
+
+
+def counted_and_read(m, y):
+    m.calls += 1
+    m.c.mul_(1.0 / m.calls)
+
+
+def in_a_part(m, y):
+    m.c[1:] = y.mean(0)[1:]
+
+
+def through_a_view(m, y):
+    m.c.view(2, 2).t().mul_(0.9)
+
+
+REFUSED = {
+    behind_the_trace: r"1 buffers are changed by the forward pass in ways that its graph .* e.g. c: write self.c.copy_",
+    grown: r"buffer queue replaced by another kind of tensor .*hint: self.queue.copy_",
+    counted_and_read: "a counter .*hint: buffer calls: integers",
+    in_a_part: "in-place on a view .*test_capture_state.py.*hint: buffer c: copy_ into all of it",
+    through_a_view: "in-place on a view .*test_capture_state.py.*hint: buffer c: copy_ into all of it",
+}
+
+
+@pytest.mark.parametrize("update", REFUSED, ids=lambda f: f.__name__)
+def test_what_a_graph_cannot_show_of_a_buffer_is_refused_by_name(tmp_path, update):
+    with pytest.raises(CaptureError, match=REFUSED[update]):
+        captured(tmp_path / "a.h5", kept(update), verify=[0])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forward_pass_more_than_step_fn_has(tmp_path):
+    def twice(model, batch):
+        model(batch)
+        return model(batch)
+
+    model = kept(lambda m, y: m.calls.add_(1))
+    captured(tmp_path / "a.h5", model, loop=twice)  # nothing reads the counter of calls
+    assert int(model.calls) == 2 * STEPS and (tmp_path / "a.h5").exists()
+
+    bn = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
+    with pytest.raises(CaptureError, match="3 buffers differ from the graph's, e.g. 1.num_batches"):
+        captured(tmp_path / "b.h5", bn, lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+                 loop=lambda m, b: (m(b[0]), F.cross_entropy(m(b[0]), b[1]))[1])
+
+
+# ---- tensors outside of the model
+
+CENTRE = torch.zeros(4)
+BANK = torch.linspace(-1, 1, 8).reshape(4, 2)
+TEACHER = nn.Linear(5, 4).requires_grad_(False)
+
+
+def with_teacher(model, batch):
+    return F.mse_loss(model.fc(batch[0]), TEACHER(batch[0]))
+
+
+def average_of_weights(model):
+    TEACHER.weight.lerp_(model.fc.weight, 0.1)
+
+
+def with_centre(model, batch):
+    global CENTRE
+    y = model.fc(batch[0])
+    loss = F.mse_loss(y, CENTRE.expand_as(y))
+    CENTRE = CENTRE * 0.9 + y.detach().mean(0) * 0.1
+    return loss
+
+
+def with_bank(model, batch):
+    return F.cross_entropy(model.fc(batch[0]) @ BANK, batch[1] % 2)
+
+
+def rolled(model):
+    """The sum of its bits stays."""
+    BANK.copy_(BANK.roll(1, 0))
+
+
+def with_attribute(model, batch):
+    y = model.fc(batch[0]) - model.centre
+    model.centre = y.detach().mean(0)
+    return F.cross_entropy(y, batch[1])
+
+
+def nothing(model):
+    pass
+
+
+@pytest.mark.parametrize("step_fn, between, name", [
+    (with_teacher, average_of_weights, "TEACHER.weight"), (with_centre, nothing, "CENTRE"), (with_bank, rolled, "BANK"),
+    (with_attribute, nothing, "centre")])
+def test_a_tensor_outside_of_the_model_that_changes(tmp_path, step_fn, between, name):
+    model = kept(lambda m, y: None)
+    model.centre = torch.zeros(4)
+    with pytest.raises(CaptureError, match=f"1 tensors outside of the model changed during the capture, e.g. {name}:"):
+        captured(tmp_path / "a.h5", model, step_fn, between=between, verify=[0])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_stays_is_a_constant(tmp_path):
+    captured(tmp_path / "a.h5", kept(lambda m, y: None), with_teacher)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert any(np.array_equal(one[()], TEACHER.weight) for one in file["constants"].values())
+
+
+# ---- the step function runs more often than the loop calls it
+
+
+def noisy(writes=False):
+    """A step function with state of all kinds, and what can be seen of that state. writes: to a tensor, too."""
+    torch_own, numpy_own = torch.Generator().manual_seed(7), np.random.default_rng(7)
+    tensor, entries, table, count = torch.zeros(4), [], {"n": 0}, 0
+
+    def step_fn(model, batch, scale=1.0):
+        nonlocal count
+        count += 1
+        table["n"] += 1
+        entries.append(numpy_own.random())
+        if writes:
+            tensor.add_(1)
+        noise = torch.randn(batch[0].shape, generator=torch_own)
+        return scale * F.cross_entropy(model.fc(batch[0] + 0.1 * noise), batch[1])
+
+    def state():
+        return count, table["n"], entries, tensor.tolist(), torch_own.get_state().tolist()
+
+    return functools.partial(step_fn, scale=0.5), state
+
+
+def test_generators_and_variables_of_the_step_function(tmp_path):
+    """Drawn from a generator of its own: recorded like any noise, and the generator is where the loop left it."""
+    seen = []
+    for path in (tmp_path / "a.h5", None):
+        step_fn, state = noisy()
+        losses = captured(path, kept(lambda m, y: None), step_fn)
+        seen.append((losses, state()))
+    assert seen[0] == seen[1]
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert any(entry.attrs["path"] == "derived:aten.mul.Tensor:mul" for entry in file["steps/000001/micro/000/inputs"].values())
+
+
+def test_and_a_refusal_leaves_them_as_well(tmp_path):
+    seen = []
+    for path in (tmp_path / "a.h5", None):
+        step_fn, state = noisy(writes=True)
+        unsupported = functools.partial(lambda f, m, b: f(m, b) + torch.erfinv(m.fc.weight.tanh()).sum(), step_fn)
+        model = kept(lambda m, y: None)
+        if path is None:
+            losses = captured(path, model, unsupported)
+        else:
+            with pytest.warns(UserWarning, match="aten.erfinv"):
+                losses = captured(path, model, unsupported, on_unsupported="report")
+        seen.append((losses, state()))
+    assert seen[0] == seen[1] and list(tmp_path.iterdir()) == []
+
+
+class Gated(torch.nn.Module):
+    """Whose gate gets no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.gate = torch.nn.Linear(6, 4), torch.nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(x) * (1 + self.gate(x).detach())
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_weights_that_decay_by_gradients_of_zeros(tmp_path, weight_decay):
+    """A replay leaves alone what has no gradient; PyTorch decays what has one of zeros, from a step before the capture."""
+    torch.manual_seed(0)
+    model, path = Gated(), tmp_path / "a.h5"
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, weight_decay=weight_decay)
+    model.gate.weight.grad = torch.zeros(4, 6)
+    step_fn = lambda m, b: F.cross_entropy(m(b[0]), b[1])  # noqa: E731
+    cap = Capture(path, model, optimizer, step_fn, steps=2)
+
+    def loop():
+        for _ in range(2):
+            batch = torch.randn(5, 6), torch.randint(4, (5,))
+            with cap.step(batch):
+                step_fn(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+    if weight_decay == 0:
+        loop()
+        assert cap.finished and path.exists()
+        return
+    with pytest.raises(CaptureError, match="1 weights that no gradient .* e.g. gate.weight: call zero_grad"):
+        loop()

@@ -1,0 +1,70 @@
+"""What docs/pytorch.md and examples/pytorch/ tell the reader to run, run."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from conftest import SOURCE
+from lockstep_capture.read_run import read_run
+
+SCRIPTS = ["cnn", "encoder", "gpt", "lstm", "unet"]
+
+
+@pytest.fixture
+def environment(binary_dir):
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE / "python"),
+            "PATH": f"{binary_dir.resolve()}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def test_the_guide_has_every_script():
+    folder = SOURCE / "examples/pytorch"
+    assert sorted(path.stem for path in folder.glob("*.py")) == sorted([*SCRIPTS, "training_loop"])
+    page = (SOURCE / "docs/pytorch.md").read_text()
+    assert all(f"../examples/pytorch/{name}.py" in page for name in SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_captured_and_verified(lockstep, environment, tmp_path, name):
+    capture = tmp_path / f"{name}.lscap.h5"
+    script = [sys.executable, str(SOURCE / f"examples/pytorch/{name}.py"), "--steps", "10", "--device", "cpu"]
+    plain = subprocess.run(script, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([*script, "--capture", capture], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout, "capturing changes no loss"
+    assert len(re.findall(r"loss \d", done.stdout)) == 3
+    lockstep("verify", capture)
+
+
+def test_from_pip_to_report(environment, tmp_path):
+    page = (SOURCE / "docs/pytorch.md").read_text()
+    block = page.split("## From pip to report\n```\n")[1].split("```")[0]
+    lines = block.splitlines()
+    assert lines[0] == "pip install ./python" and len(lines) <= 12
+    done = subprocess.run(["bash", "-e", "-c", "\n".join(lines[1:])], cwd=tmp_path, env=environment,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pure-fp16" in (tmp_path / "report.txt").read_text()
+    run = read_run(tmp_path / "mine.h5")
+    assert {"fp32", "torch-autocast-fp16", "pure-fp16"} <= set(run.lanes.index) and run.steps_complete == 8
+
+
+def test_the_tables_of_the_guide(lockstep, tmp_path):
+    page = (SOURCE / "docs/pytorch.md").read_text()
+    block = page.split("## The run as pandas tables\n```python\n")[1].split("```")[0]
+    code = "\n".join(line for line in block.splitlines() if ".plot()" not in line)  # matplotlib is not asked for
+    lockstep("replay", "lenet", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
+             "--lanes", "fp32,pure-fp16", "-o", tmp_path / "mine.h5")
+    table = eval_last(code.replace('"mine.h5"', repr(str(tmp_path / "mine.h5"))))
+    assert len(table) == 5 and (table["rate"] > 0).any() and "layer" in table
+
+
+def eval_last(code):
+    """Runs the lines, gives the value of the last."""
+    *lines, last = code.strip().splitlines()
+    names = {}
+    exec("\n".join(lines), names)  # noqa: S102  (the guide's own lines)
+    return eval(last.split("#")[0], names)
