@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/execute/storage.h"
 #include "src/lower/lower.h"

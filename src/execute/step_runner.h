@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/execute/executor.h"
 #include "src/execute/rounding_keys.h"
 #include "src/graph/batch.h"

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "emulation/kernels/quantize.h"
+
 namespace lockstep {
 
 void store(const Tensor& from, Tensor& to, const QuantizeSpec& spec) {

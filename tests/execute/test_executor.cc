@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "emulation/kernels/quantize.h"
+#include "emulation/stats/hash.h"
 #include "src/core/random.h"
 #include "src/execute/executor.h"
 #include "src/graph/autodiff.h"

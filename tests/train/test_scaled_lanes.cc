@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "src/core/parallel.h"
 #include "tests/train/small_runs.h"
