@@ -88,7 +88,9 @@ Capture hand_capture() {
   capture.optimizer = "sgd";
   capture.optimizer_class = "torch.optim.SGD";
   capture.groups = {{kWeight}};
-  capture.amp = {.autocast = true, .device_type = "cpu", .dtype = "bf16"};
+  capture.amp.autocast = true;
+  capture.amp.device_type = "cpu";
+  capture.amp.dtype = "bf16";
   capture.scaler.enabled = true;
   capture.scaler.spec.kind = "torch-dynamic";
   capture.scaler.spec.init_scale = kScale;

@@ -7,6 +7,7 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/policy/find_policy.h"
 #include "tests/analysis/recorded_run.h"
 
