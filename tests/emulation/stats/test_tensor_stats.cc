@@ -78,7 +78,8 @@ TEST_CASE("sums of floats are formed in groups, in any binade") {
   std::vector<float> x(base.size()), y(base.size());
   const QuantizeSpec observing{.format = &fp32, .measure_only = true};
   double sums[3] = {};
-  // Scaled in the first and the last. 2^-126 is the least normal number, 2^-25 that of fp16's data.
+  // Scaled in the first and the last. The least normal number is 2^-126, the least of fp16's data
+  // 2^-25.
   constexpr int kExponents[] = {-90, 0, 100};
   for (int e = 0; e < 3; ++e) {
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::ldexp(base[i], kExponents[e]);
