@@ -1,6 +1,6 @@
-// IEEE arithmetic on doubles in constant expressions, and results rounded to odd.
-// In constant expressions, compilers refuse operations that make a NaN or divide by zero. A result
-// rounded to odd can be rounded again to fewer bits without error. Knows nothing of formats.
+// IEEE arithmetic on doubles that also works in constant expressions, where compilers refuse
+// operations that make a NaN or divide by zero. Also results rounded to odd: rounding these again
+// to fewer bits equals one rounding of the exact result. Knows nothing of formats.
 #pragma once
 
 #include <bit>
@@ -52,8 +52,8 @@ constexpr double divide(double x, double y) {
 }  // namespace double_arithmetic
 
 // x + y rounded to odd in double: the exact sum if that is a double, otherwise the neighbour with
-// an odd last bit. Rounding this to any format with p <= 51 equals rounding the exact sum
-// once. Source: Boldo & Melquiond, IEEE TC 57(4), 2008.
+// an odd last bit. Rounding this to any format with p <= 51 equals rounding the exact sum once.
+// Source: Boldo & Melquiond, IEEE TC 57(4), 2008.
 constexpr double add_round_to_odd(double x, double y) {
   using namespace double_arithmetic;
   const double sum = add(x, y);

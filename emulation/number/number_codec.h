@@ -140,8 +140,8 @@ struct NumberCodec {
   static constexpr uint64_t kDoubleImplicitBit = uint64_t{1} << kDoubleFractionBits;
   static constexpr uint64_t kDoubleInfinity = uint64_t{0x7ff} << kDoubleFractionBits;
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  // The fraction bits that a double has in addition to the format's. kRebias, the difference of the
-  // biases, is between the bits of a normal double and its code above the dropped bits.
+  // kDropped: the fraction bits that a double has in addition to the format's. kRebias: a normal
+  // number's bits as a double minus its code shifted above those bits; the biases' difference.
   static constexpr int kDropped = kDoubleFractionBits - F.fraction_bits();
   static constexpr uint64_t kRebias = static_cast<uint64_t>(kDoubleBias + F.emin - 1)
                                       << kDoubleFractionBits;
