@@ -21,12 +21,17 @@ constexpr const char* kRecordings =
     "Khattak, Mikaitis, arXiv 2512.07004, model_validation; MMA-Sim (Xie et al., arXiv 2511.10909)";
 constexpr const char* kMmaSim = "MMA-Sim (Xie et al., arXiv 2511.10909)";
 
-// What recordings of single instructions with finite numbers near 1 leave to a simulator.
+// For these, recordings of single instructions with finite numbers near 1 are no evidence: a
+// simulator is.
 constexpr const char* kBeyondRecordings =
     "special values, zeros, subnormals, overflow, longer chains";
-// A sum rounded to FP16 does not show which bits far below alignment cut off.
+// A sum rounded to FP16 does not show which low bits the alignment cut off.
 const char* hidden_cut(BlockOutput output) {
   return output == kFp16 ? "F, " : "";
+}
+// Compared with the running CPU. The results are not stored, so no test replays them.
+std::string verified(const std::string& instructions) {
+  return instructions + ": no mismatch in `lockstep verify --hardware`";
 }
 
 std::vector<const Format*> named(std::initializer_list<const char*> names) {
@@ -86,18 +91,18 @@ class Table {
     chain("fp32_fused", kFused, "fp32",
           "acc = fp32(acc + a[k] * b[k]), k ascending, one rounding per step", kIeeeFma,
           "VFMADD231PS, FFMA",
-          {.recorded = "VFMADD231PS of AMD Zen 5, random and special operands"});
+          {.recorded = "VFMADD231PS of AMD Zen 5, random and special operands",
+           .reported = verified("VFMADD231PS of AMD Zen 5 and of an Intel Xeon")});
     chain("fp32_unfused", kUnfused, "fp32",
           "acc = fp32(acc + fp32(a[k] * b[k])), k ascending, two roundings per step", kIeee,
           "MULPS, ADDPS");
     chain("fp32_kahan", AccumulatorKind::kKahan, "fp32",
           "y = fp32(a[k] * b[k]) - lost; t = acc + y; lost = (t - acc) - y; acc = t, each FP32; an "
-          "infinite sum turns NaN at its next step",
+          "infinite sum becomes NaN in the next step",
           "W. Kahan, CACM 8(1), 1965; Higham, Accuracy and Stability, 2nd ed., algorithm 4.2");
     chain("fp32_pairwise", AccumulatorKind::kPairwise, "fp32",
-          "products rounded to FP32 and joined in FP32: neighbours, then pairs, fours, ... "
-          "ascending; "
-          "what is left over joins from the right; the addend comes last",
+          "products rounded to FP32, then added in FP32: neighbours, then pairs, fours, ... "
+          "ascending; leftovers are added from the right, the addend last",
           "Higham, Accuracy and Stability, 2nd ed., section 4.1");
     chain(
         "bf16", kFused, "bf16",
@@ -107,11 +112,12 @@ class Table {
         "fp16", kFused, "fp16",
         "acc = fp16(acc + a[k] * b[k]), k ascending; product and sum exact, one rounding per step",
         "Arm ARM, FMLA (half precision); Intel SDM, VFMADD231PH", "VFMADD231PH, FMLA, HFMA2",
-        {.documented = "the instructions, which have run on nothing"});
+        {.reported = verified("VFMADD231PH of an Intel Xeon"),
+         .documented = "FMLA and HFMA2, which have not run on a chip"});
     chain("fp16_unfused", kUnfused, "fp16",
           "acc = fp16(acc + fp16(a[k] * b[k])), k ascending, two roundings per step",
           "IEEE 754-2019 section 5.4.1; Intel SDM, VMULPH and VADDPH", "VMULPH, VADDPH",
-          {.documented = "the instructions, which have run on nothing"});
+          {.reported = verified("single VMULPH and VADDPH of an Intel Xeon")});
   }
 
   // `unit` continues the hardware's name: "fp16" gives hopper_fp16.
@@ -134,8 +140,8 @@ class Table {
                      .evidence = evidence});
   }
 
-  // The floor of the common exponent: emin of the accumulator less the integer bits of the sum's
-  // register, which go with the generation: 5 with F = 23, 6 with 24, 7 with 25 (U3).
+  // The floor of the common exponent: emin of the accumulator minus the integer bits of the sum's
+  // register. The generation decides these: 5 with F = 23, 6 with 24, 7 with 25 (U3).
   static constexpr int kFp32Emin = -126, kFp16Emin = -14;
 
   void add_nvidia() {
@@ -143,13 +149,13 @@ class Table {
       return BlockSpec{
           .length = length, .fraction_bits = bits, .output = out, .exponent_floor = floor};
     };
-    // Evidence of a recording of one instruction; `more`: what else it leaves to a simulator.
+    // Evidence of a recording of one instruction. `more`: what else only a simulator supports.
     const auto recorded = [](const std::string& where, const std::string& more) {
       return Evidence{.recorded = where + ", finite numbers near 1",
                       .simulated = more + kBeyondRecordings};
     };
     const Evidence simulated = {.simulated = "everything"};
-    // Rows of one hardware: the first that fits a lane's operands is taken for '@hardware'.
+    // '@hardware' means the first row of that hardware that takes a lane's operands.
     constexpr int kVolta = 5, kAmpere = 6, kHopper = 7;  // integer bits
     for (const BlockOutput out : {kFp32, kFp16}) {
       blocks("volta", out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m8n8k4",
@@ -182,7 +188,7 @@ class Table {
     blocks("ada", "fp8_acc16", fp8, "mma.m16n8k32", spec(16, 13, kFp16), kRecordings,
            recorded(kTwoBlocks, ""));
 
-    // `seen`: results of this chip that others had; "" where there are recordings at hand.
+    // `seen`: results of this chip that others reported; "" if the project has recordings.
     struct Generation {
       const char *hardware, *k16, *k8, *seen, *seen_wmma;
     };
@@ -191,8 +197,8 @@ class Table {
           {"blackwell", "mma.sync k16, tcgen05 kind::f16", "mma.sync k8, tcgen05 kind::tf32",
            "B200 through WMMA, finite numbers near 1",
            "B200 through WMMA, K = 4, finite numbers near 1"},
-          {"rtx-blackwell", "mma.sync k16", "mma.sync k8", "RTX PRO 6000 as B200",
-           "RTX PRO 6000 as B200"}}) {
+          {"rtx-blackwell", "mma.sync k16", "mma.sync k8", "RTX PRO 6000, as the B200",
+           "RTX PRO 6000, as the B200"}}) {
       const auto& [hardware, k16, k8, seen, seen_wmma] = g;
       const bool is_recorded = *seen == '\0';
       const auto evidence = [&](BlockOutput out) {
@@ -207,8 +213,8 @@ class Table {
       blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), kRecordings,
              evidence(kFp32));
       blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), kMmaSim,
-             {.simulated = "everything", .documented = "WMMA is made of its mma.sync k4"});
-      // Behind the row that '@hardware' is to take.
+             {.simulated = "everything", .documented = "WMMA compiles to mma.sync k4"});
+      // After the row that '@hardware' means.
       Evidence wmma = is_recorded ? recorded("H100 through WMMA, K = 4", "")
                                   : Evidence{.reported = seen_wmma, .simulated = "everything"};
       wmma.documented =
@@ -234,8 +240,8 @@ class Table {
     add_compiled_fp8();
   }
 
-  // mma.sync of FP8 where the chip has none: converted to FP16, two FP16 instructions from zero,
-  // the addend added last.
+  // mma.sync of FP8 on chips without that instruction: factors are converted to FP16, two FP16
+  // instructions run from zero, and the addend is added last.
   void add_compiled_fp8() {
     constexpr const char* kSource =
         "NVIDIA in CUTLASS issue 1986; machine code of nvcc 13.0: two HMMA from zero, then the "
@@ -265,7 +271,7 @@ class Table {
   }
 
   void add_promoted_wgmma() {
-    // Four instructions of K = 32, then an FP32 register takes the partial sum.
+    // Four instructions of K = 32, then the partial sum is added to an FP32 register.
     constexpr int kPromotion = 128;
     BlockSpec promoted{.length = 32, .fraction_bits = 13, .output = kE8m13};
     promoted.promotion_interval = kPromotion;
@@ -291,22 +297,22 @@ class Table {
                        .source = source,
                        .evidence = evidence});
     };
-    const Evidence vendor_text = {.documented = "everything; has run on nothing"};
+    const Evidence vendor_text = {.documented = "everything; has not run on a chip"};
     unit(
         "avx512_bf16", AccumulatorKind::kBf16Pairs, {"bf16"}, "avx512-bf16", "VDPBF16PS",
         "pairs of k: acc = fma(a[0], b[0], fma(a[1], b[1], acc)), FP32 to nearest even, subnormals "
         "flushed in and out",
         "Intel SDM vol. 2, VDPBF16PS; reference vectors measured on Zen 5",
         {.recorded = "AMD Zen 5, random and special operands",
-         .documented = "Intel's CPUs, NaN priorities"});
+         .reported = verified("VDPBF16PS of AMD Zen 5 and of an Intel Xeon, NaN bits included")});
     unit("amx_bf16", AccumulatorKind::kAmxTile, {"bf16"}, "amx", "TDPBF16PS",
          "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
          "subnormals flushed in and out",
-         "Intel SDM vol. 2, TDPBF16PS", vendor_text);
+         "Intel SDM vol. 2, TDPBF16PS", {.reported = verified("TDPBF16PS of an Intel Xeon")});
     unit("amx_fp16", AccumulatorKind::kAmxTile, {"fp16"}, "amx", "TDPFP16PS",
          "per 32 k: even and odd k in two FMA chains from zero, added to each other, then to acc; "
          "FP32 subnormals flushed",
-         "Intel SDM vol. 2, TDPFP16PS", vendor_text);
+         "Intel SDM vol. 2, TDPFP16PS", {.reported = verified("TDPFP16PS of an Intel Xeon")});
     unit("arm_bfdot", AccumulatorKind::kArmPairs, {"bf16"}, "arm-bf16", "BFDOT, BFMMLA",
          "pairs of k: acc = acc + (a[0] * b[0] + a[1] * b[1]), each operation rounded to odd, "
          "subnormals flushed in and out",
@@ -319,14 +325,14 @@ class Table {
   std::vector<Accumulator> rows_;
 };
 
-// Which rows have a question.
+// The rows that each question of a switch applies to.
 bool is_any(const Accumulator&) {
   return true;
 }
 bool has_floor(const Accumulator& row) {
   return row.block.exponent_floor != BlockSpec::kNoFloor;
 }
-// Settled where the sum is FP16.
+// Recordings settle the order for FP16 sums.
 bool is_compiled(const Accumulator& row) {
   return row.block.order == ProductOrder::kPairsOfFour && row.register_format->is_fp32();
 }
@@ -334,7 +340,7 @@ bool has_tf32(const Accumulator& row) {
   return row.takes(find_format("tf32"));
 }
 
-// The switch that changes `block` of rows that have the question.
+// A switch that changes `block` in the rows that its question applies to.
 template <bool (*kHasQuestion)(const Accumulator&), auto kChange>
 bool change(Accumulator& row) {
   if (row.kind != AccumulatorKind::kAlignedBlocks || !kHasQuestion(row)) return false;
@@ -351,9 +357,9 @@ constexpr AccumulatorSwitch kSwitches[] = {
      "MMA-Sim's older code, whose integers have no -0",
      change<is_any, [](BlockSpec& block) { block.keeps_negative_zero = false; }>},
     {"U2", "skip_zero_products", "products with a zero factor have no exponent", true,
-     "Khattak and Mikaitis's models; their recordings agree with every answer", keep<is_any>},
+     "Khattak and Mikaitis's models; their recordings agree with every option", keep<is_any>},
     {"U2", "count_zero_products", "a zero factor has exponent emin in the search for the maximum",
-     false, "what an exponent field of zero says; nobody's claim",
+     false, "the exponent that a field of zero encodes; no source claims this",
      change<is_any, [](BlockSpec& block) { block.zero_products = ZeroProducts::kFormatEmin; }>},
     {"U2", "mmasim_zero", "a zero factor has exponent -126 in the search for the maximum", false,
      "MMA-Sim",
@@ -363,11 +369,11 @@ constexpr AccumulatorSwitch kSwitches[] = {
     {"U3", "mmasim_floor", "the common exponent is at least -126, also where the sum is FP16",
      false, "MMA-Sim, where a zero addend has exponent -126",
      change<has_floor, [](BlockSpec& block) { block.exponent_floor = find_format("fp32").emin; }>},
-    {"U3", "no_floor", "the common exponent has no lower bound", false, "nobody's claim",
+    {"U3", "no_floor", "the common exponent has no lower bound", false, "no source claims this",
      change<has_floor, [](BlockSpec& block) { block.exponent_floor = BlockSpec::kNoFloor; }>},
     {"U4", "split_blocks", "FP8 mma.sync: two blocks of 16 products, k mod 4 in {0, 1} first", true,
-     "machine code of nvcc 13.0: two HMMA from zero, FADD last; B200 recordings agree. Another "
-     "compiler may do otherwise",
+     "machine code of nvcc 13.0: two HMMA from zero, FADD last; B200 recordings agree. Other "
+     "compilers may differ",
      keep<is_compiled>},
     {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false,
      "fits the same B200 recordings",
@@ -379,10 +385,10 @@ constexpr AccumulatorSwitch kSwitches[] = {
     {"TF32", "truncate", "the low 13 bits of FP32 registers are cut off", true,
      "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity", keep<has_tf32>},
     {"TF32", "nearest_away", "FP32 registers are rounded to TF32, ties away from zero", false,
-     "what PTX's cvt.rna.tf32.f32 makes of them, run before",
+     "PTX's cvt.rna.tf32.f32, if it runs before the product",
      change<has_tf32, [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestAway; }>},
     {"TF32", "nearest_even", "FP32 registers are rounded to TF32, ties to even", false,
-     "what a library that converts so makes of them",
+     "a library that converts this way",
      change<has_tf32, [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestEven; }>},
 };
 
@@ -396,7 +402,7 @@ const AccumulatorSwitch& find_switch(std::string_view name, const std::string& w
                    did_you_mean(name, known));
 }
 
-// The row with the switches behind its name, whose order does not matter.
+// The row under the switches after its name. Their order does not matter.
 std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::string_view switches,
                                                 const std::string& whole) {
   auto variant = std::make_unique<Accumulator>(row);
@@ -411,7 +417,7 @@ std::unique_ptr<const Accumulator> make_variant(const Accumulator& row, std::str
     if (is_new && !s.apply(*variant)) {
       throw InputError("accumulator '" + whole + "': " + row.name + " has no switch '" +
                            std::string(s.name) + "'",
-                       "`lockstep list switches` tells which question a switch answers");
+                       "`lockstep list switches` shows the question of each switch");
     }
   }
   for (const AccumulatorSwitch& s : kSwitches) {

@@ -1,7 +1,7 @@
 // How is a sum of products formed?
-// An accumulator is a declared object: a row of the table in accumulator.cc, named in policy files.
-// The row says order, block length, alignment, kept bits and rounding; emulation/accumulator/dot.h
-// computes by it. Knows nothing of matrices.
+// An accumulator is a row of the table in accumulator.cc. Policy files name it. The row declares
+// order, block length, alignment, kept bits and rounding; emulation/accumulator/dot.h computes the
+// sum. Knows nothing of matrices.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// The shapes of sums. p[k] = a[k] * b[k], k ascending unless the row says otherwise.
+// The shapes of sums. p[k] = a[k] * b[k], k ascending unless the row has another order.
 enum class AccumulatorKind : uint8_t {
   kFusedChain,     // acc = round(acc + p[k])             product exact, one rounding
   kUnfusedChain,   // acc = round(acc + round(p[k]))      two roundings
@@ -28,28 +28,28 @@ enum class AccumulatorKind : uint8_t {
   kArmPairsFused,  // the same with FEAT_EBF16 and FPCR.EBF = 1: emulation/accumulator/cpu_dot.h
 };
 
-// How the exact sum of a block leaves it.
+// How the exact sum of a block is rounded.
 enum class BlockOutput : uint8_t {
   kFp32TowardZero,   // F32_RZ: from 2^128 on infinity, below it truncated, subnormals produced
   kE8m13TowardZero,  // E8M13_RZ: the same to 13 fraction bits, in an FP32 register
   kFp16NearestEven,  // F16_RNE: one rounding of the exact sum
 };
 
-// Which exponent a product with a zero factor has in the search for the block's common one (U2).
+// The exponent of a product with a zero factor in the search for the common exponent (U2).
 enum class ZeroProducts : uint8_t {
   kIgnored,     // none
-  kFormatEmin,  // a zero factor counts with emin of its format
-  kFp32Emin,    // a zero factor counts with FP32's emin, whatever its format
+  kFormatEmin,  // a zero factor has emin of its format
+  kFp32Emin,    // a zero factor has FP32's emin, whatever its format
 };
 
-// In which order a promotion interval's products enter its blocks.
+// The order in which a promotion interval's products enter its blocks.
 enum class ProductOrder : uint8_t {
   kAscending,
   kPairsOfFour,  // k mod 4 in {0, 1} first, then {2, 3}: byte pairs of 32-bit registers
 };
 
-// The number that a TF32 product makes of an FP32 register. The hardware is said to cut its low 13
-// bits off; cvt.rna.tf32.f32, run before, rounds to nearest away.
+// How a TF32 product converts an FP32 register. Sources say that the hardware cuts off the low 13
+// bits. cvt.rna.tf32.f32, if it runs first, rounds to nearest away.
 enum class Tf32Input : uint8_t { kTruncate, kNearestAway, kNearestEven };
 
 // A tensor core's block, drawn in docs/accumulators.md: n <= L products and one addend, aligned to
@@ -58,13 +58,13 @@ struct BlockSpec {
   int length = 0;         // L: products per block
   int fraction_bits = 0;  // F: bits kept below the largest exponent
   BlockOutput output = BlockOutput::kFp32TowardZero;
-  // E_floor: the common exponent is at least this. It shows only when the addend is zero.
+  // E_floor: the common exponent is at least this. It has an effect only if the addend is zero.
   int exponent_floor = kNoFloor;
   // The unsettled rules U1 and U2.
   bool keeps_negative_zero = true;  // a negative sum that rounds to zero gives -0
   ZeroProducts zero_products = ZeroProducts::kIgnored;
-  // 0: the addend is a term of its block. Otherwise blocks run from zero over this many products,
-  // and the result is added to the addend by one IEEE addition (to nearest even).
+  // 0: the addend is a term of its block. Otherwise blocks run from zero over this many products.
+  // One IEEE addition (to nearest even) then adds their result to the addend.
   int promotion_interval = 0;
   ProductOrder order = ProductOrder::kAscending;
   Tf32Input tf32_input = Tf32Input::kTruncate;  // of rows with TF32 factors
@@ -72,12 +72,12 @@ struct BlockSpec {
   static constexpr int kNoFloor = -9999;  // below every exponent that products can have
 };
 
-// What a row rests on, the weightiest first; "" where there is nothing of a kind. A row without
-// any is a definition: its source says all.
+// The evidence for a row, the strongest kind first; "" if there is none of a kind. A row without
+// any evidence is a definition.
 struct Evidence {
-  std::string recorded = {};   // hardware's results that the tests reproduce: whose, which operands
-  std::string reported = {};   // hardware's results that others had and that are not at hand
-  std::string simulated = {};  // another simulator: what of the row rests on it
+  std::string recorded = {};    // stored results that the tests reproduce: hardware, operands
+  std::string reported = {};    // results that are not stored: others', or of `verify --hardware`
+  std::string simulated = {};   // the part that rests on another simulator
   std::string documented = {};  // vendors' text and machine code that has not run here
   // "recorded: ...; simulated: ...", or "definition".
   std::string text() const;
@@ -91,13 +91,13 @@ struct Accumulator {
   std::vector<const Format*> operands;  // the factors' formats, any mix; empty: any
   BlockSpec block = {};                 // of kAlignedBlocks
   std::string hardware;                 // name in hardware(), or ""
-  std::string instruction;              // what computes so, or ""
+  std::string instruction;              // instructions that sum this way, or ""
   std::string help;
   std::string source;
   Evidence evidence = {};
 
   bool takes(const Format& operand) const;
-  // Sums without products (bias gradients, means) can be formed by it: see accumulate_add.
+  // True if it can form sums without products (bias gradients, means): see accumulate_add.
   bool adds() const {
     return kind == AccumulatorKind::kFusedChain || kind == AccumulatorKind::kUnfusedChain;
   }
@@ -106,39 +106,37 @@ struct Accumulator {
 std::span<const Accumulator> accumulators();
 
 // A row's name, or NAME+SWITCH...; the same name gives the same object.
-// Throws: InputError with a did-you-mean; a switch that the row has not.
+// Throws: InputError with a did-you-mean; also for a switch that the row does not have.
 const Accumulator& find_accumulator(std::string_view name);
 
-// The rules that no recording settles, and how TF32 inputs form
-// (docs/accumulators.md#unsettled-rules), by name. The first option of each question is the
-// default.
+// Names for the rules that no recording settles, and for the conversion of TF32 inputs
+// (docs/accumulators.md#unsettled-rules). The first option of each question is the default.
 struct AccumulatorSwitch {
   std::string_view question;  // "U1"
   std::string_view name;      // "positive_zero"
   std::string_view help;
   bool is_default;
-  std::string_view source;  // who says so
-  // Changes a row of tensor cores so; false: the row has no such question. The default changes
-  // nothing.
+  std::string_view source;
+  // Applies the switch to a row of tensor cores. False: the question does not apply to the row. The
+  // default changes nothing.
   bool (*apply)(Accumulator& row);
 };
 std::span<const AccumulatorSwitch> accumulator_switches();
 
-// Hardware whose sums a lane may ask for, behind '@'.
+// Hardware whose sums a lane may name after '@'.
 struct Hardware {
   std::string_view name;  // "hopper"
   std::string_view help;  // chips
   bool truncates_tf32;    // FP32 registers enter a TF32 product with their low 13 bits ignored
   bool flushes_bf16;      // conversions to BF16 turn FP32 subnormals into zeros
-  // Compute capabilities (10 * major + minor) of the chips whose arithmetic a source names; 0:
-  // none.
+  // Compute capabilities (10 * major + minor) of the chips that a source names; 0: none.
   std::array<int, 2> capabilities = {};
-  // Compilers make FP8 mma.sync of FP16 instructions, as the chip has none: its rows *_fp8_mma.
+  // The chip has no FP8 mma.sync; compilers use FP16 instructions instead: rows *_fp8_mma.
   bool emulates_fp8_mma = false;
-  // WMMA of TF32 runs in blocks of 4 where mma.sync takes blocks of 8: the row *_tf32_wmma.
+  // WMMA of TF32 runs in blocks of 4, mma.sync in blocks of 8: the row *_tf32_wmma.
   bool splits_tf32_wmma = false;
-  // Sums that none of its accumulators takes run as the policy has them (a whole CPU); otherwise
-  // they are a problem, unless their factors are FP32.
+  // Sums that fit none of its accumulators keep the policy's accumulator (a whole CPU). Otherwise
+  // they are an error, unless their factors are FP32.
   bool runs_other_sums = false;
 };
 std::span<const Hardware> hardware();

@@ -1,14 +1,14 @@
-// What can happen at a step of a sum?
+// The events that a step of a sum can cause.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep {
 
-// Sticky events of one output's sum: a bit is set when any step did it. A step is what the
-// accumulator rounds once: a product and its sum, or a block.
+// Sticky events of one output's sum: any step can set a bit. A step ends with one rounding of the
+// accumulator: a product and its sum, or a block.
 enum AccumulatorEvent : uint8_t {
-  kStepToZero = 1,      // something nonzero entered and the rounded sum is zero, inexactly
+  kStepToZero = 1,      // a nonzero term entered and the sum rounded to zero, inexactly
   kStepToInfinity = 2,  // finite operands, infinite sum
   kStepInexact = 4,     // rounding or alignment dropped something
   kStepNan = 8,

@@ -13,14 +13,14 @@
 namespace lockstep {
 namespace {
 
-// Bits before and behind the point in a column picture, with the bits cut off marked.
+// Bits before and after the point in a column picture. Bits that are cut off are marked.
 class BitRuler {
  public:
-  // `kept`: fraction bits behind the point of the common exponent that alignment keeps.
+  // `kept`: the fraction bits that alignment keeps after the point of the common exponent.
   explicit BitRuler(int kept) : kept_(kept) {}
 
-  // A number with `integers` bits before its point and `fraction` behind it, `below` the common
-  // exponent by so many places, and what it is.
+  // A number with `integers` bits before its point and `fraction` bits after it, `below` places
+  // below the common exponent, then the text `what`.
   std::string line(int integers, int fraction, int below, const std::string& what) const {
     std::string text(kPoint + 1 + kColumns, ' ');
     const auto put = [&](int weight, char c) {  // weight: of the bit, 0 for the common exponent's
@@ -47,7 +47,7 @@ class BitRuler {
 
  private:
   static constexpr size_t kPoint = 9;     // the column of the point: room for the sum's carries
-  static constexpr size_t kColumns = 40;  // behind it
+  static constexpr size_t kColumns = 40;  // after it
   const int kept_;
 };
 
@@ -62,8 +62,8 @@ std::string products_of(const BlockSpec& spec, int64_t first, int64_t interval) 
 std::string block_order(const BlockSpec& spec, const char* sum) {
   if (spec.promotion_interval == 0) {
     return fmt::format(
-        "k = {} with c, k = {} to {} with what that left, ... ascending; beyond the last k: "
-        "zeros\n",
+        "k = {} with c, then k = {} to {} with the result, ... ascending; zeros after the last "
+        "k\n",
         products_of(spec, 0, spec.length), spec.length, 2 * spec.length - 1);
   }
   std::string text = "t = +0\n";
@@ -76,7 +76,7 @@ std::string block_order(const BlockSpec& spec, const char* sum) {
 
 std::string block_picture(const Accumulator& row) {
   const BlockSpec& spec = row.block;
-  // The widest factors show most.
+  // The widest factors show the most bits.
   const auto wider = [](const Format* x, const Format* y) { return x->precision < y->precision; };
   const Format& factor = **std::max_element(row.operands.begin(), row.operands.end(), wider);
   const BitRuler ruler(spec.fraction_bits);
@@ -137,7 +137,7 @@ std::string chain_picture(const Accumulator& row) {
           "p - lost    --{0}--> y\n"
           "acc + y     --{0}--> t\n"
           "t - acc     --{0}--> took\n"
-          "took - y    --{0}--> lost      what t has too much; taken off the next product\n"
+          "took - y    --{0}--> lost      the excess of t; subtracted from the next product\n"
           "t           ------{1}> acc       k = 0, 1, 2, ...; lost starts as 0\n\n"
           "--{0}--> is a rounding to nearest even\n",
           f, std::string(f.size() - 2, '-'));

@@ -1,5 +1,5 @@
-// Factors and addends in double containers, events and traces around the integers of
-// aligned_block_core.h.
+// Adds to the integers of aligned_block_core.h: factors and addends in double containers, events
+// and traces.
 #include "emulation/accumulator/aligned_block.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// Turns what the blocks did into sticky events and, where asked for, into pictures.
+// Collects sticky events of the blocks and, on request, traces.
 class BlockObserver {
  public:
   BlockObserver(const Format& format, uint8_t* events, std::vector<BlockTrace>* traces)
@@ -48,7 +48,7 @@ class BlockObserver {
     trace.result = result;
   }
 
-  // An IEEE addition joined two registers.
+  // After an IEEE addition of two registers.
   void added(uint32_t x_bits, uint32_t y_bits, uint32_t sum_bits) {
     const double x = decode(x_bits, format_), y = decode(y_bits, format_);
     const double sum = decode(sum_bits, format_);
@@ -57,7 +57,7 @@ class BlockObserver {
     if (std::isnan(sum)) *events_ |= kStepNan;
     if (!std::isfinite(x) || !std::isfinite(y)) return;
     if (std::isinf(sum)) *events_ |= kStepToInfinity;
-    // Where the exact sum is no FP32 number, neither is the sum rounded to odd.
+    // If the exact sum is not an FP32 number, the sum rounded to odd is not one either.
     if (sum != add_round_to_odd(x, y)) *events_ |= kStepInexact;
   }
 

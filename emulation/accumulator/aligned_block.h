@@ -1,5 +1,5 @@
 // What does one block of a tensor core compute?
-// The model that reproduces every recorded NVIDIA result: exact products, one common exponent,
+// This model reproduces every recorded NVIDIA result: exact products, one common exponent,
 // alignment by truncation, one exact sum, one rounding. Integers only.
 //
 //   E = max over terms of their exponent, and E_floor      (products: e_a + e_b, not normalised)
@@ -23,7 +23,7 @@
 
 namespace lockstep {
 
-// A promotion: what the blocks left joins the running sum.
+// A promotion: the result of the blocks is added to the running sum.
 struct RegisterAddition {
   double before, partial, after;
 };
@@ -38,15 +38,15 @@ struct BlockTrace {
     bool dropped;  // alignment cut something off
   };
   std::vector<Term> terms;  // nonzero ones, the addend last
-  bool special = false;     // an infinity or NaN decided
+  bool special = false;     // an infinity or NaN decided the result
   int common_exponent = 0;
   int64_t sum = 0;  // in units of 2^(common_exponent - F)
   double result = 0;
-  std::optional<RegisterAddition> addition;  // behind this block
+  std::optional<RegisterAddition> addition;  // after this block
 };
 
-// Throws: std::logic_error when x is no value of the format. TF32 takes any float: it is the FP32
-// register that the number is made of.
+// Throws: std::logic_error if x is not a value of the format. For TF32 any float is allowed: it is
+// the FP32 register that holds the number.
 BlockFactor decode_factor(float x, const Format& format,
                           Tf32Input tf32_input = Tf32Input::kTruncate);
 

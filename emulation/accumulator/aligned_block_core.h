@@ -1,8 +1,8 @@
 // What does one block of a tensor core compute, in integers?
 // The arithmetic of aligned_block.h on storage bits, written once for the host and for GPU kernels:
 // decoding, the common exponent, alignment by truncation, the exact sum, its one rounding, and the
-// chain of blocks. Knows nothing of formats' names, of double, or of events and traces: an observer
-// is told what happened.
+// chain of blocks. Knows nothing of formats' names, of double, or of events and traces: it calls an
+// observer for these.
 #pragma once
 
 #include <bit>
@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-// A factor as the hardware sees it: value = (-1)^negative * significand * 2^(exponent - p + 1), the
-// exponent that of the encoding (emin for zero and subnormals).
+// A factor as the hardware decodes it: value = (-1)^negative * significand * 2^(exponent - p + 1).
+// The exponent is that of the encoding (emin for zero and subnormals).
 struct BlockFactor {
   enum class Class : uint8_t { kFinite, kInfinite, kNan };
   Class what = Class::kFinite;
@@ -29,7 +29,7 @@ struct BlockEncoding {
   int emin = 0;
   int storage_bits = 0;  // 1 + exponent field + (p - 1)
   bool has_infinity = true;
-  int ignored_bits = 0;  // low bits of the register that are not looked at: 13 of TF32's 32
+  int ignored_bits = 0;  // low bits of the register that are ignored: 13 of TF32's 32
 
   LOCKSTEP_HOST_DEVICE constexpr int fraction_bits() const { return precision - 1; }
   LOCKSTEP_HOST_DEVICE constexpr uint32_t field_mask() const {
@@ -41,8 +41,8 @@ struct BlockEncoding {
   LOCKSTEP_HOST_DEVICE constexpr uint32_t sign_bit() const {
     return uint32_t{1} << (storage_bits - 1);
   }
-  // Where infinities are: all exponent bits set. The one NaN of NVIDIA's chips has all fraction
-  // bits set, too, and no sign: 7fffffff, 7fff.
+  // Infinities have all exponent bits set. The one NaN of NVIDIA's chips has all fraction bits set
+  // too, and no sign: 7fffffff, 7fff.
   LOCKSTEP_HOST_DEVICE constexpr uint32_t infinity() const {
     return field_mask() << fraction_bits();
   }
@@ -60,8 +60,8 @@ LOCKSTEP_HOST_DEVICE constexpr BlockEncoding register_encoding(BlockOutput outpu
   return {.precision = 24, .emin = -126, .storage_bits = 32};
 }
 
-// The FP32 register that hardware which rounds its TF32 inputs would use instead of `bits`; its low
-// 13 bits are still to be ignored.
+// The FP32 register after a rounding of TF32 inputs, for hardware that rounds them. Its low 13 bits
+// must still be ignored.
 LOCKSTEP_HOST_DEVICE constexpr uint32_t tf32_register(uint32_t bits, Tf32Input input) {
   constexpr uint32_t kHalf = uint32_t{1} << 12, kLastKept = uint32_t{1} << 13;
   constexpr BlockEncoding kFp32 = register_encoding(BlockOutput::kFp32TowardZero);
@@ -91,7 +91,7 @@ LOCKSTEP_HOST_DEVICE inline BlockFactor decode_bits(uint32_t bits, const BlockEn
   return f;
 }
 
-// What an aligned sum is before its rounding: sum * 2^(common_exponent - F), or a special value.
+// An aligned sum before its rounding: sum * 2^(common_exponent - F), or a special value.
 struct BlockSum {
   BlockFactor::Class what = BlockFactor::Class::kFinite;
   bool negative = false;  // of an infinity
@@ -106,7 +106,7 @@ struct BlockRounded {
   bool inexact = false;
 };
 
-// magnitude * 2^shift with what falls below 1 cut off.
+// magnitude * 2^shift with the bits below 1 cut off.
 LOCKSTEP_HOST_DEVICE inline int64_t truncated_shift(uint64_t magnitude, int shift, bool* dropped) {
   constexpr int kBits = 64;
   if (shift >= 0) return static_cast<int64_t>(magnitude << shift);
@@ -129,7 +129,7 @@ LOCKSTEP_HOST_DEVICE inline BlockFactor::Class product_class(const BlockFactor& 
   return zero_times_infinity ? Class::kNan : Class::kInfinite;
 }
 
-// An observer of no interest, which costs nothing.
+// An observer that ignores everything and costs nothing.
 struct IgnoreBlocks {
   LOCKSTEP_HOST_DEVICE void begin_block() {}
   LOCKSTEP_HOST_DEVICE void term(int64_t, bool, uint64_t, int, int, int64_t, bool) {}
@@ -137,7 +137,7 @@ struct IgnoreBlocks {
   LOCKSTEP_HOST_DEVICE void added(uint32_t, uint32_t, uint32_t) {}
 };
 
-constexpr int64_t kAddendIndex = -1;  // the addend's k, to an observer
+constexpr int64_t kAddendIndex = -1;  // the addend's k in calls of an observer
 
 // A factor's exponent in the search for the common one.
 LOCKSTEP_HOST_DEVICE inline int counted_exponent(const BlockSpec& spec, const BlockFactor& f) {
@@ -147,7 +147,7 @@ LOCKSTEP_HOST_DEVICE inline int counted_exponent(const BlockSpec& spec, const Bl
 }
 
 // The aligned sum of `count` products and one addend. index(i) is the k of the i-th product; a(k)
-// and b(k) give its factors, whose significands have `fraction_bits` together behind the point.
+// and b(k) are its factors. Their significands together have `fraction_bits` after the point.
 template <typename Index, typename A, typename B, typename Observer>
 LOCKSTEP_HOST_DEVICE BlockSum sum_block(const BlockSpec& spec, int count, const Index& index,
                                         const A& a, const B& b, int fraction_bits,
@@ -215,8 +215,8 @@ LOCKSTEP_HOST_DEVICE inline int floor_log2(uint64_t x) {
 }
 
 // magnitude * 2^exponent, nonzero, to `output`.
-//   toward zero: from 2^128 on infinity, where IEEE's rounding would stay at the largest number
-//   to nearest even: as rounding.h draws it; a carry runs into the exponent field, up to infinity
+//   toward zero: from 2^128 on infinity; IEEE's rounding would give the largest number
+//   to nearest even: as drawn in rounding.h; a carry runs into the exponent field, up to infinity
 LOCKSTEP_HOST_DEVICE inline BlockRounded round_exact(uint64_t magnitude, int exponent,
                                                      bool negative, BlockOutput output) {
   constexpr int kE8m13Fraction = 13, kWordBits = 64;
@@ -263,7 +263,7 @@ LOCKSTEP_HOST_DEVICE inline BlockRounded round_block(const BlockSpec& spec, cons
   return r;
 }
 
-// x + y of two FP16 numbers, IEEE to nearest even. Both are multiples of 2^-24 below 2^16: their
+// x + y of two FP16 numbers, IEEE to nearest even. Both are multiples of 2^-24 below 2^16, so their
 // sum is exact in 64 bits and rounded once.
 LOCKSTEP_HOST_DEVICE inline uint32_t add_fp16(uint32_t x, uint32_t y) {
   using Class = BlockFactor::Class;
@@ -285,7 +285,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t add_fp16(uint32_t x, uint32_t y) {
       .bits;
 }
 
-// One IEEE addition of two registers, to nearest even; NaN is the chip's one (PTX ISA, add).
+// One IEEE addition of two registers, to nearest even; NaN is the chip's own (PTX ISA, add).
 LOCKSTEP_HOST_DEVICE inline uint32_t add_registers(uint32_t x, uint32_t y, BlockOutput output) {
   if (output == BlockOutput::kFp16NearestEven) return add_fp16(x, y);
 #ifdef __CUDA_ARCH__
@@ -297,7 +297,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t add_registers(uint32_t x, uint32_t y, Block
   return e.is_nan(sum) ? e.nan() : sum;
 }
 
-// Where element `i` of an interval in the row's product order stands.
+// The k of element `i` of an interval in the row's product order.
 LOCKSTEP_HOST_DEVICE inline int64_t ordered_index(ProductOrder order, int64_t i, int64_t interval) {
   if (order == ProductOrder::kAscending) return i;
   // 0 1 4 5 8 9 ..., then 2 3 6 7 10 11 ...
@@ -306,7 +306,7 @@ LOCKSTEP_HOST_DEVICE inline int64_t ordered_index(ProductOrder order, int64_t i,
 }
 
 // The chain of blocks over k ascending, promotion included, from the register `start`. a(k), b(k)
-// give factors for every k in [0, count) and zeros beyond it: instructions are padded with zeros.
+// are factors for every k in [0, count) and zeros beyond it: instructions are padded with zeros.
 template <typename A, typename B, typename Observer>
 LOCKSTEP_HOST_DEVICE uint32_t block_chain(const BlockSpec& spec, int64_t count, const A& a,
                                           const B& b, int fraction_bits, uint32_t start,

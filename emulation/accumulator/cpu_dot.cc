@@ -21,8 +21,7 @@ float flush(float x) {
   return std::fabs(x) < kMinNormal ? std::copysign(0.0f, x) : x;
 }
 
-// FP32's precision with an exponent range that no sum here leaves: tininess after rounding is
-// judged in it.
+// FP32's precision with an exponent range that no sum here leaves. Decides tininess after rounding.
 const Format& unbounded_fp32() {
   static const Format format = [] {
     Format f = find_format("fp32");
@@ -35,7 +34,7 @@ const Format& unbounded_fp32() {
   return format;
 }
 
-// An exact or round-to-odd sum to nearest even in FP32, tiny results flushed.
+// Rounds an exact or round-to-odd sum to nearest even in FP32; flushes tiny results.
 float round_and_flush(double exact) {
   if (!std::isfinite(exact) || exact == 0) return canonical_nan(static_cast<float>(exact));
   const double rounded = round_to_format(exact, unbounded_fp32(), Rounding::kNearestEven);
@@ -50,8 +49,8 @@ double odd_sum(double x, double y) {
   return std::isfinite(x) && std::isfinite(y) ? add_round_to_odd(x, y) : x + y;
 }
 
-// Arm's mode of BFDOT without EBF: to odd, from 2^128 on infinity, tininess before rounding
-// flushed.
+// Arm's mode of BFDOT without EBF: to odd, infinity from 2^128 on; results that are tiny before
+// rounding are flushed.
 float round_to_odd_and_flush(double exact) {
   if (!std::isfinite(exact) || exact == 0) return canonical_nan(static_cast<float>(exact));
   if (std::fabs(exact) < kMinNormal) return std::copysign(0.0f, static_cast<float>(exact));
@@ -76,7 +75,7 @@ void for_pairs(const float* a, const float* b, int64_t count, Step step) {
   }
 }
 
-// flushing_fma and what it shows: `target` = `addend` + the product at k.
+// flushing_fma and its step: `target` = `addend` + the product at k.
 float fma_step(DotSteps* steps, const char* target, const char* addend, int64_t k, float a, float b,
                float c) {
   const float result = flushing_fma(a, b, c);

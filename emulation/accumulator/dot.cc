@@ -1,4 +1,4 @@
-// One output of every kind of accumulator.
+// Computes one output for every kind of accumulator.
 #include "emulation/accumulator/dot.h"
 
 #include <bit>
@@ -24,7 +24,7 @@ bool fma_is_exact(double a, double b, double c, double r) {
   const double sum = c + product;
   const double from_product = sum - c;
   const double sum_error = (c - (sum - from_product)) + (product - from_product);
-  // What r lacks: (sum - r) + sum_error + product_error, its first difference exact by Sterbenz.
+  // Error of r: (sum - r) + sum_error + product_error; the first difference is exact by Sterbenz.
   return (sum - r) + sum_error == -product_error;
 }
 
@@ -35,7 +35,7 @@ uint8_t events_of_step(double result, double exact, bool inexact, bool finite_op
   return result == 0 && exact != 0 ? kStepInexact | kStepToZero : kStepInexact;
 }
 
-// x + y, rounded to odd where that is not exact: no narrower sum is equal to it.
+// x + y, rounded to odd if it is inexact. An inexact one never equals a narrower sum.
 double exact_sum(double x, double y) {
   return std::isfinite(x) && std::isfinite(y) ? add_round_to_odd(x, y) : x + y;
 }
@@ -72,7 +72,7 @@ double unfused_step(const Format& format, double acc, double a, double b, uint8_
   return result;
 }
 
-// One chain, fused or not, with the fast forms of its step where there are some.
+// One chain, fused or not, with fast forms of its step if they exist.
 template <typename T>
 class ChainRule {
  public:
@@ -80,7 +80,7 @@ class ChainRule {
       : accumulator_(accumulator),
         round_(*accumulator.format),
         fused_(accumulator.kind == AccumulatorKind::kFusedChain),
-        // One std::fma does the whole step where the sum lives in the container's own format.
+        // One std::fma does the whole step if the sum has the container's own format.
         native_(fused_ && (std::is_same_v<T, float> ? accumulator.format->is_fp32()
                                                     : accumulator.format->is_fp64())),
         // FastRound needs exact products, which doubles do not have.
@@ -100,7 +100,7 @@ class ChainRule {
   bool fused_, native_, exact_products_;
 };
 
-// FP32 in plain float operations, which GCC neither contracts nor reorders here.
+// FP32 in plain float operations. GCC neither contracts nor reorders them here.
 float kahan_dot(const float* a, const float* b, int64_t count, float start, DotSteps* steps) {
   const auto note = [&](const char* target, const char* formula, double exact, float rounded) {
     note_step(

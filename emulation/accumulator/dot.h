@@ -1,4 +1,4 @@
-// What does a dot product give under a declared accumulator?
+// The dot product of two vectors under a declared accumulator.
 // The definition of every row of the accumulator table: plain loops, exact arithmetic inside, one
 // output at a time. The vector kernels equal it bit for bit.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// The factors of one output. Formats matter where hardware sees the encoding: an FP8 subnormal of
-// E4M3 is no subnormal of E5M2. Null means the accumulator's only operand format.
+// The factors of one output. Formats matter because hardware reads the encoding: an FP8 subnormal
+// of E4M3 is not a subnormal of E5M2. Null means the accumulator's only operand format.
 template <typename T>
 struct DotOperands {
   const T* a = nullptr;
@@ -23,16 +23,16 @@ struct DotOperands {
 };
 
 // start + sum of a[k] * b[k]. `start` is a value of accumulator.register_format; NaN results are
-// the canonical one. Requires: factors are values of their formats (T = double: fp64_fused, or any
+// the canonical NaN. Requires: factors are values of their formats (T = double: fp64_fused, or any
 // fused chain with |log2| of the products within double's normal range).
-// Throws: std::logic_error for factors the accumulator does not take, and for events of a sum that
-// lives in FP32 by a rule other than a chain's or a tensor core's (nothing there is narrower than
-// its container).
+// Throws: std::logic_error for factors the accumulator does not take, and for events of a sum in
+// FP32 that is neither a chain nor a tensor core's block (nothing there is narrower than its
+// container).
 template <typename T>
 double accumulate_dot(const Accumulator& accumulator, const DotOperands<T>& operands, double start,
                       uint8_t* events = nullptr);
 
-// The steps of accumulate_dot; the last one leaves its result. Requires: a row that is no tensor
+// The steps of accumulate_dot; the last one gives its result. Requires: a row that is not a tensor
 // core. Throws: std::logic_error otherwise.
 DotSteps trace_dot(const Accumulator& accumulator, const DotOperands<float>& operands,
                    double start);

@@ -1,7 +1,6 @@
-// Which steps does a dot product take, and what does each register hold behind them?
-// For people (`lockstep dot`): the steps that an accumulator's rule rounds, in its own order and
-// with its own registers; trace_dot (dot.h) collects them. Tensor cores have pictures of their own:
-// BlockTrace of aligned_block.h.
+// Which steps does a dot product take, and what does each register hold after them?
+// For people (`lockstep dot`): every step that an accumulator rounds, in its own order and with its
+// own registers. trace_dot (dot.h) collects them. Tensor cores have BlockTrace (aligned_block.h).
 #pragma once
 
 #include <cstdint>
@@ -13,12 +12,12 @@ namespace lockstep {
 struct DotStep {
   std::string target;   // the register that takes the result: "acc", "even", "lost"
   std::string formula;  // of registers and factors: "acc + a[0] * b[0]"
-  double exact;         // its value, as a double that is not equal to a result that was rounded
-  double rounded;       // what the register takes
+  double exact;         // its value; if the step rounds, a double other than `rounded`
+  double rounded;       // the register's new value
 };
 using DotSteps = std::vector<DotStep>;
 
-// Adds a step where somebody wants to see it.
+// Adds a step unless `steps` is null.
 template <typename Formula>
 void note_step(DotSteps* steps, const char* target, const Formula& formula, double exact,
                double rounded) {

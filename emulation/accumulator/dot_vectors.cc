@@ -1,4 +1,4 @@
-// CSV lines to operands. Cells hold no quotes and no commas.
+// Turns CSV lines into operands. Cells hold no quotes and no commas.
 #include "emulation/accumulator/dot_vectors.h"
 
 #include <algorithm>
@@ -40,14 +40,14 @@ int word_bits(const Format& format) {
   return is_register(format) ? kRegisterBits : format.storage_bits();
 }
 
-// --- which accumulator an instruction computes by ---
+// --- the accumulator of an instruction ---
 
-// Families of instructions, by what their names begin with, and who has them.
+// Families of instructions by the first part of their names, and the hardware that has them.
 struct Family {
   std::string_view name, only_on;  // "": all hardware
   bool takes_fp8;
-  // What compilers make of other instructions where the chip lacks them (Hardware says which lack):
-  // FP8 mma.sync, and WMMA of TF32 in the shape it has.
+  // Compilers replace instructions that the chip lacks (see Hardware): FP8 mma.sync, and WMMA of
+  // TF32 in its shape.
   bool fp8_is_compiled = false, tf32_is_split = false;
 };
 constexpr Family kFamilies[] = {
@@ -114,7 +114,7 @@ const Accumulator& accumulator_of(std::string arch, const std::string& instr,
     }
     const std::string its_unit = unit_of(family, *chips, a);
     if (!unit.empty() && unit != its_unit) {
-      throw InputError("instr '" + instr + "': they sum " + a.name + " differently, must be one");
+      throw InputError("instr '" + instr + "': these sum " + a.name + " differently, must be one");
     }
     unit = its_unit;
   }
@@ -176,7 +176,7 @@ class Reader {
       if (columns_.contains(name)) continue;
       const bool is_told = name != "a" && name != "b";
       problems_.add("line 1: no column '" + name + "'",
-                    is_told ? "or give --accumulator, and --format where it takes several" : "");
+                    is_told ? "or give --accumulator, and --format if it takes several" : "");
     }
     problems_.throw_if_any();
   }
@@ -233,9 +233,11 @@ class Reader {
     const auto c = words(cell("c"), "c", outer), d = words(cell("d"), "d", outer);
     if (row.a.size() != row.b.size() && count_ == before) {
       problem("a has " + std::to_string(row.a.size()) + " words and b " +
-              std::to_string(row.b.size()) + ", must be equally many");
+              std::to_string(row.b.size()) + ", must have the same number");
     }
-    if (row.a.empty() && count_ == before) problem("a and b are empty, must have a word each");
+    if (row.a.empty() && count_ == before) {
+      problem("a and b are empty, must have at least one word each");
+    }
     if (c.size() > 1 || d.size() > 1) problem("c and d must be one word each");
     if (count_ != before) return false;
     if (!c.empty()) row.c = decode_word(c[0], outer);
@@ -246,7 +248,7 @@ class Reader {
     return true;
   }
 
-  // A word that lost its last digits would be another number: all of them are asked for.
+  // Requires all digits: a word that lost its last digits would be another number.
   std::vector<uint64_t> words(const std::string& text, const std::string& column,
                               const Format& format) {
     std::vector<uint64_t> values;
@@ -284,7 +286,7 @@ std::vector<DotVector> read_dot_vectors(const std::string& path, const DotVector
 double decode_word(uint64_t word, const Format& format) {
   if (is_register(format)) {
     auto bits = static_cast<uint32_t>(word);
-    // A double would make a signalling NaN quiet, and one that reads as an infinity stay NaN.
+    // A double would make a signalling NaN quiet, and keep a NaN that TF32 reads as an infinity.
     constexpr uint32_t kTf32IgnoredBits = 0x1fff;
     if (!format.is_fp32()) bits &= ~kTf32IgnoredBits;
     return std::bit_cast<float>(bits);

@@ -1,5 +1,5 @@
-// How is a value rounded to nearest even inside a hot scalar loop?
-// The same results as round_to_format, accumulate_step and accumulate_add, by one addition of a
+// Rounds a value to nearest even inside a hot scalar loop.
+// Gives the results of round_to_format, accumulate_step and accumulate_add by one addition of a
 // large constant instead of integer arithmetic. Knows IEEE-like formats only: subnormals, overflow
 // to infinity. Adding c = 1.5 * 2^(e + 53 - p) to an x of exponent e leaves p bits of x.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// The one NaN that kernels hand out, so that no payload or sign depends on operand order.
+// The one NaN that kernels return, so that no payload or sign depends on operand order.
 template <typename T>
 inline T canonical_nan(T x) {
   return x == x ? x : std::numeric_limits<T>::quiet_NaN();
@@ -60,8 +60,8 @@ class FastRound {
     return x == x ? std::copysign(std::numeric_limits<double>::infinity(), x) : canonical_nan(x);
   }
 
-  // accumulate_add. The sum goes through round to odd: of few bits but far apart in exponent
-  // (2^-100 + 257 in BF16), its double would fall on a midpoint that the exact sum is beside.
+  // accumulate_add. The sum is rounded to odd first. The double of a sum of few bits, but far apart
+  // in exponent (2^-100 + 257 in BF16), would be a midpoint; the exact sum is next to it.
   double add(double acc, double x) const {
     return (*this)(is_fp64_ ? acc + x : fast_add_to_odd(acc, x));
   }

@@ -1,6 +1,6 @@
-// What does PTX call the formats of factors?
-// Vector files (emulation/accumulator/dot_vectors.h) and instruction names use PTX's words; the
-// format table has its own.
+// PTX's names for the formats of factors.
+// Vector files (emulation/accumulator/dot_vectors.h) and instruction names use them; the format
+// table has other names.
 #pragma once
 
 #include <string_view>

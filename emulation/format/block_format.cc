@@ -28,12 +28,12 @@ constexpr ScaleRuleInfo kScaleRules[] = {
      "torchao CEIL"},
     {ScaleRule::kRceil, "rceil",
      "the least power of two s with amax / s <= max_finite: nothing saturates. The quotient is "
-     "compared exactly; FP32 division and cvt.rp.ue8m0 give the same for scales above 2^-127",
+     "compared exactly; FP32 division and cvt.rp.ue8m0 agree for scales above 2^-127",
      "cuBLAS documentation, \"1D Block Scaling for FP8 and FP4 Data Types\"; Transformer Engine's "
      "MXFP8; torchao RCEIL"},
     {ScaleRule::kRound, "round",
-     "as floor, from amax rounded to the element's precision, ties away from zero: one up only "
-     "where amax rounds to the next power of two",
+     "as floor, from amax rounded to the element's precision, ties away from zero: one higher "
+     "only if amax rounds up to the next power of two",
      "torchao EVEN"},
 };
 
@@ -87,7 +87,7 @@ std::string base_name(const Format& element) {
   return element.name.substr(0, element.name.find('+'));
 }
 
-// Reads the words behind the name.
+// Reads the suffixes after the name.
 BlockFormat with_suffixes(const BlockFormat& row, std::span<const std::string> suffixes,
                           std::string_view name) {
   ProblemList problems("format '" + std::string(name) + "'");
@@ -105,8 +105,8 @@ BlockFormat with_suffixes(const BlockFormat& row, std::span<const std::string> s
     const auto policy = std::ranges::find_if(policies, is_policy);
     if (info != std::end(kScaleRules)) {
       if (row.scale != ScaleFormat::kE8m0) {
-        problems.add("'+" + suffix + "': scale rules are for power-of-two scales, and those of " +
-                     row.name + " are e4m3 numbers");
+        problems.add("'+" + suffix + "': scale rules are for power-of-two scales, but " + row.name +
+                     " has e4m3 scales");
       } else if (rule && *rule != info->rule) {
         problems.add("'+" + suffix + "': a second scale rule, at most one allowed");
       }
@@ -248,7 +248,7 @@ uint8_t scale_code(T amax, T tensor_scale, const BlockFormat& format) {
         encode(round_to_format(wanted, e4m3(), Rounding::kNearestEven), e4m3()));
   }
   if (std::isnan(amax)) return kE8m0Nan;
-  // Subnormals, zero among them, have field 0 or 1 here: both end below the clamp, for emax >= 2.
+  // Subnormals and zero have field 0 or 1 here: both are below the clamp for emax >= 2.
   using L = Layout<T>;
   const auto bits =
       std::bit_cast<typename L::Bits>(amax) + scale_rule_addend<typename L::Bits>(format);

@@ -1,8 +1,8 @@
 // Which numbers does a block format hold?
 // A block format stores `block_size` neighbouring elements in a narrow format and one scale for all
-// of them; a row of one table (block_format.cc) says which element, which block, which scale. Also
-// the scale of one block and the rounding of one element in it: the definition of every block
-// kernel. Knows nothing of arrays (emulation/kernels/block_quantize.h).
+// of them. A row of one table (block_format.cc) gives element, block size and scale. Also here: the
+// scale of one block and the rounding of one element in it, the definition of every block kernel.
+// Knows nothing of arrays (emulation/kernels/block_quantize.h).
 //
 //   | scale | element 0 | element 1 | ... | element k-1 |      value_i = scale * element_i
 //
@@ -11,7 +11,7 @@
 //
 // A block that holds a NaN or an infinity has the NaN scale, and all of its values are NaN.
 // Source: OCP Microscaling Formats (MX) Specification 1.0, §5 and §6.3 (which leaves the conversion
-// of NaN and infinity to the implementation; this is what torchao and cvt.ue8m0 do); NVIDIA,
+// of NaN and infinity to the implementation; torchao and cvt.ue8m0 convert them this way); NVIDIA,
 // "Pretraining Large Language Models with NVFP4", arXiv 2509.25149, appendix on quantization.
 #pragma once
 
@@ -31,7 +31,7 @@ namespace lockstep {
 enum class ScaleRule : uint8_t {
   kFloor,  // E
   kCeil,   // E, E + 1 if f > 1
-  kRceil,  // E, E + 1 if f > f_max, that of the element's largest number: the least e that fits
+  kRceil,  // E, E + 1 if f > f_max, the f of the element's largest number: the least e that fits
   kRound,  // E of amax rounded to the element's precision, ties away from zero
 };
 
@@ -59,15 +59,15 @@ struct BlockFormat {
   std::string help;
   std::string source;
 
-  double bits_per_element() const;  // the block's share of its scale included
+  double bits_per_element() const;  // an element's share of the scale included
 };
 
 // The named block formats.
 std::span<const BlockFormat> block_formats();
 
-// A named block format or an alias, then suffixes in any order: a scale rule ("+ceil") and what
-// find_format takes behind the element's name ("+nan"). The object lives as long as the process.
-// Throws: InputError with a did-you-mean.
+// A named block format or an alias, then suffixes in any order: a scale rule ("+ceil") and the
+// suffixes that find_format reads after the element's name ("+nan"). The object lives as long as
+// the process. Throws: InputError with a did-you-mean.
 const BlockFormat& find_block_format(std::string_view name);
 // True when the part of `name` before a '+' names a block format.
 bool names_block_format(std::string_view name);
@@ -91,19 +91,19 @@ Bits scale_rule_addend(const BlockFormat& format);
 template <typename T>
 uint8_t scale_code(T amax, T tensor_scale, const BlockFormat& format);
 
-// The number a scale code stands for, without the tensor's scale: 2^(code - 127) or an e4m3 value.
+// The number that a scale code means, without the tensor's scale: 2^(code - 127) or an e4m3 value.
 double scale_value(uint8_t code, const BlockFormat& format);
 
-// What the elements of a block are multiplied by, s: scale_value(code), times the tensor's scale in
-// T's arithmetic where the format has one. NaN for a NaN block; 0 only with e4m3 scales.
+// The factor s of a block's elements: scale_value(code), times the tensor's scale in T's arithmetic
+// if the format has one. NaN for a NaN block; 0 only with e4m3 scales.
 template <typename T>
 T block_scale(uint8_t code, T tensor_scale, const BlockFormat& format);
 
-// An element of a block with the scale s: the number stored for x, and the value it stands for.
+// An element of a block with the scale s: the number stored for x, and its value.
 //   kE8m0   element = round(x / s), the quotient exact (floats; doubles while it is a double)
 //   kE4m3   element = round(x / s), the quotient rounded to T; s = 0 gives zeros
-//   both    value = element * s rounded to T: exact with kE8m0 while below T's largest number,
-//           infinite beyond (that takes a scale of 2^119 or more)
+//   both    value = element * s rounded to T: exact with kE8m0 up to T's largest number, infinite
+//           beyond it (only with a scale of 2^119 or more)
 template <typename T>
 double block_element(T x, T scale, const BlockFormat& format, Rounding rounding, uint32_t random);
 template <typename T>

@@ -1,7 +1,6 @@
-// Which double holds enough of an exact result that rounding it once more changes nothing?
-// IEEE arithmetic on doubles that also works in constant expressions, where compilers refuse the
-// operations that make a NaN or divide by zero, and the results rounded to odd. Knows nothing of
-// formats.
+// IEEE arithmetic on doubles that also works in constant expressions, where compilers refuse
+// operations that make a NaN or divide by zero. Also results rounded to odd: rounding these again
+// to fewer bits equals one rounding of the exact result. Knows nothing of formats.
 #pragma once
 
 #include <bit>
@@ -52,9 +51,9 @@ constexpr double divide(double x, double y) {
 
 }  // namespace double_arithmetic
 
-// x + y rounded to odd in double: the exact sum where that is a double, otherwise the neighbour
-// with an odd last bit. Rounding this to any format with p <= 51 equals rounding the exact sum
-// once. Source: Boldo & Melquiond, IEEE TC 57(4), 2008.
+// x + y rounded to odd in double: the exact sum if that is a double, otherwise the neighbour with
+// an odd last bit. Rounding this to any format with p <= 51 equals rounding the exact sum once.
+// Source: Boldo & Melquiond, IEEE TC 57(4), 2008.
 constexpr double add_round_to_odd(double x, double y) {
   using namespace double_arithmetic;
   const double sum = add(x, y);
@@ -82,7 +81,7 @@ constexpr double sqrt_round_to_odd(double x) {
   const int up = exponent % 2 == 0 ? 10 : 11;
   square <<= up;
   exponent -= up;
-  // The root digit by digit: `rest` is what is left of the square, `twice_root` is aligned to it.
+  // The root digit by digit: `rest` is the rest of the square, `twice_root` is aligned to it.
   uint64_t rest = square, twice_root = 0;
   for (uint64_t digit = uint64_t{1} << 62; digit != 0; digit >>= 2) {
     const uint64_t trial = twice_root + digit;

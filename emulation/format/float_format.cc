@@ -1,4 +1,4 @@
-// From a format's row to bits of floats. What lies beyond the finite numbers is asked of the
+// Computes the bits of floats from a format's row. Results beyond the finite numbers come from the
 // definition (emulation/format/rounding.h).
 #include "emulation/format/float_format.h"
 
@@ -49,7 +49,7 @@ uint32_t to_zero(uint32_t least, bool negative, Rounding rounding) {
 
 FloatFormat::FloatFormat(const Format& format, Rounding rounding)
     : max_finite(limit_bits(format.max_finite)),
-      min_normal(std::max(limit_bits(format.min_normal()), 1u)) {  // zero is below it, always
+      min_normal(std::max(limit_bits(format.min_normal()), 1u)) {  // always above zero
   if (format.exponent_bits > kFloatExponentBits || format.precision > kFloatPrecision) return;
   drop = static_cast<uint32_t>(kFloatPrecision - format.precision);
   if (format.subnormals == SubnormalPolicy::kFlushIn) flush_in_below = min_normal;

@@ -1,5 +1,5 @@
-// THE table of formats, and what follows from a row: limits, spacing, neighbours, storage bits.
-// A new format is a new row here and nothing else. Knows no spelling but the rows' own.
+// THE table of formats, and the quantities derived from a row: limits, spacing, neighbours, storage
+// bits. A new format is a new row here and nothing else. Knows no spellings except the rows' own.
 #include "emulation/format/format.h"
 
 #include <algorithm>
@@ -196,14 +196,14 @@ int fraction_bits(const Format& f) {
 uint64_t low_bits(int count) {
   return (uint64_t{1} << count) - 1;
 }
-// The code of the positive quiet NaN. With infinities the whole top exponent is special, and NaN is
-// quiet: its first fraction bit set. Without, it is the code of all ones, or that of -0.
+// The code of the positive quiet NaN. In formats with infinities the whole top exponent is special,
+// and a quiet NaN has its first fraction bit set. In others NaN is the code of all ones, or of -0.
 uint64_t nan_code(const Format& f) {
   if (!f.has_negative_zero) return uint64_t{1} << (f.storage_bits() - 1);
   if (!f.has_infinity) return low_bits(f.storage_bits() - 1);
   return low_bits(f.exponent_bits + 1) << (fraction_bits(f) - 1);
 }
-// True where rounding can give an infinity.
+// True if rounding can give an infinity.
 bool yields_infinity(const Format& f) {
   return f.has_infinity && f.overflow != OverflowPolicy::kSaturate;
 }
@@ -256,7 +256,7 @@ bool contains(const Format& wide, const Format& narrow) {
 
 uint64_t encode(double x, const Format& format) {
   if (!is_representable(x, format)) {
-    throw std::logic_error("encode: the value is not one of " + format.name);
+    throw std::logic_error("encode: not a value of " + format.name);
   }
   const int fraction = fraction_bits(format);
   const uint64_t sign = uint64_t{std::signbit(x)} << (format.exponent_bits + fraction);
@@ -277,7 +277,7 @@ double decode(uint64_t bits, const Format& format) {
   const uint64_t code = bits & low_bits(format.exponent_bits + fraction);
   const bool negative = (bits >> (format.exponent_bits + fraction) & 1) != 0;
   const uint64_t field = code >> fraction, significand = code & low_bits(fraction);
-  // Where -0 exists, NaN has either sign.
+  // If -0 exists, NaN has either sign.
   const uint64_t nan_mask = low_bits(format.storage_bits() - (format.has_negative_zero ? 1 : 0));
   double magnitude;
   if (format.has_infinity && field == low_bits(format.exponent_bits)) {

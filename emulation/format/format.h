@@ -1,8 +1,7 @@
 // Which numbers does a format hold?
-// A format is a row of one table (format.cc): precision, exponent range, special values and what
-// happens beyond them. Everything else (limits, ulp, neighbours) is derived from the row. Names and
-// policies (`fp8_e4m3+saturate`) are read in format_name.cc.
-// Knows nothing of arrays or of how rounding is made fast.
+// A format is a row of one table (format.cc): precision, exponent range, special values, overflow.
+// Everything else (limits, ulp, neighbours) is derived from the row. format_name.cc reads names and
+// policies (`fp8_e4m3+saturate`). Knows nothing of arrays or of fast rounding.
 //
 //   value = (-1)^sign * significand * 2^exponent,  significand in [1, 2) with p bits (implicit one
 //   included), exponent in [emin, emax]; below 2^emin the subnormals are multiples of 2^(emin-p+1).
@@ -27,7 +26,7 @@ struct Format {
   int exponent_bits;  // field width; storage bits = 1 + exponent_bits + (p - 1)
   bool has_infinity;
   bool has_nan;
-  // Without: zeros are all positive, and the code of -0 is the one NaN ("fnuz").
+  // False: all zeros are positive, and the code of -0 is the one NaN ("fnuz").
   bool has_negative_zero = true;
   OverflowPolicy overflow;
   SubnormalPolicy subnormals = SubnormalPolicy::kKept;
@@ -43,10 +42,10 @@ struct Format {
   bool has_subnormals() const { return subnormals == SubnormalPolicy::kKept; }
   // IEEE rules throughout: infinities, signed zeros, subnormals kept, overflow to infinity.
   bool is_ieee_like() const;
-  // The machine's own types: nothing is to be done to round a float or a double to them.
+  // The machine's own types: a float or a double needs no rounding to them.
   bool is_fp32() const { return precision == 24 && exponent_bits == 8 && is_ieee_like(); }
   bool is_fp64() const { return precision == 53 && is_ieee_like(); }
-  // Held in FP32 registers, whose low bits units ignore or round away.
+  // Held in FP32 registers. Hardware ignores their low bits or rounds them away.
   bool is_tf32() const { return precision == 11 && exponent_bits == 8 && is_ieee_like(); }
 };
 
@@ -56,12 +55,12 @@ std::span<const Format> formats();
 // A format by name: NAME[+POLICY...]. NAME is a named format, an alias, or `e<E>m<M>` with E in
 // 2..8 and M in 1..23 (IEEE rules); a POLICY is a row of format_policies(), at most one of each
 // kind: `fp8_e4m3+saturate`, `fp16+flush_out`, `bf16+saturate+flush_in`. The object lives as long
-// as the process; all spellings of one format give the same object, whose `name` has the policies
-// that are not the format's own, overflow first.
+// as the process. All spellings of one format give the same object. Its `name` lists the policies
+// that differ from the format's own, overflow first.
 // Throws: InputError with a did-you-mean.
 const Format& find_format(std::string_view name);
 
-// What may follow a format's name after '+'. Exactly one of the two kinds is set.
+// A policy after '+' in a format's name. Exactly one of the two kinds is set.
 struct FormatPolicy {
   std::string_view name;
   std::optional<OverflowPolicy> overflow;
@@ -72,27 +71,27 @@ std::span<const FormatPolicy> format_policies();
 std::string_view to_string(OverflowPolicy policy);
 std::string_view to_string(SubnormalPolicy policy);
 
-// Advice worth showing beside a format's name, or "": e.g. `e4m3` (IEEE, max 240) is not
-// `fp8_e4m3` (OCP, max 448).
+// A warning to show with a format's name, or "": e.g. `e4m3` (IEEE, max 240) is not `fp8_e4m3`
+// (OCP, max 448).
 std::string format_hint(std::string_view name);
 
-// The distance between neighbours of `format` in the binade of x (the subnormal spacing below
-// emin, or min_normal where subnormals are flushed; that of the last binade beyond max_finite).
+// The distance between neighbours of `format` in the binade of x. Below emin: the subnormal
+// spacing, or min_normal if subnormals are flushed. Beyond max_finite: that of the last binade.
 // Requires: x finite.
 double ulp(double x, const Format& format);
 
-// True when x is a value of the format, so that rounding leaves it as it is. NaN: has_nan;
+// True if x is a value of the format, so that rounding does not change it. NaN: has_nan;
 // infinity: has_infinity and no saturation; -0: has_negative_zero; a subnormal: not if flushed.
 bool is_representable(double x, const Format& format);
 
-// True when every value of `narrow` is one of `wide`, so that the cast is exact.
+// True if every value of `narrow` is a value of `wide`, so that the cast is exact.
 bool contains(const Format& wide, const Format& narrow);
 
 // The storage bits of a representable x, right-aligned: [sign | exponent field | fraction]. A NaN
 // gives the format's quiet NaN. Throws: std::logic_error when x is not representable.
 uint64_t encode(double x, const Format& format);
-// The value of storage bits. Codes of flushed subnormals are zeros with their sign; those of
-// infinities are infinities also where rounding saturates.
+// The value of storage bits. Codes of flushed subnormals are zeros with their sign. Codes of
+// infinities are infinities even if rounding saturates.
 double decode(uint64_t bits, const Format& format);
 
 }  // namespace lockstep

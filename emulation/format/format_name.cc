@@ -1,4 +1,4 @@
-// Which format does a name mean?
+// Finds the format that a name means.
 // Reads NAME[+POLICY...]: a row of the table or an alias, or e<E>m<M>; then policies that differ
 // from the format's own. Knows nothing of bits and values.
 #include <fmt/format.h>
@@ -33,21 +33,21 @@ constexpr FormatPolicy kPolicies[] = {
      "beyond the largest finite number: NaN, or that number in the modes that round towards zero "
      "there; infinities become NaN; formats with NaN and without infinities only",
      "OFP8 1.0, non-saturating conversion"},
-    {"kept", std::nullopt, SubnormalPolicy::kKept, "subnormal numbers are numbers like all others",
+    {"kept", std::nullopt, SubnormalPolicy::kKept, "subnormal numbers are kept",
      "IEEE 754-2019 §3.3"},
     {"flush_in", std::nullopt, SubnormalPolicy::kFlushIn,
      "values below the smallest normal number count as zero of their sign, before they are rounded",
      "DAZ: Intel SDM vol. 1 §10.2.3.4"},
     {"flush_out", std::nullopt, SubnormalPolicy::kFlushOut,
-     "subnormal results become zero of their sign; what rounds up to the smallest normal number "
-     "stays",
-     "as FTZ (Intel SDM vol. 1 §10.2.3.3), judged on the stored result"},
+     "subnormal results become zero of their sign; a result that rounds up to the smallest normal "
+     "number stays",
+     "as FTZ (Intel SDM vol. 1 §10.2.3.3), applied to the stored result"},
 };
 
 constexpr int kMinExponentBits = 2, kMaxExponentBits = 8;
 constexpr int kMinFractionBits = 1, kMaxFractionBits = 23;
 
-// "e4m3" -> {4, 3}, whatever the numbers; nothing when the text has another shape.
+// "e4m3" -> {4, 3}, for any numbers; nothing if the text has another shape.
 std::optional<std::pair<int, int>> parse_exmy(const std::string& name) {
   size_t at = 0;
   const auto number = [&](char letter) -> int {
@@ -86,7 +86,7 @@ Format make_exmy(int exponent_bits, int fraction_bits) {
   return f;
 }
 
-// The formats that are no row: made once, alive as long as the process.
+// Formats outside the table: made once, alive as long as the process.
 const Format& intern(Format format) {
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<const Format>> made;
@@ -96,7 +96,7 @@ const Format& intern(Format format) {
   return *slot;
 }
 
-// The format that `wanted`, without policies, means. `name`: what the user wrote.
+// The format that `wanted`, without policies, means. `name`: the user's text.
 const Format& find_base(const std::string& wanted, std::string_view name) {
   std::vector<std::string> known;
   for (const Format& row : formats()) {
@@ -113,9 +113,8 @@ const Format& find_base(const std::string& wanted, std::string_view name) {
       throw InputError(
           "format '" + std::string(name) +
               "': a block format with shared scales, must be a format of single numbers here",
-          "`lockstep round` and the C++ kernels (emulation/kernels/block_quantize.h) take it; "
-          "lanes do not "
-          "yet");
+          "`lockstep round` and the C++ kernels (emulation/kernels/block_quantize.h) accept it; "
+          "lanes do not yet");
     }
     throw InputError("format '" + std::string(name) + "': unknown",
                      did_you_mean(wanted, known) + " (or e<E>m<M>, as in e6m9)");
@@ -138,7 +137,7 @@ std::string misfit(const FormatPolicy& policy, const Format& format) {
     return format.name + " has no infinity";
   }
   if (policy.overflow == OverflowPolicy::kNan && format.has_infinity) {
-    return format.name + " has infinities, which overflow gives unless it saturates";
+    return format.name + " has infinities, so overflow gives infinity unless it saturates";
   }
   if (policy.overflow == OverflowPolicy::kNan && !format.has_nan) {
     return format.name + " has no NaN";
@@ -153,7 +152,7 @@ const FormatPolicy* find_policy(std::string_view word) {
   return nullptr;
 }
 
-// The policies behind the name, one of a kind at most.
+// The policies after the name, at most one of each kind.
 class Policies {
  public:
   Policies(const Format& base, std::string_view name)
@@ -164,7 +163,7 @@ class Policies {
     if (policy == nullptr) {
       std::vector<std::string> known;
       for (const FormatPolicy& p : kPolicies) known.emplace_back(p.name);
-      problems_.add("'" + word + "' is no policy", did_you_mean(word, known));
+      problems_.add("'" + word + "' is not a policy", did_you_mean(word, known));
       return;
     }
     const FormatPolicy*& slot = policy->overflow ? overflow_ : subnormals_;
@@ -242,7 +241,7 @@ std::string format_hint(std::string_view name) {
   const std::string base = canonical_spelling(name.substr(0, name.find('+')));
   const auto widths = parse_exmy(base);
   if (!widths || !in_range(*widths)) return "";
-  // A named format with the same field widths but other special values is easily meant instead.
+  // The user may mean a named format with the same field widths but other special values.
   const Format& format = find_format(base);
   for (const Format& row : formats()) {
     if (row.exponent_bits != widths->first || row.precision != widths->second + 1) continue;

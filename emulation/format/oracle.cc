@@ -74,7 +74,7 @@ OraclePlace::OraclePlace(const Exact& x, const Format& format) : format_(format)
 
 OraclePlace::Neighbour OraclePlace::neighbour(const Exact::Integer& n, int q) const {
   const Exact value(n, q);
-  // Judged exactly: n * 2^q may lie beyond double's own range.
+  // Compared exactly: n * 2^q may be beyond double's own range.
   if (Exact(format_.max_finite) < value) return {format_.max_finite, true};
   const bool subnormal = n != 0 && value.binade() < format_.emin;
   if (subnormal && !format_.has_subnormals()) return {0.0, false};

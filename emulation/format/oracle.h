@@ -1,7 +1,7 @@
-// What would exact arithmetic give?
+// Exact arithmetic, for tests and proofs.
 // Numbers with unlimited significands (Boost.Multiprecision integers times a power of two) and the
-// rounding of such a number to a format, straight from the definition: find the two neighbours,
-// compare distances exactly, apply the mode. Slow and simple; only tests and proofs use it.
+// rounding of such a number to a format, directly from the definition: find the two neighbours,
+// compare distances exactly, apply the mode. Slow and simple.
 #pragma once
 
 #include <boost/multiprecision/cpp_int.hpp>
@@ -34,7 +34,7 @@ class Exact {
 
   // floor(log2 |x|). Requires: x != 0.
   int binade() const;
-  // floor(|x| / 2^q), and in *rest what is left over.
+  // floor(|x| / 2^q); *rest is the remainder.
   Integer floor_quotient(int q, Exact* rest) const;
 
  private:
@@ -62,7 +62,7 @@ class OraclePlace {
   const Format& format_;
   Half half_ = Half::kExact;
   bool odd_ = false;          // the last bit of low_
-  Neighbour low_{}, high_{};  // |x| in [low, high); high_ is not set where it is exact
+  Neighbour low_{}, high_{};  // |x| in [low, high); high_ is not set if |x| is exact
 };
 
 // x rounded once. An exact zero gives +0. Requires: a deterministic rounding.

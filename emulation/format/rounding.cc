@@ -1,16 +1,16 @@
 // The definition of rounding, on the bits of a double:
-//   1. NaN: the one positive quiet NaN, so that no bit of it depends on where it came from.
-//      Infinity: itself, max_finite (kSaturate) or NaN (kNan). Zero: itself, +0 where the format
-//      has no -0. With kFlushIn every |x| < 2^emin counts as a zero.
+//   1. NaN: the one positive quiet NaN, so that no bit of it depends on its origin.
+//      Infinity: itself, max_finite (kSaturate) or NaN (kNan). Zero: itself, +0 if the format has
+//      no -0. With kFlushIn every |x| < 2^emin counts as a zero.
 //   2. x = significand * 2^(e-52) with a 53-bit integer significand.
 //   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1).
-//   4. kept = floor(significand / 2^(q-e+52)); the mode decides from what is dropped if 1 is added.
+//   4. kept = floor(significand / 2^(q-e+52)); the dropped bits and the mode decide if 1 is added.
 //   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from
 //      zero on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd
-//      gives max_finite, whatever its last bit (fp8_e4m3's 448 = S.1111.110 is even), which is
-//      safe to round again to formats of a smaller range only. kSaturate always gives max_finite.
+//      gives max_finite, whatever its last bit (fp8_e4m3's 448 = S.1111.110 is even). Rounding it
+//      again is safe only to formats of a smaller range. kSaturate always gives max_finite.
 //   6. With kFlushOut a result below 2^emin becomes zero. A zero has x's sign if the format has -0.
-//      x86's FTZ judges x rounded to p bits at any exponent instead: to nearest it also flushes
+//      x86's FTZ tests x rounded to p bits at any exponent instead: to nearest it also flushes
 //      [1 - 2^-p, 1 - 2^-(p+1)) 2^emin, which becomes 2^emin here.
 #include "emulation/format/rounding.h"
 
@@ -47,7 +47,7 @@ constexpr uint64_t kFractionMask = kImplicitBit - 1;
 
 constexpr double kQuietNan = std::numeric_limits<double>::quiet_NaN();
 
-// A number beyond the finite ones, seen from the direction of rounding.
+// The result for a number beyond the finite ones, by the direction of rounding.
 double overflow(bool negative, const Format& format, Rounding rounding) {
   const double largest = negative ? -format.max_finite : format.max_finite;
   const bool stays_finite = rounding == Rounding::kTowardZero || rounding == Rounding::kOdd ||
@@ -151,7 +151,7 @@ double round_to_format(double x, const Format& format, Rounding rounding, uint32
 
   const int q = std::max(e, format.emin) - (format.precision - 1);
   const int shift = q - (e - kFractionBits);
-  if (shift < 0) {  // more precision than a double: only the range is left to check
+  if (shift < 0) {  // more precision than a double: only the range needs a check
     return std::abs(x) > format.max_finite ? overflow(negative, format, rounding) : x;
   }
   uint64_t kept = shift_right(significand, shift);

@@ -1,4 +1,4 @@
-// What does a real number become in a format?
+// Rounds a real number to a format.
 // The definition: one scalar function from double to double, by integer arithmetic on the bits.
 // Every fast path (quantize, accumulators) equals it bit for bit.
 //
@@ -29,7 +29,7 @@ std::span<const RoundingInfo> roundings();
 Rounding find_rounding(std::string_view name);  // Throws: InputError with a did-you-mean
 std::string_view to_string(Rounding rounding);
 
-// What the random bits of stochastic rounding depend on, and nothing else (element index aside).
+// The random bits of stochastic rounding depend on this and the element index alone.
 struct StochasticKey {
   uint64_t seed = 0;
   uint32_t stream = 0;  // the policy's stream number
@@ -39,9 +39,9 @@ struct StochasticKey {
 // The 32 random bits of element `index`. Counter-based: equal for every thread and vector width.
 uint32_t stochastic_bits(const StochasticKey& key, uint64_t index);
 
-// Rounds x to `format`. NaN stays NaN, also where the format has none: the caller counts it.
-// Infinity follows the overflow policy. A zero keeps its sign where the format has -0, also one
-// that underflow or a flush made. `random` is used by kStochastic only.
+// Rounds x to `format`. NaN stays NaN, even if the format has none: the caller counts it. Infinity
+// follows the overflow policy. A zero keeps its sign if the format has -0, also after underflow or
+// a flush. Only kStochastic uses `random`.
 // Source: IEEE 754-2019 §4.3, §7.4; kOdd: Boldo & Melquiond, IEEE TC 57(4), 2008.
 double round_to_format(double x, const Format& format, Rounding rounding, uint32_t random = 0);
 

@@ -1,5 +1,4 @@
-// How are names of formats compared?
-// What the names of formats and of block formats share. Knows no table.
+// The spelling rule that names of formats and of block formats share. Knows no table.
 #pragma once
 
 #include <cctype>
@@ -8,7 +7,7 @@
 
 namespace lockstep {
 
-// In lower case, with '-' for '_'.
+// In lower case, with each '-' replaced by '_'.
 inline std::string canonical_spelling(std::string_view name) {
   std::string out(name);
   for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower((unsigned char)c));

@@ -1,14 +1,13 @@
-// The functions of emulation/math/elementwise_functions.h, written once over an arithmetic M as
-// emulation/math/functions-inl.h is, and included beside it: for single numbers, which defines the
-// bits, and for vectors. value(x) is the function; backward(s, dy) is dy times its derivative,
-// where s is x, or y where kSavesOutput says so. Formulas and kinks are PyTorch's. NaN becomes the
-// canonical one in the kernels.
-
+// The functions of emulation/math/elementwise_functions.h, written once over an arithmetic M, like
+// emulation/math/functions-inl.h. Both files are included together: for single numbers, which
+// defines the bits, and for vectors. value(x) is the function; backward(s, dy) is dy times its
+// derivative, where s is x, or y if kSavesOutput. Formulas and kinks are PyTorch's. The kernels
+// make NaN canonical.
 //
-// A new function is its name in a list and a struct NameFunction.
+// To add a function, add its name to a list and a struct NameFunction.
 
 // X(Name): a function of x with up to two parameters. The first list has vector versions.
-// Left alone by the formatter, which breaks the list elsewhere whenever it runs.
+// The formatter is off because it would break the list at other places on every run.
 // clang-format off
 #ifndef LOCKSTEP_VECTOR_UNARY_FUNCTIONS
 #define LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                          \
@@ -22,7 +21,7 @@
 
 #ifndef LOCKSTEP_LISTS_ALONE
 
-// What every function of one number has.
+// Common to all functions of one number.
 struct FunctionBase {
   static constexpr bool kSavesOutput = false;
 };
@@ -175,7 +174,7 @@ struct HardswishFunction : FunctionBase {
 };
 
 // min(max(x + 3, 0), 6) / 6; derivative 0 at both kinks. Between them it is 1/6 rounded to float,
-// in FP64 too, because PyTorch's is.
+// in FP64 too, as in PyTorch.
 template <class M>
 struct HardsigmoidFunction : FunctionBase {
   using V = typename M::V;
@@ -282,7 +281,7 @@ struct DivFunction {
   HWY_INLINE V value(V a, V b) const { return a / b; }
 };
 
-// The smaller one; NaN where either is.
+// The smaller one; NaN if either is NaN.
 template <class M>
 struct MinimumFunction {
   using V = typename M::V;

@@ -1,4 +1,4 @@
-// Facts about the functions that the formulas declare.
+// Facts about the functions, read from their formulas.
 #include "emulation/math/elementwise_functions.h"
 
 #include "emulation/math/functions.h"

@@ -1,7 +1,7 @@
-// Which functions of one or two numbers does a kernel set apply element by element?
-// Their lists and formulas, forward and backward, stand in
-// emulation/math/elementwise_functions-inl.h (which is read twice: without its formulas it gives
-// the lists); the ops on top of them in src/graph/ops/unary.cc and binary.cc.
+// The functions of one or two numbers that a kernel set applies element by element.
+// Their lists and formulas, forward and backward, are in
+// emulation/math/elementwise_functions-inl.h. This header includes that file for its lists alone.
+// The ops that use the functions are in src/graph/ops/unary.cc and binary.cc.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ enum class Unary : uint8_t { LOCKSTEP_UNARY_FUNCTIONS(LOCKSTEP_ENUMERATOR) };
 enum class Binary : uint8_t { LOCKSTEP_BINARY_FUNCTIONS(LOCKSTEP_ENUMERATOR) };
 #undef LOCKSTEP_ENUMERATOR
 
-// Whether the backward kernel reads the function's output instead of its input.
+// True if the backward kernel reads the function's output instead of its input.
 bool saves_output(Unary function);
 
-// What they mean stands with the function; rounded to the type it computes in.
+// Each function documents their meaning. They are rounded to the type it computes in.
 struct FunctionParameters {
   double a = 0, b = 0;
 };

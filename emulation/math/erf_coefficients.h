@@ -1,4 +1,4 @@
-// Polynomials behind erf (emulation/math/functions-inl.h). Written by
+// Polynomials for erf (emulation/math/functions-inl.h). Written by
 // emulation/math/erf_coefficients.py.
 #pragma once
 

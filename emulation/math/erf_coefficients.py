@@ -41,7 +41,7 @@ def text(value):
     return float(value).hex()
 
 
-print("// Polynomials behind erf (emulation/math/functions-inl.h). Written by emulation/math/erf_coefficients.py.")
+print("// Polynomials for erf (emulation/math/functions-inl.h). Written by emulation/math/erf_coefficients.py.")
 print("#pragma once\n\n#include <array>\n\nnamespace lockstep {\n")
 for name, low, high, degree in (("Float", 1, 4, 8), ("Double", 1, 6, 18)):
     coefficients, error = monomials(mp.mpf(low), mp.mpf(high), degree)

@@ -1,6 +1,6 @@
 // exp, log and tanh with the same bits on every machine.
-// Built from additions, multiplications, divisions and std::fma alone, each correctly rounded, in a
-// written order; emulation/kernels/simd/exp_log-inl.h repeats the order in vectors. Polynomial
+// They use only additions, multiplications, divisions and std::fma, each correctly rounded, in a
+// fixed order. emulation/kernels/simd/exp_log-inl.h repeats the order in vectors. Polynomial
 // coefficients are Taylor's (1/i!, 2/(2i+1)), so every number here has a derivation.
 //
 // Error (tested): within 1 ulp, in float and in double.
@@ -36,7 +36,7 @@ struct MathConstants {
   // Beyond these exp overflows, or rounds to zero.
   static constexpr T kExpMax = kIsFloat ? T(0x1.62e42ep6) : T(0x1.62e42fefa39efp9);
   static constexpr T kExpMin = kIsFloat ? T(-104) : T(-746);
-  // Where tanh rounds to 1: 1 - tanh x = 2 / (exp(2x) + 1) < 2^-26 (2^-55).
+  // From here on tanh rounds to 1: 1 - tanh x = 2 / (exp(2x) + 1) < 2^-26 (2^-55).
   static constexpr T kTanhOne = kIsFloat ? T(10) : T(20);
 
   static constexpr std::array<T, kExpTerms + 1> kInverseFactorial = [] {
@@ -66,15 +66,14 @@ T power_of_two(typename MathConstants<T>::Int n) {
   return std::bit_cast<T>(static_cast<typename C::Bits>(n + C::kBias) << C::kFractionBits);
 }
 
-// What sum = round(x + y) lacks (TwoSum).
+// The rounding error of sum = round(x + y) (TwoSum).
 template <typename T>
 T two_sum_error(T x, T y, T sum) {
   const T from_y = sum - x;
   return (x - (sum - from_y)) + (y - from_y);
 }
 
-// x = n ln2 + r, |r| <= ln2 / 2, and exp(r) - 1 = r + tail, with r's own rounding error in the
-// tail.
+// x = n ln2 + r, |r| <= ln2 / 2, and exp(r) - 1 = r + tail. The tail includes r's rounding error.
 template <typename T>
 struct ReducedExp {
   T n, r, tail;
@@ -105,7 +104,7 @@ T lockstep_exp(T x) {
   if (x < C::kExpMin) return T(0);
   const auto [n, r, tail] = math_detail::reduce_exp(x);
   const T y = T(1) + (r + tail);
-  // Two factors, since 2^n itself may be subnormal or too large.
+  // Two factors, because 2^n itself may be subnormal or too large.
   const auto whole = static_cast<typename C::Int>(n);
   const auto half = whole >> 1;
   return y * math_detail::power_of_two<T>(half) * math_detail::power_of_two<T>(whole - half);

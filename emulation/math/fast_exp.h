@@ -1,5 +1,5 @@
-// exp by one polynomial of the third degree and the storage of binary numbers: what PyTorch's CPU
-// attention takes where the result is rounded to FP16 or BF16 anyway.
+// exp by one polynomial of the third degree and the storage of binary numbers. PyTorch's CPU
+// attention uses it if the result is rounded to FP16 or BF16 anyway.
 //
 //   t = x log2 e;  f = t - floor t;  K(f) approximates 1 + f - 2^f
 //   exp x = the float whose storage word is 2^23 (t - K(f) + 127), cut to an integer:
@@ -24,7 +24,7 @@ inline constexpr float kFastExpMax = 0x1.61814ap+6f;   // 88.376...
 
 inline float fast_exp(float x) {
   constexpr float kLog2E = 0x1.715476p+0f, kWord = 0x1p23f, kBias = 127 * 0x1p23f;
-  // K(f) = c0 + c1 f + c2 f^2 + c3 f^3, the paper's for the third degree.
+  // K(f) = c0 + c1 f + c2 f^2 + c3 f^3, the paper's coefficients for the third degree.
   constexpr float kC0 = 0.00010703434948458272f, kC1 = 0.30354260500649682f,
                   kC2 = -0.22433836478672356f, kC3 = -0.079204240219773236f;
   if (std::isnan(x)) return std::numeric_limits<float>::quiet_NaN();

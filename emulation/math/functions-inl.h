@@ -1,8 +1,8 @@
 // erf, expm1, log1p and sigmoid, written once over an arithmetic M.
-// Without an include guard: emulation/math/functions.h includes it for single numbers, which
-// defines the bits, and emulation/kernels/simd/functions-inl.h once per instruction set for
-// vectors. M supplies the numbers (V), constants, comparisons, `select`, fma and the functions of
-// emulation/math/exp_log.h; the order of operations stands here alone.
+// It has no include guard: emulation/math/functions.h includes it for single numbers, which defines
+// the bits, and emulation/kernels/simd/functions-inl.h once per instruction set for vectors. M
+// supplies the numbers (V), constants, comparisons, `select`, fma and the functions of
+// emulation/math/exp_log.h. Only this file defines the order of operations.
 //
 // Error (tested): expm1, log1p, erf within 1.5 ulp; sigmoid within 2 ulp where exp(-x) is finite,
 // and 0 below.
@@ -35,11 +35,11 @@ struct Functions {
     return M::select(M::eq(x, M::set(0)), x, y);  // keeps the sign of zero
   }
 
-  // log(1 + x): with u = round(1 + x), log u and what the rounding lost, (1 + x - u) / u.
+  // log(1 + x): with u = round(1 + x), log u plus the rounding's loss, (1 + x - u) / u.
   static HWY_INLINE V log1p(V x) {
     const V one = M::set(1), u = one + x;
     const V lost = M::two_sum_error(one, x, u);
-    // Where u is 0 or infinite, log u is the answer and `lost` is none.
+    // If u is 0 or infinite, log u is the result and `lost` is not used.
     const V y = M::log(u);
     const V corrected = y + lost / u;
     const V finite = M::set(std::numeric_limits<T>::max());

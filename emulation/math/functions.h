@@ -1,5 +1,5 @@
 // erf, expm1, log1p and sigmoid with the same bits on every machine.
-// The formulas stand in emulation/math/functions-inl.h, here are their constants and the arithmetic
+// The formulas are in emulation/math/functions-inl.h. Here are their constants and the arithmetic
 // on single numbers that defines the bits.
 #pragma once
 
@@ -20,13 +20,13 @@ struct FunctionConstants {
   // expm1: below, exp(x) < 2^-26 (2^-55) and -1 is nearest; above, the 1 is less than half an ulp.
   static constexpr double kExpm1MinusOne = kIsFloat ? -20 : -40;
   static constexpr double kExpm1IsExp = kIsFloat ? 40 : 80;
-  // erf: from here on erfc < 2^-25 (2^-54), and the upper ends of the fits.
+  // erf: from here on erfc < 2^-25 (2^-54). Also the upper ends of the fits.
   static constexpr double kErfOne = kIsFloat ? 4 : 6;
-  // Up to here the series; its terms with z = x^2 <= 1.5625 fall below 2^-28 (2^-57) after
+  // erf uses the series up to here. Its terms, z = x^2 <= 1.5625, fall below 2^-28 (2^-57) after
   //   z^14 / (14! 29) = 2^-32.2,  z^22 / (22! 45) = 2^-61.3.
   static constexpr double kErfSeriesEnd = 1.25;
   static constexpr int kErfTerms = kIsFloat ? 14 : 22;
-  // (-1)^i 2 / sqrt(pi) / (i! (2i + 1)), the first less 1, so that x is added last.
+  // (-1)^i 2 / sqrt(pi) / (i! (2i + 1)), the first minus 1, so that x is added last.
   static constexpr std::array<T, kErfTerms> kErfSeries = [] {
     constexpr double kTwoOverSqrtPi = 0x1.20dd750429b6dp+0;
     constexpr double kTwoOverSqrtPiLess1 = 0x1.06eba8214db69p-3;

@@ -34,7 +34,7 @@ inline TwoDoubles two_over(double n) {
 }
 
 // log x of a positive, finite x: k ln2 + s (2 + 2/3 z + 2/5 z^2 + z^3 R), s = f / (2 + f), z = s^2.
-// R is a double: z^3 <= 2^-15, so its rounding is below 2^-68 of the whole.
+// R is a double: z^3 <= 2^-15, so its rounding error is below 2^-68 of the whole.
 inline TwoDoubles log_in_two(double x) {
   using C = MathConstants<double>;
   constexpr int kTerms = 15;  // z^15 / 31 < 2^-81
@@ -94,7 +94,7 @@ bool is_odd(T y) {  // halving is exact; large numbers are even
 
 }  // namespace math_detail
 
-// x^0 = 1 and 1^y = 1 even for NaN; x < 0 with a y that is no integer gives the canonical NaN.
+// x^0 = 1 and 1^y = 1 even for NaN; x < 0 with a y that is not an integer gives the canonical NaN.
 template <typename T>
 T lockstep_pow(T x, T y) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();

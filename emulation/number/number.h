@@ -1,21 +1,21 @@
-// How does a program of its own compute in FP16, BF16, TF32, FP8, FP6, FP4?
-// Number<FORMAT> is a scalar type like float: a constant expression where float is one, a trivial
-// type of the smallest unsigned integer that holds it. Every operation is rounded once, to nearest
-// even, from the exact result; conversions between types and from doubles and integers too. There
-// is no implicit conversion. Include this header alone; nothing is to be linked. Requires: the
-// machine rounds to nearest, as it does unless told otherwise (std::fesetround).
-// Eigen: number_eigen.h. fmt: number_fmt.h. It has no exp, log, sin, ...: those are nowhere rounded
-// correctly by a library; compute them in double and convert. For arrays, quantize.h is faster.
+// Scalar types for programs that compute in FP16, BF16, TF32, FP8, FP6 or FP4.
+// Number<FORMAT> is a scalar type like float: a constant expression where float is one, stored in
+// the smallest sufficient unsigned integer. It is a trivial type. Every operation rounds the exact
+// result once, to nearest even; so do conversions between types and from doubles and integers.
+// There is no implicit conversion. Include only this header; there is nothing to link. Requires:
+// the machine rounds to nearest, as by default (std::fesetround).
+// Eigen: number_eigen.h. fmt: number_fmt.h. There is no exp, log, sin, ...: no library rounds them
+// correctly; compute them in double and convert. For arrays, quantize.h is faster.
 //
-// Why one rounding (p = precision of the type, at most 24; operands and midpoints of results have
-// at most p and p+1 bits):
+// Why there is only one rounding (p = precision of the type, at most 24; operands have at most p
+// bits, midpoints of results at most p+1):
 //   x * y   2p <= 48 bits: exact in double.
 //   x + y   exact in double, or |y| < 2^(p-52) |x|: then x is far nearer to the sum than any
-//           midpoint is, and the double lies on the same side of all of them.
-//   x / y   for a midpoint m the difference x - m y is zero or at least 2^-(2p+1) |m y|, for m y
-//           has 2p+1 bits; the error of the double, 2^-53, cannot reach or cross m.
+//           midpoint is, and the double is on the same side of all midpoints.
+//   x / y   for a midpoint m the difference x - m y is zero or at least 2^-(2p+1) |m y|, because
+//           m y has 2p+1 bits; the error of the double, 2^-53, cannot reach or cross m.
 //   sqrt, fma   rounded to odd first (double_arithmetic.h).
-// Each holds for subnormal results, whose midpoints have fewer bits.
+// All of this applies to subnormal results too: their midpoints have fewer bits.
 // Source: Figueroa, When is double rounding innocuous?, SIGNUM Newsletter 30(3), 1995.
 #pragma once
 
@@ -36,8 +36,7 @@
 namespace lockstep {
 
 #ifdef __FAST_MATH__
-#error \
-    "emulation/number/number.h: -ffast-math changes results, these types promise every bit of them"
+#error "emulation/number/number.h: -ffast-math changes results, but these types guarantee every bit"
 #endif
 static_assert(std::numeric_limits<double>::is_iec559 && FLT_EVAL_METHOD == 0,
               "doubles must be computed as IEEE doubles");
@@ -52,8 +51,8 @@ class Number {
 
   Number() = default;  // as for float: indeterminate, or zero from Number{}
 
-  // Rounds once, to nearest even. Beyond the range the format's overflow policy decides; NaN
-  // becomes max_finite in a format without NaN (number_format.h).
+  // Rounds once, to nearest even. The format's overflow policy decides beyond the range. In a
+  // format without NaN, a NaN becomes max_finite (number_format.h).
   template <std::floating_point T>
   requires(sizeof(T) <= sizeof(double)) constexpr explicit Number(T x)
       : Number(from_bits(Codec::round_to_nearest_even(static_cast<double>(x)))) {}
@@ -76,8 +75,8 @@ class Number {
   }
   constexpr uint32_t to_bits() const { return uint32_t{bits_} >> kAlignment; }
 
-  // Exact for double and float (p <= 24 and an exponent field of 8 bits at most); truncated for
-  // integers, as from a double.
+  // Exact for double and float (p <= 24 and at most 8 exponent bits); truncated for integers, as
+  // from a double.
   template <typename T>
   requires std::is_arithmetic_v<T>
   constexpr explicit operator T() const { return static_cast<T>(value()); }
@@ -124,7 +123,7 @@ class Number {
   }
   friend constexpr Number copysign(Number x, Number y) { return signbit(x) == signbit(y) ? x : -x; }
   friend constexpr Number abs(Number x) { return signbit(x) ? -x : x; }
-  // The neighbour of x on the way to y: y when they are equal, NaN when one of them is.
+  // The neighbour of x toward y: y if they are equal, NaN if one of them is NaN.
   friend constexpr Number nextafter(Number x, Number y) {
     if (isnan(x) || isnan(y)) return from_bits(F.nan_code());
     if (x == y) return y;
@@ -145,8 +144,8 @@ class Number {
  private:
   constexpr double value() const { return Codec::decode(to_bits()); }
 
-  // More than 16 bits stand at the top of a 32-bit word, as TF32 does in its register: an array of
-  // tf32 is an array of floats.
+  // Formats of more than 16 bits use the top of a 32-bit word, as TF32 does in its register: an
+  // array of tf32 is an array of floats.
   static constexpr int kAlignment = F.storage_bits() > 16 ? 32 - F.storage_bits() : 0;
   // The smallest positive number.
   static constexpr uint32_t kFirstCode =
@@ -184,15 +183,15 @@ using with_policy = Number<T::kFormat.with(policy)>;
 
 }  // namespace lockstep
 
-// What cannot be held reads as zero, as for integers: infinity() and quiet_NaN() of the formats
-// without, epsilon() where subnormals are flushed and 2^(1-p) is one.
+// Limits that a format cannot hold are zero, as for integers: infinity() and quiet_NaN() of formats
+// without them, epsilon() if subnormals are flushed and 2^(1-p) is one.
 template <lockstep::NumberFormat F>
 class std::numeric_limits<lockstep::Number<F>> {
   using T = lockstep::Number<F>;
   static constexpr T of(uint32_t code) { return T::from_bits(code); }
   static constexpr double kMax = static_cast<double>(of(F.max_finite_code()));
   static constexpr double kMin = static_cast<double>(of(F.min_normal_code()));
-  // log10(2) to more digits than p <= 24 and exponents of 8 bits can tell apart.
+  // log10(2), with more digits than p <= 24 and exponents of 8 bits need.
   static constexpr double kLog10Of2 = 0.30102999566398120;
   static constexpr int floor_log10(double x) {
     int exponent = 0;

@@ -1,14 +1,14 @@
-// Which code does a number get, and which number does a code mean?
+// Conversions between numbers and their codes.
 // The rounding of emulation/format/rounding.h as constant-expression integer arithmetic on codes,
 // for a format known at compile time. Knows nothing of arithmetic.
 //
 //   1. x = significand * 2^exponent, an integer of at most 64 bits; binade = floor(log2 |x|).
 //   2. quantum 2^q of the format around x: q = max(binade, emin) - (p-1).
-//   3. kept = floor(significand / 2^(q-exponent)); the mode decides from the rest if 1 is added.
-//   4. code = (max(binade, emin) - emin) * 2^(p-1) + kept. The implicit bit of kept counts the
-//      exponent field from 1 on, a carry out of kept goes to the next binade, and subnormals have
-//      no implicit bit: one formula for all of them.
-//   5. a code beyond that of max_finite overflows.
+//   3. kept = floor(significand / 2^(q-exponent)); the rest and the mode decide if 1 is added.
+//   4. code = (max(binade, emin) - emin) * 2^(p-1) + kept. The implicit bit of kept makes the
+//      exponent field start at 1, a carry out of kept goes to the next binade, and subnormals have
+//      no implicit bit: one formula for all cases.
+//   5. a code above that of max_finite overflows.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct NumberCodec {
   static_assert(F.exponent_bits >= 2 && F.exponent_bits <= 8, "exponent fields of 2 to 8 bits");
   static_assert(F.precision >= 2 && F.precision <= 24, "1 to 23 fraction bits");
   static_assert(F.overflow != OverflowPolicy::kInfinity || F.has_infinity(),
-                "overflow to infinity needs a format that has it");
+                "overflow to infinity needs a format that has infinity");
   static_assert(F.overflow != OverflowPolicy::kNan || (F.has_nan() && !F.has_infinity()),
                 "overflow to NaN needs a format that has NaN, and no infinity");
 
@@ -69,8 +69,8 @@ struct NumberCodec {
     return std::bit_cast<double>(bits | uint64_t{negative} << 63);
   }
 
-  // x rounded to nearest even, what round(x, Rounding::kNearestEven) gives: the same steps with
-  // shifts that the compiler knows.
+  // The same as round(x, Rounding::kNearestEven): the same steps with shifts that the compiler
+  // knows.
   static constexpr uint32_t round_to_nearest_even(double x) {
     const uint64_t bits = std::bit_cast<uint64_t>(x);
     const bool negative = bits >> 63 != 0;
@@ -97,7 +97,7 @@ struct NumberCodec {
     return with_sign(static_cast<uint32_t>(code), negative);
   }
 
-  // x rounded once. `random` is used by kStochastic only (rounding.h).
+  // x rounded once. Only kStochastic uses `random` (rounding.h).
   static constexpr uint32_t round(double x, Rounding rounding, uint32_t random = 0) {
     const uint64_t bits = std::bit_cast<uint64_t>(x);
     const bool negative = bits >> 63 != 0;
@@ -116,14 +116,14 @@ struct NumberCodec {
 
   // (-1)^negative * significand * 2^exponent rounded once.
   // Requires: 2^52 <= significand, or a number below 2^emin; binade is the number's floor(log2), or
-  // anything below emin where that is below emin.
+  // any value below emin if that is below emin.
   static constexpr uint32_t round_scaled(bool negative, uint64_t significand, int exponent,
                                          int binade, Rounding rounding, uint32_t random) {
     if (F.subnormals == SubnormalPolicy::kFlushIn && binade < F.emin) return with_sign(0, negative);
     const int top = std::max(binade, F.emin);
     const int shift = top - F.fraction_bits() - exponent;  // 52 - 23 at least
-    // Where more than 63 bits go, significand < 2^53 is below a quarter of the quantum, and so it
-    // is after a shift of 63.
+    // If more than 63 bits are dropped, significand < 2^53 is below a quarter of the quantum. A
+    // shift of 63 gives the same result.
     constexpr int kMaxShift = 63;
     const int cut = std::min(shift, kMaxShift);
     const uint64_t kept = significand >> cut;
@@ -140,12 +140,12 @@ struct NumberCodec {
   static constexpr uint64_t kDoubleImplicitBit = uint64_t{1} << kDoubleFractionBits;
   static constexpr uint64_t kDoubleInfinity = uint64_t{0x7ff} << kDoubleFractionBits;
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  // The fraction bits that a double has and the format has not, and what is between a normal
-  // number's bits as a double and its code above them: the difference of the biases.
+  // kDropped: the fraction bits that a double has in addition to the format's. kRebias: a normal
+  // number's bits as a double minus its code shifted above those bits; the biases' difference.
   static constexpr int kDropped = kDoubleFractionBits - F.fraction_bits();
   static constexpr uint64_t kRebias = static_cast<uint64_t>(kDoubleBias + F.emin - 1)
                                       << kDoubleFractionBits;
-  // Of the subnormals.
+  // The spacing of the subnormals.
   static constexpr double kSpacing = std::bit_cast<double>(
       static_cast<uint64_t>(kDoubleBias + F.emin - F.fraction_bits()) << kDoubleFractionBits);
   static constexpr double kMinNormal = std::bit_cast<double>(kRebias + kDoubleImplicitBit);

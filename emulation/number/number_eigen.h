@@ -1,8 +1,7 @@
-// What must Eigen know of a Number?
-// Its traits, and how to draw a random one. Matrices of Numbers then work as those of float do:
-// products, sums, decompositions, cast<float>(). Every operation rounds to the format, and Eigen
-// chooses the order of its sums; for a declared order and accumulator use the kernels
-// (kernel_set.h).
+// Makes Number a scalar type of Eigen: its traits, and how to draw a random one.
+// Matrices of Numbers then work like matrices of float: products, sums, decompositions,
+// cast<float>(). Every operation rounds to the format. Eigen chooses the order of its sums; for a
+// declared order and accumulator use the kernels (kernel_set.h).
 #pragma once
 
 #include <Eigen/Core>
@@ -24,7 +23,7 @@ struct NumTraits<lockstep::Number<F>> : GenericNumTraits<lockstep::Number<F>> {
     AddCost = 10,  // instructions: two decodings, the operation, a rounding
     MulCost = 10
   };
-  // isApprox by default: half of the digits agree, |x - y| <= 2^-((p-1)/2) min(|x|, |y|).
+  // The default of isApprox: half of the digits agree, |x - y| <= 2^-((p-1)/2) min(|x|, |y|).
   static constexpr Number dummy_precision() {
     return Number(1.0 / static_cast<double>(1 << ((F.precision - 1) / 2)));
   }
@@ -32,7 +31,7 @@ struct NumTraits<lockstep::Number<F>> : GenericNumTraits<lockstep::Number<F>> {
 
 namespace internal {
 
-// Eigen's own divides two integers converted to the scalar type, beyond the range of most formats.
+// Eigen's own divides two integers in the scalar type. They exceed the range of most formats.
 template <lockstep::NumberFormat F>
 struct random_default_impl<lockstep::Number<F>, false, false> {
   using Number = lockstep::Number<F>;

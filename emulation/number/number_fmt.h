@@ -1,6 +1,6 @@
-// How does {fmt} print a Number?
-// As the float of the same value, with float's format specifications: `{}` gives the shortest
-// decimal that identifies that float, `{:.3e}`, `{:>10g}` and `{:a}` what they say.
+// Prints a Number with {fmt}, as the float of the same value.
+// Takes float's format specifications: `{}` gives the shortest decimal that identifies that float;
+// `{:.3e}`, `{:>10g}` and `{:a}` work as for float.
 #pragma once
 
 #include <fmt/format.h>

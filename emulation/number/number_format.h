@@ -1,7 +1,7 @@
-// What must a type know of its number format at compile time?
-// A format as a constant that a template can take, and the constants of the named formats up to 19
-// bits. Limits and codes are derived. Knows nothing of names, help texts or of the run-time table
-// (format.h), whose rows tests compare with these constants field by field.
+// Number formats at compile time.
+// A format as a template argument, and the constants of the named formats up to 19 bits. Limits and
+// codes are derived. Knows nothing of names, help texts or the run-time table (format.h). Tests
+// compare its rows with these constants field by field.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// Which codes are not finite numbers.
+// The codes that are not finite numbers.
 enum class SpecialCodes : uint8_t {
   kIeee,             // the top exponent field: infinity with fraction 0, else NaN
   kNanAllOnes,       // S.1..1.1..1 is NaN, no infinity (OCP E4M3)
@@ -45,8 +45,8 @@ struct NumberFormat {
     if (special_codes == SpecialCodes::kIeee) return infinity_code() - 1;
     return special_codes == SpecialCodes::kNanAllOnes ? magnitude_mask() - 1 : magnitude_mask();
   }
-  // The quiet NaN; max_finite where there is none, as NVIDIA's conversions to FP6 and FP4 do
-  // (PTX ISA, cvt: a NaN becomes the positive largest number).
+  // The quiet NaN. Without one: max_finite, as in NVIDIA's conversions to FP6 and FP4 (PTX ISA,
+  // cvt: a NaN becomes the positive largest number).
   constexpr uint32_t nan_code() const {
     switch (special_codes) {
       case SpecialCodes::kIeee:
@@ -60,7 +60,7 @@ struct NumberFormat {
     }
     return max_finite_code();
   }
-  // The exponent of max_finite. A field f > 0 stands for the exponent f + emin - 1.
+  // The exponent of max_finite. A field f > 0 means the exponent f + emin - 1.
   constexpr int emax() const {
     return static_cast<int>(max_finite_code() >> fraction_bits()) + emin - 1;
   }

@@ -1,4 +1,4 @@
-// The table of fields, and what joins two records.
+// The table of fields, and the merging of two records.
 #include "emulation/stats/accumulator_health.h"
 
 #include <algorithm>

@@ -1,14 +1,14 @@
-// What is in an element's hash?
+// The hash of an element, for comparing arrays.
 //
 //   float   row = i / 16, lane = i % 16         hash = factor(lane) * (bits ^ key(row))^2 mod 2^64
 //           key(row) = row_low * A + row_high * B + C (32 bits)     factor: 16 odd numbers
 //
-// Squaring is one-to-one on 32-bit numbers and an odd factor on 64-bit ones, so one changed element
-// always changes its hash and with it the sum over the array modulo 2^64. Squares are not linear,
-// so two changes cancel only by accident. A vector needs one exclusive-or, one shift, two
-// multiplications and two additions for it: the factors can wait for the end of the array.
-// Doubles take an exclusive-or with a key of 64 bits and a mix that is one-to-one on 64 bits.
-// It guards against accidents, not against an adversary.
+// Squaring is one-to-one on 32-bit numbers, and an odd factor is one-to-one on 64-bit numbers. So
+// one changed element always changes its hash, and with it the sum over the array modulo 2^64.
+// Squares are not linear, so two changes cancel only by accident. A vector needs one exclusive-or,
+// one shift, two multiplications and two additions: the factors apply at the end of the array.
+// Doubles use an exclusive-or with a 64-bit key and a mix that is one-to-one on 64 bits.
+// The hash protects against accidents, not against an adversary.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,13 @@ constexpr uint32_t hash_row_key(uint64_t row) {
   return static_cast<uint32_t>(row) * kHashRowLow +
          static_cast<uint32_t>(row >> 32) * kHashRowHigh + kHashRowOffset;
 }
-// Odd, and with no small ratio between two of them.
+// Odd factors. No two of them have a small ratio.
 constexpr uint64_t hash_factor(uint64_t lane) {
   return ((lane + 1) * kHashIndex64 ^ kHashMultiplier64) | 1;
 }
 
 // The hash is the sum modulo 2^64 of hash_element over the elements, so that any partition of the
-// array gives the same number; one changed element always changes it.
+// array gives the same number. One changed element always changes it.
 uint64_t hash_element(float value, uint64_t index);
 uint64_t hash_element(double value, uint64_t index);
 

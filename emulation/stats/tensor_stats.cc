@@ -20,7 +20,8 @@ constexpr Statistic kStatistics[] = {
      [](const T& t, const E&) { return t.source_zero; }, nullptr},
     {"to_zero", kCount, "underflow: nonzero elements that were rounded to zero",
      [](const T& t, const E&) { return t.to_zero; }, nullptr},
-    {"to_subnormal", kCount, "nonzero elements below the format's smallest normal number after it",
+    {"to_subnormal", kCount,
+     "nonzero elements below the format's smallest normal number after the rounding",
      [](const T& t, const E&) { return t.to_subnormal; }, nullptr},
     {"to_infinity", kCount,
      "overflow: finite elements that became infinite (NaN where the format "
@@ -30,7 +31,7 @@ constexpr Statistic kStatistics[] = {
      [](const T& t, const E&) { return t.saturated; }, nullptr},
     {"nan", kCount, "elements that were NaN before the rounding",
      [](const T& t, const E&) { return t.nan; }, nullptr},
-    {"inexact", kCount, "elements that the rounding changed (NaN to NaN is no change)",
+    {"inexact", kCount, "elements that the rounding changed (NaN to NaN is not a change)",
      [](const T& t, const E&) { return t.inexact; }, nullptr},
     {"abs_max", kMoment, "largest |x| before the rounding, infinity included, NaN not; 0 if none",
      nullptr, [](const T& t, const E&) { return t.abs_max; }},

@@ -1,8 +1,7 @@
 // What did a rounding do to an array?
 // Two plain records: TensorStats (one array, before and after its rounding) and ErrorStats (a
 // lane's array against the reference's). `statistics()` is the table that names, explains and reads
-// every number in them; the run file, the reports and `lockstep list statistics` come from its
-// rows.
+// every number in them. The run file, the reports and `lockstep list statistics` use its rows.
 #pragma once
 
 #include <array>
@@ -15,11 +14,11 @@ namespace lockstep {
 
 inline constexpr int kHistogramBins = 256;
 
-// Counts and sums over one array. "before" is the value entering the rounding, "after" the one
-// leaving it. Counts are over elements; sums are formed in the fixed shape of
-// emulation/kernels/reduction.h, four elements of a float array in float before they join the
-// double (GroupRule in block_pass.h), so they have the same bits for every thread count and vector
-// width. Error: of sum_sq and round_err_sq at most 2.4e-7 of the sum for float arrays.
+// Counts and sums over one array. "before" is the value before the rounding, "after" the value
+// after it. Counts are over elements. Sums have the fixed shape of emulation/kernels/reduction.h:
+// four elements of a float array are added in float, then to the double (GroupRule in
+// block_pass.h). So they have the same bits for every thread count and vector width. Error: of
+// sum_sq and round_err_sq at most 2.4e-7 of the sum for float arrays.
 struct TensorStats {
   uint64_t count = 0;
   uint64_t source_zero = 0;   // before == 0
@@ -36,11 +35,11 @@ struct TensorStats {
   uint64_t bits_hash = 0;   // of the bits after rounding: see hash_element in quantize.h
   std::array<uint64_t, kHistogramBins> exponent_histogram{};  // FP32 exponent field of before
 
-  // `infinities_meant`: of values that have infinities on purpose (masked scores).
+  // `infinities_meant`: the values have infinities on purpose (masked scores).
   bool nonfinite_seen(bool infinities_meant = false) const {
     return nan > 0 || (!infinities_meant && (to_infinity > 0 || abs_max > kMaxDouble));
   }
-  void merge(const TensorStats& other);  // adds counts, sums and histograms, joins the extremes
+  void merge(const TensorStats& other);  // adds counts, sums, histograms; combines the extremes
 
   static constexpr double kMaxDouble = std::numeric_limits<double>::max();
 };
@@ -59,7 +58,7 @@ struct ErrorStats {
 
 enum class StatisticKind : uint8_t { kCount, kMoment };
 
-// The elements that a moment is taken over. A site without any of them has no such moment.
+// The elements that a moment covers. A site without any of them has no such moment.
 enum class MomentOver : uint8_t { kAll, kNonzero, kCompared };
 
 // One row of the table of statistics. Exactly one of the getters is set.
@@ -70,8 +69,8 @@ struct Statistic {
   uint64_t (*count)(const TensorStats&, const ErrorStats&);
   double (*moment)(const TensorStats&, const ErrorStats&);
   MomentOver over = MomentOver::kAll;
-  // A sum of products of both signs, of the lane with the reference: another order of summation
-  // moves it by a share of the product of both norms, which may be far more than of itself.
+  // A sum of products of the lane with the reference, of both signs. Another order of summation
+  // changes it by a share of the product of both norms, which may far exceed that share of the sum.
   bool signed_terms = false;
 };
 std::span<const Statistic> statistics();

@@ -1,4 +1,4 @@
-// What the accumulator tests share: IEEE's special cases around exact rationals, and random dot
+// Shared by the accumulator tests: IEEE's special cases around exact rationals, and random dot
 // products of storage words. Knows no accumulator's rule and shares no arithmetic with the kernels.
 #pragma once
 
@@ -54,7 +54,7 @@ inline Value sum(const Value& x, const Value& y) {
   return out;
 }
 
-// Specials and exact zeros pass; `finite` rounds what is left.
+// Specials and exact zeros pass; `finite` rounds all other numbers.
 template <typename Rule>
 double rounded(const Value& x, Rule finite) {
   if (x.nan) return kNan;
@@ -79,8 +79,8 @@ inline double nearest(const Value& x, const Format& format = fp32()) {
 
 // --- data ---
 
-// Storage words with exponent fields of a kind. kPartner: about where the products of two such
-// factors leave FP32's range below (the square root of the smallest number), kHigh: above.
+// The exponent fields of random storage words. kPartner: products of two such factors are near the
+// lower end of FP32's range (the square root of the smallest number); kHigh: near the upper end.
 enum class Range { kAny, kNearOne, kPartner, kHigh, kLow };
 inline constexpr Range kRanges[] = {Range::kAny, Range::kNearOne, Range::kPartner, Range::kHigh,
                                     Range::kLow};
@@ -111,7 +111,7 @@ class Words {
     return decode(word, format);
   }
 
-  // A double's range is of no interest here: FP64 sums start from FP32 numbers.
+  // A double's range does not matter here: FP64 sums start from FP32 numbers.
   double addend(const Format& wide) {
     const Format& format = wide.is_fp64() ? fp32() : wide;
     const double special[] = {0,
@@ -135,7 +135,7 @@ struct Case {
   double c = 0;
 };
 
-// Every other case has neighbouring products that cancel, all but a few last bits.
+// In every other case, neighbouring products cancel except for a few last bits.
 inline Case random_case(const Format& a_format, const Format& b_format, const Format& addend,
                         int count, Words& words) {
   Case out;

@@ -40,7 +40,7 @@ TEST_CASE("accumulators: names are unique and find their row") {
 }
 
 TEST_CASE(
-    "accumulators: drawings show what the row says, and differ where rows compute otherwise") {
+    "accumulators: drawings show the row, and differ between rows with different arithmetic") {
   const auto lines_of = [](const Accumulator& row) {
     return split(accumulator_picture(row), '\n');
   };
@@ -64,8 +64,8 @@ TEST_CASE(
     CHECK(x.exponent_floor == y.exponent_floor);
     CHECK(x.promotion_interval == y.promotion_interval);
     CHECK(x.order == y.order);
-    // To scale: the sum has F fraction bits, and so many before the point that L + 1 terms below 4
-    // fit.
+    // To scale: the sum has F fraction bits, and enough bits before the point for L + 1 terms
+    // below 4.
     for (const std::string& line : lines_of(row)) {
       if (line.find("sum, exact") == std::string::npos) continue;
       const std::string bits = line.substr(0, line.find('|'));
@@ -131,7 +131,7 @@ TEST_CASE("accumulators: fused FP32 followed by a rounding is not the FP16 step"
     return round_to_format(fused, *fp16.format, Rounding::kNearestEven);
   };
   // 1141 * 1838 = 2^21 + 6, so the product is 2^-11 + 6 * 2^-32: just above half way between 1 and
-  // its neighbour. FP32 drops the surplus, and the tie then goes down, to even.
+  // its neighbour. FP32 drops the rest, and the tie then goes down, to even.
   const double a = 1141 * 0x1p-10, b = 1838 * 0x1p-22;
   CHECK(accumulate_step(fp16, 1, a, b) == 1 + 0x1p-10);
   CHECK(wrong_step(1, a, b) == 1);
@@ -194,7 +194,7 @@ TEST_CASE("accumulators: events") {
   CHECK(events_of(1, -1, 1) == 0);  // an exact zero
   CHECK(events_of(65504, 16, 1) == (kStepInexact | kStepToInfinity));
   CHECK(events_of(65504, 15.9921875, 1) == kStepInexact);
-  CHECK(events_of(infinity, 1, 1) == 0);  // not this step's doing
+  CHECK(events_of(infinity, 1, 1) == 0);  // not caused by this step
   CHECK(events_of(0, infinity, 1) == 0);
   CHECK(events_of(infinity, -infinity, 1) == kStepNan);
   CHECK(events_of(0, infinity, 0) == kStepNan);
@@ -204,13 +204,13 @@ TEST_CASE("accumulators: events") {
     accumulate_step(fp64, 1, 1, tail, &events);
     CHECK(int(events) == (tail != 0 ? kStepInexact : 0));
     events = 0;
-    // (1 + 2^-30)^2 - (1 + 2^-29) = 2^-60: exact although the product is no double.
+    // (1 + 2^-30)^2 - (1 + 2^-29) = 2^-60: exact although the product is not a double.
     accumulate_step(fp64, -(1 + 0x1p-29) - tail, 1 + 0x1p-30, 1 + 0x1p-30, &events);
     CHECK(int(events) == 0);
   }
 }
 
-TEST_CASE("fast_round: equals round_to_format at every code point, midpoint and beside them") {
+TEST_CASE("fast_round: equals round_to_format at every code point, midpoint and their neighbours") {
   for (const char* name :
        {"fp32", "bf16", "fp16", "fp8_e5m2", "tf32", "e5m2", "e4m3", "e3m2", "e8m1"}) {
     const Format& format = find_format(name);

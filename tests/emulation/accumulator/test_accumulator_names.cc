@@ -1,6 +1,6 @@
-// Which accumulator does a name give?
-// Switches behind a row's name, hardware rows that must agree with each other, and the words of the
-// refusals. The sums themselves are tested elsewhere.
+// Which accumulator does a name mean?
+// Switches after a row's name, hardware rows that must agree with each other, and error messages.
+// The sums themselves are tested elsewhere.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -92,20 +92,20 @@ TEST_CASE("accumulator names: hardware by compute capability, chips without a so
       CHECK(hardware_of_capability(capability) == &row);
       CHECK(holds(std::string(row.help), "sm_" + std::to_string(capability)));
     }
-    // Chips whose compilers make FP8 mma.sync have rows that say how.
+    // Chips whose compilers emulate FP8 mma.sync have rows for it.
     const auto is_compiled = [&](const Accumulator& a) {
       return a.hardware == row.name && a.block.order == ProductOrder::kPairsOfFour;
     };
     const auto rows = accumulators();
     CHECK(std::any_of(rows.begin(), rows.end(), is_compiled) == row.emulates_fp8_mma);
-    // Chips whose WMMA has shorter blocks of TF32 have rows that say so.
+    // Chips whose WMMA has shorter blocks of TF32 have rows for it.
     const auto is_split = [&](const Accumulator& a) {
       return a.hardware == row.name && a.name.ends_with("_tf32_wmma") && a.block.length == 4;
     };
     CHECK(std::any_of(rows.begin(), rows.end(), is_split) == row.splits_tf32_wmma);
   }
   CHECK(chips == 8);
-  // Xavier, Orin, B300 and the smaller RTX Blackwell: nobody has looked.
+  // Xavier, Orin, B300 and the smaller RTX Blackwell: no source tested them.
   for (const int capability : {0, 72, 87, 103, 121}) {
     CHECK(hardware_of_capability(capability) == nullptr);
   }

@@ -1,7 +1,7 @@
-// Does a tensor core's block compute what docs/accumulators.md says?
-// The rule of its section 2 once more, on exact rationals and the rows' parameters alone, against
-// every row, every pair of factor formats and every unsettled option; then events by hand. Shares
-// no arithmetic with emulation/accumulator/aligned_block_core.h.
+// Does a tensor core's block follow the rule in docs/accumulators.md?
+// The rule of its section 2 is written again on exact rationals and the rows' parameters alone, and
+// compared with every row, every pair of factor formats and every unsettled option. Then events by
+// hand. Shares no arithmetic with emulation/accumulator/aligned_block_core.h.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ const Format& register_of(BlockOutput output) {
   return find_format(output == BlockOutput::kFp16NearestEven ? "fp16" : "fp32");
 }
 
-// A finite exact sum as it leaves the block.
+// Rounds a finite exact sum to the block's output.
 double leave(const Exact& x, const BlockSpec& spec) {
   if (x.sign() == 0) return 0;
   const Format& format = output_format(spec.output);
@@ -89,7 +89,8 @@ double block(const BlockSpec& spec, const std::vector<Product>& products, double
   return out;
 }
 
-// The chain over k: blocks of consecutive products, or intervals that join the sum by an addition.
+// The chain over k: blocks of consecutive products, or intervals whose results are added to the
+// sum.
 double chain_of_blocks(const BlockSpec& spec, std::vector<Product> products, double c,
                        int& events) {
   const auto length = static_cast<size_t>(spec.length);
@@ -109,7 +110,7 @@ double chain_of_blocks(const BlockSpec& spec, std::vector<Product> products, dou
     std::vector<Product> early, late;
     for (size_t i = 0; i < interval; ++i) {
       const bool is_late = spec.order == ProductOrder::kPairsOfFour && i % 4 >= 2;
-      // Padding is zeros, which count only where zero products do.
+      // Padding is zeros, which count only if zero products do.
       const bool is_there = begin + i < products.size();
       if (!is_there && spec.order == ProductOrder::kAscending) continue;
       (is_late ? late : early).push_back(is_there ? products[begin + i] : Product{0.0, -1000});
@@ -126,7 +127,7 @@ double chain_of_blocks(const BlockSpec& spec, std::vector<Product> products, dou
   return c;
 }
 
-// TF32 registers are read without their low 13 bits, infinities and NaN too, or finite ones
+// TF32 registers are read without their low 13 bits, infinities and NaN too; or finite ones are
 // rounded.
 double as_read(float x, const Format& format, Tf32Input input) {
   if (&format != &find_format("tf32")) return x;
@@ -192,7 +193,7 @@ TEST_CASE("aligned blocks: every row equals the rule in exact rationals, results
           const int step = std::max(row->block.length, row->block.promotion_interval);
           const int count = 1 + words.below(words.one_in(4) ? 3 * step : row->block.length);
           Case x = random_case(*fa, *fb, *row->register_format, count, words);
-          if (words.one_in(2)) x.c = 0;  // what shows the floor
+          if (words.one_in(2)) x.c = 0;  // only then does the floor show
           if (fa == &find_format("tf32")) {
             scramble_ignored_bits(x.a, words);
             scramble_ignored_bits(x.b, words);

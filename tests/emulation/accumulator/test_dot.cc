@@ -1,5 +1,5 @@
-// Is every kind of sum the one its row declares?
-// Each rule is stated once more on exact rationals (emulation/format/oracle.h), straight from the
+// Does every kind of sum equal the one its row declares?
+// Each rule is written again on exact rationals (emulation/format/oracle.h), directly from the
 // instructions' documents, and compared bit for bit on random storage words. Shares no arithmetic
 // with emulation/accumulator/dot.cc, cpu_dot.cc or aligned_block.cc.
 #include <doctest/doctest.h>
@@ -18,8 +18,8 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-// FTZ judged after rounding to 24 bits: what lies from half an ulp of the binade below 2^-126 on
-// (2^-127-23-1 = 2^-151) rounds up to 2^-126, a tie to its even significand.
+// FTZ after rounding to 24 bits: numbers from half an ulp of the binade below 2^-126 on
+// (2^-127-23-1 = 2^-151) round up to 2^-126; a tie goes to its even significand.
 double nearest_flushing(const Value& x) {
   return rounded(x, [&](const Exact& e) {
     if (e.magnitude() < power(-126) - power(-151)) return signed_like(0, e);
@@ -177,8 +177,8 @@ TEST_CASE("dot: the edges of flushing and of overflow") {
     const Format& bf16 = find_format("bf16");
     return accumulate_dot(find_accumulator(name), DotOperands<float>{&a, &b, 1, &bf16, &bf16}, c);
   };
-  // 24 bits of unbounded exponent have a midpoint at 2^-126 - 2^-151, a tie that goes up; what is
-  // below it is tiny after rounding, although subnormals' spacing would round it to 2^-126.
+  // 24 bits of unbounded exponent have a midpoint at 2^-126 - 2^-151, a tie that goes up. Numbers
+  // below it are tiny after rounding, although subnormals' spacing would round them to 2^-126.
   CHECK(step("avx512_bf16", 0x1p-75f, -0x1p-76f, 0x1p-126) == 0x1p-126);
   check_same(step("avx512_bf16", 0x1.02p-75f, -0x1p-76f, 0x1p-126), 0);
   // FP32's largest number is odd and stays below 2^128; nearest even goes to infinity from half an
@@ -190,7 +190,7 @@ TEST_CASE("dot: the edges of flushing and of overflow") {
   CHECK(step("avx512_bf16", 0x1p52f, 0x1p51f, kLargest) == kInfinity);
 }
 
-TEST_CASE("dot: no products leave the addend, and a NaN among them the canonical one") {
+TEST_CASE("dot: without products the result is the addend, and any NaN gives the canonical NaN") {
   for (const Accumulator& row : accumulators()) {
     CAPTURE(row.name);
     const Format* format = row.operands.empty() ? row.register_format : row.operands[0];

@@ -1,5 +1,5 @@
-// Do the steps that are shown belong to the sum that is computed? Every row's last step leaves the
-// definition's result, every step is one rounding of what it says, and three units by hand.
+// Do the steps that are shown belong to the sum that is computed? Every row's last step gives the
+// definition's result, every step is one rounding of its formula, and three units are done by hand.
 #include "emulation/accumulator/dot.h"
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ DotSteps steps_of(const char* accumulator, std::vector<float> a, std::vector<flo
 
 }  // namespace
 
-TEST_CASE("dot steps: the last one leaves the definition's result, on every row") {
+TEST_CASE("dot steps: the last one gives the definition's result, on every row") {
   uint32_t stream = 900;
   int rows = 0;
   for (const Accumulator& row : accumulators()) {
@@ -70,7 +70,7 @@ TEST_CASE("dot steps: registers and order of three units") {
         "acc = acc + s = 15.5\n");
 }
 
-TEST_CASE("dot steps: what a rounding dropped shows, Kahan's compensation too") {
+TEST_CASE("dot steps: they show what a rounding dropped, and Kahan's compensation") {
   const DotSteps steps = steps_of("fp32_kahan", {1, 0x1p-12f}, {1, 0x1p-18f}, 0);
   // 1, then 2^-30: lost in t, kept in lost.
   REQUIRE(steps.size() == 9);
@@ -84,7 +84,7 @@ TEST_CASE("dot steps: what a rounding dropped shows, Kahan's compensation too") 
   CHECK_THROWS_AS(steps_of("hopper_fp16", {1}, {1}, 0), std::logic_error);
 }
 
-TEST_CASE("block traces: a promotion tells both registers of its addition") {
+TEST_CASE("block traces: a promotion shows both registers of its addition") {
   const Accumulator& row = find_accumulator("hopper_fp8_promoted");
   const Format& e4m3 = find_format("fp8_e4m3");
   const std::vector<float> a = {1, 2, 3, 4}, b = {1, 1, 1, 1};

@@ -1,6 +1,6 @@
-// Do the models give what hardware gave? Every row of the vector files and of the recorded GPU
-// outputs that lie beside the repository, bit for bit; where they are absent the case skips, which
-// the test counter sees.
+// Do the models give the hardware's results? Compares every row of the vector files and of the
+// recorded GPU outputs next to the repository, bit for bit. If they are absent, the case is skipped
+// and the test counter reports it.
 #include <doctest/doctest.h>
 #include <zlib.h>
 
@@ -123,7 +123,7 @@ Count replay(const fs::path& folder, const Recording& r, const Accumulator& accu
 
 TEST_CASE("dot: every settled row of mma_vectors.csv") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv next to the repository");
     return;
   }
   Count count;
@@ -134,7 +134,7 @@ TEST_CASE("dot: every settled row of mma_vectors.csv") {
 
 TEST_CASE("dot: the uncertain rows under the default switches") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv next to the repository");
     return;
   }
   Count count;
@@ -145,7 +145,7 @@ TEST_CASE("dot: the uncertain rows under the default switches") {
 TEST_CASE("dot: every row of every recording") {
   const fs::path folder = kShared / "data" / "tensor-core-recordings";
   if (!fs::exists(folder)) {
-    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings beside the repository");
+    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings next to the repository");
     return;
   }
   int recordings = 0;
@@ -177,10 +177,10 @@ TEST_CASE("dot: every row of every recording") {
   CHECK(total == static_cast<int64_t>(std::size(kRecordings)) * kRows);
 }
 
-TEST_CASE("dot: recordings of TF32 with K = 4 do not tell blocks of 8 from WMMA's blocks of 4") {
+TEST_CASE("dot: recordings of TF32 with K = 4 fit blocks of 8 as well as WMMA's blocks of 4") {
   const fs::path folder = kShared / "data" / "tensor-core-recordings";
   if (!fs::exists(folder)) {
-    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings beside the repository");
+    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings next to the repository");
     return;
   }
   const Recording recording = {"H100", "tf32", "hopper_tf32", "fp32"};
@@ -188,7 +188,7 @@ TEST_CASE("dot: recordings of TF32 with K = 4 do not tell blocks of 8 from WMMA'
   CHECK(replay(folder, recording, find_accumulator("hopper_tf32")).wrong == 0);
 }
 
-TEST_CASE("accumulators: what is called recorded has a recording, and README counts those rows") {
+TEST_CASE("accumulators: every row called recorded has a recording, and README counts those rows") {
   int rows = 0, recorded = 0;
   for (const Accumulator& row : accumulators()) {
     if (row.kind != AccumulatorKind::kAlignedBlocks) continue;
@@ -207,10 +207,10 @@ TEST_CASE("accumulators: what is called recorded has a recording, and README cou
   CHECK_MESSAGE(readme.find(claim) != std::string::npos, "README.md must say: ", claim);
 }
 
-TEST_CASE("dot: recordings tell F apart where a row's evidence does not leave it to a simulator") {
+TEST_CASE("dot: recordings show F unless a row's evidence leaves it to a simulator") {
   const fs::path folder = kShared / "data" / "tensor-core-recordings";
   if (!fs::exists(folder)) {
-    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings beside the repository");
+    MESSAGE("SKIPPED: 22 recordings: no tensor-core-recordings next to the repository");
     return;
   }
   for (const Recording& r : kRecordings) {
@@ -232,7 +232,7 @@ TEST_CASE("dot: recordings tell F apart where a row's evidence does not leave it
 
 TEST_CASE("dot: the uncertain rows under the other options") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv next to the repository");
     return;
   }
   constexpr double kSmallestFp16 = 0x1p-24, kSmallestFp32 = 0x1p-149;
@@ -251,8 +251,8 @@ TEST_CASE("dot: the uncertain rows under the other options") {
     const BlockSpec& block = row.accumulator->block;
     if (row.tag.starts_with("probe_neg_underflow")) check(row, "positive_zero", 0);
     if (row.tag.starts_with("probe_zero_product")) {
-      // 0 * 2^15 has exponent emin + 15 = 1: a grid of 2^(1 - F) keeps 2^-24 with F = 25 alone, and
-      // cuts the 2^-25 that made it 2^-23.
+      // 0 * 2^15 has exponent emin + 15 = 1: only with F = 25 does a grid of 2^(1 - F) keep 2^-24.
+      // It cuts off the 2^-25 that made the sum 2^-23.
       const bool is_sum = row.tag.find("2^15+2^-25") != std::string::npos;
       check(row, "count_zero_products", is_sum && block.fraction_bits == 25 ? kSmallestFp16 : 0);
       // 0 * 2^15 has exponent -126 + 15, 0 * 2^100 has -126 + 100: above the addend 2^-149.
@@ -280,7 +280,7 @@ TEST_CASE("dot: the uncertain rows under the other options") {
 
 TEST_CASE("dot: the blocks of the table are those of mma_vectors.csv") {
   if (!fs::exists(kVectors)) {
-    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv next to the repository");
     return;
   }
   const std::vector<DotVector> rows = read_dot_vectors(kVectors.string(), {});
@@ -391,7 +391,7 @@ TEST_CASE("vector files: what is refused, line by line") {
   check_problem(kHeader + "hoper,wgmma,f16,f32,3c00,3c00,,\n", "did you mean 'hopper'?");
   check_problem(kHeader + "volta,mma,bf16,f32,3f80,3f80,,\n", "'volta_bf16'");
   check_problem(kHeader, "has no rows");
-  // A word cut at the end of a file; instructions that are none of the arch's, or unknown ones.
+  // A word cut at the end of a file; instructions that the arch does not have, or unknown ones.
   check_problem(kHeader + "hopper,wgmma,f16,f32,3c00,3c00,,3f8000", "has 6 hexadecimal digits");
   check_problem(kHeader + "hopper,rubbish,e4m3,f32,38,38,,\n", "instr 'rubbish': unknown");
   check_problem(kHeader + "hopper,,f16,f32,3c00,3c00,,\n", "instr '': unknown");
@@ -414,7 +414,7 @@ TEST_CASE("vector files: what is refused, line by line") {
   CHECK(problems_of("c,d\n", told).size() == 2);
   CHECK(problems_of("a,b\n3c00,3c00\n", told).empty());
 
-  // Two problems in one line, one in another: all told.
+  // Two problems in one line, one in another: all are listed.
   CHECK(problems_of(kHeader + "hopper,wgmma,f16,f32,x,y,,\n" + good +
                     "hopper,wgmma,f16,f32,3c00,,,\n")
             .size() == 3);
@@ -447,7 +447,7 @@ TEST_CASE("vector files: FP8 mma and TF32 WMMA have rows of their own, formats m
   CHECK(rows[5].d_word == 0x7fffffffu);
 }
 
-TEST_CASE("result words: the chip's NaN where it has one") {
+TEST_CASE("result words: the chip's NaN if it has only one") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Accumulator &blocks = find_accumulator("hopper_fp16"),
                     &chain = find_accumulator("fp32_fused");

@@ -1,6 +1,6 @@
-// The oracle is asked at both ends of every interval between neighbouring values of the format,
-// beside the ends, and around the middle; between two of these points with equal results nothing
-// can change, and between two with different ones the place is found by bisection.
+// Calls the oracle at both ends of every interval between neighbouring values of the format, next
+// to the ends, and around the middle. Between two of these points with equal results nothing can
+// change. Between two with different results, bisection finds the place.
 #include "tests/emulation/format/fp32_boundaries.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// What should every one of the 2^32 floats become?
-// In ascending order of the inputs' magnitudes the results ascend too, so the rounding of all
-// floats to a format is a short list "from this float on, this value" for each mode and sign. The
-// values and the places where they change come from the oracle alone.
+// The exact result of rounding each of the 2^32 floats.
+// The results ascend with the magnitudes of the inputs. So the rounding of all floats to a format
+// is a short list "from this float on, this value" for each mode and sign. The values and the
+// places where they change come from the oracle alone.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class Fp32Boundaries {
   explicit Fp32Boundaries(const Format& format);
 
   const std::vector<Boundary>& of(Rounding rounding, bool negative) const;
-  // The results of the `count` inputs whose bits are `first` and those that follow. Requires: all
-  // of one sign.
+  // The results of `count` inputs with consecutive bits, from `first` on. Requires: all of one
+  // sign.
   void fill(uint32_t first, int64_t count, Rounding rounding, uint32_t* results) const;
 
  private:

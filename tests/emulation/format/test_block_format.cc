@@ -1,5 +1,5 @@
-// Block formats: names, the scale of a block and the rounding of its elements against exact
-// arithmetic, values written out, and every kernel set against the scalar definition.
+// Tests block formats: names, the scale of a block and the rounding of its elements against exact
+// arithmetic, hand-checked values, and every kernel set against the scalar definition.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -86,7 +86,7 @@ float finite_abs_max(const std::vector<float>& values) {
   return largest;
 }
 
-// The scale's exponent by the words of each rule, in double: exact for floats.
+// The scale's exponent by the text of each rule, in double: exact for floats.
 int rule_exponent(float amax, const BlockFormat& format) {
   const Format& element = *format.element;
   int exponent = std::ilogb(amax) - element.emax;
@@ -191,9 +191,9 @@ TEST_CASE("block formats: names and suffixes resolve to one object") {
                        doctest::Contains("second scale rule"), InputError);
 }
 
-TEST_CASE("block formats: blocks written out") {
+TEST_CASE("block formats: blocks checked by hand") {
   BlockScales scales;
-  // amax 7 = 1.75 * 2^2: floor gives 2^(2-2) = 1, where 7 is beyond 6; the other rules give 2.
+  // amax 7 = 1.75 * 2^2: floor gives 2^(2-2) = 1, so 7 is beyond 6; the other rules give 2.
   const std::vector<float> x = {7, -2.5f, 0.2f, 0.25f};
   const std::vector<float> by_one = {6, -2, 0, 0}, by_two = {8, -2, 0, 0};
   CHECK(quantized(x, find_block_format("mxfp4"), &scales) == by_one);
@@ -242,7 +242,7 @@ TEST_CASE("block formats: NaN, infinity, zero, and the ends of the scale") {
       int nans = 0;  // every value of the first block
       for (const float y : after) nans += same_bits(y, kNan);
       CHECK(nans == format->block_size);
-      // The bad element, then its neighbours: none is lost silently.
+      // The bad element, then its neighbours: none disappears silently.
       CHECK(stats.nan == (std::isnan(bad) ? 1 : 0));
       CHECK(stats.to_infinity == static_cast<uint64_t>(format->block_size - 1));
     }
@@ -265,7 +265,7 @@ TEST_CASE("block formats: NaN, infinity, zero, and the ends of the scale") {
   CHECK(quantized({0x1p-136f, 0x1p-137f}, mx) == std::vector<float>{0x1p-136f, 0.0f});
   // The largest float under ceil: 256 * 2^120 does not fit a float.
   CHECK(quantized({std::numeric_limits<float>::max()}, find_block_format("mxfp8+ceil"))[0] == kInf);
-  // Tensors so small that their scale, or its product with a block's, is no float: zeros.
+  // Tensors so small that their scale, or its product with a block's, is not a float: zeros.
   CHECK(quantized({0x1p-149f, -0x1p-149f}, find_block_format("nvfp4"), &scales) ==
         std::vector<float>{0.0f, -0.0f});
   // The policy decides about an element beyond the largest.
@@ -341,7 +341,7 @@ TEST_CASE("block scales and elements equal exact arithmetic") {
   CHECK(elements >= 25 * 6 * kCount * 9 / 10);
 }
 
-TEST_CASE("the rule by comparison equals FP32 division as the documents have it") {
+TEST_CASE("the rule by comparison equals the documents' FP32 division") {
   // rceil: s = 2^ceil(log2(fl(amax / max_finite))), from the bits of the quotient; for every
   // fraction of amax near the boundary and many random ones.
   const RandomStream stream(5, RandomPurpose::kTest);
@@ -445,7 +445,7 @@ TEST_CASE("block kernels of every instruction set equal the scalar kernel") {
 
 TEST_CASE("block rounding again changes nothing, and powers of two pass through") {
   for (const BlockFormat* format : all_variants()) {
-    if (format->scale == ScaleFormat::kE4m3) continue;  // its scale is rounded, not a power of two
+    if (format->scale == ScaleFormat::kE4m3) continue;  // a rounded scale, not a power of two
     CAPTURE(format->name);
     std::vector<float> values = make_values(48 * 100, 3);
     for (float& x : values) {  // far from the ends of float's range, and finite
@@ -468,7 +468,7 @@ TEST_CASE("block rounding again changes nothing, and powers of two pass through"
 }
 
 TEST_CASE("stochastic block rounding is unbiased, and keyed by the element's place") {
-  // 1.2 between 1 and 1.5 of e2m1, 8 fixing the scale at 2^1: 2.4 between 2 and 3.
+  // 8 fixes the scale at 2^1; 2.4 lies between 2 and 3, as 1.2 between 1 and 1.5 of e2m1.
   const BlockFormat& format = find_block_format("mxfp4");
   constexpr int64_t kBlocks = 4000, kSize = 32;
   std::vector<float> values(kBlocks * kSize, 2.4f), after(values.size());

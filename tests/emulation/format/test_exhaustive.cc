@@ -1,7 +1,7 @@
-// All 2^32 FP32 inputs, every deterministic rounding mode, the scalar kernel and every vector
-// kernel this CPU has, against exact boundaries (fp32_boundaries.h): the kernels that only round on
-// every input, the fused pass on every 8th chunk (to nearest even: on every one), and its
-// statistics against the scalar kernel's on every 64th.
+// Tests all 2^32 FP32 inputs in every deterministic rounding mode, with the scalar kernel and every
+// vector kernel of this CPU, against exact boundaries (fp32_boundaries.h). Kernels that only round:
+// on every input. The fused pass: on every 8th chunk (to nearest even: on every one). Its
+// statistics: against the scalar kernel's on every 64th.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr int64_t kMeasuredStride = 8, kStatisticsStride = 64;
 struct Tally {
   std::atomic<int64_t> rounded{0}, measured{0}, statistics{0};  // inputs, inputs, chunks
   std::atomic<int64_t> wrong{0}, statistics_wrong{0};
-  std::atomic<uint32_t> wrong_input{0};  // bits of some input that went wrong
+  std::atomic<uint32_t> wrong_input{0};  // bits of some input with a wrong result
 };
 
 // The kernels of one format, on consecutive chunks.
@@ -192,7 +192,7 @@ TEST_CASE("boundaries by hand: fp8_e5m2 to nearest even") {
   CHECK(list.back().from == bits(61440.0f));
   CHECK(list.back().value == kFloatInfinity);
   CHECK(boundaries.of(Rounding::kUp, true).back().from == kFloatInfinity);
-  // Infinity and what follows it: NaN, whatever the sign.
+  // Infinity and the codes after it: NaN, with either sign.
   uint32_t results[3];
   boundaries.fill(bits(-std::numeric_limits<float>::infinity()) - 1, 3, Rounding::kUp, results);
   CHECK(results[0] == bits(-57344.0f));

@@ -1,4 +1,4 @@
-// The table of formats: every row against its own arithmetic, names, and the IEEE family e<E>m<M>.
+// Tests the table of formats: arithmetic of every row, names, and the IEEE family e<E>m<M>.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -31,7 +31,7 @@ std::vector<const Format*> listable_formats() {
 
 }  // namespace
 
-TEST_CASE("every row keeps its own arithmetic") {
+TEST_CASE("the fields of every row agree with each other") {
   std::set<std::string> names;
   int last_bits = 1000;
   for (const Format& f : formats()) {
@@ -53,7 +53,7 @@ TEST_CASE("every row keeps its own arithmetic") {
       CHECK(f.emin == 1 - f.emax);
       CHECK(f.max_finite == std::ldexp(2 - f.machine_epsilon(), f.emax));
     } else {
-      // The top exponent holds numbers. Only OCP's E4M3 has NaN among them, at the end.
+      // The top exponent holds numbers. Only OCP's E4M3 has a NaN there, as its last code.
       CHECK(f.emax == (1 << f.exponent_bits) - 2 + f.emin);
       const double last_place = std::ldexp(f.machine_epsilon(), f.emax);
       const double full = std::ldexp(2.0, f.emax) - last_place;
@@ -91,7 +91,7 @@ TEST_CASE("limits that can be checked by hand") {
   CHECK(ulp(1e6, find_format("fp16")) == 32);  // beyond the range: of the last binade
 }
 
-TEST_CASE("decode lists exactly the values of the definition, encode takes them back") {
+TEST_CASE("decode lists exactly the values of the definition, encode inverts it") {
   for (const Format* f : listable_formats()) {
     CAPTURE(f->name);
     const std::vector<double> values = nonnegative_values(*f);
@@ -107,7 +107,7 @@ TEST_CASE("decode lists exactly the values of the definition, encode takes them 
     }
     CHECK(wrong == 0);
     CHECK(values.back() == f->max_finite);
-    // What is left are infinity and the NaNs.
+    // The other codes are infinity and the NaNs.
     const uint64_t specials = sign - values.size();
     const uint64_t nans_at_the_end = f->has_nan && f->has_negative_zero ? 1 : 0;
     CHECK(specials == (f->has_infinity ? uint64_t{1} << (f->precision - 1) : nans_at_the_end));
@@ -133,9 +133,9 @@ TEST_CASE("decode lists exactly the values of the definition, encode takes them 
   }
 }
 
-TEST_CASE("codes under a policy: what rounding cannot give") {
+TEST_CASE("codes under a policy: results that rounding cannot give") {
   const Format& saturating = find_format("fp16+saturate");
-  CHECK(decode(0x7c00, saturating) == kInfinity);  // the bits mean what they mean
+  CHECK(decode(0x7c00, saturating) == kInfinity);  // the policy does not change the code
   CHECK_THROWS_AS(encode(kInfinity, saturating), std::logic_error);
   const Format& flushing = find_format("fp16+flush_in");
   CHECK(decode(0x8001, flushing) == 0);
@@ -200,11 +200,11 @@ TEST_CASE("e<E>m<M> follows IEEE rules and is made once") {
   }
 }
 
-TEST_CASE("wrong names say what is wrong") {
+TEST_CASE("wrong names: the message says what is wrong") {
   CHECK_THROWS_WITH_AS(find_format("fp61"),
                        "format 'fp61': unknown; did you mean 'fp16'? (or e<E>m<M>, as in e6m9)",
                        InputError);
-  // `lockstep list blocks` shows these: they are not unknown.
+  // `lockstep list blocks` shows these, so they are known.
   for (const char* name : {"mxfp8_e4m3", "MXFP4", "nvfp4", "mxfp8-e4m3+ceil"}) {
     CHECK_THROWS_WITH_AS(find_format(name), doctest::Contains("a block format with shared scales"),
                          InputError);
@@ -254,17 +254,18 @@ TEST_CASE("policies are part of the name, in one order, only where they differ")
   }
 }
 
-TEST_CASE("wrong policies say what is wrong") {
+TEST_CASE("wrong policies: the message says what is wrong") {
   CHECK_THROWS_WITH_AS(
       find_format("fp16+saturated"),
-      "format 'fp16+saturated': 'saturated' is no policy; did you mean 'saturate'?", InputError);
+      "format 'fp16+saturated': 'saturated' is not a policy; did you mean 'saturate'?", InputError);
   CHECK_THROWS_WITH_AS(find_format("fp8_e4m3+infinity"),
                        "format 'fp8_e4m3+infinity': 'infinity': fp8_e4m3 has no infinity; use "
                        "'saturate', or no policy for fp8_e4m3's own, 'nan'",
                        InputError);
   CHECK_THROWS_WITH_AS(find_format("fp16+nan"),
-                       "format 'fp16+nan': 'nan': fp16 has infinities, which overflow gives unless "
-                       "it saturates; use 'saturate', or no policy for fp16's own, 'infinity'",
+                       "format 'fp16+nan': 'nan': fp16 has infinities, so overflow gives infinity "
+                       "unless it saturates; use 'saturate', or no policy for fp16's own, "
+                       "'infinity'",
                        InputError);
   CHECK_THROWS_WITH_AS(find_format("fp4_e2m1+nan"),
                        "format 'fp4_e2m1+nan': 'nan': fp4_e2m1 has no NaN; use 'saturate', or no "
@@ -273,7 +274,7 @@ TEST_CASE("wrong policies say what is wrong") {
   CHECK_THROWS_WITH_AS(find_format("bf16+flush_in+flush_out+"),
                        "format 'bf16+flush_in+flush_out+': 2 problems\n"
                        "  - 'flush_out' after 'flush_in', must be one subnormal policy\n"
-                       "  - '' is no policy; known: infinity, saturate, nan, kept, flush_in, "
+                       "  - '' is not a policy; known: infinity, saturate, nan, kept, flush_in, "
                        "flush_out",
                        InputError);
   CHECK_THROWS_AS(find_format("fp61+saturate"), InputError);

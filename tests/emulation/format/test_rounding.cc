@@ -1,6 +1,6 @@
-// The definition of rounding and every kernel's, against exact arithmetic, where results can
-// change: at every code, every midpoint, the overflow and underflow thresholds, and the FP32
-// neighbours of each.
+// Tests the definition of rounding and every kernel against exact arithmetic, at the places where
+// results can change: every code, every midpoint, the overflow and underflow thresholds, and the
+// FP32 neighbours of each.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -60,7 +60,7 @@ std::vector<float> interesting_floats(const Format& f) {
   return floats;
 }
 
-// Results of round_to_format and of every kernel set that are not the oracle's.
+// Results of round_to_format and of every kernel set that differ from the oracle's.
 struct Tally {
   int64_t checked = 0, wrong = 0;
   double first_wrong = 0;
@@ -72,7 +72,7 @@ struct Tally {
   }
 };
 
-// Zero, infinity and NaN, whose results the oracle knows without a place.
+// Zero, infinity and NaN. The oracle needs no place for them.
 void check_specials(const Format& f, Rounding mode, Tally& tally) {
   for (const double x : {0.0, kInfinity, std::nan("")}) {
     for (const double signed_x : {x, -x}) {
@@ -88,7 +88,7 @@ void check_specials(const Format& f, Rounding mode, Tally& tally) {
   }
 }
 
-// Magnitudes that no float has, in doubles.
+// Doubles with magnitudes that no float has.
 void check_doubles(const Format& f, Rounding mode, Tally& tally) {
   const double step = std::ldexp(1.0, f.emin - f.precision + 1);
   for (const double x : {0x1p-1074, 0x1p-1022, 1e300, 0x1p1023, f.max_finite * (1 + 0x1p-52),
@@ -136,8 +136,8 @@ void expect_all_right(const Format& f) {
   CAPTURE(f.name);
   CAPTURE(tally.first_wrong);
   CHECK(tally.wrong == 0);
-  // Of every code but the ends two neighbourhoods of three floats, two signs, six modes, by the
-  // definition and by every kernel set; FP32's own smallest numbers may coincide.
+  // Every code but the ends has two neighbourhoods of three floats, two signs, six modes, each by
+  // the definition and by every kernel set. FP32's own smallest numbers may coincide.
   const auto codes = static_cast<int64_t>(nonnegative_values(f).size());
   const auto ways = 1 + static_cast<int64_t>(available_kernel_sets().size());
   CHECK(tally.checked >= (codes - 2) * 2 * 3 * 2 * 6 * ways);
@@ -146,7 +146,7 @@ void expect_all_right(const Format& f) {
 }  // namespace
 
 TEST_CASE("oracle: the neighbours of a point are neighbours in the list of values") {
-  // The oracle's own arithmetic against the list: between two listed values it gives one of them.
+  // The oracle's arithmetic against the list: between two listed values it gives one of them.
   for (const char* name : {"fp8_e4m3", "fp8_e5m2", "e3m2"}) {
     const Format& f = find_format(name);
     const auto values = nonnegative_values(f);
@@ -228,7 +228,7 @@ TEST_CASE("the float kernel's rounding is the definition's: random bits, every m
       Tally tally;
       with_rounding(mode.rounding, [&]<Rounding kMode>() {
         for (uint64_t i = 0; i < 20000; ++i) {
-          // Every second one within the format's range, around its smallest numbers too.
+          // Every second one is within the format's range, its smallest numbers included.
           uint32_t bits = stream.bits(2 * i);
           const int e = f.emin - f.precision - 3 + static_cast<int>(bits % 40);
           float x = std::bit_cast<float>(bits);
@@ -257,7 +257,7 @@ TEST_CASE("values checked by hand") {
 TEST_CASE("policies checked by hand") {
   constexpr auto kEven = Rounding::kNearestEven;
   const Format &in = find_format("fp16+flush_in"), &out = find_format("fp16+flush_out");
-  const double below = 0x1.fffp-15;  // a quarter of a step below 2^-14: it rounds up to that
+  const double below = 0x1.fffp-15;  // a quarter of a step below 2^-14: rounds up to 2^-14
   CHECK(same(round_to_format(-below, in, kEven), -0.0));
   CHECK(same(round_to_format(-below, out, kEven), -0x1p-14));
   CHECK(same(round_to_format(0x1.ff8p-15, out, kEven), 0.0));  // a subnormal
@@ -281,7 +281,7 @@ TEST_CASE("policies checked by hand") {
   CHECK(std::isnan(round_to_format(kInfinity, fnuz, Rounding::kTowardZero)));
 }
 
-TEST_CASE("NaN comes out as one NaN") {
+TEST_CASE("every NaN gives the same NaN") {
   const double quiet = std::numeric_limits<double>::quiet_NaN();
   for (const Format& f : formats()) {
     CHECK(same(round_to_format(-quiet, f, Rounding::kUp), quiet));
@@ -374,7 +374,7 @@ TEST_CASE("round to odd keeps a later rounding right") {
     }
   }
   CHECK(wrong == 0);
-  CHECK(inexact > 10000);  // the cases that matter did occur
+  CHECK(inexact > 10000);  // enough cases tested a second rounding
 }
 
 TEST_CASE("names of roundings resolve to their rows") {

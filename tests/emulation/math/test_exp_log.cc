@@ -1,4 +1,5 @@
-// exp, log and tanh against a wider function, their special values, and vectors against scalars.
+// Tests exp, log and tanh against a wider function, their special values, and vectors against
+// scalars.
 #include <doctest/doctest.h>
 
 #include <boost/multiprecision/cpp_bin_float.hpp>
@@ -59,13 +60,13 @@ void check_errors(Function f, size_t count) {
   for (const T x : arguments<T>(f, count)) {
     if (f == Function::kLog && x == 1) continue;  // log 1 = 0 has no ulp; checked by hand
     const T y = ours(f, x);
-    if (std::isinf(y)) continue;  // exp at the very end of the range
+    if (std::isinf(y)) continue;  // exp at the end of the range
     worst = std::max(worst, error_ulps(f, x, y));
   }
   CAPTURE(static_cast<int>(f));
   CAPTURE(sizeof(T));
   CHECK(worst <= kBoundUlps);
-  CHECK(worst > 0.4);  // the measure measures something: no function here is correctly rounded
+  CHECK(worst > 0.4);  // the check has an effect: no function here is correctly rounded
 }
 
 template <typename T>

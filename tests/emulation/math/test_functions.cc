@@ -1,5 +1,6 @@
-// erf, expm1, log1p, sigmoid and powers against a wider function; the elementwise functions of
-// every kernel set against the scalar loops, bit for bit; derivatives against central differences.
+// Tests erf, expm1, log1p, sigmoid and powers against a wider function; the elementwise functions
+// of every kernel set against the scalar loops, bit for bit; derivatives against central
+// differences.
 #include <doctest/doctest.h>
 
 #include <boost/math/special_functions/erf.hpp>
@@ -24,7 +25,7 @@ struct NamedFunction {
 constexpr NamedFunction kUnary[] = {LOCKSTEP_UNARY_FUNCTIONS(LOCKSTEP_ENTRY)};
 #undef LOCKSTEP_ENTRY
 
-// Parameters that make the function an interesting one.
+// Parameters that exercise the function.
 FunctionParameters parameters_of(Unary function) {
   switch (function) {
     case Unary::kLeakyRelu:
@@ -65,7 +66,7 @@ double worst_error(size_t count, double low, double high, Ours ours, Exact exact
   return worst;
 }
 
-// The bounds that emulation/math/functions-inl.h and power.h state.
+// The bounds in emulation/math/functions-inl.h and power.h.
 constexpr double kFunctionBound = 1.5, kSigmoidBound = 2, kPowerBound = 1;
 
 template <typename T>
@@ -86,7 +87,7 @@ void check_functions(size_t count) {
   CHECK(log1p_error <= kFunctionBound);
   CHECK(sigmoid_error <= kSigmoidBound);
   for (const double error : {erf_error, expm1_error, log1p_error, sigmoid_error}) {
-    CHECK(error > 0.4);  // the measure measures something
+    CHECK(error > 0.4);  // the check has an effect
   }
 }
 
@@ -210,7 +211,7 @@ TEST_CASE("functions: special values") {
 }
 
 TEST_CASE("functions: powers have C's special values") {
-  // std::pow is the oracle for what is exact by the standard: no rounding is involved.
+  // std::pow is the oracle for results that the standard makes exact, without rounding.
   const auto check = [](auto zero) {
     using T = decltype(zero);
     constexpr T kInfinity = std::numeric_limits<T>::infinity();

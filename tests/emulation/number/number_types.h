@@ -1,4 +1,4 @@
-// What the tests of scalar types share: the types beside the names of their formats.
+// Shared by the tests of scalar types: the types and the names of their formats.
 #pragma once
 
 #include <cmath>
@@ -52,8 +52,7 @@ void for_each_type(const Types& types, const Visit& visit) {
   std::apply([&](const auto&... type) { (visit(type), ...); }, types);
 }
 
-// The code of a result that the format itself may be unable to hold: NaN is max_finite where there
-// is none (number_format.h).
+// The code of a result. NaN is max_finite if the format has no NaN (number_format.h).
 template <typename T>
 uint32_t code_of(double x, const Format& format) {
   if (std::isnan(x) && !format.has_nan) x = format.max_finite;

@@ -1,5 +1,6 @@
-// Scalar types hold the numbers of their format: parameters, codes, rounding, limits and neighbours
-// against the table and the definition of rounding. Arithmetic: test_number_arithmetic.cc.
+// Tests that scalar types hold the numbers of their format: parameters, codes, rounding, limits and
+// neighbours against the table and the definition of rounding. Arithmetic:
+// test_number_arithmetic.cc.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -35,7 +36,7 @@ bool same_number(double x, double y) {
 std::vector<double> critical_points(const Format& format) {
   std::vector<double> points;
   std::vector<double> values = nonnegative_values(format);
-  const double beyond = 2 * values.back() - values[values.size() - 2];  // the next one, if it were
+  const double beyond = 2 * values.back() - values[values.size() - 2];  // the next, if it existed
   values.insert(values.end(), {beyond, 2 * beyond});
   for (size_t i = 0; i + 1 < values.size(); ++i) {
     for (const double x : {values[i], (values[i] + values[i + 1]) / 2}) {
@@ -48,7 +49,7 @@ std::vector<double> critical_points(const Format& format) {
 
 }  // namespace
 
-// Standing alone: every operation in a constant expression.
+// Compile-time test: every operation in a constant expression.
 static_assert(std::is_trivial_v<fp16> && sizeof(fp16) == 2 && sizeof(fp8_e4m3) == 1);
 static_assert(sizeof(fp6_e3m2) == 1 && sizeof(fp4_e2m1) == 1 && sizeof(tf32) == 4);
 static_assert(fp16(0.1).to_bits() == 0x2e66 && fp16(0.1) == fp16::from_bits(0x2e66));
@@ -96,7 +97,7 @@ TEST_CASE("scalar types: every code has the value of the format, and every value
       wrong_value += !same_number(static_cast<float>(x), value);
       wrong_code += x.to_bits() != code;
       wrong_code += isnan(x) != std::isnan(value) || isinf(x) != std::isinf(value);
-      // Back from the value: the same code, but for NaNs, flushed numbers and unused infinities.
+      // The value gives the same code, except for NaNs, flushed numbers and unused infinities.
       if (is_representable(value, format)) {
         wrong_code += T(value).to_bits() != (std::isnan(value)      ? encode(std::nan(""), format)
                                              : std::abs(value) == 0 ? encode(value, format)
@@ -135,7 +136,7 @@ TEST_CASE("scalar types: rounding is that of round_to_format, in every mode") {
   });
 }
 
-TEST_CASE("scalar types: with FP32's widths doubles are rounded as by round_to_format") {
+TEST_CASE("scalar types: with FP32's widths, doubles round as with round_to_format") {
   using T = ieee<8, 23>;
   const Format& format = find_format("fp32");
   const RandomStream stream(5, RandomPurpose::kTest, 4);
@@ -143,7 +144,7 @@ TEST_CASE("scalar types: with FP32's widths doubles are rounded as by round_to_f
   int wrong = 0;
   for (int i = 0; i < kCount; ++i) {
     const uint64_t bits = uint64_t{stream.bits(2 * i)} << 32 | stream.bits(2 * i + 1);
-    // Exponents over FP32's range and beyond both its ends; every fourth number a tie.
+    // Exponents in FP32's range and beyond both ends; every fourth number is a tie.
     const double significand = std::bit_cast<double>(bits >> 12 | uint64_t{1023} << 52);
     const double tie = std::trunc(std::ldexp(significand, 23)) + 0.5;
     const int exponent = static_cast<int>(bits % 300) - 160;
@@ -154,7 +155,7 @@ TEST_CASE("scalar types: with FP32's widths doubles are rounded as by round_to_f
                code_of<T>(round_to_format(x, format, rounding), format);
     }
     wrong += T(x).to_bits() != std::bit_cast<uint32_t>(static_cast<float>(x));
-    // Random bits around the dropped part of a normal number: up below it, down from it on.
+    // Random bits around the dropped part of a normal number: up below it, otherwise down.
     const uint64_t dropped = std::bit_cast<uint64_t>(x) & ((uint64_t{1} << kDroppedBits) - 1);
     const auto fraction = static_cast<uint32_t>(dropped << (kRandomBits - kDroppedBits));
     for (const uint32_t random : {fraction - 1, fraction, fraction + 1}) {
@@ -183,7 +184,7 @@ TEST_CASE("scalar types: integers are rounded once") {
       const uint64_t n = bits >> (i % 64);
       wrong += T(n).to_bits() != expected(n);
       wrong += T(static_cast<int64_t>(n)).to_bits() != expected(static_cast<int64_t>(n));
-      // Next to a midpoint of FP32's and narrower formats' values, with a bit that doubles drop.
+      // Next to a midpoint of FP32 and narrower formats, with a bit that doubles drop.
       const uint64_t near_midpoint = (n | uint64_t{1} << 63) >> 60 << 60 | uint64_t{1} << 59 | 1;
       wrong += T(near_midpoint).to_bits() != expected(near_midpoint);
     }

@@ -1,6 +1,6 @@
-// Scalar types compute the exactly rounded result: against exact arithmetic for every pair of codes
-// of 8 bits or fewer, against the machine for FP32's widths, and by hand where a second rounding
-// would show.
+// Tests that scalar types compute the exactly rounded result: against exact arithmetic for every
+// pair of codes of 8 bits or fewer, against the machine for FP32's widths, and by hand where a
+// second rounding would change the result.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -29,8 +29,8 @@ Integer significand_of(double x, int* exponent) {
   return static_cast<int64_t>(std::ldexp(fraction, kDoublePrecision));
 }
 
-// More bits than any midpoint has, and a last one that says whether anything is missing: such a
-// number lies on the same side of every midpoint as the exact one.
+// More bits than any midpoint has, and a last bit that is set if the number is inexact. Such a
+// number is on the same side of every midpoint as the exact one.
 constexpr unsigned kExtraBits = 120;
 
 Exact quotient(double x, double y) {
@@ -57,8 +57,8 @@ Exact square_root(double x) {
   return {(root << 1) + last, exponent / 2 - 1};
 }
 
-// The exact result rounded once; where an operand or the result is infinite, NaN or zero, what IEEE
-// arithmetic on doubles says, which is exact there.
+// The exact result rounded once. If an operand or the result is infinite, NaN or zero: the result
+// of IEEE arithmetic on doubles, which is exact there.
 template <typename T>
 uint32_t expected(double ieee_result, bool finite, const Exact& exact, const Format& format) {
   double result = round_to_format(ieee_result, format, Rounding::kNearestEven);
@@ -164,7 +164,7 @@ TEST_CASE("scalar types: the square root of every code is the exact one rounded 
   });
 }
 
-TEST_CASE("scalar types: with FP32's widths they compute as the machine's float") {
+TEST_CASE("scalar types: with FP32's widths, results are those of the machine's float") {
   using T = ieee<8, 23>;
   const RandomStream random(13, RandomPurpose::kTest, 3);
   const auto same = [](T x, float y) {
@@ -173,7 +173,7 @@ TEST_CASE("scalar types: with FP32's widths they compute as the machine's float"
   uint64_t wrong = 0;
   for (uint32_t i = 0; i < 3 * kRandomPairs; ++i) {
     const uint32_t a_bits = random.bits(4 * uint64_t{i});
-    // A third anywhere, a third in nearby binades, a third that differs in few last bits.
+    // A third anywhere, a third in nearby binades, a third that differs in a few last bits.
     constexpr uint32_t kNearMask[] = {0xffffffff, 0x81ffffff, 0x8000003f};
     const uint32_t b_bits = a_bits ^ (random.bits(4 * uint64_t{i} + 1) & kNearMask[i % 3]);
     const float a = std::bit_cast<float>(a_bits), b = std::bit_cast<float>(b_bits);
@@ -187,7 +187,7 @@ TEST_CASE("scalar types: with FP32's widths they compute as the machine's float"
   CHECK(wrong == 0);
 }
 
-TEST_CASE("scalar types: fma where a rounding between would show") {
+TEST_CASE("scalar types: fma where an intermediate rounding would change the result") {
   SUBCASE("FP16 through FP32: 1 + 2^-10 + (2^-11 - 2^-31) is below a tie, FP32 drops the 2^-31") {
     const fp16 a((1 + 0x1p-10) * 0x1p-5), b((1 - 0x1p-10) * 0x1p-6), c(1 + 0x1p-10);
     CHECK(fma(a, b, c) == c);

@@ -32,7 +32,7 @@ TEST_CASE("scalar types in Eigen: traits are those of the format") {
     CHECK(static_cast<double>(Traits::highest()) == format.max_finite);
     CHECK(static_cast<double>(Traits::lowest()) == -format.max_finite);
     CHECK(Traits::digits10() == std::numeric_limits<T>::digits10);
-    // At least half of the digits, and nothing is approximately its double.
+    // At least half of the digits agree, and no number is approximately twice itself.
     const auto precision = static_cast<double>(Traits::dummy_precision());
     CHECK(precision >= std::sqrt(format.machine_epsilon()));
     CHECK(precision <= std::sqrt(2 * format.machine_epsilon()));
@@ -40,7 +40,7 @@ TEST_CASE("scalar types in Eigen: traits are those of the format") {
   });
 }
 
-TEST_CASE("scalar types in Eigen: where nothing rounds, matrices are those of float") {
+TEST_CASE("scalar types in Eigen: without rounding, matrices equal those of float") {
   for_each_type(
       std::tuple(NamedType<fp16>{"fp16"}, NamedType<bf16>{"bf16"}, NamedType<tf32>{"tf32"}),
       [](const auto& type) {
@@ -63,7 +63,7 @@ TEST_CASE("scalar types in Eigen: where nothing rounds, matrices are those of fl
 }
 
 TEST_CASE("scalar types in Eigen: every step of a sum rounds to the format") {
-  // 2048 + 1 is no FP16 number: whatever the order, a running sum of ones cannot pass 2048, and
+  // 2048 + 1 is not an FP16 number: in any order, a running sum of ones cannot exceed 2048, but
   // pairs of such sums can.
   const Eigen::Matrix<fp16, 1, Eigen::Dynamic> ones =
       Eigen::Matrix<fp16, 1, Eigen::Dynamic>::Ones(4099);

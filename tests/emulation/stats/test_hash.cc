@@ -1,4 +1,4 @@
-// Does an array's hash see what may change in it?
+// Does an array's hash detect every change?
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 using namespace lockstep;
 
-TEST_CASE("the hash sees every single changed bit, every swap, and the place") {
+TEST_CASE("the hash detects every single changed bit, every swap, and a change of place") {
   for (uint64_t index : {uint64_t{0}, uint64_t{1}, uint64_t{4095}, uint64_t{1} << 33}) {
     for (int bit = 0; bit < 32; ++bit) {
       const float x = 1.25f, y = std::bit_cast<float>(std::bit_cast<uint32_t>(x) ^ 1u << bit);
@@ -34,7 +34,7 @@ TEST_CASE("the hash sees every single changed bit, every swap, and the place") {
             hash_element(y, 0) + hash_element(y, place));
     }
   }
-  // 2^16 arrays of two small numbers: no two hashes alike (expected collisions 2^-33).
+  // 2^16 arrays of two small numbers: no two equal hashes (expected collisions 2^-33).
   std::vector<uint64_t> all;
   for (int a = 0; a < 256; ++a) {
     for (int b = 0; b < 256; ++b) all.push_back(pair(static_cast<float>(a), static_cast<float>(b)));

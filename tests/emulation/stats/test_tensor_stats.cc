@@ -1,5 +1,5 @@
-// What does the fused pass count and sum? The scalar statistics against a recount by other means,
-// against exact arithmetic, and by hand.
+// Tests the counts and sums of the fused pass: the scalar statistics against an independent
+// recount, against exact arithmetic, and by hand.
 #include "emulation/stats/tensor_stats.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 using namespace lockstep;
 
-TEST_CASE("the scalar statistics equal a recount by other means") {
+TEST_CASE("the scalar statistics equal an independent recount") {
   const Format& f = find_format("fp8_e4m3");
   const auto x = make_data(9000, f, Content::kWild, 5);
   const int64_t n = static_cast<int64_t>(x.size());
@@ -40,7 +40,7 @@ TEST_CASE("the scalar statistics equal a recount by other means") {
   CHECK(s.to_zero + s.source_zero == count([](float, float b) { return b == 0; }));
   CHECK(s.to_subnormal ==
         count([](float, float b) { return 0 < std::fabs(b) && std::fabs(b) < 0x1p-6f; }));
-  // No infinity here: what leaves the finite numbers becomes NaN.
+  // No infinity here: results beyond the finite numbers become NaN.
   CHECK(s.to_infinity + s.nan + count([](float a, float) { return std::isinf(a); }) ==
         count([](float, float b) { return b != b; }));
   CHECK(s.inexact == count([](float a, float b) { return a == a && a != b; }));
@@ -71,14 +71,15 @@ TEST_CASE("the scalar statistics equal a recount by other means") {
   CHECK(s.round_err_sq > 0);
 }
 
-TEST_CASE("sums of floats are formed in groups, in whatever binades the values lie") {
+TEST_CASE("sums of floats are formed in groups, in any binade") {
   const Format &fp16 = find_format("fp16"), &fp32 = find_format("fp32");
-  // 5037 elements: a block, and 14 groups, 2 rows and 13 elements of another.
+  // 5037 elements: one block, then 14 groups, 2 rows and 13 elements of another.
   const auto base = make_data(5037, fp16, Content::kTame, 11);
   std::vector<float> x(base.size()), y(base.size());
   const QuantizeSpec observing{.format = &fp32, .measure_only = true};
   double sums[3] = {};
-  // Scaled in the first and the last; 2^-126 is the least normal number, 2^-25 fp16's data's.
+  // Scaled in the first and the last. The least normal number is 2^-126, the least of fp16's data
+  // 2^-25.
   constexpr int kExponents[] = {-90, 0, 100};
   for (int e = 0; e < 3; ++e) {
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::ldexp(base[i], kExponents[e]);
@@ -89,7 +90,7 @@ TEST_CASE("sums of floats are formed in groups, in whatever binades the values l
       CHECK(sums[e] == sums[0]);
     }
   }
-  // Of positive terms: |s - exact| <= gamma of float for 4 additions, and of double for the rest.
+  // All terms are positive: |s - exact| <= gamma of float for 4 additions, of double for the rest.
   TensorStats s;
   quantize<float>(base, y, {.format = &fp16}, &s);
   CHECK(s.sum_sq == sums[0]);
@@ -105,7 +106,7 @@ TEST_CASE("sums of floats are formed in groups, in whatever binades the values l
   CHECK(s.round_err_sq > 0);
 }
 
-TEST_CASE("in which blocks sums are formed in groups") {
+TEST_CASE("sums are formed in groups only in some blocks") {
   const StatsLimits fp16(find_format("fp16")), fp32(find_format("fp32"));
   const auto grouped = [](float least, float largest, const StatsLimits& limits) {
     const uint32_t low = std::bit_cast<uint32_t>(least), high = std::bit_cast<uint32_t>(largest);
@@ -156,7 +157,7 @@ TEST_CASE("flushes, saturated infinities and NaN in formats without any are coun
   CHECK(s.saturated == 0);
   CHECK(s.to_infinity == 1);
   CHECK(s.inexact == 3);
-  s = count("fp8_e4m3fnuz");  // -0 becomes +0, which is equal to it
+  s = count("fp8_e4m3fnuz");  // -0 becomes +0, which equals it
   CHECK(s.source_zero == 1);
   CHECK(s.to_zero == 3);
   CHECK(s.to_infinity == 1);
