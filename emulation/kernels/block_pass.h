@@ -98,8 +98,8 @@ inline int exponent_bin(double x) {
 // How the sums of a block of floats are formed (sums of doubles are in double throughout). In most
 // blocks, four elements of a virtual lane, from four rows of 16 (a group), are added in float
 // first, then to the double:
-//   t = 0;  t = fma(s x, s x, t) four times, in float;  lane += t / s^2;  likewise errors, s (y -
-// x) The scale s is a power of two, chosen so that no step overflows or underflows: all nonzero
+//   t = 0;  t = fma(s x, s x, t) four times, in float;  lane += t / s^2;  likewise s (y - x)
+// The scale s is a power of two, chosen so that no step overflows or underflows: all nonzero
 // magnitudes are within 100 binades, the least is 2^-126 or more, and y is at least 2^-23 of the
 // least. So the sums do not depend on s. Elements after the last whole group are added in double,
 // as are all elements of other blocks.
