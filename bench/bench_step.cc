@@ -1,9 +1,9 @@
 // Measures how long a training step takes.
 //   An FP32 step without measurements, against PyTorch's step of the same model
 //   (bench/torch_step.py, a separate process on the same CPUs that takes turns; LOCKSTEP_PYTHON
-//   names an interpreter with torch). PyTorch uses its fastest setting: all are tried, the row
-//   names it. FP32 and three emulated lanes with all statistics and errors, against four plain FP32
-//   steps
+//   names an interpreter with torch). All of PyTorch's settings are tried; the row names the
+//   fastest, which it uses.
+//   FP32 and three emulated lanes with all statistics and errors, against four plain FP32 steps
 // Only Lockstep's steps include drawing the batch. Memory is the peak above the resident memory
 // before the first step: activations, gradients and optimizer states on both sides.
 #include <fcntl.h>

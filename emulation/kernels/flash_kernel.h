@@ -14,8 +14,8 @@ namespace lockstep {
 struct FlashKernel {
   std::string_view name, help, source;
   // Keys that are processed at a time, with the running maximum m of the row:
-  //   e = exp(s - m), rounded as the factor of v;  l = sum e, not rounded;  y = (sum e v) / l and
-  // the gradient of the scores uses sum(dy y), with the rounded y, as sum(dp p).
+  //   e = exp(s - m), rounded as the factor of v;  l = sum e, not rounded;  y = (sum e v) / l
+  // and the gradient of the scores uses sum(dy y), with the rounded y, as sum(dp p).
   // 0: the whole row at once; then the probabilities e / l are rounded.
   int64_t key_block = 0;
   // Rows of q at a time in the backward pass. The total number of rows selects the last entry whose

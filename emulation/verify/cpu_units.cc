@@ -51,7 +51,7 @@ UnitResult compare_dot(const Accumulator& accumulator, const Format& factor, int
   if (products > 1) {
     constexpr size_t kFieldsOfTwo = 5;
     std::vector<std::vector<uint32_t>> lists(comparison.fields.size(), zero);
-    // A long model is compared on the products alone.
+    // With more products, c stays zero: only the factors vary.
     if (products == 2) lists[0] = few_edge_values(sum);
     std::fill(lists.begin() + 1, lists.begin() + kFieldsOfTwo, few);
     comparison.edges.push_back(std::move(lists));

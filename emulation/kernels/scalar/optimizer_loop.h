@@ -25,8 +25,8 @@ namespace lockstep::optimizer_loop {
 
 using Rounder = NearestRound;
 
-// An arithmetic defines each operation. The formulas use torch's ops: constant(c), alpha(c)   a
-//   scalar, and that of an add: its alpha, or what it adds
+// An arithmetic defines each operation. The formulas use torch's ops:
+//   constant(c), alpha(c)   a scalar, and that of an add: its alpha, or the number it adds
 //   round(x), add(x, y)     the end of an op, and an op that adds
 //   inner(x), inner_add(x, y)   an operation inside an op
 //   add_product(x, a, b)    an op x + a b

@@ -3,8 +3,8 @@
 //
 //   E       the largest of 2^(e_a + e_b), 2^e_c and 2^E_floor, as a power of two
 //   term    trunc(a * b * 2^(F - E)), exact: products have 24 bits, exponents stay within +-700
-//   sum     exact: an integer below 2^52. Infinities and NaN pass through it as the block's rule
-//           asks: opposite infinities and 0 * infinity give NaN
+//   sum     exact: an integer below 2^52. Infinities and NaN pass through it by the block's rule:
+//           opposite infinities and 0 * infinity give NaN
 //   result  sum * 2^(E - F), exact, rounded once to the output
 //
 // Included once per instruction set.

@@ -60,8 +60,8 @@ class RandomRuns {
   uint32_t bits_[kGroups * kStochasticGroup];
 };
 
-// Elements are scaled by their block's scale, rounded, and scaled back. kPlain: see BlockPlan; a
-// NaN scale then gives no meaningful result.
+// Elements are divided by their block's scale, rounded, and multiplied back. kPlain: see BlockPlan;
+// a NaN scale then gives no meaningful result.
 template <RoundPath kPath, bool kPlain, bool kDivides>
 class ElementRounding {
  public:

@@ -3,13 +3,13 @@
 //   1. eight vectors are transposed bit by bit: plane j holds bit j of every byte. Three rounds of
 //      exchanges do this; the resulting order of the elements does not matter to a histogram.
 //   2. 16 masks of the low four planes: mask l has a one where a byte's low nibble is l.
-//   3. for each high nibble that occurs: its mask AND each low mask; the ones in the result are the
-//   count of a bin.
+//   3. for each high nibble that occurs: its mask AND each low mask; the number of
+//      ones in the result is a bin.
 //
 // Loops over vectors are unrolled, so that the arrays of vectors are kept in registers.
 #include "emulation/kernels/simd/exponent_histogram.h"
 
-// This file alone is also compiled for Highway's AVX3_DL, which counts ones in one instruction.
+// Only this file is also compiled for Highway's AVX3_DL, which counts ones in one instruction.
 #define HWY_WANT_AVX3_DL
 #include "emulation/kernels/simd/targets.h"
 
@@ -110,7 +110,7 @@ uint64_t count_sliced(const uint8_t* exponents, ExponentRange range, SlicedBins&
       for (int l = 0; l < kNibbleBins; ++l) nibble_bins[l] = SlicedBin();
       bins.touched |= 1u << h;
     }
-    // Only bytes of the range occur; zero, below it, is counted separately.
+    // Only bytes of the range occur, and zero, the only byte below it.
     const int low = h == first ? range.low % kNibbleBins : 0;
     int high = h == last ? range.high % kNibbleBins : kNibbleBins - 1;
     if (h < first) high = 0;

@@ -56,8 +56,7 @@ class BlockGemm {
 
   void run() {
     if (!narrow_) return run_columns(0, g_.n);
-    // For statistics, B is read in long stretches: short pieces of rows would share most of their
-    // blocks.
+    // Measures all of B first: short pieces of rows would share most of their blocks.
     if (rounded_b_ != nullptr) rounded_b_->measure_ahead();
     const int64_t columns = kBlockN / block_n_ * block_n_;
     parallel_for(ceil_div(g_.n, columns), [&](int64_t task) {

@@ -226,7 +226,7 @@ class CudaDevice : public Device {
     }
     const Shape& shape = instruction.shape;
     uint32_t* d = d_.reserve(count * shape.c_words());
-    // So that results which an instruction does not write are visible.
+    // This pattern shows results that an instruction does not write.
     check(cudaMemset(d, 0xa5, count * shape.c_words() * sizeof(uint32_t)), "cudaMemset");
     launch({a_.reserve(count * shape.a_words()), b_.reserve(count * shape.b_words()),
             c_.reserve(count * shape.c_words()), d, count},

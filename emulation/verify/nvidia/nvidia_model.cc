@@ -105,7 +105,7 @@ std::vector<NvidiaModel> alternative_models(int capability, const Instruction& i
       models.push_back(model_of_row(find_accumulator(name + "+" + std::string(choice.name))));
       models.back().choice = choice.name;
     } catch (const InputError&) {
-      // This question does not concern the row.
+      // The question does not apply to the row.
     }
   }
   return models;
