@@ -178,10 +178,9 @@ bool has_negative_zero(const T* x, int64_t count) {
   return false;
 }
 
-// dx of a convolution with a stride. Every output that reads an input pixel does so through every
-// stride-th tap only, in both directions; the other terms of the pixel's sum are a weight times
-// zero. Pixels that are read through the same taps form a class: its image is a convolution of dy
-// without gaps.
+// dx of a convolution with a stride. An input pixel is read through every stride-th tap only, in
+// both directions; the other terms of its sum are a weight times zero. Pixels that are read through
+// the same taps form a class: its image is a convolution of dy without gaps.
 //
 // A finite weight times zero changes no sum except one: -0 may become +0. So the sums of a class
 // equal the whole sums, unless they end in -0: those are formed again.
