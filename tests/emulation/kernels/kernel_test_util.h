@@ -1,4 +1,4 @@
-// Helpers of the kernel tests: seeded arrays of several kinds, bit comparison, and the sets to
+// Shared by the kernel tests: seeded arrays of several kinds, bit comparison, and the sets to
 // compare.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Helpers of the tests of the fused pass: the vector kernels of this CPU, formats of every shape,
+// Shared by the tests of the fused pass: the vector kernels of this CPU, formats of every shape,
 // arrays that reach their limits, and the name of the first statistic that differs.
 #pragma once
 
