@@ -1,7 +1,7 @@
-// What would one use without Lockstep, and how far is that from it?
-// Eigen's half and bfloat16 as scalars of a matrix product, whose every step rounds, beside the
-// same accumulators here; PyTorch's x.half().float() beside quantize, measured by
-// bench/torch_round_trip.py where LOCKSTEP_PYTHON names an interpreter with torch.
+// Compares Lockstep with what one would use without it.
+// Eigen's half and bfloat16 as scalars of a matrix product that rounds every step, against the same
+// accumulators here; PyTorch's x.half().float() against quantize. bench/torch_round_trip.py
+// measures PyTorch if LOCKSTEP_PYTHON names an interpreter with torch.
 #include <fmt/format.h>
 
 #include <Eigen/Core>
@@ -61,7 +61,7 @@ void eigen_product(bench::Table& table, const char* format, const char* scalar) 
       row, [&] { c.noalias() = a * b; }, [&] { active_kernels().f32.gemm(args); });
 }
 
-// Seconds of one x.half().float(); negative where PyTorch is not to be had.
+// Seconds of one x.half().float(); negative without PyTorch.
 double torch_seconds(int threads) {
   const char* python = std::getenv("LOCKSTEP_PYTHON");
   if (python == nullptr) return -1;
@@ -78,7 +78,7 @@ void torch_round_trip(const bench::Options& options, bench::Table& table) {
   if (!table.wants(row)) return;
   const double peer_seconds = torch_seconds(options.threads);
   if (peer_seconds < 0) {
-    fmt::print(stderr, "PyTorch's round trip left out: LOCKSTEP_PYTHON names no torch\n");
+    fmt::print(stderr, "PyTorch's round trip skipped: LOCKSTEP_PYTHON has no torch\n");
     return;
   }
   row.peer = "x.half().float()";

@@ -1,8 +1,8 @@
-// How far from oneDNN's are the convolutions of a training step?
+// Compares the convolutions of a training step with oneDNN's.
 // Every row runs one convolution, or one of its gradients, of ResNet-20 on CIFAR with a batch of 64
-// in the same process as oneDNN's primitive, turn by turn, on as many threads. oneDNN chooses its
-// own layouts; what it takes to bring arrays into them and back is part of its time, as the arrays
-// of a step are plain on both sides.
+// in the same process as oneDNN's primitive, in turns, on the same number of threads. oneDNN
+// chooses its own layouts; its time includes the conversion to them and back, because the arrays of
+// a step are plain on both sides.
 #include <omp.h>
 #include <unistd.h>
 #include <dnnl.hpp>
@@ -157,7 +157,7 @@ class LayerBench {
                    peer, own);
   }
 
-  // DESIGN, section 9: a training step in no more time than PyTorch's.
+  // DESIGN, section 9: a training step takes at most PyTorch's time.
   static constexpr double kTarget = 1.0;
   const Layer l_;
   bench::Table& table_;
@@ -166,7 +166,7 @@ class LayerBench {
   dnnl::stream stream_{engine_};
 };
 
-// oneDNN's threads are OpenMP's: see bench_gemm.cc.
+// oneDNN uses OpenMP threads: see bench_gemm.cc.
 void start_onednn(int threads) {
   omp_set_num_threads(threads);
 #pragma omp parallel

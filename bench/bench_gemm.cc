@@ -1,7 +1,7 @@
-// How far from oneDNN's sgemm are the products of the lanes?
-// Every row multiplies random matrices of one size in the same process as dnnl_sgemm, turn by turn,
-// on as many threads. Operands hold values of the inputs' format where the row's work does not
-// round them itself.
+// Compares the lanes' matrix products with oneDNN's sgemm.
+// Every row multiplies random matrices of one size in the same process as dnnl_sgemm, in turns, on
+// the same number of threads. Operands hold values of the inputs' format, unless the row's work
+// rounds them itself.
 #include <dnnl.h>
 #include <omp.h>
 #include <unistd.h>
@@ -142,8 +142,8 @@ class SizeBench {
   std::string_view inputs_;
 };
 
-// oneDNN's threads are OpenMP's. They must exist before this thread is pinned, and must not spin
-// while ours work; the latter is read from the environment when the program starts.
+// oneDNN uses OpenMP threads. They must exist before this thread is pinned, and must not spin while
+// ours work; the environment variable for that is read when the program starts.
 void start_onednn(int threads) {
   omp_set_num_threads(threads);
   constexpr int64_t kSmall = 256;

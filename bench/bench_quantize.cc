@@ -1,6 +1,6 @@
-// How close to a memcpy are rounding, the statistics and the comparison with the reference?
-// The peer is memcpy of the same number of floats, split over as many threads. Every array is
-// rounded by the kernel set in use (the fastest of this CPU).
+// Compares rounding, the statistics and the comparison with the reference to a memcpy.
+// The peer is memcpy of the same number of floats, split over the same number of threads. Every
+// array is rounded by the kernel set in use (the fastest of this CPU).
 #include <cmath>
 #include <cstring>
 #include <functional>

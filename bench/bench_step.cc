@@ -1,10 +1,11 @@
-// How long does a training step take?
-//   an FP32 step, nothing measured, beside PyTorch's step of the same model (bench/torch_step.py, a
-//   process of its own on the same CPUs that takes its turns; LOCKSTEP_PYTHON names an interpreter
-//   with torch). PyTorch is set as it is fastest here: every setting is tried, the row names it.
-//   FP32 and three emulated lanes with all statistics and errors, beside four plain FP32 steps
-// Steps include drawing the batch, on Lockstep's side alone. Memory is the peak above what was
-// resident before the first step: activations, gradients and optimizer states on both sides.
+// Measures how long a training step takes.
+//   An FP32 step without measurements, against PyTorch's step of the same model
+//   (bench/torch_step.py, a separate process on the same CPUs that takes turns; LOCKSTEP_PYTHON
+//   names an interpreter with torch). All of PyTorch's settings are tried; the row names the
+//   fastest, which it uses.
+//   FP32 and three emulated lanes with all statistics and errors, against four plain FP32 steps
+// Only Lockstep's steps include drawing the batch. Memory is the peak above the resident memory
+// before the first step: activations, gradients and optimizer states on both sides.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -41,7 +42,7 @@ const Case kCases[] = {
     {"gpt", "4 layers, width 256, context 128, batch 8", 8, {}, 1.15},
 };
 
-// What PyTorch may be told; which of them is fastest differs by model and by machine.
+// PyTorch's settings; the fastest one differs by model and by machine.
 struct TorchSetting {
   const char* name;
   bool channels_last, short_spin;  // images NHWC; OpenMP's idle threads sleep soon
@@ -59,7 +60,7 @@ int64_t class_count(const Case& of) {
   return open_data_set(model.default_data, data_request(model, sizes, 1))->class_count();
 }
 
-// A PyTorch process that takes a step for every line it is sent.
+// A PyTorch process that runs a step for every line it receives.
 class TorchPeer {
  public:
   TorchPeer(const Case& of, const bench::Options& options, const TorchSetting& setting) {
@@ -92,7 +93,7 @@ class TorchPeer {
   TorchPeer(const TorchPeer&) = delete;
   TorchPeer& operator=(const TorchPeer&) = delete;
 
-  // Negative when there is no answer.
+  // Negative if there is no answer.
   double ask(const char* line) {
     double answer = -1;
     if (out_ == nullptr) return answer;
@@ -102,7 +103,7 @@ class TorchPeer {
   }
 
  private:
-  // To the CPUs of this process, an OpenMP thread on each.
+  // Pins it to the CPUs of this process, one OpenMP thread on each.
   static void pin(const std::vector<int>& cpus) {
     if (cpus.empty()) return;
     cpu_set_t set;
@@ -121,7 +122,7 @@ class TorchPeer {
   FILE *out_ = nullptr, *in_ = nullptr;
 };
 
-// The fastest setting by a few steps of each; null when there is no PyTorch.
+// The fastest setting, from a few steps of each; null without PyTorch.
 const TorchSetting* tune_torch(const Case& of, const bench::Options& options) {
   constexpr int kWarmUp = 3, kSteps = 7;
   const bool has_images = of.model == "resnet20";  // mlp flattens its images first
@@ -154,11 +155,11 @@ double status_bytes(const std::string& name) {
   return 0;
 }
 
-// The peak resident set since this was made, above what was resident then.
+// The peak resident set since construction, above what was resident then.
 class PeakMemory {
  public:
   PeakMemory() {
-    malloc_trim(0);  // what earlier rows left with the allocator is none of this row's
+    malloc_trim(0);  // memory that earlier rows left in the allocator must not count
     std::ofstream("/proc/self/clear_refs") << "5";
     before_ = status_bytes("VmRSS");
   }
@@ -168,7 +169,7 @@ class PeakMemory {
   double before_ = 0;
 };
 
-// A run that is taken step by step.
+// A run that is executed step by step.
 class Steps {
  public:
   Steps(const Case& of, std::vector<std::string> lanes, bool measure) {
@@ -189,7 +190,7 @@ class Steps {
   const std::atomic<bool> stop_{true};  // after each step
 };
 
-// False when there is no PyTorch to measure against.
+// False without PyTorch to compare with.
 bool measure_step(const Case& of, const bench::Options& options, bench::Table& table) {
   bench::Row step{.work = of.model + " FP32 step",
                   .size = of.size,
@@ -199,12 +200,12 @@ bool measure_step(const Case& of, const bench::Options& options, bench::Table& t
   if (!table.wants(step)) return true;
   const TorchSetting* setting = tune_torch(of, options);
   if (setting == nullptr) {
-    fmt::print(stderr, "{}: PyTorch left out, LOCKSTEP_PYTHON names no torch\n", of.model);
+    fmt::print(stderr, "{}: PyTorch skipped, LOCKSTEP_PYTHON has no torch\n", of.model);
     return false;
   }
   step.peer = setting->name;
   TorchPeer torch(of, options, *setting);
-  torch.ask("step");  // it is there before this process looks at its own memory
+  torch.ask("step");  // starts it before this process reads its own memory
   Steps plain(of, {"fp32"}, /*measure=*/false);
   const PeakMemory memory;
   table.measure_timed(

@@ -1,11 +1,10 @@
-"""What a capture of a GPT with dropout takes on disk and in memory: while it is made, verified and replayed.
+"""Measures a GPT capture with dropout: file size, and memory while it is made, verified and replayed.
 
     python bench/capture_memory.py build/release/lockstep [--steps 2,8,32] [--context 256] [--batch 16] [--size 2x64]
 
-The network is examples/pytorch/gpt.py with longer texts, so that masks outweigh weights; `--size 4x256` (layers x
-width) makes it a network in which weights outweigh masks. Each program runs in a process of its own; what is printed is
-the most memory that was resident at once in it or in a process that it started. The first row is the loop alone,
-without a capture.
+The network is examples/pytorch/gpt.py with longer texts, so that masks need more space than weights. With
+`--size 4x256` (layers x width), weights need more space than masks. Each program runs in its own process; the table
+shows the peak resident memory of that process or of one that it started. The first row is the loop without a capture.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What capturing costs on examples/pytorch/gpt.py: seconds per step without, within and after, and the file's size.
+"""Measures what capturing examples/pytorch/gpt.py costs: seconds per step without, within and after, and file size.
 
     python bench/capture_overhead.py [--steps 40] [--captured 8]
 
-The kinds of step are timed in one process, one thread, medians; steps after the captured ones stand in turn in a block
-and in none, so that a busy machine disturbs both alike. Verify steps (first, middle, last) compute FP32
-and FP64 reference gradients and are listed apart.
+All kinds of step are timed in one process, on one thread; the table shows medians. Steps after the captured ones run
+alternately inside and outside a block, so that a busy machine affects both equally. Verify steps (first, middle, last)
+compute FP32 and FP64 reference gradients and are listed separately.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main():
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "gpt.lscap.h5"
-        timed_steps(args.steps, 0, None)  # warm
+        timed_steps(args.steps, 0, None)  # warm-up
         _, plain = timed_steps(args.steps, 0, None)
         setup, with_capture = timed_steps(args.steps, args.captured, path)
         size = path.stat().st_size
@@ -81,7 +81,7 @@ def main():
             ("all captured steps", f"{sum(inside):.2f} s for {args.captured}, {sum(inside) / args.captured:.3f} s each"),
             ("Capture(...)", f"{setup:.3f} s"),
             ("step after the window, in a block", f"{ms * statistics.median(after[1::2]):.2f} ms"),
-            ("step after the window, in none", f"{ms * statistics.median(after[::2]):.2f} ms"),
+            ("step after the window, outside a block", f"{ms * statistics.median(after[::2]):.2f} ms"),
             ("file", f"{size / 2**20:.2f} MiB, {size / 2**10 / args.captured:.0f} KiB per step")]
     print("| what | cost |\n|---|---|")
     for name, value in rows:

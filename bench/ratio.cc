@@ -1,4 +1,4 @@
-// Turns, medians, the table, and threads that stay where they are.
+// Turns, medians, the table, and pinned threads.
 #include "bench/ratio.h"
 
 #include <fmt/format.h>
@@ -33,7 +33,8 @@ double now_seconds() {
 }
 
 constexpr int kFewestTurns = 7;
-// One turn calls its function until this has passed, so that the clock's own cost vanishes.
+// One turn calls its function until this time has passed, so that the clock's own cost is
+// negligible.
 constexpr double kTurnSeconds = 1e-3;
 constexpr size_t kHugePage = size_t{2} << 20;
 
@@ -64,10 +65,10 @@ void pin_to(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
-  sched_setaffinity(0, sizeof set, &set);  // refused: the thread stays movable
+  sched_setaffinity(0, sizeof set, &set);  // on failure the thread is not pinned
 }
 
-// Every index waits for all others, so that each is run by a thread of its own. Returns the CPUs.
+// Every index waits for all others, so that each runs on a separate thread. Returns the CPUs.
 std::vector<int> pin_pool(int threads) {
   std::vector<int> cpus = allowed_cpus();
   if (static_cast<int>(cpus.size()) < threads) return {};
@@ -130,7 +131,7 @@ bool Table::wants(const Row& row) const {
 void Table::measure(const Row& row, const std::function<void()>& peer,
                     const std::function<void()>& work) {
   if (!wants(row)) return;
-  // The first calls touch the memory and the code; they also tell how many calls fill a turn.
+  // The first calls touch the memory and the code; they also show how many calls fill a turn.
   const auto calls_of = [](const std::function<void()>& function) {
     function();
     return 1 + static_cast<int>(kTurnSeconds / seconds_of(function, 1));
@@ -228,7 +229,7 @@ FloatArray make_floats(size_t count) {
   const size_t bytes = (count * sizeof(float) + kHugePage - 1) / kHugePage * kHugePage;
   void* memory = std::aligned_alloc(kHugePage, bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  madvise(memory, bytes, MADV_HUGEPAGE);  // refused: small pages, slower but right
+  madvise(memory, bytes, MADV_HUGEPAGE);  // on failure: small pages, slower but correct
   return FloatArray(static_cast<float*>(memory));
 }
 

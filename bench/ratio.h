@@ -1,7 +1,7 @@
-// How much slower than its peer is a piece of work?
-// Both run in the same process, turn by turn, so that the machine's drift hits both: a row reports
-// the medians of their times and the median of the ratios of neighbouring turns, beside the target.
-// Knows nothing of what is measured. A benchmark's main():
+// Measures how much slower a piece of work is than its peer.
+// Both run in the same process, in turns, so that the machine's drift affects both. A row reports
+// the medians of their times, the median of the ratios of neighbouring turns, and the target. Knows
+// nothing of what is measured. A benchmark's main():
 //
 //   const bench::Options options = bench::start(argc, argv);    // threads, pinned
 //   bench::Table table(options);
@@ -18,27 +18,27 @@
 namespace lockstep::bench {
 
 // --threads=N (1)  --markdown  --filter=TEXT: only rows whose work or size contains TEXT
-// --seconds=S (0.4): time spent on one row, at least kFewestTurns turns whatever it takes.
-// --cpu-clock: the time of this thread alone, for a machine that others use, too; one thread only.
+// --seconds=S (0.4): time spent on one row, but at least kFewestTurns turns. --cpu-clock: the time
+// of this thread alone, for a machine that others also use; one thread only.
 struct Options {
   int threads = 1;
   bool markdown = false;
   std::string filter;
   double seconds = 0.4;
-  std::vector<int> cpus = {};  // that the threads sit on; empty where there are too few
+  std::vector<int> cpus = {};  // that the threads are pinned to; empty if there are too few
 };
 
-// Reads the options and sets the pool's thread count; the calling thread and the pool's then sit on
-// one CPU each. `start_peers` is called before they are pinned: libraries with threads of their own
+// Reads the options, sets the pool's thread count, and pins the calling thread and the pool's
+// threads to one CPU each. `start_peers` is called before that: libraries with threads of their own
 // must start them there, or their threads would inherit the calling thread's one CPU.
 // Exits with code 2 on an unknown option.
 Options start(int argc, char** argv, const std::function<void(int threads)>& start_peers = {});
 
 enum class Unit { kNsPerElement, kGigaflops, kMilliseconds, kMegabytes };
 
-// What one row says. `amount`: elements or floating-point operations of one call. kMegabytes rows
-// are added with bytes in place of seconds.
-// `target`: the ratio that is to be reached, time over peer's time; 0: none.
+// The text of one row. `amount`: elements or floating-point operations of one call. kMegabytes rows
+// are added with bytes instead of seconds.
+// `target`: the ratio to reach, time over peer's time; 0: none.
 struct Row {
   std::string work, size;
   Unit unit = Unit::kNsPerElement;
@@ -51,18 +51,18 @@ class Table {
  public:
   explicit Table(const Options& options) : options_(options) {}
 
-  // True when the row is wanted: lets a benchmark skip making data for rows that are not.
+  // True if the row is selected: a benchmark need not make data for other rows.
   bool wants(const Row& row) const;
-  // Runs both in turns and keeps the row; nothing when the filter leaves it out.
+  // Runs both in turns and keeps the row; does nothing if the filter excludes it.
   void measure(const Row& row, const std::function<void()>& peer,
                const std::function<void()>& work);
-  // The same, for a peer in another process: `peer` returns the seconds it took by its own clock.
+  // The same for a peer in another process: `peer` returns the seconds it took by its own clock.
   void measure_timed(const Row& row, const std::function<double()>& peer,
                      const std::function<void()>& work);
   // A row measured elsewhere (another process): seconds of one call of each.
   void add(const Row& row, double peer_seconds, double seconds);
   // All rows: `work | size | threads | value | peer's value | ratio | target`, aligned text or
-  // Markdown, and below them how many missed their target: that number is returned, too.
+  // Markdown, then the number of missed targets. Returns that number.
   int print() const;
 
  private:
@@ -74,7 +74,7 @@ class Table {
   std::vector<Measured> rows_;
 };
 
-// Median seconds of one call, in turns as measure() takes them: for a row whose peer runs
+// Median seconds of one call, in turns like those of measure(): for a row whose peer runs
 // elsewhere.
 double median_seconds(const Options& options, const std::function<void()>& work);
 

@@ -1,4 +1,4 @@
-"""How long does PyTorch take to round a tensor to half precision and back?
+"""Measures how long PyTorch takes to round a tensor to half precision and back.
 
 Prints the median seconds of x.half().float(). Arguments: elements, threads.
 """

@@ -1,9 +1,9 @@
-"""Takes FP32 training steps of a built-in model's twin in PyTorch, one for every line on stdin.
+"""Runs FP32 training steps of a built-in model's twin in PyTorch, one for every line on stdin.
 
 Arguments: model, batch, threads, classes, memory format (contiguous or channels_last). Answers each line
 with the seconds of its step; the line "memory" with the peak of the resident set since the first step
 began, in bytes above what was resident then. The batch is fixed and drawn before; a step is zero_grad,
-forward, backward and SGD with momentum, fused, as PyTorch is fastest. Weights are PyTorch's own.
+forward, backward and SGD with momentum, fused, which is PyTorch's fastest form. Weights are PyTorch's own.
 """
 
 import os
@@ -20,7 +20,7 @@ MODELS = {
     "resnet20": (lambda classes: twins.Resnet20(classes=classes), (3, 32, 32), 0),
     "gpt": (lambda classes: twins.Gpt(classes=classes), None, 128),
 }
-IDLE_SECONDS = 5e-3  # until OpenMP's threads have stopped spinning, which would slow the other program
+IDLE_SECONDS = 5e-3  # until OpenMP's threads stop spinning, which would slow down the other program
 
 
 def status_bytes(name):

@@ -1,6 +1,6 @@
 # One program per file bench/bench_*.cc, all on bench/ratio.h; `./dev bench` runs them.
-find_package(OpenMP REQUIRED)               # whose threads oneDNN uses
-find_library(LOCKSTEP_DNNL dnnl REQUIRED)   # what gemm is measured against
+find_package(OpenMP REQUIRED)               # oneDNN uses its threads
+find_library(LOCKSTEP_DNNL dnnl REQUIRED)   # the peer of gemm
 add_library(lockstep_bench STATIC ${CMAKE_SOURCE_DIR}/bench/ratio.cc)
 target_link_libraries(lockstep_bench PUBLIC lockstep_emulation)
 file(GLOB bench_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/bench_*.cc)
@@ -14,6 +14,6 @@ foreach(name bench_conv2d bench_gemm)
 endforeach()
 target_link_libraries(bench_alternatives PRIVATE Eigen3::Eigen)
 target_link_libraries(bench_step PRIVATE lockstep_train)
-foreach(name bench_alternatives bench_step)  # they start Python scripts beside them
+foreach(name bench_alternatives bench_step)  # they start Python scripts from bench/
   target_compile_definitions(${name} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 endforeach()

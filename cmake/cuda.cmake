@@ -1,7 +1,7 @@
-# The code that runs on NVIDIA GPUs (emulation/verify/nvidia/*.cu), compiled wherever nvcc is found and run
-# wherever a GPU is: the CUDA runtime is linked statically and looks for the driver when first used,
-# so that the program starts on machines without either.
-set(LOCKSTEP_CUDA AUTO CACHE STRING "Code for NVIDIA GPUs: AUTO (where nvcc is found), ON, OFF")
+# The code that runs on NVIDIA GPUs (emulation/verify/nvidia/*.cu), compiled if nvcc is found and run if
+# there is a GPU. The CUDA runtime is linked statically and looks for the driver on first use, so the
+# program starts on machines without either.
+set(LOCKSTEP_CUDA AUTO CACHE STRING "Code for NVIDIA GPUs: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 if(LOCKSTEP_CUDA STREQUAL "AUTO" AND LOCKSTEP_SANITIZE)
@@ -9,7 +9,7 @@ if(LOCKSTEP_CUDA STREQUAL "AUTO" AND LOCKSTEP_SANITIZE)
 elseif(LOCKSTEP_CUDA)
   include(CheckLanguage)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES OFF)   # named below, chip by chip
+    set(CMAKE_CUDA_ARCHITECTURES OFF)   # listed below, chip by chip
   endif()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -18,25 +18,25 @@ elseif(LOCKSTEP_CUDA)
       set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
     endif()
     enable_language(CUDA)
-    # CMake 3.25 does not know that nvcc has C++20.
+    # CMake 3.25 does not know that nvcc supports C++20.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
     set(CMAKE_CUDA_STANDARD 20)
   elseif(NOT LOCKSTEP_CUDA STREQUAL "AUTO")
-    message(FATAL_ERROR "LOCKSTEP_CUDA=${LOCKSTEP_CUDA}: no nvcc that works was found")
+    message(FATAL_ERROR "LOCKSTEP_CUDA=${LOCKSTEP_CUDA}: no working nvcc was found")
   else()
     message(STATUS "CUDA: no nvcc, GPU units report 'built without nvcc'")
   endif()
 endif()
 
-# Machine code for Turing, Ampere, Ada, Hopper (the `a` brings wgmma), Blackwell, RTX Blackwell.
+# Machine code for Turing, Ampere, Ada, Hopper (the `a` enables wgmma), Blackwell, RTX Blackwell.
 set(cuda_chips 75 80 89 90a 100 120)
 if(CMAKE_CUDA_COMPILER AND LOCKSTEP_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/emulation/verify/nvidia/*.cu)
   add_library(lockstep_cuda OBJECT ${cuda_sources})
-  # Not lockstep_flags: nvcc knows neither those warnings nor -ffp-contract.
+  # Not lockstep_flags: nvcc supports neither those warnings nor -ffp-contract.
   target_include_directories(lockstep_cuda PRIVATE ${CMAKE_SOURCE_DIR})
   set_target_properties(lockstep_cuda PROPERTIES CUDA_ARCHITECTURES OFF)
   set(gencode "")

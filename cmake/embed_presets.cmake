@@ -1,4 +1,4 @@
-# Turns src/policy/presets/*.toml into one C++ array, so that a preset is added by adding its file.
+# Turns src/policy/presets/*.toml into one C++ array, so that adding a file adds a preset.
 file(GLOB preset_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/policy/presets/*.toml)
 set(embedded ${CMAKE_BINARY_DIR}/generated/embedded_presets.inc)
 add_custom_command(

@@ -1,5 +1,5 @@
-# One program per file in examples/; each returns 0 when it did what it shows, and runs as a test.
-# The scalar types (docs/cpp.md) are headers: their examples are linked with no part of Lockstep.
+# One program per file in examples/; each returns 0 on success and runs as a test.
+# The scalar types (docs/cpp.md) are headers: their examples link no part of Lockstep.
 set(header_only_examples scalar_types eigen_matrix number_limits count_values)
 file(GLOB examples CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.cc)
 foreach(file IN LISTS examples)

@@ -1,8 +1,8 @@
 # Whole-program tests in Python (tests/integration/FOLDER), one ctest entry per file. They need an interpreter
-# with pytest, h5py, numpy and torch: `./dev` makes one and passes -DLOCKSTEP_PYTHON.
+# with pytest, h5py, numpy and torch: `./dev` creates one and passes -DLOCKSTEP_PYTHON.
 set(LOCKSTEP_PYTHON "" CACHE FILEPATH "Python interpreter for the whole-program tests")
 if(NOT LOCKSTEP_PYTHON)
-  # Counted, not silent: one skipped test says that these did not run.
+  # One skipped test reports that these did not run.
   add_test(NAME integration COMMAND ${CMAKE_COMMAND} -E echo
     "SKIPPED: whole-program tests: no LOCKSTEP_PYTHON (./dev test makes one)")
   set_tests_properties(integration PROPERTIES LABELS everyday)
@@ -38,7 +38,7 @@ lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
 lockstep_integration_tests(study slow learning)
 lockstep_integration_tests(study study study_learning study_recipes)
-# A file that stands in no row above would be run by nobody.
+# A file without a row above would never run.
 file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
   ${CMAKE_SOURCE_DIR}/tests/integration/test_*.py)
 get_property(registered GLOBAL PROPERTY lockstep_integration_tests)

@@ -6,8 +6,8 @@ function(lockstep_slow_entry name program)
   add_test(NAME ${name} COMMAND test_${program} --test-suite=slow ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS slow)
 endfunction()
-# lockstep_tests(NAME [SPLIT] LIBRARY...): the program test_NAME from tests/FOLDER, where FOLDER is NAME but for
-# "capture". SPLIT: its slow cases have entries of their own.
+# lockstep_tests(NAME [SPLIT] LIBRARY...): the program test_NAME from tests/FOLDER, where FOLDER is NAME except
+# for "capture". SPLIT: its slow cases have separate entries.
 function(lockstep_tests name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SPLIT" "FOLDER" "")
   if(NOT arg_FOLDER)
@@ -15,7 +15,7 @@ function(lockstep_tests name)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${arg_FOLDER}/*.cc)
   if(name STREQUAL "record")
-    list(FILTER sources EXCLUDE REGEX "/tests/record/capture/")   # a program of its own
+    list(FILTER sources EXCLUDE REGEX "/tests/record/capture/")   # a separate program
   endif()
   add_executable(test_${name} ${sources} ${CMAKE_SOURCE_DIR}/tests/doctest_main.cc)
   target_link_libraries(test_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} doctest::doctest)
@@ -32,18 +32,18 @@ lockstep_tests(core lockstep_core)
 lockstep_tests(emulation lockstep_emulation Boost::headers Eigen3::Eigen ZLIB::ZLIB)
 add_test(NAME emulation.study COMMAND test_emulation --test-suite=study)
 set_tests_properties(emulation.study PROPERTIES LABELS study)
-# What a cast class or a policy means shows in a lowered step.
+# Tests of cast classes and policies check the lowered step.
 lockstep_tests(graph lockstep_lower)
 lockstep_tests(policy lockstep_lower)
 foreach(name lower execute update data models train record analysis)
   lockstep_tests(${name} lockstep_${name})
 endforeach()
-# Damaged files take long under a sanitizer, so the slow cases run as three entries.
+# Damaged files are slow under a sanitizer, so the slow cases run as three entries.
 lockstep_tests(capture SPLIT FOLDER record/capture lockstep_analysis OpenSSL::Crypto)
 lockstep_slow_entry(capture.slow capture --test-case-exclude=*HDF5*,*graphs*)
 lockstep_slow_entry(capture.slow_graphs capture --test-case=*graphs*)
 lockstep_slow_entry(capture.slow_hdf5 capture --test-case=*HDF5*)
-# What takes longest begins first.
+# The longest tests start first.
 set_tests_properties(emulation.slow capture.slow capture.slow_graphs capture.slow_hdf5
   PROPERTIES COST 1000)
 lockstep_tests(reports lockstep_reports)

@@ -1,4 +1,4 @@
-// The sets of the software engine, and that of the `cpu` engine on top of each.
+// The kernel sets of the software engine, and the set of the `cpu` engine that builds on each.
 #include "emulation/kernels/active_kernels.h"
 
 #include <algorithm>
@@ -15,10 +15,11 @@
 namespace lockstep {
 namespace {
 
-// Every set, also those this CPU cannot run, so that an error can tell the two apart.
+// Every set, including those this CPU cannot run: an error message must separate "unknown" from
+// "this CPU cannot run it".
 struct SetRow {
   const KernelSet& (*software)();
-  const KernelSet& (*cpu)();  // the `cpu` engine's, over this one
+  const KernelSet& (*cpu)();  // the `cpu` engine's set on top of this one
   bool (*runs_here)();
 };
 constexpr SetRow kSets[] = {

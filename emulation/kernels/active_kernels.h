@@ -1,5 +1,5 @@
-// Which kernel sets are there, and which one is in use?
-// THE list of sets. Kernels never ask: they are handed what they need.
+// The kernel sets available on this machine, and the one in use.
+// THE list of sets. Kernels do not read it: their callers pass them what they need.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ const KernelSet& active_kernels();
 // Throws: InputError when the name is unknown or this CPU lacks it.
 void select_kernels(std::string_view name);
 
-// The `cpu` engine's set over the one in use (emulation/kernels/cpu/kernels.h).
+// The `cpu` engine's set on top of the one in use (emulation/kernels/cpu/kernels.h).
 const KernelSet& cpu_engine_kernels();
 
 }  // namespace lockstep

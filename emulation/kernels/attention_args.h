@@ -1,6 +1,6 @@
 // Scaled dot product attention, softmax(scale q k^T + mask) v, forward and backward.
 //
-// Where a low precision rounds in between depends on the implementation; three are modelled.
+// Implementations round at different places in between; three are modelled.
 //   kMath         all of it in T, rounded as the result alone
 //   kMathReduced  q and k are each multiplied by sqrt(scale) and rounded; scores rounded; mask
 //   added
@@ -8,8 +8,8 @@
 //   kFlash        scores, mask and softmax stay T; the weights are rounded only as factors of the
 //                 product with v. Before or after normalisation, and in which blocks, says the
 //                 kernel's row in emulation/kernels/flash_kernel.cc
-// kMath multiplies in kMathReduced's order. The saved probabilities are those after softmax, before
-// dropout, as the model leaves them.
+// kMath multiplies in kMathReduced's order. The saved probabilities are those after softmax and
+// before dropout.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,11 @@ struct AttentionForward {
 
 //   dweights = dy v^T;  dp = dweights mask / (1-p);  ds = p (dp - sum(dp p))
 //   dq = scale ds k;  dk = scale ds^T q;  dv = weights^T dy
-// kMathReduced rounds dweights, dp and ds, and takes the scale in two halves as the forward pass
-// did; kFlash rounds ds alone. What several matrices of q share has the sum of their gradients,
-// through the reduce accumulator; kMathReduced rounds the single ones first, a kernel in blocks
-// goes on from block to block and from one to the next, rounding after each.
+// kMathReduced rounds dweights, dp and ds, and multiplies by the scale in two halves, as in the
+// forward pass; kFlash rounds ds alone. Where several matrices of q share one of k or v, its
+// gradient is the sum of theirs, formed by the reduce accumulator. kMathReduced rounds each of them
+// first. A kernel in blocks continues one sum over all blocks and all these matrices and rounds it
+// after each block.
 template <typename T>
 struct AttentionBackward {
   AttentionShape shape;
@@ -61,7 +62,7 @@ struct AttentionBackward {
   InnerMath<T> math;
   double scale;
   const T *q = nullptr, *k = nullptr, *v = nullptr, *probabilities = nullptr, *dy = nullptr;
-  const T* y = nullptr;  // as it was rounded; read by kernels in blocks alone
+  const T* y = nullptr;  // after rounding; only kernels in blocks read it
   const int32_t* dropout_mask = nullptr;
   double dropout = 0;
   T *dq = nullptr, *dk = nullptr, *dv = nullptr;

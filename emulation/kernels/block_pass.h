@@ -1,8 +1,8 @@
-// How is one pass over an array cut into pieces and its statistics joined again?
-// Shared by the scalar and the vector kernels: chunks of whole 4096-element blocks run on any
-// thread; counts are integers and join in any order, sums stay per block and join in the fixed tree
-// of emulation/kernels/reduction.h. Also what one element contributes to every statistic: the
-// definition.
+// Cuts one pass over an array into pieces and joins the statistics of the pieces.
+// Shared by the scalar and the vector kernels. Chunks of whole 4096-element blocks run on any
+// thread. Counts are integers and join in any order; sums are kept per block and join in the fixed
+// tree of emulation/kernels/reduction.h. Also defines what one element contributes to every
+// statistic.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@
 
 namespace lockstep {
 
-// One task of the pool: 16 blocks, 256 KiB of floats, some ten microseconds of work. Smaller arrays
-// run on the calling thread.
+// One task of the pool: 16 blocks, 256 KiB of floats, about ten microseconds of work. Smaller
+// arrays run on the calling thread.
 inline constexpr int64_t kChunkBlocks = 16;
 inline constexpr int64_t kChunk = kChunkBlocks * kReductionBlock;
 
@@ -39,7 +39,7 @@ struct VirtualLanes {
   }
 };
 
-// The sums of one block. Which field means what is the kernel's business.
+// The sums of one block. Each kernel defines what the fields mean.
 template <int kCount>
 struct BlockSums {
   double sum[kCount] = {};
@@ -77,7 +77,7 @@ BlockSums<kSums> for_each_chunk(int64_t count, Part* whole, Chunk chunk) {
   return join_sums(sums);
 }
 
-// The limits of a format that the statistics ask for.
+// The limits of a format that the statistics need.
 struct StatsLimits {
   double max_finite, min_normal;
   explicit StatsLimits(const Format& format)
@@ -95,14 +95,14 @@ inline int exponent_bin(double x) {
   return bin < 0 ? 0 : bin > 255 ? 255 : bin;
 }
 
-// How the sums of a block of floats are formed (of doubles: in double throughout). In most blocks
-// four elements of a virtual lane, those of four rows of 16 (a group), are added in float before
-// they join the double:
-//   t = 0;  t = fma(s x, s x, t) four times, in float;  lane += t / s^2;  errors alike, s (y - x)
-// The scale s is a power of two, chosen so that nothing overflows or underflows on the way: all
-// magnitudes but zeros are in 100 binades, the least of them 2^-126 or more, y not below 2^-23 of
-// the least. So the sums do not depend on s. What is left after the last whole group is added in
-// double, as is everything in other blocks.
+// How the sums of a block of floats are formed (sums of doubles are in double throughout). In most
+// blocks, four elements of a virtual lane, from four rows of 16 (a group), are added in float
+// first, then to the double:
+//   t = 0;  t = fma(s x, s x, t) four times, in float;  lane += t / s^2;  likewise s (y - x)
+// The scale s is a power of two, chosen so that no step overflows or underflows: all nonzero
+// magnitudes are within 100 binades, the least is 2^-126 or more, and y is at least 2^-23 of the
+// least. So the sums do not depend on s. Elements after the last whole group are added in double,
+// as are all elements of other blocks.
 // Error: of a group at most gamma_4 of float, that is 2.4e-7 of the sum.
 inline constexpr int64_t kGroupRows = 4;
 inline constexpr int64_t kGroup = kGroupRows * kReductionLanes;
@@ -111,8 +111,8 @@ struct GroupRule {
   float scale = 1;
   double unscale = 1;  // 1 / scale^2
 };
-// `least` and `largest`: bits of the block's least nonzero and its largest magnitude; of a block of
-// zeros `largest` is 0.
+// `least` and `largest`: bits of the block's least nonzero and its largest magnitude; `largest` is
+// 0 for a block of zeros.
 inline GroupRule find_group_rule(uint32_t least, uint32_t largest, const StatsLimits& limits) {
   constexpr int kFraction = 23, kBias = 127, kMostBinades = 100, kMaxField = 254;
   constexpr int kTarget = 60;  // the largest is scaled to about 2^60: four squares stay finite
@@ -129,7 +129,7 @@ inline GroupRule find_group_rule(uint32_t least, uint32_t largest, const StatsLi
   return {true, scale, 1 / (static_cast<double>(scale) * scale)};
 }
 
-// Adds one element to the statistics that are no sums.
+// Adds one element to the statistics that are not sums.
 template <typename Before, typename T>
 void count_element(Before before, T after, uint64_t index, const StatsLimits& limits,
                    TensorStats& stats) {
@@ -154,7 +154,8 @@ void count_element(Before before, T after, uint64_t index, const StatsLimits& li
 }
 
 // Adds one element to all statistics. `square` and `error` are its virtual lanes of the two sums.
-// `before` may be a double where `after` is a float: a value more exact than its container.
+// `before` may be a double where `after` is a float: then its value is more exact than its
+// container.
 template <typename Before, typename T>
 void measure_element(Before before, T after, uint64_t index, const StatsLimits& limits,
                      TensorStats& stats, double& square, double& error) {

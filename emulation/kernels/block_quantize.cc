@@ -1,4 +1,4 @@
-// The facade: checks sizes, finds the tensor's scale, calls the active kernel set.
+// The public functions: check sizes, find the tensor's scale, call the active kernel set.
 #include "emulation/kernels/block_quantize.h"
 
 #include <stdexcept>

@@ -1,7 +1,7 @@
-// Rounding a matrix to a block format, and measuring what that did.
-// Blocks run along one axis of a row-major matrix; the last one of a row or column may be shorter.
-// The functions here choose nothing: they run the kernel of the active instruction set, all of
-// which give equal bits, statistics and scale codes included.
+// Rounds a matrix to a block format and measures the effect.
+// Blocks run along one axis of a row-major matrix; the last block of a row or column may be
+// shorter. These functions run the kernel of the active instruction set. All sets give equal bits,
+// statistics and scale codes.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct BlockScales {
 
 // after[i] = the value of element i in the block format. `after` may be `before`. `stats` and
 // `scales` may be null; they are overwritten. In `stats`, max_finite and min_normal are those of
-// each element's own block; an element that its block's NaN scale made NaN counts as to_infinity.
+// each element's own block; an element that is NaN because its block's scale is NaN counts as
+// to_infinity.
 // Shapes: before and after hold shape.count() elements.
 template <typename T>
 void quantize_blocks(std::span<const T> before, std::span<T> after, const BlockShape& shape,

@@ -1,4 +1,4 @@
-// How is a matrix to be rounded to a block format?
+// Describes how a matrix is rounded to a block format.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace lockstep {
 
-// A row-major matrix and the way its blocks run: along a row (axis 1, neighbours in memory) or down
-// a column (axis 0). Scale codes are a row-major matrix too, (rows, blocks) or (blocks, cols).
+// A row-major matrix and the direction of its blocks: along a row (axis 1, neighbours in memory) or
+// down a column (axis 0). The scale codes form a row-major matrix too, (rows, blocks) or (blocks,
+// cols).
 struct BlockShape {
   int64_t rows = 1, cols = 0;
   int axis = 1;
@@ -25,8 +26,8 @@ struct BlockQuantizeSpec {
   const BlockFormat* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;  // of the elements; scales have their own rule
   StochasticKey key = {};                      // used by Rounding::kStochastic
-  // The scale of the tensor (nvfp4), where it is known beforehand; 0: from the largest finite
-  // element. Requires: >= 0, 0 unless the format has e4m3 scales.
+  // The scale of the tensor (nvfp4) if it is known beforehand; 0: computed from the largest finite
+  // element. Requires: >= 0; 0 unless the format has e4m3 scales.
   double tensor_scale = 0;
 };
 

@@ -1,4 +1,4 @@
-// What is a convolution given?
+// The arguments of a convolution.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct ConvShape {
   int64_t stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1;
 };
 
-// y (N,O,P,Q), x (N,C,H,W), w (O,C,R,S). The sum behind each output runs over, ascending:
+// y (N,O,P,Q), x (N,C,H,W), w (O,C,R,S). The sum of each output runs over, ascending:
 //   forward          y:  (c, r, s)
 //   backward_input   dx: (o, r, s), over the (o, r, s) that touch the pixel, others adding zero
 //   backward_weight  dw: (n, p, q)

@@ -22,8 +22,8 @@ constexpr CpuUnitInfo kUnits[] = {
     {CpuUnit::kAmxFp16, "AMX-FP16", "TDPFP16PS"},
 };
 
-// Sums that a unit forms: by their rule, the running sum's format and that of the factors (null:
-// any).
+// Sums that a unit forms: by their rule, the format of the running sum and that of the factors
+// (null: any).
 struct UnitSum {
   AccumulatorKind kind;
   const char *format, *factors;
@@ -40,7 +40,7 @@ constexpr UnitSum kSums[] = {
 struct UnitConversion {
   const char* format;
   CpuUnit unit;
-  bool directed;  // toward zero, up and down, too; to nearest even in any case
+  bool directed;  // also toward zero, up and down; to nearest even always
 };
 constexpr UnitConversion kConversions[] = {
     {"fp16", CpuUnit::kF16c, true},
@@ -69,7 +69,7 @@ uint64_t saved_registers() {
 }
 constexpr uint64_t kAvxState = 0x6, kAvx512State = 0xe6, kTileState = 0x60000;
 
-// Linux hands tiles out to processes that ask.
+// Linux grants tiles to processes that request them.
 bool may_use_tiles() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
@@ -129,7 +129,7 @@ std::span<const CpuUnitInfo> cpu_units() {
 }
 
 const CpuUnitInfo& cpu_unit_info(CpuUnit unit) {
-  return kUnits[static_cast<size_t>(unit)];  // rows stand in the order of the enumerators
+  return kUnits[static_cast<size_t>(unit)];  // rows are in the order of the enumerators
 }
 
 bool cpu_has(CpuUnit unit, std::string* why_not) {

@@ -1,6 +1,7 @@
-// Which low-precision units does this CPU have?
-// One row per unit the `cpu` engine computes with, and which sums and conversions are whose. The
-// CPU is asked (CPUID, XGETBV), and for AMX the operating system, too. The kernels are in cpu/.
+// The low-precision units that this CPU has.
+// One row per unit that the `cpu` engine computes with, and the sums and conversions of each.
+// Detection uses CPUID and XGETBV; for AMX it also asks the operating system. The kernels are in
+// cpu/.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +31,14 @@ struct CpuUnitInfo {
 std::span<const CpuUnitInfo> cpu_units();
 const CpuUnitInfo& cpu_unit_info(CpuUnit unit);
 
-// True when programs can use the unit here; otherwise says why not, when `why_not` is not null. For
-// AMX the first call asks the operating system for permission to use tiles.
+// True if programs can use the unit here. Otherwise `why_not`, when not null, receives the reason.
+// For AMX, the first call asks the operating system for permission to use tiles.
 bool cpu_has(CpuUnit unit, std::string* why_not = nullptr);
 
-// The unit whose instruction forms sums under this accumulator, or null: it is no unit's.
-// FP32 sums by fused multiply-add are FMA's, of which the software kernels are made.
+// The unit whose instruction forms sums under this accumulator, or null if no unit does.
+// FP32 sums by fused multiply-add belong to FMA, which the software kernels use.
 const CpuUnitInfo* cpu_unit_of(const Accumulator& accumulator);
-// The unit that rounds so, or null.
+// The unit that rounds this way, or null.
 const CpuUnitInfo* cpu_unit_of(const Format& format, Rounding rounding);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Exact sums of sampled outputs, and where the factors of an output lie.
+// Exact sums of sampled outputs, and the positions of an output's factors.
 #include "emulation/kernels/exact_sums.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-// A running sum in two doubles: high + low, low collecting what the additions to high lose.
+// A running sum in two doubles, high + low: low collects what the additions to high lose.
 struct DoubledSum {
   double high = 0, low = 0;
   void add(double x) {
@@ -69,7 +69,7 @@ double sum_terms(const GemmArgs<T>& args, int64_t index, SumTerms& terms) {
   return args.c[row * args.ldc + column];
 }
 
-// x (N,C,H,W), w (O,C/groups,R,S), dy (N,O,P,Q); the order of k is ConvArgs's.
+// x (N,C,H,W), w (O,C/groups,R,S), dy (N,O,P,Q); k in the order of ConvArgs.
 template <typename T>
 double sum_terms(const ConvArgs<T>& args, ConvPass pass, int64_t groups, int64_t index,
                  SumTerms& terms) {

@@ -1,6 +1,6 @@
-// How far is an output of a product from its exact sum?
-// Looks at arrays that a kernel has already filled: where the factors of an output lie, their sum
-// as exactly as two doubles can, and which products were too small for the sum they joined.
+// Measures how far an output of a product is from its exact sum.
+// Works on arrays that a kernel has already filled. Finds the factors of an output, forms their sum
+// as exactly as two doubles can, and finds the products that were too small for the running sum.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,20 @@
 
 namespace lockstep {
 
-// The factors of one output, in the order of k; products with padding are left out.
+// The factors of one output, in the order of k, without products with padding.
 struct SumTerms {
   std::vector<double> a, b;
   void clear() { a.clear(), b.clear(); }
   void add(double x, double y) { a.push_back(x), b.push_back(y); }
 };
 
-// Joins one output to `health`.
+// Adds one output to `health`.
 void add_sample(const SumTerms& terms, double computed, const Format& format,
                 AccumulatorHealth& health);
 
-// Fills `terms` for element `index` of a product's output C (M,N), respectively of a convolution's.
-// Returns the element. Requires: the kernel has run, and nothing has changed its output since.
+// Fills `terms` for element `index` of the output C (M,N) of a product, or of a convolution's
+// output. Returns the element. Requires: the kernel has run, and nothing has changed its output
+// since.
 template <typename T>
 double sum_terms(const GemmArgs<T>& args, int64_t index, SumTerms& terms);
 template <typename T>

@@ -1,4 +1,5 @@
-// The rows. What a new one needs that none has yet is a new field, with the old behaviour at zero.
+// The rows. If a new row needs something that no row has yet, add a field whose zero means the old
+// behaviour.
 #include "emulation/kernels/flash_kernel.h"
 
 #include <string>
@@ -19,7 +20,7 @@ constexpr FlashKernel kKernels[] = {
              "and v are rounded after every 32 queries (64 from 192, 256 from 768), those of q "
              "after every 512 keys; full vectors of 16 keys take an exp with 2^-13 of error",
      .source = "aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, compared with PyTorch 2.13 on a "
-               "CPU with AVX-512 (tests/integration/test_torch_attention.py)",
+               "CPU with AVX-512 (tests/integration/compare/test_torch_attention.py)",
      .key_block = 512,
      .query_blocks = {{{0, 32}, {192, 64}, {768, 256}}},
      .fast_exp_keys = 16},

@@ -1,7 +1,7 @@
-// THE table of fused attention kernels: in which pieces do they compute, and what do they round?
-// All of them keep scores and softmax in FP32 and round what they multiply by v, and the gradients
-// of the scores, as factors of the next product. emulation/kernels/attention_args.h has the
-// formulas.
+// THE table of fused attention kernels: the pieces in which they compute, and what they round. All
+// of them keep scores and softmax in FP32. They round what they multiply by v; they also round the
+// gradients of the scores, as factors of the next product. emulation/kernels/attention_args.h has
+// the formulas.
 #pragma once
 
 #include <array>
@@ -13,20 +13,20 @@ namespace lockstep {
 
 struct FlashKernel {
   std::string_view name, help, source;
-  // Keys that are worked through at a time, with the running maximum m of the row:
+  // Keys that are processed at a time, with the running maximum m of the row:
   //   e = exp(s - m), rounded as the factor of v;  l = sum e, not rounded;  y = (sum e v) / l
-  // and the gradient of the scores takes sum(dy y), y as it was rounded, for sum(dp p).
-  // 0: the whole row at once, and what is rounded are the probabilities e / l.
+  // and the gradient of the scores uses sum(dy y), with the rounded y, as sum(dp p).
+  // 0: the whole row at once; then the probabilities e / l are rounded.
   int64_t key_block = 0;
-  // Rows of q at a time in the backward pass, by the number of all of them: the last entry whose
+  // Rows of q at a time in the backward pass. The total number of rows selects the last entry whose
   // `from` is not above it. dk and dv are sums over these blocks (head by head where heads share k
-  // and v), dq over those of the keys, and a sum is rounded after each block.
+  // and v), dq is a sum over the blocks of keys; each sum is rounded after each block.
   struct QueryBlock {
     int64_t from, rows;
   };
   std::array<QueryBlock, 3> query_blocks = {};
-  // Keys per vector: full vectors of a block take fast_exp where e is rounded to a narrow format,
-  // the rest of the block the exact one. 0: all the exact one.
+  // Keys per vector: where e is rounded to a narrow format, full vectors of a block use fast_exp
+  // and the rest of the block uses the exact function. 0: exact everywhere.
   int64_t fast_exp_keys = 0;
 
   bool in_blocks() const { return key_block > 0; }

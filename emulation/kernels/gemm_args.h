@@ -1,5 +1,5 @@
-// What is a matrix product given?
-// One product, one whose factors and result are rounded, and a stack of products.
+// The arguments of a matrix product.
+// One product, one with rounded factors and result, and a stack of products.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ struct GemmArgs {
   int64_t ldc = 0;
   bool start_from_c = false;  // false: the chain starts from +0
   const Accumulator* accumulator = nullptr;
-  const Format* a_format = nullptr;  // of A's and B's values, where the accumulator takes several
+  const Format* a_format = nullptr;  // of A's and B's values, where the accumulator allows several
   const Format* b_format = nullptr;  // (see DotOperands); null: its only one
   uint8_t* events = nullptr;         // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
 };
 
 // A product with its roundings and their statistics: see emulation/kernels/rounded_gemm.h.
 struct GemmRounding {
-  QuantizeSpec spec;             // without a format: the array is neither rounded nor measured
+  QuantizeSpec spec;             // without a format: neither rounded nor measured
   TensorStats* stats = nullptr;  // null: only rounded
 };
 template <typename T>
@@ -45,7 +45,7 @@ template <typename T>
 struct StackedGemm {
   GemmArgs<T> product;  // the first; C is dense, and so is every matrix of A and B
   int64_t count = 1;
-  // Which matrix of A, of B each product takes, in matrices; empty: its own.
+  // The matrix of A, and of B, that each product uses, counted in matrices; empty: its own.
   std::vector<int64_t> a_matrices = {}, b_matrices = {};
 
   GemmArgs<T> one(int64_t i) const {

@@ -1,5 +1,5 @@
-// What does a kernel of several parts (attention, a recurrent layer) compute with between them?
-// The kernels its products and sums go to, and the rounding of what it makes on the way.
+// What a kernel of several parts (attention, a recurrent layer) computes with between its parts:
+// the kernels for its products and sums, and the rounding of its intermediate values.
 #pragma once
 
 #include <vector>
@@ -14,14 +14,14 @@ struct InnerMath {
   const Kernels<T>* kernels = nullptr;
   const Accumulator* gemm_accumulator = nullptr;
   const Accumulator* reduce_accumulator = nullptr;
-  // In which formats the accumulator reads the factors of the products, see GemmArgs; null: nobody
-  // said.
+  // The formats in which the accumulator reads the factors of the products, see GemmArgs; null: not
+  // specified.
   const Format *a_format = nullptr, *b_format = nullptr;
   QuantizeSpec rounding = {};  // without a format: the container's own, nothing to round
 
   bool rounds_dropout_scale = false;
 
-  // What dropout with probability p multiplies a kept element by; where it is rounded, to nearest.
+  // The factor of kept elements in dropout with probability p; if it is rounded, then to nearest.
   T scale_of_dropout(double p) const {
     T scale = dropout_scale<T>(p);
     if (rounds_dropout_scale && !is_own_format(rounding.format)) {
@@ -35,7 +35,7 @@ struct InnerMath {
   }
 
   // Rounds x in place. `part` numbers the op's roundings, 1, 2, ...: under stochastic rounding each
-  // has bits of its own.
+  // has its own random bits.
   void round(T* x, int64_t count, uint64_t part) const { round(x, count, part, rounding.format); }
   void round(T* x, int64_t count, uint64_t part, const Format* format) const {
     if (is_own_format(format)) return;
@@ -47,9 +47,9 @@ struct InnerMath {
     kernels->quantize(x, x, count, spec, nullptr);
   }
 
-  // A value made inside the op as a factor of its next product: x itself, or, where the accumulator
-  // reads factors of a narrower format (TF32), `storage` with x rounded to nearest in that.
-  // Requires: x has been through round.
+  // A value made inside the op, as a factor of its next product: x itself. If the accumulator reads
+  // factors of a narrower format (TF32): `storage`, with x rounded to nearest in that format.
+  // Requires: round was applied to x.
   const T* as_factor(const T* x, int64_t count, std::vector<T>& storage) const {
     if (is_own_format(a_format)) return x;
     if (rounding.format != nullptr && contains(*a_format, *rounding.format)) return x;

@@ -1,9 +1,9 @@
-// Which kernels does an engine supply?
+// The kernels that an engine supplies.
 // A kernel set is a table of functions, arrays in and arrays out. `scalar` defines every result
 // with plain loops; `simd` replaces entries and equals it bit for bit. No kernel rounds its output
-// to a format: that is quantize's work, so that the value before rounding can be measured. Sums go
-// through the accumulator they are given. The plain data that kernels take stands in the headers
-// by theme (gemm_args.h, conv_args.h, ...); which sets there are, in active_kernels.h.
+// to a format: quantize does that, so that the value before rounding can be measured. Sums use the
+// accumulator they are given. The argument structs are in one header per theme (gemm_args.h,
+// conv_args.h, ...); active_kernels.h lists the sets.
 // T is float (software lanes) or double (the truth lane). All arrays are dense and row-major.
 #pragma once
 
@@ -29,7 +29,7 @@
 
 namespace lockstep {
 
-// Kernels of several parts, whose arguments name the set they work with: attention_args.h,
+// Kernels of several parts; their arguments name the set they use: attention_args.h,
 // recurrent_args.h.
 template <typename T>
 struct AttentionForward;
@@ -40,7 +40,7 @@ struct RecurrentForward;
 template <typename T>
 struct RecurrentBackward;
 
-// What kernels over rows (softmax, sums, norms) are made of. They run on the calling thread.
+// The parts of kernels over rows (softmax, sums, norms). They run on the calling thread.
 template <typename T>
 struct RowFunctions {
   // Sum of at most 4096 terms: one block of emulation/kernels/reduction.h.
@@ -49,7 +49,7 @@ struct RowFunctions {
   void (*log)(const T* x, T* y, int64_t count);
 };
 
-// Elements of any type moved, none rounded.
+// Moves elements of any type without rounding.
 template <typename T>
 struct MovementKernels {
   void (*strided_copy)(const std::vector<StridedDim>&, const T* x, T* y);
@@ -72,9 +72,9 @@ struct Kernels {
                   const Format& lane_format, ErrorStats*);
   // sums of products
   void (*gemm)(const GemmArgs<T>&);
-  // Null: in passes, see rounded_gemm.h. A set with a gemm of its own must not inherit this one.
+  // Null: in passes, see rounded_gemm.h. A set with its own gemm must not inherit this one.
   void (*rounded_gemm)(const RoundedGemmArgs<T>&) = nullptr;
-  // The set that is handed over supplies the single products, as it does the single convolutions.
+  // The set passed as an argument supplies the single products, and the single convolutions.
   void (*stacked_gemm)(const Kernels<T>&, const StackedGemm<T>&);
   void (*conv2d_forward)(const ConvArgs<T>&);
   void (*conv2d_backward_input)(const ConvArgs<T>&);
@@ -95,21 +95,21 @@ struct Kernels {
   UnaryKernel<T> unary;
   UnaryBackwardKernel<T> unary_backward;
   BinaryKernel<T> binary;
-  // of minimum (sign +1) and maximum (-1): all of dy to the one chosen, half to each where they are
-  // equal, all to both where one is NaN
+  // of minimum (sign +1) and maximum (-1): all of dy to the chosen one, half to each if they are
+  // equal, all to both if one is NaN
   void (*choice_backward)(T sign, const T* own, const T* other, const T* dy, T* dx, int64_t count);
   void (*div_backward)(const T* a, const T* b, const T* dy, T* db, int64_t count);
   void (*power)(const T* x, const T* e, T* y, int64_t count);
   void (*power_backward_base)(const T* x, const T* e, const T* dy, T* dx, int64_t count);
   void (*power_backward_exponent)(const T* x, const T* e, const T* y, const T* dy, T* de,
                                   int64_t count);
-  // y = x where x > 0, else w x;  dw_terms, summed up, are dw
+  // y = x where x > 0, else w x;  the sum of dw_terms is dw
   void (*prelu)(const PreluShape&, const T* x, const T* w, T* y);
   void (*prelu_backward)(const PreluShape&, const T* x, const T* w, const T* dy, T* dx,
                          T* dw_terms);
   // mask[i] = 1 where a[i] and b[i] compare so, else 0
   void (*comparison)(Relation, const T* a, const T* b, int32_t* mask, int64_t count);
-  // y = condition ? a : b; a null a or b stands for `constant`
+  // y = condition ? a : b; a null a or b means `constant`
   void (*select)(const int32_t* condition, const T* a, const T* b, T constant, T* y, int64_t count);
   // y = mask ? x * scale : x * 0
   void (*masked_scale)(const T* x, const int32_t* mask, T scale, T* y, int64_t count);
@@ -156,14 +156,14 @@ struct Kernels {
   void (*softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
   void (*softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                            const Accumulator&);
-  // y = x - log(sum exp x), backward dx = dy - exp(y) * sum(dy); shapes as softmax. `parts`: what
-  // the sum and its logarithm are rounded to, or null
+  // y = x - log(sum exp x), backward dx = dy - exp(y) * sum(dy); shapes as softmax. `parts`: the
+  // rounding of the sum and of its logarithm, or null
   void (*log_softmax)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&,
                       const Format* parts);
   void (*log_softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,
                                const Accumulator&);
-  // y (R) = log(sum exp x), backward dx = dy exp(x - y); `parts`: what every operation but the last
-  // one is rounded to, or null
+  // y (R) = log(sum exp x), backward dx = dy exp(x - y); `parts`: the rounding of every operation
+  // except the last, or null
   void (*logsumexp)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&,
                     const Format* parts);
   void (*logsumexp_backward)(const T* x, const T* y, const T* dy, T* dx, int64_t rows, int64_t cols,

@@ -1,4 +1,4 @@
-// What is a loss given, and what does it compute?
+// The arguments and formulas of the losses.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// What becomes of the losses of single rows or elements.
+// How the losses of single rows or elements are combined.
 enum class LossReduction : uint8_t { kMean, kSum, kNone };
 
 // Cross entropy of x (N,C,S) against class numbers (N,S); a row is one (n, s) over its C classes.

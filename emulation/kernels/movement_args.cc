@@ -1,4 +1,4 @@
-// Strides of dense arrays and of repeated ones.
+// Strides of dense and of repeated arrays.
 #include "emulation/kernels/movement_args.h"
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// Which elements go where?
-// For kernels that move elements and round nothing.
+// Arguments of kernels that move elements and round nothing.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,8 @@ struct StridedDim {
 // Strides of a dense row-major array.
 std::vector<int64_t> dense_strides(const std::vector<int64_t>& shape);
 
-// The copy that repeats a dense x of shape `from` to a dense y of shape `to`: shapes are aligned at
-// their last dimension, and extents of 1 are repeated. Requires: `from` broadcasts to `to`.
+// The copy that repeats a dense x of shape `from` to a dense y of shape `to`. Shapes are aligned at
+// their last dimension; extents of 1 are repeated. Requires: `from` broadcasts to `to`.
 std::vector<StridedDim> repeating_dims(const std::vector<int64_t>& from,
                                        const std::vector<int64_t>& to);
 
@@ -29,7 +28,7 @@ struct RowPick {
 
 // y[o, j, i] = x[outer[o] + index[o, j, i] * stride + inner[i]]; index and y (O,J,I).
 struct ElementPick {
-  std::vector<int64_t> outer, inner;  // where in x the dimensions around the indexed one begin
+  std::vector<int64_t> outer, inner;  // where the dimensions around the indexed one begin in x
   int64_t stride, count;              // of the indexed dimension: in x; J
   const int32_t* index;
 };

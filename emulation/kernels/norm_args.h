@@ -1,4 +1,4 @@
-// What is a normalisation given, and what does it compute?
+// The arguments and formulas of the normalisations.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace lockstep {
 //   mean = sum x / n;  var = sum (x - mean)^2 / n (two passes);  y = (x - mean) * inv_std * w + b
 //   inv_std = 1 / sqrt(var + eps)
 // Running statistics: new = (1 - momentum) * old + momentum * batch, with the unbiased variance
-// (n / (n-1)). Evaluation mode uses the running ones and leaves them.
+// (n / (n-1)). Evaluation mode uses the running ones unchanged.
 template <typename T>
 struct BatchNormArgs {
   int64_t batch, channels, spatial;
@@ -32,11 +32,11 @@ struct BatchNormBackwardArgs {
   const Accumulator* accumulator;
 };
 
-// Normalisation of the rows of x (R,C): layer, RMS and group normalisation. Sums go through
-// `accumulator` in the order of emulation/kernels/reduction.h, the rest is T.
+// Normalisation of the rows of x (R,C): layer, RMS and group normalisation. Sums use `accumulator`
+// in the order of emulation/kernels/reduction.h; everything else is in T.
 //   mean = sum x / C (0 when not centred);  inv_std = 1 / sqrt(sum (x - mean)^2 / C + eps)
-//   y = (x - mean) * inv_std * w + b;  row r takes the weights of group r mod `groups`, and
-//   `spatial` consecutive elements of a row share one: w, b (groups * C / spatial), null: 1 and 0
+//   y = (x - mean) * inv_std * w + b;  row r uses the weights of group r mod `groups`; `spatial`
+//   consecutive elements of a row share one: w, b (groups * C / spatial), null: 1 and 0
 template <typename T>
 struct RowNormArgs {
   int64_t rows, cols, groups = 1, spatial = 1;
@@ -47,13 +47,13 @@ struct RowNormArgs {
   const Accumulator* accumulator;
 };
 // g = dy w;  dx = inv_std / C * ((C g - sum g) - xhat sum(g xhat)), without the sum of g when not
-// centred;  dw = sum(dy xhat), db = sum dy over what shares the weight.
+// centred;  dw = sum(dy xhat), db = sum dy over the elements that share the weight.
 template <typename T>
 struct RowNormBackwardArgs {
   int64_t rows, cols, groups = 1, spatial = 1;
   bool centred;
   const T *x, *dy, *weight, *mean, *inv_std;
-  T *dx, *dweight, *dbias;  // dweight, dbias: null when not wanted
+  T *dx, *dweight, *dbias;  // dweight, dbias: null if not needed
   const Accumulator* accumulator;
 };
 

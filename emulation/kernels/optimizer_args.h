@@ -1,7 +1,6 @@
-// What is one step of an optimizer given?
-// The arrays of one parameter, and the formats it computes and stores in. The rules are in
-// optimizer_rules.h, the loops in scalar/optimizer.h; which parameter is updated when, and with
-// which learning rate, is not known here.
+// The arguments of one optimizer step: the arrays of one parameter, and the formats for computing
+// and storing. The rules are in optimizer_rules.h, the loops in scalar/optimizer.h. This file does
+// not know which parameter is updated when, or with which learning rate.
 #pragma once
 
 #include <array>
@@ -15,23 +14,25 @@ namespace lockstep {
 
 inline constexpr int kMaxOptimizerStates = 3;
 
-// What is rounded to OptimizerFormats::arithmetic. No difference where that is the container's own.
+// What is rounded to OptimizerFormats::arithmetic. Makes no difference if that is the container's
+// own format.
 enum class OptimizerSteps : uint8_t {
   kElementary,  // every elementary operation and every constant
-  // Every torch op, once, as on tensors of that format: its scalars and what happens inside it are
-  // FP32, a product that is added is fused with the sum, and the last op's result is the weight.
+  // Every torch op rounds once, as on tensors of that format: its scalars and its inner operations
+  // are FP32, a product that is added is fused with the sum, and the last op's result is the
+  // weight.
   kTorch,
-  // The same, but the scalars of add (alpha, or a number added) are rounded to the tensors' format,
-  // as torch's CPU kernel does (seen in 2.13); its CUDA kernels keep them in FP32.
+  // The same, but the scalars of add (alpha, or an added number) are rounded to the tensors'
+  // format. torch's CPU kernel does this (seen in 2.13); its CUDA kernels keep them in FP32.
   kTorchCpu,
 };
 
-// The arithmetic is rounded to `arithmetic` (the container's own format: no rounding of ours), the
+// The arithmetic is rounded to `arithmetic` (the container's own format: no extra rounding), the
 // states to `state`, the weights to `weight`.
 struct OptimizerFormats {
   const Format* arithmetic;
   const Format* state;
-  const Format* weight;  // of the array that is updated: the master weights where there are any
+  const Format* weight;  // of the array that is updated: the master weights, if any
   Rounding rounding = Rounding::kNearestEven;  // of the weight after the update
   StochasticKey key;
   Rounding state_rounding = Rounding::kNearestEven;
@@ -39,9 +40,9 @@ struct OptimizerFormats {
   OptimizerSteps steps = OptimizerSteps::kElementary;
 };
 
-// What an optimizer's roundings did, each null where nobody asks. Before: the value without the
+// The effect of an optimizer's roundings; null where not requested. Before: the value without the
 // roundings of this step, in double, from the stored operands; after: the value kept.
-// The weight's "before" is the exact sum of the weight and its update as rounded.
+// The weight's "before" is the exact sum of the weight and its rounded update.
 struct OptimizerMeasurements {
   TensorStats* weight = nullptr;
   TensorStats* update = nullptr;  // of dw; needs the array `update`
@@ -57,8 +58,8 @@ struct UpdateStats {      // the run file's updates/
 
 // One parameter's arrays, all of `count` elements.
 //
-// With `compensation` c (Kahan) the part of an update that the weight's rounding loses is kept for
-// the next one, c in the weight's format:
+// With `compensation` c (Kahan), the part of an update that the weight's rounding loses is kept for
+// the next update; c has the weight's format:
 //   y = dw - c;  w' = round(w + y);  c' = round((w' - w) - y)
 // Source: Zamirai et al. 2021, "Revisiting BFloat16 Training", algorithm 3.
 template <typename T>

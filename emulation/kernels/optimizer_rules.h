@@ -1,9 +1,9 @@
-// Which update rules are there?
-// A rule is its numbers, as torch.optim names them, and its formulas, written once over an
-// arithmetic `in` that rounds each operation (the arithmetics are in scalar/optimizer_loop.h) and
-// the type V computed in: with UnroundedArithmetic and double the same formulas say what the
-// roundings are measured by. A new rule is a struct here, its name in UpdateRule, and the rows of
-// src/update/optimizers.cc that use it.
+// The update rules.
+// A rule consists of its numbers, named as in torch.optim, and its formulas, written once over an
+// arithmetic `in` that rounds each operation (see scalar/optimizer_loop.h) and the type V it
+// computes in. With UnroundedArithmetic and double, the same formulas give the values that the
+// roundings are compared with. For a new rule, add a struct here, its name in UpdateRule, and the
+// rows of src/update/optimizers.cc that use it.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace lockstep {
 
 namespace update_rule {
 
-// torch's lerp_(m, g, weight) goes from the end that is nearer.
+// torch's lerp_(m, g, weight) starts from the nearer end.
 template <typename In, typename V>
 V lerp(const In& in, V m, V g, V weight) {
   constexpr double kHalf = 0.5;
@@ -33,8 +33,8 @@ V average_square(const In& in, V v, V g, V keep, V take) {
 
 }  // namespace update_rule
 
-// Weight decay wd comes in both ways: decoupled, w *= 1 - lr wd before the step; else g += wd w.
-// States in the order of OptimizerArrays::states. Formulas<Value> has the constants in the
+// Weight decay wd has two forms: decoupled, w *= 1 - lr wd before the step; otherwise g += wd w.
+// States are in the order of OptimizerArrays::states. Formulas<Value> has the constants in the
 // arithmetic, and
 //   state<K>(in, g, s)      the new state K; s: states, those below K new ones, the others old
 //   change(in, g, old, s)   dw (without decoupled decay)
@@ -103,7 +103,7 @@ struct AdamRule {  // exp_avg, exp_avg_sq, and with amsgrad max_exp_avg_sq
       if constexpr (K == 0) return update_rule::lerp(in, s[0], g, V(one_minus_beta1_));
       if constexpr (K == 1)
         return update_rule::average_square(in, s[1], g, V(beta2_), V(one_minus_beta2_));
-      return std::isnan(s[1]) || s[1] > s[2] ? s[1] : s[2];  // a NaN in either stays
+      return std::isnan(s[1]) || s[1] > s[2] ? s[1] : s[2];  // a NaN in either is kept
     }
     template <typename In, typename V>
     V change(const In& in, V, const V*, const V* s) const {
@@ -221,7 +221,7 @@ struct LionRule {  // exp_avg
       const V c = mix(in, old[0], g, V(beta1_), V(one_minus_beta1_));
       if (c > 0) return V(minus_lr_);
       if (c < 0) return -V(minus_lr_);
-      return c;  // zero moves nothing, NaN stays
+      return c;  // zero gives no update, NaN is kept
     }
 
    private:

@@ -1,4 +1,4 @@
-// The facade: spans in, the active kernel set's kernels called.
+// The public functions: take spans, call the active kernel set.
 #include "emulation/kernels/quantize.h"
 
 #include <stdexcept>

@@ -1,6 +1,6 @@
-// Rounding a whole array and measuring what that did, in one pass.
-// The functions here choose nothing: they run the kernel of the active instruction set (scalar,
-// AVX2, AVX-512), all of which give equal bits, statistics included.
+// Rounds a whole array and measures the effect, in one pass.
+// These functions run the kernel of the active instruction set (scalar, AVX2, AVX-512). All sets
+// give equal bits and equal statistics.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// after[i] = round(before[i]); every NaN becomes the one positive quiet NaN. `after` may be
-// `before`. `stats` may be null (round only); it is overwritten. T is float or double; a float
+// after[i] = round(before[i]); every NaN becomes the positive quiet NaN. `after` may be `before`.
+// `stats` may be null (round only); otherwise it is overwritten. T is float or double; a float
 // container must contain the format.
 template <typename T>
 void quantize(std::span<const T> before, std::span<T> after, const QuantizeSpec& spec,

@@ -1,4 +1,4 @@
-// How is an array to be rounded and measured?
+// Describes how an array is rounded and measured.
 #pragma once
 
 #include "emulation/format/rounding.h"
@@ -10,8 +10,8 @@ struct QuantizeSpec {
   const Format* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;
   StochasticKey key = {};  // used by Rounding::kStochastic
-  // Nothing is rounded or stored (`after` is not touched): the statistics are those of after ==
-  // before, `format` tells subnormals apart. This is what observe() asks for.
+  // Nothing is rounded or stored (`after` is not written). The statistics are those of after ==
+  // before; `format` decides which values are subnormal. observe() uses this.
   bool measure_only = false;
 };
 

@@ -1,10 +1,10 @@
-// Whole stacks of LSTM or GRU layers, forward and backward: which product, cell step
-// (scalar/recurrent.h) and rounding comes when.
+// The arguments of whole stacks of LSTM or GRU layers, forward and backward: the order of products,
+// cell steps (scalar/recurrent.h) and roundings.
 //
 // The input products of all time steps are one product; the recurrent product is one per step. h
-// and c are rounded at every step, as are the gates' gradients on the way back; a projected h (LSTM
-// with proj_size) is the rounded product of W_hr with the rounded o tanh(c). What else is rounded
-// is told by a row of recurrent_rounding.h.
+// and c are rounded at every step, and so are the gates' gradients in the backward pass. A
+// projected h (LSTM with proj_size) is the rounded product of W_hr with the rounded o tanh(c). A
+// row of recurrent_rounding.h lists all other roundings.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct RecurrentExtents {
   int64_t layers, directions, gates;  // gates: 4 or 3
   int64_t time, batch, in;
   int64_t hidden, state;  // of a cell's arithmetic (H), of its output (P): equal unless it projects
-  double dropout;         // between layers; 0 where it drops nothing
-  // x is no contiguous (T,N,C): ATen's cells add the first layer's b_ih to a rounded product.
+  double dropout;         // between layers; 0: none
+  // x is not a contiguous (T,N,C): ATen's cells add the first layer's b_ih to a rounded product.
   bool separate_bias = false;
 
   int64_t cells() const { return layers * directions; }
@@ -52,7 +52,7 @@ struct RecurrentForward {
   T* layer_inputs = nullptr;
 };
 
-// Gradients that do not arrive (dy, dh_n, dc_n) are null.
+// Gradients that do not exist (dy, dh_n, dc_n) are null.
 template <typename T>
 struct RecurrentBackward {
   RecurrentExtents extents;

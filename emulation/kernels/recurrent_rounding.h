@@ -1,7 +1,7 @@
-// Where does an implementation of lstm and gru round between its parts?
-// One row per implementation, found by trying PyTorch 2.13's own kernels in BF16 part by part
-// (tests/integration/compare/test_torch_bf16_recurrent.py). Which formats those are is said by
-// CellFormats; that a lane has them at all is up to its policy.
+// Where the implementations of lstm and gru round between their parts.
+// One row per implementation, found by comparing PyTorch 2.13's kernels in BF16 part by part
+// (tests/integration/compare/test_torch_bf16_recurrent.py). CellFormats names the formats; a lane's
+// policy decides whether it has them.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// Whose cells a lane imitates; a policy's [recurrent] cells.
+// The implementation whose cells a lane models; a policy's [recurrent] cells.
 enum class RecurrentCells : uint8_t {
   kFused,     // one kernel per step, as on GPUs
   kTorchCpu,  // PyTorch on a CPU: oneDNN's kernel for an LSTM, ATen's plain ops for everything else
@@ -23,13 +23,13 @@ struct CellFormats {
   const Format *low = nullptr, *h = nullptr, *c = nullptr;
 };
 
-// What all have in common: h, c and the gates' gradients are rounded. The gates that the backward
-// pass reads are outputs of the op, in a format that lowering chooses.
+// Common to all: h, c and the gates' gradients are rounded. The gates that the backward pass reads
+// are outputs of the op; lowering chooses their format.
 struct CellRounding {
   std::string_view name, source;
-  // Every operation between the products is an op of its own and rounds its result, as do the
-  // products, their biases included; a step's gradients of w_hh, b_hh and w_hr are rounded and
-  // added up from the last step to the first, those of w_hh and b_hh in rounded sums.
+  // Every operation between the products is a separate op and rounds its result. The products,
+  // biases included, round theirs. A step's gradients of w_hh, b_hh and w_hr are rounded and added
+  // up from the last step to the first; the sums for w_hh and b_hh are rounded.
   bool elementary;
   bool one_bias;         // an LSTM's two biases are added first and the sum is rounded
   bool state_gradients;  // dh and dc are rounded at every step
@@ -42,7 +42,7 @@ inline constexpr std::array<CellRounding, 3> kCellRoundings = {{
     {"aten", "PyTorch 2.13, aten/src/ATen/native/RNN.cpp, LSTMCell and GRUCell", true, false, true},
 }};
 
-// oneDNN's kernel knows no projection, and PyTorch asks it for no GRU.
+// oneDNN's kernel has no projection, and PyTorch does not use it for GRUs.
 constexpr const CellRounding& cell_rounding(RecurrentCells cells, bool is_lstm, bool projects) {
   if (cells == RecurrentCells::kFused) return kCellRoundings[0];
   return kCellRoundings[is_lstm && !projects ? 1 : 2];

@@ -1,9 +1,9 @@
-// In which order is a long sum formed?
-// One fixed shape for every reduction in Lockstep, so that bits depend on neither threads nor
-// vector width: the elements, in their order, are cut into blocks of 4096; inside a block, element
-// i goes to virtual lane i mod 16, each lane adds its elements in ascending order; the 16 lanes
-// join pairwise (i with i+8, then i+4, i+2, i+1); the block sums join in a balanced binary tree
-// over block indices.
+// The order in which a long sum is formed.
+// Every reduction in Lockstep uses one fixed shape, so that the bits depend neither on threads nor
+// on vector width. The elements, in their order, are cut into blocks of 4096. Inside a block,
+// element i goes to virtual lane i mod 16; each lane adds its elements in ascending order. The 16
+// lanes join pairwise (i with i+8, then i+4, i+2, i+1). The block sums join in a balanced binary
+// tree over block indices.
 //
 // Error: |s - sum x| <= gamma_n sum|x| with n = 256 + 4 + ceil(log2(blocks)), gamma_n = nu/(1-nu),
 //        u the accumulator's unit roundoff (N. Higham, "Accuracy and Stability", 2nd ed., §4.2).
@@ -35,7 +35,7 @@ T join_blocks(std::vector<T> sums, Add add) {
   return sums[0];
 }
 
-// Sum of term(i), i in [0, count), in the fixed shape. `T` is the type the sum is held in.
+// Sum of term(i), i in [0, count), in the fixed shape. The sum has type `T`.
 template <typename T, typename Term, typename Add>
 T reduce_fixed(int64_t count, Term term, Add add) {
   std::vector<T> blocks;

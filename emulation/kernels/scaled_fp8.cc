@@ -1,4 +1,4 @@
-// Scales of whole tensors, in FP32 arithmetic; and the three passes of a scaled rounding.
+// Scales of whole tensors, in FP32 arithmetic, and the three passes of a scaled rounding.
 #include "emulation/kernels/scaled_fp8.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ float finite_quotient(float largest, float amax) {
 
 }  // namespace
 
-// The bits of magnitudes are ordered as the numbers are, and those of NaN come last.
+// The bits of magnitudes have the order of the numbers; those of NaN come last.
 float scaling_amax(std::span<const float> x) {
   constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
   const auto count = static_cast<int64_t>(x.size());

@@ -1,13 +1,13 @@
-// Which factor brings a tensor into the range of an 8-bit format?
-// One FP32 scale per tensor: the tensor is multiplied by it, rounded with saturation, and its
-// consumer divides it out. The scale follows from the largest magnitude, amax, of this tensor
-// (current scaling) or of earlier steps (delayed scaling). Pure functions of state and amax; knows
-// nothing of steps, layers or where amax comes from.
+// The factor that brings a tensor into the range of an 8-bit format.
+// One FP32 scale per tensor. The tensor is multiplied by it and rounded with saturation; its
+// consumer divides by it. The scale follows from the largest magnitude, amax, of this tensor
+// (current scaling) or of earlier steps (delayed scaling). Pure functions of state and amax; no
+// knowledge of steps, layers or the origin of amax.
 //
 //   value = round(x * scale) * (1 / scale)         each operation rounded to FP32
 //
 // Source: NVIDIA Transformer Engine 2.x, `common/recipe`: nvte_compute_scale_from_amax and
-// nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction (what its PyTorch modules run);
+// nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction (used by its PyTorch modules);
 // recipes Float8CurrentScaling and DelayedScaling.
 #pragma once
 
@@ -65,19 +65,19 @@ struct DelayedScaleState {
   bool operator==(const DelayedScaleState&) const = default;
 };
 
-// After a tensor with this amax was rounded with state.scale: the state for the next one.
-//   1. amax = 0 (nothing was seen): the state stays as it is, history included.
-//   2. amax joins the history; the oldest leaves when there are more than history_length.
+// The state for the next tensor, after a tensor with this amax was rounded with state.scale.
+//   1. amax = 0 (no value was seen): the state is unchanged, history included.
+//   2. amax joins the history; the oldest is removed if there are more than history_length.
 //   3. chosen amax finite and > 0: scale = (max_finite * 2^-margin) / chosen, FP32's largest number
-//      where that is infinite. Otherwise the scale stays: an infinity keeps a kMax scale until it
-//      has left the history.
+//      where that is infinite. Otherwise the scale is unchanged: with kMax, an infinity keeps it so
+//      until it leaves the history.
 // Requires: history_length >= 1.
 DelayedScaleState delayed_scale_update(DelayedScaleState state, float amax, const Format& format,
                                        const DelayedScaling& scaling);
 
 // after[i] = round(before[i] * scale) * (1 / scale) in FP32, a NaN as the one quiet NaN. `after`
 // may be `before`; `stats` may be null. The statistics are those of the scaled values, before and
-// after their rounding. spec.format is used as it is: name one that saturates. Requires: scale
+// after their rounding. spec.format is used as given: pass one that saturates. Requires: scale
 // finite, > 0.
 void quantize_scaled(std::span<const float> before, std::span<float> after, float scale,
                      const QuantizeSpec& spec, TensorStats* stats);

@@ -1,4 +1,4 @@
-// Sample places along an axis.
+// Sample positions along an axis.
 #include "emulation/kernels/upsample_args.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which input pixels does an output pixel of another size take?
+// The input pixels that each output pixel of a resized image reads.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// The two input places along an axis that an output place lies between, and their weights.
+// The two input places on either side of an output place along an axis, and their weights.
 template <typename T>
 struct AxisSample {
   int64_t low, high;
@@ -19,7 +19,7 @@ struct AxisSample {
 template <typename T>
 std::vector<AxisSample<T>> bilinear_samples(int64_t in, int64_t out, double scale,
                                             bool align_corners);
-// place = floor(i / scale), at most in - 1; in float for every element type, so that all lanes take
+// place = floor(i / scale), at most in - 1; in float for every element type, so that all lanes read
 // the same pixels.
 std::vector<int64_t> nearest_places(int64_t in, int64_t out, double scale);
 

@@ -19,7 +19,7 @@ uint32_t magnitude_mask(const Format& format) {
   return (1u << (format.storage_bits() - 1)) - 1;
 }
 
-// IEEE-like encodings: beyond infinity's code all is NaN.
+// IEEE-like encodings: every code beyond infinity's is NaN.
 bool is_nan(uint32_t bits, const Format& format) {
   return (bits & magnitude_mask(format)) > encode(std::numeric_limits<double>::infinity(), format);
 }
@@ -29,7 +29,7 @@ std::string hex(uint32_t bits, const Format& format) {
   return fmt::format("0x{:0{}x}", bits, format.storage_bits() / kBitsPerDigit);
 }
 
-// The words of edge case `number`, the last field running fastest.
+// The words of edge case `number`; the last field changes fastest.
 class EdgeCases {
  public:
   explicit EdgeCases(const BitComparison& comparison) : products_(comparison.edges) {

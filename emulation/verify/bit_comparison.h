@@ -1,7 +1,7 @@
-// Do a unit and its model give the same bits?
-// Cases are tuples of operand words. Edge cases are Cartesian products of lists; random cases are
-// drawn from counters, so that a case depends on the seed and its number alone. Unit and model get
-// whole batches. NaN equals NaN, unless the model says which one. Knows no unit.
+// Compares the bits of a unit with those of its model.
+// Cases are tuples of operand words. Edge cases are Cartesian products of lists. Random cases are
+// drawn from counters, so that a case depends only on the seed and its number. Unit and model get
+// whole batches. NaN equals NaN, unless the model specifies which one. Knows no unit.
 #pragma once
 
 #include <array>
@@ -54,11 +54,11 @@ struct BitComparison {
 };
 UnitResult compare_bits(const BitComparison& comparison, const VerifyOptions& options);
 
-// Bits that stand for special and border values of a format: zeros, smallest and largest
-// subnormals, smallest normals, powers around one, largest numbers, infinities and NaNs (one quiet,
-// one signalling), with both signs.
+// Bits of special and border values of a format: zeros, smallest and largest subnormals, smallest
+// normals, powers around one, largest numbers, infinities and NaNs (one quiet, one signalling),
+// with both signs.
 std::vector<uint32_t> edge_values(const Format& format);
-// The same without what only differs in a last bit.
+// The same without values that differ only in a last bit.
 std::vector<uint32_t> few_edge_values(const Format& format);
 
 }  // namespace lockstep

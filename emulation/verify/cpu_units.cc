@@ -1,4 +1,4 @@
-// The units of CPUs, each beside its model: what their cases are like and how the model is asked.
+// The units of CPUs and their models: the cases of each and the call of the model.
 #include "emulation/verify/cpu_units.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr uint32_t kHalfMask = 0xffff;
 // The unit's own NaN of case j, where its source specifies it.
 using NanRule = uint32_t (*)(const CaseBatch& batch, int64_t j);
 
-// c + sum of a[i] * b[i] under an accumulator. `unit` gets the fields as DotCases orders them.
+// c + sum of a[i] * b[i] under an accumulator. `unit` gets the fields in the order of DotCases.
 UnitResult compare_dot(const Accumulator& accumulator, const Format& factor, int products,
                        std::function<void(const CaseBatch&, uint32_t*)> unit,
                        const VerifyOptions& options, NanRule nan_rule = nullptr) {
@@ -40,7 +40,7 @@ UnitResult compare_dot(const Accumulator& accumulator, const Format& factor, int
     comparison.fields.push_back({"b" + index, &factor});
   }
   // All triples (c, a, b) of the first product, and of the second with the first zero; all tuples
-  // of few values in the first two.
+  // of a few values in the first two.
   const std::vector<uint32_t> zero = {0}, all = edge_values(factor), few = few_edge_values(factor);
   for (int i = 0; i < std::min(products, 2); ++i) {
     std::vector<std::vector<uint32_t>> lists(comparison.fields.size(), zero);
@@ -51,7 +51,7 @@ UnitResult compare_dot(const Accumulator& accumulator, const Format& factor, int
   if (products > 1) {
     constexpr size_t kFieldsOfTwo = 5;
     std::vector<std::vector<uint32_t>> lists(comparison.fields.size(), zero);
-    // A long model is asked about the products alone.
+    // With more products, c stays zero: only the factors vary.
     if (products == 2) lists[0] = few_edge_values(sum);
     std::fill(lists.begin() + 1, lists.begin() + kFieldsOfTwo, few);
     comparison.edges.push_back(std::move(lists));
@@ -134,7 +134,7 @@ UnitResult compare_narrowing(const char* format_name, const char* model_name, Ro
   comparison.fields = {{"x", &fp32}};
   comparison.edges = {{boundaries(format)}};
   comparison.draw = [&](CaseRandom& random, uint32_t* words) {
-    // Half of them where the format's numbers are.
+    // Half of them in the range of the format's numbers.
     const bool near_range = random.below(2) != 0;
     const int lowest = format.emin - format.precision - 1, exponents = format.emax + 2 - lowest;
     words[0] = near_range
@@ -176,7 +176,7 @@ UnitResult run_vcvtne2ps2bf16(const VerifyOptions& options) {
       options);
 }
 
-// All 65536 are edge cases; there is nothing to draw.
+// All 65536 are edge cases; no random ones remain.
 UnitResult run_vcvtph2ps(const VerifyOptions& options) {
   const Format &fp16 = find_format("fp16"), &fp32 = find_format("fp32");
   BitComparison comparison;
@@ -323,7 +323,7 @@ template <CpuUnit kUnit>
 bool has(std::string* why_not) {
   return cpu_has(kUnit, why_not);
 }
-// Models whose instructions no kernel of this program drives, on any machine.
+// Models of instructions that this program has no code for, on any machine.
 bool has_no_kernel(std::string* why_not) {
   if (why_not != nullptr) *why_not = "no code for this unit in this program";
   return false;

@@ -1,4 +1,4 @@
-// Numbers are drawn by their exponents, for what happens to a sum depends on them.
+// Numbers are drawn by their exponents, because the exponents decide what happens to a sum.
 #include "emulation/verify/dot_cases.h"
 
 #include <algorithm>
@@ -51,9 +51,9 @@ uint32_t near(CaseRandom& random, uint32_t bits) {
   return bits + random.below(5) - 2;
 }
 
-// What the random cases of c + sum of a[i] * b[i] are like, in equal shares:
+// The kinds of random cases of c + sum of a[i] * b[i], in equal shares:
 enum class DotCases::Style : uint32_t {
-  kAnyBits,       // every pattern alike
+  kAnyBits,       // every pattern equally likely
   kNearOne,       // exponents -3 to 3
   kCancelAddend,  // c within two places of -a[i] b[i], other products small
   kCancelPairs,   // products that cancel each other, c small

@@ -1,6 +1,6 @@
-// What are the random cases of a sum of products like?
-// Words of any pattern seldom meet where rounding is decided; these cases cancel, underflow and
-// overflow on purpose. Knows no unit.
+// The random cases of a sum of products.
+// Uniform words seldom reach the places where rounding is decided; these cases cancel, underflow
+// and overflow on purpose. Knows no unit.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// Words to the floats they hold; formats of 16 bits through a table.
+// Words to the floats they hold; 16-bit formats through a table.
 class Decoder {
  public:
   explicit Decoder(const Format& format);
@@ -24,14 +24,14 @@ class Decoder {
   std::vector<float> values_;
 };
 
-// The word of a number in the format, which holds it.
+// The word of a number. Requires: the format holds the number.
 uint32_t result_bits(double x, const Format& format);
 
-// Any sign and fraction, exponent e; a subnormal when e is below the normal ones. Exponents beyond
-// the format's count as its last.
+// Any sign and fraction, exponent e; a subnormal when e is below the normal ones. Larger exponents
+// than the format's count as its largest.
 uint32_t with_exponent(CaseRandom& random, const Format& format, int e);
 
-// The word beside `bits` by at most two places: where cancellation is all but complete.
+// The word at most two places from `bits`: for almost complete cancellation.
 uint32_t near(CaseRandom& random, uint32_t bits);
 
 // Fields: c, then a and b of each product. Factors and sum in their formats.

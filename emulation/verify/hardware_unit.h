@@ -1,8 +1,8 @@
-// What is a hardware unit that can be compared with its software model on the running machine?
-// `lockstep verify --hardware` runs every row of hardware_units.h: the unit and its model get the
-// same operands, edge cases and seeded random ones, and must give the same bits (NaN compares as
-// NaN: payloads are not modelled). A plain table: a unit is added by a row. Knows nothing of lanes
-// or of text tables.
+// A hardware unit that can be compared with its software model on the running machine. `lockstep
+// verify --hardware` runs every row of hardware_units.h: the unit and its model get the same
+// operands, edge cases and seeded random ones, and must give the same bits (NaN compares as NaN:
+// payloads are not modelled). A plain table: add a unit by adding a row. Knows nothing of lanes or
+// of text tables.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 namespace lockstep {
 
 struct VerifyOptions {
-  uint64_t cases = 10'000'000;       // random cases per unit; edge cases come on top
+  uint64_t cases = 10'000'000;       // random cases per unit, in addition to edge cases
   uint64_t seed = 1;                 // of the random cases
-  uint64_t gpu_cases = 100'000'000;  // the same for units of GPUs, which judge their own results
+  uint64_t gpu_cases = 100'000'000;  // the same for units of GPUs, which check their own results
   std::string vectors = {};  // a file with the columns of mma_vectors.csv for GPU units, or ""
-  // Called now and then, from any thread but never from two at once; may be empty.
+  // Called from time to time, from any thread but never from two at once; may be empty.
   std::function<void(uint64_t done, uint64_t total)> progress = {};
 };
 
@@ -26,19 +26,19 @@ struct UnitResult {
   uint64_t random_cases = 0;
   uint64_t mismatches = 0;
   std::string first_mismatch;  // operands, the unit's bits, the model's bits; the first in case
-                               // order, whatever the threads did; "" without mismatches
-  std::string note;            // anything worth a cell of the table, or ""
+                               // order, for any number of threads; "" without mismatches
+  std::string note;            // a remark for the table, or ""
   uint64_t cases() const { return edge_cases + random_cases; }
 };
 
 struct HardwareUnit {
-  std::string_view group;        // the table it stands in: kCpuGroup or kNvidiaGroup
+  std::string_view group;        // the table it is in: kCpuGroup or kNvidiaGroup
   std::string_view unit;         // "AVX512-BF16", "wgmma fp16"
   std::string_view instruction;  // "VDPBF16PS"
-  std::string_view model;        // what it is compared with: an accumulator's or a function's name
-  // True when this machine can run it; otherwise says why not, when `why_not` is not null.
+  std::string_view model;        // compared with it: an accumulator's or a function's name
+  // True if this machine can run it. Otherwise `why_not`, when not null, receives the reason.
   bool (*available)(std::string* why_not);
-  // Requires: available. Throws: std::runtime_error when the hardware fails to run.
+  // Requires: available. Throws: std::runtime_error if the hardware fails to run.
   UnitResult (*run)(const VerifyOptions& options);
 };
 

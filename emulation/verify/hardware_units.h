@@ -1,4 +1,4 @@
-// Which hardware units can be compared with their software models on the running machine?
+// The hardware units that can be compared with their software models on the running machine.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Every group's rows, in the order of the groups; a group's rows stand together.
+// Every group's rows, in the order of the groups.
 std::vector<HardwareUnit> hardware_units();
 
 }  // namespace lockstep

@@ -1,8 +1,8 @@
-"""Which dot products do the recordings of tensor cores hold?
+"""Converts the recordings of tensor cores to vectors.
 
-Writes them with the columns of mma_vectors.csv, so that `lockstep verify --hardware --vectors` runs
-their operands again on the GPU at hand. Usage: recordings_to_csv.py FOLDER [FIRST_ID] > FILE
-(no header line: the rows go behind those of mma_vectors.csv). Knows nothing of models.
+Writes their dot products with the columns of mma_vectors.csv, so that `lockstep verify --hardware --vectors` runs
+their operands again on the local GPU. Usage: recordings_to_csv.py FOLDER [FIRST_ID] > FILE
+(no header line: the rows go after those of mma_vectors.csv). Knows nothing of models.
 
 FOLDER/<GPU>/<format>/<a|b|c|d>_<GPU>_<kind>.txt.gz: a and b are K hexadecimal FP32 patterns a line,
 c and d 32 binary digits.
@@ -13,9 +13,9 @@ import pathlib
 import struct
 import sys
 
-# GPU: hardware; the instruction that the recording's K stands for, by format.
+# GPU: hardware.
 HARDWARE = {"V100": "volta", "A100": "ampere", "Ada": "ada", "H100": "hopper"}
-# The recordings' names of formats: Lockstep's.
+# The recordings' names of formats: Lockstep's names.
 TYPES = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "fp8_e4m3", "E5M2": "fp8_e5m2"}
 
 
@@ -61,7 +61,7 @@ def lines(path):
 
 
 def instruction(gpu, kind, result):
-    # FP8 to FP16 on Hopper is mma.sync, made of FP16 instructions; to FP32 it is wgmma.
+    # On Hopper, FP8 to FP16 is mma.sync, made of FP16 instructions; FP8 to FP32 is wgmma.
     if gpu == "H100" and kind in ("E4M3", "E5M2"):
         return "mma.sync.m16n8k32-emulated" if result == "fp16" else "wgmma.k32"
     return "mma"
@@ -80,7 +80,7 @@ def main():
                 a = lines(place / f"a_{gpu}_{kind}.txt.gz")
                 b = lines(place / f"b_{gpu}_{kind}.txt.gz")
                 name = instruction(gpu, kind, result)
-                # Those were recorded from zero, whatever c says.
+                # Those were recorded from zero; c is not used.
                 c = [["0"]] * len(a) if name == "wgmma.k32" else lines(place / f"c_{gpu}_fp32.txt.gz")
                 for row in zip(a, b, c, lines(path), strict=True):
                     x, y = ([word(int(p, 16), kind) for p in row[i]] for i in (0, 1))

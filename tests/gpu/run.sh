@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Are the models of NVIDIA's tensor cores right? Builds a folder that runs on any x86-64 Linux machine
-# with an NVIDIA GPU and its driver, and runs it there. README.md beside this file tells the recipe.
+# Checks the models of NVIDIA's tensor cores. Builds a folder that runs on any x86-64 Linux machine with
+# an NVIDIA GPU and its driver, and runs it there. README.md in this folder has the steps.
 #   run.sh pack FOLDER [VECTORS.csv] [RECORDINGS]   on a machine with nvcc; at most 64 MiB
 #   FOLDER/run.sh check OUT [OPTION...]             on the machine with the GPU
 # `check` writes OUT/verify-hardware.json and .txt and ends with the exit code of `lockstep verify`: 3
-# where not one unit of a GPU ran.
+# if no unit of a GPU ran.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -21,7 +21,7 @@ pack() {
   mkdir -p "$folder/lib" "$folder/libc"
   cp "$here/run.sh" "$folder/"
   strip -o "$folder/lockstep" "$build/lockstep"
-  # The C library's own parts apart: they are used only where the machine's are too old.
+  # The C library's parts are separate: they are used only if the machine's are too old.
   while read -r library; do
     case "${library##*/}" in
       ld-linux* | libc.so* | libm.so* | libdl.so* | libpthread.so* | librt.so*)
@@ -50,7 +50,7 @@ check() {
   if ! "${program[@]}" --version >/dev/null 2>&1; then
     program=("$here/libc/ld-linux-x86-64.so.2" --library-path "$here/libc:$LD_LIBRARY_PATH"
       "$here/lockstep")
-    "${program[@]}" --version >/dev/null || fail "lockstep starts with neither C library"
+    "${program[@]}" --version >/dev/null || fail "lockstep does not start with either C library"
   fi
   [ ! -f "$here/vectors.csv" ] || options=(--vectors "$here/vectors.csv")
   {

@@ -1,4 +1,4 @@
-// What a refused input is told, for tests of messages.
+// The message for refused input, for tests of messages.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace lockstep::testing {
 
-// The message of the InputError that `action` throws, "" when it throws none.
+// The message of the InputError that `action` throws, or "" without an error.
 template <typename Action>
 std::string error_of(const Action& action) {
   try {

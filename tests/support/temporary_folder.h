@@ -1,5 +1,5 @@
-// A folder of its own under the system's temporary folder, gone with everything in it when the test
-// is done.
+// A private folder in the system's temporary folder, deleted with its contents when the test is
+// done.
 #pragma once
 
 #include <stdlib.h>

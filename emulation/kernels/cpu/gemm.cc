@@ -1,4 +1,4 @@
-// From an accumulator to the unit that computes so.
+// Selects the unit that forms an accumulator's sums.
 #include "emulation/kernels/cpu/gemm.h"
 
 #include <stdexcept>
@@ -11,7 +11,7 @@ struct UnitProduct {
   CpuUnit unit;
   void (*gemm)(const GemmArgs<float>&);
 };
-// Of the other units' sums (FMA's) the software kernels are made.
+// The other units' sums (FMA's) are formed by the software kernels.
 constexpr UnitProduct kProducts[] = {
     {CpuUnit::kAvx512Bf16, avx512_bf16_gemm},
     {CpuUnit::kAvx512Fp16, avx512_fp16_gemm},
@@ -35,7 +35,7 @@ bool is_unit_sum(const Accumulator& accumulator) {
 
 void cpu_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&)) {
   const UnitProduct* row = find(*args.accumulator);
-  // A sum of no products is no instruction's.
+  // No instruction forms a sum of no products.
   if (row == nullptr || args.k == 0) return software(args);
   std::string why_not;
   if (!cpu_has(row->unit, &why_not)) {

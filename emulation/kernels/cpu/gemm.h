@@ -1,6 +1,6 @@
 // Matrix products on the CPU's own dot instructions: VDPBF16PS, VFMADD231PH, TDPBF16PS, TDPFP16PS.
-// The bits and events of emulation/kernels/scalar/gemm.h under the accumulator of the unit. Sums of
-// other accumulators are the software kernels'.
+// The bits and events of emulation/kernels/scalar/gemm.h under the accumulator of the unit. The
+// software kernels form the sums of other accumulators.
 #pragma once
 
 #include "emulation/kernels/cpu_unit.h"
@@ -8,11 +8,11 @@
 
 namespace lockstep {
 
-// True when cpu_gemm forms such sums itself.
+// True if cpu_gemm forms such sums itself.
 bool is_unit_sum(const Accumulator& accumulator);
 
-// `software`: takes the sums that are no unit's. Requires, for a unit's accumulator: cpu_has() the
-// unit (std::logic_error otherwise: it is never emulated in disguise).
+// `software` forms the sums that no unit forms. Requires, for a unit's accumulator: cpu_has() the
+// unit (std::logic_error otherwise: software never emulates a missing unit here).
 void cpu_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&));
 
 // One per unit; cpu_gemm chooses. Requires: k > 0.

@@ -1,7 +1,7 @@
-// How is a matrix product made of AMX tiles?
+// A matrix product made of AMX tiles.
 // Each instruction sums 32 products for each of 16 x 16 outputs. A word is one pair of BF16 or FP16
-// factors. The end of k gets tiles with fewer pairs, as zero products would turn a sum of -0 into
-// +0. Tiles: HardwareTiles (tile.h), or software of the same members.
+// factors. The end of k uses tiles with fewer pairs, because zero products would turn a sum of -0
+// into +0. Tiles: HardwareTiles (tile.h), or a software class with the same members.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// Where word (pair, line) stands: rows of a tile of A are lines, those of B are pairs.
+// The position of word (pair, line): rows of a tile of A are lines, rows of a tile of B are pairs.
 inline constexpr int64_t kTileWords = kTileRows * kTilePairs;
 inline int64_t a_place(int64_t pair, int line) {
   return pair / kTilePairs * kTileWords + line * kTilePairs + pair % kTilePairs;

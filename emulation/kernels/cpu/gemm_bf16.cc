@@ -1,6 +1,6 @@
 // VDPBF16PS: each instruction adds two products, the odd k first, to 16 sums. A word is one pair of
 // BF16 factors, the even k in its low half. Operands are BF16 values, whose FP32 bits end in 16
-// zeros: packing drops those.
+// zeros: packing drops them.
 
 #include <array>
 #include <utility>
@@ -29,10 +29,10 @@ LOCKSTEP_TARGET inline __m512i join_pairs(__m512i even, __m512i odd) {
   return _mm512_ternarylogic_epi32(high_half, odd, _mm512_srli_epi32(even, kBf16Bits), kSelect);
 }
 
-// Rows that are fetched before their turn: pieces of rows far apart, which no hardware foresees.
+// Rows that are prefetched: pieces of rows far apart, which the hardware does not predict.
 constexpr int64_t kRowsAhead = 16;
 
-// Lines side by side in memory, k by k over all panels, so that rows are read in long runs.
+// Lines next to each other in memory, k by k over all panels, so that rows are read in long runs.
 template <int kStride>
 LOCKSTEP_TARGET void pack_side_by_side(const PackArgs& p, uint32_t* panels) {
   for (int64_t k = 0; k < p.factors; k += 2, panels += kStride) {

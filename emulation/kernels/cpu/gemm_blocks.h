@@ -1,7 +1,7 @@
-// How is a matrix product cut up for a unit with packed operands?
-// Packing, blocking and threads, shared by the units; register tiles are the units' own. Operands
-// are packed into words: kStep neighbours along k, in the unit's format. C holds the running sums
-// between blocks of k: exact, since they are FP32 values.
+// Cuts up a matrix product for a unit with packed operands.
+// Packing, blocking and threads, shared by the units; each unit has its own register tiles.
+// Operands are packed into words: kStep neighbours along k, in the unit's format. C holds the
+// running sums between blocks of k. This is exact, since they are FP32 values.
 //
 //   struct Tile {
 //     using Word = uint32_t;                   // kStep packed factors
@@ -24,8 +24,8 @@
 namespace lockstep {
 
 // Lines of one operand along k: element (line, k) at in[line * line_step + k * k_step]; one of the
-// two steps is 1. They go to panels of at most `width` lines, `panel_step` words apart; what a
-// panel has beyond its lines or `factors` is filled with zeros.
+// two steps is 1. They go to panels of at most `width` lines, `panel_step` words apart. Places of a
+// panel beyond its lines or `factors` are filled with zeros.
 struct PackArgs {
   const float* in;
   int64_t line_step, k_step;
@@ -47,8 +47,8 @@ struct UnitTile {
   int64_t lde;
 };
 
-// For every block of k and of rows: A is packed once, then each task packs its strips of B, which
-// stay in a second-level cache while all panels of A pass by.
+// For every block of k and of rows: A is packed once. Then each task packs its strips of B, which
+// stay in a second-level cache while all panels of A are read.
 template <class Tile>
 class UnitGemm {
  public:
@@ -73,7 +73,7 @@ class UnitGemm {
   using Word = typename Tile::Word;
   static constexpr int64_t kRows = Tile::kRows, kCols = Tile::kCols;
   static_assert(kDepthStep % (Tile::kStep * Tile::kAlign) == 0, "words must not be cut");
-  // Strips of B that fit half of a second-level cache of 1 MB.
+  // Strips of B that fit into half of a second-level cache of 1 MB.
   static constexpr int64_t kStripBytes = Tile::kBlock * kCols * static_cast<int64_t>(sizeof(Word));
   static constexpr int64_t kGroup = std::max<int64_t>(1, kGroupBytes / kStripBytes);
   // Panels of A that one task packs.
@@ -110,7 +110,7 @@ class UnitGemm {
     const int64_t words = ceil_div(block.factors, Tile::kStep);
     const int64_t held = ceil_div(words, Tile::kAlign) * Tile::kAlign;
     const int64_t panels = ceil_div(block.rows, kRows);
-    const int64_t panel_rows = ceil_div(block.rows, panels);  // equal ones rather than a short rest
+    const int64_t panel_rows = ceil_div(block.rows, panels);  // equal panels, no short last one
     static thread_local Workspace<Word> a_space;
     Word* a = a_space.get(static_cast<size_t>(panels * kRows * held)).data();
     const int64_t pack_tasks = ceil_div(panels, kPackedPanels);

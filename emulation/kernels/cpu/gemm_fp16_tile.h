@@ -1,9 +1,8 @@
-// How is a matrix product made of instructions that add one product, rounded once to FP16, to 32
-// sums? A word is one FP16 factor. What a step did is told by its roundings up and down: they
-// differ where it is inexact.
-// Half: 32 FP16 numbers in lanes and what one instruction does with them, a mask having a bit per
-// lane: gemm_fp16.cc has the hardware's, tests have one of software. Whoever includes this says for
-// which instructions to compile it: LOCKSTEP_HALF_TARGET, an attribute or nothing.
+// A matrix product made of instructions that add one product, rounded once to FP16, to 32 sums. A
+// word is one FP16 factor. Roundings up and down detect inexact steps: their results differ.
+// Half: 32 FP16 numbers in lanes and the effect of one instruction on them; a mask has a bit per
+// lane. gemm_fp16.cc has the hardware version, tests have a software version. The including file
+// defines LOCKSTEP_HALF_TARGET, an attribute or nothing: the instructions to compile for.
 #ifndef LOCKSTEP_HALF_TARGET
 #error "define LOCKSTEP_HALF_TARGET before including gemm_fp16_tile.h"
 #endif

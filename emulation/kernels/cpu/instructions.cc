@@ -1,5 +1,5 @@
-// Each function is compiled for its own instruction set, whatever the rest of the program is
-// compiled for. Ragged ends are padded or masked with zeros.
+// Each function is compiled for its own instruction set, independently of the rest of the program.
+// Ragged ends are padded or masked with zeros.
 #include "emulation/kernels/cpu/instructions.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ void vcvtps2ph(const float* x, uint16_t* y, int64_t count, Rounding rounding) {
     case Rounding::kTowardZero:
       return to_half<_MM_FROUND_TO_ZERO>(x, y, count);
     default:
-      throw std::logic_error("VCVTPS2PH: has no such rounding");
+      throw std::logic_error("VCVTPS2PH: does not have this rounding");
   }
 }
 
@@ -136,7 +136,7 @@ namespace {
 
 enum class HalfOp { kFma, kMultiply, kAdd };
 
-// y = op(a, b, c); c is not read by the others.
+// y = op(a, b, c); only some operations read c.
 template <HalfOp kOp>
 LOCKSTEP_TARGET_FP16 void half_arithmetic(const uint16_t* a, const uint16_t* b, const uint16_t* c,
                                           uint16_t* y, int64_t count) {

@@ -1,7 +1,7 @@
-// What does one instruction of the CPU give?
-// Single instructions over arrays, bits in and bits out, exactly as the machine computes them: NaNs
-// keep the payload the CPU gave them. These are what `lockstep verify --hardware` compares with the
-// models, and what the engine's conversions are made of. Requires: cpu_has() the unit named.
+// The results of single instructions of the CPU.
+// Functions over arrays, bits in and bits out, exactly as the machine computes them: NaNs keep the
+// payload from the CPU. `lockstep verify --hardware` compares them with the models, and the
+// engine's conversions use them. Requires: cpu_has() the unit named.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ void vfmadd231ph(const uint16_t* a, const uint16_t* b, const uint16_t* c, uint16
 void vmulph(const uint16_t* a, const uint16_t* b, uint16_t* y, int64_t count);
 void vaddph(const uint16_t* a, const uint16_t* b, uint16_t* y, int64_t count);
 
-// AMX: y = c + a . b over 2 * pairs factors, 1 <= pairs <= 16; outputs' factors stand one after the
-// other. One tile of one row and one column per output.
+// AMX: y = c + a . b over 2 * pairs factors, 1 <= pairs <= 16; the factors of the outputs are
+// stored one after the other. Each output is one tile of one row and one column.
 void tdpbf16ps(const uint16_t* a, const uint16_t* b, const float* c, float* y, int pairs,
                int64_t count);
 void tdpfp16ps(const uint16_t* a, const uint16_t* b, const float* c, float* y, int pairs,

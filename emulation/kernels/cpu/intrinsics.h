@@ -1,5 +1,5 @@
-// The compiler's intrinsics, without the warnings that are about themselves: GCC 12 takes the
-// undefined vectors inside unmasked AVX-512 intrinsics for uninitialised ones (GCC bug 105593).
+// The compiler's intrinsics, without the false warnings from inside them: GCC 12 reports the
+// undefined vectors inside unmasked AVX-512 intrinsics as uninitialised (GCC bug 105593).
 #pragma once
 
 #pragma GCC diagnostic push

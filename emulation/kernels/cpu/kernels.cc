@@ -1,4 +1,5 @@
-// Convolutions run as the units' products over the columns of emulation/kernels/simd/conv2d.cc.
+// Convolutions run as matrix products on the units, over the columns of
+// emulation/kernels/simd/conv2d.cc.
 #include "emulation/kernels/cpu/kernels.h"
 
 #include "emulation/kernels/cpu/gemm.h"

@@ -1,16 +1,16 @@
-// The kernels of the `cpu` engine: a software set, with the conversions and sums of products that
-// the CPU's own units compute done by those. What no unit computes is that software set's. No set
-// of the software engine: what it gives is the hardware's.
+// The kernels of the `cpu` engine: a software set whose conversions and sums of products run on the
+// CPU's own units where a unit computes them. Everything else is the software set's. This is not a
+// set of the software engine: its results are the hardware's.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
 
 namespace lockstep {
 
-// Which set computes what no unit does.
+// The set that computes what no unit computes.
 using SoftwareKernels = const KernelSet& (*)();
 
-// The set over scalar_kernels, avx2_kernels or avx512_kernels.
+// The set on top of scalar_kernels, avx2_kernels or avx512_kernels.
 template <SoftwareKernels kSoftware>
 const KernelSet& cpu_kernels();
 

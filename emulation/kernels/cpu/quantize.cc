@@ -1,5 +1,5 @@
-// Values go through 16-bit words, as the instructions have it. With statistics the software kernel
-// measures and rounds, too: one more pass, which also holds the hardware to its model.
+// Values go through 16-bit words, as the instructions require. With statistics, the software kernel
+// also measures and rounds: one more pass, which also checks the hardware against its model.
 #include "emulation/kernels/cpu/quantize.h"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void cpu_quantize(const float* before, float* after, int64_t count, const Quanti
       widen(*row, words, after + at, size);
     });
   }
-  // `after` may be `before`: the hardware's words are made first.
+  // `after` may be `before`: the hardware's words are computed first.
   static thread_local Workspace<uint16_t> workspace;
   uint16_t* words = workspace.get(static_cast<size_t>(count)).data();
   for_pieces(count, [&](int64_t at, int64_t size) {
@@ -88,7 +88,7 @@ void cpu_quantize(const float* before, float* after, int64_t count, const Quanti
     if (std::memcmp(values, after + at, static_cast<size_t>(size) * sizeof(float)) != 0) {
       throw std::runtime_error(
           std::string(cpu_unit_info(row->unit).name) + " rounds to " + spec.format->name +
-          " otherwise than its model; `lockstep verify --hardware` tells more");
+          " differently from its model; run `lockstep verify --hardware` for details");
     }
   });
 }

@@ -1,6 +1,5 @@
 // Rounding by the CPU's own conversions: VCVTPS2PH and VCVTPH2PS for fp16, VCVTNEPS2BF16 for
-// bf16+flush_in. Statistics are those of the software kernels; conversions that no unit makes are
-// theirs altogether.
+// bf16+flush_in. The software kernels compute the statistics, and the conversions that no unit has.
 #pragma once
 
 #include "emulation/kernels/cpu_unit.h"
@@ -8,7 +7,7 @@
 
 namespace lockstep {
 
-// The definition that converts what no unit does, and measures.
+// The definition: it does the conversions that no unit has, and measures.
 using QuantizeKernel = void (*)(const float* before, float* after, int64_t count,
                                 const QuantizeSpec& spec, TensorStats* stats);
 

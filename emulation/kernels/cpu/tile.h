@@ -1,7 +1,7 @@
-// How are AMX tiles driven?
+// Runs AMX tile instructions.
 // Three tiles, by their own instructions: sum (rows x columns floats), A (rows x pairs of 16-bit
 // factors) and B (pairs x columns of pairs); sum += A * B. Requires: cpu_has(kAmxBf16 or kAmxFp16).
-// gemm_amx_tile.h takes HardwareTiles as a parameter: tests give it tiles of software.
+// gemm_amx_tile.h takes HardwareTiles as a parameter: tests pass software tiles instead.
 // Source: Intel SDM vol. 1, chapter 18 (palette 1), vol. 2, LDTILECFG, TILELOADD, TDPBF16PS.
 #pragma once
 
@@ -18,7 +18,7 @@ struct TileShape {
   int rows, columns, pairs;
 };
 
-// Sets the shapes of the three tiles; the end of its life releases them.
+// Sets the shapes of the three tiles; the destructor releases the tiles.
 class TileSession {
  public:
   explicit TileSession(const TileShape& shape) {

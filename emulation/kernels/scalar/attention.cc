@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// x times `factor`, rounded, as a factor: what the math models multiply q and k by.
+// x times `factor`, rounded, as a factor: the math models multiply q and k by it.
 template <typename T>
 Factor<T> scaled_factor(const InnerMath<T>& math, const T* x, int64_t count, T factor,
                         AttentionPart part) {
@@ -33,7 +33,7 @@ std::pair<T, T> half_scales(double scale) {
   return {static_cast<T>(std::copysign(root, scale)), root};
 }
 
-// Softmax in place; a row of -inf alone gives zeros, as torch's attention does.
+// Softmax in place; a row of only -inf gives zeros, as in torch's attention.
 template <typename T>
 void safe_softmax(const InnerMath<T>& math, int64_t rows, int64_t cols, T* scores) {
   constexpr T kMinusInfinity = -std::numeric_limits<T>::infinity();
@@ -140,7 +140,7 @@ void attention_backward(const AttentionBackward<T>& given) {
 
   Factor<T> q, k;
   q.data = args.q, k.data = args.k;
-  T q_scale = static_cast<T>(args.scale), k_scale = q_scale;  // what dq and dk are multiplied by
+  T q_scale = static_cast<T>(args.scale), k_scale = q_scale;  // factors of dq and dk
   if (!flash) {
     std::tie(q_scale, k_scale) = half_scales<T>(args.scale);
     q = scaled_factor(math, args.q, s.stacks * s.queries * s.width, q_scale, kScaledQ);

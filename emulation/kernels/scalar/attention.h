@@ -1,4 +1,4 @@
-// Scaled dot product attention by the set's own products and softmax. Formulas:
+// Scaled dot product attention with the set's own products and softmax. Formulas:
 // emulation/kernels/attention_args.h.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the ways of computing attention (attention.cc, blocked_attention.cc) share: products over
-// stacks of matrices, masks, the weights, shared heads. For these two files alone.
+// The parts shared by attention.cc and blocked_attention.cc: products over stacks of matrices,
+// masks, the weights, shared heads. Only for these two files.
 #pragma once
 
 #include <algorithm>
@@ -27,14 +27,14 @@ enum AttentionPart : uint64_t {
   kBlocks  // and all above: kBlocks + 3 i + 0, 1, 2 before the i-th block joins dq, dk, dv
 };
 
-// Matrix i of the stacks takes matrix i / group; empty where that is its own.
+// Matrix i of the stacks uses matrix i / group; empty where that is its own.
 inline std::vector<int64_t> shared_matrices(int64_t stacks, int64_t group) {
   std::vector<int64_t> matrices(static_cast<size_t>(group == 1 ? 0 : stacks));
   for (size_t i = 0; i < matrices.size(); ++i) matrices[i] = static_cast<int64_t>(i) / group;
   return matrices;
 }
 
-// C (m,n) = op(a) op(b) for every stack; `a_group`, `b_group`: how many of them share a matrix.
+// C (m,n) = op(a) op(b) for every stack; `a_group`, `b_group`: how many stacks share a matrix.
 template <typename T>
 struct Product {
   bool transpose_a, transpose_b;
@@ -68,7 +68,7 @@ struct Factor {
   const T* data = nullptr;
 };
 
-// Probabilities, or what is not yet normalised, after dropout as the factor of v.
+// Probabilities (or weights not yet normalised) after dropout, as the factor of v.
 template <typename T>
 Factor<T> weights_of(const InnerMath<T>& math, const T* probabilities, const int32_t* mask,
                      double dropout, int64_t count) {

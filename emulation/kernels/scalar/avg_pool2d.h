@@ -1,5 +1,5 @@
-// Means of the windows of images, and their gradients. A window is an interval of rows times one of
-// columns, so that fixed and adaptive pooling are one kernel.
+// Means of the windows of images, and their gradients. A window is an interval of rows times an
+// interval of columns, so that one kernel does fixed and adaptive pooling.
 //   y  = sum / divisor    the sum a chain from +0 in scan order
 //   (emulation/kernels/scalar/chain_add.h) dx = a chain from +0 of dy / divisor over the windows
 //   that hold the pixel, in scan order

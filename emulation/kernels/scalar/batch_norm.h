@@ -8,7 +8,7 @@
 namespace lockstep {
 
 // y = ((x - mean) * inv_std) * w + b, every operation in T; a null weight is 1, a null bias 0.
-// Outputs beside y (dx) may be null.
+// Outputs other than y (dx) may be null.
 template <typename T>
 void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& args);
 template <typename T>

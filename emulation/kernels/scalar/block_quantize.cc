@@ -1,5 +1,5 @@
-// One block after the other: largest magnitude, scale, elements. Blocks are independent: any thread
-// may have any of them.
+// One block after the other: largest magnitude, scale, elements. Blocks are independent, so any
+// thread may process any block.
 #include "emulation/kernels/scalar/block_quantize.h"
 
 #include <algorithm>

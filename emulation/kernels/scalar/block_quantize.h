@@ -13,7 +13,7 @@ namespace lockstep {
 template <typename T>
 T scalar_finite_abs_max(const T* x, int64_t count);
 
-// `tensor_scale` is 1 but for formats with e4m3 scales; `codes` and `stats` may be null.
+// `tensor_scale` is 1 except for formats with e4m3 scales; `codes` and `stats` may be null.
 template <typename T>
 void scalar_quantize_blocks(const T* before, T* after, const BlockShape& shape,
                             const BlockQuantizeSpec& spec, T tensor_scale, TensorStats* stats,
@@ -26,15 +26,14 @@ uint8_t scalar_round_block(const T* before, T* after, int64_t size, int64_t stri
                            const BlockQuantizeSpec& spec, const StochasticArrayKey& key,
                            T tensor_scale);
 
-// The statistics of a rounding that has been done, with the codes it used, as BlockShape lays them
-// out.
+// The statistics of a completed rounding, with the codes it used, in the layout of BlockShape.
 template <typename T>
 void measure_blocks(const T* before, const T* after, const BlockShape& shape,
                     const BlockFormat& format, T tensor_scale, const uint8_t* codes,
                     TensorStats* stats);
 
-// round(before, after, codes), then, if there is something to measure, measure(before, after,
-// codes) with codes set, on a copy of `before` where it is `after`.
+// Calls round(before, after, codes). Then, if statistics are needed, calls measure(before, after,
+// codes) with codes set, on a copy of `before` if that is `after`.
 template <typename T, typename Round, typename Measure>
 void round_and_measure_blocks(const T* before, T* after, const BlockShape& shape,
                               const BlockFormat& format, bool measures, uint8_t* codes, Round round,

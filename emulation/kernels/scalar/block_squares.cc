@@ -1,5 +1,5 @@
-// Each square: largest magnitude, scale, elements. The codes are kept once per row of the square,
-// which is the layout of blocks along rows, so that the statistics are those blocks'.
+// Each square: largest magnitude, scale, elements. The codes are kept once per row of the square.
+// This is the layout of blocks along rows, so the statistics are those of such blocks.
 #include "emulation/kernels/scalar/block_squares.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 struct Square {
-  int64_t first_row, last_row, first_col, last_col;  // last: one behind
+  int64_t first_row, last_row, first_col, last_col;  // last: one past the end
 };
 
 // The largest magnitude; NaN if there is a NaN or an infinity.

@@ -1,7 +1,7 @@
-// What if the blocks of a block format were squares?
+// Block formats whose blocks are squares.
 // block_size x block_size neighbours of a matrix share one scale, so that the matrix and its
-// transpose are rounded alike. Plain loops; scales and elements as emulation/format/block_format.h
-// has them. Source: NVIDIA, arXiv 2509.25149, section on
+// transpose are rounded equally. Plain loops; scales and elements follow
+// emulation/format/block_format.h. Source: NVIDIA, arXiv 2509.25149, section on
 // two-dimensional scaling of weights.
 #pragma once
 
@@ -11,8 +11,8 @@
 namespace lockstep {
 
 // after[i] = the value of element i of the row-major matrix (rows, cols); `after` may be `before`.
-// Squares at the right and lower edge are cut. `stats` may be null; as quantize_blocks has it. The
-// tensor's scale is 1.
+// Squares at the right and lower edge are cut. `stats` may be null; its meaning is that of
+// quantize_blocks. The tensor's scale is 1.
 template <typename T>
 void scalar_quantize_block_squares(const T* before, T* after, int64_t rows, int64_t cols,
                                    const BlockQuantizeSpec& spec, TensorStats* stats);

@@ -1,5 +1,5 @@
-// See blocked_attention.h. What is rounded element by element is rounded in whole arrays, which
-// gives the same bits as block by block.
+// See blocked_attention.h. Element-wise roundings run over whole arrays; the bits are the same as
+// block by block.
 #include "emulation/kernels/scalar/blocked_attention.h"
 
 #include <cmath>
@@ -31,8 +31,8 @@ void exp_of_block(const InnerMath<T>& math, const FlashKernel& kernel, const T* 
   math.kernels->row.exp(x + i, y + i, count - i);
 }
 
-// One row of scores: its e, the sum l of them, the maximum, and what every block shrinks the ones
-// before it by.
+// One row of scores: its e, their sum l, the maximum, and the factor by which every block scales
+// down the blocks before it.
 template <typename T>
 struct SoftmaxRow {
   T max = kMinusInfinity<T>, sum = 0;
@@ -60,7 +60,7 @@ struct SoftmaxRow {
   }
 };
 
-// Sums of products in blocks of their terms, of which there are product.k in each of the stacks:
+// Sums of products in blocks of their terms; each of the stacks has product.k terms:
 //   C[j] (m,n) = factor sum over the stacks i = c_group j, c_group j + 1, ... of op(a[i]) b[i]
 template <typename T>
 struct BlockedSum {
@@ -70,7 +70,7 @@ struct BlockedSum {
   int64_t block = 0;
   T factor = 1;
 
-  // Into, or onto, c: a block of the stacks that are number `member` of their group.
+  // Into c, or added to c: a block of the stacks with number `member` in their group.
   void multiply(const InnerMath<T>& math, int64_t stacks, int64_t member, int64_t first,
                 bool start_from_c, T* c) const {
     parallel_for(stacks / c_group, [&](int64_t j) {
@@ -88,7 +88,8 @@ struct BlockedSum {
     });
   }
 
-  // The sums into product.c, rounded after every block but the last; `part`: of the first block.
+  // The sums go to product.c and are rounded after every block except the last; `part`: of the
+  // first block.
   void run(const InnerMath<T>& math, int64_t stacks, uint64_t part) const {
     constexpr uint64_t kSumsPerBlock = 3;  // dq, dk and dv
     const int64_t count = stacks / c_group * product.m * product.n;

@@ -1,5 +1,5 @@
-// Attention as a fused kernel computes it block by block (FlashKernel::key_block above 0). For
-// attention.cc alone, which has the other ways.
+// Attention computed block by block, as in a fused kernel (FlashKernel::key_block above 0). Only
+// for attention.cc, which has the other ways.
 #pragma once
 
 #include "emulation/kernels/attention_args.h"
@@ -8,7 +8,7 @@ namespace lockstep {
 
 //   per block of keys:  m' = max(m, max s);  e = exp(s - m');  l = sum e + exp(m - m') l
 //                       y = exp(m - m') y + round(e) v
-//   y = y / l;  probabilities = exp(s - lse), lse = m + log l: what the backward pass makes of them
+//   y = y / l;  probabilities = exp(s - lse), lse = m + log l: recomputed by the backward pass
 template <typename T>
 void blocked_attention_forward(const AttentionForward<T>& args);
 

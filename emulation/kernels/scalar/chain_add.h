@@ -1,7 +1,7 @@
-// How are a few terms added one after the other?
-// As a chain: acc = round(acc + x) in the accumulator's format, terms in the order their kernel
-// declares, held in T. For sums whose terms lie scattered (windows, repeated indices); long sums
-// have the shape of emulation/kernels/reduction.h.
+// Adds a few terms one after the other.
+// A chain: acc = round(acc + x) in the accumulator's format, with terms in the order that the
+// kernel declares, held in T. For sums whose terms are scattered (windows, repeated indices); long
+// sums have the shape of emulation/kernels/reduction.h.
 #pragma once
 
 #include <type_traits>
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Calls body(add), add(acc, x) -> T being the accumulator's addition; chosen once, so that the
-// loops in `body` are compiled for each kind.
+// Calls body(add), where add(acc, x) -> T is the accumulator's addition. It is chosen once, so that
+// the loops in `body` are compiled for each kind.
 template <typename T, typename Body>
 void with_chain_add(const Accumulator& accumulator, Body body) {
   const Format& format = *accumulator.format;

@@ -1,4 +1,4 @@
-// Direct loops: each output's chain in the order emulation/kernels/conv_args.h declares.
+// Direct loops: each output is a chain in the order that emulation/kernels/conv_args.h declares.
 #include "emulation/kernels/scalar/conv2d.h"
 
 #include <vector>
@@ -28,7 +28,7 @@ struct Factors {
     first.push_back(a);
     second.push_back(b);
   }
-  // Writes the sum to a.out[index] and forgets the factors.
+  // Writes the sum to a.out[index] and clears the factors.
   void sum_to(const ConvArgs<T>& a, int64_t index, const Format* first_format,
               const Format* second_format) {
     const DotOperands<T> operands{first.data(), second.data(), static_cast<int64_t>(first.size()),

@@ -1,5 +1,5 @@
-// Convolution and its two gradients by direct loops: the definition. Positions in the padding take
-// part with the value 0, so that an infinite weight beside the border gives NaN, as 0 * inf does.
+// Convolution and its two gradients by direct loops: the definition. Positions in the padding count
+// as 0, so that an infinite weight over the padding gives NaN, as 0 * inf does.
 #pragma once
 
 #include "emulation/kernels/conv_args.h"
@@ -13,15 +13,15 @@ void scalar_conv2d_backward_input(const ConvArgs<T>& args);
 template <typename T>
 void scalar_conv2d_backward_weight(const ConvArgs<T>& args);
 
-// The index of the input pixel that output position `out` sees through kernel tap `tap`, or -1 when
-// it lies in the padding.
+// The index of the input pixel that output position `out` reads through kernel tap `tap`, or -1 if
+// it is in the padding.
 inline int64_t input_position(int64_t out, int64_t tap, int64_t stride, int64_t pad,
                               int64_t dilation, int64_t size) {
   const int64_t in = out * stride - pad + tap * dilation;
   return in >= 0 && in < size ? in : -1;
 }
 
-// The other way round: the output position whose tap `tap` sees input pixel `in`, or -1.
+// The inverse: the output position whose tap `tap` reads input pixel `in`, or -1.
 inline int64_t output_position(int64_t in, int64_t tap, int64_t stride, int64_t pad,
                                int64_t dilation, int64_t size) {
   const int64_t scaled = in + pad - tap * dilation;

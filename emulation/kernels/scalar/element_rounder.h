@@ -1,5 +1,5 @@
-// One element of an array, rounded by the definition: what the scalar kernel does everywhere and
-// the vector kernels do at an array's ragged end.
+// Rounds one element of an array by the definition. The scalar kernel uses it everywhere, the
+// vector kernels at an array's ragged end.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ class ElementRounder {
       : spec_(spec), rounder_(*spec.format, spec.rounding) {
     if (spec.rounding == Rounding::kStochastic) key_ = derive_array_key(spec.key);
   }
-  // With measure_only the value itself; a NaN counts as the one quiet NaN there too.
+  // With measure_only: the value itself; every NaN becomes the one quiet NaN here too.
   T operator()(T x, uint64_t index) const {
     if (spec_.measure_only) return x == x ? x : std::numeric_limits<T>::quiet_NaN();
     return with_rounding(spec_.rounding, [&]<Rounding kMode>() { return round<kMode>(x, index); });
   }
-  // Requires: kMode is the spec's mode, and something is to be rounded.
+  // Requires: kMode is the spec's mode, and the spec rounds.
   template <Rounding kMode>
   T round(T x, uint64_t index) const {
     const bool stochastic = kMode == Rounding::kStochastic;

@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-// y[i] = f(i), in ranges over the threads.
+// y[i] = f(i); ranges are spread over the threads.
 template <typename T, typename Function>
 void for_each_element(int64_t count, T* y, Function f) {
   parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {

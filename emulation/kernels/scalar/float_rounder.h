@@ -1,7 +1,7 @@
-// One float rounded to a format that FP32 contains: the results of round_to_format
-// (emulation/format/rounding.h) on the float's own bits, without leaving 32-bit integers. The
-// magnitude is cut where emulation/format/float_format.h says; a carry runs into the exponent, as
-// it should.
+// Rounds one float to a format that FP32 contains. The results are those of round_to_format
+// (emulation/format/rounding.h), computed on the float's own bits with 32-bit integers.
+// emulation/format/float_format.h says where the magnitude is cut; a carry runs into the exponent,
+// as it should.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class FloatRounder {
     const uint32_t shift = format_.drop + std::max(field, format_.emin_field) - field;
     const uint32_t ulp = 1u << shift, dropped = magnitude & (ulp - 1);
     const uint32_t odd = (magnitude ^ format_.lowest_binade) >> shift & 1;
-    // Where nothing is dropped ulp is 1, and half of it counts as 1, which nothing reaches.
+    // Where no bit is dropped, ulp is 1, and half of it counts as 1, which no remainder reaches.
     const uint32_t half = ulp >> 1 | (ulp & 1);
     bool up = false;
     if constexpr (kMode == Rounding::kNearestEven) up = dropped + odd > half;

@@ -1,4 +1,4 @@
-// One loop per function and direction, found by the function's place in its list.
+// One loop per function and direction, indexed by the function's place in its list.
 #include "emulation/kernels/scalar/functions.h"
 
 #include "emulation/accumulator/fast_round.h"
@@ -10,7 +10,7 @@ namespace {
 
 #include "emulation/math/elementwise_functions-inl.h"
 
-// y[i] = f(i), in ranges over the threads.
+// y[i] = f(i); ranges are spread over the threads.
 template <typename T, typename Function>
 void for_each_element(int64_t count, T* y, Function f) {
   parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// The functions of emulation/math/elementwise_functions.h, element by element; ranges over the
-// threads. NaN results are the canonical NaN. An output may be one of the inputs.
+// The functions of emulation/math/elementwise_functions.h, element by element; ranges are spread
+// over the threads. NaN results are the canonical NaN. An output may be one of the inputs.
 #pragma once
 
 #include "emulation/math/elementwise_functions.h"
@@ -16,8 +16,8 @@ template <typename T>
 void scalar_binary(Binary function, const FunctionParameters& parameters, const T* a, const T* b,
                    T* y, int64_t count);
 
-// Gradients of the smaller (or larger) of two numbers: all of dy to the one chosen, half to each
-// where they are equal, all to both where one is NaN. `sign` is +1 for minimum, -1 for maximum.
+// Gradients of the smaller (or larger) of two numbers: all of dy to the chosen one, half to each if
+// they are equal, all to both if one is NaN. `sign` is +1 for minimum, -1 for maximum.
 template <typename T>
 void scalar_choice_backward(T sign, const T* own, const T* other, const T* dy, T* dx,
                             int64_t count);

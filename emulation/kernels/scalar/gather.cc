@@ -1,5 +1,5 @@
-// Gathering by plain copies. For the gradient of rows the positions are first sorted by their row,
-// stably, so that every row's chain can run on its own thread.
+// Gathering by plain copies. For the gradient of rows, a stable sort first orders the positions by
+// row, so that every row's chain can run on its own thread.
 #include "emulation/kernels/scalar/gather.h"
 
 #include <algorithm>
@@ -48,7 +48,8 @@ void pick_rows_backward(const RowPick& p, const T* dy, T* dx, const Accumulator&
 
 namespace {
 
-// body(position in y, place in x), ascending j for every (o, i); outer ones on several threads.
+// body(position in y, place in x), ascending j for every (o, i); different o run on several
+// threads.
 template <typename Body>
 void for_elements(const ElementPick& p, Body body) {
   const auto outer = static_cast<int64_t>(p.outer.size());

@@ -1,5 +1,5 @@
 // Rows and elements picked by index, and the sums of their gradients. Every sum is a chain over
-// ascending positions from +0 (emulation/kernels/scalar/chain_add.h), whatever the threads.
+// ascending positions from +0 (emulation/kernels/scalar/chain_add.h), with any number of threads.
 #pragma once
 
 #include "emulation/accumulator/accumulator.h"
@@ -15,7 +15,7 @@ void pick_rows_backward(const RowPick& pick, const T* dy, T* dx, const Accumulat
 
 template <typename T>
 void pick_elements(const ElementPick& pick, const T* x, T* y);
-// dx += dy in the place each element came from, ascending j. Requires: dx is zero.
+// dx += dy at the place that each element came from, ascending j. Requires: dx is zero.
 template <typename T>
 void pick_elements_backward(const ElementPick& pick, const T* dy, T* dx,
                             const Accumulator& accumulator);

@@ -1,4 +1,4 @@
-// Matrix product by the triple loop: the definition every other gemm equals bit for bit.
+// Matrix product by the triple loop: the definition. Every other gemm equals it bit for bit.
 #pragma once
 
 #include "emulation/kernels/gemm_args.h"

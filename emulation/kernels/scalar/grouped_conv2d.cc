@@ -1,5 +1,5 @@
-// One call per group. Few groups run one after the other with all threads each, many side by side
-// with one thread each; the bits are the same.
+// One call per group. Few groups run one after the other, each on all threads; many groups run in
+// parallel, each on one thread. The bits are the same.
 #include "emulation/kernels/scalar/grouped_conv2d.h"
 
 #include <vector>
@@ -55,7 +55,7 @@ void grouped_conv2d(const Kernels<T>& kernels, ConvPass pass, const ConvArgs<T>&
   const bool gives_weights = pass == ConvPass::kBackwardWeight;
   const int64_t out_image = pass == ConvPass::kForward ? y_image : x_image;
   const int64_t out_group = gives_weights ? w_group : whole.batch * out_image;
-  // Events are OR-ed into, images' ones only after they are back in their order.
+  // Events are OR-ed; those of images only after the images are back in their order.
   std::vector<uint8_t> events;
   if (!gives_weights) out_storage.resize(static_cast<size_t>(groups * out_group));
   if (!gives_weights && args.events != nullptr) events.resize(out_storage.size());

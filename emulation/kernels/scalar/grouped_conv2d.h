@@ -1,7 +1,7 @@
-// How is a convolution in groups of channels computed by kernels that know of none?
-// Output channels of group g see the input channels of group g alone: `groups` convolutions side by
-// side. Images are reordered (N, G, C/G, ...) -> (G, N, C/G, ...), so that each is a whole one;
-// sums, their order, formats and events are those of the kernels (ConvArgs).
+// Computes a convolution in groups of channels with kernels that do not support groups.
+// Output channels of group g read only the input channels of group g: these are `groups` separate
+// convolutions. Images are reordered (N, G, C/G, ...) -> (G, N, C/G, ...), so that each group is a
+// whole convolution. Sums, their order, formats and events are those of the kernels (ConvArgs).
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

@@ -100,14 +100,14 @@ template <typename T>
 T weight_of(const CrossEntropyArgs<T>& args, int64_t c) {
   return args.class_weight != nullptr ? args.class_weight[c] : T(1);
 }
-// Of the row's target class; 0 where it is ignored.
+// Of the row's target class; 0 if it is ignored.
 template <typename T>
 T row_weight(const CrossEntropyArgs<T>& args, int64_t row) {
   const int32_t target = args.target[row];
   return target == args.ignore_index ? T(0) : weight_of(args, target);
 }
 
-// What the sum over the rows is divided by.
+// The divisor of the sum over the rows.
 template <typename T>
 T divisor(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args) {
   if (args.reduction != LossReduction::kMean) return T(1);
@@ -122,7 +122,7 @@ T divisor(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args) {
                                      }));
 }
 
-// How much of the loss is the target's and how much is spread over the classes.
+// How much of the loss belongs to the target and how much is spread over the classes.
 template <typename T>
 struct Smoothing {
   T hit, spread;  // 1 - label_smoothing, label_smoothing / C

@@ -1,4 +1,4 @@
-// How is a value rounded to nearest even where the format may be any?
+// Rounds a value to nearest even in any format.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Fast where FastRound knows the format.
+// Fast if FastRound supports the format.
 class NearestRound {
  public:
   explicit NearestRound(const Format& format) : format_(&format) {
@@ -23,7 +23,8 @@ class NearestRound {
   std::optional<FastRound> fast_;
 };
 
-// What an op made of several kernels hands from one to the next. Without a format nothing happens.
+// For values that an op of several kernels passes from one to the next. Without a format, does
+// nothing.
 template <typename T>
 class PartRound {
  public:

@@ -1,4 +1,4 @@
-// Each rule's formulas in the loop that all share.
+// Each rule's formulas in the shared loop.
 #include "emulation/kernels/scalar/optimizer.h"
 
 #include <type_traits>

@@ -1,5 +1,5 @@
-// The optimizers, element by element, every elementary operation rounded to the declared
-// arithmetic, in the order in which torch.optim's single-tensor loops have them.
+// The optimizers, element by element. Every elementary operation is rounded to the declared
+// arithmetic, in the order of torch.optim's single-tensor loops.
 #pragma once
 
 #include "emulation/kernels/optimizer_args.h"

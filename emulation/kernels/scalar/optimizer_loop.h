@@ -1,5 +1,5 @@
-// The loop that every optimizer shares: weight decay, states, update, the weight's rounding, and
-// what is measured of them. An update rule supplies the formulas alone
+// The loop that all optimizers share: weight decay, states, update, the weight's rounding, and
+// their statistics. An update rule supplies only the formulas
 // (optimizer_rules.h).
 //
 //   1. g = grad (+ wd w)           2. each state in turn, from g and the states before it, rounded
@@ -25,8 +25,8 @@ namespace lockstep::optimizer_loop {
 
 using Rounder = NearestRound;
 
-// An arithmetic says what happens to each operation. The formulas speak in torch's ops:
-//   constant(c), alpha(c)   a scalar, and that of an add: its alpha, or what it adds
+// An arithmetic defines each operation. The formulas use torch's ops:
+//   constant(c), alpha(c)   a scalar, and that of an add: its alpha, or the number it adds
 //   round(x), add(x, y)     the end of an op, and an op that adds
 //   inner(x), inner_add(x, y)   an operation inside an op
 //   add_product(x, a, b)    an op x + a b
@@ -78,7 +78,7 @@ struct TorchArithmetic {
   Rounder rounder;
   bool is_cpu;
 };
-// Operations in double without any rounding of their own: what the others are measured by.
+// Operations in double without any rounding of their own: the others are measured against them.
 struct UnroundedArithmetic {
   double round(double x) const { return x; }
   double inner(double x) const { return x; }
@@ -114,13 +114,13 @@ class Storage {
     return native_state_ && native_weight_ && formats_.rounding == Rounding::kNearestEven &&
            formats_.state_rounding == Rounding::kNearestEven;
   }
-  // What Kahan's sum lost.
+  // The part that Kahan's sum lost.
   T compensation(double x) const {
     if (native_weight_) return canonical_nan(static_cast<T>(x));
     return canonical_nan(static_cast<T>(weight_(x)));
   }
-  // Of the container's own format: one float (or double) addition. Any other: the exact sum rounded
-  // once, or in torch's steps its FP32 sum.
+  // Of the container's own format: one float (or double) addition. Any other format: the exact sum
+  // rounded once, or with torch's steps its FP32 sum.
   T weight(double base, double delta, int64_t index) const {
     if (native_weight_ && formats_.rounding == Rounding::kNearestEven) {
       return canonical_nan(static_cast<T>(base + delta));
@@ -144,9 +144,9 @@ class Storage {
   bool native_state_, native_weight_;
 };
 
-// Statistics of one array that is written element by element, if anyone asks: quantize's, with
-// the same sums in the same shape. Elements of a block are added by one thread, in their order.
-// With kMeasured false nobody ever asks, and the loops are compiled without it.
+// Statistics of one array that is written element by element, if requested: those of quantize, with
+// the same sums in the same shape. One thread adds the elements of a block, in their order. With
+// kMeasured false, none are requested, and the loops are compiled without them.
 template <bool kMeasured>
 class Measurement {
  public:
@@ -274,7 +274,7 @@ class OptimizerLoop {
     }
   }
 
-  // Returns whether the weight stood still under an update that is not zero.
+  // Returns whether the weight did not change although the update is not zero.
   bool step(int64_t i, double& dw, double& before) {
     constexpr int kRoom = kStates;
     Value s[kRoom], old[kRoom];
@@ -310,8 +310,8 @@ class OptimizerLoop {
     return dw != 0 && a_.weight[i] == static_cast<T>(w);
   }
 
-  // step() for elements begin..begin + n - 1 where every format is the container's own: the same
-  // operations, in a loop without branches on formats, which compilers turn into vectors. kCount:
+  // step() for elements begin..begin + n - 1 where every format is the container's own. Same
+  // operations, in a loop without branches on formats, so that compilers vectorise it. kCount:
   // states in use. Requires: storage_.is_plain(), no compensation.
   template <int kCount>
   uint64_t plain_steps(int64_t begin, int64_t n, double* dw, double* before) {

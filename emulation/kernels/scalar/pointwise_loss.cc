@@ -1,4 +1,4 @@
-// A loss is a struct of three functions of one element; one loop serves them all.
+// A loss is a struct of three functions of one element; one loop runs them all.
 #include "emulation/kernels/scalar/pointwise_loss.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ struct Element {
   T x, t, p, v;  // v: pos_weight
 };
 
-// -1, 0 or 1; NaN stays NaN.
+// -1, 0 or 1; NaN is kept.
 template <typename T>
 T sign_of(T x) {
   return x > 0 ? T(1) : x < 0 ? T(-1) : x;
@@ -77,8 +77,8 @@ struct KlDivLogTarget {
 };
 template <typename T>
 struct BceWithLogits {
-  // log(1 + exp(-x)) = max(-x, 0) + log(1 + y), y = exp(-|x|); the logarithm of 1 + y as rounded is
-  // corrected by y / ((1 + y) - 1), which the rounding changed in the same proportion.
+  // log(1 + exp(-x)) = max(-x, 0) + log(1 + y), y = exp(-|x|); the logarithm of the rounded 1 + y
+  // is corrected by y / ((1 + y) - 1), which the rounding changed in the same proportion.
   static T softplus_of_minus(T x) {
     const T y = lockstep_exp<T>(-std::fabs(x)), one_plus = T(1) + y;
     const T log = one_plus == 1 ? y : lockstep_log<T>(one_plus) * (y / (one_plus - T(1)));

@@ -1,6 +1,6 @@
 // Losses that are sums of one term per element, and the terms' derivatives.
-// The terms are not summed here. Scalar alone: the compiler vectorises the cheap ones, and a loss
-// is read once per step.
+// The terms are not summed here. Scalar only: the compiler vectorises the cheap terms, and a loss
+// is computed once per step.
 //
 //   mse          (x - t)^2
 //   l1           |x - t|

@@ -24,8 +24,8 @@ int32_t window_argmax(const PoolShape& s, const T* plane, int64_t p, int64_t q) 
   for (int64_t h = h_begin; h < h_end; h += s.dilation_h) {
     const int64_t row_end = h * s.in_width + w_end;
     for (int64_t i = h * s.in_width + w_begin; i < row_end; i += s.dilation_w) {
-      // Larger, or a NaN, unless a NaN was found before. Single bits and selections instead of
-      // branches, which would be mispredicted at every other window.
+      // Larger, or a NaN, unless a NaN was found before. Uses single bits and selections: branches
+      // would be mispredicted at every other window.
       const bool wins = !(plane[i] <= best_value) & (best_value == best_value);
       best = wins ? i : best;
       best_value = wins ? plane[i] : best_value;
@@ -34,7 +34,7 @@ int32_t window_argmax(const PoolShape& s, const T* plane, int64_t p, int64_t q) 
   return static_cast<int32_t>(best);
 }
 
-// y (N,C,P,Q), argmax (N,C,P,Q): h * W + w of the element taken. Requires: every window holds at
+// y (N,C,P,Q), argmax (N,C,P,Q): h * W + w of the chosen element. Requires: every window holds at
 // least one element that is not padding.
 template <typename T>
 void scalar_max_pool2d(const PoolShape& shape, const T* x, T* y, int32_t* argmax);

@@ -1,4 +1,4 @@
-// Plain loops over the definition, block by block.
+// Plain loops of the definition, block by block.
 #include "emulation/kernels/scalar/quantize.h"
 
 #include <algorithm>
@@ -77,7 +77,7 @@ void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpe
     parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {
       const int64_t begin = chunk * kChunk, end = std::min(count, begin + kChunk);
       with_rounding(spec.rounding, [&]<Rounding kMode>() {
-        const ElementRounder<T> round = rounder;  // its own, so that no store can change it
+        const ElementRounder<T> round = rounder;  // a local copy, so that no store can change it
         for (int64_t i = begin; i < end; ++i) {
           after[i] = round.template round<kMode>(before[i], static_cast<uint64_t>(i));
         }

@@ -1,4 +1,4 @@
-// Rounding and measuring with plain loops: the definition that every vector version equals bit for
+// Rounding and measuring with plain loops: the definition. Every vector version equals it bit for
 // bit, statistics included.
 #pragma once
 
@@ -9,9 +9,9 @@
 namespace lockstep {
 
 // Kernels<T>::quantize for T float or double: after[i] = round(before[i]); see quantize.h for
-// `spec` and tensor_stats.h for what is counted. `stats` may be null; otherwise it is overwritten.
-// `after` may be `before`, and is not touched (may be null) when spec.measure_only is set. Throws:
-// std::logic_error when the container does not contain the format.
+// `spec` and tensor_stats.h for the statistics. `stats` may be null; otherwise it is overwritten.
+// `after` may be `before`; with spec.measure_only it is not written and may be null. Throws:
+// std::logic_error if the container does not contain the format.
 template <typename T>
 void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpec& spec,
                      TensorStats* stats);

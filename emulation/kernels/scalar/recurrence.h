@@ -1,4 +1,4 @@
-// What the forward and the backward pass of recurrent layers share: the walk over layers,
+// The parts shared by the forward and the backward pass of recurrent layers: the walk over layers,
 // directions and steps, its products and its roundings. For recurrent_forward.cc and
 // recurrent_backward.cc.
 #pragma once
@@ -18,7 +18,7 @@ void turn(const T* x, int64_t a, int64_t b, int64_t c, T* y) {
   strided_copy<T>({{b, c, a * c}, {a, b * c, c}, {c, 1, 1}}, x, y);
 }
 
-// Forward and backward share the walk over layers, directions and steps, and its products.
+// The walk over layers, directions and steps, and its products.
 template <typename T, typename Args>
 class Recurrence {
  public:

@@ -55,7 +55,7 @@ template <typename T>
 void gru_step(const RecurrentStep<T>& s) {
   const int64_t h = s.hidden;
   for_states(s.batch, h, kGruGates, [&](int64_t at, int64_t gate) {
-    const int64_t saved = gate + at / h * h;  // rows of 4 saved values against rows of 3 gates
+    const int64_t saved = gate + at / h * h;  // rows of 4 saved values, rows of 3 gates
     const T r = lockstep_sigmoid<T>(s.x_gates[gate] + s.h_gates[gate]);
     const T z = lockstep_sigmoid<T>(s.x_gates[gate + h] + s.h_gates[gate + h]);
     const T q = s.h_gates[gate + 2 * h];

@@ -1,6 +1,6 @@
 // One time step of an LSTM or GRU cell, after the products with the weight matrices.
-// The model is that of a fused cell: from the sums of products to the new state everything is
-// computed in T, and only what is returned is rounded, by the caller. Scalar alone.
+// The model is a fused cell: everything from the sums of products to the new state is computed in
+// T; the caller rounds only the returned values. Scalar only.
 //
 // LSTM, gates in torch's order i, f, g, o; x_gates = W_ih x + b_ih, h_gates = W_hh h + b_hh:
 //   i, f, o = sigmoid(x_gates + h_gates), g = tanh(x_gates + h_gates)
@@ -29,8 +29,8 @@ void lstm_step(const RecurrentStep<T>& step);
 template <typename T>
 void gru_step(const RecurrentStep<T>& step);
 
-// dh, dc: all that reaches the step's results. The gates' gradients are before sigmoid and tanh;
-// dh_direct is what reaches h_prev around the product with W_hh.
+// dh, dc: the whole gradients of the step's results. The gates' gradients are before sigmoid and
+// tanh; dh_direct is the part of h_prev's gradient that bypasses the product with W_hh.
 template <typename T>
 struct RecurrentStepBackward {
   int64_t batch, hidden;

@@ -1,4 +1,4 @@
-// Backpropagation through time, from the last layer and step to the first. Time-major inside, as
+// Backpropagation through time, from the last layer and step to the first. Time-major inside, like
 // the forward pass.
 #include "emulation/kernels/scalar/recurrence.h"
 #include "emulation/kernels/scalar/recurrent.h"
@@ -36,7 +36,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   using Recurrence<T, RecurrentBackward<T>>::how_;
   using Recurrence<T, RecurrentBackward<T>>::formats_;
 
-  // What the layer read, as the forward pass left it.
+  // The layer's input, as the forward pass stored it.
   std::vector<T> input_of(int64_t layer) {
     if (layer == 0) return this->time_major(a_.x, e_.in);
     const int64_t count = this->between();
@@ -76,9 +76,9 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     a_.math.kernels->add(y.data(), x, y.data(), static_cast<int64_t>(y.size()));
   }
 
-  // dw over all time steps of a direction. `sums(first row, rows, out)` gives that of some rows; an
-  // elementary cell rounds each step's and adds them up, rounded to `total`, from the last one
-  // back.
+  // dw over all time steps of a direction. `sums(first row, rows, out)` gives the sum for some
+  // rows. An elementary cell rounds each step's sum and adds them up, rounded to `total`, from the
+  // last step to the first.
   template <typename Sums>
   void sum_over_steps(int64_t d, int64_t count, T* dw, const Format* total, Sums sums) {
     if (!how_.elementary) return sums(0, e_.rows(), dw);
@@ -119,7 +119,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       for (int64_t n = 0; n < e_.batch; ++n) {
         std::copy_n(&dy[(t * e_.batch + n) * e_.width() + d * p], p, &arriving[n * p]);
       }
-      // What came around the product last step joins dy first, as autograd's order has it.
+      // The part that bypassed the product last step joins dy first, as in autograd's order.
       if (how_.elementary && !e_.is_lstm && s != e_.time - 1) {
         add(direct.data(), arriving);
         this->round(arriving, formats_.h);
@@ -172,8 +172,8 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     }
     if (e_.projects) {
       const T* wide = a_.unprojected + cell * e_.time * cell_size;
-      // ATen multiplies by the transposed view of w_hr, whose cast autocast does not keep: every
-      // step has one of its own, and their gradients meet in FP32.
+      // ATen multiplies by the transposed view of w_hr, whose cast autocast does not keep. So every
+      // step has its own cast, and their gradients are added in FP32.
       sum_over_steps(d, p * e_.hidden, gradient(cell, e_.projection()), /*total=*/nullptr,
                      [&](int64_t first, int64_t count, T* out) {
                        this->product(true, dh_steps.data() + first * p, false,
@@ -187,7 +187,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     this->round(mine, formats_.low);
     if (d == 0) return;
     add(other.data(), dx);
-    // The first layer's is the op's output: PyTorch's CPU adds it up in x's own format.
+    // The first layer's dx is the op's output: PyTorch's CPU code adds it up in x's own format.
     if (layer > 0 || a_.cells == RecurrentCells::kFused) this->round(dx, formats_.h);
   }
 

@@ -1,5 +1,5 @@
-// Every op runs over a whole (N,H) array before the next begins, so that each has one rounding of
-// an array; gates are copied out of their rows and back.
+// Every op runs over a whole (N,H) array before the next begins, so that each op has one rounding
+// of an array. Gates are copied out of their rows and back.
 #include "emulation/kernels/scalar/recurrent_elementary.h"
 
 #include <algorithm>

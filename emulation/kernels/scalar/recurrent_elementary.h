@@ -1,5 +1,5 @@
-// One time step of an LSTM or GRU cell as a chain of separate ops, each of which rounds its result:
-// what ATen's cells compute on a CPU. The formulas are those of recurrent.h, in ATen's order.
+// One time step of an LSTM or GRU cell as a chain of separate ops, each of which rounds its result,
+// as in ATen's cells on a CPU. The formulas are those of recurrent.h, in ATen's order.
 //
 // R: rounded to formats.low, C: to formats.c, H: to formats.h
 //   LSTM  gates = R(x_gates + h_gates);  i, f, o = R(sigmoid), g = R(tanh)

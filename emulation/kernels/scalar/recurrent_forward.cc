@@ -1,4 +1,4 @@
-// Everything inside is time-major, (T,N,...); x and y are turned at the border where the batch
+// Everything inside is time-major, (T,N,...); x and y are transposed on entry and exit if the batch
 // comes first.
 #include "emulation/kernels/scalar/recurrence.h"
 #include "emulation/kernels/scalar/recurrent.h"
@@ -29,7 +29,7 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
   using Recurrence<T, RecurrentForward<T>>::how_;
   using Recurrence<T, RecurrentForward<T>>::formats_;
 
-  // What a layer reads of the one below it.
+  // The input of a layer from the one below it.
   std::vector<T> input_from(int64_t layer, std::vector<T> x) {
     const int64_t count = this->between();
     if (e_.drops()) {
@@ -48,7 +48,7 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     }
   }
 
-  // Only in low precision: elsewhere each bias is added to its own product.
+  // Only in low precision; otherwise each bias is added to its own product.
   bool adds_one_bias() const {
     return how_.one_bias && e_.is_lstm && e_.has_bias && !InnerMath<T>::is_own_format(formats_.low);
   }
@@ -60,7 +60,7 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     return sum;
   }
 
-  // One step, and its states rounded; o tanh(c) on its way to a projection is a factor.
+  // One step, with its states rounded; o tanh(c) before a projection is a factor.
   void take(RecurrentStep<T>& step) {
     const int64_t count = this->cell_size();
     if (how_.elementary) {

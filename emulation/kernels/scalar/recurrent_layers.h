@@ -1,4 +1,4 @@
-// Stacks of LSTM and GRU layers by the set's own products. What is computed:
+// Stacks of LSTM and GRU layers with the set's own products. Formulas and roundings:
 // emulation/kernels/recurrent_args.h.
 #pragma once
 

@@ -1,7 +1,7 @@
-// Sums of many terms through a declared accumulator, in the one shape of
+// Sums of many terms with a declared accumulator, in the one shape of
 // emulation/kernels/reduction.h. Every kernel that sums (channel_sum, batch_norm, softmax, losses)
 // is written over a BlockSum, the sum of one block of at most 4096 terms, so that an instruction
-// set supplies only that.
+// set supplies only BlockSum.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ double sum_array(const T* terms, int64_t count, const Accumulator& accumulator,
   return join_block_sums(std::move(sums), accumulator);
 }
 
-// Sum of terms made block by block: fill(begin, n, buffer) writes terms [begin, begin + n).
+// Sum of terms computed block by block: fill(begin, n, buffer) writes terms [begin, begin + n).
 template <typename T, typename Fill>
 double sum_terms(int64_t count, const Accumulator& accumulator, BlockSum<T> block_sum, Fill fill) {
   std::vector<T> buffer(static_cast<size_t>(std::min(count, kReductionBlock)));

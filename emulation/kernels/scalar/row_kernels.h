@@ -1,6 +1,6 @@
-// Which kernels are made of row functions?
-// An instruction set that has its own sum of a block, exp and log over arrays gets its versions of
-// them all here.
+// The kernels that are made of row functions.
+// An instruction set with its own block sum, and exp and log over arrays, gets its versions of all
+// these kernels here.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

@@ -1,5 +1,5 @@
 // Layer, RMS and group normalisation, row by row (emulation/kernels/norm_args.h): the
-// order of the work and its sums. The loops over elements are a table, so that an instruction set
+// order of the work and its sums. The loops over elements are in a table; an instruction set
 // supplies only those.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// What is done to the elements of one row; w, b, g (count) stand beside x.
+// Operations on the elements of one row; w, b, g (count) correspond to x.
 template <typename T>
 struct RowNormLoops {
   BlockSum<T> block_sum;

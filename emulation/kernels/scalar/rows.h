@@ -1,5 +1,5 @@
-// Reductions of rows of (rows, cols) to one number each, and what their gradients need. Sums go
-// through the accumulator; rows are spread over the threads.
+// Reductions of rows of (rows, cols) to one number each, and their gradients. Sums use the
+// accumulator; rows are spread over the threads.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
@@ -14,7 +14,7 @@ void row_sums(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_
 template <typename T>
 void repeat_rows(const T* y, T divisor, T* x, int64_t rows, int64_t cols);
 
-// y[r] = the largest element, the first NaN where there is one; index[r]: where it first stands.
+// y[r] = the largest element, or the first NaN if there is one; index[r]: its first position.
 // `index` may be null.
 template <typename T>
 void row_maxima(const T* x, T* y, int32_t* index, int64_t rows, int64_t cols);

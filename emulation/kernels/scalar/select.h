@@ -1,5 +1,5 @@
-// Choosing between values by an integer mask, and making such masks: by comparing, or drawn. Masks
-// count as true where they are not 0.
+// Chooses between values by an integer mask, and makes such masks: from comparisons, or random. A
+// mask element is true if it is not 0.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace lockstep {
 
-// mask[i] = 1 where a[i] and b[i] compare so, else 0.
+// mask[i] = 1 if a[i] and b[i] compare so, else 0.
 template <typename T>
 void scalar_compare(Relation relation, const T* a, const T* b, int32_t* mask, int64_t count);
 
-// y = condition ? a : b. A null a or b stands for `constant`.
+// y = condition ? a : b. A null a or b means `constant`.
 template <typename T>
 void scalar_select(const int32_t* condition, const T* a, const T* b, T constant, T* y,
                    int64_t count);
-// y = mask ? x * scale : x * 0, so that infinities and NaN that are dropped leave NaN, as in torch.
+// y = mask ? x * scale : x * 0, so that dropped infinities and NaNs give NaN, as in torch.
 template <typename T>
 void scalar_masked_scale(const T* x, const int32_t* mask, T scale, T* y, int64_t count);
 
-// mask[i] = 1 with probability `keep`, to 32 bits: whether the number step 2^40 + i of the stream
-// is below keep 2^32. Requires: count <= 2^40.
+// mask[i] = 1 with probability `keep`, to 32 bits: 1 if number step 2^40 + i of the stream is below
+// keep 2^32. Requires: count <= 2^40.
 void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* mask,
                int64_t count);
 

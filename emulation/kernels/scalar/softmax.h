@@ -1,5 +1,5 @@
 // Softmax and its logarithm over the last axis, over any row functions. A row with NaN, with +inf,
-// or of -inf alone is NaN.
+// or of only -inf gives NaN.
 #pragma once
 
 #include <limits>
@@ -33,8 +33,8 @@ void log_softmax_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows
 template <typename T>
 void log_softmax_backward_with(const RowFunctions<T>& row, const T* y, const T* dy, T* dx,
                                int64_t rows, int64_t cols, const Accumulator& accumulator);
-// y (rows) = max + log(sum exp(x - max)), with 0 for an infinite maximum. Every operation but the
-// last one is rounded to `parts` if given.
+// y (rows) = max + log(sum exp(x - max)), with 0 for an infinite maximum. Every operation except
+// the last is rounded to `parts` if given.
 template <typename T>
 void logsumexp_with(const RowFunctions<T>& row, const T* x, T* y, int64_t rows, int64_t cols,
                     const Accumulator& accumulator, const Format* parts);
@@ -44,8 +44,8 @@ template <typename T>
 void logsumexp_backward_with(const RowFunctions<T>& row, const T* x, const T* y, const T* dy, T* dx,
                              int64_t rows, int64_t cols, const Format* parts);
 
-// The largest element; NaN if there is one. Requires: count >= 1. In lanes, which the compiler
-// makes vectors of: a maximum does not depend on the order.
+// The largest element; NaN if there is one. Requires: count >= 1. Works in lanes, which the
+// compiler turns into vectors: a maximum does not depend on the order.
 template <typename T>
 T row_max(const T* x, int64_t count) {
   constexpr int64_t kLanes = 16;

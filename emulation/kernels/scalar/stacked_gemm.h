@@ -1,6 +1,6 @@
-// How is a stack of matrix products computed?
-// Product by product, each as its own sums; small ones are spread over the threads product by
-// product, large ones inside each. Which of the two changes no bit.
+// Computes a stack of matrix products.
+// Each product has its own sums. Small products are spread over the threads; large ones are each
+// split over the threads. The bits are the same.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Up to this many multiplications a product is not worth being spread over threads itself.
+// A product with at most this many multiplications is not split over threads.
 inline constexpr int64_t kSmallProduct = int64_t{1} << 21;
 
 template <typename T>

@@ -1,5 +1,5 @@
-// Dimensions that are one run in both arrays are merged; then rows are copied whole where both are
-// contiguous, and matrices are transposed tile by tile where x runs along another dimension than y.
+// Dimensions that form one run in both arrays are merged. Then rows are copied whole where both are
+// contiguous; where x runs along another dimension than y, matrices are transposed tile by tile.
 #include "emulation/kernels/scalar/strided_copy.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 // A tile of 16 x 16 floats touches 16 cache lines on either side.
 constexpr int64_t kTile = 16;
 
-// Without extents of 1; neighbours that are one run in both arrays are one dimension.
+// Removes extents of 1; neighbouring dimensions that form one run in both arrays become one.
 std::vector<StridedDim> merge(const std::vector<StridedDim>& dims) {
   std::vector<StridedDim> merged;
   for (const StridedDim& dim : dims) {
@@ -38,9 +38,9 @@ void copy_row(const StridedDim& row, const T* x, T* y) {
   }
 }
 
-// Rows [begin, begin + rows) of dimension `outer`, along which x is contiguous, against all of
-// `inner`. Through a buffer, so that whole cache lines are read and written: with a power of two as
-// the stride, the lines of a column would push each other out of the cache.
+// Rows [begin, begin + rows) of dimension `outer`, along which x is contiguous, for all of `inner`.
+// Uses a buffer, so that whole cache lines are read and written: with a power of two as the stride,
+// the lines of a column would evict each other from the cache.
 template <typename T>
 void copy_tiles(const StridedDim& outer, const StridedDim& inner, int64_t begin, int64_t rows,
                 const T* x, T* y) {
@@ -61,7 +61,7 @@ void copy_tiles(const StridedDim& outer, const StridedDim& inner, int64_t begin,
 struct Place {
   int64_t x, y;
 };
-// Where item `index` of the dimensions, counted row-major, begins.
+// The position of item `index` of the dimensions, counted row-major.
 Place place_of(const std::vector<StridedDim>& dims, int64_t index) {
   Place place{0, 0};
   for (size_t d = dims.size(); d-- > 0;) {

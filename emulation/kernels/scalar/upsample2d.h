@@ -1,8 +1,8 @@
-// Images at another size: every output pixel takes one input pixel, or a mean of four.
+// Resizes images: every output pixel is one input pixel, or a mean of four.
 //   nearest    y = x[row, column]
 //   bilinear   y = r0 (c0 x00 + c1 x01) + r1 (c0 x10 + c1 x11)
 // Gradients are chains from +0 over the output pixels in scan order
-// (emulation/kernels/scalar/chain_add.h), of one output pixel's four terms in the order x00, x01,
+// (emulation/kernels/scalar/chain_add.h), with one output pixel's four terms in the order x00, x01,
 // x10, x11.
 #pragma once
 

@@ -3,8 +3,8 @@
 //
 //   E       the largest of 2^(e_a + e_b), 2^e_c and 2^E_floor, as a power of two
 //   term    trunc(a * b * 2^(F - E)), exact: products have 24 bits, exponents stay within +-700
-//   sum     exact: an integer below 2^52. Infinities and NaN pass through it as the block's rule
-//           asks: opposite infinities and 0 * infinity give NaN
+//   sum     exact: an integer below 2^52. Infinities and NaN pass through it by the block's rule:
+//           opposite infinities and 0 * infinity give NaN
 //   result  sum * 2^(E - F), exact, rounded once to the output
 //
 // Included once per instruction set.
@@ -34,7 +34,7 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Requires: the powers of both sides are made.
+// Requires: the powers of both sides are computed.
 class DoubleBlock {
  public:
   explicit DoubleBlock(const BlockTask& task)
@@ -65,7 +65,7 @@ class DoubleBlock {
     return hn::PromoteTo(DoubleTag(), hn::Load(HalfTag(), x));
   }
 
-  // 2^e of an addend: of its encoding, so emin for subnormals; 0 for zero, infinity and NaN.
+  // 2^e of an addend's encoding, so emin for subnormals; 0 for zero, infinity and NaN.
   HWY_INLINE DoubleVec power_of(DoubleVec c) const {
     const DoubleTag d;
     const LongTag di;
@@ -94,7 +94,7 @@ class DoubleBlock {
                                       load(b_power + k * kBlockColumns));
       common = hn::Max(common, power);
     }
-    // Without any term every E will do.
+    // Without any term, E can have any value.
     common = hn::IfThenElse(hn::Eq(common, hn::Zero(d)), hn::Set(d, 1.0), common);
     const LongVec bits = hn::BitCast(di, common);
     const int64_t f = spec_.fraction_bits;
@@ -135,7 +135,7 @@ class DoubleBlock {
       const DoubleVec subnormal = hn::Mul(steps, hn::Set(d, power_of_two(kEmin - fraction)));
       const DoubleVec size = hn::Abs(x);
       result = hn::IfThenElse(hn::Lt(size, hn::Set(d, power_of_two(kEmin))), subnormal, normal);
-      // From 2^128 on; a NaN loses its payload's low bits, its top bit stays.
+      // From 2^128 on; a NaN loses its payload's low bits and keeps its top bit.
       const Mask overflow = hn::Ge(size, hn::Set(d, power_of_two(kFloatBias + 1)));
       result = hn::IfThenElse(overflow, hn::CopySign(infinity(), x), result);
     }
@@ -150,7 +150,7 @@ class DoubleBlock {
     const auto bit = [&](Mask mask, int64_t event) HWY_ATTR {
       return hn::IfThenElseZero(hn::RebindMask(di, mask), hn::Set(di, event));
     };
-    // Where an infinity or NaN takes part, nothing is rounded.
+    // If an infinity or NaN takes part, nothing is rounded.
     const Mask finite = hn::Lt(hn::Abs(exact), infinity());
     const Mask overflow = hn::And(finite, hn::Eq(hn::Abs(result), infinity()));
     const Mask inexact = hn::And(finite, hn::Or(cut, hn::Ne(result, exact)));

@@ -72,7 +72,7 @@ HWY_INLINE FloatVec int_toward_zero(FloatTag d, IntVec x) {
   const IntTag di;
   const IntVec magnitude = hn::Abs(x);
   const FloatVec nearest = hn::ConvertTo(d, magnitude);
-  // Negative where `nearest` lies above; 2^31 wraps to the most negative number, which serves.
+  // Negative where `nearest` is greater; 2^31 wraps to the most negative number, which also works.
   const IntVec rest = hn::Sub(magnitude, truncate_to_int(nearest));
   const IntVec bits = hn::Add(hn::BitCast(di, nearest), hn::ShiftRight<31>(rest));
   return hn::CopySign(hn::BitCast(d, bits), hn::BitCast(d, x));
@@ -114,7 +114,7 @@ class FloatBlock {
   static constexpr bool kFp16 = kOutput == BlockOutput::kFp16NearestEven;
   using Mask = hn::Mask<FloatTag>;
 
-  // Held in registers over all rows: the compiler must fear that stores of sums change members.
+  // Kept in registers over all rows: the compiler must assume that stores of sums change members.
   struct Constants {
     explicit Constants(const FloatBlock& block)
         : a(block.a_.values + block.first_ * kBlockRows),
@@ -152,7 +152,7 @@ class FloatBlock {
     for (int r = 0; r < kRowsAtOnce; ++r) {
       largest[r] = hn::Set(d, static_cast<int8_t>(lowest_common_));
     }
-    // The bytes of rows i to i + 3 stand in neighbouring lanes.
+    // The bytes of rows i to i + 3 are in neighbouring lanes.
     using Side = BlockSide<kBlockRows>;
     static_assert(Side::kLanes % kRowsAtOnce == 0);
     const auto* HWY_RESTRICT a =
@@ -186,7 +186,7 @@ class FloatBlock {
     }
   }
 
-  // Events stick: where every output of the row has been inexact before, no one has to look again.
+  // Events stick: if every output of the row is already inexact, no check is needed.
   static HWY_INLINE bool all_inexact(const Constants& t, int i) {
     const IntTag di;
     const int32_t* events = t.events + i * kBlockColumns;
@@ -226,8 +226,8 @@ class FloatBlock {
     return x;
   }
 
-  // kNotes: finds out what was cut off. Without it false when some output would have to know, being
-  // zero; then nothing was stored.
+  // kNotes: finds out what was cut off. Without it: false if some output is zero and so needs to
+  // know; then nothing was stored.
   template <bool kNotes>
   HWY_INLINE bool row(const Constants& t, int i, const Aligned& aligned) const {
     const FloatTag d;
@@ -295,8 +295,8 @@ class FloatBlock {
     }
   }
 
-  // total = sum + rest, or half of it where that does not fit 32 bits; then to odd, so that the bit
-  // lost stays visible to the result's rounding, which keeps 24 of 31.
+  // total = sum + rest, or half of it where that does not fit 32 bits; then to odd, so that the
+  // lost bit still affects the result's rounding, which keeps 24 of 31.
   HWY_INLINE void join(const IntVec (&sum)[kN], const IntVec (&rest)[kN], IntVec (&total)[kN],
                        Mask (&halved)[kN]) const {
     const FloatTag d;
@@ -324,7 +324,7 @@ class FloatBlock {
     }
   }
 
-  // What leaves the block: `result` is `exact` rounded, which is total * unit cut to float's 24
+  // The output of the block: `result` is `exact` rounded; `exact` is total * unit cut to float's 24
   // bits.
   struct Rounded {
     FloatVec result, exact;
@@ -339,7 +339,7 @@ class FloatBlock {
     r.cut = r.stays = hn::FirstN(d, 0);
     FloatVec x = int_toward_zero(d, total);
     if (kFp16 || kEvents) r.cut = hn::RebindMask(d, hn::Ne(truncate_to_int(x), total));
-    // To odd, for FP16's rounding is still to come.
+    // To odd, because FP16's rounding comes later.
     if (kFp16) x = hn::IfThenElse(r.cut, hn::Or(x, hn::BitCast(d, hn::Set(di, 1))), x);
     r.result = r.exact = hn::Mul(x, unit);
     if (kOutput == BlockOutput::kE8m13TowardZero) {
@@ -370,7 +370,7 @@ class FloatBlock {
     const Mask overflow = hn::AndNot(r.stays, hn::Eq(hn::Abs(r.result), infinity()));
     IntVec seen = bit(overflow, kStepToInfinity | kStepInexact);
     if (kNotes) {
-      // The sign of a zero is no bit that a term lost.
+      // The sign of a zero is not a bit that a term lost.
       const IntVec lost_bits = hn::And(lost, hn::Set(di, static_cast<int32_t>(kMagnitudeBits)));
       const Mask terms_cut = hn::RebindMask(d, hn::Ne(lost_bits, hn::Zero(di)));
       const Mask rounded = hn::Or(r.cut, hn::Ne(r.result, r.exact));
@@ -391,7 +391,7 @@ class FloatBlock {
   alignas(64) uint32_t common_[kBlockRows * kFloatLanes];
 };
 
-// Requires: the block is calm, the exponent bytes are made.
+// Requires: the block is calm, the exponent bytes are computed.
 template <BlockOutput kOutput, bool kSplit, bool kEvents>
 void run_float_block(const BlockTask& t) {
   if (t.columns <= kFloatLanes) return FloatBlock<kOutput, kSplit, kEvents, 1>(t).run();

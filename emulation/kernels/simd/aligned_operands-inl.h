@@ -1,4 +1,4 @@
-// What must vector lanes know of the factors of a tensor core's block?
+// The data that vector lanes need about the factors of a tensor core's block.
 // One side of a block (emulation/accumulator/aligned_block.h): its factors copied line by line, the
 // range of their exponents, and the exponents themselves as bytes or as powers of two. Knows
 // nothing of the addend and of sums. Included once per instruction set.
@@ -29,8 +29,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr int kFloatBias = 127, kFloatFractionBits = 23, kFloatPrecision = 24;
 inline constexpr uint32_t kMagnitudeBits = 0x7fffffff, kExponentBits = 0x7f800000;
 
-// The exponent byte of a factor without an exponent: a sum with it stays below every calm
-// product's.
+// The exponent byte of a factor without an exponent: a sum with it is below that of every calm
+// product.
 inline constexpr uint32_t kNoExponentByte = 0x80;
 
 inline constexpr int kByteVectors = 4;  // whose exponents share a vector of bytes
@@ -53,21 +53,21 @@ struct BlockSide {
   alignas(64) float powers[kCount];  // 2^exponent, or 0 where there is none
 
   bool is_finite = true;
-  // Bounds of the exponents of the encoding, 0 where nothing has one.
+  // Bounds of the exponents of the encoding; 0 if no factor has one.
   int lowest = 0, highest = 0;
 
-  // Where the exponent byte of factor i of a line stands.
+  // The position of the exponent byte of factor i of a line.
   static constexpr int byte_place(int i) {
     return i / kGroup * kGroup + i % kLanes * kByteVectors + i % kGroup / kLanes;
   }
 
-  // Copies lines[0], lines[1], ... and makes their bytes; a null line is one of zeros. Zeros have
-  // the exponent emin where they count with it; FP32's is below every calm product's anyway.
+  // Copies lines[0], lines[1], ... and computes their bytes; a null line is a line of zeros. Zeros
+  // have the exponent emin where they count with it; FP32's is below every calm product's anyway.
   void gather(std::span<const float*> lines, const Format& format, ZeroProducts zeros) {
     const bool zeros_count = zeros == ZeroProducts::kFormatEmin;
     alignas(64) static constexpr float kZeros[kWidth] = {};
     for (const float*& line : lines) line = line != nullptr ? line : kZeros;
-    // Formats of few exponents need not be searched for their smallest number.
+    // Formats with few exponents need no search for their smallest number.
     const bool is_narrow = 2 * format.emin >= CalmBlock::kLowestProduct;
     if (zeros_count || is_narrow) {
       copy<false>(lines, format, zeros_count);
@@ -100,7 +100,7 @@ struct BlockSide {
   template <bool kFindsSmallest>
   HWY_NOINLINE void copy(std::span<const float*> lines, const Format& format, bool zeros_count) {
     const D d;
-    // TF32 registers: the hardware does not look at the low 13 of the 23 fraction bits.
+    // TF32 registers: the hardware ignores the low 13 of the 23 fraction bits.
     const bool is_tf32 = format.precision == 11 && format.emin == -126;
     const V kept = hn::Set(d, is_tf32 ? ~uint32_t{0x1fff} : ~uint32_t{0});
     const V emin = hn::Set(d, static_cast<uint32_t>(format.emin + kFloatBias));

@@ -1,6 +1,6 @@
-// Which sums of blocks may run in 32-bit lanes?
+// Decides which sums of blocks may run in 32-bit lanes.
 // A tensor core's block (emulation/accumulator/aligned_block.h) as numbers for vector code, and the
-// bounds inside which float products and 32-bit integer sums are exact. Shared by all instruction
+// bounds within which float products and 32-bit integer sums are exact. Shared by all instruction
 // sets.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace lockstep {
 
 inline constexpr int kLongestBlock = 32;
-inline constexpr int kFewestLines = 16, kMostLines = 32;  // of k that are looked at together
+inline constexpr int kFewestLines = 16, kMostLines = 32;  // of k that are processed together
 inline constexpr int64_t kLongestInterval = 128;
 inline constexpr int kMostFractionBits = 25;
 inline constexpr int kUnroll = 4;  // products that vector code takes at once
@@ -27,7 +27,7 @@ struct BlockRules {
     splits_sum = !fits_int32(spec.length);
   }
 
-  // False: the scalar kernel's case, which also has the words for formats that do not fit.
+  // False: the scalar kernel computes it, and has the message for formats that do not fit.
   static bool takes(const GemmArgs<float>& g) {
     const Accumulator& accumulator = *g.accumulator;
     if (accumulator.kind != AccumulatorKind::kAlignedBlocks) return false;
@@ -35,7 +35,7 @@ struct BlockRules {
     if (a == nullptr || b == nullptr || !accumulator.takes(*a) || !accumulator.takes(*b)) {
       return false;
     }
-    // Vector code cuts FP32 registers to TF32, as the hardware is said to.
+    // Vector code cuts FP32 registers to TF32, as is documented for the hardware.
     if (accumulator.block.tf32_input != Tf32Input::kTruncate) return false;
     // Products are exact in float; two halves of a block fit 32-bit integers.
     constexpr int kFloatPrecision = 24;
@@ -58,7 +58,7 @@ struct BlockRules {
 
   const BlockSpec& spec;
   const Format &a_format, &b_format;
-  bool splits_sum;  // the two halves of a block are summed apart
+  bool splits_sum;  // the two halves of a block are summed separately
 
  private:
   static const Format* operand(const Accumulator& accumulator, const Format* given) {
@@ -70,12 +70,12 @@ struct BlockRules {
 // A block is calm when the exponents of its nonzero factors are in [kLowestFactor, kHighestFactor],
 // those of its products in [kLowestProduct, kHighestProduct], and its addends are calm: 0, of a
 // magnitude in [kSmallestAddend, kLargestAddend), or results of a calm block before.
-//   Then the common exponent may be taken as kLowestCommon at least. It is that, or more, wherever
-//   there is a product; elsewhere the addend passes: it is a multiple of 2^(kLowestCommon - F), as
-//   all results of calm blocks are and all addends of magnitude kSmallestAddend, or, for F < 22,
-//   its own exponent is above kLowestCommon. 2^(F - E), 2^(E - F) and all scaled terms are floats,
-//   and results are normal or zero. One k block adds less than 2^kHighestProduct * 4 * kBlockK <
-//   2^60 to an addend.
+//   Then kLowestCommon may be the lower bound of the common exponent. With a product, the exponent
+//   is at least that. Without one, the addend passes unchanged: it is a multiple of
+//   2^(kLowestCommon - F), as all results of calm blocks are and all addends of magnitude
+//   kSmallestAddend, or, for F < 22, its own exponent is above kLowestCommon. 2^(F - E), 2^(E - F)
+//   and all scaled terms are floats, and results are normal or zero. One k block adds less than
+//   2^kHighestProduct * 4 * kBlockK < 2^60 to an addend.
 struct CalmBlock {
   static constexpr int kLowestFactor = -63, kHighestFactor = 63;
   static constexpr int kLowestProduct = -50, kHighestProduct = 40;

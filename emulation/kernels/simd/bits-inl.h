@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The bits of `yes` where `mask` has ones, of `no` elsewhere. (Highway's IfVecThenElse does this in
-// one instruction with AVX-512, but with AVX2 it looks at one bit of every byte only.)
+// one instruction with AVX-512, but with AVX2 it reads only one bit of every byte.)
 template <class V>
 HWY_INLINE V select_bits(V mask, V yes, V no) {
 #if HWY_TARGET == HWY_AVX2

@@ -1,5 +1,5 @@
-// Statistics of elements that were rounded before, in vectors: as
-// emulation/kernels/simd/measure-inl.h but with limits of each element's own. The sums equal
+// Statistics, in vectors, of elements that are already rounded. Like
+// emulation/kernels/simd/measure-inl.h, but each element has its own limits. The sums equal
 // measure_element's (emulation/kernels/block_pass.h) bit for bit. Included once per target.
 #if defined(LOCKSTEP_BLOCK_MEASURE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_BLOCK_MEASURE_INL_H
@@ -43,8 +43,8 @@ HWY_INLINE void measure_rounded_vector(const RoundedElements& e, int64_t at, int
   counts.hash.add(hn::BitCast(du, y), row_key, v);
 
   const MU zero_before = hn::Eq(magnitude, zero);
-  // A zero in a NaN block is no zero afterwards; it counts as one here, for its underflow and
-  // subnormal counts to cancel (ChunkCounts::add_to).
+  // A zero in a NaN block is not zero afterwards; it counts as zero here, so that its underflow and
+  // subnormal counts cancel (ChunkCounts::add_to).
   const MU zeros = hn::Or(zero_before, hn::Eq(result, zero));
   const MU nan = less(infinity, magnitude);
   const MU finite = less(magnitude, infinity);

@@ -1,4 +1,4 @@
-// The tables of a plan, all of them from the definition.
+// The tables of a plan, all computed from the definition.
 #include "emulation/kernels/simd/block_plan.h"
 
 namespace lockstep {

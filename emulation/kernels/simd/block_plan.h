@@ -1,4 +1,4 @@
-// What is the scale of this block, and what does it multiply by?
+// Finds the scale of a block and the factor it multiplies by.
 // The arithmetic of emulation/format/block_format.h on bits and through tables, for the vector
 // kernels: one plan per call. Equal to scale_code and block_scale for every float (tests).
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// The code of a block's scale, from the bits of its largest magnitude (beyond infinity's for NaN).
+// The code of a block's scale, from the bits of its largest magnitude (above infinity's for NaN).
 struct ScaleCoder {
   bool is_e4m3;
   uint32_t addend;  // e8m0: brings the rule's exponent into the field of amax

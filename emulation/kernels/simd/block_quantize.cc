@@ -3,9 +3,9 @@
 // read twice (the second time from the L1 cache). Elements are brought to the block's scale by a
 // multiplication (a division for nvfp4), rounded by VectorRounder, and multiplied back.
 //
-// The quotient x / s in float equals the exact one wherever rounding can tell: it is exact down to
-// 2^-126, and below that every element format has only "nonzero, far below half the least
-// subnormal", for which x / s that underflows to zero counts as the least float.
+// The quotient x / s in float equals the exact one wherever it affects the rounding. It is exact
+// down to 2^-126. Below that, only "nonzero, far below half the least subnormal" matters to every
+// element format; an x / s that underflows to zero counts as the least float.
 #include "emulation/kernels/simd/block_quantize.h"
 
 #include <algorithm>
@@ -60,8 +60,8 @@ class RandomRuns {
   uint32_t bits_[kGroups * kStochasticGroup];
 };
 
-// Elements brought to their block's scale, rounded, and brought back. kPlain: see BlockPlan; a NaN
-// scale then gives no meaningful result.
+// Elements are divided by their block's scale, rounded, and multiplied back. kPlain: see BlockPlan;
+// a NaN scale then gives no meaningful result.
 template <RoundPath kPath, bool kPlain, bool kDivides>
 class ElementRounding {
  public:
@@ -78,7 +78,7 @@ class ElementRounding {
     VU magnitude = hn::BitCast(du, kDivides ? hn::Div(x_abs, scale) : hn::Mul(x_abs, inverse));
     VU after;
     if constexpr (kPlain) {
-      // Beyond the largest finite number `rounded` is too large, infinite or NaN.
+      // Above the largest finite number, `rounded` is too large, infinite or NaN.
       const VU rounded =
           rounder_.template round_magnitude<RoundPath::kMagic>(magnitude, sign, sign);
       after = hn::OrAnd(hn::Min(rounded, hn::Set(du, max_finite_)), x_bits, sign_bit);
@@ -102,7 +102,7 @@ class ElementRounding {
 };
 
 // One call's constants, and the work on some blocks. The loops work on copies of the constants, so
-// that the compiler need not expect a store to change them.
+// that the compiler need not assume that a store changes them.
 template <RoundPath kPath, bool kPlain, bool kDivides, int kBlock>
 class BlockPass {
  public:
@@ -314,7 +314,7 @@ class MeasurePass {
   void fill_limits(int64_t begin, int64_t count, uint32_t* max_finite, uint32_t* min_normal) const {
     int64_t row = begin / cols_, col = begin % cols_;
     for (int64_t i = 0; i < count;) {
-      // A run within a row: of one block, or to the end of the row.
+      // A run within a row: inside one block, or to the end of the row.
       const int64_t run_end = along_rows_ ? std::min((col / size_ + 1) * size_, cols_) : cols_;
       const int64_t run = std::min(count - i, run_end - col);
       if (along_rows_) {

@@ -1,6 +1,6 @@
-// Which numbers does each output of a convolution see, as rows of a matrix?
+// The inputs of each output of a convolution, as rows of a matrix.
 // Row (c, r, s) of the columns of an image holds, for every output pixel in order, the input pixel
-// seen through tap (r, s) of channel c, and 0 in the padding.
+// read through tap (r, s) of channel c, or 0 in the padding.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// The first and one-past-last output position whose tap lies inside [0, size).
+// The first and one-past-last output position whose tap is inside [0, size).
 struct InsideRange {
   int64_t begin, end;
 };
@@ -50,7 +50,7 @@ void forward_column_row(const ConvShape& s, const T* x, int64_t row, int64_t p_b
 }
 
 // Row `row` = (o, r, s) for input rows [h_begin, h_end): the element of dy (O,P,Q) whose tap (r, s)
-// sees the input pixel, 0 where there is none.
+// reads the input pixel, or 0 if there is none.
 template <typename T>
 void backward_column_row(const ConvShape& s, const T* dy, int64_t row, int64_t h_begin,
                          int64_t h_end, T* __restrict out) {
@@ -58,7 +58,7 @@ void backward_column_row(const ConvShape& s, const T* dy, int64_t row, int64_t h
   const int64_t o = row / taps, r = row % taps / s.kernel_width, t = row % s.kernel_width;
   const InsideRange inside =
       inside_range(s.out_width, t, s.stride_w, s.pad_w, s.dilation_w, s.in_width);
-  const int64_t shift = t * s.dilation_w - s.pad_w;  // output 0 sees the input at this place
+  const int64_t shift = t * s.dilation_w - s.pad_w;  // output 0 reads the input at this place
   const int64_t first = inside.begin * s.stride_w + shift;
   const int64_t last =
       inside.end > inside.begin ? (inside.end - 1) * s.stride_w + shift : first - 1;

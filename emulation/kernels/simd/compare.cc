@@ -1,5 +1,5 @@
-// A lane's array against the reference's in vectors of doubles: the terms of compare_element
-// (emulation/kernels/block_pass.h), where ulp(x) comes from the exponent field of x.
+// Compares a lane's array with the reference's in vectors of doubles, with the terms of
+// compare_element (emulation/kernels/block_pass.h); ulp(x) comes from the exponent field of x.
 #include <algorithm>
 #include <bit>
 
@@ -28,8 +28,8 @@ constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(DD()));
 constexpr int kVectors = static_cast<int>(kReductionLanes / kLanes);
 constexpr int kDoubleBias = 1023, kDoubleFraction = 52;
 
-// Dividing by a power of two is multiplying by its inverse, as long as that is a normal number and
-// quotients of floats stay far from the ends of double's range.
+// Dividing by a power of two equals multiplying by its inverse, as long as the inverse is a normal
+// number and quotients of floats are far from the ends of double's range.
 bool is_moderate_power_of_two(double scale) {
   constexpr double kLimit = 0x1p512;
   const bool power = (std::bit_cast<uint64_t>(scale) << (64 - kDoubleFraction)) == 0;

@@ -1,4 +1,4 @@
-// Convolution over any gemm, where there is no direct one. Work is cut into (image, rows of
+// Convolution over any gemm, for cases without a direct kernel. Work is cut into (image, rows of
 // pixels), or into columns of the weight gradient, so that the gathered columns of a piece stay in
 // a core's cache.
 #include "emulation/kernels/simd/conv2d.h"
@@ -25,12 +25,12 @@ constexpr int64_t kColumnElements = 1 << 17;
 // Columns of the weight gradient per piece: the widest register tile.
 constexpr int64_t kWeightColumns = 32;
 
-// Rows of `width` pixels per piece, when each pixel needs `depth` gathered elements.
+// Rows of `width` pixels per piece if each pixel needs `depth` gathered elements.
 int64_t rows_per_piece(int64_t depth, int64_t width, int64_t rows) {
   return std::clamp<int64_t>(kColumnElements / std::max<int64_t>(1, depth * width), 1, rows);
 }
 
-// Events of a product whose C is a part of a wider matrix, OR-ed back into place.
+// Events of a product whose C is part of a wider matrix, OR-ed back into place.
 void scatter_events(const uint8_t* part, int64_t m, int64_t n, uint8_t* events, int64_t stride) {
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) events[i * stride + j] |= part[i * n + j];
@@ -109,8 +109,8 @@ void backward_input(Gemm<T> gemm, const ConvArgs<T>& a) {
 }
 
 // The sums of columns [first, first + n) of the weight gradient, image by image. Each product
-// starts from the sums so far. A chain may be cut anywhere; other accumulators form blocks of
-// products, and pixels that do not fill a block wait for the next image.
+// starts from the sums so far. A chain may be cut anywhere. Other accumulators form blocks of
+// products; pixels that do not fill a block wait for the next image.
 template <typename T>
 class WeightColumns {
  public:
@@ -218,7 +218,7 @@ std::vector<double> widen(const float* x, int64_t count) {
   return x != nullptr ? std::vector<double>(x, x + count) : std::vector<double>();
 }
 
-// Float arrays with a chain in double run in double throughout and are rounded to float at the end.
+// Float arrays with a chain in double: all steps run in double and are rounded to float at the end.
 void run(const ConvArgs<float>& a, int64_t out_size, Convolution<float> in_float, Gemm<float> gemm,
          Convolution<double> in_double, Gemm<double> double_gemm) {
   if (!a.accumulator->format->is_fp64()) return in_float(gemm, a);
@@ -252,7 +252,7 @@ int64_t w_size(const ConvShape& s) {
   return s.out_channels * s.in_channels * s.kernel_height * s.kernel_width;
 }
 
-// Direct where there is such a kernel, otherwise over the target's products.
+// Uses the direct kernel if there is one, otherwise the target's products.
 template <typename T, DirectConv2d<T> (*kDirect)(), Gemm<T> kGemm, Gemm<double> kDoubleGemm>
 void use_conv2d(Kernels<T>& kernels) {
   kernels.conv2d_forward = [](const ConvArgs<T>& a) {

@@ -1,5 +1,5 @@
-// Work is cut into (image, rows of pixels), or for the weight gradient into tiles of its taps and
-// output channels, which pass over all images in order.
+// Work is cut into (image, rows of pixels). The weight gradient is cut into tiles of its taps and
+// output channels, which go over all images in order.
 #include "emulation/kernels/simd/conv2d_direct.h"
 
 #include <algorithm>
@@ -30,20 +30,20 @@ namespace HWY_NAMESPACE {
 
 // Elements of planes per piece of an image: half of a 1 MB second-level cache in floats.
 constexpr int64_t kPlaneElements = 1 << 17;
-// All weights up to this size stay in a first-level cache while one strip of pixels passes by;
-// larger ones are taken panel by panel, with all strips each.
+// All weights up to this size stay in a first-level cache while one strip of pixels is read; larger
+// ones are read panel by panel, each panel with all strips.
 constexpr size_t kWeightBytes = 16 << 10;
-// Larger strides along rows do without classes of pixels.
+// Larger strides along rows do not use classes of pixels.
 constexpr int64_t kMostStride = 8;
 
-// A convolution with its weights packed: out (rows, pixels) = weights (rows, terms) times what the
-// pixels of a piece of an image see.
+// A convolution with packed weights: out (rows, pixels) = weights (rows, terms) times the pixels
+// that the outputs of a piece of an image read.
 template <typename T>
 class PlaneProduct {
  public:
   using Tile = PixelTile<T>;
 
-  // `weights`: row-major. `reversed`: tap r of theirs is tap taps - 1 - r of the shape's.
+  // `weights`: row-major. `reversed`: tap r of `weights` is tap taps - 1 - r of the shape.
   PlaneProduct(const PlaneShape& shape, const T* weights, int64_t rows, bool reversed)
       : shape_(shape),
         rows_(rows),
@@ -59,7 +59,7 @@ class PlaneProduct {
     }
   }
 
-  // Output rows per piece, equal ones rather than a short rest.
+  // Output rows per piece: equal pieces, no short last one.
   int64_t rows_per_piece() const {
     const int64_t height = shape_.h.outputs;
     if (terms_ == 0) return height;
@@ -81,7 +81,7 @@ class PlaneProduct {
     T* planes = plane_space.get(static_cast<size_t>(size + Tile::kCols)).data();
     fill_planes(shape_, images + image * shape_.channels * shape_.h.size * shape_.w.size, begin,
                 end, planes);
-    std::fill(planes + size, planes + size + Tile::kCols, T(0));  // read in vain by the last tile
+    std::fill(planes + size, planes + size + Tile::kCols, T(0));  // read by the last tile, not used
     const std::vector<int64_t> offsets = shape_.offsets(end - begin, reversed_);
     const auto tile = [&](int64_t p, int64_t at) {
       const int64_t first = p * panel_rows_;
@@ -178,12 +178,12 @@ bool has_negative_zero(const T* x, int64_t count) {
   return false;
 }
 
-// dx of a convolution with a stride. An input pixel is seen through every stride-th tap alone, in
-// both directions; the other terms of its sum are a weight times zero. Pixels that are seen through
+// dx of a convolution with a stride. An input pixel is read through every stride-th tap only, in
+// both directions; the other terms of its sum are a weight times zero. Pixels that are read through
 // the same taps form a class: its image is a convolution of dy without gaps.
 //
-// A weight that is finite, times zero, changes no sum but one: -0 may become +0. The sums of a
-// class are as the whole ones, therefore, unless they end in -0: those are formed again.
+// A finite weight times zero changes no sum except one: -0 may become +0. So the sums of a class
+// equal the whole sums, unless they end in -0: those are formed again.
 template <typename T>
 class StridedInputGradient {
  public:
@@ -242,7 +242,7 @@ class StridedInputGradient {
     });
   }
 
-  // Forms sums of a row that are -0 with all their terms.
+  // Forms sums of a row that are -0 again, with all their terms.
   void repair(int64_t image, int64_t c, int64_t h, T* row) const {
     for (int64_t w = 0; w < s_.in_width; ++w) {
       if (row[w] != 0 || !std::signbit(row[w])) continue;

@@ -1,4 +1,4 @@
-// How does an image get into the planes of emulation/kernels/simd/conv_planes.h? Included once per
+// Fills the planes of emulation/kernels/simd/conv_planes.h from an image. Included once per
 // instruction set.
 #if defined(LOCKSTEP_CONV_FILL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_CONV_FILL_INL_H_
@@ -52,8 +52,8 @@ void split_row(const T* in, int64_t size, int64_t step, T* out, int64_t out_step
   for (; i < size; ++i) out[i % step * out_step + i / step] = in[i];
 }
 
-// Writes one row of the plane of each tap, plane_size apart: what outputs 0, 1, ... see of an image
-// row `in`, or of nothing.
+// Writes one row of the plane of each tap, plane_size apart: the pixels of image row `in` that
+// outputs 0, 1, ... read, or zeros without `in`.
 template <typename T>
 class PlaneRows {
  public:
@@ -97,7 +97,7 @@ class PlaneRows {
     }
   }
 
-  // Outputs [begin, end) see pixels of the image, in one run; `from`: the first of it, in the row
+  // Outputs [begin, end) read pixels of the image, in one run; `from`: its first pixel, in the row
   // split by remainders.
   struct Run {
     int64_t from, begin, end;
@@ -108,14 +108,14 @@ class PlaneRows {
   std::vector<Run> runs_;
 };
 
-// Which lanes of the vectors that a run of rows of `width` is cut into, from a row's start on, hold
+// A run of rows of `width` is cut into vectors from a row's start on. The masks mark the lanes with
 // pixels `left` or more from their row's start and `right` or more from its end. Vectors repeat.
 template <typename T>
 class RowMasks {
  public:
   using D = hn::ScalableTag<T>;
   static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
-  // Whole rows per vector, or whole vectors per row, and not many.
+  // Whole rows per vector, or whole vectors per row, and only a few.
   static bool fit(int64_t width) {
     return kLanes % width == 0 || (width % kLanes == 0 && width / kLanes <= kMost);
   }
@@ -133,7 +133,7 @@ class RowMasks {
     }
   }
 
-  // out[i] = in[i] where inside, else 0. Reads nothing else.
+  // out[i] = in[i] where inside, otherwise 0. Reads nothing else.
   void copy(const T* in, int64_t size, T* out) const {
     const D d;
     int64_t i = 0;

@@ -1,8 +1,8 @@
-// Which numbers does each output of a convolution see, as planes that vectors can run along?
-// For every tap column s there is a copy of the image in which the pixels that neighbouring outputs
-// see through s are neighbours, zeros of the padding included; rows that one output row after
-// another sees through a tap row are neighbours, too. A vector of outputs, which may reach over
-// several rows, then sees through any tap the vector at a fixed distance:
+// The inputs of each output of a convolution, as planes that vectors can run along.
+// For every tap column s there is a copy of the image. In it, pixels that neighbouring outputs read
+// through s are neighbours, zeros of the padding included; rows that successive output rows read
+// through a tap row are neighbours, too. A vector of outputs may extend over several rows. Through
+// any tap, it reads the vector at a fixed distance:
 //
 //   output (p, q), tap (c, r, s):   planes[offset(c, r, s) + p * width + q]
 //
@@ -21,12 +21,12 @@
 
 namespace lockstep {
 
-// One axis: output i sees through tap t the position i * stride + t * dilation - pad of an image of
-// `size` pixels with up - 1 zeros between neighbours.
+// One axis: output i reads through tap t the position i * stride + t * dilation - pad of an image
+// of `size` pixels with up - 1 zeros between neighbours.
 struct PlaneAxis {
   int64_t outputs, taps, stride, dilation, pad, up, size;
 
-  // The pixel there, or -1 where there is a zero.
+  // The pixel there, or -1 if there is a zero.
   int64_t pixel(int64_t position) const {
     if (position < 0) return -1;
     if (up != 1) {
@@ -35,7 +35,7 @@ struct PlaneAxis {
     }
     return position < size ? position : -1;
   }
-  // Tap t of output i lies in row i + rows_up(t) of the rows with this remainder.
+  // Tap t of output i is in row i + rows_up(t) of the rows with this remainder.
   int64_t remainder(int64_t tap) const { return tap * dilation % stride; }
   int64_t rows_up(int64_t tap) const { return tap * dilation / stride; }
 };
@@ -51,8 +51,8 @@ struct PlaneShape {
   int64_t size(int64_t out_rows) const {
     return channels * classes() * w.taps * plane_size(out_rows);
   }
-  // Of the taps (c, r, s) for a piece of so many output rows: c ascending, the others too, or, when
-  // reversed, descending.
+  // Of the taps (c, r, s) for a piece of this many output rows: c ascending; r and s ascending too,
+  // or descending if reversed.
   std::vector<int64_t> offsets(int64_t out_rows, bool reversed) const {
     std::vector<int64_t> all;
     all.reserve(static_cast<size_t>(channels * h.taps * w.taps));
@@ -87,14 +87,14 @@ inline PlaneShape backward_planes(const ConvShape& s) {
 }
 
 // The pixels at remainder, remainder + stride, ... of an axis of the input, and the taps through
-// which they see an output: first, first + step, ...
+// which outputs read them: first, first + step, ...
 struct TapSet {
   int64_t first, step, count;
   PlaneAxis axis;  // of the outputs as an image, taps in reverse; outputs: the pixels
 };
 // One set for every remainder. `axis`: outputs are input pixels here, size is the number of
 // outputs.
-//   pixel remainder + i stride sees through tap t = first + k step the output
+//   through tap t = first + k step, pixel remainder + i stride is read by the output
 //   (remainder + i stride + pad - t dilation) / stride = i + base - k apart
 inline std::vector<TapSet> tap_sets(const PlaneAxis& axis) {
   std::vector<TapSet> sets;

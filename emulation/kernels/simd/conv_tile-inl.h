@@ -30,7 +30,7 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sums that fit the registers beside the factors of a step.
+// Sums that fit into the registers in addition to the factors of a step.
 constexpr int kConvSums = HWY_TARGET == HWY_AVX3 ? 28 : 12;
 
 template <typename T>
@@ -106,7 +106,7 @@ constexpr int kMostGroups = 8;
 template <typename T>
 struct WeightTileArgs {
   const T* image;          // padded
-  const int64_t* offsets;  // where each group's first tap lies in it for output pixel 0
+  const int64_t* offsets;  // position of each group's first tap in it for output pixel 0
   int groups;
   int64_t rows, cols;          // output pixels
   int64_t row_step, col_step;  // of the image, from one of them to the next

@@ -1,4 +1,4 @@
-// The weight gradient of a convolution as tiles of taps and output channels, which pass over all
+// The weight gradient of a convolution as tiles of taps and output channels, which go over all
 // images in order. Included once per instruction set.
 #if defined(LOCKSTEP_CONV_WEIGHT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_CONV_WEIGHT_INL_H_
@@ -28,7 +28,7 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The weight gradient of kTaps taps per row of the kernel at once: all of them, or one.
+// The weight gradient of kTaps taps per row of the kernel at once: all taps, or one.
 template <typename T, int kTaps>
 class WeightGradient {
  public:
@@ -102,11 +102,11 @@ class WeightGradient {
     int64_t first, groups;
     bool two_vectors;
   };
-  // Images that are made ready together: a second-level cache of 1 MB.
+  // Images that are prepared together: a second-level cache of 1 MB.
   static constexpr int64_t kBatchBytes = 1 << 20;
 
-  // Of the padded image: what lies before the padding behind, or as far as the last window reaches,
-  // which is further where more is padded behind than before.
+  // Of the padded image: up to the padding at the end, or up to the end of the last window, which
+  // is further if the end has more padding than the start.
   static int64_t extent(int64_t before, int64_t outputs, int64_t stride, int64_t taps,
                         int64_t dilation) {
     return std::max(before, (outputs - 1) * stride + (taps - 1) * dilation + 1);

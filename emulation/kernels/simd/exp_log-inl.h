@@ -1,5 +1,5 @@
-// exp, log and tanh on vectors: operation for operation those of emulation/math/exp_log.h, so the
-// bits are equal. Included once per instruction set.
+// exp, log and tanh on vectors: the same operations as in emulation/math/exp_log.h, so the bits are
+// equal. Included once per instruction set.
 #if defined(LOCKSTEP_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_MATH_INL_H_
 #undef LOCKSTEP_MATH_INL_H_
@@ -61,7 +61,7 @@ HWY_INLINE V vector_exp(D d, V x) {
   using C = MathConstants<T>;
   const auto reduced = vector_reduce_exp(d, x);
   const V y = hn::Add(hn::Set(d, T(1)), hn::Add(reduced.r, reduced.tail));
-  // floor(n / 2), as the arithmetic shift does in the scalar code.
+  // floor(n / 2), like the arithmetic shift in the scalar code.
   const V half = hn::Floor(hn::Mul(reduced.n, hn::Set(d, T(0.5))));
   const V other = hn::Sub(reduced.n, half);
   V result = hn::Mul(hn::Mul(y, vector_power_of_two(d, half)), vector_power_of_two(d, other));

@@ -1,14 +1,15 @@
 // All 256 bins in bit planes, eight vectors of bytes at a time (a group):
 //
 //   1. eight vectors are transposed bit by bit: plane j holds bit j of every byte. Three rounds of
-//      exchanges do it; in which order the elements then stand does not matter to a histogram.
+//      exchanges do this; the resulting order of the elements does not matter to a histogram.
 //   2. 16 masks of the low four planes: mask l has a one where a byte's low nibble is l.
-//   3. for each high nibble that occurs: its mask AND each low mask; the ones in it are a bin.
+//   3. for each high nibble that occurs: its mask AND each low mask; the number of
+//      ones in the result is a bin.
 //
-// Loops over vectors are unrolled, so that the arrays of vectors live in registers.
+// Loops over vectors are unrolled, so that the arrays of vectors are kept in registers.
 #include "emulation/kernels/simd/exponent_histogram.h"
 
-// This file alone is also compiled for Highway's AVX3_DL, which counts ones in one instruction.
+// Only this file is also compiled for Highway's AVX3_DL, which counts ones in one instruction.
 #define HWY_WANT_AVX3_DL
 #include "emulation/kernels/simd/targets.h"
 
@@ -60,7 +61,7 @@ HWY_INLINE void transpose(V64 (&v)[kPlanes]) {
   for (int i = 0; i < kPlanes; i += 2) exchange<1>(v[i], v[i + 1], bits);
 }
 
-// Masks of the four values that two planes make.
+// Masks of the four values of two planes.
 HWY_INLINE void pair_masks(V64 bit0, V64 bit1, V64 (&masks)[4]) {
   masks[0] = hn::AndNot(bit0, hn::Not(bit1));
   masks[1] = hn::AndNot(bit1, bit0);
@@ -109,7 +110,7 @@ uint64_t count_sliced(const uint8_t* exponents, ExponentRange range, SlicedBins&
       for (int l = 0; l < kNibbleBins; ++l) nibble_bins[l] = SlicedBin();
       bins.touched |= 1u << h;
     }
-    // Only bytes of the range occur, and zero by itself below it.
+    // Only bytes of the range occur, and zero, the only byte below it.
     const int low = h == first ? range.low % kNibbleBins : 0;
     int high = h == last ? range.high % kNibbleBins : kNibbleBins - 1;
     if (h < first) high = 0;

@@ -1,7 +1,7 @@
-// How often does each exponent byte occur?
+// Counts how often each exponent byte occurs.
 // The vector pass writes one exponent byte per element into a block buffer, in any order; counting
-// them is a step of its own: whole blocks in bit planes (see exponent_histogram.cc), a few bytes
-// one by one.
+// them is a separate step: whole blocks in bit planes (see exponent_histogram.cc), a few bytes one
+// by one.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct alignas(kSlicedLanes * sizeof(uint64_t)) SlicedBin {
 // Bins whose bytes share their high four bits.
 inline constexpr int kNibbleBins = 16;
 
-// The exponents of a block: all bytes that are not 0 lie in [low, high].
+// The exponents of a block: all bytes that are not 0 are in [low, high].
 struct ExponentRange {
   int low, high;
 };
@@ -67,7 +67,7 @@ class ExponentHistogram {
   }
 
  private:
-  static constexpr int64_t kFew = 512;  // one by one they cost about as much as a block in planes
+  static constexpr int64_t kFew = 512;  // one by one: about the cost of a block in planes
   CountSlicedFunction count_sliced_;
   uint64_t padding_ = 0;
   std::array<uint32_t, kHistogramBins> few_{};

@@ -1,6 +1,5 @@
-// The arithmetic on vectors for emulation/math/functions-inl.h and elementwise_functions-inl.h:
-// operation for operation that of ScalarMath, so the bits are equal. Included once per instruction
-// set.
+// The arithmetic on vectors for emulation/math/functions-inl.h and elementwise_functions-inl.h: the
+// same operations as in ScalarMath, so the bits are equal. Included once per instruction set.
 #if defined(LOCKSTEP_SIMD_FUNCTIONS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_SIMD_FUNCTIONS_INL_H_
 #undef LOCKSTEP_SIMD_FUNCTIONS_INL_H_

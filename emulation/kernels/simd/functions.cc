@@ -1,5 +1,5 @@
-// One vector loop per function and direction, found by the function's place in its list; the last,
-// partial vector is masked; ranges are spread over the threads.
+// One vector loop per function and direction, indexed by the function's place in its list. The
+// last, partial vector is masked; ranges are spread over the threads.
 #include "emulation/kernels/simd/functions.h"
 
 #include "emulation/kernels/scalar/functions.h"
@@ -78,7 +78,7 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
-// The scalar kernels for what is behind the last function with a vector version.
+// The scalar kernels for functions after the last one with a vector version.
 constexpr Unary kFirstScalar = Unary::kPower;
 
 template <typename T, UnaryKernel<T> kKernel>

@@ -36,13 +36,13 @@ template <class Tile>
 class BlockGemm {
  public:
   using T = typename Tile::Element;
-  // `rounded_a`, `rounded_b`: null where an operand is taken as it is.
+  // `rounded_a`, `rounded_b`: null for an operand that is not rounded.
   BlockGemm(const GemmArgs<T>& g, const Tile& tile, RoundedOperand* rounded_a,
             RoundedOperand* rounded_b)
       : g_(g),
         tile_(tile),
         serial_(g.m * g.n * g.k <= kSerialWork),
-        // With one panel of rows a strip of B is used once: packing it would cost more than it
+        // With one panel of rows, each strip of B is used once: packing it would cost more than it
         // saves.
         direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows && rounded_b == nullptr),
         block_m_(block_size(g.m, kBlockM, kRows)),
@@ -56,7 +56,7 @@ class BlockGemm {
 
   void run() {
     if (!narrow_) return run_columns(0, g_.n);
-    // Statistics read long stretches of B, short pieces of rows would share most of their blocks.
+    // Measures all of B first: short pieces of rows would share most of their blocks.
     if (rounded_b_ != nullptr) rounded_b_->measure_ahead();
     const int64_t columns = kBlockN / block_n_ * block_n_;
     parallel_for(ceil_div(g_.n, columns), [&](int64_t task) {
@@ -101,7 +101,7 @@ class BlockGemm {
     const T* next_b;  // of the block of B after this one, or null
   };
 
-  // B's next block is fetched while this one is multiplied, if it is as large.
+  // B's next block is fetched while this one is multiplied, if it has the same size.
   const T* next_b(int64_t col, int64_t k, int64_t n, int64_t depth) const {
     if (g_.transpose_b || direct_) return nullptr;
     if (k + 2 * depth <= g_.k) return g_.b + (k + depth) * g_.ldb + col;
@@ -109,7 +109,8 @@ class BlockGemm {
     return nullptr;
   }
 
-  // Gives tile number `index` its share: as many rows of a piece of columns as it has time for.
+  // Gives tile number `index` its share: as many rows of a piece of columns as it has time to
+  // fetch.
   void fetch_ahead(const Block& block, int64_t index, TileArgs<T>& t) const {
     t.ahead = nullptr;
     if (block.next_b == nullptr) return;
@@ -200,12 +201,12 @@ class BlockGemm {
   const bool serial_, direct_;
   const bool narrow_;  // blocks of few columns
   const int64_t block_m_, block_n_, block_k_;
-  const int64_t panel_rows_;  // equal ones: a tile of one or two rows would wait for its sums
+  const int64_t panel_rows_;  // equal panels: a tile of one or two rows would wait for its sums
   PackedOperand<T, kRows> a_;
   PackedOperand<T, kCols> b_;
   RoundedOperand* rounded_b_;
   PanelFacts *a_facts_ = nullptr, *b_facts_ = nullptr;
-  int64_t direct_strips_ = 0;  // of the present block, read where they are
+  int64_t direct_strips_ = 0;  // of the current block, read without packing
 };
 
 template <class Tile>
@@ -222,7 +223,8 @@ void gemm(const GemmArgs<double>& g) {
   run_blocks(g, FusedTile<double>());
 }
 
-// Float arrays, chain in double: whole arrays go to double, so that no block of k rounds.
+// Float arrays, chain in double: whole arrays are converted to double, so that no block of k
+// rounds.
 void gemm_in_double(const GemmArgs<float>& g) {
   const auto widen = [](const float* x, int64_t rows, int64_t cols, int64_t ld) {
     std::vector<double> wide(static_cast<size_t>(rows * cols));
@@ -255,7 +257,7 @@ void gemm_in_double(const GemmArgs<float>& g) {
   }
 }
 
-// Calls run(tile) with the register tile of this product; false where there is none.
+// Calls run(tile) with the register tile of this product; false if there is none.
 template <class Run>
 bool with_tile(const GemmArgs<float>& g, Run run) {
   const Format& format = *g.accumulator->format;
@@ -295,7 +297,7 @@ constexpr auto kPieceQuantizer =
 
 void rounded_gemm(const RoundedGemmArgs<float>& args) {
   const GemmArgs<float>& g = args.product;
-  // Null: not rounded, or not by vectors.
+  // Null: not rounded, or not rounded by vectors.
   const auto operand = [](const float* x, int64_t count, const GemmRounding& how) {
     if (how.spec.format == nullptr) return std::unique_ptr<RoundedOperand>();
     auto quantizer = kPieceQuantizer(x, how.spec);

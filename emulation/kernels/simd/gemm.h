@@ -1,6 +1,6 @@
 // Matrix products in vectors: the bits and events of emulation/kernels/scalar/gemm.h.
-// Vectors run across columns of C, never across k. May be called inside a parallel_for body: it
-// then runs on that thread alone. Requires: cpu_has_avx2() or cpu_has_avx512()
+// Vectors run across columns of C, never across k. May be called inside a parallel_for body; it
+// then runs on that thread only. Requires: cpu_has_avx2() or cpu_has_avx512()
 // (emulation/kernels/simd/targets.h).
 #pragma once
 

@@ -1,8 +1,8 @@
 // Register tiles of the vector gemm for tensor cores: chains of aligned blocks over k
 // (emulation/accumulator/aligned_block.h), every output in its own lane.
-// The blocks of k run outside, the tile's rows inside: a chain is serial, a tile has many. Each
-// block takes the fast form where its factors and addends are calm (aligned_rules.h), else doubles.
-// Included once per instruction set.
+// The loop over blocks of k is outside, the loop over the tile's rows inside: a chain is serial, a
+// tile has many chains. Each block uses the fast form if its factors and addends are calm
+// (aligned_rules.h), otherwise doubles. Included once per instruction set.
 #if defined(LOCKSTEP_GEMM_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_GEMM_BLOCKS_INL_H_
 #undef LOCKSTEP_GEMM_BLOCKS_INL_H_
@@ -36,7 +36,7 @@ class BlockTile {
  public:
   using Element = float;
   static constexpr int kRows = kBlockRows, kCols = kBlockColumns;
-  // Facts of whole panels would be too coarse, and would make a NaN of what TF32 reads as infinity.
+  // Facts of whole panels would be too coarse, and would turn what TF32 reads as infinity into NaN.
   static constexpr bool kWantsFacts = false;
   // Every k block of the gemm starts a block and a promotion interval.
   static_assert(kDepthStep % kLongestInterval == 0 && kDepthStep % kMostLines == 0);
@@ -79,7 +79,7 @@ class BlockTile {
       const FloatTag d;
       for (int i = 0; i < t_.rows; ++i) {
         for (int j = 0; j < kCols; j += kFloatLanes) {
-          hwy::Prefetch(t_.c + i * t_.ldc + j);  // to be written in the end
+          hwy::Prefetch(t_.c + i * t_.ldc + j);  // written at the end
           const auto mask = hn::FirstN(d, static_cast<size_t>(std::clamp(t_.cols - j, 0, kLanes)));
           const FloatVec c =
               t_.load_c ? hn::MaskedLoad(mask, d, t_.c + i * t_.ldc + j) : hn::Zero(d);
@@ -87,7 +87,7 @@ class BlockTile {
         }
       }
       if (task_.events == nullptr) return;
-      // Beyond the matrix as if everything had happened: nobody has to watch there.
+      // Places beyond the matrix start with all events set, so that they need no check.
       for (int i = 0; i < t_.rows; ++i) {
         std::fill(events_ + i * kCols, events_ + i * kCols + t_.cols, 0u);
         std::fill(events_ + i * kCols + t_.cols, events_ + (i + 1) * kCols, ~0u);
@@ -109,7 +109,8 @@ class BlockTile {
       }
     }
 
-    // The products of a promotion interval from zero, added to the sums by an IEEE addition.
+    // Sums the products of a promotion interval from zero, then adds them to the sums by an IEEE
+    // addition.
     void interval(int64_t k) {
       std::fill(partial_, partial_ + t_.rows * kCols, 0.0f);
       calm_addends_ = false;
@@ -125,7 +126,7 @@ class BlockTile {
       const IntTag di;
       const FloatVec x = hn::Load(d, sums_ + i), y = hn::Load(d, partial_ + i);
       const FloatVec sum = hn::Add(x, y);
-      // Twice rounded for FP16, which is harmless for sums: 24 >= 2 * 11 + 2.
+      // FP16 is rounded twice. This is harmless for sums: 24 >= 2 * 11 + 2.
       const FloatVec result =
           spec_.output == BlockOutput::kFp16NearestEven ? ToFp16()(d, sum) : sum;
       hn::Store(result, d, sums_ + i);
@@ -148,7 +149,7 @@ class BlockTile {
     // The blocks of products first to first + lines_ - 1 of the interval that starts at k.
     void blocks(float* c, int64_t k, int64_t interval, int first) {
       const float *a_lines[kMostLines], *b_lines[kMostLines];
-      bool missing[kMostLines];  // beyond the last k, where the hardware is fed zeros
+      bool missing[kMostLines];  // beyond the last k, where the hardware reads zeros
       for (int i = 0; i < lines_; ++i) {
         const int64_t at = k + ordered_index(spec_.order, first + i, interval);
         missing[i] = at >= t_.k;
@@ -168,7 +169,7 @@ class BlockTile {
       for (int i = 0; i < lines_; i += spec_.length) {
         if (spec_.order == ProductOrder::kAscending && missing[i]) break;
         task_.first = i;
-        // Zeros show only where they count.
+        // Zeros have an effect only where they count.
         int& count = task_.count = spec_.length;
         while (!zeros_count && count > 0 && missing[i + count - kUnroll]) count -= kUnroll;
         block(calm);

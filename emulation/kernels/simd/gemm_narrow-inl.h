@@ -38,8 +38,8 @@ class NarrowTile {
  public:
   using Element = float;
   static constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
-  // The sums of a step go through four or five operations, one after the other: many chains at once
-  // hide that. AVX-512 holds 24 of them in 32 registers.
+  // The sums of a step go through four or five operations, one after the other; many chains at once
+  // hide this latency. AVX-512 holds 24 of them in 32 registers.
   static constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 12 : 4, kVectors = 2;
   static constexpr int kCols = kVectors * kLanes;
   static constexpr bool kWantsFacts = true;
@@ -57,8 +57,8 @@ class NarrowTile {
   }
 
  private:
-  // May this tile run in float lanes? Events need finite inputs, because only the final sum is
-  // asked about infinities. AVX2 needs exact products and an exact TwoSum: factors of at most 12
+  // Whether this tile may run in float lanes. Events need finite inputs, because only the final sum
+  // is checked for infinities. AVX2 needs exact products and an exact TwoSum: factors of at most 12
   // bits (FP16, BF16 and TF32 have fewer) and products p with 2^-126 <= |p| < 2^126 or 0, so that
   // the last bit of p, 2^-148 at least, is no smaller than float's smallest subnormal.
   static bool is_fast(const TileArgs<float>& t) {
@@ -158,8 +158,8 @@ class NarrowTile {
     }
   }
 
-  // With finite inputs an infinite sum came from an overflow, and nothing leads back from it; a
-  // float that overflowed already before its rounding is inexact although no bit changed in it.
+  // With finite inputs, an infinite sum came from an overflow and stays infinite. A float that
+  // overflowed already before its rounding is inexact although the rounding changed no bit.
   static void store_events(FloatVec sum, hn::Vec<hn::RebindToUnsigned<FloatTag>> changed,
                            hn::Vec<hn::RebindToUnsigned<FloatTag>> vanished, int cols,
                            uint8_t* events) {

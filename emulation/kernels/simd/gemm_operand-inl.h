@@ -1,4 +1,4 @@
-// One operand of a product in panels, a block of k at a time, and what its values are like.
+// One operand of a product in panels, a block of k at a time, and the facts about its values.
 // Included once per instruction set.
 #if defined(LOCKSTEP_GEMM_OPERAND_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_GEMM_OPERAND_INL_H_
@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What the values of a panel are like. NaNs become the canonical one on the way, since roundings by
+// Facts about the values of a panel. Also replaces NaNs by the canonical one, since roundings by
 // integer arithmetic would carry a full payload into the sign.
 template <typename T>
 PanelFacts facts_of(T* panel, int64_t count) {
@@ -69,12 +69,12 @@ template <typename T, int64_t kStride>
 class PackedOperand {
  public:
   // `k_is_row`: k counts the stored rows, lines the stored columns; otherwise the reverse.
-  // `rounded`: rounds and measures what is packed; null: it is copied.
+  // `rounded`: rounds and measures the packed values; null: they are copied.
   PackedOperand(const T* data, int64_t ld, bool k_is_row, RoundedOperand* rounded)
       : data_(data), ld_(ld), k_is_row_(k_is_row), rounded_(rounded) {}
 
-  // The panels are to hold `lines` lines from `line` on, `width` each, over `depth` of k from `k`
-  // on; pack() for every task fills them. `is_new`: this part is packed for the first time.
+  // The panels will hold `lines` lines from `line` on, `width` each, over `depth` of k from `k` on;
+  // one pack() per task fills them. `is_new`: this part is packed for the first time.
   void select(Workspace<T>& memory, int64_t line, int64_t lines, int64_t width, int64_t k,
               int64_t depth, bool is_new) {
     line_ = line, lines_ = lines, width_ = width, k_ = k, depth_ = depth, is_new_ = is_new;
@@ -104,7 +104,7 @@ class PackedOperand {
     return k_is_row_ ? data_ + (k_ + row) * ld_ + line_ : data_ + (line_ + row) * ld_ + k_;
   }
 
-  // Packs stored rows row, row + 1, ..., which now lie at `in`.
+  // Packs stored rows row, row + 1, ..., which are now at `in`.
   void pack_unit(const T* in, int64_t step, int64_t row, int64_t count) const {
     if (k_is_row_) {
       pack_rows<kStride>(in, step, count, lines_, width_, depth_, panels_ + row * kStride);
@@ -117,7 +117,7 @@ class PackedOperand {
     static thread_local Workspace<T> memory;
     constexpr int64_t kBefore = kStochasticGroup;
     RoundedOperand::Reader reader(*rounded_, is_new_);
-    // Whole stored rows are one piece of the array: the longer, the fewer blocks it shares.
+    // Whole stored rows are one piece of the array: a longer piece shares fewer blocks.
     const bool whole_rows = columns_ == ld_;
     const int64_t rows = whole_rows ? end - begin : unit_,
                   step = whole_rows ? ld_ : columns_ + kBefore;

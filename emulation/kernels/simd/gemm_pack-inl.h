@@ -1,7 +1,8 @@
-// How do pieces of a matrix get into panels?
+// Packs pieces of a matrix into panels.
 // A panel holds kStride lines of an operand (rows of A, columns of B), k-major: line i, element k
-// at k * kStride + i, so that a register tile reads it from end to end. Two ways in, by how the
-// operand is stored; neither knows what the values mean. Included once per instruction set.
+// at k * kStride + i, so that a register tile reads it from end to end. There are two ways to pack,
+// depending on how the operand is stored; neither depends on the values. Included once per
+// instruction set.
 //
 //   k along stored rows (B, or A transposed)     rows are copied, piece by piece
 //   k along stored columns (A, or B transposed)  lines are transposed in registers, 4 x kLanes at a
@@ -49,8 +50,8 @@ HWY_INLINE void copy_stride(const T* HWY_RESTRICT in, T* HWY_RESTRICT out) {
 }
 
 // Rows k in [0, rows) of `in`, each `count` values, to their places in the panels at `out`: `width`
-// values to each, kStride x depth long. What the last panel lacks is zero; what lies between
-// `width` and kStride, no tile uses.
+// values to each, kStride x depth long. Missing lines of the last panel are zero; no tile uses the
+// places between `width` and kStride.
 template <int kStride, typename T>
 void pack_rows(const T* in, int64_t row_step, int64_t rows, int64_t count, int64_t width,
                int64_t depth, T* out) {
@@ -83,7 +84,7 @@ HWY_INLINE hn::Vec<D> load_lines(D d, const T* const* lines, int64_t column) {
 }
 
 // Lines i in [0, width), each `length` long and line_step apart, to one panel. Lines beyond `width`
-// repeat the last one: tiles never use them.
+// repeat the last one; tiles never use them.
 template <int kStride, typename T>
 void pack_lines(const T* in, int64_t line_step, int width, int64_t length, T* HWY_RESTRICT out) {
   const PanelTag<T, kStride> d;
@@ -93,7 +94,8 @@ void pack_lines(const T* in, int64_t line_step, int width, int64_t length, T* HW
   const T* lines[kGroups * kLanes];
   for (int i = 0; i < kGroups * kLanes; ++i) lines[i] = in + std::min(i, width - 1) * line_step;
   int64_t k = 0;
-  // A store may run over into the next k, whose values are written after it. Not so the last one.
+  // A store may overwrite the start of the next k, whose values are written later. The last store
+  // may not.
   for (; k + kBlock < length; k += kBlock) {
     for (int group = kGroups - 1; group >= 0; --group) {
       const T* const* first = lines + group * kLanes;

@@ -1,5 +1,5 @@
-// Register tiles of the vector gemm whose running sums live in the container's own format: one
-// fused multiply-add per k and element. Included once per instruction set.
+// Register tiles of the vector gemm whose running sums have the container's own format: one fused
+// multiply-add per k and element. Included once per instruction set.
 #if defined(LOCKSTEP_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_GEMM_TILE_INL_H_
 #undef LOCKSTEP_GEMM_TILE_INL_H_
@@ -25,7 +25,7 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Into the second-level cache, past the first one, which holds the panels in use.
+// Into the second-level cache, bypassing the first one, which holds the panels in use.
 HWY_INLINE void prefetch_second_level(const void* p) {
   __builtin_prefetch(p, /*rw=*/0, /*locality=*/2);
 }
@@ -44,12 +44,12 @@ struct TileArgs {
   bool load_c;
   uint8_t* events;  // of c[0, 0], or null
   int64_t lde;
-  const PanelFacts* a_facts;  // null where the kernel wants none
+  const PanelFacts* a_facts;  // null if the kernel needs none
   const PanelFacts* b_facts;
-  // What other tiles will read: a tile may fetch these into the caches while it multiplies.
-  const T* next_c;  // the tile of C after this one, of its shape, or null
-  // Rows of B's next block, ahead_step apart, of ahead_run cache lines each: one line per k, row
-  // after row. Null: nothing to fetch.
+  // Data that other tiles will read: a tile may fetch them into the caches while it multiplies.
+  const T* next_c;  // the tile of C after this one, of the same shape, or null
+  // Rows of B's next block, ahead_step apart, of ahead_run cache lines each: one line per k, row by
+  // row. Null: nothing to fetch.
   const T* ahead;
   int64_t ahead_step, ahead_run;
 };

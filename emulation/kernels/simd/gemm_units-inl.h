@@ -1,5 +1,5 @@
 // Register tiles of the vector gemm for sums that take factors in pairs or round twice per step:
-// the models of VDPBF16PS and of AMX, and FP32 multiply-then-add. Steps as in
+// the models of VDPBF16PS and of AMX, and FP32 multiply-then-add. The steps are those of
 // emulation/accumulator/cpu_dot.h and emulation/accumulator/dot.h, across columns. Included once
 // per instruction set.
 #if defined(LOCKSTEP_GEMM_UNITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -26,15 +26,15 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// DAZ and FTZ: subnormals become zeros of their sign.
+// DAZ and FTZ: subnormals become zeros with the same sign.
 HWY_INLINE FloatVec flush(FloatTag d, FloatVec x) {
   const auto min_normal = hn::Set(d, std::numeric_limits<float>::min());
   return hn::IfThenElse(hn::Lt(hn::Abs(x), min_normal), hn::CopySign(hn::Zero(d), x), x);
 }
 
-// flushing_fma in lanes. Requires: inputs without subnormals. The machine's result is judged tiny
-// by its own value, except where it is the smallest normal number: there it may have been rounded
-// up on the subnormals' coarser grid, which the scalar model decides.
+// flushing_fma in lanes. Requires: inputs without subnormals. Whether the machine's result is tiny
+// follows from its own value. The exception is the smallest normal number, which may have been
+// rounded up on the subnormals' coarser grid; there the scalar model decides.
 HWY_INLINE FloatVec flushing_multiply_add(FloatTag d, FloatVec a, FloatVec b, FloatVec c) {
   const auto min_normal = hn::Set(d, std::numeric_limits<float>::min());
   const FloatVec sum = hn::MulAdd(a, b, c);
@@ -54,8 +54,9 @@ HWY_INLINE FloatVec flushing_multiply_add(FloatTag d, FloatVec a, FloatVec b, Fl
   return hn::Load(d, sums);
 }
 
-// A unit: the state of one vector of sums, and what a pair of factors does to it. `k` counts from
-// the start of a block of the gemm, whose length but the last is a multiple of kPeriod.
+// A unit: the state of one vector of sums, and the effect of a pair of factors on it. `k` counts
+// from the start of a block of the gemm, whose length is a multiple of kPeriod except in the last
+// block.
 struct Bf16PairsUnit {
   static constexpr bool kPadsPairs = true;  // a missing second factor is +0
   static constexpr int64_t kPeriod = 2;
@@ -82,7 +83,7 @@ struct AmxUnit {
     return {flush(d, c), hn::Zero(d), hn::Zero(d)};
   }
   static HWY_INLINE FloatVec factor(FloatTag d, FloatVec x) { return flush(d, x); }
-  // A new instruction: what the last one left joins the sum.
+  // A new instruction: the remainder of the last one joins the sum.
   static HWY_INLINE void begin(FloatTag d, int64_t k, State& s) {
     if (k == 0 || k % kPeriod != 0) return;
     join(d, s);

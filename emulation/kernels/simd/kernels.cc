@@ -1,4 +1,4 @@
-// The scalar set with what vectors speed up.
+// The scalar set with the entries that vectors speed up.
 #include "emulation/kernels/simd/kernels.h"
 
 #include "emulation/kernels/scalar/kernels.h"

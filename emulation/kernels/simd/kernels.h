@@ -1,5 +1,5 @@
-// The vector sets: the bits of the scalar one. They run where cpu_has_avx2(), respectively
-// cpu_has_avx512() (emulation/kernels/simd/targets.h).
+// The vector sets, with the bits of the scalar set. They run where cpu_has_avx2() or
+// cpu_has_avx512() is true (emulation/kernels/simd/targets.h).
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

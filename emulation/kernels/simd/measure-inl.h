@@ -1,4 +1,4 @@
-// Vectors of elements added to the statistics: counts, moments, hash and exponent bytes of whole
+// Adds vectors of elements to the statistics: counts, moments, hash and exponent bytes of whole
 // rows of 16, in one pass with the rounding. The sums equal measure_element's
 // (emulation/kernels/block_pass.h) bit for bit. Included once per target.
 #if defined(LOCKSTEP_MEASURE_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -39,7 +39,7 @@ constexpr int kVectors = static_cast<int>(kRow / kLanes);
 
 constexpr int kDoubles = 2 * kVectors;  // double vectors holding one row
 
-// Squares of hash_element, by element of a row; what is left to do is in hash_total.
+// Squares of hash_element, by element of a row; hash_total does the rest.
 struct HashSums {
   VQ even[kVectors], odd[kVectors];
 
@@ -90,14 +90,14 @@ struct BlockLook {
   uint32_t largest_bits() const {
     return hn::GetLane(hn::MaxOfLanes(DU(), largest));
   }
-  // Of the nonzero ones; 0 if there are none.
+  // Of the nonzero magnitudes; 0 if there are none.
   uint32_t smallest_bits() const {
     return hn::GetLane(hn::MinOfLanes(DU(), smallest_less_1)) + 1;
   }
 };
 
-// The vectors behind one chunk's integer statistics; a chunk has 2^16 elements, so 32 bits hold any
-// count. `to_zero` and `to_subnormal` are counted with what `finish` takes off again.
+// The vectors that hold one chunk's integer statistics. A chunk has 2^16 elements, so 32 bits hold
+// any count. `to_zero` and `to_subnormal` also count what `finish` subtracts again.
 struct ChunkCounts {
   VU source_zero, zero_after, below_normal, inexact, nan, to_infinity, saturated;
   VU abs_max, abs_min_less_1;
@@ -157,7 +157,7 @@ HWY_INLINE void add_squares(VF x, VD* HWY_RESTRICT sums) {
   const DHalf dh;
   const VD low = hn::PromoteTo(dd, hn::LowerHalf(dh, x));
   const VD high = hn::PromoteTo(dd, hn::UpperHalf(dh, x));
-  // The square of a float is exact in double, so the fused form rounds as multiply and add do.
+  // The square of a float is exact in double, so the fused form rounds like multiply and add.
   sums[0] = hn::MulAdd(low, low, sums[0]);
   sums[1] = hn::MulAdd(high, high, sums[1]);
 }
@@ -175,16 +175,16 @@ HWY_INLINE void add_squared_difference(VF a, VF b, VD* HWY_RESTRICT sums) {
 
 struct Block {
   const float* before;
-  const float* ahead;      // looked at on the way: the next block; where there is none, this one
+  const float* ahead;      // scanned in the same pass: the next block; without one, this block
   float* after;            // null: nothing is stored
-  bool streamed;           // `after` is aligned and so large that it had better not fill the caches
+  bool streamed;           // `after` is aligned and too large for the caches
   const uint32_t* random;  // of the block's elements; null unless rounding is stochastic
   uint8_t* exponents;      // of the block's elements, in any order; aligned
   int64_t rows;            // whole rows of 16
   uint64_t first;          // index of the block's first element
 };
 
-// How far ahead of the reading memory is asked for more: some hundred nanoseconds' work.
+// Prefetch distance in front of the reads: a few hundred nanoseconds of work.
 constexpr int64_t kPrefetch = 3072;
 
 HWY_INLINE void store_after(VU bits, const Block& block, int64_t at) {
@@ -239,8 +239,8 @@ struct GroupSums {
   }
 };
 
-// What a look over the block beforehand tells about its magnitudes, zeros aside. In all kinds but
-// kAny the sums are formed in groups.
+// What a scan of the block beforehand shows about its nonzero magnitudes. For all kinds except kAny
+// the sums are formed in groups.
 enum class BlockKind {
   kNormal,  // normal numbers of the format: only `inexact` is to be counted; the scale is 1
   kFinite,  // none beyond max_finite, so there is no overflow, infinity or NaN
@@ -251,8 +251,8 @@ struct MeasuredVector {
   VU magnitude;  // before
   VF x, y;
 };
-// Rounds, stores and measures one vector, the v-th of its row: all but the exponents, and zeros in
-// a block of kNormal, and extremes and sums unless in one of kAny.
+// Rounds, stores and measures one vector, the v-th of its row. Leaves out the exponents, zeros in a
+// block of kNormal, and extremes and sums except in a block of kAny.
 template <RoundPath kPath, BlockKind kKind>
 HWY_INLINE MeasuredVector measure_vector(const Block& block, int64_t at, int v,
                                          const VectorRounder& rounder, VU max_finite, VU min_normal,
@@ -339,7 +339,7 @@ HWY_INLINE VU pack_exponents(const VU* magnitude) {
 }
 
 // Adds the block's rows to `chunk` and writes its virtual lanes. Block and rounder are copies, so
-// that the compiler need not expect a store to change them.
+// that the compiler need not assume that a store changes them.
 template <RoundPath kPath, BlockKind kKind>
 void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan,
                   const GroupRule& rule, ChunkCounts& chunk, BlockLook& look_ahead,
@@ -408,7 +408,7 @@ void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan,
   sums.store(squares_out, errors_out);
 }
 
-// True when every magnitude of the rows is at most `limit`.
+// True if every magnitude of the rows is at most `limit`.
 HWY_INLINE bool all_within(const float* values, int64_t rows, uint32_t limit) {
   const DU du;
   VU largest = hn::Zero(du);

@@ -37,14 +37,14 @@ using FloatVec = hn::Vec<FloatTag>;
 using DoubleTag = hn::ScalableTag<double>;
 using DoubleVec = hn::Vec<DoubleTag>;
 
-// sum is rounded to nearest, error what it lacks; the result is their exact total rounded to odd.
-// An infinite or NaN sum (its error is NaN) stays.
+// sum is rounded to nearest, and error is the rounding error; the result is their exact total
+// rounded to odd. An infinite or NaN sum (its error is NaN) is unchanged.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V to_odd(D d, V sum, V error) {
   const hn::RebindToSigned<D> di;
   constexpr int kSignBit = sizeof(hn::TFromD<D>) * 8 - 1;
   const auto bits = hn::BitCast(di, sum);
-  // -1 where the signs differ: |sum| lies beyond the exact sum.
+  // -1 where the signs differ: |sum| is above the exact sum's magnitude.
   const auto step_back = hn::ShiftRight<kSignBit>(hn::BitCast(di, hn::Xor(error, sum)));
   const auto odd = hn::Or(hn::Add(bits, step_back), hn::Set(di, 1));
   return hn::IfThenElse(hn::Ne(error, hn::Zero(d)), hn::BitCast(d, odd), sum);
@@ -60,8 +60,8 @@ HWY_INLINE V two_sum_error(V x, V y, V sum) {
 // NarrowTile::fast.
 HWY_INLINE FloatVec multiply_add_to_odd(FloatTag d, FloatVec a, FloatVec b, FloatVec acc) {
 #if HWY_TARGET == HWY_AVX3
-  // Highway has no directed rounding; the two sums are equal when exact, neighbours otherwise. An
-  // exact zero is -0 downwards and +0 upwards: its last bit is even, so the upward one is taken.
+  // Highway has no directed rounding. The two sums are equal if exact, otherwise neighbours. An
+  // exact zero is -0 downwards and +0 upwards: its last bit is even, so the upward one is chosen.
   const FloatVec down{
       _mm512_fmadd_round_ps(a.raw, b.raw, acc.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
   const FloatVec up{
@@ -76,8 +76,8 @@ HWY_INLINE FloatVec multiply_add_to_odd(FloatTag d, FloatVec a, FloatVec b, Floa
 #endif
 }
 
-// x + acc rounded to odd in float. An overflow gives infinity or the largest float, which round
-// alike.
+// x + acc rounded to odd in float. An overflow gives infinity or the largest float; both round to
+// the same result.
 HWY_INLINE FloatVec add_to_odd(FloatTag d, FloatVec x, FloatVec acc) {
 #if HWY_TARGET == HWY_AVX3
   const FloatVec one = hn::Set(d, 1.0f);
@@ -122,7 +122,7 @@ struct DoubleRound {
         hn::BitCast(d, hn::And(hn::BitCast(du, x), hn::Set(du, uint64_t{0x7ff0000000000000})));
     const auto magic = hn::Mul(hn::Max(binade, hn::Set(d, min_normal)), hn::Set(d, magic_factor));
     const auto rounded = hn::Abs(hn::Sub(hn::Add(x, magic), magic));
-    // False for overflow and for the NaN that an infinite x gives.
+    // False for overflow and for the NaN from an infinite x.
     const auto fits = hn::Le(rounded, hn::Set(d, max_finite));
     const auto value = hn::CopySign(hn::IfThenElse(fits, rounded, infinity), x);
     return hn::IfThenElse(hn::IsNaN(x), x, value);

@@ -1,7 +1,7 @@
-// How is an array rounded and measured piece by piece?
-// The quantize kernel for callers that decide themselves when a piece is read, such as the packing
-// of a matrix product. Pieces may come in any order and on any thread; the statistics are those of
-// one call of quantize as long as every 4096-element block is measured exactly once.
+// Rounds and measures an array piece by piece.
+// The quantize kernel for callers that decide when a piece is read, such as the packing of a matrix
+// product. Pieces may come in any order and on any thread. The statistics are those of one call of
+// quantize if every 4096-element block is measured exactly once.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// What one thread has counted, until it is added to the array's statistics.
+// The counts of one thread, until they are added to the array's statistics.
 class PieceTally {
  public:
   virtual ~PieceTally() = default;
@@ -33,8 +33,9 @@ class PieceQuantizer {
                        BlockSums<kQuantizeSums>* sums) const = 0;
 };
 
-// Null for what only the scalar kernel rounds. `before` and what `spec` points to must outlive the
-// result. Requires: cpu_has_avx2() or cpu_has_avx512() (emulation/kernels/simd/targets.h).
+// Null if only the scalar kernel rounds this way. `before` and the objects that `spec` points to
+// must outlive the result. Requires: cpu_has_avx2() or cpu_has_avx512()
+// (emulation/kernels/simd/targets.h).
 std::unique_ptr<PieceQuantizer> avx2_piece_quantizer(const float* before, const QuantizeSpec& spec);
 std::unique_ptr<PieceQuantizer> avx512_piece_quantizer(const float* before,
                                                        const QuantizeSpec& spec);

@@ -1,5 +1,5 @@
-// Neighbouring windows are lanes: every lane walks its window in scan order, as the scalar loop
-// does. Windows that reach over the left or right edge run the scalar loop.
+// Neighbouring windows are lanes: every lane walks its window in scan order, like the scalar loop.
+// Windows that extend over the left or right edge run the scalar loop.
 #include "emulation/kernels/simd/pool2d.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 
-// The elements that a vector of neighbouring windows sees through one tap.
+// The elements that a vector of neighbouring windows reads through one tap.
 template <int kStride, class D>
 HWY_INLINE hn::Vec<D> load_tap(D d, const float* from) {
   if constexpr (kStride == 1) {
@@ -66,9 +66,9 @@ HWY_INLINE void pool_vector(D d, const PoolShape& s, const float* plane, int64_t
   hn::StoreU(index, di, argmax + q);
 }
 
-// Windows [q, end) of row p as far as vectors of D's width reach, the last one overlapping the one
-// before it; returns the first window that is left. `room`: elements from `plane` to the end of the
-// images, beyond which a vector of every other element must not read.
+// Windows [q, end) of row p as far as vectors of D's width reach; the last vector overlaps the one
+// before it. Returns the first window that is left. `room`: elements from `plane` to the end of the
+// images; a vector of every other element must not read beyond them.
 template <int kStride, class D>
 HWY_INLINE int64_t pool_row(D d, const PoolShape& s, const float* plane, int64_t room, int64_t p,
                             int64_t q, int64_t begin, int64_t end, float* y, int32_t* argmax) {
@@ -91,7 +91,7 @@ HWY_INLINE int64_t pool_row(D d, const PoolShape& s, const float* plane, int64_t
 template <int kStride>
 void pool_plane(const PoolShape& s, const float* plane, int64_t room, float* y, int32_t* argmax) {
   const int64_t span = (s.kernel_w - 1) * s.dilation_w;
-  // The windows that reach over neither edge: [begin, end).
+  // The windows that extend over neither edge: [begin, end).
   const int64_t begin = std::min((s.pad_w + kStride - 1) / kStride, s.out_width);
   const int64_t last = s.in_width - 1 - span + s.pad_w;
   const int64_t end = last < 0 ? begin : std::clamp(last / kStride + 1, begin, s.out_width);

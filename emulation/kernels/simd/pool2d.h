@@ -1,5 +1,5 @@
 // Max pooling in vectors along a row of windows: the bits of emulation/kernels/scalar/pool2d.h.
-// Strides of 1 and 2 along the row, other windows run the scalar loop. Requires: cpu_has_avx2() or
+// Strides of 1 and 2 along the row; other windows run the scalar loop. Requires: cpu_has_avx2() or
 // cpu_has_avx512() (emulation/kernels/simd/targets.h).
 #pragma once
 

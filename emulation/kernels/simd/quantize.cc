@@ -1,7 +1,7 @@
 // The fused pass: one load per element, then rounding, counts, moments, hash and exponent byte, one
 // store. A block of 4096 whose largest magnitude is finite in the format runs the plain variant,
-// which knows no overflow, infinity or NaN; a look over the block beforehand (it then lies in the
-// L1 cache) tells which. Ragged ends are done element by element by the definition.
+// without overflow, infinity and NaN. A scan of the block beforehand, which also brings it into the
+// L1 cache, selects the variant. Ragged ends run element by element by the definition.
 #include "emulation/kernels/simd/quantize.h"
 
 #include <algorithm>
@@ -33,9 +33,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr CountSlicedFunction kCountSliced =
     HWY_TARGET == HWY_AVX2 ? avx2_count_sliced : avx512_count_sliced;
 
-// Stores that go past the caches save the reading of what they overwrite, but whoever reads the
-// result next finds it in memory: worth it where the caches could not have held it anyway. The
-// limit is what a core commonly has of third-level cache (what the system tells is often the sum).
+// Stores that bypass the caches need not read what they overwrite, but the next reader of the
+// result finds it in memory. This pays if the caches could not have held the result anyway. The
+// limit is a core's usual share of third-level cache (the system often reports the sum).
 constexpr int64_t kStreamedBytes = int64_t{32} << 20;
 bool is_streamed(int64_t count, const float* before, const float* after) {
   const bool aligned = reinterpret_cast<uintptr_t>(after) % (kLanes * sizeof(float)) == 0;
@@ -43,7 +43,7 @@ bool is_streamed(int64_t count, const float* before, const float* after) {
          count * static_cast<int64_t>(sizeof(float)) > kStreamedBytes;
 }
 
-// Rounds without looking at anything else.
+// Rounds without measuring.
 template <RoundPath kPath, bool kPlain>
 void round_rows(Block block, VectorRounder rounder) {
   const DF df;
@@ -71,13 +71,13 @@ void round_rows(Block block, VectorRounder rounder) {
   }
 }
 
-// True when squares of these magnitudes, and of multiples of their last places, are normal floats.
+// True if squares of these magnitudes, and of multiples of their last places, are normal floats.
 bool needs_no_scale(uint32_t least, uint32_t largest) {
   constexpr uint32_t kLeast = 127 - 40, kLargest = 127 + 60;
   return (least >> kFloatFraction) >= kLeast && (largest >> kFloatFraction) <= kLargest;
 }
 
-// What is counted of a chunk, or of the pieces one thread measures.
+// The counts of a chunk, or of the pieces that one thread measures.
 class Tally final : public PieceTally {
  public:
   void add_to(TensorStats& stats) const override {
@@ -87,7 +87,7 @@ class Tally final : public PieceTally {
   }
   ChunkCounts counts;
   ExponentHistogram histogram{kCountSliced};
-  TensorStats part;  // of elements measured one by one, and what is counted by the block
+  TensorStats part;  // of elements measured one by one, and counts per block
 };
 
 // One call's constants, and the work on one piece: [begin, end) of the array, rounded to `out`.
@@ -127,7 +127,7 @@ class QuantizePass {
     ChunkCounts& counts = tally.counts;
     TensorStats& part = tally.part;
     BlockLook look;
-    bool looked = false;  // at the block to come
+    bool looked = false;  // at the next block
     for (; begin < end; begin += kReductionBlock, ++sums) {
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       uint32_t random[kReductionBlock];

@@ -1,5 +1,5 @@
-// How will the vector kernel round to this format?
-// The way of rounding that is exact for it, beside its limits as bits of floats; chosen once per
+// How the vector kernel rounds to a format.
+// The rounding path that is exact for the format, and its limits as bits of floats; chosen once per
 // call.
 #pragma once
 
@@ -19,7 +19,7 @@ enum class RoundPath : uint8_t {
   kScalar,    // left to the scalar kernel
 };
 
-// Of the limits, only max_finite and min_normal are of use for kIdentity, and none for kScalar.
+// kIdentity uses only max_finite and min_normal of the limits; kScalar uses none.
 struct QuantizePlan : FloatFormat {
   RoundPath path;
   Rounding rounding;

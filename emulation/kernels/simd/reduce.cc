@@ -1,5 +1,5 @@
 // Block sums in vectors: the 16 virtual lanes of emulation/kernels/reduction.h are one AVX-512
-// register or two of AVX2, so that vector lane and virtual lane are the same thing.
+// register or two AVX2 registers, so that vector lanes and virtual lanes are the same.
 #include "emulation/kernels/simd/reduce.h"
 
 #include <algorithm>

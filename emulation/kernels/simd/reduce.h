@@ -11,7 +11,7 @@ namespace lockstep {
 double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 
-// Replaces, in float, channel_sum and batch_norm; in both types what is made of row functions
+// Replaces channel_sum and batch_norm in float, and in both types the kernels made of row functions
 // (emulation/kernels/scalar/row_kernels.h).
 void use_simd_sums(KernelSet& set, SimdTarget target);
 

@@ -1,4 +1,4 @@
-// One vector of floats rounded to a format: three ways, chosen by QuantizePlan, all equal to
+// Rounds one vector of floats to a format. Of three ways, QuantizePlan chooses one; all equal
 // round_to_format bit for bit. Included once per target.
 //
 // Magnitudes are handled as integers: for floats without their sign the order of the bits is the
@@ -40,10 +40,10 @@ class VectorRounder {
  public:
   explicit VectorRounder(const QuantizePlan& plan) : rounding_(plan.rounding), format_(plan) {}
 
-  // The magnitude bits of the rounded value. Exact for every |x| <= max_finite; for others (also
-  // infinity and NaN) anything: fix_specials puts that right.
-  // `sign`: x's sign bit alone; `random`: used by stochastic rounding.
-  // kNormal: the format's normal numbers and zeros alone.
+  // The magnitude bits of the rounded value. Exact for every |x| <= max_finite. For others (also
+  // infinity and NaN) the bits are arbitrary; fix_specials corrects them.
+  // `sign`: only x's sign bit; `random`: used by stochastic rounding.
+  // kNormal: only the format's normal numbers and zeros.
   template <RoundPath kPath, bool kNormal = false>
   HWY_INLINE VU round_magnitude(VU magnitude, VU sign, VU random) const {
     if constexpr (kPath == RoundPath::kMagic) return magic<kNormal>(magnitude);
@@ -52,7 +52,7 @@ class VectorRounder {
     return magnitude;
   }
 
-  // The bits of the result. `result`: a magnitude that is no NaN.
+  // The bits of the result. `result`: a magnitude that is not NaN.
   template <RoundPath kPath>
   HWY_INLINE VU with_sign(VU result, VU sign) const {
     if constexpr (kPath == RoundPath::kGeneric) {
@@ -63,14 +63,14 @@ class VectorRounder {
     return hn::Or(result, sign);
   }
 
-  // Overflow, infinity and NaN. `rounded`: what round_magnitude gave.
+  // Overflow, infinity and NaN. `rounded`: the result of round_magnitude.
   template <RoundPath kPath>
   HWY_INLINE VU fix_specials(VU magnitude, VU sign, VU rounded) const {
     const DU du;
     const VU infinity = hn::Set(du, kInfinityBits);
     VU result = rounded;
     if constexpr (kPath != RoundPath::kIdentity) {
-      // A rounded magnitude with its top bit set cannot be: magic and generic end as floats.
+      // A rounded magnitude never has its top bit set: magic and generic end as floats.
       const VU limit = hn::Set(du, format_.max_finite);
       const VU overflow =
           hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.overflow_positive),
@@ -84,7 +84,8 @@ class VectorRounder {
 
  private:
   // x + c keeps the bits of x above c's last place: emulation/kernels/simd/quantize_plan.cc.
-  // The sum of two positive numbers is, and less c not negative (a zero is +0 to nearest).
+  // The sum of two positive numbers is positive, and minus c it is not negative (a zero is +0 to
+  // nearest).
   template <bool kNormal>
   HWY_INLINE VU magic(VU magnitude) const {
     const DU du;
@@ -99,7 +100,7 @@ class VectorRounder {
     return hn::BitCast(du, hn::Sub(hn::Add(hn::BitCast(df, magnitude), c), c));
   }
 
-  // Half a last place, less one unless the kept part is odd, and cut. A carry runs into the
+  // Adds half a last place, less one unless the kept part is odd, and cuts. A carry runs into the
   // exponent.
   HWY_INLINE VU integer(VU magnitude) const {
     const DU du;
@@ -125,7 +126,8 @@ class VectorRounder {
   }
 
   // As FloatRounder in emulation/kernels/scalar/float_rounder.h. Vector shifts by 32 or more give
-  // zero, also those by a "negative" count: x86 does so, and this file is for x86 vectors only.
+  // zero, also those by a "negative" count: this is x86 behaviour, and this file is for x86 vectors
+  // only.
   HWY_INLINE VU generic(VU magnitude, VU sign, VU random) const {
     const DU du;
     const VU one = hn::Set(du, 1), least = hn::Set(du, format_.least);
@@ -154,7 +156,7 @@ class VectorRounder {
     const DU du;
     const VU implicit = hn::Set(du, 1u << kFloatFraction), units = hn::Set(du, 32);
     const VU bits = hn::And(magnitude, hn::Set(du, (1u << kFloatFraction) - 1));
-    // The implicit bit of a subnormal float is set in vain: it is shifted out to either side.
+    // The implicit bit of a subnormal float has no effect: it is shifted out to either side.
     const VU significand = hn::Or(bits, implicit);
     return hn::Or(hn::Shl(significand, hn::Sub(units, shift)),
                   hn::Shr(significand, hn::Sub(shift, units)));

@@ -1,12 +1,12 @@
-// How does a factor of a product get rounded and measured while it is packed?
-// Packing asks for pieces of the array, in any order and on any thread, and gets them rounded in
-// scratch memory. Statistics want whole blocks of 4096 elements: whoever asks for a block's first
-// element measures all of it; the rest of a piece is only rounded, so that a block that two pieces
-// share is rounded twice and measured once.
+// Rounds and measures a factor of a product while it is packed.
+// Packing requests pieces of the array, in any order and on any thread, and receives them rounded
+// in scratch memory. Statistics need whole blocks of 4096 elements: the piece with a block's first
+// element measures all of the block; the rest of a piece is only rounded. So a block that two
+// pieces share is rounded twice and measured once.
 //
 //   blocks     |-----------|-----------|-----------|-----------|
 //   piece            [.....|===========|====]......               . rounded   = measured
-//                                           |------> measured for the statistics, not handed out
+//                                           |------> measured for the statistics, not returned
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class RoundedOperand {
     sums_.resize(static_cast<size_t>((count + kReductionBlock - 1) / kReductionBlock));
   }
 
-  // Measures the whole array now, so that pieces are only rounded later: where they are short.
+  // Measures the whole array now, so that pieces are only rounded later: for short pieces.
   void measure_ahead() {
     if (how_.stats == nullptr || measured_) return;
     parallel_for((count_ + kChunk - 1) / kChunk, [&](int64_t chunk) {
@@ -47,10 +47,10 @@ class RoundedOperand {
     measured_ = true;
   }
 
-  // Floats of scratch memory that a piece may take beside its own.
+  // Floats of scratch memory that a piece may use in addition to its own.
   static constexpr int64_t kMargin = kReductionBlock + 2 * static_cast<int64_t>(kStochasticGroup);
 
-  // Reads pieces for one task. `measures`: the pieces read are new ones.
+  // Reads pieces for one task. `measures`: the pieces are read for the first time.
   class Reader {
    public:
     Reader(RoundedOperand& operand, bool measures) : operand_(operand) {
@@ -65,13 +65,13 @@ class RoundedOperand {
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    // Elements [begin, end), at `out` or in the array itself. The elements before and behind `out`
+    // Elements [begin, end), at `out` or in the array itself. The elements before and after `out`
     // are overwritten: kStochasticGroup of them before it, kMargin in all.
     const float* read(int64_t begin, int64_t end, float* out) {
       const RoundedOperand& op = operand_;
       constexpr auto kGroup = static_cast<int64_t>(kStochasticGroup);
       float* const piece = out;
-      // From here on `out` is where element `begin` goes.
+      // From here on, `out` is the place of element `begin`.
       out -= begin % kGroup, begin -= begin % kGroup;
       int64_t measured = end;
       if (tally_ != nullptr) {
@@ -94,7 +94,7 @@ class RoundedOperand {
     std::unique_ptr<PieceTally> tally_;
   };
 
-  // When all pieces are read.
+  // To be called after all pieces are read.
   void finish() {
     if (how_.stats == nullptr) return;
     const BlockSums<kQuantizeSums> totals = join_sums(sums_);

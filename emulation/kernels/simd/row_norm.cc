@@ -1,6 +1,6 @@
-// The loops of row normalisation, one vector at a time, the last one masked. The weights' gradients
-// are sums down the columns: a vector holds neighbouring columns, and the 16 virtual lanes of
-// emulation/kernels/reduction.h are 16 rows of vectors.
+// The loops of row normalisation, one vector at a time; the last vector is masked. The weights'
+// gradients are sums down the columns: a vector holds neighbouring columns, and the 16 virtual
+// lanes of emulation/kernels/reduction.h are 16 rows of vectors.
 #include "emulation/kernels/simd/row_norm.h"
 
 #include <algorithm>

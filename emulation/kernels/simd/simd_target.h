@@ -1,4 +1,4 @@
-// Which vector instructions does a kernel set use?
+// The vector instructions that a kernel set uses.
 #pragma once
 
 #include <cstdint>

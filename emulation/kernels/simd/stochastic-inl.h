@@ -19,8 +19,8 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Philox's state for as many counters as a vector has 64-bit lanes. The words are the low halves
-// of the lanes; in the high halves stands anything, for the multiplication does not read them.
+// Philox's state for as many counters as a vector has 64-bit lanes. The words are the low halves of
+// the lanes. The high halves may hold anything: the multiplication does not read them.
 struct PhiloxLanes {
   using D64 = hn::ScalableTag<uint64_t>;
   using V64 = hn::Vec<D64>;
@@ -35,7 +35,7 @@ struct PhiloxLanes {
     c3 = hn::Set(d, uint64_t{nonce[1]});
   }
   HWY_INLINE void round(uint64_t key0, uint64_t key1) {
-    // Philox's constants, as in src/core/random.cc, whose results the tests compare.
+    // Philox's constants, as in src/core/random.cc; the tests compare the results of both.
     constexpr uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
     const D64 d;
     const hn::ScalableTag<uint32_t> du;

@@ -1,7 +1,7 @@
-// Which instruction sets is the vector code built for?
+// The instruction sets that the vector code is built for.
 // Every file in this folder compiles once for AVX2 (with FMA) and once for AVX-512 (Highway's
-// AVX3); the CPU decides at run time. Anything below runs the scalar kernels. The skeleton of such
-// a file:
+// AVX3); the CPU decides at run time. A CPU without them runs the scalar kernels. The skeleton of
+// such a file:
 //
 //   #include "emulation/kernels/simd/targets.h"
 //   #undef HWY_TARGET_INCLUDE
@@ -26,8 +26,8 @@
 //   #endif
 #pragma once
 
-// The SSE targets would never be used. The baseline target cannot be disabled and stays empty.
-// A file may define HWY_WANT_AVX3_DL to be compiled for that, too.
+// The SSE targets would never be used. The baseline target cannot be disabled; it stays empty.
+// A file may define HWY_WANT_AVX3_DL to be compiled for that target, too.
 #ifdef HWY_WANT_AVX3_DL
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #else
@@ -41,8 +41,8 @@
 
 namespace lockstep {
 
-// True when this CPU (and its operating system) runs the set. Entry points of a set must not be
-// called otherwise.
+// True if this CPU (and its operating system) runs the set. Otherwise the entry points of the set
+// must not be called.
 inline bool cpu_has_avx2() {
   return (hwy::SupportedTargets() & HWY_AVX2) != 0;
 }

@@ -1,4 +1,4 @@
-// Walking over arrays one vector at a time, the last, partial one masked. Included once per
+// Walks over arrays one vector at a time; the last, partial vector is masked. Included once per
 // instruction set.
 #if defined(LOCKSTEP_SIMD_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_SIMD_VECTORS_INL_H_
@@ -14,7 +14,7 @@ namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 
-// How a place in an array is read and written: a whole vector, or its first lanes.
+// How a place in an array is read and written: as a whole vector, or its first lanes.
 template <class D>
 struct Whole {
   using T = hn::TFromD<D>;

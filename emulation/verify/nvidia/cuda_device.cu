@@ -1,5 +1,5 @@
-// The GPU as a device: tiles made, multiplied and judged in its memory, or brought from the host.
-// The model that judges is tile_dot, the same source as on the host.
+// The GPU as a device: tiles are made, multiplied and checked in its memory, or copied from the
+// host. The model for the check is tile_dot, the same source as on the host.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace kernels {
 
 constexpr int kThreads = 256;
 
-// What a launch works on. Kernels take it by value.
+// The arguments of a launch. Kernels take them by value.
 struct Job {
   Shape shape;
   CaseStream stream;
@@ -29,7 +29,7 @@ struct RuleSet {
   int count;
 };
 
-// Mismatches of each rule, and the first place of the first rule.
+// Mismatches of each rule, and the first mismatch of the first rule.
 struct Counters {
   unsigned long long mismatches[kMostRules];
   unsigned long long first;
@@ -99,7 +99,7 @@ void check(cudaError_t status, const char* what) {
   throw std::runtime_error(std::string("GPU: ") + what + ": " + cudaGetErrorString(status));
 }
 
-// Device memory that grows to what was asked for and stays.
+// Device memory that grows to the requested size and is kept.
 template <typename T>
 class GpuArray {
  public:
@@ -226,7 +226,7 @@ class CudaDevice : public Device {
     }
     const Shape& shape = instruction.shape;
     uint32_t* d = d_.reserve(count * shape.c_words());
-    // What an instruction leaves undone must show.
+    // This pattern shows results that an instruction does not write.
     check(cudaMemset(d, 0xa5, count * shape.c_words() * sizeof(uint32_t)), "cudaMemset");
     launch({a_.reserve(count * shape.a_words()), b_.reserve(count * shape.b_words()),
             c_.reserve(count * shape.c_words()), d, count},

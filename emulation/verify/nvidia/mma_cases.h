@@ -1,6 +1,6 @@
-// On which operands is a matrix instruction compared with its model?
-// Tiles are drawn from counters: a word depends on the seed, the tile's number and its place alone,
-// so that host and device make the same ones and a mismatch can be made again. Every tile has a
+// The operands on which a matrix instruction is compared with its model.
+// Tiles are drawn from counters: a word depends only on the seed, the tile's number and its place.
+// So host and device make the same tiles, and a mismatch can be reproduced. Every tile has a
 // pattern, because uniform bits almost never cancel, underflow or meet a tie.
 // Knows nothing of how an instruction is run.
 #pragma once
@@ -12,7 +12,7 @@
 namespace lockstep::mma {
 
 enum class Pattern : uint8_t {
-  kAnyBits,       // every code alike, so with many infinities and NaNs where formats are small
+  kAnyBits,       // every code equally likely: many infinities and NaNs in small formats
   kNearOne,       // exponents -1 to 1
   kWindow,        // exponents within 0..15 of a drawn one
   kSubnormal,     // exponent fields 0 to 2
@@ -51,7 +51,7 @@ LOCKSTEP_HOST_DEVICE inline uint64_t case_bits(uint64_t seed, uint64_t tile, uin
 class Draw {
  public:
   LOCKSTEP_HOST_DEVICE explicit Draw(uint64_t bits) : bits_(bits) {}
-  // [0, limit), limit <= 256: sixteen bits at a time, then mixed anew.
+  // [0, limit), limit <= 256. Uses sixteen bits at a time, then mixes again.
   LOCKSTEP_HOST_DEVICE int below(int limit) {
     if (left_ == 0) bits_ = mixed_bits(bits_ + 1), left_ = 4;
     --left_;
@@ -70,7 +70,8 @@ class Draw {
   int left_ = 4;
 };
 
-// How codes are drawn: TF32 registers as FP32 ones, so that their ignored bits are random, too.
+// How codes are drawn. TF32 registers are drawn like FP32 ones, so that their ignored bits are
+// random, too.
 LOCKSTEP_HOST_DEVICE constexpr BlockEncoding drawn_encoding(Type type) {
   return type == Type::kTf32 ? register_encoding(BlockOutput::kFp32TowardZero) : encoding_of(type);
 }
@@ -80,7 +81,8 @@ LOCKSTEP_HOST_DEVICE constexpr int largest_exponent(const BlockEncoding& e) {
   return last_field - 1 + e.emin;
 }
 
-// Any fraction with this sign and exponent; below emin a subnormal, above the largest the largest.
+// Any fraction with this sign and exponent; below emin a subnormal, above the largest exponent a
+// number with the largest.
 LOCKSTEP_HOST_DEVICE inline uint32_t code_with_exponent(const BlockEncoding& e, bool negative,
                                                         int exponent, uint32_t random) {
   const int largest = largest_exponent(e);
@@ -119,7 +121,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t special_code(const BlockEncoding& e, Draw& 
   }
 }
 
-// What all numbers of a tile have in common.
+// Values that all numbers of a tile share.
 struct TilePlan {
   Pattern pattern;
   int a_exponent, b_exponent;  // centres
@@ -147,7 +149,7 @@ LOCKSTEP_HOST_DEVICE inline TilePlan plan_tile(const CaseStream& stream, const S
   }
   const bool ties = plan.pattern == Pattern::kFloorTies;
   if (ties || plan.pattern == Pattern::kUnderflow || plan.pattern == Pattern::kOverflow) {
-    // a_exponent + b_exponent about `target`, as far as the formats reach.
+    // a_exponent + b_exponent about `target`, as far as the formats allow.
     const int smallest = c.emin - c.fraction_bits();
     const int target = ties                                  ? smallest - draw.below(2)
                        : plan.pattern == Pattern::kUnderflow ? smallest + draw.between(-12, 12)
@@ -161,7 +163,7 @@ LOCKSTEP_HOST_DEVICE inline TilePlan plan_tile(const CaseStream& stream, const S
   return plan;
 }
 
-// Which matrix a place belongs to, so that no two draws share their bits.
+// The matrix of a place, so that no two draws share their bits.
 enum class Matrix : uint64_t { kA = 1, kB = 2, kC = 3 };
 LOCKSTEP_HOST_DEVICE constexpr uint64_t case_place(Matrix matrix, int row, int column) {
   return static_cast<uint64_t>(matrix) << 32 | static_cast<uint64_t>(row) << 16 |
@@ -175,7 +177,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_factor(const CaseStream& stream, const
   const bool is_b = matrix == Matrix::kB;
   const BlockEncoding e = drawn_encoding(is_b ? shape.b : shape.a);
   const bool in_pair = plan.pattern == Pattern::kCancelPairs;
-  // Both of a pair draw the same number.
+  // Both numbers of a pair come from the same draw.
   Draw draw(case_bits(stream.seed, tile, case_place(matrix, row, in_pair ? k / 2 * 2 : k)));
   const uint32_t word = draw.word();
   const bool negative = draw.below(2) != 0;
@@ -197,7 +199,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_factor(const CaseStream& stream, const
       const bool second = k % 2 != 0;
       if (is_b) return second ? code ^ e.sign_bit() : code;
       const bool off = second && draw.below(4) == 0;
-      // The last place that counts; no number of this pattern is next to a special one.
+      // The last significant place; no number of this pattern is next to a special one.
       return off ? code ^ uint32_t { 1 } << (shape.a == Type::kTf32 ? 13 : 0) : code;
     }
     case Pattern::kSpecials:
@@ -263,7 +265,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_addend(const CaseStream& stream, const
   }
 }
 
-// The addend that cancels `sum` but for up to three places. Infinities and NaNs stay out.
+// The addend that cancels `sum` except for up to three places. Not for infinities and NaNs.
 LOCKSTEP_HOST_DEVICE inline uint32_t cancelling_addend(const BlockEncoding& e, uint32_t sum,
                                                        uint64_t random) {
   if ((sum & e.infinity()) == e.infinity()) return 0;

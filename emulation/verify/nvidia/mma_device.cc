@@ -1,4 +1,4 @@
-// Tiles on the host, and the device of builds without nvcc.
+// Tiles on the host, and the device in builds without nvcc.
 #include "emulation/verify/nvidia/mma_device.h"
 
 #include "src/core/parallel.h"

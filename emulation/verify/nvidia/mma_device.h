@@ -1,6 +1,6 @@
-// Who runs matrix instructions?
-// A device takes tiles and gives D, or makes, runs and judges a stream of tiles itself. The GPU is
-// one (mma_kernels.cu, in builds with nvcc); tests put software in its place.
+// Devices that run matrix instructions.
+// A device takes tiles and returns D, or makes, runs and checks a stream of tiles itself. The GPU
+// is one device (mma_kernels.cu, in builds with nvcc); tests use software instead.
 // Knows nothing of units, vectors or tables.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace lockstep::mma {
 
-// Tiles of one shape, one behind the other in each array.
+// Tiles of one shape, one after the other in each array.
 struct TileBatch {
   Shape shape;
   int64_t count = 0;
@@ -25,7 +25,7 @@ struct TileBatch {
   Tile tile(int64_t i) const;
 };
 
-// Tiles `first`... of a stream. `rule` is what kCancelAddend cancels.
+// Tiles from `first` on of a stream. kCancelAddend cancels the sum of `rule`.
 TileBatch make_tiles(const CaseStream& stream, const Rule& rule, const Shape& shape, uint64_t first,
                      int64_t count);
 
@@ -51,14 +51,14 @@ class Device {
   virtual ~Device() = default;
   virtual std::string description() const = 0;  // "NVIDIA H200, compute capability 9.0, ..."
   virtual int capability() const = 0;           // 10 * major + minor
-  // D of every tile. Throws: std::runtime_error when the device fails.
+  // D of every tile. Throws: std::runtime_error if the device fails.
   virtual std::vector<uint32_t> multiply(const Instruction& instruction, bool from_zero,
                                          const TileBatch& tiles) = 0;
   virtual Verdict compare(const Comparison& comparison) = 0;
 };
 
-// The first GPU of the machine, the same object at every call, or nullptr and the reason: no nvcc
-// at build time, no driver, no GPU, no code for this GPU.
+// The first GPU of the machine, the same object at every call; or nullptr and the reason: no nvcc
+// at build time, no driver, no GPU, or no code for this GPU.
 Device* cuda_device(std::string* why_not);
 
 }  // namespace lockstep::mma

@@ -1,4 +1,4 @@
-// THE table of matrix instructions. A new one is a row here and a line in mma_kernels.cu.
+// THE table of matrix instructions. To add one, add a row here and a line in mma_kernels.cu.
 #include "emulation/verify/nvidia/mma_instruction.h"
 
 #include <array>
@@ -23,7 +23,7 @@ constexpr Instruction wgmma(Type a, Type b, bool halves, int k) {
   return {Family::kWgmma, {a, b, halves, 64, 8, k}, 90};
 }
 
-// Volta (sm_70) is in no toolkit from CUDA 13 on.
+// No toolkit from CUDA 13 on supports Volta (sm_70).
 constexpr std::array kInstructions = {
     sync(kF16, kF16, kToFp32, 16, 80),   sync(kF16, kF16, kToFp32, 8, 75),
     sync(kF16, kF16, kToFp16, 16, 80),   sync(kF16, kF16, kToFp16, 8, 75),

@@ -1,5 +1,5 @@
-// Which matrix instructions of NVIDIA GPUs can be driven, and what do their operands look like?
-// THE table of instructions, for kernels and for the host. Knows nothing of accumulators' rules.
+// THE table of the matrix instructions of NVIDIA GPUs that this program runs, with the layout of
+// their operands, for kernels and for the host. Knows nothing of accumulators' rules.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace lockstep::mma {
 enum class Family : uint8_t {
   kMmaSync,  // mma.sync: a warp, operands in registers
   kWmma,     // the WMMA API: a warp, fragments of unspecified layout
-  kWgmma,    // wgmma: four warps, operands in shared memory; sm_90a alone
+  kWgmma,    // wgmma: four warps, operands in shared memory; sm_90a only
 };
 
 enum class Type : uint8_t { kFp16, kBf16, kTf32, kE4m3, kE5m2 };
@@ -24,7 +24,7 @@ enum class Type : uint8_t { kFp16, kBf16, kTf32, kE4m3, kE5m2 };
 // Name of the format table.
 std::string_view format_name(Type type);
 
-// TF32 is an FP32 register whose low 13 bits the hardware is said to ignore.
+// TF32 is an FP32 register whose low 13 bits the hardware ignores, as documented.
 LOCKSTEP_HOST_DEVICE constexpr int bits_of(Type type) {
   switch (type) {
     case Type::kFp16:
@@ -73,7 +73,7 @@ struct Shape {
 struct Instruction {
   Family family;
   Shape shape;
-  int capability;  // 10 * major + minor from which on chips have it; wgmma: 90 alone
+  int capability;  // the least 10 * major + minor of chips that have it; wgmma: only 90
 
   std::string name() const;  // "mma.sync.m16n8k16.f32.f16.f16.f32"
   // Needs: a chip of this compute capability (10 * major + minor).

@@ -1,8 +1,8 @@
-// The instructions themselves: one kernel per row of the instruction table, every tile by one warp
-// (mma.sync, WMMA) or by four (wgmma). Operands come and go as packed words at the places that
-// mma_layout.h gives, except for WMMA, whose fragments only its own loads know.
-// A chip's part of the binary has empty kernels for instructions that the chip lacks; find_kernel's
-// callers ask the table first.
+// The instructions themselves: one kernel per row of the instruction table. One warp (mma.sync,
+// WMMA) or four (wgmma) compute a tile. Operands are read and written as packed words at the places
+// that mma_layout.h gives, except for WMMA: only WMMA's own loads know the layout of its fragments.
+// In the code for a chip, instructions that the chip lacks have empty kernels; callers of
+// find_kernel check the table first.
 #include "emulation/verify/nvidia/mma_kernels.h"
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@
 #include <type_traits>
 
 namespace lockstep::mma {
-// Named, so that nvcc does not warn of the instructions that a chip lacks.
+// Has a name, so that nvcc does not warn about the instructions that a chip lacks.
 namespace kernels {
 
 #ifdef __CUDA_ARCH__
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kBlockWarps* kWarpLanes) sync_kernel(DeviceTil
   constexpr int kBRegisters = kShape.row_words() / kGroupWords, kARegisters = 2 * kBRegisters;
   constexpr int kCRegisters = kHalves ? 2 : 4;
   const int lane = threadIdx.x % kWarpLanes;
-  // Whole warps leave or stay together, as the instruction demands.
+  // Whole warps return or continue together, as the instruction requires.
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kBlockWarps + threadIdx.x / kWarpLanes;
   if (t >= tiles.count) return;
   uint32_t a[kMostRegisters], b[kMostRegisters], d[kMostRegisters];
@@ -133,7 +133,7 @@ struct WmmaTypes<Type::kFp16> {
   using Fragment = half;
   using Memory = half;
 };
-// mma.h declares these for the chips that have them, and for the host's pass.
+// mma.h declares these for the chips that have them, and for the host pass.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 template <>
 struct WmmaTypes<Type::kBf16> {
@@ -143,7 +143,7 @@ struct WmmaTypes<Type::kBf16> {
 template <>
 struct WmmaTypes<Type::kTf32> {
   using Fragment = nvcuda::wmma::precision::tf32;
-  using Memory = float;  // loaded as it is: no conversion to TF32
+  using Memory = float;  // loaded unchanged: no conversion to TF32
 };
 #endif
 
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kBlockWarps* kWarpLanes) wmma_kernel(DeviceTil
   }
 }
 
-// wgmma from its fence to its end in one statement: no register of D is touched in between. The
-// 16-bit types have two more immediates (no transposition).
+// wgmma from its fence to its end in one statement, so that no register of D is accessed in
+// between. The 16-bit types have two more immediates (no transposition).
 #define LOCKSTEP_WGMMA_ASM(text, registers, a, b, scale, tail)                       \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " scale ", 0;\nwgmma.fence.sync.aligned;\n" text \
   " {" registers "}, " a ", " b ", p, 1, 1" tail                                     \

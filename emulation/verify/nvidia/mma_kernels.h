@@ -7,7 +7,7 @@
 
 namespace lockstep::mma {
 
-// Tiles in device memory, one behind the other in each array.
+// Tiles in device memory, one after the other in each array.
 struct DeviceTiles {
   const uint32_t* a;
   const uint32_t* b;

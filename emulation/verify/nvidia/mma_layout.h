@@ -1,7 +1,7 @@
-// Which thread holds which matrix element when an NVIDIA matrix instruction runs?
+// The thread that holds each matrix element when an NVIDIA matrix instruction runs.
 // Matrices are packed in 32-bit words along k, low bits first: 4 FP8, 2 FP16 or BF16, 1 TF32 number
-// per word. In words every shape looks alike; what the PTX ISA lists element by element for each
-// shape is one rule here. Index arithmetic alone: tests hold it against the ISA's tables.
+// per word. In words, every shape looks the same: the PTX ISA's lists of elements for each shape
+// become one rule. Only index arithmetic; tests compare it with the ISA's tables.
 //
 //   lane = 4 g + t     g = 0..7 (the ISA's groupID), t = 0..3 (threadID_in_group)
 //
@@ -48,8 +48,8 @@ LOCKSTEP_HOST_DEVICE constexpr WordPlace c_word(int lane, int reg, bool halves) 
 }
 
 // wgmma reads A and B from shared memory in core matrices of 8 rows x 16 bytes, 128 bytes each,
-// here without swizzling and k-major. Every shape has 32 bytes of k: two core matrices side by
-// side, then the next 8 rows.
+// here without swizzling and k-major. Every shape has 32 bytes of k: two adjacent core matrices,
+// then the next 8 rows.
 inline constexpr int kCoreRows = 8;
 inline constexpr int kCoreWords = 4;                           // 16 bytes
 inline constexpr int kCoreBytes = kCoreRows * kCoreWords * 4;  // 128
@@ -75,7 +75,7 @@ LOCKSTEP_HOST_DEVICE constexpr uint64_t matrix_descriptor(uint32_t shared_addres
          static_cast<uint64_t>(kStrideBytes >> kUnitShift) << kStrideShift;
 }
 
-// Number `index` of `bits` bits in packed words.
+// Number `index`, with `bits` bits, in packed words.
 LOCKSTEP_HOST_DEVICE inline uint32_t packed_number(const uint32_t* words, int index, int bits) {
   const int per_word = kWordBits / bits;
   const uint32_t word = words[index / per_word];

@@ -1,7 +1,7 @@
-// What does the model say about one element of a tile D = A * B + C?
-// A tile is one instruction's matrices in packed words; a rule is the accumulator's block with what
-// it needs of the operands' encodings. Runs on the host and on the device, so that 10^8 results are
-// compared where they are made.
+// The model's result for one element of a tile D = A * B + C.
+// A tile is one instruction's matrices in packed words. A rule is the accumulator's block with the
+// necessary facts about the operands' encodings. Runs on the host and on the device, so that 10^8
+// results are compared where they are computed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Tiles through the device, verdicts into unit results.
+// Runs tiles on the device and turns its verdicts into unit results.
 #include "emulation/verify/nvidia/nvidia_check.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using mma::Variant;
 using mma::VectorRun;
 using mma::Verdict;
 
-// The first mismatch of a verdict, made again.
+// The first mismatch of a verdict, computed again.
 std::string first_mismatch_text(Device& device, const Variant& variant, const NvidiaModel& model,
                                 const CaseStream& stream, const Verdict& verdict) {
   const Shape& shape = variant.instruction.shape;
@@ -47,7 +47,7 @@ std::vector<mma::Rule> rules_of(const NvidiaModel& model,
   return rules;
 }
 
-// Tiles that the host makes and judges by its own definition. Returns the mismatches.
+// Tiles that the host makes and checks by its own definition. Returns the mismatches.
 uint64_t check_on_host(Device& device, const Variant& variant, const NvidiaModel& model,
                        const CaseStream& stream, uint64_t outputs, UnitResult& result) {
   constexpr uint64_t kTilesAtOnce = 4096;
@@ -84,13 +84,13 @@ std::vector<DotVector> vectors_of(const VerifyOptions& options) {
   return read_dot_vectors(options.vectors, {});
 }
 
-// The unsettled rules under which the fewest results differ.
+// The unsettled rules with the fewest different results.
 std::string best_choice(Device& device, const Variant& variant, const CaseStream& stream,
                         uint64_t tile_count) {
   const auto models = combined_models(device.capability(), variant.instruction);
   std::string best;
   uint64_t fewest = Verdict::kNone;
-  // The default's rule makes the cases, so it leads every comparison.
+  // The default's rule makes the cases, so it is first in every comparison.
   for (size_t next = 1; next < models.size(); next += mma::kMostRules - 1) {
     Comparison comparison{.instruction = variant.instruction,
                           .from_zero = variant.from_zero,
@@ -226,13 +226,14 @@ UnitResult check_unit(Device& device, const NvidiaUnit& unit, const VerifyOption
     const uint64_t wrong = check_on_host(device, variant, model, stream, sample, result);
     host_cases +=
         tiles_for(sample, instruction.shape) * static_cast<uint64_t>(instruction.shape.outputs());
-    // What the host finds wrong, the device has counted; more than that is the port's own fault.
+    // The device has counted every mismatch that the host finds; any more are errors of the
+    // device's copy of the model.
     if (wrong > mismatches) result.mismatches += wrong - mismatches;
 
     if (variant.from_zero) continue;
     const VectorRun run =
         run_vectors(device, instruction, model, vectors, [](const DotVector& vector) {
-          return vector.confidence != "uncertain";  // those are the probes'
+          return vector.confidence != "uncertain";  // the probes use those
         });
     vector_count += run.vectors.size();
     for (int64_t v = 0; v < run.tiles.count; ++v) {
@@ -244,7 +245,7 @@ UnitResult check_unit(Device& device, const NvidiaUnit& unit, const VerifyOption
   }
   result.edge_cases = vector_count;
   result.random_cases = done;
-  append(result.note, std::to_string(host_cases) + " judged by the host too");
+  append(result.note, std::to_string(host_cases) + " checked by the host too");
   for (const auto& [choice, count] : others) {
     append(result.note, choice + " would differ in " + std::to_string(count));
   }
@@ -326,7 +327,7 @@ UnitResult check_probe(Device& device, const NvidiaProbe& probe, const VerifyOpt
                             std::to_string(tally.vectors_agree) + " of " +
                             std::to_string(tally.vectors) + " vectors agree");
   }
-  if (tallies.empty()) result.note = "no instruction of this chip asks it";
+  if (tallies.empty()) result.note = "no instruction of this chip tests it";
   return result;
 }
 

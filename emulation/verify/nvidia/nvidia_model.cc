@@ -1,4 +1,4 @@
-// Chips to hardware names, instructions to accumulators, words to floats.
+// Maps chips to hardware names, instructions to accumulators, and words to floats.
 #include "emulation/verify/nvidia/nvidia_model.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ NvidiaModel model_of_row(const Accumulator& row) {
   return {.accumulator = row, .rule = {.block = row.block}, .name = row.name, .choice = ""};
 }
 
-// The value of every code of a format of 16 bits or fewer.
+// The value of every code of a format with 16 bits or fewer.
 template <Type kType>
 const std::vector<float>& code_values() {
   static const std::vector<float> values = [] {
@@ -105,7 +105,7 @@ std::vector<NvidiaModel> alternative_models(int capability, const Instruction& i
       models.push_back(model_of_row(find_accumulator(name + "+" + std::string(choice.name))));
       models.back().choice = choice.name;
     } catch (const InputError&) {
-      // The row does not ask this question.
+      // The question does not apply to the row.
     }
   }
   return models;

@@ -1,6 +1,7 @@
-// Which accumulator does a matrix instruction of an NVIDIA chip compute by?
-// From the chip's compute capability and the instruction to a row of the accumulator table, as the
-// host's definition (dot.h) and as the rule that devices judge by. Knows nothing of cases.
+// The accumulator that models a matrix instruction of an NVIDIA chip.
+// The chip's compute capability and the instruction select a row of the accumulator table. It is
+// given as the host's definition (dot.h) and as the rule that devices check with. Knows nothing of
+// cases.
 #pragma once
 
 #include <string>
@@ -22,12 +23,12 @@ struct NvidiaModel {
 // Requires: instruction.runs_on(capability), a capability with hardware.
 NvidiaModel nvidia_model(int capability, const mma::Instruction& instruction);
 
-// What no recording settles: the questions of accumulator_switches().
+// The questions of accumulator_switches(), which no recording settles.
 inline constexpr std::string_view kTf32Question = "TF32";
 inline constexpr std::string_view kUnsettledQuestions[] = {"U1", "U2", "U3", "U4", kTf32Question};
 
-// The model under every answer that is no default, for one question, for each of them in turn, and
-// for all of them together (the default model first).
+// The models under every answer that is not a default: for one question, for each question in turn,
+// and for all of them together (the default model first).
 std::vector<NvidiaModel> alternative_models(int capability, const mma::Instruction& instruction,
                                             std::string_view question);
 std::vector<NvidiaModel> alternative_models(int capability, const mma::Instruction& instruction);

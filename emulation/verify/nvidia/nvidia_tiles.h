@@ -1,5 +1,5 @@
-// What went through an instruction, and what came out of it?
-// Instructions as they are run, tiles whose places all hold one recorded dot product, and the text
+// The inputs and outputs of matrix instructions.
+// Instructions with their start, tiles whose places all hold one recorded dot product, and the text
 // of a mismatch.
 #pragma once
 
@@ -20,11 +20,11 @@ struct Variant {
   std::string name() const { return instruction.name() + (from_zero ? " from zero" : ""); }
 };
 
-// Those of the instructions that a chip of this capability runs.
+// The variants of the instructions that a chip of this capability runs.
 std::vector<Variant> variants_of(const std::vector<Instruction>& instructions, int capability);
 std::vector<Variant> all_variants(int capability);
 
-// Tiles that hold at least so many outputs.
+// Tiles that hold at least this many outputs.
 uint64_t tiles_for(uint64_t outputs, const Shape& shape);
 
 // The addend, and the result, of one output.
@@ -35,12 +35,12 @@ uint32_t result_of(const std::vector<uint32_t>& d, const Shape& shape, int64_t t
 std::string mismatch_text(const Variant& variant, const NvidiaModel& model, const TileBatch& tiles,
                           const std::vector<uint32_t>& d, int64_t tile, int row, int column);
 
-// A vector's dot product in every place of a tile: all rows of A, all columns of B alike.
+// A vector's dot product in every place of a tile: all rows of A are equal, and all columns of B.
 TileBatch tiles_of_vectors(const std::vector<const DotVector*>& vectors, const Shape& shape);
-// Vectors of accumulators like the model's, and of its shape. RTX Blackwell takes Blackwell's.
+// Vectors of the model's shape and of accumulators that match it. RTX Blackwell uses Blackwell's.
 bool fits(const DotVector& vector, const Instruction& instruction, const NvidiaModel& model);
 
-// Vectors that went through an instruction.
+// The vectors that an instruction has computed.
 struct VectorRun {
   std::vector<const DotVector*> vectors;
   TileBatch tiles;
@@ -58,7 +58,7 @@ VectorRun run_vectors(Device& device, const Instruction& instruction, const Nvid
   return run;
 }
 
-// The first place whose result is not the model's, or -1.
+// The first place whose result differs from the model's, or -1.
 int wrong_place(const NvidiaModel& model, const VectorRun& run, int64_t v);
 
 std::string vector_text(const Variant& variant, const NvidiaModel& model, const VectorRun& run,

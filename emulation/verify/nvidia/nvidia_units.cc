@@ -1,4 +1,4 @@
-// The layout check, every instruction, the unsettled rules.
+// The rows: the layout check, every instruction, the unsettled rules.
 #include "emulation/verify/nvidia/nvidia_units.h"
 
 #include <stdexcept>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kInstructionRows = 20, kProbeRows = 5;
 
-// The strings that the rows point into, for as long as the process lives.
+// The strings that the rows point into, kept until the process ends.
 struct RowTexts {
   std::vector<NvidiaUnit> units = nvidia_units();
   std::vector<std::string> unit_models, probe_names;
@@ -39,7 +39,7 @@ const RowTexts& texts() {
   return rows;
 }
 
-// A GPU whose chip the table of hardware knows.
+// A GPU whose chip is in the table of hardware.
 mma::Device* known_device(std::string* why_not) {
   mma::Device* device = mma::cuda_device(why_not);
   if (device == nullptr) return nullptr;

@@ -1,4 +1,5 @@
-// What the kernel tests share: seeded arrays of a kind, bit comparison, and the sets to compare.
+// Shared by the kernel tests: seeded arrays of several kinds, bit comparison, and the sets to
+// compare.
 #pragma once
 
 #include <bit>
@@ -25,7 +26,7 @@ inline constexpr DataKind kAllData[] = {DataKind::kSmall,   DataKind::kWide,  Da
                                         DataKind::kSpecial, DataKind::kLarge, DataKind::kTiny,
                                         DataKind::kHuge};
 
-// Values of `format`, the same for the same arguments everywhere.
+// Values of `format`; the same arguments always give the same values.
 template <typename T>
 std::vector<T> make_data(size_t count, DataKind kind, const Format& format, uint32_t index) {
   const RandomStream random(20, RandomPurpose::kTest, index);

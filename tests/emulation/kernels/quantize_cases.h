@@ -1,5 +1,5 @@
-// What the tests of the fused pass share: the vector kernels of this CPU, formats of every shape,
-// arrays that meet their edges, and which statistic of two differs.
+// Shared by the tests of the fused pass: the vector kernels of this CPU, formats of every shape,
+// arrays that reach their limits, and the name of the first statistic that differs.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -31,7 +31,7 @@ inline constexpr VectorKernels kVectorKernels[] = {
     {"avx512", cpu_has_avx512, avx512_quantize, avx512_compare},
 };
 
-// The kernels this CPU runs; the others are reported.
+// The kernels that this CPU runs; the others are reported.
 inline std::vector<VectorKernels> vector_kernels() {
   std::vector<VectorKernels> list;
   for (const VectorKernels& k : kVectorKernels) {
@@ -67,7 +67,7 @@ inline std::vector<const Format*> tested_formats() {
   return list;
 }
 
-// What an array may look like.
+// The kinds of data in an array.
 enum class Content { kTame, kWild, kBits };
 
 // kTame: within the format's range; kWild: with limits, infinities, NaNs among them; kBits: any
@@ -101,7 +101,7 @@ inline std::vector<float> make_data(int64_t count, const Format& f, Content cont
       data[i] = sign * specials[(more >> 8) % std::size(specials)];
       continue;
     }
-    // Exponents from below the subnormals to the top, on few enough fraction bits to meet ties.
+    // Exponents from below the subnormals to the top, with few enough fraction bits to hit ties.
     const int span = f.emax - f.emin + f.precision + 4;
     const int e = f.emax - 1 - static_cast<int>((more >> 1) % static_cast<uint32_t>(span));
     const uint32_t fraction = (more >> 20 & 3) != 0 ? bits >> 9 : bits >> 9 & 0x7ff << 12;

@@ -1,5 +1,5 @@
-// Fused attention in blocks (emulation/kernels/flash_kernel.cc): in FP64 the blocks change nothing
-// but last digits; in BF16 they round where the rows say; the fast exp keeps its bound.
+// Fused attention in blocks (emulation/kernels/flash_kernel.cc): in FP64 the blocks change only
+// last digits; in BF16 they round where the table's rows say; the fast exp keeps its bound.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr AttentionShape kShape{
     .stacks = 4, .queries = 5, .keys = 7, .width = 3, .value_width = 3, .k_group = 2, .v_group = 4};
-// 7 keys are blocks of 3, 3 and 1, 5 queries blocks of 2, 2 and 1.
+// 7 keys give blocks of 3, 3 and 1, 5 queries give blocks of 2, 2 and 1.
 constexpr FlashKernel kSmallBlocks{.name = "small",
                                    .help = "",
                                    .source = "",
@@ -46,7 +46,7 @@ InnerMath<T> math_in(const char* accumulator, const Format* format) {
   return math;
 }
 
-// y, probabilities, dq, dk and dv after each other.
+// y, probabilities, dq, dk and dv, one after the other.
 template <typename T>
 std::vector<T> run(const AttentionShape& s, const FlashKernel& flash, const InnerMath<T>& math,
                    const std::vector<int32_t>& keep, const std::vector<int32_t>& dropped) {
@@ -79,7 +79,7 @@ std::vector<int32_t> mask(const AttentionShape& s, int64_t zero_every) {
   return kept;
 }
 
-TEST_CASE("attention in blocks is attention: FP64, masked, dropped, shared heads") {
+TEST_CASE("attention in blocks equals attention: FP64, masks, dropout, shared heads") {
   std::vector<int32_t> keep = mask(kShape, 4);
   std::fill_n(keep.begin(), kShape.keys, 0);          // a row without keys
   std::fill_n(keep.begin() + 2 * kShape.keys, 3, 0);  // one without keys in its first block
@@ -135,8 +135,8 @@ TEST_CASE("attention in blocks: the same bits from every kernel set and number o
 }
 
 TEST_CASE("attention in blocks by hand: BF16 rounds the weights before they are normalised") {
-  // Scores 0 and ln 3, by way of the mask: e = 1/3 and 1, l = 4/3; v = (1, 0) shows the first one.
-  // 1/3 is 0.333984 in BF16, and 0.75 of that the result; the probability 1/4 is exact in BF16.
+  // Scores 0 and ln 3, from the mask: e = 1/3 and 1, l = 4/3; v = (1, 0) selects the first one. 1/3
+  // is 0.333984 in BF16, and the result is 0.75 of that; the probability 1/4 is exact in BF16.
   const AttentionShape s{.stacks = 1, .queries = 1, .keys = 2, .width = 1, .value_width = 1};
   const Format& bf16 = find_format("bf16");
   const float q = 0, k[2] = {0, 0}, v[2] = {1, 0};
@@ -156,7 +156,7 @@ TEST_CASE("attention in blocks by hand: BF16 rounds the weights before they are 
 
 TEST_CASE("attention in blocks by hand: a gradient is rounded after every block but the last") {
   // One key has all the weight, so dv is the sum of dy over the queries, here one in a block:
-  // 1 + 2^-9 is 1 in BF16, and 2^-9 joins that. What is left to round is the caller's.
+  // 1 + 2^-9 is 1 in BF16, and 2^-9 is added to that. The caller does the last rounding.
   const AttentionShape s{.stacks = 1, .queries = 2, .keys = 1, .width = 1, .value_width = 1};
   FlashKernel kernel = kSmallBlocks;
   kernel.query_blocks = {{{0, 1}, {0, 1}, {0, 1}}};
@@ -201,7 +201,7 @@ TEST_CASE("fast_exp: within its bound, exact at the ends") {
                                       1));
   }
   CHECK(worst <= kFastExpError);
-  CHECK(worst > kFastExpError / 2);  // it is no exact exp
+  CHECK(worst > kFastExpError / 2);  // it is not an exact exp
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   CHECK(fast_exp(-kInfinity) == 0);
   CHECK(fast_exp(-100.0F) == 0);

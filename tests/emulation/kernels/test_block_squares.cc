@@ -31,7 +31,7 @@ BlockQuantizeSpec spec_of(const char* name) {
 
 }  // namespace
 
-TEST_CASE("squares: a matrix and its transpose are rounded alike, edges included") {
+TEST_CASE("squares: a matrix and its transpose are rounded equally, edges included") {
   const int64_t rows = 37, cols = 50;
   const std::vector<float> x = random_matrix(rows * cols);
   std::vector<float> transposed(x.size()), y(x.size()), z(x.size());
@@ -64,7 +64,7 @@ TEST_CASE("squares: a matrix and its transpose are rounded alike, edges included
   }
 }
 
-TEST_CASE("squares: one row is what blocks along rows are; a square shares the largest magnitude") {
+TEST_CASE("squares: one row equals blocks along rows; a square shares the largest magnitude") {
   const std::vector<float> x = random_matrix(100);
   std::vector<float> squares(x.size()), lines(x.size());
   TensorStats a, b;
@@ -119,7 +119,7 @@ TEST_CASE("block values are exact in FP32 containers, for every element and ever
   CHECK(infinite < wanted / 20);
 }
 
-TEST_CASE("amax of scaling: infinities count, NaN does not, whatever the threads") {
+TEST_CASE("amax of scaling: infinities count, NaN does not, on any number of threads") {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(scaling_amax(std::vector<float>{1, -3, nan, 2}) == 3);

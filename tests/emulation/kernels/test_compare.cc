@@ -1,5 +1,5 @@
-// How far a lane's array is from the reference's: every instruction set against the scalar kernel,
-// and the sums by hand.
+// The distance of a lane's array from the reference's: every instruction set against the scalar
+// kernel, and the sums by hand.
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"

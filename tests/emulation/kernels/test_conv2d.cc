@@ -36,7 +36,8 @@ std::vector<ConvShape> shapes() {
   uneven.out_height = (9 - 2 - 1) / 2 + 1;
   uneven.out_width = (12 + 2 - 3 - 1) / 1 + 1;
   list.push_back(uneven);
-  // More padding behind than before: the last windows reach further than the padding before says.
+  // More padding at the end than at the start: the last windows extend further than the padding at
+  // the start suggests.
   ConvShape behind = make_shape(2, 3, 10, 13, 18, 4, 4, 1, 1, 1);
   behind.out_height += 1, behind.out_width += 2;
   list.push_back(behind);
@@ -132,7 +133,7 @@ template <typename Choose>
 void compare_accumulators(Choose choose) {
   size_t row = 0;
   for (const Accumulator& accumulator : accumulators()) {
-    if (accumulator.operands.size() > 1) continue;  // need formats: lowering's business
+    if (accumulator.operands.size() > 1) continue;  // need formats, which lowering chooses
     const Shapes which = choose(accumulator, row++);
     const bool narrow = accumulator.format->precision < 24;
     const Format& inputs = !accumulator.operands.empty() ? *accumulator.operands[0]
@@ -147,8 +148,8 @@ void compare_accumulators(Choose choose) {
 
 }  // namespace
 
-// The scalar loops of aligned blocks are slow: of the large shapes every eighth row sees them here,
-// the others in the slow suite.
+// The scalar loops of aligned blocks are slow: here every eighth row runs the large shapes, the
+// others run them in the slow suite.
 TEST_CASE("conv2d: every kernel set gives the scalar bits") {
   constexpr size_t kEvery = 8;
   compare_accumulators([](const Accumulator& accumulator, size_t row) {
@@ -165,9 +166,9 @@ TEST_SUITE("slow") {
   }
 }
 
-TEST_CASE("conv2d: zeros between the pixels of dy make +0 of -0") {
-  // Pixel (1, 1) is seen through tap (1, 1) alone: -2^-200 rounded to -0. Then come the other taps
-  // times zero: with positive weights they make it +0, with negative ones it stays.
+TEST_CASE("conv2d: zeros between the pixels of dy turn -0 into +0") {
+  // Pixel (1, 1) is read through tap (1, 1) only: -2^-200 rounded to -0. Then come the other taps
+  // times zero: with positive weights they turn it into +0, with negative weights it remains.
   for (const float others : {1.0f, -1.0f}) {
     for (const int64_t out_channels : {1, 2}) {
       ConvShape s = make_shape(1, 1, 17, 17, out_channels, 3, 3, 2, 0, 1);
@@ -218,7 +219,7 @@ TEST_CASE("conv2d: gradients are the derivative of sum(y * dy)") {
   }
 }
 
-TEST_CASE("conv2d: padding takes part with the value 0") {
+TEST_CASE("conv2d: padding counts as 0") {
   const ConvShape s = make_shape(1, 1, 1, 1, 1, 3, 3, 1, 1, 1);  // only the middle tap is inside
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> w(9, 1), x = {2}, y(1);

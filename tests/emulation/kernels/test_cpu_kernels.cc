@@ -58,7 +58,7 @@ std::vector<float> any_bits(size_t count) {
   return values;
 }
 
-// Accumulators of units that this CPU has; the others are told in one line.
+// Accumulators of units that this CPU has; the others are reported in one line.
 std::vector<const Accumulator*> unit_accumulators() {
   std::vector<const Accumulator*> present;
   std::string absent;
@@ -111,7 +111,7 @@ TEST_CASE("cpu: conversions equal the software kernels, statistics included") {
   CHECK(compared > 0);
 }
 
-TEST_CASE("cpu: conversions that no unit makes are the software kernels'") {
+TEST_CASE("cpu: the software kernels do conversions that no unit has") {
   CHECK(cpu_unit_of(find_format("fp16"), Rounding::kStochastic) == nullptr);
   CHECK(cpu_unit_of(find_format("bf16"), Rounding::kNearestEven) == nullptr);  // keeps subnormals
   CHECK(cpu_unit_of(find_format("bf16+flush_in"), Rounding::kUp) == nullptr);
@@ -168,7 +168,7 @@ TEST_CASE("cpu: products do not depend on threads") {
 
 TEST_CASE("cpu: convolutions equal the software kernels under the unit's accumulator") {
   const auto present = unit_accumulators();
-  // 7 x 5 and 7 x 3 outputs: an odd number of pixels, so that pairs of products join two images.
+  // 7 x 5 and 7 x 3 outputs: an odd number of pixels, so that a pair of products spans two images.
   for (const int64_t width : {5, 3}) {
     ConvShape s{.batch = 3,
                 .in_channels = 2,
@@ -214,7 +214,7 @@ TEST_CASE("cpu: convolutions equal the software kernels under the unit's accumul
   }
 }
 
-TEST_CASE("cpu: sums that no unit forms are the software kernels'; an absent unit is an error") {
+TEST_CASE("cpu: the software kernels form sums that no unit forms; an absent unit is an error") {
   CHECK(cpu_unit_of(find_accumulator("fp32_fused"))->unit == CpuUnit::kFma);
   CHECK(cpu_unit_of(find_accumulator("avx512_bf16"))->unit == CpuUnit::kAvx512Bf16);
   CHECK(cpu_unit_of(find_accumulator("fp32_unfused")) == nullptr);

@@ -15,10 +15,10 @@ SumTerms terms_of(const std::vector<double>& products) {
   return terms;
 }
 
-TEST_CASE("hand-checked: what is swamped, and the error against the exact sum") {
+TEST_CASE("hand-checked: swamped addends, and the error against the exact sum") {
   const Format& fp16 = find_format("fp16");
   AccumulatorHealth health;
-  // ulp(2048) = 2 in FP16: 0.75 is below half of it, 1 is not; zeros are no addends.
+  // ulp(2048) = 2 in FP16: 0.75 is below half of it, 1 is not; zeros are not addends.
   add_sample(terms_of({2048, 0.75, 0, 1, -4}), 2044, fp16, health);
   CHECK(health.samples == 1);
   CHECK(health.compared == 1);

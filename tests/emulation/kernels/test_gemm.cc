@@ -29,7 +29,7 @@ Result<T> multiply(const KernelSet& set, const Problem& p, const Accumulator& ac
   const Format& sum_format =
       sizeof(T) == 4 && accumulator.format->is_fp64() ? find_format("fp32") : *accumulator.format;
   const DataKind start = kind == DataKind::kSpecial ? kind : DataKind::kSmall;
-  // One column more than the matrix has: it must stay as it is.
+  // One column more than the matrix has: it must not change.
   Result<T> result{make_data<T>(static_cast<size_t>(p.m * (p.n + 1)), start, sum_format, 3), {}};
   if (p.with_events) result.events.assign(static_cast<size_t>(p.m * p.n), 0);
   GemmArgs<T> args{.transpose_a = p.transpose_a,
@@ -102,7 +102,7 @@ TEST_CASE("gemm: every kernel set gives the scalar bits") {
   for (const Accumulator& accumulator : accumulators()) {
     if (!accumulator.adds()) continue;
     compare_sets<float>(accumulator, find_format("fp32"));
-    // Inputs whose products are exact in float take a shorter way to a narrow sum.
+    // Inputs whose products are exact in float use a shorter path to a narrow sum.
     if (accumulator.format->precision >= 24) continue;
     for (const char* inputs : {"fp16", "bf16"}) {
       compare_sets<float>(accumulator, find_format(inputs));
@@ -145,7 +145,7 @@ TEST_CASE("gemm: scalar is the chain of accumulate_step") {
 
 TEST_CASE("gemm: bits do not depend on the number of threads") {
   for (const Accumulator& accumulator : accumulators()) {
-    if (accumulator.operands.size() > 1) continue;  // need formats, which a Problem has not
+    if (accumulator.operands.size() > 1) continue;  // need formats, which a Problem does not have
     const bool has_events =
         accumulator.adds() || accumulator.kind == AccumulatorKind::kAlignedBlocks;
     const Problem p{false, false, false, has_events, 128, 300, 64};
@@ -177,7 +177,7 @@ TEST_CASE("gemm: few rows, many columns, several blocks of k") {
   }
 }
 
-TEST_CASE("gemm: columns beyond the matrix stay as they are") {
+TEST_CASE("gemm: columns beyond the matrix do not change") {
   const Problem p{false, false, false, false, 7, 33, 65};
   const Accumulator& accumulator = find_accumulator("fp32_fused");
   const Format& fp32 = find_format("fp32");

@@ -1,6 +1,6 @@
-// Does every vector kernel form a sum as its accumulator declares? Every row of the table, with
-// every switch and every pair of operand formats it takes, against the scalar loops, bit for bit,
-// events included.
+// Checks that every vector kernel forms a sum as its accumulator declares. Every row of the table,
+// with every switch and every pair of operand formats it allows, against the scalar loops, bit for
+// bit, events included.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -14,9 +14,10 @@
 namespace lockstep {
 namespace {
 
-// Beside DataKind's: kCodes: finite codes of the format, all exponents alike.  kSparse: the same
-// with half of the factors zero.  kTop: the largest significand, nearly all positive, so that a
-// block's integer sum is as large as it can be.  kRaw: floats, which only TF32 registers take.
+// In addition to DataKind: kCodes: finite codes of the format, all exponents equally likely.
+// kSparse: the same with half of the factors zero.  kTop: the largest significand, nearly all
+// positive, so that a block's integer sum is as large as it can be.  kRaw: floats, only for TF32
+// registers.
 enum class Extra { kNone, kCodes, kSparse, kTop, kRaw };
 struct Kind {
   DataKind data = DataKind::kSmall;
@@ -50,7 +51,7 @@ std::vector<float> factors(size_t count, const Kind& kind, const Format& format,
     const uint64_t bits = random.bits(i);
     if (kind.extra == Extra::kRaw) {
       x[i] = std::bit_cast<float>(static_cast<uint32_t>(bits));
-      // NaN only by its last bit, which TF32 does not see: an infinity there.
+      // NaN only by its last bit, which TF32 ignores: an infinity there.
       if (bits % 97 == 0) x[i] = std::bit_cast<float>(0x7f800001u);
       if (!std::isfinite(x[i]) && bits % 97 != 0) x[i] = 1;
       continue;
@@ -161,7 +162,7 @@ std::vector<const Accumulator*> variants(const Accumulator& row) {
     if (s.is_default) continue;
     try {
       list.push_back(&find_accumulator(row.name + "+" + std::string(s.name)));
-    } catch (const InputError&) {  // the row has no such question
+    } catch (const InputError&) {  // the row does not have this switch
     }
   }
   return list;
@@ -176,7 +177,7 @@ TEST_CASE("gemm accumulators: every row equals the scalar loops") {
     const auto formats = operands(row);
     for (const Format* a : formats) {
       for (const Format* b : formats) {
-        // Chains take any pair; equal formats are enough.
+        // Chains allow any pair; equal formats are enough.
         if (row.operands.empty() && a != b) continue;
         ++pairs;
         compare(row, *a, *b, count);
@@ -205,12 +206,13 @@ TEST_CASE("gemm accumulators: every switch equals the scalar loops") {
 }
 
 // 2^-126 - 1.5 * 2^-151 is rounded to 2^-126 - 2^-150 in 24 bits with unbounded exponent, and so
-// flushed; on the grid of FP32's subnormals it would be rounded up to 2^-126, which is not.
+// flushed; on the grid of FP32's subnormals it would be rounded up to 2^-126, which is not flushed.
 TEST_CASE("gemm accumulators: tininess is judged after rounding with unbounded exponent") {
   const std::vector<float> a = {-0x1.8p-76f, 0}, b = {0x1p-75f, 0};
   for (const char* name : {"avx512_bf16", "amx_bf16"}) {
     for (const KernelSet* set : available_kernel_sets()) {
-      // AMX adds its pairs from zero, where this product alone is tiny; then to the sum.
+      // AMX adds its pairs from zero, where this product alone is tiny, and then adds them to the
+      // sum.
       std::vector<float> c = {0x1p-126f};
       set->f32.gemm({.m = 1,
                      .n = 1,

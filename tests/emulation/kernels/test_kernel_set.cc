@@ -1,4 +1,4 @@
-// Kernel sets: which exist, how they are chosen.
+// Kernel sets: which ones exist and how they are chosen.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// How many entries of a table of functions are null.
+// The number of null entries in a table of functions.
 template <typename Table>
 int missing_entries(const Table& table) {
   using Function = void (*)();
@@ -30,7 +30,7 @@ int missing_entries(const Table& table) {
 
 }  // namespace
 
-TEST_CASE("kernel sets: every set has every kernel; only rounded_gemm may be left to its passes") {
+TEST_CASE("kernel sets: every set has every kernel; only rounded_gemm may be null") {
   std::vector<const KernelSet*> sets(available_kernel_sets().begin(),
                                      available_kernel_sets().end());
   sets.push_back(&cpu_engine_kernels());

@@ -180,7 +180,7 @@ TEST_CASE("softmax and losses: gradients") {
 
 TEST_CASE(
     "cross_entropy: with every option, every kernel set and thread count has the scalar bits") {
-  // 1500 rows of 21 classes, (N,C,S): several tiles, whose last is short and which cross images.
+  // 1500 rows of 21 classes, (N,C,S): several tiles. Tiles cross images, and the last one is short.
   constexpr int64_t kBatch = 4, kClasses = 21, kSpatial = 375, kRows = kBatch * kSpatial;
   const auto x = data<float>(kBatch * kClasses * kSpatial, 8), dloss = data<float>(kRows, 9);
   auto weight = data<float>(kClasses, 10);

@@ -160,7 +160,7 @@ TEST_CASE("optimizers: FP16 arithmetic rounds every elementary operation") {
   CHECK(weight == 1);
 }
 
-TEST_CASE("optimizers: FP32 is float arithmetic, whatever the threads") {
+TEST_CASE("optimizers: FP32 is float arithmetic, on any number of threads") {
   const auto weights = make_data<float>(20000, DataKind::kSmall, find_format("fp32"), 1);
   const auto grads = make_data<float>(20000, DataKind::kWide, find_format("fp32"), 2);
   std::vector<float> update(20000);
@@ -184,8 +184,8 @@ TEST_CASE("optimizers: FP32 is float arithmetic, whatever the threads") {
 }
 
 TEST_CASE("optimizers: stochastic weight rounding keeps small updates on average") {
-  // dw is 1/4 of FP16's spacing at 1, so each weight moves with probability 1/4 and never to
-  // nearest.
+  // dw is 1/4 of FP16's spacing at 1: each weight moves with probability 1/4, and never with
+  // rounding to nearest.
   constexpr size_t kCount = 100000;
   constexpr double kSpacing = 0x1p-10, kProbability = 0.25;
   const std::vector<float> grads(kCount, static_cast<float>(-kProbability * kSpacing));
@@ -208,8 +208,8 @@ TEST_CASE("optimizers: stochastic weight rounding keeps small updates on average
   }
 }
 
-TEST_CASE("optimizers: the weight is rounded once, whatever the mode") {
-  // w + dw is 1 -+ 2^-60: a double sum of 1, which a second rounding takes for exact.
+TEST_CASE("optimizers: the weight is rounded once in every mode") {
+  // w + dw is 1 -+ 2^-60. A double sum is 1, which a second rounding would take for exact.
   constexpr float kTiny = 0x1p-60f;
   constexpr float kAbove = 1 + 0x1p-7f, kBelow = 1 - 0x1p-8f;  // BF16's neighbours of 1
   struct Row {
@@ -240,7 +240,7 @@ TEST_CASE("optimizers: narrow arithmetic adds wider numbers with one rounding") 
   CHECK(buffer == 258);
 }
 
-TEST_CASE("optimizers: measurements tell what the roundings did") {
+TEST_CASE("optimizers: measurements show the effect of the roundings") {
   // FP16, first step, gradient 2^-12: v = (1 - beta2) g^2 is about 2^-34, below 2^-25: underflow.
   const Format& format = find_format("fp16");
   const size_t count = 5000;  // two blocks
@@ -264,7 +264,7 @@ TEST_CASE("optimizers: measurements tell what the roundings did") {
   CHECK(of_update.abs_max > 0);
   CHECK(of_weight.inexact == count);  // 1 + dw, |dw| a small part of the spacing
   CHECK(stats.stagnant == count);
-  // The hash is that of what is kept.
+  // The hash is that of the kept values.
   const auto kept = [&](const std::vector<float>& x) {
     return observe<float>(std::span<const float>(x), format).bits_hash;
   };
@@ -272,7 +272,7 @@ TEST_CASE("optimizers: measurements tell what the roundings did") {
   CHECK(of_update.bits_hash == kept(update));
   CHECK(of_m.bits_hash == kept(m));
   CHECK(of_v.bits_hash == kept(v));
-  // Asking changes no bit.
+  // Measuring changes no bit.
   std::vector<float> w2(count, 1), m2(count), v2(count);
   args.weight = w2.data(), args.states = {m2.data(), v2.data()};
   args.measured = {};
@@ -282,7 +282,7 @@ TEST_CASE("optimizers: measurements tell what the roundings did") {
   CHECK(same_bits(v, v2));
 }
 
-TEST_CASE("optimizers: without narrow formats a measurement is quantize's") {
+TEST_CASE("optimizers: without narrow formats a measurement equals quantize's") {
   // FP32 arithmetic, BF16 weights: before is w + dw, after its rounding.
   const auto weights = make_data<float>(9000, DataKind::kSmall, find_format("bf16"), 1);
   const auto grads = make_data<float>(9000, DataKind::kSmall, find_format("bf16"), 2);
@@ -293,7 +293,7 @@ TEST_CASE("optimizers: without narrow formats a measurement is quantize's") {
   auto args = arrays(9000, w.data(), grads.data(), {}, update.data(), formats);
   args.measured.weight = &measured;
   scalar_optimizer(sgd(0x1p-4), args, nullptr);
-  uint64_t whole = 0;  // sums that are floats, most of them
+  uint64_t whole = 0;  // sums that are floats; most are
   for (size_t i = 0; i < exact.size(); ++i) {
     exact[i] = weights[i] + update[i];
     whole += double(exact[i]) == double(weights[i]) + double(update[i]);
@@ -346,8 +346,8 @@ TEST_CASE("adam: with beta1 <= 0.5 the average is formed from the gradient's sid
   CHECK(differ > 0);
 }
 
-TEST_CASE("kahan: steps below half an ulp add up, to nearest they stand still") {
-  // BF16 at 1: spacing 2^-7. 64 steps of 2^-10 make 2^-4, which is 8 spacings.
+TEST_CASE("kahan: steps below half an ulp add up; to nearest, nothing moves") {
+  // BF16 at 1: spacing 2^-7. 64 steps of 2^-10 are 2^-4, which is 8 spacings.
   const Format& bf16 = find_format("bf16");
   OptimizerFormats formats = uniform_formats("fp32");
   formats.weight = &bf16;
@@ -361,7 +361,7 @@ TEST_CASE("kahan: steps below half an ulp add up, to nearest they stand still") 
     UpdateStats stats;
     scalar_optimizer(sgd(1), args, &stats);
     stagnant += stats.stagnant;
-    // The weight and what it lacks are together the exact sum: all of it fits in the two.
+    // The weight and its compensation together are the exact sum: it fits into the two.
     CHECK(double(kept) - double(lost) == 1 + (step + 1) * 0x1p-10);
     CHECK(round_to_format(lost, bf16, Rounding::kNearestEven) == lost);
   }
@@ -394,7 +394,7 @@ TEST_CASE("rmsprop and adagrad: two steps by hand") {
   CHECK(w == 0);
 }
 
-TEST_CASE("lion: the sign of the mix moves the weight; zero stands still, NaN is kept") {
+TEST_CASE("lion: the sign of the mix moves the weight; zero moves nothing, NaN is kept") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double grads[] = {1, -1, 0, nan};
   double w[] = {1, 1, 1, 1}, m[] = {0, 0, 0, 0}, update[4];

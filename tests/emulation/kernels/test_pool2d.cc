@@ -58,7 +58,7 @@ TEST_CASE("max_pool2d: the gradient goes to the maximum, and adds up where windo
 }
 
 TEST_CASE("kernel sets: max_pool2d has the scalar bits, edges, ties and NaN included") {
-  // in_h, in_w, kernel, stride, pad, dilation; out_h and out_w as floor or ceil mode give them
+  // in_h, in_w, kernel, stride, pad, dilation; floor or ceil mode gives out_h and out_w
   const int64_t cases[][6] = {{9, 70, 2, 2, 0, 1}, {9, 70, 3, 2, 1, 1},  {8, 33, 3, 1, 1, 1},
                               {7, 40, 2, 3, 1, 1}, {12, 64, 3, 1, 2, 2}, {12, 65, 3, 2, 2, 3},
                               {1, 5, 1, 1, 0, 1}};

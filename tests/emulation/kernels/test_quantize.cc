@@ -18,7 +18,7 @@ using namespace lockstep;
 
 namespace {
 
-// One kernel on one array in every way of calling it; "" or what differs from scalar.
+// One kernel on one array in every way of calling it; "" or the difference from scalar.
 std::string check_kernel(const VectorKernels& kernel, const std::vector<float>& data,
                          const QuantizeSpec& spec, const std::vector<float>& expected,
                          const TensorStats& expected_stats) {
@@ -48,7 +48,7 @@ TEST_CASE("vector kernels equal the scalar kernel for every format, rounding and
   for (const Format* format : tested_formats()) {
     for (const RoundingInfo& mode : roundings()) {
       for (const int64_t size : sizes) {
-        // The largest arrays are for the joins of chunks: two formats, two roundings see them.
+        // The largest arrays test the joins of chunks: only with two formats and two roundings.
         const bool large = size > 2 * kReductionBlock;
         const bool nearest = mode.rounding == Rounding::kNearestEven;
         if (large && !(nearest || mode.rounding == Rounding::kStochastic)) continue;
@@ -62,7 +62,7 @@ TEST_CASE("vector kernels equal the scalar kernel for every format, rounding and
           scalar_quantize(data.data(), expected.data(), size, spec, &stats);
           for (const VectorKernels& kernel : kernels) {
             for (const int threads : {1, 2}) {
-              if (threads == 2 && !large) continue;  // one chunk: the pool is not asked
+              if (threads == 2 && !large) continue;  // one chunk: the pool is not used
               set_thread_count(threads);
               const std::string wrong = check_kernel(kernel, data, spec, expected, stats);
               ++cases;
@@ -78,7 +78,7 @@ TEST_CASE("vector kernels equal the scalar kernel for every format, rounding and
   CHECK(cases > 2000 * static_cast<int64_t>(kernels.size()));
 }
 
-// Large arrays are stored past the caches: another path through the same pass.
+// Stores of large arrays bypass the caches: another path through the same pass.
 TEST_CASE("vector kernels equal the scalar kernel on an array larger than the caches") {
   constexpr size_t kCount = (size_t{9} << 20) + 3;  // 36 MiB and an incomplete row
   std::vector<float> before(kCount), want(kCount);
@@ -93,7 +93,7 @@ TEST_CASE("vector kernels equal the scalar kernel on an array larger than the ca
     for (const KernelSet* set : available_kernel_sets()) {
       if (set == &scalar_kernels()) continue;
       for (const bool measured : {true, false}) {
-        // That path asks for whole cache lines.
+        // That path needs whole cache lines.
         constexpr size_t kLine = 64;
         std::vector<float> storage(kCount + kLine / sizeof(float));
         void* place = storage.data();
@@ -135,7 +135,7 @@ TEST_CASE("measuring alone: nothing is stored, after == before") {
       CHECK(difference(scalar, stats) == "");
     }
   }
-  // Of values of the format, the statistics are those of rounding them once more.
+  // The statistics of values of the format are those of rounding them once more.
   std::vector<float> values = make_data(5000, fp16, Content::kWild, 78);
   const QuantizeSpec round{.format = &fp16};
   scalar_quantize(values.data(), values.data(), 5000, round, nullptr);

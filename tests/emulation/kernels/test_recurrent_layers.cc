@@ -1,4 +1,4 @@
-// Which values does a recurrent layer round inside itself in low precision?
+// The values that a recurrent layer rounds internally in low precision.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -47,7 +47,7 @@ std::vector<float> gates_of(const Format& format, float b_ih, float b_hh) {
 
 }  // namespace
 
-TEST_CASE("an lstm's biases become one, rounded, in low precision and stay two in FP32") {
+TEST_CASE("an lstm's biases become one rounded bias in low precision and remain two in FP32") {
   const float quarter_ulp = 0x1p-9f;  // of BF16 at 1
   const Format &bf16 = find_format("bf16"), &fp32 = find_format("fp32");
   CHECK(gates_of(bf16, 1, quarter_ulp) == gates_of(bf16, 1, 0));

@@ -40,8 +40,9 @@ TEST_CASE("reduce: a block sum is accumulate_add in the declared order") {
 }
 
 TEST_CASE("reduce: few-bit terms, far apart in exponent, are rounded once") {
-  // Midpoints of BF16, each after or before a term far below a double's last bit of them: the
-  // double sum is the midpoint, the exact sum is beside it. (FP16 has no such pairs: 40 binades.)
+  // Midpoints of BF16, each after or before a term far below the last bit that the midpoint has in
+  // double: the double sum is the midpoint, the exact sum is next to it. (FP16 has no such pairs:
+  // 40 binades.)
   constexpr float kMidpoints[] = {257, 259, 385, 511};
   constexpr int kExponents[] = {-60, -90, -126, -149};
   const RandomStream random(21, RandomPurpose::kTest, 0);
@@ -109,8 +110,8 @@ TEST_CASE("reduce: channel_sum walks (o, i) with o outside, over several blocks"
 }
 
 TEST_CASE("reduce: FP16 sums stagnate and FP32 sums do not") {
-  // Each of 16 lanes adds 256 ones exactly, the tree ends at 4096: representable in FP16. With 0.25
-  // added to a lane that holds 1024, whose neighbour is 1025, nothing moves any more.
+  // Each of 16 lanes adds 256 ones exactly, the tree ends at 4096: representable in FP16. Adding
+  // 0.25 to a lane that holds 1024, whose neighbour is 1025, changes nothing.
   std::vector<float> x(4096, 0.25f);
   for (size_t i = 0; i < 16; ++i) x[i] = 1024;
   CHECK(scalar_block_sum(x.data(), 4096, find_accumulator("fp16")) == 16 * 1024);

@@ -30,7 +30,7 @@ bool same_stats(const TensorStats& x, const TensorStats& y) {
          x.bits_hash == y.bits_hash && x.exponent_histogram == y.exponent_histogram;
 }
 
-// What is rounded how; `measured`: with statistics.
+// How each array is rounded; `measured`: with statistics.
 struct Roundings {
   QuantizeSpec a, b, c;
   bool measured = true;
@@ -141,7 +141,7 @@ TEST_CASE("rounded gemm: few rows, many columns, several blocks of k") {
   }
 }
 
-TEST_CASE("rounded gemm: every way of rounding, and operands taken as they are") {
+TEST_CASE("rounded gemm: every way of rounding, and unrounded operands") {
   QuantizeSpec observed = to("fp16");
   observed.measure_only = true;
   const Roundings cases[] = {

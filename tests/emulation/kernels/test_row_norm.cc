@@ -69,7 +69,7 @@ TEST_CASE("row_norm: two values by hand, with and without the mean") {
   CHECK(n.y[1] == 7 * n.inv_std[0]);
 }
 
-TEST_CASE("row_norm: groups and runs of elements take their own weights") {
+TEST_CASE("row_norm: groups and runs of elements use their own weights") {
   // Two images of two groups of two channels of three pixels; all weights differ.
   RowNorm<double> n(4, 6, 2, 3, fp64());
   n.run(active_kernels().f64);
@@ -94,7 +94,7 @@ TEST_CASE(
   };
   const Case cases[] = {{1, 1, 1, 1},    {33, 31, 1, 1}, {100, 256, 1, 1}, {3, 5000, 1, 1},
                         {4200, 7, 1, 1}, {12, 24, 4, 6}, {10, 33, 2, 1}};
-  // One accumulator per format: the row sums see nothing else of it.
+  // One accumulator per format: the row sums depend on nothing else of it.
   for (const char* name : {"fp32_fused", "fp16", "bf16", "fp64_fused"}) {
     const Accumulator& accumulator = find_accumulator(name);
     for (const Case& c : cases) {

@@ -108,7 +108,7 @@ TEST_CASE("rows: every kernel set gives the scalar bits, on any number of thread
   check_conformance<double>(40, 33, DataKind::kSpecial);
 }
 
-TEST_CASE("rows: a row sum is channel_sum's") {
+TEST_CASE("rows: a row sum equals channel_sum's") {
   const std::vector<float> x = make_data<float>(3 * 9001, DataKind::kWide, find_format("fp32"), 3);
   std::vector<float> rows(3), channels(3);
   active_kernels().f32.row_sums(x.data(), rows.data(), 3, 9001, fp32());
@@ -132,7 +132,7 @@ TEST_CASE("rows: maxima by hand: ties share, the first index counts, NaN wins") 
 }
 
 TEST_CASE("rows: running sums round every step to the accumulator's format") {
-  // 2048 + 1 is a tie in FP16 (spacing 2 from 2048 on): it stays, 2048 + 2 does not.
+  // 2048 + 1 is a tie in FP16 (spacing 2 from 2048 on): the sum stays, 2048 + 2 does not.
   const std::vector<float> x = {2048, 1, 1, 2};
   std::vector<float> y(4);
   running_sums(x.data(), false, y.data(), 1, 4, find_accumulator("fp16"));
@@ -143,7 +143,7 @@ TEST_CASE("rows: running sums round every step to the accumulator's format") {
   CHECK(y == std::vector<float>{2048, 2049, 2050, 2052});
 }
 
-TEST_CASE("rows: variance by hand, and none where no degree of freedom is left") {
+TEST_CASE("rows: variance by hand, and none without a degree of freedom") {
   const std::vector<double> x = {1, 2, 4, 5};
   const auto& row = active_kernels().f64.row;
   const Accumulator& fp64 = find_accumulator("fp64_fused");
@@ -157,7 +157,7 @@ TEST_CASE("rows: variance by hand, and none where no degree of freedom is left")
   CHECK(std::isinf(var));
 }
 
-TEST_CASE("masks: drawn numbers do not depend on threads and are those of the stream") {
+TEST_CASE("masks: drawn numbers are those of the stream and do not depend on threads") {
   const RandomStream stream(3, RandomPurpose::kDropout, 5);
   std::vector<int32_t> one(40003), three(40003);
   for (const auto& [threads, mask] : {std::pair{1, &one}, std::pair{3, &three}}) {

@@ -1,4 +1,4 @@
-// Scales of whole tensors: trajectories made by hand, in FP32 arithmetic.
+// Scales of whole tensors: trajectories computed by hand, in FP32 arithmetic.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -56,7 +56,7 @@ TEST_CASE("delayed scaling: the largest of a short history") {
   // 7 counts for three steps, then 3.5, then 1.
   CHECK(trajectory(scaling, {7, 3.5f, 1, 1, 1, 1}) ==
         std::vector<float>{64, 64, 64, 128, 448, 448});
-  // Zero says nothing: neither the scale nor the history moves, so 7 stays one step longer.
+  // A zero changes neither the scale nor the history, so 7 stays one step longer.
   CHECK(trajectory(scaling, {7, 0, 3.5f, 1, 1}) == std::vector<float>{64, 64, 64, 64, 128});
   // An infinity keeps the scale while it is in the history; NaN is left out of the maximum.
   CHECK(trajectory(scaling, {7, kInf, 1, 1, 1}) == std::vector<float>{64, 64, 64, 64, 448});
@@ -76,7 +76,7 @@ TEST_CASE("delayed scaling: the most recent amax, margins, and the ends of FP32"
   CHECK_THROWS_AS(trajectory({.history_length = 0}, {1}), std::logic_error);
 }
 
-TEST_CASE("delayed scaling: what a long history holds") {
+TEST_CASE("delayed scaling: the contents of a long history") {
   DelayedScaleState state;
   const DelayedScaling scaling{.history_length = 1024};
   for (int step = 1; step <= 3000; ++step) {

@@ -1,7 +1,7 @@
-// Do the kernels for AMX tiles and AVX512-FP16 pack, cut and order as they should?
-// Few machines have these units. Here the same kernels run on software in the instructions' place,
-// so that everything around the instructions is tested everywhere; what the instructions
-// themselves give is `lockstep verify --hardware`'s question.
+// Checks packing, cutting and order in the kernels for AMX tiles and AVX512-FP16.
+// Few machines have these units. Here the same kernels run on software instead of the instructions,
+// so that everything around the instructions is tested everywhere. `lockstep verify --hardware`
+// tests the instructions themselves.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -21,11 +21,11 @@
 namespace lockstep {
 namespace {
 
-// Not the canonical NaN, as hardware's need not be.
+// Not the canonical NaN: the hardware's need not be canonical either.
 const float kOtherNan = std::bit_cast<float>(0xffc12345u);
 
-// TILELOADD, TILESTORED, TDPBF16PS and TDPFP16PS on arrays. A tile has 16 rows of 64 bytes; what
-// lies outside of its configured shape is zero.
+// TILELOADD, TILESTORED, TDPBF16PS and TDPFP16PS on arrays. A tile has 16 rows of 64 bytes; the
+// part outside its configured shape is zero.
 struct SoftwareTiles {
   static constexpr int kRows = 16, kRowWords = 16;
   struct Tile {
@@ -49,7 +49,7 @@ struct SoftwareTiles {
     static void configure(int index, int rows, int row_words) {
       const bool is_allowed = rows >= 1 && rows <= kRows && row_words >= 1 &&
                               row_words <= kRowWords && tile(index).rows == 0;
-      if (!is_allowed) throw std::logic_error("LDTILECFG: a shape that palette 1 has not");
+      if (!is_allowed) throw std::logic_error("LDTILECFG: palette 1 has no such shape");
       tile(index) = {.rows = rows, .row_words = row_words};
     }
   };
@@ -166,14 +166,14 @@ struct SoftwareHalf {
     return each([&](size_t i) {
       const double product = x[i] * y[i];  // exact
       const bool is_finite = std::isfinite(product) && std::isfinite(acc[i]);
-      // An odd last bit of the double keeps every rounding to 11 bits right.
+      // With an odd last bit of the double, every rounding to 11 bits is right.
       const double sum = is_finite ? add_round_to_odd(product, acc[i]) : product + acc[i];
       return std::isfinite(sum) ? round_to_format(sum, fp16(), rounding) : sum;
     });
   }
 };
 
-// Those of the units that software does in a moment, and one beyond every block of k.
+// Sizes that software computes quickly, and one beyond every block of k.
 std::vector<UnitProblem> small_problems() {
   constexpr int64_t kMostWork = 60'000;
   std::vector<UnitProblem> list;

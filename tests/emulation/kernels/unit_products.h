@@ -1,4 +1,4 @@
-// Matrix products of a CPU unit, or of software in its place, against the scalar loops under the
+// Matrix products of a CPU unit, or of software instead of it, against the scalar loops under the
 // unit's accumulator: sizes around the units' tiles and blocks.
 #pragma once
 
@@ -48,14 +48,14 @@ inline int check_products(const Accumulator& accumulator, const std::vector<Unit
                           void (*gemm)(const GemmArgs<float>&)) {
   int compared = 0;
   const Format& factors = unit_factor_format(accumulator);
-  // An FP32 sum has no events: nothing is narrower than its container.
+  // An FP32 sum has no events: no format is narrower than its container.
   const bool has_events = !accumulator.format->is_fp32();
   for (const DataKind kind : kAllData) {
     const auto count = [](int64_t a, int64_t b) { return static_cast<size_t>(a * b); };
     for (const UnitProblem& p : problems) {
       const auto a = make_data<float>(count(p.m, p.k), kind, factors, 1);
       const auto b = make_data<float>(count(p.k, p.n), kind, factors, 2);
-      // One column more than the matrix has: it must stay as it is.
+      // One column more than the matrix has: it must not change.
       auto c = make_data<float>(count(p.m, p.n + 1), kind, *accumulator.register_format, 3);
       auto expected = c;
       std::vector<uint8_t> events(p.with_events && has_events ? count(p.m, p.n) : 0);

@@ -1,6 +1,6 @@
-// A device that runs matrix instructions in software, operand by operand as the PTX ISA lists them:
-// what mma_layout.h puts into registers and shared memory is read back here by the ISA's tables,
-// multiplied by a model and handed out by the tables again. Tests only.
+// A device that runs matrix instructions in software, operand by operand as the PTX ISA lists them.
+// It reads what mma_layout.h puts into registers and shared memory by the ISA's tables, multiplies
+// with a model, and returns the results by the same tables. Tests only.
 #pragma once
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class SoftwareMma : public mma::Device {
 
   std::string description() const override { return "software"; }
   int capability() const override { return capability_; }
-  bool misplaces_a = false;  // a fault: wgmma sees the two core matrices of a row of A exchanged
+  bool misplaces_a = false;  // a fault: wgmma reads the two core matrices of a row of A exchanged
 
   std::vector<uint32_t> multiply(const mma::Instruction& instruction, bool from_zero,
                                  const mma::TileBatch& tiles) override {
@@ -125,7 +125,7 @@ class SoftwareMma : public mma::Device {
   }
 
  private:
-  // Through registers or shared memory, and back by the ISA's rules.
+  // Goes through registers or shared memory, and back by the ISA's rules.
   mma::TileBatch as_the_unit_sees_it(const mma::Instruction& instruction,
                                      const mma::TileBatch& tiles, int64_t t) const {
     const mma::Shape& shape = tiles.shape;
@@ -192,7 +192,7 @@ class SoftwareMma : public mma::Device {
     }
   }
 
-  // Shared memory as a descriptor describes it: 8 rows of 16 bytes per core matrix, the leading
+  // Shared memory in the layout of a descriptor: 8 rows of 16 bytes per core matrix, the leading
   // offset from one 16 bytes of k to the next, the stride offset from 8 rows to the next 8.
   static void read_shared(const mma::Shape& shape, const uint32_t* matrix, int rows, bool exchanged,
                           std::vector<uint32_t>& seen) {

@@ -1,5 +1,5 @@
-// Do the models of CPU instructions give what a CPU gave? Every row of cpu_vectors.csv beside the
-// repository, and this CPU's own instructions on the same operands.
+// Compares the models of CPU instructions with recorded results of a CPU: every row of
+// cpu_vectors.csv next to the repository, and this CPU's own instructions on the same operands.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -123,7 +123,7 @@ std::filesystem::path vector_file() {
 
 TEST_CASE("cpu vectors: the models reproduce every row") {
   if (!std::filesystem::exists(vector_file())) {
-    MESSAGE("SKIPPED: 1 vector file: no cpu_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no cpu_vectors.csv next to the repository");
     return;
   }
   std::map<std::string, int64_t> count;
@@ -144,7 +144,7 @@ TEST_CASE("cpu vectors: the models reproduce every row") {
 
 TEST_CASE("cpu vectors: this CPU's instructions reproduce every row") {
   if (!std::filesystem::exists(vector_file())) {
-    MESSAGE("SKIPPED: 1 vector file: no cpu_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no cpu_vectors.csv next to the repository");
     return;
   }
   int64_t skipped = 0, ran = 0;

@@ -1,6 +1,6 @@
-// Are the GPU checks right where no GPU is? Layouts against the PTX ISA's tables, the device's
-// model against the host's definition, and the whole check on software in the silicon's place,
-// right and wrong.
+// Tests the GPU checks without a GPU: layouts against the PTX ISA's tables, the device's model
+// against the host's definition, and the whole check on software instead of silicon, right and
+// wrong.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -32,7 +32,7 @@ SoftwareMma faithful(int capability) {
   return {capability, [capability](const Instruction& i) { return nvidia_model(capability, i); }};
 }
 
-// Silicon that answers one question otherwise, where it is asked.
+// Silicon whose answer to one question differs, where the question applies.
 SoftwareMma stubborn(int capability, const std::string& question) {
   return {capability, [=](const Instruction& i) {
             const auto others = alternative_models(capability, i, question);
@@ -44,7 +44,7 @@ constexpr uint64_t kFewCases = 3'000;
 
 }  // namespace
 
-TEST_CASE("mma layout: registers hold the elements that the ISA's tables say") {
+TEST_CASE("mma layout: registers hold the elements of the ISA's tables") {
   int64_t elements = 0;
   for (const Instruction& instruction : mma::instructions()) {
     if (instruction.family != Family::kMmaSync) continue;
@@ -168,7 +168,7 @@ TEST_CASE("mma model: the device's source equals the host's definition on every 
   CHECK(cases > 50'000);
 }
 
-TEST_CASE("mma model: instructions that compilers make of others have the rows that say how") {
+TEST_CASE("mma model: instructions that compilers build from others have the rows that say how") {
   int wmma = 0, fp8 = 0;
   for (const int capability : kCapabilities) {
     for (const Instruction& instruction : mma::instructions()) {
@@ -193,7 +193,7 @@ TEST_CASE("mma model: instructions that compilers make of others have the rows t
   CHECK(fp8 > 0);
 }
 
-TEST_CASE("mma cases: a probe's tiles tell every answer from the default") {
+TEST_CASE("mma cases: a probe's tiles separate every answer from the default") {
   constexpr int64_t kTiles = 12;
   for (const int capability : {80, 89, 90, 120}) {
     for (const NvidiaProbe& probe : nvidia_probes()) {
@@ -216,7 +216,7 @@ TEST_CASE("mma cases: a probe's tiles tell every answer from the default") {
                            mma::tile_dot(other.rule, shape, tile, row, column, start);
           }
           differ[other.choice] += differ_here;
-          // Zeros of every format ask it, where the sum has room below them and the addend is of
+          // Zeros of every format test it, if the sum has room below them and the addend is part of
           // the block.
           const bool asks = !shape.halves && model.rule.block.promotion_interval == 0;
           CAPTURE(instruction.name());
@@ -252,7 +252,7 @@ TEST_CASE("mma check: software that follows the models passes everything") {
   }
 }
 
-TEST_CASE("mma check: silicon that follows another rule is found out and the rule is named") {
+TEST_CASE("mma check: silicon that follows another rule is detected and the rule is named") {
   const VerifyOptions options{.seed = 5, .gpu_cases = kFewCases};
   for (const NvidiaProbe& probe : nvidia_probes()) {
     SoftwareMma device = stubborn(90, std::string(probe.question));
@@ -267,7 +267,7 @@ TEST_CASE("mma check: silicon that follows another rule is found out and the rul
                                                               : "one_block";
     CHECK_MESSAGE(result.note.find(other + ": 0 of") != std::string::npos, result.note);
   }
-  // A whole unit says under which rule the fewest results differ.
+  // A whole unit names the rule with the fewest different results.
   SoftwareMma device = stubborn(90, "U2");
   const UnitResult result = check_unit(device, nvidia_units().front(), options);
   CHECK(result.mismatches > 0);
@@ -282,11 +282,11 @@ TEST_CASE("mma check: operands in the wrong place fail the layout check") {
   CHECK(result.first_mismatch.starts_with("wgmma"));
 }
 
-TEST_CASE("mma check: vectors of the file are multiplied and judged") {
+TEST_CASE("mma check: vectors of the file are multiplied and checked") {
   const auto path = std::filesystem::path(LOCKSTEP_SOURCE_DIR) / ".." / "shared" / "reference" /
                     "mma_vectors.csv";
   if (!std::filesystem::exists(path)) {
-    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv beside the repository");
+    MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv next to the repository");
     return;
   }
   SoftwareMma device = faithful(90);
@@ -306,7 +306,7 @@ TEST_CASE("mma check: vectors of the file are multiplied and judged") {
   }
 }
 
-TEST_CASE("nvidia units: every instruction stands in one row, and rows without a GPU say why") {
+TEST_CASE("nvidia units: every instruction is in one row, and rows without a GPU say why") {
   size_t instructions = 0;
   for (const NvidiaUnit& unit : nvidia_units()) instructions += unit.instructions.size();
   CHECK(instructions == mma::instructions().size());

@@ -1,5 +1,5 @@
-// The comparison of units with their models: it finds what differs, whatever the threads do, and
-// finds nothing on this machine's units.
+// The comparison of units with their models: it finds every difference with any number of threads,
+// and finds none on this machine's units.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// x + 1 in FP32 as the unit, `model` beside it.
+// x + 1 in FP32 as the unit, compared with `model`.
 BitComparison plus_one(std::function<float(float)> model) {
   const Format& fp32 = find_format("fp32");
   BitComparison comparison;
@@ -36,7 +36,7 @@ BitComparison plus_one(std::function<float(float)> model) {
   return comparison;
 }
 
-// VDPBF16PS beside an accumulator's dot product of two factors.
+// VDPBF16PS, compared with an accumulator's dot product of two factors.
 UnitResult compare_pair_dot(const char* accumulator, uint64_t cases) {
   const Format &bf16 = find_format("bf16"), &fp32 = find_format("fp32");
   const Accumulator& model = find_accumulator(accumulator);
@@ -93,12 +93,12 @@ TEST_CASE("verify: equal functions have no mismatch, NaN payloads do not count")
 TEST_CASE("verify: a wrong model is found, its first mismatch shown") {
   VerifyOptions options;
   options.cases = 20'000;
-  // Wrong for 1 alone, which is an edge case.
+  // Wrong only for 1, which is an edge case.
   const UnitResult one =
       compare_bits(plus_one([](float x) { return x == 1 ? 3 : x + 1; }), options);
   CHECK(one.mismatches == 1);
   CHECK(one.first_mismatch == "x=0x3f800000: unit 0x40000000, model 0x40400000");
-  // -0 + 1 is 1; a NaN where the unit has a number differs.
+  // -0 + 1 is 1; a NaN differs if the unit has a number.
   const UnitResult nan = compare_bits(
       plus_one([](float x) { return x == 0 ? std::numeric_limits<float>::quiet_NaN() : x + 1; }),
       options);
@@ -139,7 +139,7 @@ TEST_CASE("verify: cases and the first mismatch do not depend on threads") {
   CHECK(compare_bits(wrong, options).mismatches != mismatches);
 }
 
-TEST_CASE("verify: neighbours of VDPBF16PS's model are told from it") {
+TEST_CASE("verify: models similar to VDPBF16PS's are distinguished from it") {
   if (!cpu_has(CpuUnit::kAvx512Bf16)) {
     MESSAGE("SKIPPED: 1 unit: this CPU has no AVX512-BF16");
     return;
@@ -151,7 +151,7 @@ TEST_CASE("verify: neighbours of VDPBF16PS's model are told from it") {
   CHECK(compare_pair_dot("arm_bfdot", kCases).mismatches > 0);   // rounds to odd
 }
 
-TEST_CASE("verify: edge values hold the borders, in both signs") {
+TEST_CASE("verify: edge values include the borders, in both signs") {
   const std::vector<uint32_t> words = edge_values(find_format("fp16"));
   const auto holds = [&](uint32_t word) {
     return std::find(words.begin(), words.end(), word) != words.end();
