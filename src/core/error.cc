@@ -101,7 +101,7 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
     nearest_distance = distance;
   }
   if (nearest != nullptr) return "did you mean '" + *nearest + "'?";
-  if (candidates.empty()) return "there is none to choose from";
+  if (candidates.empty()) return "there are no names to choose from";
   return "known: " + join(candidates, ", ");
 }
 

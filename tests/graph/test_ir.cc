@@ -110,7 +110,7 @@ TEST_CASE("validate: a good graph passes, every kind of fault is named") {
   check([](Graph& g) { g.mutations[0].buffer = "nope"; }, "value 'b:nope' is not defined");
   check([](Graph& g) { g.gradients["fc1.bias"] = g.gradients["fc1.weight"]; },
         "gradient of parameter 'fc1.bias'");
-  check([](Graph& g) { g.nodes.back().forward_node = "n99"; }, "is no earlier forward node");
+  check([](Graph& g) { g.nodes.back().forward_node = "n99"; }, "is not an earlier forward node");
   check([](Graph& g) { g.nodes.back().gradient_of.push_back(""); }, "must have one per output");
   check([](Graph& g) { g.nodes.back().gradient_of[0] = "n0"; }, "the gradient of 'n0' must be");
   check([](Graph& g) { g.nodes[0].gradient_of = {"in0"}; }, "has gradient_of but no forward_node");

@@ -185,7 +185,7 @@ TEST_CASE("refused: what is wrong is named with its place") {
         "nodes[0].nograd: is 1, must be true or false");
   check("\"requires_grad\":true", "\"requires_grad\":1", "params[0].requires_grad: is 1, must be");
   check("\"loss\":\"n6\"", "\"loss\":\"n60\"", "value 'n60' is not defined");  // by validate()
-  CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON: it breaks off at byte 8 of 7");
+  CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON: error at byte 8 of 7");
   CHECK(refusal("[]") == "graph JSON: must be an object");
 }
 
