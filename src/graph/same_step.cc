@@ -66,8 +66,7 @@ class Matching {
 
   // Where a value comes from, as a text that is the same in both graphs.
   std::string origin(const Graph& graph, const std::string& value) const {
-    if (value.starts_with("c:"))
-      return "c:";  // constants depend on the shape and may differ in name
+    if (value.starts_with("c:")) return "c:";  // constants depend on the shape; names may differ
     for (const GraphInput& input : graph.inputs) {
       if (input.id == value) return "in:" + input.path;
     }

@@ -76,7 +76,7 @@ TEST_CASE("shape ops: what they refuse, and that they say why") {
   check_refusal("must divide the 4 channels", "group_norm", {image}, {{"groups", int64_t{3}}});
   check_refusal("half the kernel", "avg_pool2d", {image},
                 {{"kernel", int64_t{2}}, {"padding", int64_t{2}}});
-  check_refusal("nothing but padding", "max_pool2d", {floats({1, 1, 1, 9})},
+  check_refusal("contains only padding", "max_pool2d", {floats({1, 1, 1, 9})},
                 {{"kernel", Shape{2, 1}}, {"padding", Shape{1, 0}}, {"dilation", Shape{2, 1}}});
   check_refusal("must be at least 1", "adaptive_avg_pool2d", {image}, {{"size", Shape{0, 1}}});
   check_refusal("neither", "upsample_nearest2d", {image});

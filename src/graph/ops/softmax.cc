@@ -33,7 +33,7 @@ bool is_along_last(const OpCall& call) {
 void run_forward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const Kernels<T>& kernels = call.kernels.of<T>();
-    // ATen's CPU kernel along other dimensions rounds nothing inside.
+    // Along other dimensions ATen's CPU kernel rounds nothing inside.
     const Format* parts = is_along_last(call) ? part_format(call) : nullptr;
     const RowLayout layout = layout_of(call);
     std::vector<T> storage;
