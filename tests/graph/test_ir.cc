@@ -15,7 +15,7 @@ namespace {
 
 using testing::tiny_cnn;
 
-TEST_CASE("roles: every role's name finds it again") {
+TEST_CASE("roles: every role is found by its name") {
   for (int i = 0; i <= static_cast<int>(Role::kLoss); ++i) {
     const Role role = static_cast<Role>(i);
     CHECK(find_role(to_string(role)) == role);
@@ -53,7 +53,7 @@ TEST_CASE("look-ups: types, producers, parameters") {
   CHECK(to_string(graph.type_of("n3.1")) == "i32[2, 2, 2, 2]");
 }
 
-TEST_CASE("builder: parameters carry the names and shapes torch.nn gives them") {
+TEST_CASE("builder: parameters have the names and shapes of torch.nn") {
   const Graph graph = tiny_cnn();
   std::vector<std::string> names;
   for (const Parameter& p : graph.parameters) names.push_back(p.name);
@@ -73,7 +73,7 @@ TEST_CASE("builder: parameters carry the names and shapes torch.nn gives them") 
                        InputError);
 }
 
-// The problems validate() finds after `spoil` has changed a good step graph.
+// The problems that validate() finds after `spoil` has changed a good step graph.
 std::string problems_after(const std::function<void(Graph&)>& spoil) {
   Graph graph = differentiate(tiny_cnn());
   spoil(graph);
