@@ -197,7 +197,7 @@ std::vector<OpDef> matmul_ops() {
        .products = matmul_products,
        .foreign_names = {.torch = "mm bmm __matmul__", .mxnet = "dot batch_dot"}},
       {.name = "matmul_backward_a",
-       .help = "dA = dC op(B)^T, transposed where A was; operands B, dC; sums over N",
+       .help = "dA = dC op(B)^T, transposed if A was; operands B, dC; sums over N",
        .source = "chain rule of matmul",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
@@ -208,7 +208,7 @@ std::vector<OpDef> matmul_ops() {
        .run = run_backward_a,
        .products = backward_a_products},
       {.name = "matmul_backward_b",
-       .help = "dB = op(A)^T dC, transposed where B was; operands A, dC; sums over M; "
+       .help = "dB = op(A)^T dC, transposed if B was; operands A, dC; sums over M; "
                "fold: over the whole stack's rows, dB is one matrix",
        .source = "chain rule of matmul",
        .cast_class = CastClass::kLowPrecision,

@@ -253,14 +253,14 @@ std::vector<OpDef> recurrent_ops() {
                  ? "stacked LSTM, gates i, f, g, o: c = f c + i g, h = o tanh(c), as a fused cell: "
                    "h and c are rounded at every step, FP32 in between; operands x "
                    "(N,T,C), h0, c0 (layers * directions,N,H), then w_ih, w_hh, b_ih, b_hh per "
-                   "layer and direction, and w_hr where proj_size > 0 (h = W_hr o tanh(c)); "
+                   "layer and direction, and w_hr if proj_size > 0 (h = W_hr o tanh(c)); "
                    "outputs y, "
-                   "h_n, c_n, and what the gradient needs"
+                   "h_n, c_n, then values saved for the gradient"
                  : "stacked GRU, gates r, z, n: n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h = "
                    "(h - n) z + n, as a fused cell: h is rounded at every step, FP32 in "
                    "between; operands x (N,T,C), h0 (layers * directions,N,H), then w_ih, "
-                   "w_hh, b_ih, b_hh per layer and direction; outputs y, h_n, and what the "
-                   "gradient needs",
+                   "w_hh, b_ih, b_hh per layer and direction; outputs y, h_n, then values "
+                   "saved for the gradient",
          .source = lstm ? "torch.nn.LSTM; CUDA autocast: lower_precision_fp (lstm_cell)"
                         : "torch.nn.GRU; CUDA autocast: lower_precision_fp (gru_cell)",
          .cast_class = CastClass::kLowPrecision,

@@ -74,7 +74,7 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> softmax_ops() {
   return {
       {.name = "softmax",
-       .help = "y = exp(x - max) / sum exp(x - max) along `dim`; NaN where all are -inf",
+       .help = "y = exp(x - max) / sum exp(x - max) along `dim`; NaN if all are -inf",
        .source = "torch.softmax; CUDA autocast: fp32_set_opt_dtype",
        .cast_class = CastClass::kFp32,
        .attributes = {"dim"},
@@ -82,7 +82,7 @@ std::vector<OpDef> softmax_ops() {
        .vjp = vjp,
        .run = run_forward},
       {.name = "log_softmax",
-       .help = "y = (x - max) - ln sum exp(x - max) along `dim`; NaN where all are -inf",
+       .help = "y = (x - max) - ln sum exp(x - max) along `dim`; NaN if all are -inf",
        .source = "torch.log_softmax; CUDA autocast: fp32_set_opt_dtype",
        .cast_class = CastClass::kFp32,
        .attributes = {"dim"},

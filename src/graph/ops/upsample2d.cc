@@ -34,7 +34,7 @@ Resize resize_of(const Node& node, const Shape& x) {
   const std::vector<double> scales = scales_attribute(node);
   const bool has_size = node.attributes.contains("size");
   require(has_size != !scales.empty(), node,
-          has_size ? "has both attributes 'size' and 'scale', must have one"
+          has_size ? "has both attributes 'size' and 'scale', must have only one"
                    : "has neither attribute 'size' nor 'scale', must have one");
   Resize r{x[0] * x[1], {x[2], x[3]}, {}, {}, bool_attribute(node, "align_corners", false)};
   for (size_t d = 0; d < 2; ++d) {
