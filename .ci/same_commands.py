@@ -1,7 +1,7 @@
-"""The commands that .ci/same_behaviour runs with both programs: what is run, nothing of how it is compared.
+"""The commands that .ci/same_behaviour runs with both programs. Knows nothing of the comparison.
 
-A chain is a list of commands run one after another in a folder of their own; chains run side by side. What has a name
-(presets, models, formats, accumulators, engines) is asked of the old program: the new one must list the same.
+A chain is a list of commands that run one after another in their own folder; chains run in parallel. The names of
+presets, models, formats, accumulators and engines come from the old program; the new one must list the same.
 """
 import dataclasses
 import json
@@ -25,7 +25,7 @@ class Chain:
     files: dict = dataclasses.field(default_factory=dict)  # name: text, or the path of a file to copy
 
 
-# ---- replays: {all} is every preset but fp32, which always runs, with fp64 and twin; {cpu} the lanes of this CPU's units
+# ---- replays: {all} is fp64, twin and every preset but fp32, which always runs; {cpu} is the lanes of this CPU's units
 
 GPT_SIZE, TEXT = "--size layers=1,width=32,context=24,heads=2", "the cat sat on the mat; THE DOG did not.\n" * 300
 REPLAYS = {
@@ -119,7 +119,7 @@ FACTORS = ("1,-1.5,0.5,3,2,6,-4,1,1.5,0,2,3,-0.5,1,6,6,1,2,3,4 1,1,2,-3,0.5,6,4,
 
 
 def cut_to(file, steps):
-    """A function that makes a run file look stopped after `steps` steps."""
+    """A function that makes a run file look as if the run stopped after `steps` steps."""
     def cut(folder):
         with h5py.File(folder / file, "r+") as run:
             run.attrs.modify("steps_complete", run.attrs["steps_complete"].dtype.type(steps))
@@ -205,7 +205,7 @@ def ask(program, *words):
 
 
 def chains(program, capture_folder, only=""):
-    """The chains whose GROUP/NAME matches `only`, long ones first, and what is lacking on this machine."""
+    """The chains whose GROUP/NAME matches `only`, long ones first, and notes on commands left out on this machine."""
     def rows(topic):
         return json.loads(ask(program, "list", topic, "--json"))
 
@@ -225,5 +225,5 @@ def chains(program, capture_folder, only=""):
         lacking.append(f"{len(CAPTURES)} captures left out: {error}")
     every = [*replay_chains(presets, cpu_lanes), *captures, *text_chains(program, rows, topics, presets)]
     if only:
-        lacking.append(f"only what matches '{only}' was run")
+        lacking.append(f"only chains that match '{only}' were run")
     return [chain for chain in every if chosen(chain.group, chain.name)], lacking

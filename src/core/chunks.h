@@ -1,6 +1,6 @@
-// How are independent elements or rows spread over threads?
-// In fixed ranges that do not depend on the number of threads. Only for work whose pieces do not
-// touch each other's results: sums have their own shape (emulation/kernels/reduction.h).
+// Spreads independent elements or rows over threads, in fixed ranges that do not depend on the
+// number of threads. Only for work whose pieces write separate results: sums have their own order
+// (emulation/kernels/reduction.h).
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// Elements of cheap work (a few operations each) below which waking another thread does not pay.
+// With fewer elements than this, at a few operations each, waking another thread does not pay.
 inline constexpr int64_t kElementGrain = 16384;
 
 // Calls body(begin, end) on consecutive ranges of `grain` that cover [0, count).

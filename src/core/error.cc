@@ -1,5 +1,5 @@
-// How messages are put together: one problem stands on one line, several are listed under the
-// subject, and a misspelt name is answered with the nearest known one.
+// Builds messages: one problem takes one line, several are listed under the subject, and a
+// misspelt name gets the nearest known one as a suggestion.
 #include "src/core/error.h"
 
 #include <algorithm>
@@ -76,7 +76,7 @@ void ProblemList::throw_if_any() const {
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
   const std::string wanted = lower_case(name);
-  // "hopper" for hopper_fp16, "fp4" for fp4_e2m1, "apex" for apex-o1: a name that stops at a joint.
+  // Names cut at '_' or '-': "hopper" for hopper_fp16, "fp4" for fp4_e2m1, "apex" for apex-o1.
   std::vector<std::string> longer;
   for (const std::string& candidate : candidates) {
     const std::string known = lower_case(candidate);
@@ -93,7 +93,7 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
   for (const std::string& candidate : candidates) {
     const auto [shortest, longest] = std::minmax({wanted.size(), candidate.size()});
     const size_t most = kEdit * ((longest + kLettersPerMistake - 1) / kLettersPerMistake);
-    if (kEdit * (longest - shortest) > most) continue;  // as many insertions at least
+    if (kEdit * (longest - shortest) > most) continue;  // at least as many insertions
     const size_t distance = edit_distance(wanted, lower_case(candidate));
     if (distance > most) continue;
     if (nearest != nullptr && distance >= nearest_distance) continue;
@@ -101,7 +101,7 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
     nearest_distance = distance;
   }
   if (nearest != nullptr) return "did you mean '" + *nearest + "'?";
-  if (candidates.empty()) return "there is none to choose from";
+  if (candidates.empty()) return "there are no names to choose from";
   return "known: " + join(candidates, ", ");
 }
 

@@ -1,6 +1,5 @@
-// How does Lockstep say that something is wrong?
-// One exception type for everything a user can put right (exit code 2): it carries all problems of
-// an input at once, each with the value, the constraint it broke and a hint.
+// The one exception type for every error that a user can fix (exit code 2). It carries all problems
+// of an input at once, each with the value, the constraint it broke and a hint.
 #pragma once
 
 #include <stdexcept>
@@ -24,8 +23,8 @@ class InputError : public std::runtime_error {
   std::vector<std::string> problems_;
 };
 
-// Collects the problems of one input, so that all of them are reported together: all that somebody
-// reads; of the others, which a damaged file may have by the million, the number.
+// Collects the problems of one input, so that they are reported together: the first kMostKept in
+// full, the rest as a number, because a damaged file may have millions.
 class ProblemList {
  public:
   static constexpr size_t kMostKept = 100;
@@ -33,7 +32,7 @@ class ProblemList {
   explicit ProblemList(std::string subject) : subject_(std::move(subject)) {}
   void add(std::string problem, std::string hint = "");
   bool empty() const { return count_ == 0; }
-  size_t count() const { return count_; }  // those not kept included
+  size_t count() const { return count_; }  // including those not kept
   // Throws: InputError with every problem added so far, if there is one.
   void throw_if_any() const;
 
@@ -43,8 +42,8 @@ class ProblemList {
   size_t count_ = 0;
 };
 
-// The candidates that go on with '_' where `name` ends, or the one nearest to it by edit distance,
-// as "did you mean 'x'?"; the list of all candidates when there is none.
+// "did you mean 'x'?": the candidates that continue `name` with '_' or '-', else the one nearest by
+// edit distance. Without either, the list of all candidates.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
-// How is a tensor of zeros and ones kept that may wait long for its use?
-// One bit an element, as numpy.packbits has it: row-major, the first element in the most
-// significant bit of byte 0, the last byte filled with zeros.
+// A tensor of zeros and ones, one bit per element, for masks that are kept for long. The layout is
+// that of numpy.packbits: row-major, the first element in the most significant bit of byte 0, the
+// last byte filled with zeros.
 //
 //   byte 0           byte 1
 //   0 1 2 3 4 5 6 7  8 9 10 ...     element
@@ -22,10 +22,10 @@ struct PackedBits {
     constexpr int64_t kByteBits = 8;
     return (bytes[static_cast<size_t>(i / kByteBits)] >> (kByteBits - 1 - i % kByteBits) & 1) != 0;
   }
-  // As 0 and 1 in a kI32 tensor, 32 times as large; one of this shape is written into.
+  // Writes 0 and 1 into a kI32 tensor, 32 times as large. Reuses `out` if it has this shape.
   void unpack(Tensor& out) const;
 };
-// Bytes that so many elements take.
+// Bytes that `count` elements take.
 int64_t packed_bytes(int64_t count);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // The pool: threads that wait for a job, take its indices one by one from a shared counter, and
-// wait again. The calling thread works along, so a pool of n threads has n-1 workers.
+// wait again. The calling thread works too, so a pool of n threads has n-1 workers.
 #include "src/core/parallel.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace lockstep {
 namespace {
 
 constexpr int kMaxThreads = 256;
-// About a microsecond: jobs of one training step follow each other closely, and waking a thread
-// that sleeps costs several. Longer would take the core from others.
+// About a microsecond: the jobs of one training step follow each other closely, and waking a
+// sleeping thread costs several microseconds. A longer spin would take the core from other work.
 constexpr int kSpins = 200;
 
 inline void pause_briefly() {
@@ -77,7 +77,7 @@ class Pool {
     }
     wake_.notify_all();
     job.work();
-    // Workers that did not wake in time find no job; those inside it are waited for.
+    // Workers that wake too late find no job. Wait for those that have begun.
     std::unique_lock lock(mutex_);
     job_ = nullptr;
     for (int spin = 0; working_ > 0 && spin < kSpins; ++spin) {

@@ -1,6 +1,6 @@
-// How is work spread over threads?
-// One pool in the process. Work is cut at fixed places that do not depend on the number of threads,
-// so results never do. A parallel_for called from a body runs on that body's thread alone.
+// Spreads work over threads, with one pool per process. Work is cut at fixed places that do not
+// depend on the number of threads, so results do not either. A parallel_for called from a body runs
+// on that body's thread alone.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
-// Where do random numbers come from?
-// From counters, never from state: the n-th number of a stream is a pure function of (key, n), so
-// it does not depend on threads, vector width, machine, or what was drawn before. Source: J. Salmon
-// et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
+// Random numbers from counters, without state: the n-th number of a stream is a pure function of
+// (key, n). It does not depend on threads, vector width, machine, or earlier draws. Source:
+// J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
 #pragma once
 
 #include <array>
@@ -13,8 +12,7 @@ namespace lockstep {
 // Ten rounds of Philox: 128 random bits from a 64-bit key and a 128-bit counter.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
-// A named stream of 32-bit numbers. `purpose` keeps streams of one seed apart (kInit, kShuffle,
-// ...).
+// A named stream of 32-bit numbers. `purpose` separates the streams of one seed.
 enum class RandomPurpose : uint32_t {
   kInit = 1,
   kShuffle,
@@ -24,7 +22,7 @@ enum class RandomPurpose : uint32_t {
   kMaskedTokens,
   kNoise,
   kDropout,
-  kSampledSums,  // outputs of products that are summed again
+  kSampledSums,  // which outputs of products are recomputed exactly
 };
 
 class RandomStream {

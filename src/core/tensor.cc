@@ -52,7 +52,7 @@ Tensor::Tensor(Shape shape, Container container)
   if (static_cast<uint64_t>(size_) > std::numeric_limits<size_t>::max() / 16) {
     throw std::bad_array_new_length();
   }
-  // An empty tensor still owns memory, so that empty() tells "none" from "no elements".
+  // A tensor without elements still owns memory: empty() means "no tensor".
   const size_t wanted = std::max<size_t>(bytes(), 1);
   data_.reset(std::aligned_alloc(kAlignment, (wanted + kAlignment - 1) / kAlignment * kAlignment));
   if (data_ == nullptr) throw std::bad_alloc();
@@ -69,7 +69,7 @@ Tensor& Tensor::operator=(const Tensor& other) {
     *this = Tensor();
     return *this;
   }
-  // Same size and container: keep the memory, lanes copy weights every step.
+  // Same size: keep the memory, because lanes copy weights every step.
   if (empty() || bytes() != other.bytes()) {
     *this = Tensor(other.shape_, other.container_);
   }

@@ -1,7 +1,6 @@
-// What is an array of numbers with a shape?
-// Owning, 64-byte aligned, row-major. The container (how a number is held in memory) is not the
-// format (which numbers may occur): FP16 values live in kF32 containers that hold exactly
-// representable values.
+// An array of numbers with a shape: owning, 64-byte aligned, row-major. The container (how a number
+// is held in memory) is not the format (which numbers may occur): FP16 values are kept in kF32
+// containers, which represent them exactly.
 #pragma once
 
 #include <cstddef>

@@ -9,9 +9,9 @@
 namespace lockstep {
 namespace {
 
-constexpr unsigned kTrailBits = 6;  // that a byte 10xxxxxx carries
+constexpr unsigned kTrailBits = 6;  // payload of a byte 10xxxxxx
 
-// How many bytes the character at the front takes, and which it is; 0: it is no UTF-8 (RFC 3629:
+// Decodes the first character. Returns: the bytes it takes; 0 if it is not UTF-8 (RFC 3629:
 // 0xxxxxxx, 110xxxxx 10xxxxxx, ..., in the shortest form, no surrogates, at most U+10FFFF).
 size_t decode(std::string_view text, char32_t& character) {
   constexpr struct {
@@ -35,7 +35,7 @@ size_t decode(std::string_view text, char32_t& character) {
   return 0;
 }
 
-// Controls of a terminal (C0, DEL, C1), ends of lines, and what turns the direction of writing.
+// Terminal controls (C0, DEL, C1), line ends, and characters that change the writing direction.
 bool controls(char32_t c) {
   constexpr std::pair<char32_t, char32_t> kRanges[] = {
       {0, 0x1f}, {0x7f, 0x9f}, {0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069}};
@@ -45,7 +45,7 @@ bool controls(char32_t c) {
 }  // namespace
 
 bool glob_match(std::string_view pattern, std::string_view text) {
-  // On a mismatch the last '*' takes one character more; earlier ones never need to be revisited.
+  // On a mismatch the last '*' takes one more character; earlier ones never need to be revisited.
   constexpr size_t kNone = std::string_view::npos;
   size_t p = 0, t = 0, star = kNone, star_text = 0;
   while (t < text.size()) {

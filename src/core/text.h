@@ -14,9 +14,9 @@ std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 // 1234567 -> "1 234 567"
 std::string with_thousands(unsigned long long value);
-// Text of unknown origin, fit for a terminal and for JSON: what is no UTF-8 as \xFF, what controls
-// a terminal or the order of letters as \u001b. The rest stays, and what is longer than `most`
-// bytes is cut and ends in "...". printable(printable(x)) == printable(x).
+// Makes text of unknown origin safe for a terminal and for JSON. Bytes that are not UTF-8 become
+// \xFF; characters that control a terminal or the writing direction become \u001b. Text longer than
+// `most` bytes is cut and ends in "...". printable(printable(x)) == printable(x).
 std::string printable(std::string_view text, size_t most = std::string_view::npos);
 
 }  // namespace lockstep

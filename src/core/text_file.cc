@@ -1,4 +1,4 @@
-// Whole text files: read through a stream, written to a second file that is renamed.
+// Reads whole text files through a stream; writes them to a second file that is then renamed.
 #include "src/core/text_file.h"
 
 #include <fcntl.h>

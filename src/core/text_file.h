@@ -1,4 +1,4 @@
-// How is a whole text file read, and how written so that no reader sees half of it?
+// Reads a whole text file, and writes one so that no reader sees half of it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace lockstep {
 
 // The whole file. Throws: InputError naming the path and the reason.
 std::string read_text_file(const std::string& path);
-// Writes beside `path` and renames into place, so that a reader sees the old or the new file.
+// Writes a file next to `path` and renames it, so that a reader sees the old or the new file.
 // Throws: InputError naming the path and the reason.
 void write_text_file_atomically(const std::string& path, std::string_view text);
 

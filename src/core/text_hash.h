@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// `start`: mixed in before the text; texts hashed with different starts have different hashes.
+// `start` is mixed in before the text: different starts give different hashes of one text.
 constexpr uint64_t fnv1a(std::string_view text, uint64_t start = 0) {
   constexpr uint64_t kOffsetBasis = 0xcbf29ce484222325, kPrime = 0x100000001b3;
   uint64_t hash = kOffsetBasis ^ start;

@@ -1,4 +1,4 @@
-// See autodiff.h. The walk and the bookkeeping; what an op's gradient is stands in its own file.
+// See autodiff.h. The walk and the bookkeeping. Each op's gradient is in the op's own file.
 #include "src/graph/autodiff.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ int next_number(const Graph& graph) {
   return next;
 }
 
-// The forward node a join of gradients of `value` belongs to.
+// The forward partner of a node that joins gradients of `value`.
 const Node& partner_of(const Graph& graph, const std::string& value) {
   if (const Node* producer = graph.producer_of(value)) return *producer;
   const auto uses = [&](const Node& node) {
@@ -109,7 +109,7 @@ class Differentiation {
     }
     if (std::any_of(forward.nodes.begin(), forward.nodes.end(),
                     [](const Node& node) { return node.is_backward(); })) {
-      throw InputError(who() + ": has backward nodes already");
+      throw InputError(who() + ": already has backward nodes");
     }
     next_id_ = next_number(forward);
     find_needs();
@@ -156,7 +156,7 @@ class Differentiation {
     }
   }
 
-  // Whether a gradient has arrived at the node; one that cannot go on is an error.
+  // Whether a gradient has arrived at the node. Throws: InputError if it cannot flow further.
   static bool is_reached(const GradientBuilder& builder, const Node& node) {
     const OpDef& op = find_op(node.op);
     bool reached = false;
@@ -183,7 +183,7 @@ class Differentiation {
 
 namespace {
 
-// The values that a loss is the sum of: what its `add` nodes add up, taken apart until `terms`.
+// The values whose sum the loss is: splits its `add` nodes until it reaches values in `terms`.
 std::vector<std::string> addends(const Graph& graph, const std::string& value,
                                  const std::set<std::string>& terms) {
   const Node* node = graph.producer_of(value);

@@ -1,5 +1,5 @@
-// What do the inputs of a step graph take?
-// Tensors by the path of the input, and the masks that nodes take instead of drawing them.
+// The data for one run of a step graph: tensors by the path of the input, and masks that nodes use
+// instead of drawing their own.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 namespace lockstep {
 
 // Named tensors, e.g. "images" (B,C,H,W) kF32 and "labels" (B) kI32; "mask:n12" (kI32) is the mask
-// that node n12 takes instead of drawing one.
+// that node n12 uses instead of drawing one.
 using Batch = std::map<std::string, Tensor>;
 inline constexpr std::string_view kMaskPrefix = "mask:";
 

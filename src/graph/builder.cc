@@ -1,4 +1,4 @@
-// See builder.h: ids, parameter names and shapes as torch.nn gives them.
+// See builder.h. Ids, parameter names and shapes follow torch.nn.
 #include "src/graph/builder.h"
 
 #include "src/core/error.h"
@@ -18,7 +18,7 @@ std::string member(const std::string& layer, const char* name) {
   return layer.empty() ? name : layer + "." + name;
 }
 
-// The extent of a module's input at `dim`, which the module's parameters take their shape from.
+// The extent of a module's input at `dim`, which determines the shapes of the module's parameters.
 int64_t extent_of(const Graph& graph, const std::string& layer, const Value& x, size_t dim,
                   size_t rank, const char* meaning) {
   const Shape& shape = graph.type_of(x).shape;

@@ -1,6 +1,5 @@
-// How is a graph written down in C++?
-// A model is a function that calls these methods in forward order; names follow torch.nn, so that a
-// built-in model's parameters have the names its PyTorch twin would give them.
+// Builds graphs in C++. A model is a function that calls these methods in forward order. Names
+// follow torch.nn, so the parameters of a built-in model have the names of its PyTorch twin.
 #pragma once
 
 #include <optional>
@@ -30,10 +29,10 @@ class GraphBuilder {
   Value linear(const std::string& layer, Value x, int64_t out_features, bool bias = true);
   Value conv2d(const std::string& layer, Value x, int64_t out_channels, int64_t kernel,
                int64_t stride = 1, int64_t padding = 0, bool bias = true);
-  // momentum: nullopt as torch's None, the average over all batches, with num_batches_tracked.
+  // momentum: nullopt means torch's None, the average over all batches, with num_batches_tracked.
   Value batch_norm(const std::string& layer, Value x, std::optional<double> momentum = 0.1,
                    double eps = 1e-5);
-  // Any padding_idx >= 0: that row gets no gradient.
+  // With padding_idx >= 0, that row gets no gradient.
   Value embedding(const std::string& layer, Value indices, int64_t count, int64_t width,
                   int64_t padding_idx = -1);
   Value layer_norm(const std::string& layer, Value x, double eps = 1e-5);
@@ -54,7 +53,7 @@ class GraphBuilder {
 
   void set_loss(Value loss);
   void name_output(std::string name, Value value);
-  // Validates and hands the graph over.
+  // Validates and returns the graph.
   Graph finish();
 
   const Graph& graph() const { return graph_; }

@@ -1,4 +1,4 @@
-// How does autocast treat an op?
+// The cast class of an op: how autocast treats it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ enum class CastClass : uint8_t {
   kLowPrecision,  // operands are cast to the autocast format
   kFp32,          // operands are cast to FP32
   kPromote,       // operands are cast to the widest among them
-  kFollow,        // runs in the formats its operands have (type promotion decides the output)
+  kFollow,        // runs in the formats of its operands (type promotion decides the output)
 };
 std::string_view to_string(CastClass cast_class);
 

@@ -1,4 +1,4 @@
-// The rows. What is on none of CUDA autocast's lists follows its operands.
+// The rows. An op on none of CUDA autocast's lists follows its operands.
 #include "src/graph/composed_ops.h"
 
 #include <algorithm>
@@ -27,12 +27,12 @@ constexpr std::array kComposedOps = {
     ComposedOp{"mish", CastClass::kFollow, "x tanh(softplus(x))"},
     ComposedOp{"nll_loss",
                CastClass::kFp32,
-               "-weight[t] x[t], x logarithms of probabilities",
+               "-weight[t] x[t], where x holds logarithms of probabilities",
                /*is_loss=*/true,
                {.torch = "nll_loss nll_loss2d"}},
     ComposedOp{"norm",
                CastClass::kFp32,
-               "|x|, the norms 1, 2 and infinity",
+               "|x|, for the norms 1, 2 and infinity",
                /*is_loss=*/false,
                {.torch = "linalg_vector_norm frobenius_norm", .mxnet = "_npi_norm"}},
     ComposedOp{"selu", CastClass::kFollow, "scale elu(x, alpha)"},
@@ -93,7 +93,7 @@ std::set<std::string> composed_parts(const Graph& graph) {
     if (node.is_backward()) continue;
     const OpDef& op = find_op(node.op);
     if (!op.class_attribute.empty()) {
-      // A border: what it makes is inside where it says a format of its own.
+      // A border: if it names a format, its output is inside.
       if (!string_attribute(node, op.format_attribute, "").empty()) widened.insert(node.id);
       continue;
     }

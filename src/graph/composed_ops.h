@@ -1,7 +1,7 @@
-// Which ops of PyTorch are several ops here, and how does autocast treat the whole?
-// A graph has such an op between composed_operand nodes and a composed_result node, which carry its
-// name; a policy's lists name it like any op. What lies between them is one kernel in PyTorch: FP32
-// inside, whatever the policy, and rounded once. Knows nothing of what the ops compute.
+// The PyTorch ops that are several nodes in a graph, with the cast class of the whole.
+// In a graph, composed_operand nodes and a composed_result node enclose such an op and carry its
+// name; a policy's lists name it like any op. The nodes between them are one kernel in PyTorch:
+// FP32 inside under every policy, rounded once. Knows nothing of what the ops compute.
 #pragma once
 
 #include <set>
@@ -22,18 +22,18 @@ struct ComposedOp {
   ForeignNames foreign_names = {};
 };
 std::span<const ComposedOp> composed_ops();
-// Null: an op of op_list.cc, or none.
+// Null if the name is an op of op_list.cc or unknown.
 const ComposedOp* find_composed_op(std::string_view name);
 
-// The names that a policy's lists may have: forward ops, and composed ones.
+// The names that a policy's lists may contain: forward ops and composed ops.
 std::vector<std::string> listable_op_names();
 
-// The op whose class holds for a node: its own, or the composed one whose border it is.
+// The op whose class applies to a node: its own, or the composed op whose border it is.
 std::string listed_name(const Node& node, const OpDef& op);
 CastClass own_class(const std::string& listed_name);
 bool is_loss(const Node& node, const OpDef& op);
 
-// Nodes that compute with what a composed_operand widened, up to the composed_result, by id.
+// Ids of the nodes between a composed_operand that widens and its composed_result.
 std::set<std::string> composed_parts(const Graph& graph);
 
 }  // namespace lockstep

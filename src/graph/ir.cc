@@ -1,4 +1,4 @@
-// Looking things up in a graph. The checks are in validate.cc.
+// Look-ups in a graph. The checks are in validate.cc.
 #include "src/graph/ir.h"
 
 #include <array>
@@ -28,7 +28,7 @@ constexpr std::array<RoleName, 11> kRoles = {{
     {Role::kLoss, "loss"},
 }};
 
-// The number behind "n", or -1.
+// The number after "n", or -1.
 int64_t node_number(std::string_view id) {
   if (id.size() < 2 || id[0] != 'n') return -1;
   int64_t number = -1;

@@ -1,5 +1,5 @@
-// Writes the IR as JSON, by hand, because every number must come back with the same bits and every
-// node stands on a line of its own. Reading is json_reader.cc.
+// Writes the IR as JSON, without a library: every number must read back with the same bits, and
+// every node takes one line. json_reader.cc reads it.
 #include "src/graph/json.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ std::string number(double value) {
   if (std::isnan(value)) return "\"nan\"";
   if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
   std::string text = fmt::format("{:.17g}", value);
-  // 1 would come back as an integer.
+  // 1 would read back as an integer.
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }

@@ -1,4 +1,4 @@
-// The IR as JSON: the layout captures carry (docs/graph-json.md), 17 significant digits, "inf",
+// The IR as JSON, in the layout of captures (docs/graph-json.md): 17 significant digits; "inf",
 // "-inf" and "nan" as strings.
 #pragma once
 
@@ -13,8 +13,8 @@ namespace lockstep {
 inline constexpr int64_t kIrVersion = 1;  // the "ir" field
 
 std::string to_json(const Graph& graph);
-// Throws: InputError with all problems; the graph it returns is validated and keeps the limits of
-// ir.h, so that a damaged one is found out here and not by what would run it.
+// Throws: InputError with all problems. The returned graph is valid and within the limits of ir.h,
+// so a damaged graph is refused here, before anything runs it.
 Graph graph_from_json(std::string_view json);
 
 }  // namespace lockstep

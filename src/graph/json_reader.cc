@@ -1,5 +1,5 @@
-// Reads the IR from JSON: nlohmann's parser, then a check of every field that names its place, e.g.
-// "nodes[3].out[0].shape", then validate().
+// Reads the IR from JSON: nlohmann's parser, then a check of every field, then validate(). Errors
+// name the field's place, e.g. "nodes[3].out[0].shape".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads fields, collecting what is wrong with them; `path` says where, e.g. "nodes[3].out[0]".
+// Reads fields and collects their problems. `path` is the place, e.g. "nodes[3].out[0]".
 class Reader {
  public:
   Graph read(std::string_view text) {
@@ -79,7 +79,7 @@ class Reader {
     }
   }
 
-  // As much of a value as an error shows.
+  // The beginning of a value, short enough for an error message.
   static std::string quoted(const Json& value) {
     constexpr size_t kShown = 100;
     return printable(value.dump(), kShown);
@@ -92,7 +92,7 @@ class Reader {
                   constraint);
   }
 
-  // Null, after saying so if it is required, when the field is absent or JSON's null.
+  // Null if the field is absent or JSON's null; this is a problem if the field is required.
   const Json* field(const Json& item, const std::string& path, const char* key, bool required,
                     const char* constraint) {
     if (!item.is_object()) {
@@ -280,7 +280,7 @@ class Reader {
     return node;
   }
 
-  // The innermost region decides, as in torch. Its dtype is the policy's business; a capture's
+  // The innermost region decides, as in torch. The policy handles its dtype; a capture's
   // reader compares it with that of the run.
   AutocastRegion region(const Json& item, const std::string& path) {
     const Json* found = field(item, path, "autocast", false, "");

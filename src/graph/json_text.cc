@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Of brackets outside of strings.
+// The nesting depth of brackets outside of strings.
 int depth_of(std::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;
@@ -42,8 +42,8 @@ nlohmann::json parse_json(std::string_view text) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    throw InputError("is not valid JSON: it breaks off at byte " + std::to_string(error.byte) +
-                     " of " + std::to_string(text.size()));
+    throw InputError("is not valid JSON: error at byte " + std::to_string(error.byte) + " of " +
+                     std::to_string(text.size()));
   } catch (const nlohmann::json::out_of_range&) {
     throw InputError("is not valid JSON: it has a number beyond the range of double");
   }

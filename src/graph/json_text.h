@@ -1,6 +1,5 @@
-// What does a JSON text of unknown origin hold?
-// nlohmann's parser behind limits: its trees cost up to twenty times their text, and copying or
-// printing them recurses.
+// Parses JSON text of unknown origin. Limits protect nlohmann's parser: its trees take up to twenty
+// times the memory of their text, and copying or printing them recurses.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,10 +7,11 @@
 
 namespace lockstep {
 
-inline constexpr size_t kMostJsonBytes = 64 << 20;  // a graph of 100 000 nodes has half of that
-inline constexpr int kMostJsonDepth = 32;           // a graph's own is 6
+inline constexpr size_t kMostJsonBytes = 64 << 20;  // a graph of 100 000 nodes has half as many
+inline constexpr int kMostJsonDepth = 32;           // a graph needs 6
 
-// Throws: InputError: no JSON, with the byte where it ends to be; too long; nested too deep.
+// Throws: InputError if the text is not JSON (with the byte of the error), too long, or nested too
+// deep.
 nlohmann::json parse_json(std::string_view text);
 
 }  // namespace lockstep

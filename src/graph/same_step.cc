@@ -1,4 +1,4 @@
-// See same_step.h. Both node lists are in execution order, and one walk over both finds the places.
+// See same_step.h. Both node lists are in execution order, so one walk over both matches them.
 #include "src/graph/same_step.h"
 
 #include <fmt/format.h>
@@ -45,18 +45,18 @@ class Matching {
     for (const auto& [name, more] : found) {
       if (more == 0) continue;
       throw InputError(
-          fmt::format("{} '{}' is used with one shape of batch and not with another", kind, name));
+          fmt::format("{} '{}' is used with one batch shape but not with another", kind, name));
     }
   }
 
-  // A node of `main` that `other` went without: its operand stands for its output.
+  // A node of `main` that `other` omits: its operand replaces its output.
   bool skip(const Node& node) {
     if (!find_op(node.op).may_vanish) return false;
     stands_for_[node.id] = node.inputs.at(0);
     return true;
   }
 
-  // The value of `main` behind the nodes that were skipped.
+  // The value of `main` that replaces `value` if its producer was skipped.
   std::string behind_skipped(std::string value) const {
     for (auto it = stands_for_.find(value); it != stands_for_.end(); it = stands_for_.find(value)) {
       value = it->second;
@@ -64,9 +64,9 @@ class Matching {
     return value;
   }
 
-  // Where a value comes from, in words that are equal for both graphs.
+  // Where a value comes from, as a text that is the same in both graphs.
   std::string origin(const Graph& graph, const std::string& value) const {
-    if (value.starts_with("c:")) return "c:";  // constants go with the shape, by other names
+    if (value.starts_with("c:")) return "c:";  // constants depend on the shape; names may differ
     for (const GraphInput& input : graph.inputs) {
       if (input.id == value) return "in:" + input.path;
     }
@@ -84,7 +84,7 @@ class Matching {
       return std::tuple(node.op, node.is_backward(), node.pass, node.inputs.size(),
                         node.outputs.size());
     };
-    // A sum of gradients belongs to the layer that reads the value first, which may be left out.
+    // A sum of gradients belongs to the layer that reads the value first, which may be omitted.
     const bool same_layer = a.is_backward() || layer_of(main_, a) == layer_of(other_, b);
     if (kind(a) != kind(b) || !same_layer) return false;
     for (size_t i = 0; i < a.inputs.size(); ++i) {
@@ -109,7 +109,7 @@ class Matching {
       }
     }
     if (!same) {
-      throw InputError("the loss, gradients or buffers come from other places of the model");
+      throw InputError("the loss, gradients or buffers come from different places in the model");
     }
   }
 
@@ -119,13 +119,13 @@ class Matching {
   }
   [[noreturn]] void refuse(const Node& missing, const Node* expected) const {
     throw InputError(fmt::format(
-        "{} of one batch shape has no place in the other, which has {} there",
+        "{} of one batch shape has no counterpart in the other, which has {} there",
         described(other_, missing), expected ? described(main_, *expected) : "nothing more"));
   }
   [[noreturn]] void refuse(const Node& left_over) const {
     throw InputError(
-        fmt::format("{} of one batch shape has no place in the other, which has "
-                    "nothing more there",
+        fmt::format("{} of one batch shape has no counterpart in the other, which has nothing "
+                    "more there",
                     described(main_, left_over)));
   }
 
@@ -147,7 +147,7 @@ SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_
   for (const Site& site : other_sites.sites) {
     if (is_in_graph(site)) found[{nodes.at(site.node), site.point, site.index}] = &site;
   }
-  SiteTable table = main_sites;  // those outside the graph are of parameters, and as they are
+  SiteTable table = main_sites;  // sites outside the graph belong to parameters and do not change
   size_t taken = 0;
   for (Site& site : table.sites) {
     if (!is_in_graph(site)) continue;

@@ -1,4 +1,4 @@
-// See site.h. Roles follow from where a value comes from; nothing here depends on a policy.
+// See site.h. The origin of a value decides its role; nothing here depends on a policy.
 #include "src/graph/site.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::array<std::string_view, 3> kPoints = {"operand", "output", "accumulator"};
-// What the ids of sites outside the graph begin with; the parameter's name follows.
+// Prefixes of the node ids of sites outside the graph; the parameter's name follows.
 constexpr std::string_view kAllReduce = "all_reduce:", kOptimizer = "optimizer:";
 
 class SiteMaker {
@@ -50,13 +50,13 @@ class SiteMaker {
       return step_.parameter_of(node->gradient_of[index]) ? Role::kGradWeight
                                                           : Role::kGradActivation;
     }
-    // Statistics beside the result: running ones, and those saved for the backward pass.
+    // Statistics in addition to the result: running ones, and those saved for the backward pass.
     const std::vector<int> follows = output_follows_of(find_op(node->op), *node);
     return index < follows.size() && follows[index] != kFollowsOutput0 ? Role::kBuffer
                                                                        : Role::kActivation;
   }
 
-  // Numbers that no FP16 tensor holds are as good as infinite: -1e9 as a masked score.
+  // Numbers beyond the range of FP16 count as infinite: -1e9 as a masked score.
   static bool is_mask_number(double x) {
     static const double kLargest = find_format("fp16").max_finite;
     return std::abs(x) > kLargest;
@@ -75,7 +75,7 @@ class SiteMaker {
     }
   }
 
-  // Whether infinities in the node's outputs are the graph's own.
+  // Whether infinities in the node's outputs are intended by the graph.
   bool is_masked(const Node& node) const {
     if (node.stat_exempt) return true;
     const OpDef& op = find_op(node.op);
@@ -129,7 +129,7 @@ class SiteMaker {
       const std::string value = output_id(node, i);
       Site& site = add(layer, node.op, role_of(value), Point::kOutput, node.outputs[i].shape,
                        node.id, static_cast<int>(i), value);
-      // The accumulator forms output 0 alone.
+      // Only output 0 comes from the accumulator.
       site.feeds = i == 0 ? sources : operands;
       finish(site, node, node.is_backward());
       output_site_[value] = site.id;
@@ -145,7 +145,7 @@ class SiteMaker {
     return parameter.layer.empty() ? parameter.name : parameter.layer;
   }
 
-  // The optimizer takes the gradient that leaves it. Of several passes each has a sum of its own.
+  // The optimizer reads the sum. With several passes, each has its own sum.
   void add_all_reduce(const Parameter& parameter, int64_t workers) {
     for (size_t pass = 0; pass < pass_count(step_); ++pass) {
       const auto found = pass_gradients(step_, pass).find(parameter.name);
@@ -199,8 +199,8 @@ class SiteMaker {
 
   const Graph& step_;
   std::vector<Site> sites_;
-  std::map<std::string, int32_t> output_site_;  // value id -> site of the output it is
-  std::set<std::string> masked_;                // value ids with infinities of the graph's own
+  std::map<std::string, int32_t> output_site_;  // value id -> site of that output
+  std::set<std::string> masked_;                // value ids with infinities intended by the graph
 };
 
 }  // namespace

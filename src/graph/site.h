@@ -1,7 +1,6 @@
-// Where is a number looked at?
-// The table of sites of a step: layer, op, role and point. Made from the step graph before
-// lowering, so it is the same in every lane; lanes only differ in which sites they have something
-// to say about.
+// The table of sites of a step: the places where numbers are measured, each with layer, op, role
+// and point. It is made from the step graph before lowering, so it is the same in every lane; lanes
+// differ only in the sites for which they have statistics.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +23,17 @@ struct Site {
   Role role;
   Point point;
   Shape shape;
-  // Id of the node looked at; "all_reduce:PARAM" for what workers exchange, "optimizer:PARAM" for
-  // update sites: these are no nodes of the graph.
+  // Id of the node; "all_reduce:PARAM" for the gradients that workers exchange, "optimizer:PARAM"
+  // for update sites. The latter two are not nodes of the graph.
   std::string node;
-  int index;                   // operand or output index; of all_reduce sites the backward pass
-  std::string value;           // value id looked at
-  std::vector<int32_t> feeds;  // ids of the sites feeding this one
+  int index;                   // of the operand or output; of all_reduce sites the backward pass
+  std::string value;           // value id
+  std::vector<int32_t> feeds;  // ids of the sites that feed this one
   std::string source_line;
-  // True where the loss scale multiplies the value (backward pass, before unscaling).
+  // True if the value includes the loss scale (backward pass, before unscaling).
   bool scaled;
-  // True where the graph itself puts infinities, or numbers too large for FP16: a masked score.
-  // They are meant, so only a NaN is a fault there.
+  // True where the graph itself writes infinities, or numbers too large for FP16: a masked score.
+  // They are intended, so only a NaN is a fault there.
   bool stat_exempt;
 
   // "conv1 conv2d_backward_weight grad_weight output"
@@ -48,20 +47,20 @@ struct SiteTable {
   // Per parameter: sites with node "optimizer:PARAM": role kUpdate (operand 0, the update dw),
   // kOptimizerState (one per state tensor), kMasterWeight and kWeight (outputs after the update).
   int32_t find_update(std::string_view parameter, Role role, int index = 0) const;
-  // Of the sites with node "all_reduce:PARAM": the workers' gradients as they enter the sum
-  // (operand, shape (W, ...)), or what leaves it (output). Only where there are several workers; in
-  // a graph with several backward passes each has its own.
+  // Sites with node "all_reduce:PARAM": the workers' gradients that enter the sum (operand, shape
+  // (W, ...)), or its result (output). Only with several workers; with several backward passes each
+  // pass has its own.
   int32_t find_all_reduce(std::string_view parameter, Point point, int pass = 0) const;
 };
 
 // Integer values have no sites. `optimizer_states` is the number of state tensors per parameter, or
-// says it for each. `step` is the graph of one of `workers` workers.
+// a function that returns it. `step` is the graph of one of `workers` workers.
 SiteTable make_sites(const Graph& step, int optimizer_states);
 SiteTable make_sites(const Graph& step,
                      const std::function<int(const Parameter&)>& optimizer_states,
                      int64_t workers = 1);
 
-// Whether the site is of a node of the step graph.
+// Whether the site belongs to a node of the step graph.
 bool is_in_graph(const Site& site);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// One walk in execution order that knows the values defined so far; every problem is collected.
+// Walks the nodes in execution order, tracks the values defined so far, and collects all problems.
 #include "src/graph/validate.h"
 
 #include <map>
@@ -69,12 +69,12 @@ class Validator {
     }
   }
 
-  // Null, after saying so, when nothing of that name is defined yet.
+  // Null, with a problem added, if no value of that name is defined yet.
   const TensorType* use(const std::string& user, const std::string& value) {
     const auto found = defined_.find(value);
     if (found != defined_.end()) return &found->second;
     problems_.add(user + ": value '" + value + "' is not defined before its use",
-                  "nodes stand in execution order");
+                  "nodes must be in execution order");
     return nullptr;
   }
 
@@ -113,7 +113,7 @@ class Validator {
     } catch (const std::logic_error& error) {  // an attribute of the wrong type
       problems_.add(who + ": " + error.what());
     } catch (const std::bad_alloc&) {  // element_count overflows
-      problems_.add(who + ": its attributes ask for more elements than can be counted");
+      problems_.add(who + ": its attributes give more elements than an int64 can count");
     }
   }
 
@@ -129,7 +129,8 @@ class Validator {
                     std::to_string(pass_count(graph_)));
     }
     if (!forward_nodes_.contains(node.forward_node)) {
-      problems_.add(who + ": forward_node '" + node.forward_node + "' is no earlier forward node");
+      problems_.add(who + ": forward_node '" + node.forward_node +
+                    "' is not an earlier forward node");
     }
     if (node.gradient_of.size() != node.outputs.size()) {
       problems_.add(who + ": gradient_of has " + std::to_string(node.gradient_of.size()) +

@@ -1,4 +1,4 @@
-// Is a graph well formed?
+// Checks that a graph is well formed.
 #pragma once
 
 #include "src/graph/ir.h"

@@ -38,8 +38,8 @@ TEST_CASE("the nearest name is suggested") {
   CHECK(did_you_mean("BF16", formats) == "did you mean 'bf16'?");
   CHECK(did_you_mean("fp8e4m3", formats) == "did you mean 'fp8_e4m3'?");
   CHECK(did_you_mean("int", formats) == "known: fp64, fp32, tf32, bf16, fp16, fp8_e4m3");
-  CHECK(did_you_mean("x", {}) == "there is none to choose from");
-  // Names that go on behind a joint come before near ones.
+  CHECK(did_you_mean("x", {}) == "there are no names to choose from");
+  // Names that continue after '_' or '-' come before near ones.
   const std::vector<std::string> longer = {"fp64", "fp4_e2m1", "hopper_fp16", "hopper_bf16"};
   CHECK(did_you_mean("fp4", longer) == "did you mean 'fp4_e2m1'?");
   CHECK(did_you_mean("Hopper", longer) == "did you mean one of hopper_fp16, hopper_bf16?");
@@ -47,7 +47,7 @@ TEST_CASE("the nearest name is suggested") {
         "did you mean one of apex-o1, apex-o2?");
 }
 
-TEST_CASE("of very many problems the first are kept, the others counted") {
+TEST_CASE("of very many problems the first are kept, the others only counted") {
   ProblemList problems("file 'x'");
   const size_t count = ProblemList::kMostKept + 7;
   for (size_t i = 0; i < count; ++i) problems.add("problem " + std::to_string(i));

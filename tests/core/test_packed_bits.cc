@@ -1,4 +1,4 @@
-// Zeros and ones in one bit each: the order of numpy.packbits, and the way back.
+// Zeros and ones in one bit each: the order of numpy.packbits, packed and unpacked.
 #include "src/core/packed_bits.h"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ TEST_CASE("packed bits: bytes are rounded up") {
   }
 }
 
-TEST_CASE("packed bits: a tensor of the shape is written into, another one is replaced") {
+TEST_CASE("packed bits: a tensor of the same shape is reused, any other is replaced") {
   const PackedBits ones{{9}, {0xff, 0x80}}, none{{9}, {0, 0}}, one{{}, {0x80}};
   Tensor out;
   ones.unpack(out);

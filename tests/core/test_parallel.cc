@@ -63,7 +63,7 @@ TEST_CASE("two threads really work at the same time") {
   CHECK(!timed_out);
 }
 
-TEST_CASE("an exception of a body reaches the caller, and the pool goes on") {
+TEST_CASE("an exception from a body reaches the caller, and the pool keeps working") {
   const RestoreThreads restore;
   for (const int threads : {1, 2}) {
     set_thread_count(threads);

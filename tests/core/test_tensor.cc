@@ -1,4 +1,4 @@
-// Tensors: memory, conversions, and what they refuse.
+// Tensors: memory, conversions, and conversions they refuse.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Globs, splitting, numbers, and files that are written whole or not at all.
+// Globs, splitting, numbers, and files that are written completely or not at all.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -36,9 +36,9 @@ TEST_CASE("text of unknown origin") {
   }
   CHECK(printable("a\x1b[31m\n\x7f") == "a\\u001b[31m\\u000a\\u007f");
   CHECK(printable(std::string_view("\0", 1)) == "\\u0000");
-  CHECK(printable("\xc2\x9b") == "\\u009b");                       // C1: begins a command, too
-  CHECK(printable("\xe2\x80\xae") == "\\u202e");                   // turns the direction
-  CHECK(printable("\xff") == "\\xff");                             // no byte of UTF-8
+  CHECK(printable("\xc2\x9b") == "\\u009b");                       // C1: also begins a command
+  CHECK(printable("\xe2\x80\xae") == "\\u202e");                   // reverses the writing direction
+  CHECK(printable("\xff") == "\\xff");                             // never occurs in UTF-8
   CHECK(printable("\xc3") == "\\xc3");                             // cut off
   CHECK(printable("\xc0\xaf") == "\\xc0\\xaf");                    // not the shortest form
   CHECK(printable("\xed\xa0\x80") == "\\xed\\xa0\\x80");           // a surrogate
@@ -54,7 +54,7 @@ TEST_CASE("thousands") {
   CHECK(with_thousands(1234567) == "1 234 567");
 }
 
-TEST_CASE("files are replaced whole") {
+TEST_CASE("files are replaced completely") {
   const lockstep::testing::TemporaryFolder temporary;
   const fs::path folder = temporary.path();
   const std::string path = temporary.file("a.txt");
@@ -64,7 +64,7 @@ TEST_CASE("files are replaced whole") {
   write_text_file_atomically(path, "");
   CHECK(read_text_file(path) == "");
   CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 1);
-  // Neither leaves anything behind when it fails.
+  // No file is left over after a failure.
   const std::string nowhere = (folder / "missing" / "a.txt").string();
   CHECK_THROWS_WITH_AS(
       write_text_file_atomically(nowhere, "x"),

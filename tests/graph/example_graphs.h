@@ -5,8 +5,8 @@
 
 namespace lockstep::testing {
 
-// conv, batch_norm, relu, pool, flatten, linear, cross_entropy: every kind of value that sites
-// know.
+// conv, batch_norm, relu, pool, flatten, linear, cross_entropy: every kind of value that has a
+// site.
 inline Graph tiny_cnn() {
   GraphBuilder b("tiny_cnn");
   const Value images = b.input("images", {{2, 1, 4, 4}});
@@ -21,7 +21,7 @@ inline Graph tiny_cnn() {
   return b.finish();
 }
 
-// h = linear(x) is used twice (h + relu(h)), the weight matrix of the second layer twice as well.
+// h = linear(x) is used twice (h + relu(h)), and so is the weight matrix of the second layer.
 inline Graph two_consumers() {
   GraphBuilder b("two_consumers");
   const Value x = b.input("x", {{3, 4}});
@@ -34,7 +34,7 @@ inline Graph two_consumers() {
   return b.finish();
 }
 
-// A trunk (its weight used twice) with two heads; loss = near + far, the trunk reached by both.
+// A trunk (its weight used twice) with two heads; loss = near + far, and both reach the trunk.
 inline Graph two_losses() {
   GraphBuilder b("two_losses");
   const Value x = b.input("x", {{3, 4}});

@@ -14,8 +14,8 @@ struct Operand {
   bool is_int = false;
 };
 
-// loss = sum over the outputs given of mse(output, an input), so that every gradient that reaches
-// the op is a general one.
+// loss = sum over the given outputs of mse(output, an input), so that the gradients that reach the
+// op are general.
 inline Graph op_graph(std::string_view op, const std::vector<Operand>& operands,
                       const Attributes& attributes, size_t outputs = 1) {
   GraphBuilder b("op");
@@ -36,7 +36,7 @@ inline Graph op_graph(std::string_view op, const std::vector<Operand>& operands,
   return b.finish();
 }
 
-// x, states, and the weights of `layers` layers of 3 inputs and 2 hidden values.
+// x, the states, and the weights of `layers` layers with 3 inputs and 2 hidden values.
 inline std::vector<Operand> recurrent_operands(bool lstm, int64_t layers, int64_t directions,
                                                bool bias) {
   const int64_t gates = lstm ? 8 : 6;

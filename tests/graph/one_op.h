@@ -1,4 +1,4 @@
-// One op: its shape rule, what the rule refuses, and its outputs in FP64.
+// One op: the types its shape rule gives, the rule's refusals, and the op's outputs in FP64.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ inline std::vector<TensorType> infer(std::string_view op, const std::vector<Tens
   return infer_outputs(node, inputs);
 }
 
-// The text of the error an op's shape rule gives, "" when it accepts.
+// The error text of an op's shape rule; "" if the rule accepts.
 inline std::string refusal(std::string_view op, const std::vector<TensorType>& inputs,
                            const Attributes& attributes = {}) {
   return error_of([&] { infer(op, inputs, attributes); });

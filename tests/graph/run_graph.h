@@ -41,8 +41,8 @@ inline Values run_graph(const Graph& graph, Values given,
   return given;
 }
 
-// Values in [-1, 1), distinct ones, at least 2^-10 apart from zero and from each other (where the
-// tensor has fewer than 1000 elements), so that relu and pooling have no kink within a small step.
+// Distinct values in [-1, 1), at least 2^-10 apart from zero and from each other (for tensors with
+// fewer than 1000 elements), so that relu and pooling have no kink within a small step.
 inline Tensor distinct_values(const Shape& shape, uint32_t stream) {
   constexpr int64_t kSlots = 1024;
   const RandomStream random(/*seed=*/7, RandomPurpose::kTest, stream);
@@ -91,7 +91,7 @@ inline Values make_values(const Graph& graph, int32_t classes) {
 // With h = cbrt(u) both terms are of order u^(2/3).
 inline constexpr double kUnitRoundoff = 0x1p-53;
 inline const double kStep = std::cbrt(kUnitRoundoff);
-// The two terms with |L'''| / 6 + |L| up to 100 times 1 + max|g|, generous for the graphs tested.
+// Both terms with |L'''| / 6 + |L| <= 100 (1 + max|g|), a generous bound for the tested graphs.
 inline const double kGradientTolerance = 100 * kStep * kStep;
 
 inline double gradient_error(const Graph& forward, int32_t classes = 3) {
@@ -114,7 +114,7 @@ inline double gradient_error(const Graph& forward, int32_t classes = 3) {
       const double above = loss_at(w + kStep), below = loss_at(w - kStep);
       weights[i] = w;
       const double error = std::fabs(gradient[i] - (above - below) / (2 * kStep));
-      // A NaN must not pass as small.
+      // A NaN must not count as small.
       if (!(error <= worst * (1 + largest))) worst = error / (1 + largest);
       if (std::isnan(worst)) return std::numeric_limits<double>::infinity();
     }

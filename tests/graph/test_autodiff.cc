@@ -1,5 +1,5 @@
-// The step graph: values used several times, joins, what is skipped, numbering, partners; and whole
-// networks against central differences.
+// The step graph: values used several times, joins, skipped gradients, numbering, partners; and
+// complete networks against central differences.
 #include "src/graph/autodiff.h"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::gradient_error;
 using testing::kGradientTolerance;
 
-TEST_CASE("whole networks: gradients against central differences") {
+TEST_CASE("complete networks: gradients against central differences") {
   CHECK(gradient_error(testing::tiny_cnn()) <= kGradientTolerance);
   CHECK(gradient_error(testing::two_consumers()) <= kGradientTolerance);
 }
@@ -56,7 +56,7 @@ TEST_CASE("the seed scales every gradient: a power of two changes no other bit")
   }
 }
 
-TEST_CASE("joins: one add per further use, in the place and layer of the value's producer") {
+TEST_CASE("joins: one add per further use, with the place and layer of the value's producer") {
   const Graph step = differentiate(testing::two_consumers());
   validate(step);
   std::vector<const Node*> joins;
@@ -64,7 +64,7 @@ TEST_CASE("joins: one add per further use, in the place and layer of the value's
     if (node.is_backward() && node.op == "add") joins.push_back(&node);
   }
   REQUIRE(joins.size() == 2);
-  // The weight first: the backward pass reaches it from the last layer on.
+  // The weight comes first: the backward pass starts at the last layer.
   const Node& weight = *joins[0];
   CHECK(weight.gradient_of == std::vector<std::string>{"p:tied.weight"});
   CHECK(weight.layer == "tied");
@@ -81,7 +81,7 @@ TEST_CASE("joins: one add per further use, in the place and layer of the value's
   CHECK(step.producer_of(hidden.inputs[1])->op == "relu_backward");
 }
 
-TEST_CASE("numbering, partners, layers: forward first, every backward node knows its partner") {
+TEST_CASE("numbering, partners, layers: forward first, every backward node names its partner") {
   const Graph forward = testing::tiny_cnn();
   const Graph step = differentiate(forward);
   REQUIRE(step.nodes.size() > forward.nodes.size());
@@ -99,10 +99,10 @@ TEST_CASE("numbering, partners, layers: forward first, every backward node knows
   CHECK(step.nodes[forward.nodes.size()].layer == "cross_entropy");
 }
 
-TEST_CASE("skipped: gradients of inputs, frozen parameters and what the loss does not depend on") {
+TEST_CASE("skipped: gradients of inputs, frozen parameters and values the loss does not need") {
   const Graph step = differentiate(testing::tiny_cnn());
   for (const Node& node : step.nodes) {
-    CHECK(node.op != "conv2d_backward_input");  // only the images are behind it
+    CHECK(node.op != "conv2d_backward_input");  // it would only reach the images
   }
   Graph frozen = testing::tiny_cnn();
   for (Parameter& p : frozen.parameters) p.requires_grad = p.layer == "fc1";
@@ -134,7 +134,7 @@ TEST_CASE("skipped: the image's parts of a gradient are not joined") {
   }
 }
 
-TEST_CASE("a parameter added to a value has a gradient node of its own") {
+TEST_CASE("a parameter added to a value has its own gradient node") {
   GraphBuilder b("bias");
   const Value h = b.relu("relu", b.parameter("w", {2, 3}));
   const Value y = b.op("add", {h, b.parameter("b", {2, 3})}, {}, "bias");
@@ -146,7 +146,7 @@ TEST_CASE("a parameter added to a value has a gradient node of its own") {
   CHECK(node->gradient_of[0] == "p:b");
 }
 
-TEST_CASE("a pass per loss: their gradients add up to the whole loss's") {
+TEST_CASE("a pass per loss: the gradients add up to those of the total loss") {
   const Graph joint = differentiate(testing::two_losses());
   const Graph step = differentiate_per_loss(testing::two_losses());
   validate(step);
@@ -181,7 +181,7 @@ TEST_CASE("a pass per loss: their gradients add up to the whole loss's") {
   }
 }
 
-TEST_CASE("a pass per loss: each starts from its own seed and knows its nodes") {
+TEST_CASE("a pass per loss: each starts from its own seed, and its nodes carry its number") {
   const Graph step = differentiate_per_loss(testing::two_losses());
   testing::Values given = testing::make_values(step, 1);
   const auto run = [&](double far, double near) {
@@ -208,7 +208,7 @@ TEST_CASE("a pass per loss: each starts from its own seed and knows its nodes") 
   CHECK_FALSE(step.passes[1].gradients.contains("head.far.weight"));
 }
 
-TEST_CASE("a pass per loss is refused where the loss is no sum of named ones") {
+TEST_CASE("a pass per loss is refused if the loss is not a sum of named ones") {
   CHECK_THROWS_WITH_AS(differentiate_per_loss(testing::tiny_cnn()),
                        doctest::Contains("named here: none"), InputError);
   Graph graph = testing::two_losses();
@@ -224,7 +224,7 @@ TEST_CASE("a pass per loss is refused where the loss is no sum of named ones") {
   graph.outputs["loss/again"] = graph.outputs.at("loss/far");  // one value under two names
   CHECK_THROWS_AS(differentiate_per_loss(graph), InputError);
   graph = testing::two_losses();
-  graph.loss = graph.outputs.at("loss/far");  // near is named, but no part of it
+  graph.loss = graph.outputs.at("loss/far");  // near is named, but not part of it
   CHECK_THROWS_WITH_AS(differentiate_per_loss(graph), doctest::Contains("named here: far, near"),
                        InputError);
 }
@@ -236,7 +236,7 @@ TEST_CASE("refused: no loss, a vector loss, a second differentiation, an op with
   graph.loss = "n5";
   CHECK_THROWS_WITH_AS(differentiate(graph), doctest::Contains("scalar"), InputError);
   CHECK_THROWS_WITH_AS(differentiate(differentiate(testing::tiny_cnn())),
-                       doctest::Contains("backward nodes already"), InputError);
+                       doctest::Contains("already has backward nodes"), InputError);
   GraphBuilder b("no_gradient");
   const Value x = b.op("sum_to", {b.parameter("w", {2})}, {{"shape", Shape{}}}, "");
   b.set_loss(x);

@@ -1,5 +1,5 @@
-// Ops that are one in PyTorch and several in a graph: FP32 inside in every policy, one rounding at
-// the end, in the format that the class of the whole gives.
+// Ops that are one kernel in PyTorch and several nodes in a graph: FP32 inside under every policy,
+// and one rounding at the end, to the format given by the class of the whole.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-TEST_CASE("composed ops: names are no ops', in order, and a policy may list them") {
+TEST_CASE("composed ops: names differ from those of ops, are sorted, and a policy may list them") {
   std::string last;
   for (const ComposedOp& op : composed_ops()) {
     CAPTURE(op.name);
@@ -48,7 +48,7 @@ Graph composed(const std::string& of, bool widens = true, bool with_wide_operand
   return b.finish();
 }
 
-// `operand`: what the class makes of it, which its gradient is in (widening needs no cast).
+// `operand`: its format by the class, also that of its gradient (widening needs no cast).
 void check(const Lowered& net, const std::string& operand, const std::string& inside,
            const std::string& result) {
   std::string of_operand;
@@ -64,7 +64,7 @@ void check(const Lowered& net, const std::string& operand, const std::string& in
   CHECK(net.writes(net.op("whole", "composed_result")) == result);
 }
 
-TEST_CASE("composed ops: the class of the whole decides the ends, FP32 is inside") {
+TEST_CASE("composed ops: the class of the whole decides the borders, inside is FP32") {
   const auto under = [](const char* of, const char* policy) {
     return lower_net(composed(of), find_policy(policy));
   };
@@ -79,7 +79,7 @@ TEST_CASE("composed ops: the class of the whole decides the ends, FP32 is inside
   check(truth, "fp64", "fp64", "fp64");
 }
 
-TEST_CASE("composed ops: gradients are in FP32 inside, and rounded where they leave") {
+TEST_CASE("composed ops: gradients are FP32 inside, and rounded at the borders") {
   const Lowered net = lower_net(composed("mish"), find_policy("torch-autocast-fp16"));
   std::vector<std::string> borders;
   for (const Instruction& i : net.program.instructions) {
@@ -94,10 +94,10 @@ TEST_CASE("composed ops: gradients are in FP32 inside, and rounded where they le
   CHECK(borders == std::vector<std::string>{"fp16 fp32", "fp32 fp16"});
 }
 
-TEST_CASE("composed ops: lists, rules and regions mean the whole") {
+TEST_CASE("composed ops: lists, rules and regions apply to the whole") {
   const std::string low = "[autocast]\nformat = 'bf16'\nlow_precision = ['linear', 'norm']\n";
   check(lower_text(composed("norm"), low), "bf16", "fp32", "bf16");
-  // No list names it: its own row.
+  // On no list: its own row applies.
   check(lower_text(composed("cosine_similarity"), "[autocast]\nformat = 'bf16'\n"), "fp32", "fp32",
         "fp32");
   const std::string base = "extends = 'torch-autocast-fp16'\n[[rule]]\nlayer = 'whole'\n";
@@ -106,7 +106,7 @@ TEST_CASE("composed ops: lists, rules and regions mean the whole") {
   check(lower_text(composed("norm"), base + "autocast = 'off'"), "fp16", "fp32", "fp16");
 }
 
-TEST_CASE("composed ops: promotion counts the operands, not what was computed in FP32") {
+TEST_CASE("composed ops: promotion counts the operands, not the values computed in FP32") {
   for (const char* of : {"addcmul", "lerp"}) {
     CAPTURE(of);
     const Policy policy = find_policy("torch-autocast-fp16");
@@ -116,7 +116,7 @@ TEST_CASE("composed ops: promotion counts the operands, not what was computed in
   }
 }
 
-TEST_CASE("composed ops: of several kernels the operands alone are cast") {
+TEST_CASE("composed ops: with several kernels only the operands are cast") {
   const auto under = [](const char* of, const char* policy) {
     return lower_net(composed(of, /*widens=*/false), find_policy(policy));
   };
@@ -125,7 +125,7 @@ TEST_CASE("composed ops: of several kernels the operands alone are cast") {
   check(under("triplet_margin_loss", "pure-fp16"), "fp16", "fp16", "fp16");
 }
 
-TEST_CASE("composed ops: sums inside are in FP32, whatever [reduce] says") {
+TEST_CASE("composed ops: sums inside are FP32 for every [reduce]") {
   GraphBuilder b("norm");
   const Value x = b.input("x", {{2, 4}}), target = b.input("target", {{2}});
   const Value inside = b.op("composed_operand", {b.linear("fc1", x, 4)},
@@ -146,10 +146,10 @@ TEST_CASE("composed ops: a loss among them ends the model") {
   b.set_loss(b.op("mean", {inside}, {}, "loss"));
   const Lowered net = lower_net(b.finish(), find_policy("apex-o2"));
   CHECK(net.writes(net.op("fc1", "linear")) == "fp16");
-  CHECK(net.writes(net.op("loss", "mean")) == "fp32");  // behind [model] output
+  CHECK(net.writes(net.op("loss", "mean")) == "fp32");  // after [model] output
 }
 
-TEST_CASE("composed ops: `of` is an op with a class, `dtype` FP32") {
+TEST_CASE("composed ops: `of` must be an op with a class, `dtype` must be fp32") {
   const auto problem = [](const char* of, const char* dtype) {
     return testing::error_of([&] {
       GraphBuilder b("wrong");

@@ -15,7 +15,7 @@ namespace {
 
 using testing::tiny_cnn;
 
-TEST_CASE("roles: every role's name finds it again") {
+TEST_CASE("roles: every role is found by its name") {
   for (int i = 0; i <= static_cast<int>(Role::kLoss); ++i) {
     const Role role = static_cast<Role>(i);
     CHECK(find_role(to_string(role)) == role);
@@ -53,7 +53,7 @@ TEST_CASE("look-ups: types, producers, parameters") {
   CHECK(to_string(graph.type_of("n3.1")) == "i32[2, 2, 2, 2]");
 }
 
-TEST_CASE("builder: parameters carry the names and shapes torch.nn gives them") {
+TEST_CASE("builder: parameters have the names and shapes of torch.nn") {
   const Graph graph = tiny_cnn();
   std::vector<std::string> names;
   for (const Parameter& p : graph.parameters) names.push_back(p.name);
@@ -73,7 +73,7 @@ TEST_CASE("builder: parameters carry the names and shapes torch.nn gives them") 
                        InputError);
 }
 
-// The problems validate() finds after `spoil` has changed a good step graph.
+// The problems that validate() finds after `spoil` has changed a good step graph.
 std::string problems_after(const std::function<void(Graph&)>& spoil) {
   Graph graph = differentiate(tiny_cnn());
   spoil(graph);
@@ -110,7 +110,7 @@ TEST_CASE("validate: a good graph passes, every kind of fault is named") {
   check([](Graph& g) { g.mutations[0].buffer = "nope"; }, "value 'b:nope' is not defined");
   check([](Graph& g) { g.gradients["fc1.bias"] = g.gradients["fc1.weight"]; },
         "gradient of parameter 'fc1.bias'");
-  check([](Graph& g) { g.nodes.back().forward_node = "n99"; }, "is no earlier forward node");
+  check([](Graph& g) { g.nodes.back().forward_node = "n99"; }, "is not an earlier forward node");
   check([](Graph& g) { g.nodes.back().gradient_of.push_back(""); }, "must have one per output");
   check([](Graph& g) { g.nodes.back().gradient_of[0] = "n0"; }, "the gradient of 'n0' must be");
   check([](Graph& g) { g.nodes[0].gradient_of = {"in0"}; }, "has gradient_of but no forward_node");

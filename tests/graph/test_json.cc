@@ -1,4 +1,4 @@
-// Round trips are exact; what is wrong is named with its place; captures' own layout reads.
+// Round trips are exact; errors name their place; the layout of captures is read.
 #include "src/graph/json.h"
 
 #include <doctest/doctest.h>
@@ -98,7 +98,7 @@ TEST_CASE("round trip: every double keeps its bits and stays a double") {
   CHECK(std::isinf(std::get<double>(back.nodes[1].attributes.at("eps"))));
 }
 
-TEST_CASE("a capture's own layout reads: missing parts, unknown fields, slots, i64") {
+TEST_CASE("a capture's layout is read: missing parts, unknown fields, slots, i64") {
   const Graph graph = graph_from_json(R"({
     "ir":1, "inputs":[{"id":"in0","path":"batch[0]","shape":[4,2,3],"dtype":"f32"},
                       {"id":"in1","path":"batch[1]","shape":[4],"dtype":"i64"}],
@@ -131,7 +131,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-TEST_CASE("what a model says about regions comes back, and decides") {
+TEST_CASE("a model's autocast and no_grad regions survive a round trip and take effect") {
   Graph graph = testing::tiny_cnn();
   graph.nodes[0].autocast = AutocastRegion::kOff;
   graph.nodes[1].autocast = AutocastRegion::kOn;
@@ -154,7 +154,7 @@ TEST_CASE("what a model says about regions comes back, and decides") {
   };
   CHECK(format_of_first(testing::tiny_cnn()) == "bf16");
   CHECK(format_of_first(graph) == "fp32");
-  // No gradient flows through a node under no_grad: what it alone reads has none.
+  // No gradient flows through a node under no_grad: values that only it reads have none.
   CHECK(differentiate(graph).gradients.size() == graph.parameters.size());
   graph.nodes[0].no_grad = true;
   const Graph step = differentiate(graph_from_json(to_json(graph)));
@@ -164,7 +164,7 @@ TEST_CASE("what a model says about regions comes back, and decides") {
   CHECK(!step.gradients.empty());
 }
 
-TEST_CASE("refused: what is wrong is named with its place") {
+TEST_CASE("refused: every error names its place") {
   const std::string good = to_json(testing::tiny_cnn());
   CHECK(refusal(good) == "");
   const auto check = [&](const std::string& from, const std::string& to, const char* expected) {
@@ -185,7 +185,7 @@ TEST_CASE("refused: what is wrong is named with its place") {
         "nodes[0].nograd: is 1, must be true or false");
   check("\"requires_grad\":true", "\"requires_grad\":1", "params[0].requires_grad: is 1, must be");
   check("\"loss\":\"n6\"", "\"loss\":\"n60\"", "value 'n60' is not defined");  // by validate()
-  CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON: it breaks off at byte 8 of 7");
+  CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON: error at byte 8 of 7");
   CHECK(refusal("[]") == "graph JSON: must be an object");
 }
 

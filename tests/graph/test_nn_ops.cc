@@ -45,7 +45,7 @@ TEST_CASE("cross_entropy: weights, ignored rows and smoothing by hand") {
   CHECK(near(loss({x, target, weight}, {})[0], log2));  // divided by 1 + 3
   const D none = loss({x, target, weight}, {{"reduction", std::string("none")}});
   CHECK((near(none[0], log2) && none[1] == 0 && near(none[2], 3 * log2)));
-  // Half of it smoothed: per row 0.5 w[t] log2 + 0.25 (1 + 3) log2; over the rows 4 log2, over 1
+  // Smoothing 0.5: per row 0.5 w[t] log2 + 0.25 (1 + 3) log2; over the rows 4 log2, over 1
   // + 3.
   CHECK(near(loss({x, target, weight}, {{"label_smoothing", 0.5}})[0], log2));
   CHECK(std::isnan(loss({x, integers({3}, {-100, -100, -100})}, {})[0]));
@@ -74,7 +74,7 @@ TEST_CASE("losses of one term per element, by hand") {
              {{"reduction", std::string("none")}})[0]);
   CHECK(bce[1] == 4 * bce[0]);
   CHECK(std::fabs(bce[0] - 2 * 0x1.62e42fefa39efp-1) <= 0x1p-51);
-  // Far out neither exp overflows nor log underflows.
+  // For large |x| neither exp overflows nor log underflows.
   CHECK(numbers(run_op("bce_with_logits", {doubles({2}, {-900, 900}), doubles({2}, {1, 0})},
                        {{"reduction", std::string("none")}})[0]) == D{900, 900});
 }
@@ -134,7 +134,7 @@ TEST_CASE("matmul: one matrix for a stack sums its gradient inside one product")
 }
 
 TEST_CASE("sdpa: masks by hand") {
-  // Scores are zero, so the weights are equal over the keys that are left.
+  // Scores are zero, so the remaining keys have equal weights.
   const Tensor q = doubles({1, 2, 1}, {0, 0}), k = doubles({1, 3, 1}, {1, 2, 3});
   const Tensor v = doubles({1, 3, 2}, {1, 10, 2, 20, 6, 60});
   for (const char* model : {"math", "math_reduced", "flash"}) {
@@ -146,7 +146,7 @@ TEST_CASE("sdpa: masks by hand") {
       return numbers(run_op("sdpa", operands, attributes)[0]);
     };
     CHECK(y({}, {}) == D{3, 30, 3, 30});
-    CHECK(y({}, {{"causal", true}}) == D{1, 10, 1.5, 15});  // top-left: query 0 sees key 0 alone
+    CHECK(y({}, {{"causal", true}}) == D{1, 10, 1.5, 15});  // top-left: query 0 sees only key 0
     CHECK(y({integers({2, 3}, {0, 1, 1, 0, 0, 0})}, {}) == D{4, 40, 0, 0});
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     CHECK(y({doubles({1, 3}, {-kInfinity, -kInfinity, 5})}, {}) == D{6, 60, 6, 60});

@@ -20,7 +20,7 @@ using testing::ints;
 using testing::kGradientTolerance;
 using testing::refusal;
 
-TEST_CASE("op table: names are unique, resolve to their row, and every row is whole") {
+TEST_CASE("op table: names are unique, resolve to their row, and every row is complete") {
   std::set<std::string_view> names;
   for (const OpDef& op : ops()) {
     CAPTURE(op.name);
@@ -54,7 +54,7 @@ TEST_CASE("op table: autocast classes are those of torch's CUDA lists") {
   CHECK(find_op("conv2d_backward_input").has_gemm_accumulator);
 }
 
-TEST_CASE("shape rules: what the ops accept") {
+TEST_CASE("shape rules: accepted operands") {
   CHECK(infer("linear", {floats({5, 4, 7}), floats({3, 7}), floats({3})})[0] == floats({5, 4, 3}));
   CHECK(infer("linear", {floats({7}), floats({3, 7})})[0] == floats({3}));
   CHECK(infer("matmul", {floats({2, 3, 4}), floats({2, 4, 5})})[0] == floats({2, 3, 5}));
@@ -82,7 +82,7 @@ TEST_CASE("shape rules: what the ops accept") {
   CHECK(infer("softmax", {floats({8, 10})}, {{"dim", int64_t{1}}})[0] == floats({8, 10}));
 }
 
-TEST_CASE("shape rules: what they refuse, and that they say why") {
+TEST_CASE("shape rules: refusals give the reason") {
   CHECK(has(refusal("linear", {floats({5, 7}), floats({3, 8})}), "must be [3, 7]"));
   CHECK(has(refusal("linear", {floats({5, 7}), floats({3, 7}), floats({4})}), "must be [3]"));
   CHECK(has(refusal("linear", {floats({5, 7})}), "has 1 operands, must have 2 to 3"));
@@ -129,7 +129,7 @@ TEST_CASE("shape rules: what they refuse, and that they say why") {
   CHECK(has(refusal("mse_loss", {floats({8, 10}), floats({8})}), "the shape of x"));
 }
 
-// loss = mse(op(parameters...), an input), so that the gradient reaching the op is a general one.
+// loss = mse(op(parameters...), an input), so that the gradient that reaches the op is general.
 double op_gradient_error(std::string_view op, const std::vector<Shape>& shapes,
                          const Attributes& attributes = {}) {
   GraphBuilder b("op");
@@ -233,7 +233,7 @@ TEST_CASE("cross_entropy: a target outside [0, C) is an input error that names i
   }
 }
 
-// Runs one op on floating operands; output 0.
+// Output 0 of one op on floating operands.
 std::vector<double> run_one(std::string_view op, const std::vector<Tensor>& operands,
                             const Attributes& attributes) {
   GraphBuilder b("one");
@@ -272,7 +272,7 @@ TEST_CASE("hand-checked: linear, matmul and conv2d add their bias; sum_to sums w
         D{1, 3, 3});
 }
 
-TEST_CASE("conv2d: stride, padding and dilation mean what the formula says, per direction") {
+TEST_CASE("conv2d: stride, padding and dilation follow the formula in both directions") {
   // y[p,q] = sum over r, s of x[2p - 1 + 2r, 3q - 2 + s] w[r,s], on small integers: exact.
   constexpr int64_t kHeight = 7, kWidth = 6, kR = 3, kS = 2, kP = 3, kQ = 3;
   std::vector<double> x(kHeight * kWidth), w(kR * kS), y(kP * kQ, 0);

@@ -1,5 +1,5 @@
 // Elementwise ops and reductions: gradients against central differences, the formats of lowered
-// casts, what ends a gradient's way, and dropout's masks. Values against PyTorch's are compared in
+// casts, ops without a gradient, and dropout's masks. The values are compared with PyTorch's in
 // tests/integration/compare/test_torch_ops_elementwise.py.
 #include <doctest/doctest.h>
 
@@ -19,8 +19,8 @@ using testing::gradient_error;
 using testing::kGradientTolerance;
 using testing::run_graph;
 
-// Of loss = mse(op(x + 1.5, ...), target): x of at least 0.5, where every function has a derivative
-// but for kinks at integers.
+// For loss = mse(op(x + 1.5, ...), target): operands of at least 0.5, where every function has a
+// derivative except at integers.
 double error_of(std::string_view op, const std::vector<Shape>& shapes, Attributes attributes = {},
                 int output = 0) {
   GraphBuilder b("op");
@@ -85,7 +85,7 @@ TEST_CASE("autocast classes of the elementwise ops are those of torch's CUDA lis
   }
 }
 
-TEST_CASE("every forward op that gives floats has a gradient, or says that it ends one") {
+TEST_CASE("every forward op that gives floats has a gradient, or declares that it has none") {
   const std::set<std::string_view> inner = {"sum_to"};  // made by autodiff alone
   for (const OpDef& op : ops()) {
     if (op.name.find("_backward") != std::string_view::npos || inner.contains(op.name)) continue;
@@ -94,7 +94,7 @@ TEST_CASE("every forward op that gives floats has a gradient, or says that it en
   }
 }
 
-TEST_CASE("cast: its output has the named format in every lane but fp64, its gradient goes back") {
+TEST_CASE("cast: the output has the named format in every lane but fp64, the gradient that of x") {
   GraphBuilder b("casts");
   const Value w = b.parameter("w", {4});
   const Value low = b.op("cast", {w}, {{"dtype", std::string("bf16")}}, "down");
@@ -116,7 +116,7 @@ TEST_CASE("cast: its output has the named format in every lane but fp64, its gra
   CHECK(truth.writes(truth.op("down", "cast_backward")) == "fp64");
 }
 
-TEST_CASE("formats: sum goes to FP32 under autocast, mean and a product with a number stay") {
+TEST_CASE("formats: autocast runs sum in FP32, mean and a product with a number in their input's") {
   GraphBuilder b("formats");
   const Value h = b.linear("fc", b.input("x", {{2, 3}}), 4);
   const Value scaled = b.op("mul", {h}, {{"scalar", 0.1}}, "scale");
@@ -131,7 +131,7 @@ TEST_CASE("formats: sum goes to FP32 under autocast, mean and a product with a n
   CHECK(lane.writes(lane.op("mean", "mean_backward")) == "fp16");
 }
 
-TEST_CASE("detach: no gradient, and none is computed for what lies behind it") {
+TEST_CASE("detach: no gradient, and none is computed for its operands") {
   GraphBuilder b("detach");
   const Value a = b.op("detach", {b.parameter("a", {3})}, {}, "stop");
   const Value y = b.op("mul", {a, b.parameter("b", {3})}, {}, "mul");

@@ -1,4 +1,4 @@
-// One step on batches of two shapes: which node stands for which, and what is no such pair.
+// One step on batches of two shapes: which nodes correspond, and graphs that do not match.
 #include <doctest/doctest.h>
 
 #include "src/core/error.h"
@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-// y = linear(x (B,T) + p (1,T)[:, :T']): the slice is of a longer p, the sum over the batch is p's
-// gradient.
+// y = linear(x (B,T) + p (1,T)[:, :T']): a longer p is sliced; p's gradient is summed over the
+// batch.
 Graph positions(int64_t batch, int64_t length, std::string_view activation = "relu") {
   constexpr int64_t kLongest = 4;
   GraphBuilder b("positions");
@@ -32,7 +32,7 @@ TEST_CASE("a graph for another shape has its nodes at the same places") {
   for (const auto& [theirs, mine] : nodes) CHECK(longer.node(theirs).op == main.node(mine).op);
 }
 
-TEST_CASE("what has nothing to do may be left out, and its sites are empty") {
+TEST_CASE("nodes with nothing to do may be left out, and their sites are empty") {
   const Graph main = positions(3, 2), full = positions(3, 4);  // all of p: no slice
   const auto nodes = match_nodes(main, full);
   REQUIRE(nodes.size() == full.nodes.size());
@@ -56,10 +56,10 @@ TEST_CASE("what has nothing to do may be left out, and its sites are empty") {
   CHECK(empty_count == 4);  // operand and output of both
 }
 
-TEST_CASE("another op, another operand and another parameter are another step") {
+TEST_CASE("a different op, operand or parameter makes a different step") {
   const Graph main = positions(3, 2);
   CHECK_THROWS_AS(match_nodes(main, positions(3, 2, "tanh")), InputError);
-  CHECK_THROWS_AS(match_nodes(positions(3, 4), main), InputError);  // the slice has no place
+  CHECK_THROWS_AS(match_nodes(positions(3, 4), main), InputError);  // the slice has no counterpart
   Graph swapped = testing::two_consumers(), plain = differentiate(swapped);
   for (Node& node : swapped.nodes) {
     if (node.op == "add") std::swap(node.inputs[0], node.inputs[1]);

@@ -53,7 +53,7 @@ Tensor counting(const Shape& shape) {
 
 }  // namespace
 
-TEST_CASE("shape ops: what they refuse, and that they say why") {
+TEST_CASE("shape ops: refusals give the reason") {
   const TensorType x = floats({2, 3, 4}), image = floats({2, 4, 7, 7});
   check_refusal("each of the 3 dimensions", "permute", {x}, {{"dims", Shape{0, 1, 1}}});
   check_refusal("each of the 3 dimensions", "permute", {x}, {{"dims", Shape{0, 1}}});
@@ -76,7 +76,7 @@ TEST_CASE("shape ops: what they refuse, and that they say why") {
   check_refusal("must divide the 4 channels", "group_norm", {image}, {{"groups", int64_t{3}}});
   check_refusal("half the kernel", "avg_pool2d", {image},
                 {{"kernel", int64_t{2}}, {"padding", int64_t{2}}});
-  check_refusal("nothing but padding", "max_pool2d", {floats({1, 1, 1, 9})},
+  check_refusal("contains only padding", "max_pool2d", {floats({1, 1, 1, 9})},
                 {{"kernel", Shape{2, 1}}, {"padding", Shape{1, 0}}, {"dilation", Shape{2, 1}}});
   check_refusal("must be at least 1", "adaptive_avg_pool2d", {image}, {{"size", Shape{0, 1}}});
   check_refusal("neither", "upsample_nearest2d", {image});
@@ -117,7 +117,7 @@ TEST_CASE("shape ops: values by hand") {
   CHECK(run_one("pixel_shuffle", {counting({1, 4, 1, 1})}, {{"factor", int64_t{2}}}) ==
         D{1, 2, 3, 4});
   // Padded by one, the first window holds one value; with ceil mode the last divisor counts only
-  // the padding, not what lies beyond it.
+  // the padding, not the places beyond it.
   CHECK(run_one("avg_pool2d", {counting({1, 1, 1, 3})},
                 {{"kernel", Shape{1, 2}}, {"padding", Shape{0, 1}}, {"stride", int64_t{2}}}) ==
         D{0.5, 2.5});
@@ -220,8 +220,8 @@ TEST_CASE("embedding: the padding row gets no gradient, a bad index is an input 
                        doctest::Contains("index 3 at position 3, must be in [0, 3)"), InputError);
 }
 
-TEST_CASE("grouped convolution: the bits of the groups convolved one by one") {
-  // Channels 2g, 2g + 1 of group g; images of group g alone are what index_select picks.
+TEST_CASE("grouped convolution: the same bits as its groups convolved one by one") {
+  // Group g has channels 2g, 2g + 1; index_select picks the image of one group.
   constexpr int64_t kGroups = 3;
   const Tensor x = testing::distinct_values({2, 6, 5, 4}, 1);
   const Tensor w = testing::distinct_values({9, 2, 3, 3}, 2);

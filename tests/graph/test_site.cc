@@ -1,4 +1,4 @@
-// The site table: properties that hold for every site of a step, and the roles of a small network.
+// The site table: properties of every site of a step, and the roles in a small network.
 #include "src/graph/site.h"
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kStates = 2;
 
-TEST_CASE("points: names find their point again") {
+TEST_CASE("points: every point is found by its name") {
   for (const Point point : {Point::kOperand, Point::kOutput, Point::kAccumulator}) {
     CHECK(find_point(to_string(point)) == point);
   }
@@ -53,7 +53,7 @@ TEST_CASE("every site: id is its index, feeds point backwards, look-ups find it"
       if (gradient) CHECK(site.scaled);
       if (site.point == Point::kOperand) {
         CHECK(site.value == node.inputs[static_cast<size_t>(site.index)]);
-        // Fed by the site of the output it reads, where there is one.
+        // Fed by the site of the output it reads, if there is one.
         const Node* producer = step.producer_of(site.value);
         CHECK(site.feeds.size() == (producer ? 1 : 0));
         if (producer) CHECK(table.sites[static_cast<size_t>(site.feeds[0])].value == site.value);
@@ -92,7 +92,7 @@ TEST_CASE("every floating operand and output of every node has exactly one site,
   CHECK(table.sites.size() == expected);
 }
 
-TEST_CASE("roles: where a value comes from decides") {
+TEST_CASE("roles: the origin of a value decides") {
   const Graph step = differentiate(testing::tiny_cnn());
   const SiteTable table = make_sites(step, kStates);
   const auto role = [&](std::string_view node, Point point, int index) {
@@ -141,7 +141,7 @@ TEST_CASE("a joined weight gradient: parts and sum are grad_weight, the join is 
   CHECK(table.sites[static_cast<size_t>(update)].feeds == std::vector<int32_t>{output});
 }
 
-TEST_CASE("infinities that a mask puts into scores are the graph's own, up to the softmax") {
+TEST_CASE("infinities that a mask puts into scores are intended, up to the softmax") {
   GraphBuilder b("attention");
   const Value x = b.input("x", {{2, 3}, ElementType::kFloat});
   const Value mask = b.input("mask", {{2, 3}, ElementType::kInt});
@@ -201,7 +201,7 @@ TEST_CASE("optimizer sites: update, states, master weight, weight of every train
   }
 }
 
-TEST_CASE("a pass per loss: every pass has an all-reduce of its own, the update is fed by all") {
+TEST_CASE("a pass per loss: every pass has its own all-reduce, and all feed the update") {
   const Graph step = differentiate_per_loss(testing::two_losses());
   const SiteTable table = make_sites(
       step, [](const Parameter&) { return kStates; }, /*workers=*/2);

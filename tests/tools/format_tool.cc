@@ -3,8 +3,7 @@
 //   lockstep_format_tool decode FORMAT OUT                every code's value, ascending (float64)
 //   lockstep_format_tool round FORMAT IN OUT              to nearest even, float32 to float32
 //   lockstep_format_tool products FORMAT OUT              x * y of every pair of codes, x slowest,
-//   in
-//                                    the C++ scalar type (number.h); 8 bits at most (float64)
+//                                    in the C++ scalar type (number.h); 8 bits at most (float64)
 //   lockstep_format_tool scales FORMAT OUT                every scale code's value (float64)
 //   lockstep_format_tool block FORMAT ROWS COLS AXIS IN OUT CODES
 //                                    a row-major matrix, float32; its scale codes, one byte each

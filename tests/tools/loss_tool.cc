@@ -1,9 +1,9 @@
 // Training steps of a built-in model with a backward pass per loss, on weights and batches read
-// from raw files, so that another program (PyTorch) can be compared with it. SGD alone.
+// from raw files, so that another program (PyTorch) can be compared with it. SGD only.
 //
 //   lockstep_loss_tool MODEL DIR POLICY STEPS LR MOMENTUM [NAME=X ...]
 //       reads  DIR/p_NAME, DIR/b_NAME, DIR/in_PATH.STEP (f32 or i32)
-//       writes DIR/w_NAME.STEP, the weights behind every step
+//       writes DIR/w_NAME.STEP, the weights after every step
 //       prints a line per step: SCALE:FOUND_INF per scaler, then SKIPPED
 // NAME=X: batch=N, image=C,H,W, classes=N, or a size of the model. All files are raw little-endian,
 // row-major.

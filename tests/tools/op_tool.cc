@@ -1,14 +1,14 @@
 // One op on raw arrays, forward and backward, so that another program (PyTorch) can be compared
-// with it. Knows the ops by their rows alone: any op of `lockstep list ops`, any attributes.
+// with it. Knows ops only through their rows: any op of `lockstep list ops`, any attributes.
 //
 //   lockstep_op_tool DIR      reads  DIR/request.json, DIR/x0, DIR/x1, ... (one per operand) and,
-//                                    where a gradient flows into output k, DIR/dyk
+//                                    if a gradient flows into output k, DIR/dyk
 //                             writes DIR/y0, DIR/y1, ..., DIR/dx0, ... (operands that have one) and
 //                                    DIR/reply.json with the outputs' shapes
 //   request.json  {"op": "mul", "attributes": {...}, "container": "fp32" | "fp64",
 //                  "policy": "fp32", "seed": 0, "step": 0,
 //                  "operands": [{"shape": [2, 3], "dtype": "f32" | "i32",
-//                                "constant": true where a float takes no gradient}, ...]}
+//                                "constant": true for a float without a gradient}, ...]}
 // All arrays are raw little-endian, row-major: doubles or floats (by the container), or int32.
 // Gradients are those of loss = sum over outputs k of sum(yk * dyk).
 #include <fmt/format.h>
@@ -66,8 +66,8 @@ bool exists(const std::string& path) {
   return std::ifstream(path).good();
 }
 
-// The op with every floating operand that is no constant a parameter, and a loss where some output
-// has a cotangent.
+// The op, with every floating operand that is not a constant as a parameter, and a loss if some
+// output has a cotangent.
 Graph make_graph(const Json& request, const std::string& directory) {
   GraphBuilder builder("op");
   std::vector<Value> operands;
@@ -98,7 +98,7 @@ Graph make_graph(const Json& request, const std::string& directory) {
     const Value term = builder.op("sum", {product}, {}, "loss");
     loss = loss.empty() ? term : builder.op("add", {loss, term}, {}, "loss");
   }
-  // Without a cotangent there is nothing to differentiate, but every graph has a loss, a float.
+  // Without a cotangent there is nothing to differentiate, but every graph needs a floating loss.
   const bool is_mask = node.outputs[0].element == ElementType::kInt;
   const Value summed = is_mask ? operands.front() : y;
   builder.set_loss(loss.empty() ? builder.op("sum", {summed}, {}, "loss") : loss);

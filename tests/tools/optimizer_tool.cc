@@ -4,8 +4,8 @@
 //   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR
 //     reads  DIR/w.f64 (N) and DIR/g.f64 (STEPS,N)
 //     writes DIR/out.f64 (N), DIR/lr.f64 (STEPS) and every state, DIR/state_NAME.f64 (N)
-// Raw little-endian doubles, rounded to the format on the way in. Weights, states and arithmetic
-// are in FORMAT: fp32, fp64, or fp16 and bf16 by torch's steps on its CPU.
+// Raw little-endian doubles, rounded to the format when read. Weights, states and arithmetic are in
+// FORMAT: fp32, fp64, or fp16 and bf16 with the roundings of torch's CPU steps.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -2,9 +2,9 @@
 // compared with them. Knows no network.
 //
 //   lockstep_scaler_tool < SEQUENCES
-//     a line per sequence: keys of [loss_scale] separated by commas, ';', and a character per step,
-//     1 for an overflow: kind='apex',growth_interval=4;0100
-//     answers with a line of SCALE:GROWTH_TRACKER, as they are after every step, scales as %a
+//     reads a line per sequence: keys of [loss_scale] separated by commas, ';', and a character per
+//     step, 1 for an overflow: kind='apex',growth_interval=4;0100
+//     prints a line per sequence: SCALE:GROWTH_TRACKER after every step, scales as %a
 #include <fmt/format.h>
 
 #include <algorithm>

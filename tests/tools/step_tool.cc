@@ -6,9 +6,9 @@
 //   lockstep_step_tool MODEL DIR fp64|POLICY [NAME=X ...]   POLICY: a lane with FP32 weights
 //       reads  DIR/p_NAME, DIR/b_NAME, DIR/in_PATH, DIR/mask_NODE   (f64, f32 or i32)
 //       writes DIR/loss.txt, DIR/g_NAME, DIR/m_NAME (buffers after the step), DIR/drawn_NODE
-// NAME=X: batch=N, image=C,H,W, classes=N, or a size of the model. Every dropout node takes its
-// mask from a file; an op with dropout inside draws its masks and hands them out (drawn_NODE, i32).
-// All files are raw little-endian, row-major.
+// NAME=X: batch=N, image=C,H,W, classes=N, or a size of the model. Every dropout node reads its
+// mask from a file; an op with dropout inside draws its masks, which are written to drawn_NODE
+// (i32). All files are raw little-endian, row-major.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -133,7 +133,7 @@ void run(const Request& request, const std::string& directory, const std::string
   for (const Format* format : {policy.weight, policy.buffer, policy.input}) {
     if (format->name != "fp32") {
       throw InputError("'" + lane + "' stores " + std::string(format->name) +
-                       "; weights, buffers and inputs in fp32 required");
+                       ", must store weights, buffers and inputs in fp32");
     }
   }
   StepRunner runner(graph, sites, policy, container);

@@ -1,7 +1,7 @@
-// adaptive_avg_pool2d: the means of `size` windows that cover the image; window p of P over H rows
-// is floor(p H / P) up to ceil((p + 1) H / P). To one pixel it is a mean over the whole plane,
-// summed in the order of emulation/kernels/reduction.h, as long sums are; otherwise window by
-// window.
+// adaptive_avg_pool2d: the means of `size` windows that cover the image. Window p of P over H rows
+// is floor(p H / P) up to ceil((p + 1) H / P). A single output pixel is the mean over the whole
+// plane, summed in the order of emulation/kernels/reduction.h, like all long sums; otherwise each
+// window is summed by itself.
 #include "emulation/accumulator/fast_round.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -86,7 +86,8 @@ std::vector<OpDef> adaptive_avg_pool2d_ops() {
        .run = run,
        .foreign_names = {.mxnet = "AdaptiveAvgPooling2D"}},
       {.name = "adaptive_avg_pool2d_backward",
-       .help = "dx = sum of dy / window size over the windows that hold the pixel, in scan order",
+       .help =
+           "dx = sum of dy / window size over the windows that contain the pixel, in scan order",
        .source = "chain rule of adaptive_avg_pool2d",
        .attributes = {"size", "input_shape"},
        .infer = infer_backward,

@@ -1,4 +1,4 @@
-// add: y = a + alpha b with numpy's broadcasting, or a number in b's place. Also joins the
+// add: y = a + alpha b with numpy's broadcasting, or with a number instead of b. Also joins the
 // gradients of a value used several times.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
@@ -40,8 +40,8 @@ void run_add(const OpCall& call) {
 
 std::vector<OpDef> add_ops() {
   return {{.name = "add",
-           .help = "y = a + alpha b, rounded once; shapes equal or broadcast as in numpy, or the "
-                   "number `scalar` as b",
+           .help = "y = a + alpha b, rounded once; shapes broadcast as in numpy; b may be the "
+                   "number `scalar`",
            .source = "torch.add; CUDA autocast: not listed, type promotion decides",
            .min_inputs = 1,
            .max_inputs = 2,

@@ -1,5 +1,5 @@
-// amax, the largest element over any dimensions (ties share the gradient), and max_dim, the largest
-// along one dimension with the place where it first stands (which alone gets the gradient).
+// amax: the largest element over any dimensions; ties share the gradient. max_dim: the largest
+// along one dimension and its first position, the only one that gets the gradient.
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -95,7 +95,7 @@ void run_max_dim_backward(const OpCall& call) {
 std::vector<OpDef> amax_ops() {
   return {
       {.name = "amax",
-       .help = "y = largest element of x over `dims` (all where absent), NaN where there is one",
+       .help = "y = largest element of x over `dims` (all if absent), NaN if there is one",
        .source = "torch.amax; CUDA autocast: not listed, runs in its input's type",
        .attributes = {"dims", "keepdim"},
        .infer = infer_forward,
@@ -103,7 +103,7 @@ std::vector<OpDef> amax_ops() {
        .run = run_forward,
        .integer_bytes = 8},
       {.name = "max_dim",
-       .help = "y, index = largest element along `dim` and where it first stands",
+       .help = "y, index = largest element along `dim` and its first position",
        .source = "torch.max(x, dim); CUDA autocast: not listed, runs in its input's type",
        .attributes = {"dim", "keepdim"},
        .infer = infer_forward,

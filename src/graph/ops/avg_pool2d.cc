@@ -1,5 +1,5 @@
-// avg_pool2d: the mean of each window. The divisor counts the padding (count_include_pad), but not
-// what ceil_mode adds beyond it; or it is divisor_override.
+// avg_pool2d: the mean of each window. The divisor counts the padding (count_include_pad) but not
+// the places that ceil_mode adds beyond it; divisor_override replaces it.
 
 #include <algorithm>
 
@@ -70,7 +70,7 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> avg_pool2d_ops() {
   return {
       {.name = "avg_pool2d",
-       .help = "y = mean over each window; x (N,C,H,W), y (N,C,P,Q); stride: the kernel's where "
+       .help = "y = mean over each window; x (N,C,H,W), y (N,C,P,Q); stride: the kernel's if "
                "absent; divisor: kernel size with padding, without (count_include_pad false), or "
                "divisor_override",
        .source = "torch.nn.functional.avg_pool2d; CUDA autocast: not listed, runs in its input's "
@@ -82,7 +82,7 @@ std::vector<OpDef> avg_pool2d_ops() {
        .run = run,
        .foreign_names = {.mxnet = "Pooling"}},
       {.name = "avg_pool2d_backward",
-       .help = "dx = sum of dy / divisor over the windows that hold the pixel, in scan order",
+       .help = "dx = sum of dy / divisor over the windows that contain the pixel, in scan order",
        .source = "chain rule of avg_pool2d",
        .attributes = {"kernel", "stride", "padding", "ceil_mode", "count_include_pad",
                       "divisor_override", "input_shape"},

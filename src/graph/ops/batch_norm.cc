@@ -1,7 +1,7 @@
 // batch_norm: y = (x - mean) / sqrt(var + eps) * w + b per channel, with batch or running
 // statistics. Operands x (N,C,...), [weight, bias,] running_mean, running_var (all (C)), and
-// [num_batches_tracked], an integer. Outputs y, new running_mean, new running_var, the mean and
-// 1/sqrt(var + eps) that were used, and [new num_batches_tracked].
+// [num_batches_tracked], an integer. Outputs y, new running_mean, new running_var, the mean and the
+// 1/sqrt(var + eps) of this call, and [new num_batches_tracked].
 #include <limits>
 
 #include "src/graph/ops/op_helpers.h"
@@ -60,7 +60,7 @@ std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const Tenso
           "attribute 'cumulative' averages over all batches, which needs num_batches_tracked",
           "give it as operand " + std::to_string(floats));
   require(!cumulative || !node.attributes.contains("momentum"), node,
-          "has attributes 'cumulative' and 'momentum', must have one of them");
+          "has attributes 'cumulative' and 'momentum', must have only one of them");
   const bool training = bool_attribute(node, "training", true);
   const double momentum = double_attribute(node, "momentum", kTorchMomentum);
   const double eps = double_attribute(node, "eps", kTorchEps);
@@ -91,8 +91,8 @@ void batch_norm_vjp(GradientBuilder& builder, const Node& node) {
                    std::move(gradients));
 }
 
-// Counts this batch and returns the share of its statistics in the running ones: `momentum`, or one
-// over the number of batches so far, so that all weigh the same.
+// Counts this batch and returns the weight of its statistics in the running ones: `momentum`, or
+// one over the number of batches so far, so that all batches weigh the same.
 double take_batch(const OpCall& call) {
   const double momentum = double_attribute(call.node, "momentum", kTorchMomentum);
   if (!counts_batches(call.node)) return momentum;
@@ -169,9 +169,9 @@ std::vector<OpDef> batch_norm_ops() {
       {.name = "batch_norm",
        .help =
            "y = (x - mean) inv_std w + b per channel; x (N,C,...); training: batch statistics, "
-           "else running ones; also gives the new running statistics, mean and inv_std; affine "
-           "false: no w, b; an integer operand num_batches_tracked is counted up and is the last "
-           "output; cumulative: momentum is one over it (torch's momentum=None)",
+           "else running ones; other outputs: new running statistics, mean, inv_std; affine "
+           "false: no w, b; the optional integer operand num_batches_tracked is counted up and is "
+           "the last output; cumulative: momentum is one over it (torch's momentum=None)",
        .source = "S. Ioffe, C. Szegedy, ICML 2015; torch.nn.functional.batch_norm; CUDA autocast: "
                  "not listed, output in the type of x",
        .min_inputs = 3,
@@ -186,8 +186,8 @@ std::vector<OpDef> batch_norm_ops() {
        .has_running_statistics = true,
        .first_values = FirstValues::kScaleShift},
       {.name = "batch_norm_backward",
-       .help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy, without w (and dw, db) "
-               "where affine is false",
+       .help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy; no w, dw, db if "
+               "affine is false",
        .source = "chain rule of batch_norm, through the batch statistics when training",
        .min_inputs = 4,
        .max_inputs = 5,

@@ -1,4 +1,4 @@
-// sub, div, minimum and maximum with numpy's broadcasting, or a number in b's place.
+// sub, div, minimum and maximum with numpy's broadcasting, or with a number instead of b.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -36,7 +36,7 @@ void div_vjp(GradientBuilder& builder, const Node& node) {
   }
 }
 
-// The gradient for the operand in front: minimum(a, b) and minimum(b, a) are the same.
+// Both operands use the gradient for the first one, since minimum(a, b) = minimum(b, a).
 void choice_vjp(GradientBuilder& builder, const Node& node) {
   const std::string dy = builder.output_gradient(node), op = node.op + "_backward";
   if (has_scalar(node)) {
@@ -50,16 +50,16 @@ void choice_vjp(GradientBuilder& builder, const Node& node) {
   }
 }
 
-// Operands a, b (where `scalar` is not in its place) and dy of the shape they broadcast to.
+// Operands a, b (unless `scalar` replaces it) and dy, of the shape to which they broadcast.
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
   const size_t last = inputs.size() - 1;
   const Shape shape = infer_binary(node, inputs.first(last))[0].shape;
   require_float(node, inputs, last);
-  require_shape(node, inputs, last, shape, "the shape that the others broadcast to");
+  require_shape(node, inputs, last, shape, "the shape to which the others broadcast");
   return {{shape}};
 }
 
-// Calls kernel(a, b, dy, dx, count) on the operands as repeated.
+// Calls kernel(a, b, dy, dx, count) on the repeated operands.
 template <typename T, typename Kernel>
 void run_backward(const OpCall& call, Kernel kernel) {
   const size_t last = call.inputs.size() - 1;
@@ -117,18 +117,18 @@ OpDef backward_row(std::string_view name, std::string_view help, std::string_vie
 
 std::vector<OpDef> binary_ops() {
   return {
-      forward_row("sub", "y = a - b; shapes broadcast, or the number `scalar` as b",
+      forward_row("sub", "y = a - b; shapes broadcast; b may be the number `scalar`",
                   "torch.sub; CUDA autocast: not listed, type promotion decides", sub_vjp,
                   run_function<Binary::kSub>,
                   {.torch = "__sub__", .mxnet = "elemwise_sub broadcast_sub"}),
-      forward_row("div", "y = a / b; shapes broadcast, or the number `scalar` as b",
+      forward_row("div", "y = a / b; shapes broadcast; b may be the number `scalar`",
                   "torch.div; CUDA autocast: not listed, type promotion decides", div_vjp,
                   run_function<Binary::kDiv>,
                   {.torch = "__truediv__", .mxnet = "elemwise_div broadcast_div"}),
-      forward_row("minimum", "y = the smaller of a and b, NaN where either is; as sub",
+      forward_row("minimum", "y = the smaller of a and b, NaN if either is; shapes as in sub",
                   "torch.minimum; CUDA autocast: not listed, type promotion decides", choice_vjp,
                   run_function<Binary::kMinimum>, {.mxnet = "broadcast_minimum"}),
-      forward_row("maximum", "y = the larger of a and b, NaN where either is; as sub",
+      forward_row("maximum", "y = the larger of a and b, NaN if either is; shapes as in sub",
                   "torch.maximum; CUDA autocast: not listed, type promotion decides", choice_vjp,
                   run_function<Binary::kMaximum>, {.mxnet = "broadcast_maximum"}),
       backward_row("div_backward_divisor", "db = -dy (a / b) / b; operands a, b, dy",

@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// The extent of `shape` at dimension `dim` of a shape of `rank` dimensions it is aligned with.
+// The extent of `shape` at dimension `dim` after aligning it with a shape of `rank` dimensions.
 int64_t aligned_extent(const Shape& shape, size_t rank, size_t dim) {
   const size_t missing = rank - shape.size();
   return dim < missing ? 1 : shape[dim - missing];

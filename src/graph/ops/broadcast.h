@@ -1,6 +1,5 @@
-// How do two shapes meet?
-// numpy's rule: shapes are aligned at their last dimension, and an extent of 1 (or a missing
-// dimension) is repeated. A gradient goes the other way, through sum_to. For ops/*.cc alone.
+// Broadcasting by numpy's rule: shapes are aligned at their last dimension, and an extent of 1 (or
+// a missing dimension) is repeated. Gradients are summed back by sum_to. For ops/*.cc alone.
 #pragma once
 
 #include <algorithm>
@@ -15,23 +14,23 @@ namespace lockstep {
 // The common shape. Throws: InputError naming the node when two extents differ and neither is 1.
 Shape broadcast_shape(const Node& node, const Shape& a, const Shape& b);
 
-// The elements of x (shape `from`) repeated to shape `to`: x itself where nothing is repeated,
+// The elements of x (shape `from`) repeated to shape `to`: x itself if nothing is repeated,
 // otherwise `storage`, which is filled. Requires: `from` broadcasts to `to`.
 template <typename T>
 const T* expand(const KernelSet& kernels, const T* x, const Shape& from, const Shape& to,
                 std::vector<T>& storage);
 
-// The vector-Jacobian product of operand `operand` of a broadcasting op, `gradient` being the
-// gradient for the operand as repeated: adds the sum_to that is needed, if one is.
+// The vector-Jacobian product for one operand of a broadcasting op. `gradient` is the gradient of
+// the repeated operand; adds a sum_to if one is needed.
 void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
                      const std::string& gradient);
 
-// The operands of a function of two numbers: two, or one and the number `scalar`, which takes the
-// second one's place in the type that the op computes in, as Python's numbers do in torch.
+// The operands of a function of two numbers: two, or one and the number `scalar`. That number has
+// the type in which the op computes, like Python's numbers in torch.
 std::vector<TensorType> infer_binary(const Node& node, std::span<const TensorType> inputs);
 bool has_scalar(const Node& node);
 
-// Calls kernel(a, b, y, count) on the operands as repeated to the output's shape.
+// Calls kernel(a, b, y, count) on the operands, repeated to the output's shape.
 template <typename T, typename Kernel>
 void run_binary(const OpCall& call, const T* a, const T* b, Kernel kernel) {
   T* y = call.outputs[0]->as<T>().data();
@@ -58,12 +57,12 @@ void run_binary(const OpCall& call, Kernel kernel) {
   run_binary(call, operands[0], operands[1], kernel);
 }
 
-// Adds dy's way to operand `operand` of a node whose gradient it is up to repetition: dy itself, or
-// a node that sums it (a parameter always gets a node, so that its gradient has a site and a format
-// of its own).
+// Passes dy to operand `operand`, whose gradient it is before sums over repetitions: dy itself, or
+// a node that sums it. A parameter always gets a node, so that its gradient has its own site and
+// format.
 void pass_broadcast_gradient(GradientBuilder& builder, const Node& node, size_t operand,
                              const std::string& dy);
-// Adds `op` on `inputs`, which gives the gradient of `operand` as repeated, and sums that.
+// Adds `op` on `inputs`, which gives the gradient of the repeated operand, and sums that.
 void add_broadcast_gradient(GradientBuilder& builder, const Node& node, size_t operand,
                             std::string_view op, std::vector<std::string> inputs,
                             Attributes attributes = {});

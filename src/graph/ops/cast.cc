@@ -1,5 +1,5 @@
-// cast, cast_like, detach: the same numbers, in a format the model asks for, by name or by the
-// example of another value, or without a gradient.
+// cast, cast_like: the same numbers in a format that the model names, or in that of another value.
+// detach: the same numbers without a gradient.
 #include "src/graph/ops/cast.h"
 
 #include <cstring>
@@ -49,7 +49,7 @@ std::vector<OpDef> cast_ops() {
        .format_attribute = "dtype",
        .keeps_masks = true},
       {.name = "cast_like",
-       .help = "y = x in the format that `like` has in the lane; operands x, like",
+       .help = "y = x in the lane's format of `like`; operands x, like",
        .source = "torch.Tensor.type_as, and x.to(like.dtype); written in the model",
        .min_inputs = 2,
        .max_inputs = 2,

@@ -1,11 +1,11 @@
-// cat: its operands one behind the other along one dimension.
+// cat: its operands concatenated along one dimension.
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kMaxOperands = 1 << 16;  // as many as anybody writes down
+constexpr int kMaxOperands = 1 << 16;  // more than any model has
 
 std::vector<TensorType> infer_cat(const Node& node, std::span<const TensorType> inputs) {
   TensorType y = inputs[0];
@@ -56,9 +56,8 @@ void run_cat(const OpCall& call) {
 
 std::vector<OpDef> cat_ops() {
   return {{.name = "cat",
-           .help =
-               "the operands one behind the other along dim (default 0), in the widest of their "
-               "formats; its gradients are slices",
+           .help = "the operands concatenated along dim (default 0), in the widest of their "
+                   "formats; its gradients are slices",
            .source = "torch.cat; CUDA autocast: not listed, type promotion",
            .max_inputs = kMaxOperands,
            .attributes = {"dim"},

@@ -1,4 +1,4 @@
-// Attributes that are one of a few words, as all losses and sdpa have them. For ops/*.cc alone.
+// Attributes with a few words to choose from, as in the losses and sdpa. For ops/*.cc alone.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// The place of attribute `name` in `choices`; 0, the default, when the node has no such attribute.
+// The index of attribute `name` in `choices`; 0, the default, when the node has no such attribute.
 // Throws: InputError naming the node, the value and the choices.
 inline size_t choice_attribute(const Node& node, std::string_view name,
                                std::span<const std::string_view> choices) {
@@ -27,7 +27,7 @@ inline size_t choice_attribute(const Node& node, std::string_view name,
   return 0;
 }
 
-// A loss's `reduction`, and the type of what it leaves of row or element losses of this shape.
+// A loss's `reduction`, and the type of its result for row or element losses of this shape.
 inline LossReduction loss_reduction(const Node& node) {
   constexpr std::string_view kNames[] = {"mean", "sum", "none"};
   return static_cast<LossReduction>(choice_attribute(node, "reduction", kNames));

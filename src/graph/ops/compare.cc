@@ -1,6 +1,6 @@
 // greater, less, ...: masks made by comparing two values, for where and masked_fill.
-// No gradient flows through them, and a lane compares the numbers that it has: where two lanes'
-// activations lie on both sides of a border, their masks differ.
+// No gradient flows through them. Each lane compares its own numbers: where the activations of two
+// lanes lie on different sides of a border, their masks differ.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -14,17 +14,19 @@ struct Row {
 };
 constexpr Row kRows[] = {
     {"greater", Relation::kGreater,
-     "mask = 1 where a > b, else 0; shapes broadcast, or the number `scalar` as b",
+     "mask = 1 where a > b, else 0; shapes broadcast; b may be the number `scalar`",
      "torch.gt; CUDA autocast: not listed, type promotion decides"},
-    {"greater_equal", Relation::kGreaterEqual, "mask = 1 where a >= b, else 0; as greater",
+    {"greater_equal", Relation::kGreaterEqual,
+     "mask = 1 where a >= b, else 0; shapes as in greater",
      "torch.ge; CUDA autocast: not listed, type promotion decides"},
-    {"less", Relation::kLess, "mask = 1 where a < b, else 0; as greater",
+    {"less", Relation::kLess, "mask = 1 where a < b, else 0; shapes as in greater",
      "torch.lt; CUDA autocast: not listed, type promotion decides"},
-    {"less_equal", Relation::kLessEqual, "mask = 1 where a <= b, else 0; as greater",
+    {"less_equal", Relation::kLessEqual, "mask = 1 where a <= b, else 0; shapes as in greater",
      "torch.le; CUDA autocast: not listed, type promotion decides"},
-    {"equal", Relation::kEqual, "mask = 1 where a = b, else 0; as greater",
+    {"equal", Relation::kEqual, "mask = 1 where a = b, else 0; shapes as in greater",
      "torch.eq; CUDA autocast: not listed, type promotion decides"},
-    {"not_equal", Relation::kNotEqual, "mask = 1 where a != b (NaN is), else 0; as greater",
+    {"not_equal", Relation::kNotEqual,
+     "mask = 1 where a != b (always for NaN), else 0; shapes as in greater",
      "torch.ne; CUDA autocast: not listed, type promotion decides"},
 };
 
@@ -52,7 +54,7 @@ void run_in(const OpCall& call) {
                                   element_count(shape));
 }
 
-void run(const OpCall& call) {  // the output is an integer tensor, so the operand tells the type
+void run(const OpCall& call) {  // the output is an integer tensor, so the type is the operand's
   call.inputs[0]->container() == Container::kF64 ? run_in<double>(call) : run_in<float>(call);
 }
 

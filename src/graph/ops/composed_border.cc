@@ -1,5 +1,5 @@
-// composed_operand, composed_result: the borders of an op that PyTorch has as one and a graph as
-// several. Numbers pass through them, in formats that the class of the op named by `of` decides.
+// composed_operand, composed_result: the borders of an op that is one kernel in PyTorch and several
+// nodes in a graph. They pass numbers through, in formats decided by the class of the op `of`.
 #include <algorithm>
 
 #include "emulation/format/format.h"
@@ -29,8 +29,8 @@ std::vector<TensorType> infer_border(const Node& node, std::span<const TensorTyp
 std::vector<OpDef> composed_border_ops() {
   return {
       {.name = "composed_operand",
-       .help = "y = x as autocast gives it to the op `of`; with `dtype` fp32 then widened, and all "
-               "that is computed from it up to composed_result is in FP32 in every policy",
+       .help = "y = x in the format that autocast gives the operands of the op `of`; `dtype` fp32: "
+               "then widened, and FP32 in every policy up to composed_result",
        .source = "PyTorch's kernels of 16-bit floats compute in FP32 (at::opmath_type)",
        .attributes = {"of", "dtype"},
        .infer = infer_border,

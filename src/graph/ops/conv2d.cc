@@ -1,6 +1,6 @@
-// conv2d: 2-d convolution (cross-correlation, as in the field), whole or in groups of channels,
-// with its three gradients. As in linear, the bias joins the sum of products in the container's
-// precision before the rounding.
+// conv2d: 2-d convolution (cross-correlation, as usual in the field), over all channels or in
+// groups, with its three gradients. As in linear, the bias is added to the sum of products in the
+// container's precision, before the rounding.
 #include "src/graph/ops/conv_attributes.h"
 #include "src/graph/ops/sum_samples.h"
 
@@ -14,8 +14,8 @@ int64_t out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t pads, int
   return room < 0 ? 0 : room / stride + 1;
 }
 
-// Everything but the batch of dy is known from x, w and the attributes; checks them against each
-// other. The padding below and on the right shows only in the output's extents.
+// Checks x, w and the attributes against each other. All extents but the batch of dy follow from
+// them. The padding below and on the right affects only the output's extents.
 ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
   const ConvAttributes a = conv_attributes(node);
   require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");

@@ -1,4 +1,4 @@
-// The attributes of convolutions, and the products they are. For ops/*.cc alone.
+// The attributes of convolutions, and their matrix products. For ops/*.cc alone.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ inline ConvAttributes conv_attributes(const Node& node) {
 
 // The im2col form of a convolution of small (N,c,p,q) from big (N,C,H,W) images with weights
 // (c,C/g,R,S): per group, small = (N p q, C/g R S) x (C/g R S, c/g). The gradients of both operands
-// are its other two products; zeros between strided pixels count. Channels: of what is read, and
-// of what is made; dw has those of to_small.
+// are its other two products; zeros between strided pixels count. Channels: of the input, and of
+// the output; dw has those of to_small.
 struct ConvProducts {
   ProductShape to_small, to_big, to_weight;
 };

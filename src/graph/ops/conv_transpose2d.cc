@@ -1,4 +1,4 @@
-// conv_transpose2d: what conv2d's gradient does to dy, as an op of its own. With w (Cin,
+// conv_transpose2d: conv2d's input gradient, applied to x, as a separate op. With w (Cin,
 // Cout/groups, R, S) read as the weight of a convolution from y's channels to x's:
 //   y  = backward_input(x, w)     sums over (cin, r, s)    the kernels of conv2d, with their orders
 //   dx = forward(dy, w)           sums over (cout, r, s)
@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// The convolution from y to x that this op is the gradient of.
+// The convolution from y to x whose gradient this op is.
 ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
   const ConvAttributes a = conv_attributes(node);
   const std::vector<int64_t> extra = pair_attribute(node, "output_padding", {0, 0});

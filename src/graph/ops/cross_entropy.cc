@@ -13,7 +13,7 @@ Shape positions_of(const Shape& x) {
   return shape;
 }
 
-// `count`: operands of the loss: x, target and, where it is 3, the class weights.
+// `count`: the number of operands of the loss: x, target and, if 3, the class weights.
 void require_operands(const Node& node, std::span<const TensorType> inputs, size_t count) {
   require_float(node, inputs, 0);
   require_int(node, inputs, 1);
@@ -38,13 +38,14 @@ std::vector<TensorType> infer_cross_entropy(const Node& node, std::span<const Te
 
 void cross_entropy_vjp(GradientBuilder& builder, const Node& node) {
   require(node.inputs.size() < 3 || !builder.needs_gradient(node, 2), node,
-          "operand 2 needs a gradient, class weights have none", "make it an input or a buffer");
+          "operand 2 needs a gradient, but class weights have none",
+          "make it an input or a buffer");
   std::vector<std::string> operands = node.inputs;
   operands.push_back(builder.output_gradient(node));
   builder.add_node(node, "cross_entropy_backward", std::move(operands), node.attributes, {0});
 }
 
-// The kernel indexes with the targets: they are checked here. Throws: InputError.
+// Checks the targets, which the kernel uses as indices. Throws: InputError.
 const int32_t* checked_targets(const OpCall& call, int64_t ignore_index) {
   const int64_t classes = input_shape(call, 0)[1];
   const std::span<const int32_t> targets = call.inputs[1]->as<int32_t>();
@@ -53,12 +54,12 @@ const int32_t* checked_targets(const OpCall& call, int64_t ignore_index) {
             "target " + std::to_string(i) + " is " + std::to_string(targets[i]) +
                 ", must be in [0, " + std::to_string(classes) + ") or the ignore_index " +
                 std::to_string(ignore_index),
-            "are the labels those of this model's classes?");
+            "do the labels belong to this model's classes?");
   }
   return targets.data();
 }
 
-// `count`: operands of the loss among the inputs.
+// `count`: the number of inputs that are operands of the loss.
 template <typename T>
 CrossEntropyArgs<T> arguments(const OpCall& call, size_t count) {
   const Shape& x = input_shape(call, 0);

@@ -1,4 +1,4 @@
-// cumsum: running sums along one dimension. The gradient is the same from the other end.
+// cumsum: running sums along one dimension. The gradient sums from the other end.
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 

@@ -1,11 +1,11 @@
-// dropout: y = x mask / (1 - p), with a mask that is given (a capture's) or drawn here.
+// dropout: y = x mask / (1 - p), with a mask that is given (from a capture) or drawn here.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/inner_op.h"
 
 namespace lockstep {
 namespace {
 
-// 0 where nothing is dropped; refuses what is no probability.
+// 0 if nothing is dropped. Throws: InputError for a number that is not a probability.
 double dropped_share(const Node& node) {
   constexpr double kTorchDefault = 0.5;
   return active_dropout(node, "p", kTorchDefault);
@@ -25,7 +25,7 @@ std::vector<TensorType> infer_dropout(const Node& node, std::span<const TensorTy
   return {inputs[0], inputs[1]};
 }
 
-// Fills output 1, the mask that is in effect.
+// Fills output 1, the mask in effect.
 void make_mask(const OpCall& call) {
   int32_t* mask = output<int32_t>(call, 1);
   const int64_t count = call.outputs[1]->size();
@@ -38,7 +38,7 @@ void make_mask(const OpCall& call) {
   }
 }
 
-// Of output 0's format alone: dropout sums nothing and has no factors.
+// Depends only on output 0's format: dropout sums nothing and has no factors.
 template <typename T>
 T scale_of(const OpCall& call) {
   InnerMath<T> math;
@@ -88,8 +88,8 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> dropout_ops() {
   return {
       {.name = "dropout",
-       .help = "y, mask: y = x mask / (1 - p); operands x, mask? (0 or 1, may be broadcast), else "
-               "drawn from (seed, step, node); x itself where training is false or p is 0",
+       .help = "y, mask: y = x mask / (1 - p); operands x, mask? (0 or 1, may be broadcast; drawn "
+               "from (seed, step, node) if absent); x itself if training is false or p is 0",
        .source = "torch.nn.functional.dropout; CUDA autocast: not listed, runs in its input's type",
        .min_inputs = 1,
        .max_inputs = 2,

@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-// The row without gradient, -1 for none.
+// The row without a gradient, -1 for none.
 int64_t padding_row(const Node& node, int64_t rows) {
   const int64_t given = int_attribute(node, "padding_idx", -1);
   require(given >= -1 && given < rows, node,

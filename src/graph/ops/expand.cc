@@ -1,4 +1,4 @@
-// expand: x repeated along dimensions of extent 1, and along new ones in front. -1 keeps an extent.
+// expand: x repeated along dimensions of extent 1 and along new leading ones. -1 keeps an extent.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/movement.h"
 

@@ -1,5 +1,5 @@
 // gather: y[p] = x[p with its place along dim replaced by index[p]]. Operands x, index (integers of
-// x's rank, no extent larger than x's but along dim).
+// x's rank; no extent larger than x's except along dim).
 
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
@@ -13,11 +13,11 @@ size_t checked_dim(const Node& node, const Shape& x, const Shape& index) {
   for (size_t d = 0; fits && d < x.size(); ++d) fits = d == dim || index[d] <= x[d];
   require(fits, node,
           "the index is " + to_string(index) + ", must have the dimensions of x " + to_string(x) +
-              " and no larger extent but along dimension " + std::to_string(dim));
+              " and no larger extent except along dimension " + std::to_string(dim));
   return dim;
 }
 
-// Where in x (strides) the items of `extents` begin, row-major.
+// The offsets in x (by strides) at which the items of `extents` begin, row-major.
 std::vector<int64_t> places(std::span<const int64_t> extents, std::span<const int64_t> strides) {
   std::vector<int64_t> found = {0};
   for (size_t d = 0; d < extents.size(); ++d) {
@@ -95,8 +95,9 @@ std::vector<OpDef> gather_ops() {
        .run = run_gather,
        .keeps_masks = true},
       {.name = "gather_backward",
-       .help = "dx = sum of dy over the positions that took an element, ascending; operands index, "
-               "dy",
+       .help =
+           "dx = sum of dy over the positions that read the element, ascending; operands index, "
+           "dy",
        .source = "chain rule of gather",
        .min_inputs = 2,
        .max_inputs = 2,

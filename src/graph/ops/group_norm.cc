@@ -1,4 +1,4 @@
-// group_norm: x (N,C,...) is normalised over every group of C / groups neighbouring channels of an
+// group_norm: normalises x (N,C,...) over every group of C / groups neighbouring channels of an
 // image, with one weight and bias per channel. Instance normalisation is groups = C.
 #include "src/graph/ops/row_norm_op.h"
 
@@ -61,7 +61,7 @@ std::vector<OpDef> group_norm_ops() {
        .foreign_names = {.mxnet = "GroupNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "group_norm_backward",
-       .help = "dx, dw, db of group_norm (dw, db where there were w, b); operands x, mean, "
+       .help = "dx, dw, db of group_norm (dw, db only with w, b); operands x, mean, "
                "inv_std, dy, "
                "weight?",
        .source = "chain rule of group_norm, through the statistics",

@@ -1,4 +1,4 @@
-// index_select: the slices of x along dim that an index (J) names, in its order, repeats allowed.
+// index_select: the slices of x along dim that an index (J) names, in its order; may repeat.
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
 
@@ -74,7 +74,8 @@ std::vector<OpDef> index_select_ops() {
        .keeps_masks = true,
        .foreign_names = {.mxnet = "take"}},
       {.name = "index_select_backward",
-       .help = "dx = sum of dy over the positions that took a slice, ascending; operands index, dy",
+       .help =
+           "dx = sum of dy over the positions that read the slice, ascending; operands index, dy",
        .source = "chain rule of index_select",
        .min_inputs = 2,
        .max_inputs = 2,

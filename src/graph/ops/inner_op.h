@@ -1,5 +1,5 @@
-// What the ops of several parts (attention, a recurrent layer) share: how their kernels compute
-// inside, and their dropout. For ops/*.cc alone.
+// Shared by ops of several parts (attention, a recurrent layer): the arithmetic inside their
+// kernels, and their dropout. For ops/*.cc alone.
 #pragma once
 
 #include "emulation/kernels/inner_math.h"
@@ -17,7 +17,7 @@ InnerMath<T> inner_math(const OpCall& call, size_t a, size_t b) {
           call.rounds_dropout_scale};
 }
 
-// Fills output `index`, a mask in which 1 stands with probability 1 - p, or with the mask given.
+// Fills output `index`, a mask: the given one, or one drawn with 1 at probability 1 - p.
 inline void draw_output_mask(const OpCall& call, double p, size_t index) {
   if (const Tensor* given = call.random.given) {
     std::vector<int32_t> storage;
@@ -31,7 +31,7 @@ inline void draw_output_mask(const OpCall& call, double p, size_t index) {
                              call.outputs[index]->size());
 }
 
-// The probability attribute of a node that drops elements while training, 0 when it does not.
+// The probability attribute of a node that drops elements in training; 0 in evaluation.
 inline double active_dropout(const Node& node, std::string_view name, double fallback = 0) {
   const double p = double_attribute(node, name, fallback);
   require(p >= 0 && p <= 1, node,

@@ -1,5 +1,5 @@
 // layer_norm: y = (x - mean) / sqrt(var + eps) * w + b over the last `normalized_ndim` dimensions,
-// with the biased variance (mean first, then the squares of what is left).
+// with the biased variance in two passes (the mean, then the squares of the deviations).
 #include "src/graph/ops/row_norm_op.h"
 
 namespace lockstep {
@@ -46,7 +46,7 @@ std::vector<OpDef> layer_norm_ops() {
        .foreign_names = {.mxnet = "LayerNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "layer_norm_backward",
-       .help = "dx, dw, db of layer_norm (dw, db where there were w, b); operands x, mean, "
+       .help = "dx, dw, db of layer_norm (dw, db only with w, b); operands x, mean, "
                "inv_std, dy, "
                "weight?",
        .source = "chain rule of layer_norm, through the statistics",

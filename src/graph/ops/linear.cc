@@ -1,8 +1,8 @@
 // linear: y = x w^T + b, a fully connected layer, with its three gradients.
-// The sum of products goes through the GEMM accumulator; the bias joins it in the container's
-// precision before the result is rounded once, as a GEMM's epilogue does it. With `separate_bias`
-// the sums are rounded first: PyTorch adds the bias to a finished matmul where x is neither a
-// matrix nor contiguous (nn.MultiheadAttention with batch_first).
+// The sum of products goes through the GEMM accumulator. The bias is added in the container's
+// precision and the result is rounded once, as in a GEMM's epilogue. With `separate_bias` the sums
+// are rounded first: PyTorch adds the bias to a finished matmul if x is neither a matrix nor
+// contiguous (nn.MultiheadAttention with batch_first).
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/sum_samples.h"

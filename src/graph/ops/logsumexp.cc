@@ -1,4 +1,4 @@
-// logsumexp: ln sum exp x over any dimensions, with the maximum taken out first.
+// logsumexp: ln sum exp x over any dimensions, with the maximum subtracted first.
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -57,7 +57,7 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> logsumexp_ops() {
   return {
       {.name = "logsumexp",
-       .help = "y = max + ln sum exp(x - max) over `dims` (all where absent); rounded after every "
+       .help = "y = max + ln sum exp(x - max) over `dims` (all if absent); rounded after every "
                "operation",
        .source = "torch.logsumexp, several kernels; CUDA autocast: fp32",
        .cast_class = CastClass::kFp32,

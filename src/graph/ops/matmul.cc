@@ -1,7 +1,7 @@
-// matmul: C = op(A) op(B) on matrices or stacks of them, op being the transposition of the last two
-// dimensions on request. Leading (batch) dimensions broadcast as in numpy; the gradient of a
-// repeated operand is summed over the repetitions: where one matrix B serves a whole stack of A,
-// inside the product (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
+// matmul: C = op(A) op(B) on matrices or stacks of them; op optionally transposes the last two
+// dimensions. Leading (batch) dimensions broadcast as in numpy. The gradient of a repeated operand
+// is summed over the repetitions: inside the product if one matrix B is used with a stack of A
+// (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/matrix_shape.h"
 #include "src/graph/ops/op_helpers.h"
@@ -42,7 +42,7 @@ std::vector<TensorType> infer_matmul(const Node& node, std::span<const TensorTyp
   return {{stack_shape(common_batch(node, inputs), m, n)}};
 }
 
-// One matrix B for a stack of A as stored: dB is one product over all rows of the stack.
+// One matrix B for an untransposed stack of A: dB is one product over all rows of the stack.
 bool folds(const Node& node, const Shape& a, const Shape& b) {
   return a.size() > 2 && b.size() == 2 && !bool_attribute(node, "transpose_a", false);
 }
@@ -130,7 +130,7 @@ std::vector<TensorType> infer_backward_b(const Node& node, std::span<const Tenso
   return {{stack_shape(batch, tb ? n : k, tb ? k : n)}};
 }
 
-// fold: A (...,M,K) and dC (...,M,N) are read as one matrix each, of all their rows.
+// fold: A (...,M,K) and dC (...,M,N) are each read as one matrix of all their rows.
 void run_folded_b(const OpCall& call) {
   const bool tb = bool_attribute(call.node, "transpose_b", false);
   dispatch(call, [&]<typename T>(T*) {
@@ -157,7 +157,7 @@ void run_backward_b(const OpCall& call) {
   }
 }
 
-// C (m,n) of `count` matrices, summed over `k`.
+// `count` matrices C (m,n), summed over `k`.
 std::vector<ProductShape> products_of(const Node& node, int64_t k) {
   const Shape& c = node.outputs[0].shape;
   return {{element_count(batch_of(c)), matrix_of(c).rows, matrix_of(c).cols, k}};
@@ -197,7 +197,7 @@ std::vector<OpDef> matmul_ops() {
        .products = matmul_products,
        .foreign_names = {.torch = "mm bmm __matmul__", .mxnet = "dot batch_dot"}},
       {.name = "matmul_backward_a",
-       .help = "dA = dC op(B)^T, transposed where A was; operands B, dC; sums over N",
+       .help = "dA = dC op(B)^T, transposed if A was; operands B, dC; sums over N",
        .source = "chain rule of matmul",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
@@ -208,7 +208,7 @@ std::vector<OpDef> matmul_ops() {
        .run = run_backward_a,
        .products = backward_a_products},
       {.name = "matmul_backward_b",
-       .help = "dB = op(A)^T dC, transposed where B was; operands A, dC; sums over M; "
+       .help = "dB = op(A)^T dC, transposed if B was; operands A, dC; sums over M; "
                "fold: over the whole stack's rows, dB is one matrix",
        .source = "chain rule of matmul",
        .cast_class = CastClass::kLowPrecision,

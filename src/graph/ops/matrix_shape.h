@@ -1,4 +1,4 @@
-// Which matrices does a tensor of two or more dimensions hold? For ops/*.cc alone.
+// A tensor of two or more dimensions as a stack of matrices. For ops/*.cc alone.
 #pragma once
 
 #include <vector>
@@ -19,8 +19,8 @@ inline Shape batch_of(const Shape& shape) {
   return Shape(shape.begin(), shape.end() - 2);
 }
 
-// Which matrix of a stack with batch dimensions `from` stands at each place of `to`; empty where
-// that is the place itself. Requires: `from` broadcasts to `to`.
+// For each place of `to`, the matrix of a stack with batch dimensions `from`; empty if they are the
+// same. Requires: `from` broadcasts to `to`.
 inline std::vector<int64_t> repeated_matrices(const Shape& from, const Shape& to) {
   if (element_count(from) == element_count(to)) return {};
   std::vector<int64_t> matrices(static_cast<size_t>(element_count(to)));

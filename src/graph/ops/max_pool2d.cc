@@ -1,5 +1,5 @@
-// max_pool2d: the largest value of each window, and where it stood (h*W + w, output 1, an integer).
-// Ties go to the first in scan order, padding never wins.
+// max_pool2d: the largest value of each window, and its place (h*W + w, output 1, an integer). On
+// ties the first in scan order wins; padding never wins.
 #include "src/graph/ops/pool_windows.h"
 
 namespace lockstep {
@@ -49,7 +49,7 @@ std::vector<OpDef> max_pool2d_ops() {
       {.name = "max_pool2d",
        .help =
            "y = max over each window; x (N,C,H,W), y and argmax (N,C,P,Q); stride: the kernel's "
-           "where absent",
+           "if absent",
        .source =
            "torch.nn.functional.max_pool2d; CUDA autocast: not listed, runs in its input's type",
        .attributes = {"kernel", "stride", "padding", "dilation", "ceil_mode"},

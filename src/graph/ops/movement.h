@@ -1,4 +1,4 @@
-// What the ops that only move elements share: they take any element type, round nothing, and give
+// Shared by ops that only move elements: they accept any element type, round nothing, and keep
 // their operand's format. For ops/*.cc alone.
 #pragma once
 
@@ -17,7 +17,7 @@ void dispatch_any(const OpCall& call, Body body) {
   }
 }
 
-// Dimension d of a block of `extents` whose strides in x and y are given.
+// The dimensions of a block of `extents` with the given strides in x and y.
 inline std::vector<StridedDim> strided_dims(const Shape& extents, const std::vector<int64_t>& x,
                                             const std::vector<int64_t>& y) {
   std::vector<StridedDim> dims;

@@ -1,4 +1,4 @@
-// mul: y = a b, element by element, with numpy's broadcasting, or a number in b's place. Its
+// mul: y = a b, element by element, with numpy's broadcasting, or with a number instead of b. Its
 // gradients are mul nodes: da = dy b.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
@@ -26,8 +26,8 @@ void run_mul(const OpCall& call) {
 
 std::vector<OpDef> mul_ops() {
   return {{.name = "mul",
-           .help = "y = a b, element by element; shapes equal or broadcast as in numpy, or the "
-                   "number `scalar` as b",
+           .help = "y = a b, element by element; shapes broadcast as in numpy; b may be the "
+                   "number `scalar`",
            .source = "torch.mul; CUDA autocast: not listed, type promotion decides",
            .min_inputs = 1,
            .max_inputs = 2,

@@ -1,4 +1,4 @@
-// What the op files share: shape-rule checks that name the node, and access to an op call's arrays.
+// Shared by the op files: shape-rule checks that name the node, and access to an op call's arrays.
 // For ops/*.cc alone; nothing outside includes it.
 #pragma once
 
@@ -48,7 +48,7 @@ inline void require_rank(const Node& node, std::span<const TensorType> inputs, s
               ", must have " + std::to_string(rank) + " dimensions " + meaning);
 }
 
-// A pair attribute, (height, width): two integers, or one that counts for both.
+// A pair attribute, (height, width): two integers, or one for both.
 inline std::vector<int64_t> pair_attribute(const Node& node, std::string_view name,
                                            std::vector<int64_t> fallback) {
   std::vector<int64_t> pair = ints_attribute(node, name, std::move(fallback));
@@ -76,11 +76,11 @@ template <typename T>
 T* output(const OpCall& call, size_t index) {
   return call.outputs[index]->as<T>().data();
 }
-// In which format the accumulator reads input `index`, a factor; null where nobody said.
+// The format in which the accumulator reads input `index`, a factor; null if not given.
 inline const Format* factor_format(const OpCall& call, size_t index) {
   return index < call.factor_formats.size() ? call.factor_formats[index] : nullptr;
 }
-// What an op with OpDef::rounds_parts rounds to inside; null: nothing.
+// The format to which an op with OpDef::rounds_parts rounds inside; null: none.
 inline const Format* part_format(const OpCall& call) {
   return call.part_formats.empty() ? nullptr : call.part_formats[0];
 }

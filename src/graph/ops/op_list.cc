@@ -1,5 +1,4 @@
-// Which ops are there?
-// The list of op files, in the order `lockstep list ops` prints; each file NAME.cc gives its rows
+// The list of op files, in the order of `lockstep list ops`. Each file NAME.cc defines its rows
 // (the forward op and its backward ops) as NAME_ops().
 #include <array>
 

@@ -1,4 +1,4 @@
-// pad: x with elements of one value around it. A negative number of elements cuts off instead.
+// pad: x with elements of one value around it. A negative number of elements cuts off elements.
 #include <algorithm>
 
 #include "src/graph/ops/movement.h"
@@ -38,7 +38,7 @@ std::vector<TensorType> infer_pad(const Node& node, std::span<const TensorType> 
   return {{shape}};
 }
 
-// The gradient is cut off where x was padded, and zero where x was cut off.
+// The gradient is cut off where x was padded, and padded with zeros where x was cut off.
 void pad_vjp(GradientBuilder& builder, const Node& node) {
   std::vector<int64_t> pads = ints_attribute(node, "pads", {});
   for (int64_t& pad : pads) pad = -pad;

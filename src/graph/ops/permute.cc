@@ -56,7 +56,7 @@ void run_permute(const OpCall& call) {
 
 std::vector<OpDef> permute_ops() {
   return {{.name = "permute",
-           .help = "y's dimension d is x's dimension dims[d]; its gradient is a permute too",
+           .help = "dimension d of y is dimension dims[d] of x; its gradient is also a permute",
            .source = "torch.permute; CUDA autocast: not listed, runs in its input's type",
            .attributes = {"dims"},
            .infer = infer_permute,

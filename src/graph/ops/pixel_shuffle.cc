@@ -1,4 +1,4 @@
-// pixel_shuffle: channels become pixels, x (..., C r^2, H, W) -> y (..., C, H r, W r) with
+// pixel_shuffle: turns channels into pixels, x (..., C r^2, H, W) -> y (..., C, H r, W r) with
 // y[c, h r + i, w r + j] = x[c r^2 + i r + j, h, w]; pixel_unshuffle is the inverse.
 #include "src/graph/ops/movement.h"
 

@@ -1,6 +1,6 @@
-// Losses of one term per element: mse, l1, smooth_l1, huber, kl_div, bce_with_logits.
-// One row each; the formulas are those of emulation/kernels/scalar/pointwise_loss.h. Their sum goes
-// through the reduce accumulator, and the mean is that sum divided by the number of elements.
+// Losses of one term per element: mse, l1, smooth_l1, huber, kl_div, bce_with_logits. Each has one
+// row; the formulas are in emulation/kernels/scalar/pointwise_loss.h. The sum of the terms goes
+// through the reduce accumulator; the mean is that sum divided by the number of elements.
 #include <array>
 #include <stdexcept>
 
@@ -15,7 +15,7 @@ namespace {
 struct LossRow {
   std::string_view name, backward_name;
   PointwiseLoss loss;
-  std::string_view parameter;  // attribute name, "" where there is none
+  std::string_view parameter;  // attribute name, "" if there is none
   int max_inputs;              // beyond two: weight, pos_weight
   std::string_view help, source;
   ForeignNames foreign_names = {};
@@ -52,8 +52,8 @@ constexpr std::array<LossRow, 6> kLosses = {{
      "reduced",
      "torch.nn.functional.huber_loss"},
     {"kl_div", "kl_div_backward", PointwiseLoss::kKlDiv, "", 2,
-     "target (log target - x), reduced (batchmean: the sum over the first extent); log_target: the "
-     "target is given by its logarithm",
+     "target (log target - x), reduced (batchmean: the sum divided by the first extent); "
+     "log_target: the target is given as its logarithm",
      "torch.nn.functional.kl_div"},
     {"bce_with_logits",
      "bce_with_logits_backward",
@@ -81,7 +81,7 @@ Reduction reduction_of(const Node& node, const LossRow& row) {
       choice_attribute(node, "reduction", std::span(kNames).first(allowed)));
 }
 
-// What the sum of the terms is divided by.
+// The divisor of the sum of the terms.
 template <typename T>
 T divisor(Reduction reduction, const Shape& shape) {
   if (reduction == Reduction::kMean) return static_cast<T>(element_count(shape));
@@ -123,9 +123,10 @@ std::vector<TensorType> infer_loss(const Node& node, std::span<const TensorType>
 // Backward operands: those of the loss, then dloss. Attribute `operand`: 0 gives dx, 1 dtarget.
 void loss_vjp(GradientBuilder& builder, const Node& node) {
   for (size_t i = 2; i < node.inputs.size(); ++i) {
-    require(!builder.needs_gradient(node, i), node,
-            "operand " + std::to_string(i) + " needs a gradient, weights of a loss have none",
-            "make it an input or a buffer");
+    require(
+        !builder.needs_gradient(node, i), node,
+        "operand " + std::to_string(i) + " needs a gradient, but the weights of a loss have none",
+        "make it an input or a buffer");
   }
   std::vector<std::string> operands = node.inputs;
   operands.push_back(builder.output_gradient(node));
@@ -232,16 +233,17 @@ std::vector<OpDef> pointwise_loss_ops() {
                     .run = run_loss,
                     .is_loss = true,
                     .foreign_names = row.foreign_names});
-    rows.push_back({.name = row.backward_name,
-                    .help = "derivative of the term times dloss (over the count for a mean), for x "
-                            "(operand 0) or the target (operand 1); operands of the loss, dloss",
-                    .source = "chain rule",
-                    .cast_class = CastClass::kFp32,
-                    .min_inputs = 3,
-                    .max_inputs = row.max_inputs + 1,
-                    .attributes = backward_attributes,
-                    .infer = infer_backward,
-                    .run = run_backward});
+    rows.push_back(
+        {.name = row.backward_name,
+         .help = "derivative of the term times dloss (divided by the count for a mean), for x "
+                 "(operand 0) or the target (operand 1); operands of the loss, dloss",
+         .source = "chain rule",
+         .cast_class = CastClass::kFp32,
+         .min_inputs = 3,
+         .max_inputs = row.max_inputs + 1,
+         .attributes = backward_attributes,
+         .infer = infer_backward,
+         .run = run_backward});
   }
   return rows;
 }

@@ -1,5 +1,5 @@
-// The attributes of pooling over fixed windows: kernel, stride (the kernel's where absent),
-// padding, dilation, ceil_mode. For ops/*.cc alone.
+// The attributes of pooling over fixed windows: kernel, stride (the kernel's if absent), padding,
+// dilation, ceil_mode. For ops/*.cc alone.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ inline PoolShape pool_shape(const Node& node, const Shape& x) {
   int64_t out[2];
   for (size_t d = 0; d < 2; ++d) {
     const int64_t in = x[d + 2], reach = dilation[d] * (kernel[d] - 1) + 1;
-    // So much larger than the image, a kernel sees what a smaller one sees, but costs its own size.
+    // A larger kernel covers the same pixels as one at this limit, but costs more.
     constexpr int64_t kAlwaysAllowed = 64, kPerPixel = 4;
     require(kernel[d] <= std::max(kAlwaysAllowed, kPerPixel * in), node,
             "attribute 'kernel' is " + to_string(kernel) + ", must be at most " +
@@ -45,7 +45,7 @@ inline PoolShape pool_shape(const Node& node, const Shape& x) {
     require(pad[d] >= 0 && 2 * pad[d] <= reach, node,
             "attribute 'padding' is " + to_string(pad) +
                 ", must be between 0 and half the kernel " + to_string(kernel) +
-                " (its reach where it is dilated)");
+                " (with dilation: half its dilated extent)");
     out[d] = pool_extent(in, kernel[d], stride[d], pad[d], dilation[d], ceil_mode);
     require(out[d] >= 1, node,
             "the kernel " + to_string(kernel) + " with dilation " + to_string(dilation) +
@@ -56,7 +56,7 @@ inline PoolShape pool_shape(const Node& node, const Shape& x) {
       if (first < 0) first += (dilation[d] - 1 - first) / dilation[d] * dilation[d];
       require(first < end, node,
               "window " + std::to_string(p) + " of dimension " + std::to_string(d + 2) +
-                  " sees nothing but padding (image " + to_string(x) + ", kernel " +
+                  " contains only padding (image " + to_string(x) + ", kernel " +
                   to_string(kernel) + ", dilation " + to_string(dilation) + ", padding " +
                   to_string(pad) + ")");
     }

@@ -1,4 +1,4 @@
-// pow: y = x^e, e a number in the attribute `exponent` or a tensor; C's special values.
+// pow: y = x^e, where e is the attribute `exponent` or a tensor, with C's special values.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 

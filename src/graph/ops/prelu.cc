@@ -1,4 +1,4 @@
-// prelu: a leaky relu whose slope is learned, one for all or one per channel (dimension 1).
+// prelu: a leaky relu with learned slopes, one for all or one per channel (dimension 1).
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -14,7 +14,7 @@ void require_slopes(const Node& node, std::span<const TensorType> inputs) {
   const int64_t channels = channels_of(x);
   require(w == Shape{1} || w == Shape{channels}, node,
           "operand 1 is " + to_string(w) + ", must be [1] or [" + std::to_string(channels) +
-              "] = (C), C being dimension 1 of x " + to_string(x));
+              "] = (C), where C is dimension 1 of x " + to_string(x));
 }
 
 std::vector<TensorType> infer_prelu(const Node& node, std::span<const TensorType> inputs) {
@@ -22,8 +22,8 @@ std::vector<TensorType> infer_prelu(const Node& node, std::span<const TensorType
   return {inputs[0]};
 }
 
-// The slopes' gradient is formed element by element and then summed, as torch does it: each is
-// rounded.
+// The slopes' gradient is computed element by element and then summed, as in torch; products and
+// sum are each rounded.
 void prelu_vjp(GradientBuilder& builder, const Node& node) {
   const std::string id = builder.add_node(
       node, "prelu_backward", {node.inputs[0], node.inputs[1], builder.output_gradient(node)}, {},
@@ -84,7 +84,7 @@ std::vector<OpDef> prelu_ops() {
        .foreign_names = {.mxnet = "LeakyReLU"},
        .kink = positive_side},
       {.name = "prelu_backward",
-       .help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, which summed up is dw; "
+       .help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, whose sum is dw; "
                "operands x, w, dy",
        .source = "chain rule of prelu",
        .cast_class = CastClass::kLowPrecision,

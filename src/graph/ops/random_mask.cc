@@ -1,9 +1,9 @@
-// Which output of an op that drops elements is its mask?
+// Finds the mask among the outputs of an op that drops elements.
 #include "src/graph/op.h"
 
 namespace lockstep {
 
-// The one integer output that a random op has.
+// The only integer output of a random op.
 const TensorType* drawn_mask(const Node& node) {
   if (find_op(node.op).draws_mask == nullptr) return nullptr;
   for (const TensorType& output : node.outputs) {

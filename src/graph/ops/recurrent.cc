@@ -1,14 +1,14 @@
-// lstm and gru: whole stacks of recurrent layers as one op each, unrolled inside.
+// lstm and gru: complete stacks of recurrent layers, one op each, unrolled inside.
 //
-// The input products of all time steps are one product; the recurrent product is one per step. Both
-// go through the gemm accumulator. In a lane of low precision the model is that of a fused cell:
-// from the sums to the new states the arithmetic is the container's (FP32), and h and c are rounded
-// to the op's format at every step, as are the gates' gradients and the states' gradients on the
-// way back; an LSTM's two biases are first rounded to one (so does oneDNN; what cuDNN
-// does is not published); with proj_size, o tanh(c) is rounded before and h after the product
-// with W_hr. Gates saved for the backward pass keep the reduce accumulator's format. No accumulator
-// site: the sums lie behind the cell's arithmetic and are not measured. Where a policy has
-// [recurrent] cells = "torch_cpu" another row of emulation/kernels/recurrent_rounding.h holds.
+// The input products of all time steps are one product; each step has one recurrent product. All
+// go through the gemm accumulator. A lane of low precision models a fused cell: the arithmetic from
+// the sums to the new states is the container's (FP32). h and c are rounded to the op's format at
+// every step, and so are the gradients of gates and states in the backward pass. An LSTM's two
+// biases are first added and rounded once (as in oneDNN; cuDNN's rounding is not published). With
+// proj_size, o tanh(c) is rounded before the product with W_hr and h after it. Gates saved for the
+// backward pass keep the reduce accumulator's format. There is no accumulator site: the sums are
+// inside the cell and are not measured. A policy with [recurrent] cells = "torch_cpu" uses another
+// row of emulation/kernels/recurrent_rounding.h.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 
@@ -98,7 +98,7 @@ RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> i
   layout.in = x[2];
   require(layout.time >= 1, node,
           "operand 0 is " + to_string(x) + " = " + meaning + ", must have at least one time step");
-  // c0 tells the cell's width, h0 that of the output: they differ where it is projected.
+  // c0 gives the cell's width, h0 that of the output. With a projection they differ.
   const char* const of_state = "(layers * directions, N, H)";
   const char* const of_h = layout.projects ? "(layers * directions, N, proj_size)" : of_state;
   for (size_t i = 1; i <= layout.states(); ++i) {
@@ -167,10 +167,10 @@ const Format* wider(const Format* a, const Format* b) {
   return contains(*a, *b) ? a : b;
 }
 
-// oneDNN's kernel is an op of autocast's lists and has all operands cast. ATen's cells are not, but
-// the products inside are: autocast casts what those read, not the states between them, so that
-// states begun in FP32 stay in it. Both directions of a layer cast x for themselves, and their
-// gradients meet in x's own format.
+// oneDNN's kernel is on autocast's lists, so all its operands are cast. ATen's cells are not, but
+// the products inside are: autocast casts their operands and not the states between them, so states
+// that begin in FP32 stay FP32. Each direction of a layer casts x separately, and their gradients
+// are added in x's own format.
 void cpu_formats(const Node& node, NodeFormats& formats) {
   const bool lstm = is_lstm(node), projects = int_attribute(node, "proj_size", 0) > 0;
   const size_t states = lstm ? 2 : 1;
@@ -251,16 +251,16 @@ std::vector<OpDef> recurrent_ops() {
          .help =
              lstm
                  ? "stacked LSTM, gates i, f, g, o: c = f c + i g, h = o tanh(c), as a fused cell: "
-                   "h and c are rounded at every step, the arithmetic between is FP32; operands x "
+                   "h and c are rounded at every step, FP32 in between; operands x "
                    "(N,T,C), h0, c0 (layers * directions,N,H), then w_ih, w_hh, b_ih, b_hh per "
-                   "layer and direction, and w_hr where proj_size > 0 (h = W_hr o tanh(c)); "
+                   "layer and direction, and w_hr if proj_size > 0 (h = W_hr o tanh(c)); "
                    "outputs y, "
-                   "h_n, c_n, and what the gradient needs"
+                   "h_n, c_n, then values saved for the gradient"
                  : "stacked GRU, gates r, z, n: n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h = "
-                   "(h - n) z + n, as a fused cell: h is rounded at every step, the arithmetic "
-                   "between is FP32; operands x (N,T,C), h0 (layers * directions,N,H), then w_ih, "
-                   "w_hh, b_ih, b_hh per layer and direction; outputs y, h_n, and what the "
-                   "gradient needs",
+                   "(h - n) z + n, as a fused cell: h is rounded at every step, FP32 in "
+                   "between; operands x (N,T,C), h0 (layers * directions,N,H), then w_ih, "
+                   "w_hh, b_ih, b_hh per layer and direction; outputs y, h_n, then values "
+                   "saved for the gradient",
          .source = lstm ? "torch.nn.LSTM; CUDA autocast: lower_precision_fp (lstm_cell)"
                         : "torch.nn.GRU; CUDA autocast: lower_precision_fp (gru_cell)",
          .cast_class = CastClass::kLowPrecision,
@@ -285,7 +285,7 @@ std::vector<OpDef> recurrent_ops() {
          .first_values = FirstValues::kHidden},
         {.name = lstm ? "lstm_backward" : "gru_backward",
          .help = "backpropagation through time: gradients of all operands; operands those of the "
-                 "forward op, what it saved, then dy, dh_n and, of an LSTM, dc_n where they arrive",
+                 "forward op, its saved values, then those of dy, dh_n and (LSTM) dc_n that exist",
          .source = "chain rule",
          .cast_class = CastClass::kLowPrecision,
          .min_inputs = 1 + states + 2 + 2,

@@ -1,6 +1,5 @@
-// Where does what stand in an lstm or gru node?
-// Operand and output numbers beside the extents, for the shape rules and kernel calls of
-// ops/recurrent*.cc.
+// The layout of an lstm or gru node: its extents and the numbers of its operands and outputs, for
+// the shape rules and kernel calls of ops/recurrent*.cc.
 #pragma once
 
 #include <vector>
@@ -11,11 +10,11 @@
 namespace lockstep {
 
 // Operands:          x, h0, [c0], then per layer and direction w_ih, w_hh, [b_ih, b_hh], [w_hr]
-// Outputs:           y, h_n, [c_n], then what is saved
+// Outputs:           y, h_n, [c_n], then the saved values
 // Saved:             gates, [cells], hidden states, [unprojected], [masks, layer inputs]
-// Backward operands: the forward operands, what is saved, then the gradients that arrive: [dy],
+// Backward operands: the forward operands, the saved values, then the gradients that arrive: [dy],
 //                    [dh_n], [dc_n]
-// c and cells: lstm alone; w_hr, unprojected: with proj_size; masks, layer inputs: with dropout
+// c and cells: lstm only; w_hr, unprojected: with proj_size; masks, layer inputs: with dropout
 // between layers.
 struct RecurrentLayout : RecurrentExtents {
   size_t states() const { return is_lstm ? 2 : 1; }  // h or h and c
@@ -39,10 +38,11 @@ struct RecurrentLayout : RecurrentExtents {
 // Throws: InputError naming node, operand, value and constraint, unless the forward operands fit.
 RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> inputs);
 
-// The saved values' types, in their order.
+// The types of the saved values, in their order.
 std::vector<TensorType> saved_types(const RecurrentLayout& layout);
 
-// x and the weights are factors of products; the states become ones inside the op.
+// Whether the operand is a factor of products: x and the weights. States become factors only
+// inside.
 bool is_recurrent_factor(const Node& node, size_t operand);
 
 // Kernel calls, in recurrent_run.cc.

@@ -1,4 +1,4 @@
-// The kernel calls of lstm and gru: operands and outputs as the arrays of
+// The kernel calls of lstm and gru: passes operands and outputs as the arrays of
 // emulation/kernels/recurrent_args.h.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
@@ -15,7 +15,7 @@ RecurrentLayout layout_of(const OpCall& call) {
   return recurrent_layout(call.node, types);
 }
 
-// What both directions read.
+// The arguments that forward and backward share.
 template <typename T, typename Args>
 void set_operands(const OpCall& call, const RecurrentLayout& l, Args& args) {
   args.extents = l;

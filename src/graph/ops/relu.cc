@@ -1,4 +1,4 @@
-// relu: y = max(x, 0), gradient 0 at x == 0 as in PyTorch; NaN stays NaN.
+// relu: y = max(x, 0), with gradient 0 at x == 0 as in PyTorch; NaN stays NaN.
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// reshape: the same elements, of any type, in the same order under another shape.
+// reshape: the same elements, of any type, in the same order with another shape.
 #include <cstring>
 
 #include "src/graph/ops/op_helpers.h"
@@ -32,7 +32,7 @@ void run_reshape(const OpCall& call) {
 
 std::vector<OpDef> reshape_ops() {
   return {{.name = "reshape",
-           .help = "y = x under another shape with as many elements; its gradient is a reshape too",
+           .help = "y = x in another shape with as many elements; its gradient is also a reshape",
            .source = "torch.reshape; CUDA autocast: not listed, runs in its input's type",
            .attributes = {"shape"},
            .infer = infer_reshape,

@@ -44,7 +44,7 @@ std::vector<OpDef> rms_norm_ops() {
        .run = run,
        .first_values = FirstValues::kScaleShift},
       {.name = "rms_norm_backward",
-       .help = "dx, dw of rms_norm (dw where there was w); operands x, inv_rms, dy, weight?",
+       .help = "dx, dw of rms_norm (dw only with w); operands x, inv_rms, dy, weight?",
        .source = "chain rule of rms_norm, through the statistics",
        .cast_class = CastClass::kFp32,
        .min_inputs = 3,

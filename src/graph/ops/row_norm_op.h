@@ -1,5 +1,5 @@
-// What layer_norm, rms_norm and group_norm share: they differ in how x is cut into rows and in
-// whether the mean is taken away. For ops/*.cc alone.
+// Shared by layer_norm, rms_norm and group_norm, which differ in how x is cut into rows and in
+// whether the mean is subtracted. For ops/*.cc alone.
 //
 //   forward   operands x, weight?, bias?               outputs y, mean (centred), inv_std
 //   backward  operands x, mean (centred), inv_std, dy, weight?   outputs dx, dweight?, dbias?

@@ -1,4 +1,4 @@
-// See rows.h. Rows are spread over the threads; a row is walked like an odometer.
+// See rows.h. Rows are spread over the threads; the index within a row counts like an odometer.
 #include "src/graph/ops/rows.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// How does a reduction over any dimensions become one over rows?
-// The reduced dimensions move behind the kept ones: x is read as (rows, cols), where a row holds,
-// in row-major order, what is reduced to one number. For ops/*.cc alone.
+// Turns a reduction over any dimensions into one over rows. The reduced dimensions move after the
+// kept ones: x is read as (rows, cols), and each row holds, in row-major order, the elements that
+// are reduced to one number. For ops/*.cc alone.
 #pragma once
 
 #include <span>
@@ -25,7 +25,7 @@ struct RowLayout {
   RowLayout(const Shape& shape, std::span<const int64_t> dims);
 
   int64_t rows = 1, cols = 1;
-  bool in_place = true;  // x is (rows, cols) as it lies in memory
+  bool in_place = true;  // x in memory already is (rows, cols)
 
   // x as (rows, cols): x itself or `storage`, which is filled.
   template <typename T>
@@ -34,7 +34,7 @@ struct RowLayout {
   template <typename T>
   void scatter(const T* rows, T* x) const;
 
-  // Calls write(rows) with an array of (rows, cols) whose elements then stand at their places in x.
+  // Calls write(rows) with an array of (rows, cols), then moves its elements to their places in x.
   template <typename T, typename Write>
   void write_rows(T* x, Write write) const {
     if (in_place) return write(x);

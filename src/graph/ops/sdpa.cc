@@ -1,9 +1,8 @@
-// sdpa: scaled dot product attention, softmax(scale q k^T + mask) v, as one op. Which roundings a
-// lane of low precision makes inside: emulation/kernels/attention_args.h; `model` names them as
+// sdpa: scaled dot product attention, softmax(scale q k^T + mask) v, as one op. The roundings
+// inside a lane of low precision are in emulation/kernels/attention_args.h; `model` selects them:
 //   math          torch's math backend: FP16 and BF16 are widened to FP32 and rounded at the result
 //   math_reduced  the same with allow_fp16_bf16_reduction_math_sdp: rounded after every part
-//   flash         fused kernels; which one is the policy's to say
-//   (emulation/kernels/flash_kernel.cc)
+//   flash         fused kernels; the policy selects one (emulation/kernels/flash_kernel.cc)
 #include <cmath>
 
 #include "emulation/kernels/attention_args.h"
@@ -86,7 +85,7 @@ std::vector<TensorType> infer_sdpa(const Node& node, std::span<const TensorType>
             "operand 3 is " + to_string(inputs[3].shape) + ", must broadcast to " +
                 to_string(scores) + " = (...,T,S)");
     require(!bool_attribute(node, "causal", false), node,
-            "has a mask and attribute 'causal', must have one of them",
+            "has a mask and attribute 'causal', must have only one of them",
             "put the triangle into the mask");
   }
   model_of(node);
@@ -101,7 +100,7 @@ std::vector<TensorType> infer_sdpa(const Node& node, std::span<const TensorType>
 
 void sdpa_vjp(GradientBuilder& builder, const Node& node) {
   require(node.inputs.size() < 4 || !builder.needs_gradient(node, 3), node,
-          "operand 3 needs a gradient, the mask has none", "make it an input or a buffer");
+          "operand 3 needs a gradient, but the mask has none", "make it an input or a buffer");
   std::vector<std::string> operands = {node.inputs[0], node.inputs[1], node.inputs[2],
                                        output_id(node, 1), output_id(node, 0)};
   if (node.outputs.size() > 2) operands.push_back(output_id(node, 2));
@@ -194,7 +193,7 @@ std::vector<OpDef> sdpa_ops() {
            "mask? broadcast to (...,T,S): integers, nonzero = keep, or floats, added; causal: "
            "key s <= query t; gqa: consecutive heads of q share one of k and v; a row without keys "
            "gives 0; model: math, math_reduced or flash; outputs y, the probabilities and, "
-           "where it drops, the mask. The accumulator site is that of the product with v",
+           "with dropout, the mask. The accumulator site belongs to the product with v",
        .source = "torch.nn.functional.scaled_dot_product_attention; CUDA autocast: "
                  "lower_precision_fp. Flash: T. Dao et al., FlashAttention, NeurIPS 2022",
        .cast_class = CastClass::kLowPrecision,

@@ -89,7 +89,7 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> slice_ops() {
   return {
       {.name = "slice",
-       .help = "elements start, start + step, ... below end of dimension dim (default 0); negative "
+       .help = "elements start, start + step, ... below end, along dim (default 0); negative "
                "places count from the end",
        .source = "torch.Tensor.__getitem__, aten::slice; CUDA autocast: not listed",
        .attributes = {"dim", "start", "end", "step"},
@@ -99,7 +99,7 @@ std::vector<OpDef> slice_ops() {
        .keeps_masks = true,
        .may_vanish = true},
       {.name = "slice_backward",
-       .help = "dx is dy where the slice was taken, 0 elsewhere",
+       .help = "dx = dy in the slice, 0 elsewhere",
        .source = "chain rule of slice",
        .attributes = {"dim", "start", "end", "step", "input_shape"},
        .infer = infer_backward,

@@ -33,7 +33,7 @@ bool is_along_last(const OpCall& call) {
 void run_forward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const Kernels<T>& kernels = call.kernels.of<T>();
-    // ATen's CPU kernel along other dimensions rounds nothing inside.
+    // Along other dimensions ATen's CPU kernel rounds nothing inside.
     const Format* parts = is_along_last(call) ? part_format(call) : nullptr;
     const RowLayout layout = layout_of(call);
     std::vector<T> storage;
@@ -74,7 +74,7 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> softmax_ops() {
   return {
       {.name = "softmax",
-       .help = "y = exp(x - max) / sum exp(x - max) along `dim`; NaN where all are -inf",
+       .help = "y = exp(x - max) / sum exp(x - max) along `dim`; NaN if all are -inf",
        .source = "torch.softmax; CUDA autocast: fp32_set_opt_dtype",
        .cast_class = CastClass::kFp32,
        .attributes = {"dim"},
@@ -82,7 +82,7 @@ std::vector<OpDef> softmax_ops() {
        .vjp = vjp,
        .run = run_forward},
       {.name = "log_softmax",
-       .help = "y = (x - max) - ln sum exp(x - max) along `dim`; NaN where all are -inf",
+       .help = "y = (x - max) - ln sum exp(x - max) along `dim`; NaN if all are -inf",
        .source = "torch.log_softmax; CUDA autocast: fp32_set_opt_dtype",
        .cast_class = CastClass::kFp32,
        .attributes = {"dim"},

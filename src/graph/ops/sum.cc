@@ -1,4 +1,4 @@
-// sum and mean over any dimensions; the terms of a result are added in row-major order.
+// sum and mean over any dimensions. The terms of a result are added in row-major order.
 #include "src/graph/ops/op_helpers.h"
 #include "src/graph/ops/rows.h"
 
@@ -58,7 +58,7 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> sum_ops() {
   return {
       {.name = "sum",
-       .help = "y = sum of x over `dims` (all where absent), in row-major order",
+       .help = "y = sum of x over `dims` (all if absent), in row-major order",
        .source = "torch.sum; CUDA autocast: fp32_set_opt_dtype",
        .cast_class = CastClass::kFp32,
        .attributes = {"dims", "keepdim"},
@@ -66,7 +66,7 @@ std::vector<OpDef> sum_ops() {
        .vjp = sum_vjp<false>,
        .run = run_sum<false>},
       {.name = "mean",
-       .help = "y = sum of x over `dims` (all where absent), divided by their number of elements",
+       .help = "y = sum of x over `dims` (all if absent), divided by their number of elements",
        .source = "torch.mean; CUDA autocast: not listed, runs in its input's type",
        .attributes = {"dims", "keepdim"},
        .infer = infer_sum,

@@ -1,6 +1,6 @@
-// How do ops have their sums of products looked at?
-// run_product and run_conv call the kernel and then, where OpCall::health asks for it, have outputs
-// drawn by the run's seed summed again (emulation/kernels/exact_sums.h). For ops/*.cc alone.
+// Checks the sums of products of ops. run_product and run_conv call the kernel; if OpCall::health
+// is set, they then recompute outputs, drawn by the run's seed, exactly
+// (emulation/kernels/exact_sums.h). For ops/*.cc alone.
 #pragma once
 
 #include "emulation/kernels/exact_sums.h"
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Outputs of a product that are summed again.
+// Outputs of a product that are recomputed.
 inline constexpr int64_t kSampledSums = 64;
 
 // `terms_of(index, terms)` fills the terms of output `index` of `count`, and returns the output.

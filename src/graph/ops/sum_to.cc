@@ -1,4 +1,4 @@
-// sum_to: the sum over everything a broadcast repeated, the transpose of broadcasting.
+// sum_to: the sum over all that a broadcast repeated; the transpose of broadcasting.
 //
 //   x (R0, K0, R1, K1, R2)  ->  y (K0, K1)       R: reduced dimensions, K: kept ones
 // Neighbouring dimensions of one kind are one group. With at most one kept group the sum is one
@@ -41,7 +41,7 @@ std::vector<TensorType> infer_sum_to(const Node& node, std::span<const TensorTyp
   return {{shape}};
 }
 
-// Sums the outermost reduced group away: (P, R, I) -> (P, I). Returns what is left.
+// Sums over the outermost reduced group: (P, R, I) -> (P, I). Returns the result.
 template <typename T>
 std::vector<T> peel(const OpCall& call, const T* x, std::vector<Group>& groups) {
   const auto first = std::find_if(groups.begin(), groups.end(), [](Group g) { return g.reduced; });
@@ -102,7 +102,7 @@ void run_sum_to(const OpCall& call) {
 
 std::vector<OpDef> sum_to_ops() {
   return {{.name = "sum_to",
-           .help = "y = x summed over what broadcasting from `shape` to x's shape repeats",
+           .help = "y = x summed over the elements that broadcasting `shape` to x's shape repeats",
            .source = "torch.Tensor.sum_to_size, as autograd applies it to broadcast operands",
            .attributes = {"shape"},
            .infer = infer_sum_to,

@@ -1,4 +1,4 @@
-// Functions of one number, element by element: one row each. The formulas and derivatives stand in
+// Functions of one number, element by element, one row each. The formulas and derivatives are in
 // emulation/math/elementwise_functions-inl.h.
 #include <array>
 #include <limits>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A parameter of the function: the attribute that gives it, and its value where that is absent.
+// A parameter of the function: its attribute, and its value if the attribute is absent.
 struct Argument {
   std::string_view name;
   double fallback = 0;
@@ -125,7 +125,7 @@ constexpr Row kRows[] = {
     {.name = "clamp",
      .function = Unary::kClamp,
      .cast_class = kFollow,
-     .help = "y = x cut to [min, max], where given; derivative 1 on the bounds",
+     .help = "y = x limited to [min, max], as far as given; derivative 1 on the bounds",
      .source = kFollows,
      .parameters = {{{"min", -kInfinity}, {"max", kInfinity}}},
      .kink =
@@ -197,7 +197,7 @@ void run_backward(const OpCall& call) {
   });
 }
 
-// The names of the backward rows, which string_views point to.
+// The names of the backward rows, to which string_views point.
 const std::string& backward_name(const Row& row) {
   static const auto names = [] {
     std::array<std::string, std::size(kRows)> made;

@@ -1,6 +1,6 @@
 // upsample_nearest2d, upsample_bilinear2d: images at another size, given as `size` or as `scale` (a
-// number, or one for rows and one for columns). Where the scale is given, places are computed from
-// it, not from the sizes, whose ratio may differ: size = floor(extent * scale).
+// number, or one for rows and one for columns). If the scale is given, places are computed from it
+// and not from the sizes, whose ratio may differ: size = floor(extent * scale).
 #include <cmath>
 
 #include "emulation/kernels/upsample_args.h"
@@ -11,7 +11,7 @@ namespace {
 
 struct Resize {
   int64_t planes, in[2], out[2];
-  double scale[2];  // 0 where the size was given
+  double scale[2];  // 0 if the size was given
   bool align_corners;
 };
 
@@ -34,7 +34,7 @@ Resize resize_of(const Node& node, const Shape& x) {
   const std::vector<double> scales = scales_attribute(node);
   const bool has_size = node.attributes.contains("size");
   require(has_size != !scales.empty(), node,
-          has_size ? "has both attributes 'size' and 'scale', must have one"
+          has_size ? "has both attributes 'size' and 'scale', must have only one"
                    : "has neither attribute 'size' nor 'scale', must have one");
   Resize r{x[0] * x[1], {x[2], x[3]}, {}, {}, bool_attribute(node, "align_corners", false)};
   for (size_t d = 0; d < 2; ++d) {
@@ -135,7 +135,7 @@ std::vector<OpDef> upsample2d_ops() {
        .run = run_nearest,
        .foreign_names = {.torch = "interpolate"}},
       {.name = "upsample_nearest2d_backward",
-       .help = "dx = sum of dy over the pixels that took it, in scan order",
+       .help = "dx = sum of dy over the pixels that read it, in scan order",
        .source = "chain rule of upsample_nearest2d",
        .cast_class = CastClass::kFp32,
        .attributes = {"size", "scale", "input_shape"},

@@ -25,7 +25,7 @@ void run_var_mean(const OpCall& call) {
   });
 }
 
-// Operands x, mean, then dvar and dmean as far as they arrive; the attributes say which do.
+// Operands x, mean, then dvar and dmean if they arrive; the attributes say which do.
 void var_mean_vjp(GradientBuilder& builder, const Node& node) {
   const Shape& shape = builder.graph().type_of(node.inputs[0]).shape;
   const std::string dvar = builder.output_gradient(node, 0);
@@ -82,7 +82,7 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> var_mean_ops() {
   return {
       {.name = "var_mean",
-       .help = "var, mean of x over `dims` (all where absent): var = sum (x - mean)^2 / (n - "
+       .help = "var, mean of x over `dims` (all if absent): var = sum (x - mean)^2 / (n - "
                "correction)",
        .source = "torch.var_mean; CUDA autocast: not listed, runs in its input's type",
        .attributes = {"dims", "keepdim", "correction"},

@@ -1,4 +1,4 @@
-// where and masked_fill: elements chosen by an integer mask, not 0 being true.
+// where and masked_fill: elements chosen by an integer mask; nonzero means true.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -13,7 +13,7 @@ std::vector<TensorType> infer_where(const Node& node, std::span<const TensorType
   return {{broadcast_shape(node, inputs[0].shape, values)}};
 }
 
-// The operand at `index` as repeated to the output's shape.
+// The operand at `index`, repeated to the output's shape.
 template <typename T>
 const T* repeated(const OpCall& call, size_t index, std::vector<T>& storage) {
   return expand(call.kernels, input<T>(call, index), input_shape(call, index),

@@ -101,7 +101,7 @@ TEST_CASE("JSON that would cost more than it says") {
              "nested 33 deep, at most 32"));
   CHECK(says(error_of([] { parse_json(std::string(kMostJsonBytes + 1, ' ')); }),
              "67108865 bytes of JSON, at most"));
-  CHECK(says(error_of([] { parse_json("[1, 2"); }), "breaks off at byte 6 of 5"));
+  CHECK(says(error_of([] { parse_json("[1, 2"); }), "error at byte 6 of 5"));
   CHECK(says(error_of([] { parse_json("[1e999]"); }), "beyond the range of double"));
   CHECK(parse_json(R"(["[[[[\"[[["])").size() == 1);  // brackets in strings do not count
   CHECK(says(error_of_tree([](CaptureNode& tree) {
