@@ -153,7 +153,7 @@ TEST_CASE("the ops of backward passes are not for captures") {
                               {"attrs", Json::object()},
                               {"out", graph["nodes"][0]["out"]}});
   });
-  CHECK(says(error, "node n100 (relu_backward) is of a backward pass"));
+  CHECK(says(error, "node n100 (relu_backward) is part of a backward pass"));
 }
 
 TEST_CASE("attributes of the wrong type are found before they are used") {
@@ -222,11 +222,11 @@ TEST_CASE("kinks and summaries belong to the graph of their micro-batch") {
   CHECK(says(error_of_tree([&](CaptureNode& tree) {
                micro(tree, "kinks").children["n0"] = micro(tree, "kinks").children["n2"];
              }),
-             "kinks/n0: is of no node with a kink of its micro-batch's graph"));
+             "kinks/n0: names no node with a kink in its micro-batch's graph"));
   CHECK(says(error_of_tree([&](CaptureNode& tree) {
                micro(tree, "acts").children["n99"] = micro(tree, "acts").children["n2"];
              }),
-             "acts/n99: is of no node of its micro-batch's graph"));
+             "acts/n99: names no node of its micro-batch's graph"));
 }
 
 TEST_CASE("a verify step on a short last batch has that graph's shapes") {
@@ -261,7 +261,7 @@ TEST_CASE("one name is one tensor in all graphs") {
 
 TEST_CASE("an input cannot pass for a mask") {
   CHECK(says(error_of_graph([](Json& graph) { graph["inputs"][0]["path"] = "mask:n3"; }),
-             "input in0 has path 'mask:n3': mask:... are the masks of nodes"));
+             "input in0 has path 'mask:n3': mask:... is reserved for masks"));
 }
 
 TEST_CASE("a parameter is stepped once") {
@@ -333,7 +333,7 @@ TEST_CASE("a constant of two graphs is one tensor") {
   CHECK(says(error_of_tree(second_graph([](Json& graph) {
                graph["constants"][0]["shape"] = {1, 2};
              })),
-             "/constants/k: two graphs want it in another type or shape"));
+             "/constants/k: two graphs give it different types or shapes"));
 }
 
 TEST_CASE("more data than a file of its size may have") {
@@ -351,7 +351,7 @@ TEST_CASE("more data than a file of its size may have") {
   }
   seal_capture(path);
   CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
-             "the most that is read of a file of its size; capture fewer steps or smaller"));
+             "the limit for a file of its size; capture fewer steps or smaller"));
 }
 
 TEST_CASE("a result beside the capture that would write to a terminal is none") {

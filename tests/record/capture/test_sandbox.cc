@@ -107,7 +107,8 @@ TEST_CASE("a child that wants too much") {
 TEST_CASE("a child that somebody stops") {
   for (const auto& [number, name] : {std::pair{SIGTERM, "Terminated"}, {SIGKILL, "Killed"}}) {
     CHECK(fault_of([number = number](const SandboxWrite&) { raise(number); }) ==
-          std::string("somebody stopped it (") + name + "), or the machine ran out of memory");
+          std::string("it was stopped from outside (") + name +
+              "), or the machine ran out of memory");
   }
 }
 
@@ -129,7 +130,7 @@ int status_when_stopped(const std::function<void(pid_t program)>& stop, void (*o
           if (write(ends[1], "r", 1) == 1) sleep_forever();
         },
         {.clock_seconds = 60});
-    _exit(fault.starts_with("somebody stopped it (Interrupt)") ? 7 : 8);
+    _exit(fault.starts_with("it was stopped from outside (Interrupt)") ? 7 : 8);
   }
   close(ends[1]);
   char ready = 0;

@@ -134,7 +134,7 @@ TEST_CASE("a file of another run is not gone on with") {
   SUBCASE("policy") {
     SyntheticRun other(40);
     other.description.lanes[1].policy.text += "# changed";
-    CHECK(resume_error(other, path).find("another text") != std::string::npos);
+    CHECK(resume_error(other, path).find("different text") != std::string::npos);
   }
   SUBCASE("the preset that a policy extends") {
     SyntheticRun other(40);

@@ -50,7 +50,7 @@ TEST_CASE("files that are no run files") {
         H5Fcreate(folder.file("other.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT),
         "create");
   }
-  says(error_of_reading(folder.file("other.h5")), "no run file");
+  says(error_of_reading(folder.file("other.h5")), "not a run file");
 }
 
 TEST_CASE("a newer version is refused, naming both") {
