@@ -40,9 +40,8 @@ struct LaneContext {
   // By backward pass and site: whether its values lead to or come from that pass's loss.
   std::vector<std::vector<bool>> sites_of_pass;
   const CapturedLoop* loop = nullptr;  // of a capture; null: the options define a step
-  // The step on batches of other shapes, in the order of CapturedLoop::graph_of, where they begin
-  // at
-  // 1. Their sites are numbered as in `sites`.
+  // The step on batches of other shapes (numbers 1 and up in CapturedLoop::graph_of). Their sites
+  // are numbered as in `sites`.
   std::span<const StepGraph> other_shapes = {};
 
   // The numbers and the learning rate of a group in a step.

@@ -95,8 +95,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const Capture& from)
   }
   make_lanes(std::move(forward), captured_start(from, loop));
   description.data = describe_captured_data(from);
-  if (options.steps > static_cast<int64_t>(from.steps.size()))
-    return;  // it ended before the run began
+  if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
   description.lanes.push_back(describe_captured_lane(from));
 }
 
