@@ -67,9 +67,10 @@ void check_clipping(const Capture& capture, size_t steps, ProblemList& problems)
       return fmt::format("{}-norm {}, value {}{}", c.norm_type, c.max_norm, c.max_value,
                          c.scaled ? " (scaled)" : "");
     };
-    problems.add(fmt::format("step {} clips at {}, step 0 at {}: a replay clips all steps alike", s,
-                             text(clip), text(first)),
-                 fmt::format("--steps {} ends before it", s));
+    problems.add(
+        fmt::format("step {} clips at {}, step 0 at {}: a replay clips all steps in one way", s,
+                    text(clip), text(first)),
+        fmt::format("--steps {} ends before it", s));
     return;
   }
 }

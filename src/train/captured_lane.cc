@@ -1,4 +1,4 @@
-// See lane.h.
+// See captured_lane.h.
 #include "src/train/captured_lane.h"
 #include "src/policy/find_policy.h"
 
@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 std::string recipe(const Capture& capture) {
-  if (!capture.amp.autocast) return "as the model decides, without autocast around it";
+  if (!capture.amp.autocast) return "as the model says, without autocast around it";
   return fmt::format("autocast {} on {}{}", capture.amp.dtype, capture.amp.device_type,
                      capture.scaler.enabled ? " with GradScaler" : "");
 }
@@ -48,7 +48,7 @@ std::vector<std::string> captured_notes(const Capture& capture) {
   }
   if (amp.autocast && !amp.cache_enabled) {
     notes.emplace_back(
-        "autocast's weight cache was off: V7 runs without it, presets use it ([autocast] "
+        "autocast's weight cache was off: V7 does without, presets have it ([autocast] "
         "weight_cache = false)");
   }
   if (!capture.device.starts_with("cuda")) {

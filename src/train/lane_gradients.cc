@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Gradients are used where the executor has them, unless several passes add up or clipping changes
+// Gradients are used directly from the executor, unless several passes add up or clipping changes
 // them first.
 bool Lane::keeps_gradients() const {
   const RunOptions& options = *context_.options;

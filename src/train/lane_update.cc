@@ -168,7 +168,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   if (sites.update >= 0) record.updates[sites.update] = {true, update};
 
   // A tensor without statistics of its rounding (skipped step, nothing rounded) is measured as
-  // stored.
+  // it is stored.
   const auto record_values = [&](int32_t site, const Tensor& values,
                                  const std::optional<TensorStats>& stats, const Format& format,
                                  const Tensor* ref) {

@@ -75,7 +75,7 @@ void check_ops(const Graph& graph, const CaptureFields& at) {
     }
   }
   if (!graph.gradients.empty() || !graph.passes.empty()) {
-    at.problem("names gradients, a capture's graph must be the forward pass alone");
+    at.problem("names gradients, a capture's graph must be only the forward pass");
   }
 }
 

@@ -1,4 +1,4 @@
-// Reads a capture file into a Capture. (docs/capture-file.md, src/capture/capture.h)
+// Reads a capture file (docs/capture-file.md) into a Capture (src/capture/capture.h).
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@ namespace lockstep {
 
 struct VerifiedGate {
   std::string name, subject, status, figure;
-  // Counts behind the figure that are not relative bounds, by name: "tensors", of these "by_floor"
-  // and "by_chaos"; "elements", of these "noise". Empty: not known.
+  // How much of the judgement did not rest on relative bounds, as in `figure`, by name: "tensors",
+  // of these "by_floor" and "by_chaos"; "elements", of these "noise". Empty: not known.
   std::map<std::string, int64_t> floor;
 };
 struct Verification {

@@ -231,7 +231,7 @@ H5FD_t* driver_open(const char* name, unsigned flags, hid_t, haddr_t) {
   if (flags & H5F_ACC_EXCL) open_flags |= O_EXCL;
   const int fd = ::open(name, open_flags | O_CLOEXEC, 0666);
   if (fd < 0) return nullptr;
-  // One writer at a time; none on file systems without locks.
+  // One writer at a time; not enforced on file systems without locks.
   const bool locked = !writable || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   struct stat status;
   if (!locked || ((flags & H5F_ACC_TRUNC) && ::ftruncate(fd, 0) != 0) ||

@@ -65,7 +65,7 @@ class RunFile {
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
-  const std::string& data() const;  // DataSet::describe()
+  const std::string& data() const;  // RunDescription::data
   // The result of `lockstep verify` for the replayed capture: the one next to the capture now, or
   // else the one when the run began. Nothing: never verified, or no capture.
   std::optional<Verification> verification() const;

@@ -73,7 +73,7 @@ struct RunFileWriter::Impl {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
-  // Flushes the root group alone: a flush of everything costs some microseconds per dataset.
+  // Flushes only the root group: a flush of everything costs some microseconds per dataset.
   void raise_steps_complete() {
     const hdf5::Handle root = hdf5::open_group(file.id(), "/");
     hdf5::write_attribute(root.id(), run_names::kStepsComplete, steps_done);

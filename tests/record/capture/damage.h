@@ -34,7 +34,7 @@ std::string damage_tree(CaptureNode& tree, Dice& dice);
 // Damages the JSON of graph 0: its fields, numbers, ids, ops and shapes, or its letters.
 std::string damage_graph(CaptureNode& tree, Dice& dice);
 // Exchanges ops, attributes and operands at random and infers every shape anew: a graph that breaks
-// no rule and that nobody would write. Its tensors stay small.
+// no rule but is absurd. Its tensors stay small.
 Graph odd_graph(Graph graph, Dice& dice);
 // Damage that only HDF5 can express: links of every kind, cycles, types, layouts, extents, names.
 std::string damage_hdf5(const std::string& path, Dice& dice);
