@@ -1,7 +1,6 @@
-// What did PyTorch do?
 // A captured training run as plain data: the model's graph, its state, every batch and mask, what
 // the loop did around them, and what PyTorch computed. src/record reads it from a capture file
-// (docs/capture-file.md); a replay takes its steps again, `lockstep verify` compares. It knows
+// (docs/capture-file.md); a replay repeats its steps, `lockstep verify` compares with them. Knows
 // nothing of files. Numbers that PyTorch did not record are NaN.
 #pragma once
 
@@ -27,7 +26,7 @@ inline constexpr double kNotRecorded = std::numeric_limits<double>::quiet_NaN();
 using Tensors = std::map<std::string, Tensor>;    // by name
 using Masks = std::map<std::string, PackedBits>;  // by name
 
-// Everything that stays between steps.
+// Everything that is kept between steps.
 struct CapturedState {
   Tensors values;                            // parameters and buffers, kF32 or kI32
   std::map<std::string, Tensors> optimizer;  // by parameter, then by the optimizer row's state name
@@ -35,24 +34,24 @@ struct CapturedState {
 };
 
 struct CapturedMicroBatch {
-  int64_t graph = 0;  // which of Capture::graphs it runs through
+  int64_t graph = 0;  // the index in Capture::graphs
   double loss = kNotRecorded;
   double loss_mult = 1;  // the loop multiplies the loss by this before backward
   Batch inputs;          // by path
-  Masks masks;           // by the node that takes them instead of drawing
+  Masks masks;           // by the node that uses them instead of drawing
 
   double loss_divisor() const { return 1 / loss_mult; }
 };
-// Makes `batch` the inputs, and the masks unpacked, of one micro-batch for as long as it runs.
-// Memory of the micro-batch before is used again: allocated anew each time it would lie scattered.
+// Makes `batch` hold the inputs and the unpacked masks of one micro-batch while it runs. Reuses the
+// memory of the previous micro-batch: memory allocated anew each time would be scattered.
 void unpack_batch(const CapturedMicroBatch& micro, Batch& batch);
 
 // What happens to gradients between backward and the optimizer's step.
 struct CapturedClip {
   double max_norm = 0;   // 0: not clipped
   double norm_type = 2;  // p of the p-norm; infinity: the largest magnitude
-  double max_value = 0;  // of every element, behind the norm; 0: not clipped
-  bool scaled = false;   // the mistake: clipped before unscaling
+  double max_value = 0;  // of every element, after the norm; 0: not clipped
+  bool scaled = false;   // true: the loop clipped before unscaling, a mistake
   double total_norm = kNotRecorded;
 };
 
@@ -64,29 +63,28 @@ struct CapturedStep {
   bool found_inf = false, stepped = true;
   CapturedClip clip;
   std::vector<HyperValues> hyper;  // by group, all numbers of the optimizer's row
-  std::vector<double> grad_norms;  // of the gradients that the optimizer took, in graph order
+  std::vector<double> grad_norms;  // of the optimizer's gradients, in graph order
   Tensors grads;                   // the same gradients, on verify steps
 };
 
-// What a forward pass in FP32 looked like inside.
+// Values inside a forward pass in FP32.
 struct CapturedInside {
-  // By node, see docs/capture-file.md: on which side of its kink, or which place a pool took
-  // (kI32).
+  // By node, see docs/capture-file.md: the side of its kink, or the place that a pool chose (kI32).
   Masks sides;
   Tensors places;
   std::map<std::string, std::array<double, 4>> acts;  // by node: l2, |max|, mean, least nonzero
 };
 
-// A step restarted from a known state, computed by PyTorch without autocast, scale or clipping.
+// A step that PyTorch computed from a known state without autocast, scale or clipping.
 struct CapturedVerify {
   int64_t step = 0;
   CapturedState before;
   double loss32 = kNotRecorded, loss64 = kNotRecorded;
   Tensors grads32, grads64;  // kF32, kF64
   Masks noise;               // 1 where FP32 itself does not determine the gradient
-  CapturedState after;       // of the FP32 step; no values where nothing was stepped
+  CapturedState after;       // of the FP32 step; empty where no step was taken
   std::vector<CapturedInside> micro;
-  // A run that has become NaN has steps whose losses nothing can be compared with.
+  // After a run has become NaN its losses cannot be compared with anything.
   bool comparable() const { return std::isfinite(loss32) && std::isfinite(loss64); }
 };
 
@@ -95,8 +93,8 @@ struct CapturedAmp {
   std::string device_type = "cpu", dtype = "fp16";  // our name of the format
   bool cache_enabled = true;
   bool tf32_matmul = false, tf32_conv = false;
-  bool reduced_sums = false;  // split sums of products may be rounded to dtype between
-  // "bf16", "tf32": what FP32 products on the CPU may use inside; else torch's word for none.
+  bool reduced_sums = false;  // partial sums of products may be rounded to dtype
+  // "bf16", "tf32": the format that FP32 products on the CPU may use; else torch's word for none.
   std::string cpu_products;
 };
 struct CapturedScaler {
@@ -108,7 +106,7 @@ struct CapturedScaler {
 struct Capture {
   std::string path, sha256;  // of the file's HDF5 part, as hexadecimal digits
   std::string model_class, torch_version, device, frontend, created_utc;
-  int64_t world_size = 1;       // ranks of the loop; the file is of the first
+  int64_t world_size = 1;       // ranks of the loop; the file holds rank 0
   std::vector<Graph> graphs;    // forward graphs, constants with data; one per shape of batch
   std::string optimizer;        // a row of the optimizer table; "": only gradients can be replayed
   std::string optimizer_class;  // as PyTorch calls it
@@ -118,10 +116,10 @@ struct Capture {
   CapturedScaler scaler;
   std::vector<CapturedStep> steps;
   std::vector<CapturedVerify> verify;
-  std::string v0;  // what the capture itself found: exported graph against eager model, "" unknown
+  std::string v0;  // the capture's own check: exported graph against eager model; "": unknown
 };
 
-// The lane that stands for the captured run in run files and reports.
+// The lane of the captured run itself in run files and reports.
 inline constexpr std::string_view kCapturedLane = "captured";
 
 }  // namespace lockstep

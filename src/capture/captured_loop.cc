@@ -31,7 +31,7 @@ std::set<std::string> used_parameters(const Graph& graph) {
   return used;
 }
 
-// How much of a step is seen in a graph: nodes, then elements.
+// The size of a graph: nodes, then elements.
 std::pair<size_t, int64_t> size_of(const Graph& step) {
   int64_t elements = 0;
   for (const Node& node : step.nodes) {
@@ -67,9 +67,10 @@ void check_clipping(const Capture& capture, size_t steps, ProblemList& problems)
       return fmt::format("{}-norm {}, value {}{}", c.norm_type, c.max_norm, c.max_value,
                          c.scaled ? " (scaled)" : "");
     };
-    problems.add(fmt::format("step {} clips at {}, step 0 at {}: a replay clips alike in all", s,
-                             text(clip), text(first)),
-                 fmt::format("--steps {} ends before it", s));
+    problems.add(
+        fmt::format("step {} clips at {}, step 0 at {}: a replay clips all steps in one way", s,
+                    text(clip), text(first)),
+        fmt::format("--steps {} ends before it", s));
     return;
   }
 }
@@ -93,7 +94,7 @@ std::vector<OptimizerGroup> groups_of_step(const Capture& capture, size_t step,
   return groups;
 }
 
-// States may not come and go with the numbers (momentum 0 has none).
+// The numbers must not change which states exist (momentum 0 has none).
 bool same_states(const std::vector<OptimizerGroup>& a, const std::vector<OptimizerGroup>& b) {
   return std::ranges::equal(
       a, b, {}, [](const auto& g) { return g.states.size(); },
@@ -115,7 +116,7 @@ int64_t steps_taken(const Capture& capture, size_t group, const std::set<std::st
       problems.add(fmt::format("optimizer group {}: '{}' has taken {} steps, '{}' {}: a replay "
                                "counts them by group",
                                group, first, taken, name, here),
-                   "put parameters that began later into a group of their own");
+                   "put parameters that started later in their own group");
       break;
     }
   }
@@ -160,15 +161,15 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
     loop.graph_of.push_back(places_in(loop.graphs, capture.steps[s]));
     loop.groups.push_back(groups_of_step(capture, s, problems));
     if (!same_states(loop.groups.back(), loop.groups.front())) {
-      problems.add(fmt::format("step {}: its optimizer keeps other states than that of step 0", s),
+      problems.add(fmt::format("step {}: the optimizer's states differ from step 0's", s),
                    "momentum or amsgrad was switched on or off");
     }
     for (const CapturedMicroBatch& micro : capture.steps[s].micro) {
       if (s >= loop.loss_divisor.size()) loop.loss_divisor.emplace_back();
       loop.loss_divisor[s].push_back(micro.loss_divisor());
       if (std::isfinite(micro.loss_mult) && micro.loss_mult != 0) continue;
-      problems.add(
-          fmt::format("step {}: loss_mult {}: a finite number but 0 required", s, micro.loss_mult));
+      problems.add(fmt::format("step {}: loss_mult {}: a finite nonzero number required", s,
+                               micro.loss_mult));
     }
   }
   const std::set<std::string> used = used_parameters(capture.graphs[loop.graphs.front()]);

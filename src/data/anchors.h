@@ -1,6 +1,5 @@
-// Which boxes does a detector start from?
-// The anchors of an SSD-like detector on square images: one per cell of two grids, and how a box is
-// written down relative to its anchor. The model's heads and the data's targets must agree on both.
+// The anchors of an SSD-like detector on square images: one per cell of two grids, and the encoding
+// of a box relative to its anchor. The model's heads and the data's targets must agree on both.
 // Source: W. Liu et al., "SSD: single shot multibox detector", ECCV 2016, sections 2.1 and 2.2; the
 // scaling of the offsets (0.1 and 0.2) is that of its code.
 #pragma once
@@ -22,7 +21,7 @@ struct AnchorGrid {
 inline constexpr std::array<AnchorGrid, 2> kAnchorGrids = {{{8, 0.3}, {4, 0.6}}};
 inline constexpr int64_t kAnchorCount = 8 * 8 + 4 * 4;
 
-// In the order of the targets: grid by grid, row by row.
+// In the targets' order: grid by grid, row by row.
 std::array<Box, kAnchorCount> make_anchors();
 
 // Intersection over union of two boxes.
@@ -35,8 +34,8 @@ struct AnchorTargets {
   std::array<int32_t, kAnchorCount> label{};  // 0: background
   std::array<std::array<float, 4>, kAnchorCount> offset{};
 };
-// An anchor takes the object it overlaps most, if by at least half; every object's best anchor
-// takes that object. `labels` are 1-based classes, one per box.
+// An anchor gets the object that it overlaps most, if by at least half; every object's best anchor
+// gets that object. `labels` are 1-based classes, one per box.
 AnchorTargets match_anchors(std::span<const Box> boxes, std::span<const int32_t> labels);
 
 }  // namespace lockstep

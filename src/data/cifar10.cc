@@ -34,7 +34,7 @@ void load_file(const fs::path& path, ImageSetContents& contents, ProblemList& pr
       problems.add(path.string() + ": label " + std::to_string(record[0]) + " at index " +
                        std::to_string(begin / kRecord) + ": must be in 0.." +
                        std::to_string(kClasses - 1),
-                   "this reader wants CIFAR-10's binary version, not CIFAR-100's");
+                   "this reader needs CIFAR-10's binary version, not CIFAR-100's");
       return;
     }
     contents.labels.push_back(record[0]);
@@ -64,7 +64,7 @@ std::unique_ptr<DataSet> open_cifar10(std::string_view argument, const DataReque
   contents.name = "cifar10";
   contents.image_shape = {3, 32, 32};
   contents.class_count = kClasses;
-  // Per-channel statistics of the training pixels in 0..1, the constants in common use.
+  // Per-channel statistics of the training pixels in 0..1: the constants in common use.
   contents.mean = {0.4914f, 0.4822f, 0.4465f};
   contents.std = {0.2470f, 0.2435f, 0.2616f};
   for (const std::string& name : names) {

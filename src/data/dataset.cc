@@ -1,4 +1,4 @@
-// Which examples form a step's batch.
+// Chooses the examples of a step's batch.
 #include "src/data/dataset.h"
 
 #include <array>
@@ -10,8 +10,8 @@
 namespace lockstep {
 namespace {
 
-// One epoch's order. The last one is kept: consecutive steps ask for the same epoch, and drawing
-// 60 000 numbers for each of its steps would cost more than a small network's step.
+// One epoch's order. The last one is kept: consecutive steps use the same epoch, and drawing
+// 60 000 numbers in each step would cost more than a small network's step.
 const std::vector<int64_t>& epoch_order(int64_t count, uint64_t seed, int64_t epoch) {
   thread_local struct {
     int64_t count = -1, epoch = -1;

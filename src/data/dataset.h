@@ -1,7 +1,6 @@
-// Where do batches come from?
-// A data set is a fixed list of examples split into train and held-out. Which examples form the
-// batch of a step is a pure function of (seed, step), so a resumed run sees what it would have
-// seen.
+// A data set is a fixed list of examples split into train and held-out. The examples of a step's
+// batch are a pure function of (seed, step), so a resumed run sees the batches that it would have
+// seen without the stop.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace lockstep {
 
-// What a model wants to learn from the data, and so which tensors a batch holds.
+// What a model learns from the data. It decides which tensors a batch holds.
 //   kImages        images (B,C,H,W), labels (B)
 //   kSegmentation  images, labels (B,H,W)
 //   kDetection     images, labels (B A), boxes (B A,4), box_mask (B A,4); A anchors: anchors.h
@@ -29,8 +28,8 @@ inline constexpr int32_t kNoLabel = -100;  // torch's default ignore_index
 
 struct DataRequest {
   Task task = Task::kImages;
-  int64_t context = 0;  // characters of an example, for text
-  uint64_t seed = 1;    // of what is synthetic
+  int64_t context = 0;  // characters per example, for text
+  uint64_t seed = 1;    // of synthetic data
 };
 
 class DataSet {
@@ -40,14 +39,14 @@ class DataSet {
   virtual int64_t train_count() const = 0;
   virtual int64_t held_out_count() const = 0;
   virtual Shape image_shape() const = 0;    // (C,H,W); empty for text
-  virtual int64_t class_count() const = 0;  // for text the size of the vocabulary
-  // Examples by index: 0..train_count-1 train, then the held-out ones. What is drawn anew whenever
-  // an example is seen (which characters are masked) depends on `draw`, too.
+  virtual int64_t class_count() const = 0;  // for text, the size of the vocabulary
+  // Examples by index: 0..train_count-1 train, then the held-out ones. Whatever is drawn anew at
+  // each use of an example (which characters are masked) also depends on `draw`.
   virtual Batch gather(std::span<const int64_t> indices, uint64_t draw = 0) const = 0;
 };
 
 // The indices of the training batch of `step`: epochs are permutations keyed by (seed, epoch), cut
-// into whole batches. Requires: batch_size <= train_count (InputError).
+// into full batches. Requires: batch_size <= train_count (InputError).
 std::vector<int64_t> batch_indices(const DataSet& data, int64_t step, int64_t batch_size,
                                    uint64_t seed);
 

@@ -91,7 +91,7 @@ std::vector<Point2> flatten_stroke(const Stroke& stroke, int steps) {
   if (stroke.kind == kLines) return stroke.points;
   const bool closed = stroke.kind == kLoop;
   const int count = static_cast<int>(stroke.points.size());
-  // Beyond an open curve's end its end point is repeated.
+  // The end point of an open curve is repeated.
   const auto at = [&](int i) {
     const int index = closed ? (i + count) % count : (i < 0 ? 0 : i >= count ? count - 1 : i);
     return stroke.points[static_cast<size_t>(index)];

@@ -1,6 +1,6 @@
-// How are the synthetic digits written?
-// A table of glyphs: every digit in one or more ways of writing it, each a few strokes through
-// points in a box of 1x1, x to the right, y downwards. Knows nothing of pixels.
+// The strokes of the synthetic digits: a table of glyphs. Every digit has one or more variants,
+// each a few strokes through points in a box of 1x1, x to the right, y downwards. Knows nothing of
+// pixels.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,10 @@ struct Glyph {
 
 // All glyphs, by ascending digit; every digit has at least one.
 std::span<const Glyph> glyphs();
-// The ways of writing one digit. Requires: 0 <= digit <= 9 (std::logic_error otherwise).
+// The variants of one digit. Requires: 0 <= digit <= 9 (std::logic_error otherwise).
 std::span<const Glyph> glyphs_of(int digit);
 
-// A stroke as points joined by straight lines; curves get `steps` pieces between two points.
+// A stroke as points joined by straight lines; a curve has `steps` lines between two points.
 std::vector<Point2> flatten_stroke(const Stroke& stroke, int steps);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// In which order does a synthetic example draw its numbers?
-// One counter stream per example: example i is a pure function of (seed, i).
+// The random numbers of a synthetic example, one counter stream per example: example i is a pure
+// function of (seed, i).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The IDX reader. Nothing is allocated from what a header claims: bytes are read first, counted
-// after.
+// The IDX reader. Memory is never allocated from the extents in a header: bytes are read first and
+// counted afterwards.
 #include "src/data/idx.h"
 
 #include <zlib.h>
@@ -34,7 +34,7 @@ std::string hex(uint32_t value) {
 
 std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path,
                                                     ProblemList& problems) {
-  // zlib reads a file without the gzip magic as it is.
+  // zlib returns a file without the gzip magic unchanged.
   errno = 0;
   const std::unique_ptr<gzFile_s, GzClose> file(gzopen(path.c_str(), "rb"));
   if (!file) {

@@ -1,4 +1,4 @@
-// How is an IDX file read?
+// The IDX file format:
 //   00 00 08 D | D big-endian 32-bit extents, outermost first | one byte per element
 // 08 is the type "unsigned byte", the only one the digit sets use; D is 3 for images, 1 for labels.
 // Knows nothing of file names or splits. Source: Y. LeCun's MNIST page, "File formats".
@@ -20,11 +20,11 @@ struct IdxArray {
 };
 
 // Reads a plain or gzip file with `rank` extents. Problems (cannot open, wrong magic, truncated,
-// too long, damaged gzip) go to `problems`, with the bytes expected and found; then values are
+// too long, damaged gzip) go to `problems`, with the bytes expected and found; the values are then
 // empty.
 IdxArray read_idx(const std::string& path, size_t rank, ProblemList& problems);
 
-// The whole file, unpacked when it is gzip; nothing when it could not be read (see `problems`).
+// The whole file, unpacked if it is gzip; nothing if it could not be read (see `problems`).
 std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path, ProblemList& problems);
 
 }  // namespace lockstep

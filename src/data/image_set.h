@@ -1,6 +1,5 @@
-// How are labelled 8-bit images held and handed out?
-// One in-memory data set for every source: files and the synthetic generator only fill its
-// contents. It knows nothing of where the images came from.
+// Labelled 8-bit images in memory. One data set for every source: files and the synthetic generator
+// only fill its contents. Knows nothing of where the images came from.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ struct ImageSetContents {
 // Requires: sizes that agree and labels in range (std::logic_error otherwise: sources check first).
 std::unique_ptr<DataSet> make_image_set(ImageSetContents contents);
 
-// How many of `count` examples train when one list is split 80/20 in order.
+// The number of training examples when `count` examples are split 80/20 in order.
 constexpr int64_t split_train_count(int64_t count) {
   return count * 4 / 5;
 }

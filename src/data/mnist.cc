@@ -1,4 +1,4 @@
-// MNIST and Fashion-MNIST: which files make the data set, and do images and labels fit together?
+// MNIST and Fashion-MNIST: finds the files of the data set and checks that images and labels fit.
 // Both naming styles are found (train-images-idx3-ubyte, train-images.idx3-ubyte), plain before
 // .gz.
 //   train and t10k files   train examples, t10k held out
@@ -59,7 +59,7 @@ void check_labels(const IdxArray& labels, const std::string& path, ProblemList& 
     if (labels.values[i] < kClasses) continue;
     problems.add(path + ": label " + std::to_string(labels.values[i]) + " at index " +
                  std::to_string(i) + ": must be in 0.." + std::to_string(kClasses - 1));
-    return;  // the first is enough: a wrong file has thousands
+    return;  // one report is enough: a wrong file has thousands
   }
 }
 
@@ -67,7 +67,7 @@ void check_labels(const IdxArray& labels, const std::string& path, ProblemList& 
 void load_pair(const Pair& pair, ImageSetContents& contents, ProblemList& problems) {
   if (!pair.images || !pair.labels) {
     problems.add("missing file " + (pair.images ? pair.labels_name : pair.images_name) +
-                 " (or .gz) beside " + (pair.images ? *pair.images : *pair.labels).string());
+                 " (or .gz) next to " + (pair.images ? *pair.images : *pair.labels).string());
     return;
   }
   const IdxArray images = read_idx(pair.images->string(), 3, problems);

@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kNoisePath = "noise";
-// One attempt fails with probability 1 - pi/4: 64 in a row never (2^-142).
+// One attempt fails with probability 1 - pi/4: 64 in a row practically never (2^-142).
 constexpr uint64_t kAttempts = 64;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Where does a model's own noise come from?
-// An input whose path begins with "noise" (the sampling of a variational autoencoder) is no data:
-// it is drawn anew in every step, standard normal, from counters; equal in all lanes.
+// A model's own noise. An input whose path begins with "noise" (the sampling of a variational
+// autoencoder) is not read from the data: it is drawn anew in every step from counters, standard
+// normal and equal in all lanes.
 #pragma once
 
 #include "src/core/random.h"
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// The n-th standard normal number of a stream (which must serve nothing else).
+// The n-th standard normal number of a stream (which must have no other use).
 // Source: G. Marsaglia, T. A. Bray, SIAM Review 6, 1964 (the polar method).
 double normal_number(const RandomStream& random, uint64_t n);
 

@@ -1,6 +1,7 @@
 // The synthetic scenes: coloured shapes on a shaded ground, 32x32 pixels, for classification,
-// segmentation and detection. Example i is a pure function of (seed, i), drawn when it is asked
-// for; only + - * / and comparisons, so every machine draws the same bits.
+// segmentation and detection. Example i is a pure function of (seed, i) and is drawn on demand;
+// only
+// + - * / and comparisons are used, so every machine draws the same bits.
 //
 //   classification   one object; class = 2 kind + (striped ? 1 : 0)
 //   segmentation     1 to 3 objects; a pixel's class is 1 + the kind of the topmost one, 0: ground
@@ -25,7 +26,7 @@ constexpr int kMostObjects = 3;
 constexpr double kMinRadius = 4, kMaxRadius = 10;  // pixels
 constexpr int kStripe = 2;                         // pixels
 constexpr double kGrain = 0.15;                    // amplitude of the noise
-// Pixels in 0..1 are handed out as (x - mean) / std.
+// Pixels in 0..1 are returned as (x - mean) / std.
 constexpr double kMean = 0.5, kStd = 0.25;
 
 using Colour = std::array<double, kChannels>;

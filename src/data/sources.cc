@@ -39,16 +39,16 @@ std::string spec_list() {
   return text;
 }
 
-// Throws: InputError naming the kinds that serve the task.
+// Throws: InputError with the kinds that serve the task.
 void require_task(const DataSource& source, std::string_view spec, Task task) {
   if (std::ranges::count(source.tasks, task) > 0) return;
   std::vector<std::string> serving;
   for (const DataSource& other : data_sources()) {
     if (std::ranges::count(other.tasks, task) > 0) serving.emplace_back(other.kind);
   }
-  throw InputError("data '" + std::string(spec) + "': has nothing for the model's task (" +
+  throw InputError("data '" + std::string(spec) + "': has no data for the model's task (" +
                        std::string(to_string(task)) + ")",
-                   "kinds that have: " + join(serving, ", "));
+                   "kinds that do: " + join(serving, ", "));
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest&
   const std::string_view argument = has_argument ? spec.substr(colon + 1) : std::string_view();
   const bool optional = source.argument.front() == '[';
   if (argument.empty() && (has_argument || !optional)) {
-    throw InputError("data '" + std::string(spec) + "': nothing stands behind the colon",
+    throw InputError("data '" + std::string(spec) + "': nothing follows the colon",
                      "write one of " + spec_list());
   }
   require_task(source, spec, request.task);

@@ -1,6 +1,5 @@
-// Which kinds of data can a data spec name?
-// KIND[:ARGUMENT], one row per kind. A new kind is one file that defines its row's function, and
-// its name in the list of sources.cc.
+// The kinds of data that a data spec KIND[:ARGUMENT] can name, one row per kind. A new kind is one
+// file that defines its row's function, and its name in the list of sources.cc.
 #pragma once
 
 #include <memory>
@@ -15,7 +14,7 @@ namespace lockstep {
 
 struct DataSource {
   std::string_view kind;      // "mnist"
-  std::string_view argument;  // what stands behind the colon, e.g. "DIR"; in brackets: optional
+  std::string_view argument;  // the text after the colon, e.g. "DIR"; in brackets: optional
   std::string_view help;
   std::vector<Task> tasks;  // that it serves
   // Throws: InputError with every problem of the files.
@@ -32,8 +31,8 @@ const DataSource& find_data_source(std::string_view spec);
 // kind that does not serve the task.
 std::unique_ptr<DataSet> open_data_set(std::string_view spec, const DataRequest& request);
 
-// The number behind "synthetic:", "shapes:" ...; `fallback` when nothing stands there.
-// Throws: InputError unless it is an integer in low..high; `kind` for the message.
+// The number after "synthetic:", "shapes:" ...; `fallback` if there is none.
+// Throws: InputError unless it is an integer in low..high; the message names `kind`.
 int64_t parse_example_count(std::string_view kind, std::string_view argument, int64_t fallback,
                             int64_t low, int64_t high);
 

@@ -1,6 +1,6 @@
 // The synthetic digits: a data set that needs no file, drawn from strokes with varied handwriting.
-// Example i is a pure function of (seed, i): digit, way of writing, pen, position and noise come
-// from one counter stream each. Only + - * / and sqrt, so every machine draws the same bits.
+// Example i is a pure function of (seed, i): digit, variant, pen, position and noise come from one
+// counter stream each. Only + - * / and sqrt are used, so every machine draws the same bits.
 //
 //   glyph points  + jitter of each     box 1x1
 //   -> shear, rotate, scale, shift     pixels of 28x28
@@ -30,7 +30,7 @@ constexpr int64_t kMinCount = 50, kMaxCount = 1'000'000;
 // (tests/data/test_data.cc recounts them).
 constexpr float kMean = 0.1195f, kStd = 0.2391f;
 
-// How far handwriting may vary; lengths in pixels unless said otherwise.
+// How far handwriting may vary; lengths are in pixels unless noted.
 constexpr double kGlyphHeight = 19;
 constexpr double kPointJitter = 0.045;  // of the glyph box, each coordinate
 constexpr double kTilt = 0.14;          // t of the rotation below: about 16 degrees
@@ -70,7 +70,7 @@ void draw_segment(Canvas& canvas, Point2 a, Point2 b, double half_width, double 
   }
 }
 
-// The hand's placement of a glyph: box -> pixels.
+// The placement of a glyph: box -> pixels.
 class Placement {
  public:
   explicit Placement(Draws& draws) {
@@ -111,7 +111,7 @@ void draw_glyph(Canvas& canvas, const Glyph& glyph, Draws& draws) {
   }
 }
 
-// A short line somewhere, as neighbouring writing leaves in a cut-out.
+// A short stray line, as neighbouring writing leaves in a cut-out.
 void draw_stray_mark(Canvas& canvas, Draws& draws) {
   const Point2 a = {draws.between(0, kSide), draws.between(0, kSide)};
   const Point2 b = {a.x + draws.between(-5, 5), a.y + draws.between(-5, 5)};
@@ -119,7 +119,7 @@ void draw_stray_mark(Canvas& canvas, Draws& draws) {
   draw_segment(canvas, a, b, half_width, draws.between(0.3, 0.9));
 }
 
-// Grain: a triangular distribution per pixel, two 16-bit numbers from one draw.
+// Grain: a triangular distribution per pixel, two 16-bit numbers per draw.
 void add_noise(Canvas& canvas, Draws& draws) {
   const double amplitude = draws.between(0, kMaxNoise);
   for (double& value : canvas) {

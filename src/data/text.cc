@@ -1,6 +1,6 @@
-// Text, byte by byte: windows of `context` characters and what follows each, or what stands at the
-// masked places. The vocabulary is the bytes that occur, in ascending order; the last tenth of the
-// text is held out.
+// Text, byte by byte. An example is a window of `context` characters; its labels are each one's
+// successor, or the original characters at masked places. The vocabulary is the bytes that occur,
+// in ascending order; the last tenth of the text is held out.
 #include <algorithm>
 #include <array>
 #include <stdexcept>
@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Of the masked-token task: places that are predicted, and what is shown there.
+// The masked-token task: the rate of predicted places, and the tokens shown there.
 // Source: J. Devlin et al., "BERT", NAACL 2019, section 3.1.
 constexpr double kPredicted = 0.15, kShownMasked = 0.8, kShownRandom = 0.1;
 
@@ -38,7 +38,7 @@ class TextSet : public DataSet {
       throw InputError("data '" + name_ + "': " + std::to_string(tokens_.size()) +
                            " characters, its last tenth must hold a window of " +
                            std::to_string(window),
-                       "a longer text, or a smaller context");
+                       "use a longer text or a smaller context");
     }
   }
 
@@ -48,7 +48,7 @@ class TextSet : public DataSet {
            std::to_string(characters_) + " different ones, " +
            std::string(to_string(request_.task));
   }
-  // Training windows start anywhere; held-out ones stand side by side.
+  // Training windows start anywhere; held-out ones are adjacent.
   int64_t train_count() const override { return train_length_ - request_.context; }
   int64_t held_out_count() const override {
     return (static_cast<int64_t>(tokens_.size()) - train_length_ - 1) / request_.context;
@@ -95,7 +95,7 @@ class TextSet : public DataSet {
     const RandomStream random(request_.seed, RandomPurpose::kMaskedTokens,
                               static_cast<uint32_t>(start));
     const uint64_t first = draw * static_cast<uint64_t>(request_.context);
-    // A mean over no label at all is NaN: the place with the least draw is always predicted.
+    // A mean over no labels is NaN, so the place with the lowest draw is always predicted.
     int64_t least = 0;
     const auto chance = [&](int64_t t) {
       return random.uniform(3 * (first + static_cast<uint64_t>(t)));

@@ -1,6 +1,6 @@
-// A masked-character encoder in the manner of BERT: post-normalised blocks, a transform before the
+// A masked-character encoder like BERT: post-normalised blocks, a transform before the
 // tied head.
-// Source: J. Devlin et al., "BERT", NAACL 2019; layer_norm eps 1e-12 as its code has it.
+// Source: J. Devlin et al., "BERT", NAACL 2019; layer_norm eps 1e-12 as in its code.
 #include "src/models/transformer.h"
 
 namespace lockstep {
@@ -58,7 +58,7 @@ Model bert_model() {
           .sizes = {{"layers", 2, "blocks"},
                     {"width", 128, "channels"},
                     {"heads", 4, "attention heads"},
-                    {"context", 64, "characters seen"},
+                    {"context", 64, "characters per example"},
                     {"dropout", 0.1, "rate"}},
           .build = &build,
           .init = &init};

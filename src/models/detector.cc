@@ -1,8 +1,8 @@
 // A single-shot detector: a small backbone, two grids of anchors, and on each a head for classes
 // and one for boxes. Its losses are means over all anchors, most of which are background: the
-// gradients that reach the backbone are small, which is what such networks are known for in FP16.
+// and one for boxes. Its losses are means over all anchors, most of which are background, so the
+// gradients that reach the backbone are small: the known difficulty of such networks in FP16.
 // Source: W. Liu et al., "SSD: single shot multibox detector", ECCV 2016; without its hard negative
-// mining. Small gradients: P. Micikevicius et al., "Mixed precision training", ICLR 2018, figure 3.
 #include "src/core/error.h"
 #include "src/data/anchors.h"
 #include "src/models/model_rows.h"
@@ -28,7 +28,7 @@ Graph build(const ModelShape& shape, bool training) {
   const Value images = add_images(b, shape);
   if (shape.image[1] != 32 || shape.image[2] != 32) {
     throw InputError("model 'detector': images are " + to_string(shape.image) +
-                     ", its anchors are those of 32x32 pixels");
+                     ", must be 32x32 pixels: its anchors are made for these");
   }
   const int64_t rows = shape.batch * kAnchorCount;
   const Value labels = add_labels(b, {rows});

@@ -1,4 +1,4 @@
-// A character model in the manner of GPT-2: pre-normalised blocks, causal attention, a head that
+// A character model like GPT-2: pre-normalised blocks, causal attention, a head that
 // shares the embedding's weight.
 // Source: A. Radford et al., "Language models are unsupervised multitask learners", 2019, section
 // 2.3 (residual projections start smaller by 1/sqrt(2 layers)).
@@ -65,7 +65,7 @@ Model gpt_model() {
           .sizes = {{"layers", 4, "blocks"},
                     {"width", 256, "channels"},
                     {"heads", 4, "attention heads"},
-                    {"context", 128, "characters seen"},
+                    {"context", 128, "characters per example"},
                     {"dropout", 0.1, "rate"}},
           .build = &build,
           .init = &init};

@@ -1,7 +1,7 @@
 // First values of parameters and buffers, drawn from counters: element n of parameter i is a pure
-// function of (seed, i, n). Only + - * /, sqrt and the project's own log, so every machine agrees.
-// Without a rule of its model a parameter has torch.nn's default, which the row of the op that uses
-// it names (FirstValues). Running means are 0, running variances 1, numbers of batches 0.
+// function of (seed, i, n). Only + - * /, sqrt and the project's own log are used, so every machine
+// agrees. A parameter without a rule of its model gets torch.nn's default, which the row of its op
+// names (FirstValues). Running means are 0, running variances 1, numbers of batches 0.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -80,7 +80,7 @@ Tensor torch_default(const Graph& graph, const Parameter& parameter, const Rando
     case FirstValues::kNone:
       break;
   }
-  throw std::logic_error("parameter " + parameter.name + ": its model says no initialisation");
+  throw std::logic_error("parameter " + parameter.name + ": its model gives no initialisation");
 }
 
 Tensor draw(const InitRule& rule, const Graph& graph, const Parameter& parameter,

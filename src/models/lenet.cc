@@ -1,5 +1,5 @@
 // A LeNet-5 style CNN with batch normalisation: the smallest network in which convolution, batch
-// statistics, pooling and linear layers meet low precision together.
+// statistics, pooling and linear layers all run in low precision.
 // Source: Y. LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE
 // 86(11), 1998, figure 2; here with ReLU, max pooling, batch_norm and full channel connections.
 #include "src/models/model_rows.h"

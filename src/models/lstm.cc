@@ -43,9 +43,9 @@ Model lstm_model() {
       .default_data = "grammar",
       .task = Task::kNextToken,
       .sizes = {{"layers", 2, "LSTM layers"},
-                {"embedding", 64, "of a character"},
+                {"embedding", 64, "numbers per character"},
                 {"hidden", 256, "units of a layer"},
-                {"context", 64, "characters of an example"},
+                {"context", 64, "characters per example"},
                 {"dropout", 0.1, "rate, between layers and before the head"}},
       .build = &build};
 }

@@ -1,4 +1,4 @@
-// The smallest network worth replaying: three linear layers, on digits 784-128-64-classes.
+// The smallest useful network: three linear layers, on digits 784-128-64-classes.
 // Twin in torch.nn: Sequential of Flatten, fc1, ReLU, fc2, ReLU, fc3 under these attribute names.
 #include "src/models/model_rows.h"
 

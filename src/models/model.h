@@ -1,6 +1,5 @@
-// Which networks come with Lockstep?
-// One row per built-in model: what it learns from, its sizes, a function that writes the forward
-// graph for a batch, and how its weights are drawn at the start.
+// The built-in networks, one row per model: the task it learns, its sizes, a function that writes
+// the forward graph for a batch, and the rules that draw its first weights.
 #pragma once
 
 #include <map>
@@ -28,7 +27,7 @@ using ModelSizes = std::map<std::string, double>;
 struct ModelShape {
   int64_t batch;
   Shape image;      // (C,H,W); empty for text
-  int64_t classes;  // for text the size of the vocabulary
+  int64_t classes;  // for text, the size of the vocabulary
   ModelSizes sizes = {};
 
   // Throws: InputError unless the size is an integer of at least 1.
@@ -37,9 +36,9 @@ struct ModelShape {
   double rate(std::string_view size) const;
 };
 
-// How a parameter's first values are drawn. fan_in: elements of one output's weights.
+// The distribution of a parameter's first values. fan_in: elements of one output's weights.
 enum class InitKind : uint8_t {
-  kTorchDefault,   // what its torch.nn module does; see initial_state.cc
+  kTorchDefault,   // that of its torch.nn module; see initial_state.cc
   kConstant,       // `value`
   kNormal,         // standard deviation `value`
   kUniform,        // in +-`value`
@@ -59,9 +58,9 @@ struct Model {
   std::string_view default_data;  // a data spec that needs no file
   Task task = Task::kImages;
   std::vector<ModelSize> sizes = {};
-  // `training`: batch_norm and dropout in training mode. The graph has a loss; where the model
-  // classifies, also outputs "logits" (N,C) or (N,C,...) and "labels", the input they are judged
-  // by.
+  // `training`: batch_norm and dropout in training mode. The graph has a loss. A model that
+  // classifies also outputs "logits" (N,C) or (N,C,...) and "labels", the input with the right
+  // classes.
   Graph (*build)(const ModelShape&, bool training);
   // Depends on the sizes where initialisation scales with depth.
   std::vector<InitRule> (*init)(const ModelSizes&) = nullptr;
@@ -70,10 +69,10 @@ struct Model {
 std::span<const Model> models();
 const Model& find_model(std::string_view name);  // Throws: InputError with a did-you-mean
 
-// The model's sizes with those given in place of the defaults.
-// Throws: InputError with every name that is no size of the model.
+// The model's sizes: the given ones, and the defaults of the others.
+// Throws: InputError with every name that is not a size of the model.
 ModelSizes complete_sizes(const Model& model, const ModelSizes& given);
-// What the model asks of the data.
+// The data that the model needs.
 DataRequest data_request(const Model& model, const ModelSizes& sizes, uint64_t seed);
 
 // Values by parameter and buffer name, kF32.

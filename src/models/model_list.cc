@@ -1,6 +1,5 @@
-// The table of built-in models and what they share. Knows nothing of how a model is built.
-// The list is in the order that `lockstep list models` prints; each file NAME.cc gives its row as
-// NAME_model().
+// The table of built-in models and the helpers they share. Knows nothing of how a model is built.
+// The order is that of `lockstep list models`; each file NAME.cc defines its row as NAME_model().
 #include <fmt/format.h>
 
 #include <cmath>
@@ -106,8 +105,8 @@ Value classify(GraphBuilder& builder, const std::string& layer, const Value& log
 
 namespace {
 
-// What model.eval() means for a graph: batch_norm reads its running statistics and leaves them,
-// dropout passes its input on. Some ops save less then.
+// The effect of model.eval() on a graph: batch_norm reads its running statistics without changing
+// them, dropout passes its input on. Some ops then save less.
 void set_evaluation_mode(Graph& graph) {
   for (Node& node : graph.nodes) {
     const auto training = node.attributes.find("training");

@@ -1,6 +1,5 @@
-// What do the built-in models share?
-// A new model is one file that defines its row's function, and its name in the list of
-// model_list.cc.
+// Functions that the built-in models share. A new model is one file that defines its row's
+// function, and its name in the list of model_list.cc.
 #pragma once
 
 #include "src/graph/builder.h"
@@ -10,7 +9,7 @@ namespace lockstep {
 
 // The input of an image model, "images" (N,C,H,W). Throws: InputError unless the data are images.
 Value add_images(GraphBuilder& builder, const ModelShape& shape);
-// The inputs of a text model, by the names data sets use.
+// The inputs of a text model, under the names that data sets use.
 Value add_tokens(GraphBuilder& builder, const ModelShape& shape, int64_t context);  // (B,T)
 Value add_labels(GraphBuilder& builder, Shape shape);
 
@@ -19,7 +18,7 @@ Value add_labels(GraphBuilder& builder, Shape shape);
 Value classify(GraphBuilder& builder, const std::string& layer, const Value& logits,
                const Value& labels);
 
-// Sets the loss and hands the graph over, in torch.nn's train() or eval() mode.
+// Sets the loss and returns the graph, in torch.nn's train() or eval() mode.
 Graph finish_model(GraphBuilder& builder, const Value& loss, bool training);
 
 }  // namespace lockstep

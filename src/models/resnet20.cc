@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kStages = 3, kBlocksPerStage = 3;
 
-// x (N,C,H,W) -> (N,2C,H/2,W/2): half of the new channels before, half behind.
+// x (N,C,H,W) -> (N,2C,H/2,W/2): half of the new channels before, half after.
 Value shrink(GraphBuilder& b, const std::string& layer, Value x, int64_t new_channels) {
   const Shape s = b.shape_of(x);
   x = b.slice(layer, x, 2, 0, s[2], 2);

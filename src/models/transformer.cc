@@ -1,4 +1,4 @@
-// Written as A. Vaswani et al., "Attention is all you need", NeurIPS 2017, sections 3.2 and 3.3.
+// After A. Vaswani et al., "Attention is all you need", NeurIPS 2017, sections 3.2 and 3.3.
 #include "src/models/transformer.h"
 
 #include <fmt/format.h>

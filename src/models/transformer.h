@@ -1,6 +1,5 @@
-// What do the transformers share?
-// Attention and the feed-forward part, written out op by op so that every product has sites of its
-// own. Shapes: x (B,T,C), H heads of D = C / H.
+// The parts that the transformers share: attention and the feed-forward part, written out op by op
+// so that every product has sites of its own. Shapes: x (B,T,C), H heads of D = C / H.
 #pragma once
 
 #include "src/models/model_rows.h"
@@ -14,15 +13,15 @@ struct TransformerSizes {
 // From "layers", "width", "heads", "dropout". Throws: InputError unless heads divides width.
 TransformerSizes transformer_sizes(const ModelShape& shape);
 
-// softmax(q k^T / sqrt(D) [masked]) v, projected. `mask` (T,T), nonzero where nothing may be seen;
-// "" without. One linear layer NAME.qkv gives q, k and v.
+// softmax(q k^T / sqrt(D) [masked]) v, projected. `mask` (T,T) is nonzero at hidden positions; "":
+// no mask. One linear layer NAME.qkv gives q, k and v.
 Value attention(GraphBuilder& b, const std::string& name, const Value& x,
                 const TransformerSizes& sizes, const Value& mask);
 // NAME.fc1 to 4C, gelu, NAME.fc2 back. `approximate`: "none" or "tanh".
 Value feed_forward(GraphBuilder& b, const std::string& name, Value x, const TransformerSizes& sizes,
                    const std::string& approximate);
 
-// x + attention(norm1(x)), then + feed_forward(norm2(.)): normalised before, as GPT-2 and ViT.
+// x + attention(norm1(x)), then + feed_forward(norm2(.)): pre-normalised, as in GPT-2 and ViT.
 Value pre_norm_block(GraphBuilder& b, const std::string& name, Value x,
                      const TransformerSizes& sizes, const Value& mask,
                      const std::string& approximate);

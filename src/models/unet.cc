@@ -1,6 +1,6 @@
 // A small U-Net: two levels down, two up, a class per pixel.
 // Source: O. Ronneberger et al., "U-Net", MICCAI 2015, figure 1; here with batch_norm and padding,
-// so that the output has the input's extents.
+// so that output and input have equal extents.
 #include "src/core/error.h"
 #include "src/models/model_rows.h"
 

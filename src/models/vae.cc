@@ -1,4 +1,4 @@
-// A variational autoencoder on small images: a regression, whose loss is a sum over pixels.
+// A variational autoencoder on small images: a regression with a loss summed over pixels.
 // Source: D. P. Kingma, M. Welling, "Auto-encoding variational Bayes", ICLR 2014, appendices B
 // and C.2; a Gaussian decoder of unit variance. The noise is an input, equal in all lanes.
 //

@@ -1,4 +1,4 @@
-// See lane.h.
+// See captured_lane.h.
 #include "src/train/captured_lane.h"
 #include "src/policy/find_policy.h"
 

@@ -1,6 +1,5 @@
-// What does the captured run itself show as a lane?
-// Loss, loss scale and gradient norm, as PyTorch recorded them; no tensor of it was looked at, so
-// no site has statistics.
+// The captured run as a lane: loss, loss scale and gradient norm as PyTorch recorded them. Its
+// tensors were not measured, so no site has statistics.
 #pragma once
 
 #include "src/capture/capture.h"
@@ -11,16 +10,16 @@
 namespace lockstep {
 
 LaneDescription describe_captured_lane(const Capture& capture);
-// What of the captured run no lane, or no preset, does: a line each. They stand in the lane's
-// policy text behind kCapturedNote.
+// What the captured run did that no lane, or no preset, does: one line each. The lane's policy text
+// has each line after kCapturedNote.
 std::vector<std::string> captured_notes(const Capture& capture);
 inline constexpr std::string_view kCapturedNote = "# note: ";
-// The preset of the loop's autocast; around a capture without any it is not asked for.
+// The preset of the loop's autocast. Requires: the capture uses autocast.
 std::string autocast_preset(const Capture& capture);
-// Around the model or inside it.
+// Whether autocast is used around the model or inside it.
 bool uses_autocast(const Capture& capture);
-// The lane that does what PyTorch did, but for the order of sums; "" where no lane does: TF32,
-// means over several ranks. It stands in the lane's policy text behind kCapturedEqual.
+// The lane that does what PyTorch did, except for the order of sums; "" where no lane does (TF32,
+// means over several ranks). The lane's policy text has it after kCapturedEqual.
 std::string equal_lane(const Capture& capture);
 inline constexpr std::string_view kCapturedEqual = "# does the same: ";
 std::string describe_captured_data(const Capture& capture);

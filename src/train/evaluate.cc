@@ -1,5 +1,5 @@
 // Evaluation: the same step graph with batch_norm in evaluation mode; only its forward nodes run.
-// It is lowered whole, so that policy rules about backward sites still find what they match.
+// The whole graph is lowered, so that policy rules about backward sites still match.
 #include "src/train/evaluate.h"
 
 #include <algorithm>
@@ -99,7 +99,7 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       if (!alive[l]) continue;
       const LaneDescription& lane = lanes[l]->description();
       const Container container = container_of(lane);
-      // The truth lane stays what it is.
+      // The truth lane keeps its own policy.
       const bool in_fp32 = in_fp32_ && container != Container::kF64;
       const Policy& policy = in_fp32 ? fp32_policy : lane.policy;
       auto& runner = plan.runners[l];
@@ -117,7 +117,7 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       runner->begin({.key = key, .loss_scales = {1}}, batch);
       runner->run_forward();
       const double value = runner->loss();
-      // A batch's loss is a mean over its labels; where there are none, over its examples.
+      // A batch's loss is a mean over its labels or, without labels, over its examples.
       int64_t weight = size;
       const auto logits = plan.graph.outputs.find("logits");
       if (logits != plan.graph.outputs.end()) {
@@ -128,7 +128,7 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
         scores[l].merge(score);
         weight = score.judged;
       }
-      if (weight == 0) continue;  // the mean over no label is NaN
+      if (weight == 0) continue;  // a mean over no labels is NaN
       loss_sum[l] += value * static_cast<double>(weight);
       weight_sum[l] += static_cast<double>(weight);
     }

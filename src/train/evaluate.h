@@ -1,6 +1,5 @@
-// How good is each lane on examples it has not seen?
-// Forward passes over the held-out examples in evaluation mode, under each lane's policy, without
-// statistics. Knows nothing of training.
+// Loss and accuracy of each lane on the held-out examples: forward passes in evaluation mode, under
+// each lane's policy, without statistics. Knows nothing of training.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +17,18 @@ namespace lockstep {
 
 class Evaluator {
  public:
-  // All must outlive the evaluator. `batch`: examples per forward pass. `batch_norm_eps`: of every
-  // batch_norm, absent: the model's own. `in_fp32`: every lane's weights (masters where it has
-  // them) under the FP32 policy instead of its own.
+  // All arguments must outlive the evaluator. `batch`: examples per forward pass. `batch_norm_eps`:
+  // of every batch_norm; absent: the model's own. `in_fp32`: every lane's weights (its masters, if
+  // it has them) run under the FP32 policy instead of the lane's own.
   Evaluator(const Model& model, const ModelSizes& sizes, const DataSet& data,
             const OptimizerSpec& spec, int64_t batch, uint64_t seed,
             std::optional<double> batch_norm_eps = {}, bool in_fp32 = false);
 
-  // Mean loss and accuracy over all held-out labels (the loss of a model that does not classify:
-  // over all held-out examples), per lane; NaN where `alive` is false or nothing is labelled. The
-  // class of an example (of a pixel, a character, an anchor) is the first largest logit; one with a
-  // NaN logit is counted as wrong, one labelled kNoLabel is not counted. The accuracy of a model
-  // that does not classify is NaN.
+  // Mean loss and accuracy per lane over all held-out labels. The loss of a model that does not
+  // classify is a mean over all held-out examples; its accuracy is NaN. Both are NaN where `alive`
+  // is false or nothing is labelled. The class of an example (of a pixel, a character, an anchor)
+  // is the first largest logit. An example with a NaN logit counts as wrong; one labelled kNoLabel
+  // does not count.
   EvaluationRecord evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
                             const std::vector<bool>& alive, int64_t steps_done);
 

@@ -1,4 +1,4 @@
-// How a lane is set up. lane_state.cc stores what it keeps, lane_passes.cc runs its passes,
+// The set-up of a lane. lane_state.cc stores its state, lane_passes.cc runs its passes,
 // lane_gradients.cc and lane_update.cc end its step.
 #include "src/train/lane.h"
 
@@ -91,8 +91,8 @@ std::vector<std::unique_ptr<StepRunner>> Lane::make_runners() const {
   return runners;
 }
 
-// A preset's dynamic scaler goes on where the captured one stood, with its numbers; a policy file
-// says what it wants itself.
+// A preset's dynamic scaler continues from the captured scaler's state, with its numbers; a policy
+// file's own numbers are kept.
 void Lane::take_captured_scaler() {
   if (context_.loop == nullptr) return;
   optimizer_steps_ = context_.loop->steps_taken;
@@ -109,7 +109,7 @@ void Lane::take_captured_scaler() {
       captured->spec.backoff_factor, captured->spec.growth_interval));
 }
 
-// Refuses what this machine cannot compute, and notes what others do in the engine's place.
+// Refuses what this machine cannot compute, and notes which kernels replace the engine's.
 void Lane::survey_programs() {
   const Engine& engine = find_engine(description_.engine);
   if (engine.survey == nullptr) return;

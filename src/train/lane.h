@@ -1,7 +1,6 @@
-// What does one lane keep, and what does it do in a step?
-// A lane is one policy on one target: its program, and everything that stays between steps
-// (weights, masters, optimizer states, buffers, loss scale). Its passes are a StepRunner's. It
-// knows the reference lane only as something to be compared with, or to restart from (synced mode).
+// A lane is one policy on one target: its program, and everything that is kept between steps
+// (weights, masters, optimizer states, buffers, loss scale). Its passes run in a StepRunner. A lane
+// knows the reference lane only as something to compare with, or to restart from (synced mode).
 #pragma once
 
 #include <cstdint>
@@ -28,8 +27,8 @@ inline constexpr int64_t kStepsAfterNonfinite = 5;
 
 class Lane {
  public:
-  // `initial`: FP32 values by parameter and buffer name, rounded here to the lane's storage; where
-  // there are any, optimizer states as "state/NAME/INDEX".
+  // `initial`: FP32 values by parameter and buffer name, rounded here to the lane's storage, and
+  // optionally optimizer states as "state/NAME/INDEX".
   // Throws: InputError from lowering.
   Lane(const LaneContext& context, const LaneDescription& description,
        const std::map<std::string, Tensor>& initial);
@@ -43,17 +42,18 @@ class Lane {
   // The parts of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   void move_weights_by_one_ulp(int64_t step);              // the twin
-  // These three for every micro-batch of the step, and there for every worker; what nodes measure
-  // goes to `sites`. Workers share weights and begin with the same buffers; worker 0's stay.
+  // These three run for every micro-batch of the step, and within it for every worker; statistics
+  // of nodes go to `sites`. Workers share weights and begin with equal buffers; worker 0's are
+  // kept.
   void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker = 0);
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
   void finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker = 0);
-  // With several workers, behind all micro-batches. The reference must have entered, but not
+  // With several workers, after all micro-batches. The reference must have entered, but not
   // reduced: entering gradients are compared with its own.
   void enter_all_reduce(const Lane* reference, LaneStep& record);
   void all_reduce(const Lane* reference, LaneStep& record);
-  // Replay: whether the policy wants the step's batch again, after this many attempts. If so the
-  // scaler has moved; every lane that runs the step again forgets what the attempt did to buffers.
+  // Replay: whether the policy runs the step's batch again after this many attempts. If so, the
+  // scaler has moved, and every lane that repeats the step discards the attempt's buffer updates.
   bool may_replay() const { return description_.policy.loss_scale_use.replay; }
   bool tries_again(int64_t attempts);
   void keep_buffers() {
@@ -67,23 +67,23 @@ class Lane {
   // Throws: InputError when a tensor is missing or has another shape.
   void restore(const LaneState& state);
 
-  // Binds weights and buffers to another program (evaluation): of the same policy, or with
-  // `masters` one in FP32, which takes the masters where there are any.
+  // Binds weights and buffers to another program (evaluation): one of the same policy or, with
+  // `masters`, one in FP32, which uses the masters if there are any.
   void bind_state(StepRunner& runner, bool masters = false) const;
 
  private:
   struct ParameterState : StoredParameter {
     std::string name;
-    std::vector<bool> reached;  // by backward pass: whether there is a gradient
-    bool trains = false;        // there is one
+    std::vector<bool> reached;  // by backward pass: whether it has a gradient
+    bool trains = false;        // true: some pass has one
     const Format* format;       // of the weight
-    size_t group;               // of parameters, see LaneContext::groups
-    // The gradient over the micro-batches and the losses, where it is changed before its use.
+    size_t group;               // parameter group, see LaneContext::groups
+    // The gradient over the micro-batches and the losses, if it is changed before its use.
     Tensor sum;
-    // Its parts by backward pass, where they are kept apart (Lane::parts_losses); of a pass without
-    // a gradient empty.
+    // Its parts by backward pass, if they are kept apart (Lane::parts_losses); empty for a pass
+    // without a gradient.
     std::vector<Tensor> of_losses;
-    // By sum (that of a pass, or the one) and worker, where there are several workers.
+    // By sum (one per pass, or a single one) and worker, if there are several workers.
     std::vector<std::vector<Tensor>> of_workers;
     Tensor update;  // dw of the last step
     Tensor& sum_of(size_t pass) { return of_losses.empty() ? sum : of_losses[pass]; }
@@ -98,7 +98,7 @@ class Lane {
 
   void survey_programs();
   void take_captured_scaler();
-  // Of the micro-batch in progress.
+  // The micro-batch in progress.
   ExecutionKey key() const;
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;
   QuantizeSpec buffer_rounding(std::string_view name) const;
@@ -120,7 +120,7 @@ class Lane {
   QuantizeSpec update_rounding(const Format* format, int32_t site) const;
   bool separates_losses() const { return !description_.scaler_losses.empty(); }
   size_t scaler_of(size_t pass) const { return separates_losses() ? pass : 0; }
-  // The scale that applies now, as the loss, which is FP32, is multiplied by it.
+  // The current scale, in FP32 because the loss that it multiplies is FP32.
   float scale(size_t scaler) const { return static_cast<float>(scales_[scaler].scale); }
   bool unscaling_changes(size_t scaler) const;
   template <typename T>
@@ -137,25 +137,25 @@ class Lane {
   template <typename T>
   void record_site(int32_t site, const Tensor& values, const TensorStats& stats,
                    const Format& format, const Tensor* reference, LaneStep& record) const;
-  // Of a gradient on its way through the all-reduce.
+  // A gradient during the all-reduce.
   SiteRecord gradient_record(const Tensor& values, const TensorStats& stats, const Format& format,
                              const Tensor* reference, double scale) const;
 
   const LaneContext& context_;
   LaneDescription description_;
   std::vector<std::unique_ptr<StepRunner>> runners_;  // by LaneContext::graph_of
-  StepRunner* runner_;    // that of the micro-batch in progress, or of the last
-  ScalingState scaling_;  // of delayed scaling, empty without
+  StepRunner* runner_;    // of the micro-batch in progress, or of the last one
+  ScalingState scaling_;  // of delayed scaling; empty without it
   std::map<std::string, Tensor> kept_scaling_;
   const LossScaler& scaler_;
-  std::vector<ParameterState> parameters_;  // as in the graph
+  std::vector<ParameterState> parameters_;  // in the graph's order
   std::map<std::string, Tensor> buffers_, kept_buffers_;
-  std::map<std::string, Tensor> next_buffers_;  // worker 0's, until the others have run
+  std::map<std::string, Tensor> next_buffers_;  // worker 0's, while the others run
   Tensor unscaled_;                             // scratch: one gradient after unscaling
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
   int64_t step_ = -1;                   // the step in progress
-  int64_t micro_step_ = -1;             // passes before this one, over steps, workers and all
-  // By parameter group: steps taken, skipped ones not counted.
+  int64_t micro_step_ = -1;             // number of earlier passes, over all steps and workers
+  // By parameter group: steps taken, without skipped ones.
   std::vector<int64_t> optimizer_steps_;
   int64_t died_at_ = -1, nonfinite_since_ = -1;
   DeathCause died_of_ = DeathCause::kAlive;

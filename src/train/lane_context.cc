@@ -25,7 +25,7 @@ LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
     if (loop == nullptr) {
       found.group = group_of(parameter, options.groups);
     } else if (const auto it = loop->group_of.find(parameter.name); it != loop->group_of.end()) {
-      found.group = it->second;  // in no group: it has no gradient and is never stepped
+      found.group = it->second;  // in no group: no gradient, never stepped
     }
     found.update = sites.find_update(parameter.name, Role::kUpdate);
     found.master = sites.find_update(parameter.name, Role::kMasterWeight);

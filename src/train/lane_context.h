@@ -1,6 +1,5 @@
-// What do all lanes of a run share?
-// The step graph and what follows from the run's options for every parameter: its group, its sites,
-// and the numbers of each step.
+// What all lanes of a run share: the step graph and, for every parameter, what follows from the
+// run's options: its group, its sites, and the numbers of each step.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +24,10 @@ struct StepGraph {
 
 // What all lanes of a run share; must outlive them.
 struct LaneContext {
-  struct Update {  // of one parameter: its group, and its sites, -1 where there is none
+  struct Update {  // one parameter's group and sites, -1 where there is none
     size_t group = 0;
     int32_t update = -1, master = -1, weight = -1;
-    // Of the all-reduce, where there are several workers, by backward pass.
+    // Sites of the all-reduce by backward pass, if there are several workers.
     std::vector<int32_t> entering, reduced;
     std::vector<int32_t> states;
   };
@@ -38,11 +37,11 @@ struct LaneContext {
   std::vector<OptimizerGroup> groups;
   std::map<std::string, Update> updates;  // by parameter name
   std::vector<std::string> losses;        // loss_names()
-  // By backward pass and site: whether its values are on the way to or from that pass's loss.
+  // By backward pass and site: whether its values lead to or come from that pass's loss.
   std::vector<std::vector<bool>> sites_of_pass;
-  const CapturedLoop* loop = nullptr;  // of a capture; null: the options say what a step does
-  // The step on batches of other shapes (CapturedLoop::graph_of names them from 1 on), their sites
-  // numbered as in `sites`.
+  const CapturedLoop* loop = nullptr;  // of a capture; null: the options define a step
+  // The step on batches of other shapes (numbers 1 and up in CapturedLoop::graph_of). Their sites
+  // are numbered as in `sites`.
   std::span<const StepGraph> other_shapes = {};
 
   // The numbers and the learning rate of a group in a step.
@@ -52,7 +51,7 @@ struct LaneContext {
   // Which graph a micro-batch runs through: 0 is `step_graph`, then `other_shapes`.
   size_t graph_of(int64_t step, int64_t micro_batch) const;
   const Graph& graph(size_t number) const;
-  // What a micro-batch's loss is divided by before backward.
+  // The divisor of a micro-batch's loss before backward.
   double loss_divisor(int64_t step, int64_t micro_batch) const;
 };
 LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,

@@ -1,5 +1,5 @@
-// A lane's gradients on their way to the optimizer: sums over micro-batches, workers and losses,
-// the look for what is not finite, unscaling and clipping.
+// A lane's gradients between backward and the optimizer: sums over micro-batches, workers and
+// losses, the search for non-finite values, unscaling and clipping.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Gradients are used as the executor has them, unless several passes add up or clipping changes
+// Gradients are used directly from the executor, unless several passes add up or clipping changes
 // them first.
 bool Lane::keeps_gradients() const {
   const RunOptions& options = *context_.options;
@@ -23,8 +23,8 @@ bool Lane::keeps_gradients() const {
          context_.step_graph->passes.size() > 1;
 }
 
-// Losses of one scale add up as they come, in p.grad. With a scale each, every one is unscaled
-// first; and workers exchange every loss's gradients when its pass is over.
+// Losses with one scale add up as they come, in p.grad. If each has a scale, each is unscaled
+// first. Workers exchange every loss's gradients after its pass.
 bool Lane::parts_losses() const {
   return context_.step_graph->passes.size() > 1 &&
          (separates_losses() || context_.options->workers > 1);
@@ -55,13 +55,13 @@ const Tensor& Lane::computed_gradient(const ParameterState& p, size_t pass) cons
   return runner_->gradient(p.name, pass);
 }
 
-// Unscaled gradients go to what is updated: masters take them in their own format; without masters
-// they stay in p.grad, as GradScaler.unscale_ leaves them.
+// Unscaled gradients go to the updated tensor: masters receive them in their own format; without
+// masters they stay in p.grad, as in GradScaler.unscale_.
 const Format* Lane::unscaled_format(const ParameterState& p) const {
   return p.master.empty() ? p.format : description_.policy.master;
 }
 
-// `first`: of the step's micro-batches.
+// `first`: this is the step's first micro-batch.
 void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
   bool begun = false;
   for (size_t pass = 0; pass < p.reached.size(); ++pass) {
@@ -73,9 +73,9 @@ void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
   }
 }
 
-// The losses' gradients, kept apart so far, become one. With a scale each they are unscaled into
-// the masters' format, or the weight's, as apex's unscale_with_stashed does it; with one scale they
-// stay scaled, as in p.grad.
+// Adds up the losses' gradients, which were kept apart so far. If each has a scale they are
+// unscaled into the masters' format, or the weight's, as in apex's unscale_with_stashed; with one
+// scale they stay scaled, as in p.grad.
 void Lane::add_up_losses() {
   for (ParameterState& p : parameters_) {
     const Format* format = separates_losses() ? unscaled_format(p) : p.format;
@@ -104,8 +104,8 @@ void Lane::add_up_losses() {
   }
 }
 
-// A worker's share of the mean is g / W; values that are divided only behind the sum are W times as
-// large. The reference, whose policy is the default one, divides before.
+// A worker's share of the mean is g / W. Values that are divided only after the sum are W times as
+// large. The reference, which has the default policy, divides before.
 void Lane::enter_all_reduce(const Lane* reference, LaneStep& record) {
   const AllReduce& how = description_.policy.all_reduce;
   const int64_t workers = context_.options->workers;
@@ -172,7 +172,7 @@ SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
   out.stats = stats;
   if (reference == nullptr) {
     out.error = error_of_reference(stats);
-  } else if (scale > 0 && std::isfinite(scale)) {  // else it has collapsed
+  } else if (scale > 0 && std::isfinite(scale)) {  // otherwise the scale has collapsed
     const auto compare = [&]<typename T>(T) {
       active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
                                        values.size(), scale, format, &out.error);
@@ -182,9 +182,9 @@ SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
   return out;
 }
 
-// Groups that skip by themselves have optimizers of their own and are clipped by themselves: one's
-// infinity must not scale the other's gradients to nothing. Returns the total norm that was
-// clipped, NaN where none is formed.
+// Groups that skip on their own have separate optimizers and are clipped separately: an infinity in
+// one must not scale the others' gradients to nothing. Returns the total norm before clipping, NaN
+// if none is computed.
 double Lane::clip_gradients() {
   std::vector<size_t> groups(context_.groups.size());
   std::iota(groups.begin(), groups.end(), size_t{0});
@@ -195,7 +195,7 @@ double Lane::clip_gradients() {
 }
 
 // In double, one element after the other. Gradients that are not kept are unscaled on their way
-// into the optimizer: here behind the sum.
+// into the optimizer; the norm is then unscaled here, after the sum.
 std::vector<double> Lane::gradient_norms() const {
   std::vector<double> norms(parameters_.size(), std::numeric_limits<double>::quiet_NaN());
   const double divisor = keeps_gradients() ? 1.0 : scale(0);
@@ -212,8 +212,8 @@ std::vector<double> Lane::gradient_norms() const {
   return norms;
 }
 
-// Unscales and clips the groups' gradients in place, or the other way round where the policy makes
-// that mistake.
+// Unscales and clips the groups' gradients in place, or clips first if the policy makes that
+// mistake.
 double Lane::clip(const std::vector<size_t>& groups) {
   const RunOptions& options = *context_.options;
   const bool clips_scaled = description_.policy.loss_scale_use.clip_before_unscale ||
@@ -245,8 +245,8 @@ double Lane::clip(const std::vector<size_t>& groups) {
   return norm;
 }
 
-// Finite where the lane's scaler looks: as the gradient arrives, still scaled
-// (GradScaler.unscale_), or behind the unscaling, which can overflow when the scale is below 1.
+// Whether the gradients are finite where the lane's scaler checks: as they arrive, still scaled
+// (GradScaler.unscale_), or after the unscaling, which can overflow when the scale is below 1.
 bool Lane::stays_finite(const Tensor& gradient, size_t scaler) const {
   if (scaler_.check != LossScaler::Check::kUnscaled) return all_finite(gradient);
   Tensor unscaled(gradient.shape(), gradient.container());

@@ -17,7 +17,7 @@ Policy twin_policy() {
   return policy;
 }
 
-// Problems of a policy file have a line, and now its path, too: a run lists many lanes' problems.
+// Adds the file's path to a problem, which has only a line: a run lists problems of many lanes.
 std::string with_path(const std::string& path, const std::string& problem) {
   if (!path.ends_with(".toml") || problem.find(path) != std::string::npos) return problem;
   return "policy '" + path + "': " + problem;
@@ -25,7 +25,7 @@ std::string with_path(const std::string& path, const std::string& problem) {
 
 }  // namespace
 
-// The target stands behind the last '@', unless that is part of a file name.
+// The target follows the last '@', unless that is part of a file name.
 LaneName parse_lane_name(std::string_view text) {
   const size_t at = text.rfind('@');
   const bool has_target =
@@ -72,7 +72,7 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
   }
   problems.throw_if_any();
   if (hardware != nullptr) {
-    // The three lanes of fixed name stand for arithmetic that no low-precision unit has.
+    // The three lanes with fixed names have arithmetic that no low-precision unit has.
     const std::string& policy = lane.policy.name;
     if (policy == kReferenceLane || policy == kTruthLane || policy == kTwinLane) {
       problems.add("'" + policy + "' runs on no hardware's low-precision units",

@@ -1,5 +1,4 @@
-// Which lane does a name on the command line stand for?
-// Takes names apart and looks up their policy, engine and target.
+// Parses lane names of the command line and finds their policy, engine and target.
 #pragma once
 
 #include <string>
@@ -11,14 +10,14 @@
 
 namespace lockstep {
 
-// A lane's name taken apart. "tf32@hopper" -> {"tf32", "hopper"}.
+// The parts of a lane's name. "tf32@hopper" -> {"tf32", "hopper"}.
 struct LaneName {
   std::string policy, target;
 };
 LaneName parse_lane_name(std::string_view text);
 
-// The description of a lane by name: its policy, engine and target. `policy_text`: what the lane's
-// policy file held when the run began; without it the file is read.
+// The description of a lane by name: its policy, engine and target. `policy_text`: the text of the
+// lane's policy file when the run began; without it the file is read.
 // Throws: InputError: unknown policy, target not served.
 LaneDescription describe_lane(std::string_view name, const std::string* policy_text = nullptr);
 inline Container container_of(const LaneDescription& lane) {

@@ -11,8 +11,8 @@ void Lane::choose_runner(size_t number) {
 }
 
 // The loss is divided by the number of micro-batches, so that their gradients add up to the mean's;
-// a captured loop may have done it another way. The mean over workers is the all-reduce's work.
-// Stochastic keys count micro-batches as if every step had as many as the longest.
+// a captured loop may have divided by another number. The all-reduce computes the mean over
+// workers. Stochastic keys count micro-batches as if every step had as many as the longest.
 void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch,
                              int64_t worker) {
   const int64_t count = context_.options->accumulate;
@@ -40,7 +40,7 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
   const double count = static_cast<double>(context_.micro_batches(step_) * workers);
   if (worker == 0) {
     if (workers > 1) next_buffers_ = buffers_;
-    // Skipped steps included: the forward pass has happened.
+    // Skipped steps included: they too had a forward pass.
     runner_->take_mutations(workers > 1 ? next_buffers_ : buffers_);
   }
   if (workers > 1 && worker == workers - 1) {

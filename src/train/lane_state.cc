@@ -1,5 +1,5 @@
-// What a lane keeps between steps: how it is stored, where it restarts from, and what a checkpoint
-// holds of it.
+// The state that a lane keeps between steps: how it is stored, how a lane restarts from it, and
+// which tensors a checkpoint has.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ QuantizeSpec Lane::buffer_rounding(std::string_view name) const {
       siteless_key(*context_.sites, SitelessKind::kBuffer, at - buffers.begin()));
 }
 
-// Masters take the exact value and the weights are rounded from them; without masters directly.
+// Masters get the exact value and the weights are rounded from them, or directly without masters.
 void Lane::store_weight(ParameterState& p, const Tensor& exact) {
   int32_t site = context_.updates.at(p.name).weight;
   if (site < 0) {
@@ -54,7 +54,7 @@ const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState
   return lane == nullptr ? nullptr : &lane->parameters_[static_cast<size_t>(&p - &parameters_[0])];
 }
 
-// Rounds with the key of the step before, whose end state this is.
+// Rounds with the key of the previous step: this is its end state.
 void Lane::restart_from(const Lane& reference, int64_t step) {
   step_ = step - 1;
   micro_step_ = step * context_.options->parts() - 1;
@@ -84,7 +84,7 @@ void Lane::move_weights_by_one_ulp(int64_t step) {
   }
 }
 
-// Everything a checkpoint holds of a lane, by the names it has there.
+// Everything that a checkpoint holds of a lane, by its names there.
 template <typename Self, typename Visit>
 void Lane::visit_tensors(Self& self, Visit visit) {
   for (auto& p : self.parameters_) {

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Among the sites that `counts` holds true for.
+// Searches the sites for which `counts` is true.
 int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecord>& records,
                              const std::vector<bool>& counts) {
   for (size_t i = 0; i < records.size(); ++i) {
@@ -24,7 +24,7 @@ int32_t first_nonfinite_site(const SiteTable& sites, const std::vector<SiteRecor
 
 }  // namespace
 
-// Only the scalers that overflowed move: for the others the batch has not counted yet.
+// Only the scalers that overflowed move: the others have not counted the batch yet.
 bool Lane::tries_again(int64_t attempts) {
   const LossScaleUse& use = description_.policy.loss_scale_use;
   const auto raised = [](const LossScaleState& state) { return state.raised; };
@@ -37,7 +37,7 @@ bool Lane::tries_again(int64_t attempts) {
   for (size_t i = 0; i < scales_.size(); ++i) {
     if (std::ranges::count(found[i], true) == 0) continue;
     next[i] = scaler_.update(description_.policy.loss_scale, scales_[i], true);
-    if (next[i].raised) return false;  // finish_step comes to the same end, and records it
+    if (next[i].raised) return false;  // finish_step raises it again, and records it
     moved = true;
   }
   scales_ = std::move(next);
@@ -51,9 +51,9 @@ bool Lane::weights_finite() const {
   return true;
 }
 
-// died_at is the first step that is not run. The reference never stops: the others need it. Nor
-// does a synced lane whose weights are lost: its next step starts from the reference's. A scaler
-// that stops training does so in both modes.
+// died_at is the first step that is not run. The reference never stops: the others need it. A
+// synced lane whose weights are lost does not stop either: its next step starts from the
+// reference's. A scaler that stops training stops the lane in both modes.
 void Lane::follow_death() {
   const auto raised = [](const LossScaleState& state) { return state.raised; };
   if (std::ranges::any_of(scales_, raised)) {
@@ -117,7 +117,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   const Format* weight_format = p.master.empty() ? p.format : policy.master;
   const Format* state_format = policy.state_of(p.format);
   const Format* update_format = policy.update_of(p.format);
-  // What the optimizer's roundings did; unset where all is in the container's own format.
+  // Statistics of the optimizer's roundings; unset if all formats are the container's own.
   std::optional<TensorStats> of_weight, of_update, of_states[kMaxOptimizerStates];
   UpdateStats update;
   if (skip) {
@@ -167,8 +167,8 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   }
   if (sites.update >= 0) record.updates[sites.update] = {true, update};
 
-  // Without statistics of its rounding (skipped step, nothing rounded) a tensor is recorded as it
-  // is.
+  // A tensor without statistics of its rounding (skipped step, nothing rounded) is measured as
+  // it is stored.
   const auto record_values = [&](int32_t site, const Tensor& values,
                                  const std::optional<TensorStats>& stats, const Format& format,
                                  const Tensor* ref) {
@@ -192,7 +192,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   record_site<T>(sites.weight, p.weight, stats, *p.format, reference_weight, record);
 }
 
-// A column per scaler, before its update: what its own loss's gradients held. `skips` by group.
+// A column per scaler, before its update, from its own loss's gradients. `skips` by group.
 void Lane::record_scalers(const std::vector<std::vector<bool>>& found,
                           const std::vector<bool>& skips, LaneStep& record) const {
   record.scalers.clear();
@@ -210,7 +210,7 @@ void Lane::record_scalers(const std::vector<std::vector<bool>>& found,
   if (!description_.policy.loss_scale_use.skip_by_group) return;
   for (size_t group = 0; group < skips.size(); ++group) {
     ScalerRecord of_group;
-    // Gradients of several scales have none when they meet in a group.
+    // A group with gradients of several scales has no scale.
     of_group.scale = separates_losses() ? 1 : scales_[0].scale;
     of_group.skipped = skips[group];
     for (size_t i = 0; i < scales_.size(); ++i) {

@@ -1,4 +1,4 @@
-// The step loop over all lanes, and what stands around it: resume, evaluation, checkpoints.
+// The step loop over all lanes, with resume, evaluation and checkpoints.
 #include "src/train/lockstep.h"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ struct LockstepRun::Impl : PreparedRun {
   std::vector<std::vector<SiteRecord>> micro_sites;  // by lane: of one micro-batch among several
   std::vector<bool> active;                          // by lane: takes part in this attempt
   bool repeats = false;                              // this attempt is not the first
-  LaneStep reference_again;                          // what the reference measures in repetitions
+  LaneStep reference_again;                          // the reference's measurements in repetitions
   int64_t steps_done = 0;
 };
 
@@ -116,8 +116,8 @@ Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) cons
   return batch;
 }
 
-// Micro-batches take consecutive batches of the data, workers consecutive parts of each. What
-// several measure is merged.
+// Micro-batches are consecutive batches of the data, workers get consecutive parts of each. The
+// statistics of several are merged.
 void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
   if (capture == nullptr) {
     drawn = batch(step, micro, worker);
@@ -181,8 +181,8 @@ void LockstepRun::Impl::run_batches(int64_t step) {
   each_active([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->all_reduce(ref, out); });
 }
 
-// Lanes that replay an overflowing batch run it again while the others wait; records are of the
-// last attempt. The reference repeats it with them, to be compared with, and ends as it was.
+// Lanes that replay an overflowing batch repeat it while the others wait; records are of the last
+// attempt. The reference repeats it too, for comparison, and ends in the state it had.
 void LockstepRun::Impl::replay_overflows(int64_t step) {
   const std::vector<bool> alive = active;
   for (;;) {
@@ -217,7 +217,7 @@ RunState LockstepRun::Impl::state() const {
   RunState state;
   state.steps_done = steps_done;
   for (const auto& lane : lanes) state.lanes.push_back(lane->state());
-  if (record.lanes.size() > lanes.size()) state.lanes.emplace_back();  // the captured one has none
+  if (record.lanes.size() > lanes.size()) state.lanes.emplace_back();  // the captured lane has none
   return state;
 }
 
@@ -261,8 +261,8 @@ void LockstepRun::restore(const RunState& state) {
   impl_->steps_done = state.steps_done;
 }
 
-// After each step: its record, then an evaluation if one is due, then a checkpoint, so that a
-// checkpoint means that everything before it has been handed out.
+// After each step come its record, an evaluation if one is due, then a checkpoint. A checkpoint
+// thus means that observers have received everything before it.
 bool LockstepRun::run(const std::atomic<bool>& stop) {
   Impl& run = *impl_;
   const RunOptions& options = run.options;

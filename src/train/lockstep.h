@@ -1,7 +1,6 @@
-// How do several lanes take the same steps?
-// Runs the reference and every other lane node by node on the same batch, compares each lane's
-// tensors with the reference's while both are hot, and hands plain records to observers. It knows
-// nothing of files.
+// Runs several lanes through the same steps: the reference and every other lane, node by node, on
+// the same batch. Compares each lane's tensors with the reference's while both are in cache, and
+// passes plain records to observers. Knows nothing of files.
 #pragma once
 
 #include <atomic>
@@ -24,21 +23,21 @@ class LockstepRun {
   // `start`: parameters and buffers to begin with, by name, instead of fresh ones (start_from says
   // where they came from).
   explicit LockstepRun(RunOptions options, const std::map<std::string, Tensor>* start = nullptr);
-  // Trains a capture, which must outlive the run: its batches, masks and loop. The options say the
-  // rest (lanes, mode, what to record). Throws: InputError with everything it cannot do.
+  // Trains a capture, which must outlive the run: its batches, masks and loop. The options set the
+  // rest (lanes, mode, what to record). Throws: InputError with everything that is not possible.
   LockstepRun(RunOptions options, const Capture& capture);
   ~LockstepRun();
 
   const RunDescription& description() const;
   void add_observer(Observer* observer);  // not owned; called in the order added
 
-  // Continues after state.steps_done steps instead of starting fresh. Observers still see every
-  // step from there on.
+  // Continues after state.steps_done steps instead of starting fresh. Observers receive every step
+  // from there on.
   void restore(const RunState& state);
   RunState state() const;
 
   // Runs the remaining steps. Returns false when `stop` was set (Ctrl-C): the step in progress is
-  // finished first and a checkpoint is handed out.
+  // finished first and a checkpoint is written.
   bool run(const std::atomic<bool>& stop);
 
  private:

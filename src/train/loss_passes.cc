@@ -35,7 +35,7 @@ std::vector<std::vector<bool>> sites_of_passes(const Graph& step, const SiteTabl
     std::vector<bool>& mine = found.emplace_back();
     for (const Site& site : sites.sites) {
       const auto node = nodes.find(site.node);
-      if (node == nodes.end()) {  // the optimizer's sites come when the losses are one
+      if (node == nodes.end()) {  // the optimizer's sites come after the losses are added up
         mine.push_back(site.op == "all_reduce" && site.index == static_cast<int>(pass));
       } else if (node->second->is_backward()) {
         mine.push_back(node->second->pass == static_cast<int>(pass));

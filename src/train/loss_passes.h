@@ -1,6 +1,5 @@
-// What follows from each loss having a backward pass of its own?
-// Who keeps a scaler per loss, and which sites a loss has to do with. Knows graphs and policies, no
-// lanes.
+// Backward passes of single losses: which policies keep a scaler per loss, and which sites belong
+// to a loss. Knows graphs and policies, not lanes.
 #pragma once
 
 #include <vector>
@@ -11,11 +10,11 @@
 
 namespace lockstep {
 
-// [loss_scale] per_loss, or what its kind does without it; never with one backward pass.
+// [loss_scale] per_loss, or its kind's default; never with one backward pass.
 bool has_scaler_per_loss(const Policy& policy, const Graph& step);
 
-// By backward pass and site: values that lead to the pass's loss, and those that come back from it
-// as far as the all-reduce. Of one pass that is every site.
+// By backward pass and site: the values that lead to the pass's loss, and those that come back from
+// it up to the all-reduce. With one pass, every site.
 std::vector<std::vector<bool>> sites_of_passes(const Graph& step, const SiteTable& sites);
 
 }  // namespace lockstep

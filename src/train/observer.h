@@ -1,4 +1,3 @@
-// Who may watch a run?
 // Observers receive plain records after every step: statistics, never tensors. The run file, the
 // progress bar and the tests are observers. An observer that throws ends the run.
 #pragma once

@@ -20,8 +20,8 @@
 namespace lockstep {
 namespace {
 
-// As warnings name them: a capture's groups are called what they are, others by the option that
-// made them, the run's own optimizer not at all.
+// The names of groups in warnings: a capture's groups by their names, others by the option that
+// made them, the run's own optimizer without one.
 std::vector<std::string> names_of_groups(const RunOptions& options) {
   std::vector<std::string> names = {""};
   for (const ParameterGroup& group : options.groups) {
@@ -89,7 +89,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const Capture& from)
   std::vector<Graph> forward;
   for (const size_t number : loop.graphs) forward.push_back(captured_graph(from, number));
   for (Graph& one : forward) {
-    ProblemList of_one("replay");  // the same in all
+    ProblemList of_one("replay");  // the same problems in all
     change_layers(options, one, of_one);
     of_one.throw_if_any();
   }
@@ -103,7 +103,7 @@ Graph PreparedRun::step_of(const Graph& forward) const {
   return options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
 }
 
-// Refuses a graph that is another step than the main one: its sites would have no place in the run.
+// Refuses a graph that differs from the main step: its sites would have no place in the run.
 void PreparedRun::add_shape(const Graph& forward,
                             const std::function<int(const Parameter&)>& state_count_of) {
   StepGraph& other = other_shapes.emplace_back();
@@ -114,7 +114,7 @@ void PreparedRun::add_shape(const Graph& forward,
   } catch (const InputError& error) {
     const int64_t first = loop.first_step(other_shapes.size());
     const std::string what = fmt::format(
-        "step {}: its batch of {} does not run through the same step as one of {}: {}", first,
+        "step {}: its batch of {} needs another step graph than a batch of {}: {}", first,
         batch_text(other.graph), batch_text(graph), join(error.problems(), "; "));
     throw InputError(what, first > 0 ? fmt::format("--steps {} ends before it", first)
                                      : "capture with batches of one shape, e.g. drop_last=True");
@@ -130,7 +130,7 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
     return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
   };
   const CapturedLoop* script = capture != nullptr ? &loop : nullptr;
-  context = make_lane_context(graph, sites, options, script);  // for the groups alone
+  context = make_lane_context(graph, sites, options, script);  // only for the groups
   sites = make_sites(graph, state_count_of, options.workers);
   for (size_t i = 1; i < forward.size(); ++i) add_shape(forward[i], state_count_of);
   context = make_lane_context(graph, sites, options, script, other_shapes);
@@ -139,14 +139,14 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
   for (LaneDescription& lane : description.lanes) {
     if (has_scaler_per_loss(lane.policy, graph) && lane.policy.loss_scale_use.clip_before_unscale) {
       problems.add("lane '" + lane.name +
-                       "': clip = \"before_unscale\" with a scaler for each loss: gradients of "
-                       "several scales never are one gradient",
-                   "[loss_scale] per_loss = \"shared\", or --backward joint");
+                       "': clip = \"before_unscale\" with a scaler for each loss: gradients with "
+                       "different scales cannot be clipped as one",
+                   "use [loss_scale] per_loss = \"shared\", or --backward joint");
     }
     collect(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
-      lane = lanes.back()->description();  // with what its engine left to the software kernels
-      if (container_of(lane) == Container::kF32) {  // the truth lane loses none
+      lane = lanes.back()->description();           // with the engine's fallbacks
+      if (container_of(lane) == Container::kF32) {  // FP64 loses none
         lane.warnings = vanishing_constants(lane.policy, groups, group_names);
       }
     });

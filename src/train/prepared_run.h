@@ -1,5 +1,5 @@
-// What does a run build before its first step?
-// Model, data, step graph, sites and lanes, from the run's options or from a capture.
+// Everything that a run builds before its first step: model, data, step graph, sites and lanes,
+// from the run's options or from a capture.
 #pragma once
 
 #include <functional>

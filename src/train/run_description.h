@@ -1,5 +1,4 @@
-// What is known of a run before its first step?
-// Its lanes, its step graph and its sites, as plain data.
+// What is known of a run before its first step: lanes, step graph and sites, as plain data.
 #pragma once
 
 #include <string>
@@ -17,16 +16,16 @@ struct LaneDescription {
   std::string name;  // as given on the command line
   Policy policy;
   std::string engine;  // "software"
-  std::string target;  // "" or the text behind '@'
+  std::string target;  // "" or the text after '@'
   bool is_reference = false;
-  std::vector<std::string> fallbacks;  // kernels the engine lacked
-  MemoryFacts memory;                  // what the recipe keeps on hardware
-  std::vector<std::string> warnings;   // numbers of the run that its formats lose
-  // The losses with a scaler each, in the order of their scalers; empty: one scaler for all.
+  std::vector<std::string> fallbacks;  // kernels that the engine lacked
+  MemoryFacts memory;                  // what the recipe keeps in memory on hardware
+  std::vector<std::string> warnings;   // numbers of the run that its formats cannot hold
+  // The losses that have a scaler each, in the scalers' order; empty: one scaler for all.
   std::vector<std::string> scaler_losses;
 };
 
-// What is known before the first step; constant over the run.
+// Constant over the run.
 struct RunDescription {
   const Graph* step_graph = nullptr;
   const SiteTable* sites = nullptr;

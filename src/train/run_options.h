@@ -1,5 +1,4 @@
-// What is a run asked to do?
-// Plain data, as the command line, a capture or a run file gives it.
+// The options of a run as plain data, from the command line, a capture or a run file.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +12,19 @@
 namespace lockstep {
 
 enum class LaneMode : uint8_t {
-  kFree,    // every lane keeps its own weights: what training would do
+  kFree,    // every lane keeps its own weights, as in training
   kSynced,  // every step each lane restarts from the reference's state, rounded to its storage
 };
 
 struct RunOptions {
   std::string model = "lenet";
-  std::map<std::string, double> sizes;        // of the model, where not its defaults
+  std::map<std::string, double> sizes;        // of the model, where not the defaults
   std::string data;                           // "" = the model's default
   std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", "twin"
   int64_t steps = 200, batch = 64;
   int64_t accumulate = 1;          // micro-batches of `batch` examples merged into one step
-  int64_t workers = 1;             // data parallel: each has an equal part of every batch
-  bool backward_per_loss = false;  // a backward pass for every named loss, instead of one for all
+  int64_t workers = 1;             // data parallel: each gets an equal part of every batch
+  bool backward_per_loss = false;  // a backward pass per named loss instead of one for all
   OptimizerSpec optimizer{"sgd", {}};
   ScheduleSpec schedule{"constant", {}};
   std::vector<ParameterGroup> groups;
@@ -34,24 +33,24 @@ struct RunOptions {
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
   std::optional<double> batch_norm_eps;              // of every batch_norm; absent: the model's own
   std::string capture_hash;   // SHA-256 of the capture that `model` names, "": a built-in model
-  bool cycle = false;         // behind the last captured step the first one follows
+  bool cycle = false;         // after the last captured step the first one follows
   std::string start_from;     // RUN.state[:LANE], "" = fresh weights
-  std::string start_hash;     // of the weights it held when the run began
+  std::string start_hash;     // of its weights when the run began
   bool eval_in_fp32 = false;  // evaluate every lane's weights in FP32
   LaneMode mode = LaneMode::kFree;
   int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;
   int64_t sums_every = 50;  // steps between samples of the sums of products; 0: never
   uint64_t seed = 1;
-  // False: nothing is measured, records hold loss, scale and time alone. For benchmarks; a run file
-  // needs everything.
+  // False: nothing is measured, and records hold only loss, scale and time. For benchmarks; a run
+  // file needs everything.
   bool measure = true;
-  // By lane: the TOML that its policy file held when the run began. A resumed run
-  // (RunFile::options) goes on with these; the files may have gone or changed. Empty: the files are
-  // read.
+  // By lane: the TOML text of its policy file when the run began. A resumed run
+  // (RunFile::options) uses these texts, even if the files have changed or gone. Empty: the files
+  // are read.
   std::map<std::string, std::string> policy_texts;
 
-  // A step is so many forward and backward passes.
+  // The number of forward and backward passes in a step.
   int64_t parts() const { return accumulate * workers; }
   bool samples_sums(int64_t step) const { return sums_every > 0 && step % sums_every == 0; }
 };

@@ -17,12 +17,12 @@ std::string hardware_of(const LaneDescription& lane) {
   return lane.target == lane.engine ? "" : lane.target;
 }
 
-// The reference first, in the order given otherwise.
+// The reference first, the others in the given order.
 std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
   std::vector<std::string> ordered = {std::string(kReferenceLane)};
   std::set<std::string> seen;
   for (std::string lane : lanes) {
-    // The lanes with fixed names keep them: reports and checks go by the name.
+    // Lanes with fixed names keep them: reports and checks find them by name.
     constexpr std::string_view kOwnEngine = "@software";
     for (const std::string_view fixed : {kReferenceLane, kTruthLane, kTwinLane}) {
       if (lane == std::string(fixed) + std::string(kOwnEngine)) lane = fixed;
@@ -33,12 +33,12 @@ std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, Prob
   return ordered;
 }
 
-// One arithmetic under two names ("tf32,tf32:1") would be computed twice and shown as two.
+// The same arithmetic under two names ("tf32,tf32:1") would be computed and shown twice.
 void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
   for (size_t i = 0; i < lanes.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       const LaneDescription &a = lanes[j], &b = lanes[i];
-      // A target that is an engine is in `engine`; one that is hardware changes the accumulators.
+      // An engine as target is in `engine`; hardware as target changes the accumulators.
       const bool same = a.policy.name == b.policy.name && a.policy.hash() == b.policy.hash() &&
                         a.engine == b.engine && hardware_of(a) == hardware_of(b);
       if (!same || a.name == b.name) continue;  // equal names are refused by order_lanes
@@ -51,17 +51,18 @@ void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& 
   }
 }
 
-// Workers with delayed scaling share the largest magnitude of every tensor, over all of them.
+// With delayed scaling, workers share the largest magnitude of every tensor over all workers.
 void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
   for (const LaneDescription& lane : lanes) {
     if (lane.policy.scaling.kind != ScalingKind::kDelayed) continue;
     problems.add("lane '" + lane.name +
                      "': delayed scaling with several workers, whose common amax is not modelled",
-                 "[scaling] kind = \"current\", or one worker");
+                 "use [scaling] kind = \"current\", or one worker");
   }
 }
 
-// A policy that asks for what the graph does not have. (A kind that would have it is content.)
+// Refuses policies that require separate scalers if there is one backward pass. (A kind's default
+// does not require them.)
 void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
   for (const LaneDescription& lane : lanes) {
     if (!lane.policy.loss_scale_use.per_loss.value_or(false)) continue;
@@ -85,19 +86,19 @@ void check_run_numbers(const RunOptions& options, ProblemList& problems) {
   if (options.workers > 1 && options.batch % options.workers != 0) {
     problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
                              options.batch, options.workers),
-                 "batch is the global one; every worker takes an equal part");
+                 "batch is the global batch; every worker gets an equal part");
   }
   const auto limit = [&](std::string_view name, double value) {
     if (value >= 0 && std::isfinite(value)) return;
     problems.add(fmt::format("{} {}: 0 <= {} < infinity required", name, value, name),
-                 "0 does not clip");
+                 "0 means no clipping");
   };
   limit("clip-norm", options.clip_norm);
   limit("clip-value", options.clip_value);
   if (!(options.clip_norm_type > 0)) {
     problems.add(
         fmt::format("clip-norm-type {}: clip-norm-type > 0 required", options.clip_norm_type),
-        "2, 1, inf or any p of a p-norm");
+        "use 2, 1, inf or any p of a p-norm");
   }
   at_least("eval-every", options.eval_every, 0);
   at_least("histogram-every", options.histogram_every, 1);
@@ -126,11 +127,11 @@ void take_start(const std::map<std::string, Tensor>& start, std::map<std::string
   for (auto& [name, tensor] : initial) {
     const auto found = start.find(name);
     if (found == start.end()) {
-      problems.add("start-from: '" + name + "' is missing", "it is a run of another model");
+      problems.add("start-from: '" + name + "' is missing", "the checkpoint is of another model");
     } else if (found->second.shape() != tensor.shape()) {
       problems.add("start-from: '" + name + "' has shape " + to_string(found->second.shape()) +
                        ", this model has " + to_string(tensor.shape()),
-                   "it is a run of another model");
+                   "the checkpoint is of another model");
     } else {
       tensor = found->second;
     }
@@ -143,7 +144,7 @@ void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOpti
   if (options.steps == 0) options.steps = count;
   if (options.steps > count && !options.cycle) {
     problems.add(fmt::format("--steps {}: the capture has {}", options.steps, count),
-                 "--cycle begins again behind the last one");
+                 "--cycle starts again after the last one");
   }
   problems.throw_if_any();
   const CapturedStep& first = capture.steps.at(0);

@@ -1,5 +1,5 @@
-// What in a run's options cannot be, and which lanes and layers do they mean?
-// Everything is checked before the first step, and all problems are told at once.
+// Checks a run's options and finds the lanes and layers they name. Everything is checked before the
+// first step; all problems are reported at once.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// Collects what `make` throws instead of ending at the first problem.
+// Collects the problems that `make` throws instead of ending at the first one.
 template <typename Make>
 void collect(ProblemList& problems, Make make) {
   try {
@@ -26,17 +26,17 @@ void collect(ProblemList& problems, Make make) {
 
 // Counts, intervals and limits.
 void check_run_numbers(const RunOptions& options, ProblemList& problems);
-// The lanes in the order in which they run, which `options` takes over: the reference first.
-// Throws: InputError with all that was found so far.
+// The lanes in run order, the reference first; `options` is changed to this order.
+// Throws: InputError with all problems found so far.
 std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& problems);
-// Weights and buffers from elsewhere in place of fresh ones: all of them, by name and shape.
+// Replaces fresh weights and buffers by given ones: all of them, by name and shape.
 void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
                 ProblemList& problems);
-// Brings the options in line with a capture: steps (0: all of them), batch (the main graph's),
-// micro-batches (of the step with most), optimizer, groups, clipping. Throws: InputError, e.g. more
-// steps than there are without `cycle`.
+// Sets the options that a capture decides: steps (0: all of them), batch (the main graph's),
+// micro-batches (of the step that has most), optimizer, groups, clipping. Throws: InputError, e.g.
+// for more steps than there are without `cycle`.
 void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options);
-// Frozen layers, and what is said of batch_norm.
+// Frozen layers, and the options of batch_norm.
 void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems);
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// What does a run go on from?
-// The state of every lane between two steps, which checkpoints hold.
+// The state from which a run continues: that of every lane between two steps, as in checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace lockstep {
 
-// Everything needed to go on from after step `steps_done - 1`.
+// Everything needed to continue after step `steps_done - 1`.
 struct LaneState {
   std::map<std::string, Tensor>
       tensors;  // "weight/NAME", "master/NAME", "state/NAME/k", "kahan/NAME", "buffer/NAME",

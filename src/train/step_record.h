@@ -1,5 +1,4 @@
-// What is recorded of a step, and of an evaluation?
-// Plain data: statistics, never tensors.
+// The records of a step and of an evaluation. Plain data: statistics, never tensors.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 namespace lockstep {
 
 struct ScalerRecord {
-  double scale = 1;  // that applied in this step
+  double scale = 1;  // used in this step
   bool found_inf = false, skipped = false;
   int32_t growth_tracker = 0;  // after the step
   int32_t culprit_site = -1;  // first site in execution order with a non-finite value, if found_inf
@@ -21,26 +20,26 @@ struct UpdateRecord {
   bool measured = false;
   UpdateStats stats;
 };
-// Why a lane stopped before the others. The numbers stand in run files.
+// Why a lane stopped before the others. Run files store the numbers.
 enum class DeathCause : int8_t {
   kAlive = 0,
-  kWeights = 1,     // not finite any more
-  kLossScaler = 2,  // its system stops training at the scale's minimum
+  kWeights = 1,     // no longer finite
+  kLossScaler = 2,  // the scaler stops training at the scale's minimum
 };
 struct LaneStep {
-  bool alive = true;  // false: died earlier; everything below but died_of is unset
+  bool alive = true;  // false: died earlier; of the rest only died_of is set
   DeathCause died_of = DeathCause::kAlive;
   double loss = 0;             // unscaled; the mean over the micro-batches
   std::vector<double> losses;  // the named ones, as loss_names()
   std::vector<double> lr;      // by parameter group
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping by norm
-  // By parameter, of the gradients that the optimizer takes, unscaled and clipped; NaN: there is
-  // none. Of captures alone, whose own lane has them; empty: not measured.
+  // By parameter, of the gradients that the optimizer uses, unscaled and clipped; NaN: there is
+  // none. Only for captures, whose own lane has them; empty: not measured.
   std::vector<double> gradient_norms;
-  double seconds = 0;  // of this lane's own work
+  double seconds = 0;  // spent on this lane
   int32_t attempts = 1;
-  // One per scaler (LaneDescription::scaler_losses), at least one (scale 1 without scaling); where
-  // groups skip by themselves, one per group behind them.
+  // One per scaler (LaneDescription::scaler_losses), at least one (scale 1 without scaling); then
+  // one per group, if groups skip on their own.
   std::vector<ScalerRecord> scalers;
   std::vector<SiteRecord> sites;      // by site id
   std::vector<UpdateRecord> updates;  // by site id; measured at role kUpdate

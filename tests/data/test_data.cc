@@ -1,4 +1,4 @@
-// Do the data sets say what their files hold, and say clearly what is wrong with a file?
+// The contents of data sets read from files, and clear errors for faulty files.
 #include <doctest/doctest.h>
 #include <zlib.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// A folder of its own for each test case, removed at the end.
+// A folder for each test case, removed at the end.
 class Folder {
  public:
   explicit Folder(const std::string& name) : path_(fs::path(LOCKSTEP_BINARY_DIR) / "data" / name) {
@@ -78,7 +78,7 @@ Bytes labels_mod_10(uint32_t count, uint32_t offset = 0) {
   return idx_labels(labels);
 }
 
-// The message of the InputError that opening must give.
+// The message of the InputError that opening must throw.
 std::string error_of(const std::string& spec) {
   return testing::error_of([&] { open_data_set(spec, {}); });
 }
@@ -260,7 +260,7 @@ TEST_CASE("IDX: every fault is an InputError that shows value and constraint") {
     folder.write(images, bytes);
     CHECK(contains_text(error_of(spec), "too long: shape [10, 3, 2] needs 76 bytes, found 77"));
   }
-  SUBCASE("absurd extents are no allocation") {
+  SUBCASE("absurd extents are not allocated") {
     Bytes bytes = {0, 0, 8, 3};
     for (int i = 0; i < 3; ++i) append_extent(bytes, 0xffffffffu);
     folder.write(images, bytes);
@@ -354,9 +354,9 @@ TEST_CASE("data specs: unknown kinds and bad counts") {
   CHECK(error_of("synthetic:50") == "");
 }
 
-TEST_CASE("batch_indices: each epoch is a permutation cut into whole batches, and pure") {
+TEST_CASE("batch_indices: each epoch is a permutation cut into full batches, and pure") {
   const auto data = open_data_set("synthetic:100", {});  // 80 train
-  const int64_t batch = 24;                              // 3 whole batches, 8 left out per epoch
+  const int64_t batch = 24;                              // 3 full batches, 8 left out per epoch
   std::vector<std::vector<int64_t>> epochs;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::vector<int64_t> seen;
@@ -374,7 +374,7 @@ TEST_CASE("batch_indices: each epoch is a permutation cut into whole batches, an
   CHECK(epochs[0] != epochs[1]);
   CHECK(epochs[1] != epochs[2]);
 
-  // Asked in another order, between questions about another seed: the same answers.
+  // Calls in another order, between calls with another seed, give the same result.
   for (int64_t step = 8; step >= 0; --step) {
     const auto other = batch_indices(*data, step, batch, 8);
     const auto again = batch_indices(*data, step, batch, 7);

@@ -1,4 +1,4 @@
-// The data of the models beyond digits: scenes, anchors, text, noise.
+// The models' data other than digits: scenes, anchors, text, noise.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -38,7 +38,7 @@ TEST_CASE("anchors: places, overlap and the encoding, by hand") {
   CHECK(code[3] == doctest::Approx(std::log(0.5) / 0.2));
 }
 
-TEST_CASE("anchors: every object has one, and none takes a worse object") {
+TEST_CASE("anchors: every object has one, and none has a worse object") {
   const std::vector<Box> boxes = {{0.5, 0.5, 0.3, 0.3}, {0.2, 0.2, 0.05, 0.05}};
   const std::vector<int32_t> labels = {3, 5};
   const AnchorTargets targets = match_anchors(boxes, labels);
@@ -83,7 +83,7 @@ TEST_CASE(
     double sum = 0, sum_sq = 0;
     for (const double x : all) sum += x, sum_sq += x * x;
     const double n = static_cast<double>(all.size());
-    CHECK(std::abs(sum / n) < 1.5);  // about normalised
+    CHECK(std::abs(sum / n) < 1.5);  // roughly normalised
     CHECK(sum_sq / n < 4);
   }
 }
@@ -114,7 +114,8 @@ TEST_CASE("text: windows, successors, vocabulary and held-out part, by hand") {
                        InputError);
 }
 
-TEST_CASE("masked text: 15 % of the places, of those 80/10/10, within 5 sigma; drawn anew") {
+TEST_CASE(
+    "masked text: 15 % of the places, of those 80/10/10, within 5 sigma; drawn anew each time") {
   const auto data = open_data_set("grammar", {.task = Task::kMaskedToken, .context = 100});
   const auto plain = open_data_set("grammar", {.task = Task::kNextToken, .context = 100});
   CHECK(data->class_count() == plain->class_count() + 1);
@@ -139,7 +140,7 @@ TEST_CASE("masked text: 15 % of the places, of those 80/10/10, within 5 sigma; d
   };
   CHECK(within(predicted, static_cast<double>(shown.size()), 0.15));
   CHECK(within(masked, predicted, 0.8));
-  // A random character is the right one once in mask_token times.
+  // A random character is the original one with probability 1 / mask_token.
   CHECK(within(kept, predicted, 0.1 + 0.1 / mask_token));
   CHECK_FALSE(data->gather(first_examples(10), 8)
                   .at("labels")
@@ -157,7 +158,7 @@ TEST_CASE("masked text: even a short window predicts something") {
   }
 }
 
-TEST_CASE("noise: standard normal moments within 5 sigma, other numbers in every step") {
+TEST_CASE("noise: standard normal moments within 5 sigma, new numbers in every step") {
   Graph graph;
   graph.inputs.push_back({"in0", "noise", {{400, 50}, ElementType::kFloat}});
   Batch one, two, again;

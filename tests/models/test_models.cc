@@ -1,4 +1,4 @@
-// Are the built-in models the networks they claim to be, with torch.nn's names and initial weights?
+// The built-in models are the networks of their papers, with torch.nn's names and initial weights.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -86,7 +86,7 @@ TEST_CASE("mlp: 784-128-64-10") {
   CHECK(graph.type_of(graph.outputs.at("logits")).shape == Shape{64, 10});
 }
 
-TEST_CASE("every model: inputs fit its default data, in training and evaluation") {
+TEST_CASE("every model: its default data fit its inputs, in training and evaluation") {
   REQUIRE(models().size() >= 10);
   for (const Model& model : models()) {
     CAPTURE(model.name);
@@ -113,7 +113,7 @@ TEST_CASE("every model: inputs fit its default data, in training and evaluation"
   }
 }
 
-TEST_CASE("sizes: defaults, given ones, and what is wrong with them") {
+TEST_CASE("sizes: defaults, given ones, and refused ones") {
   const Model& gpt = find_model("gpt");
   CHECK(complete_sizes(gpt, {{"layers", 2}}).at("layers") == 2);
   CHECK(complete_sizes(gpt, {}).at("layers") == 4);
@@ -128,7 +128,7 @@ TEST_CASE("sizes: defaults, given ones, and what is wrong with them") {
   CHECK_THROWS_WITH_AS(build({{"heads", 3}}), doctest::Contains("must divide width"), InputError);
 }
 
-TEST_CASE("evaluation mode: batch_norm reads its running statistics and leaves them") {
+TEST_CASE("evaluation mode: batch_norm reads its running statistics without changing them") {
   const Graph training = digits_graph("lenet"), evaluation = digits_graph("lenet", false);
   CHECK(evaluation.mutations.empty());
   CHECK(named_shapes(evaluation.parameters) == named_shapes(training.parameters));
@@ -142,7 +142,7 @@ TEST_CASE("evaluation mode: batch_norm reads its running statistics and leaves t
   CHECK(batch_norms == 2);
 }
 
-TEST_CASE("models follow the image shape, and say when it does not fit") {
+TEST_CASE("models follow the image shape, and refuse one that does not fit") {
   const Graph cifar = find_model("lenet").build({8, {3, 32, 32}, 10}, true);
   CHECK(cifar.parameters[0].type.shape == Shape{6, 3, 5, 5});
   CHECK(cifar.type_of("p:fc1.weight").shape == Shape{120, 16 * 6 * 6});
@@ -154,7 +154,7 @@ TEST_CASE("models follow the image shape, and say when it does not fit") {
   CHECK_THROWS_WITH_AS(find_model("lent"), doctest::Contains("did you mean 'lenet'"), InputError);
 }
 
-TEST_CASE("initial state: torch.nn's distributions, every name, no more") {
+TEST_CASE("initial state: torch.nn's distributions for every name and no others") {
   const Graph graph = digits_graph("lenet");
   const auto state = initial_state(find_model("lenet"), {}, graph, 1);
   CHECK(state.size() == graph.parameters.size() + graph.buffers.size());
@@ -194,7 +194,7 @@ TEST_CASE("initial state: torch.nn's distributions, every name, no more") {
   }
 }
 
-TEST_CASE("initial state: a pure function of the seed, golden, free of the batch size") {
+TEST_CASE("initial state: a pure function of the seed, golden, independent of the batch size") {
   const Graph graph = digits_graph("lenet");
   const auto one = initial_state(find_model("lenet"), {}, graph, 1),
              again = initial_state(find_model("lenet"), {}, graph, 1);
@@ -206,7 +206,7 @@ TEST_CASE("initial state: a pure function of the seed, golden, free of the batch
     CHECK(tensor.same_bits(small.at(name)));
   }
   CHECK_FALSE(one.at("fc1.weight").same_bits(two.at("fc1.weight")));
-  // Parameters of one bound (fan_in 25) get different numbers.
+  // Parameters with equal bounds (fan_in 25) get different numbers.
   CHECK_FALSE(one.at("conv1.bias").as<float>()[0] == one.at("conv1.weight").as<float>()[0]);
   // Golden: a change here changes every run of every seed.
   const auto weight = one.at("conv1.weight").as<float>();

@@ -1,5 +1,5 @@
-// What the tests of whole runs share: a small network's options, an observer that keeps everything,
-// and comparisons down to the last bit.
+// Shared by the tests of whole runs: a small network's options, an observer that keeps everything,
+// and comparisons bit by bit.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Keeps everything it is told.
+// Keeps everything it receives.
 class Recorder : public Observer {
  public:
   void on_start(const RunDescription& d) override { description = &d; }
@@ -57,7 +57,7 @@ inline bool same(double a, double b) {
   return a == b || (std::isnan(a) && std::isnan(b));
 }
 
-// Every number of two steps but the seconds; returns how many sites were compared.
+// Compares all numbers of two steps except seconds; returns how many sites were compared.
 inline int check_same_step(const StepRecord& a, const StepRecord& b) {
   int measured = 0;
   REQUIRE(a.step == b.step);

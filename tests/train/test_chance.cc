@@ -1,6 +1,5 @@
-// How good is a model that has learned nothing but how often each answer comes? The losses of
-// constant predictors on the models' default data: what tests/integration/study/learning.py calls
-// CHANCE and sets its figures below.
+// The losses of constant predictors, which know only how often each answer comes, on the models'
+// default data: CHANCE in tests/integration/study/learning.py, whose limits are below them.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -43,7 +42,7 @@ double class_entropy(const Batch& batch) {
   return entropy;
 }
 
-// Of no offset from any anchor.
+// The loss of predicting no offset from any anchor.
 double smooth_l1_of_zero(const Batch& batch) {
   const auto boxes = batch.at("boxes").as<float>();
   double sum = 0;
@@ -51,7 +50,7 @@ double smooth_l1_of_zero(const Batch& batch) {
   return sum / static_cast<double>(boxes.size());
 }
 
-// Half the squared distance from the mean image, per example: no divergence is needed for it.
+// Half the squared distance from the mean image, per example; it needs no divergence.
 double half_variance(const Batch& batch) {
   const auto images = batch.at("images").as<float>();
   const size_t pixels = images.size() / kExamples;

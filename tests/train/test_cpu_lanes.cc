@@ -1,5 +1,5 @@
-// Lanes on the CPU's own units: the bits of the software lane with the unit's accumulator, what
-// falls back, and what is refused.
+// Lanes on the CPU's own units: they have the bits of the software lane with the unit's
+// accumulator; fallbacks and refusals.
 #include "emulation/kernels/cpu_unit.h"
 #include "src/core/error.h"
 #include "src/train/lane.h"
@@ -16,7 +16,7 @@ RunOptions lenet(std::vector<std::string> lanes) {
   return options;
 }
 
-// Runs `lane` and its software twin `same_as` and compares all they recorded.
+// Runs `lane` and its software twin `same_as` and compares all their records.
 void check_same_lanes(const std::string& lane, const std::string& same_as) {
   CAPTURE(lane);
   Recorder hardware, software;
@@ -54,7 +54,8 @@ TEST_CASE("cpu engine: fp16 lanes with FP32 sums are the software lane") {
   check_same_lanes("torch-autocast-fp16@cpu", "torch-autocast-fp16");
 }
 
-TEST_CASE("cpu engine: FP16 sums need AVX512-FP16, AMX sums AMX; without, the lane is refused") {
+TEST_CASE(
+    "cpu engine: FP16 sums need AVX512-FP16, AMX sums need AMX; otherwise the lane is refused") {
   const std::string amx = write_policy(
       "amx", "extends = \"torch-autocast-bf16\"\n[gemm]\naccumulator = \"amx_bf16\"\n");
   struct Wanted {
@@ -77,7 +78,7 @@ TEST_CASE("cpu engine: FP16 sums need AVX512-FP16, AMX sums AMX; without, the la
   }
 }
 
-TEST_CASE("cpu engine: what it lacks falls to the software kernels and is told") {
+TEST_CASE("cpu engine: missing operations run on the software kernels and are listed") {
   if (!cpu_has(CpuUnit::kFma)) {
     MESSAGE("SKIPPED: tf32 lanes: this CPU has no FMA");
     return;
@@ -95,7 +96,7 @@ TEST_CASE("cpu engine: what it lacks falls to the software kernels and is told")
   }
 }
 
-TEST_CASE("cpu engine: the lanes with fixed names do not run on it") {
+TEST_CASE("cpu engine: lanes with fixed names do not run on it") {
   for (const char* name : {"fp32@cpu", "fp64@cpu", "twin@cpu"}) {
     CHECK_THROWS_WITH_AS(describe_lane(name), doctest::Contains("leave '@cpu' out"), InputError);
   }

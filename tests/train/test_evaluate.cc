@@ -1,4 +1,4 @@
-// What is the mean of an evaluation? Batches that hold different numbers of labels, by hand.
+// The mean of an evaluation over batches with different numbers of labels, by hand.
 #include "src/train/evaluate.h"
 
 #include "src/graph/autodiff.h"
@@ -25,7 +25,7 @@ Graph build_table(const ModelShape& shape, bool) {
   return b.finish();
 }
 
-// Three held-out examples of two places, token 0 everywhere but in the last one.
+// Three held-out examples of two places, token 0 everywhere except in the last one.
 class ThreeExamples : public DataSet {
  public:
   explicit ThreeExamples(std::vector<int32_t> labels) : labels_(std::move(labels)) {}
@@ -82,7 +82,7 @@ constexpr int32_t kNone = kNoLabel;
 
 }  // namespace
 
-TEST_CASE("evaluation: the mean is over labels, whatever batches they came in") {
+TEST_CASE("evaluation: the mean is over labels, whatever their batches") {
   // Labels 1 and 0 of token 0, then label 0 of token 1: -log 3/4, -log 1/4 and -log 1/2.
   const double mean = (std::log(4.0 / 3) + std::log(4.0) + std::log(2.0)) / 3;
   for (const int64_t batch : {1, 2, 3}) {
@@ -96,7 +96,7 @@ TEST_CASE("evaluation: the mean is over labels, whatever batches they came in") 
   }
 }
 
-TEST_CASE("evaluation: no label at all has no mean") {
+TEST_CASE("evaluation: without labels there is no mean") {
   const EvaluationRecord record = evaluate(std::vector<int32_t>(6, kNone), 2);
   CHECK(std::isnan(record.loss[0]));
   CHECK(std::isnan(record.accuracy[0]));

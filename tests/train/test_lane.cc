@@ -1,5 +1,4 @@
-// What a lane does in a run: synced mode, the twin, skipped steps, masters, death, names and
-// targets.
+// A lane in a run: synced mode, the twin, skipped steps, masters, death, names and targets.
 #include "src/train/lane.h"
 
 #include <limits>
@@ -34,7 +33,7 @@ TEST_CASE("synced: each step starts from the reference's weights, rounded to the
       CHECK(hash(1) == observe<float>(std::as_const(rounded).as<float>(), fp64).bits_hash);
       const Tensor exact = w.to(Container::kF64);
       CHECK(hash(2) == observe<double>(exact.as<double>(), fp64).bits_hash);
-      // The twin's weights are one ulp beside (half an ulp where a binade begins and it went down).
+      // The twin's weights are one ulp away (half an ulp downwards from the start of a binade).
       const ErrorStats& twin = lanes[3].sites[site.id].error;
       CHECK(twin.err_sq > 0);
       CHECK(twin.err_max_ulps <= 1);
@@ -81,7 +80,7 @@ TEST_CASE("an overflowing loss scale skips the step, halves the scale and names 
     CAPTURE(culprit.label());
     CHECK(culprit.layer == "fc3");
     CHECK(culprit.role == Role::kGradActivation);
-    // A skipped step records updates of zero.
+    // A skipped step records zero updates.
     const int32_t update = sites.find_update("fc1.weight", Role::kUpdate);
     const UpdateRecord& zero = recorder.steps[s].lanes[1].updates[update];
     CHECK(zero.measured);
@@ -100,7 +99,7 @@ TEST_CASE("an overflowing loss scale skips the step, halves the scale and names 
     CAPTURE(name);
     const bool unchanged = tensor.same_bits(end.lanes[1].tensors.at(name));
     if (name.starts_with("buffer/")) {
-      CHECK_FALSE(unchanged);  // the forward pass has happened
+      CHECK_FALSE(unchanged);  // the step had a forward pass
       ++buffers;
     } else {
       CHECK(unchanged);
@@ -111,7 +110,7 @@ TEST_CASE("an overflowing loss scale skips the step, halves the scale and names 
   CHECK(weights > 10);
 }
 
-TEST_CASE("a step skipped after one that was taken records updates of zero") {
+TEST_CASE("a step skipped after a taken one records zero updates") {
   LockstepRun lockstep_run(small_run({"fp32", "torch-autocast-fp16"}, 2));
   const SiteTable& sites = *lockstep_run.description().sites;
   const int32_t update = sites.find_update("fc1.weight", Role::kUpdate);
@@ -129,7 +128,7 @@ TEST_CASE("a step skipped after one that was taken records updates of zero") {
   CHECK(lane.sites[update].stats.sum_sq == 0);
 }
 
-TEST_CASE("synced: a lane that skips goes on with the reference's optimizer step count") {
+TEST_CASE("synced: a lane that skips continues with the reference's optimizer step count") {
   const std::string overflow = write_policy(
       "overflow_synced",
       "extends = \"torch-autocast-fp16:2.11\"\n[loss_scale]\ninit_scale = 1099511627776\n");
@@ -142,7 +141,7 @@ TEST_CASE("synced: a lane that skips goes on with the reference's optimizer step
   CHECK(end.lanes[0].optimizer_steps == std::vector<int64_t>{3});
   CHECK(end.lanes[1].optimizer_steps ==
         std::vector<int64_t>{2});  // the reference's before its last step
-  CHECK(end.lanes[1].scalers.at(0).scale == std::ldexp(1.0f, 37));  // its own scaler goes on
+  CHECK(end.lanes[1].scalers.at(0).scale == std::ldexp(1.0f, 37));  // its own scaler continues
 }
 
 TEST_CASE("a power-of-two loss scale that neither over- nor underflows changes no weight") {
@@ -162,7 +161,7 @@ TEST_CASE("a power-of-two loss scale that neither over- nor underflows changes n
   }
 }
 
-TEST_CASE("master weights: a clip that does not bind rounds nothing of the unscaled gradients") {
+TEST_CASE("master weights: a clip without effect does not round the unscaled gradients") {
   const std::string masters =
       write_policy("clipped_masters",
                    "[storage]\nweight = \"fp16\"\n[optimizer]\nmaster_weights = true\n"
@@ -197,7 +196,7 @@ TEST_CASE("master weights: the model weights are the masters, rounded") {
   CHECK(records[sites.find_update("fc1.weight", Role::kMasterWeight)].stats.inexact == 0);
 }
 
-TEST_CASE("a lane whose weights become non-finite takes five more steps and stops") {
+TEST_CASE("a lane whose weights become non-finite runs five more steps and stops") {
   LockstepRun lockstep_run(small_run({"fp32", "pure-fp16"}, 10));
   RunState poisoned = lockstep_run.state();
   poisoned.steps_done = 1;
@@ -223,7 +222,7 @@ TEST_CASE("a lane whose weights become non-finite takes five more steps and stop
   CHECK(recorder.evaluations[0].accuracy[0] >= 0);
 }
 
-TEST_CASE("synced: a lane whose weights become non-finite every step goes on") {
+TEST_CASE("synced: a lane whose weights become non-finite every step continues") {
   // Without a check the overflowing gradients reach the weights; each step starts afresh.
   const std::string overflow = write_policy("overflow_unchecked", "extends = \"pure-fp16\"\n");
   RunOptions options = small_run({"fp32", overflow}, kStepsAfterNonfinite + 3);
@@ -239,7 +238,7 @@ TEST_CASE("synced: a lane whose weights become non-finite every step goes on") {
   }
 }
 
-TEST_CASE("non-finite gradients are found and named without a scaler that checks, too") {
+TEST_CASE("non-finite gradients are found and named even without a scaler that checks") {
   LockstepRun lockstep_run(small_run({"fp32", "pure-fp16"}, 2));
   RunState poisoned = lockstep_run.state();
   poisoned.lanes[1].tensors.at("weight/fc2.bias").as<float>()[3] =
@@ -283,7 +282,7 @@ TEST_CASE("the roundings of optimizer states, updates and weights are counted") 
   }
 }
 
-TEST_CASE("the policy's rounding leaves what is kept in FP32 alone") {
+TEST_CASE("the policy's rounding does not change tensors kept in FP32") {
   const std::string stochastic =
       write_policy("stochastic_fp32", "[storage]\nrounding = \"stochastic\"\n");
   Recorder recorder;
@@ -294,7 +293,7 @@ TEST_CASE("the policy's rounding leaves what is kept in FP32 alone") {
   }
 }
 
-TEST_CASE("the fixed lanes are what they say") {
+TEST_CASE("the lanes with fixed names are what their names say") {
   Recorder recorder;
   LockstepRun lockstep_run(small_run({"tf32", "fp64"}, 1));
   const auto& lanes = lockstep_run.description().lanes;
@@ -336,7 +335,7 @@ TEST_CASE("targets this build cannot serve are refused, never emulated") {
   CHECK(describe_lane("tf32").policy.hardware == nullptr);
 }
 
-TEST_CASE("warnings: of every group, in the lane's description, never of the truth lane") {
+TEST_CASE("warnings: of every group, in the lane's description, never of the FP64 lane") {
   RunOptions options = small_run({"fp32", "pure-fp16", "fp64"}, 1);
   options.groups = {{"fc1", {"adam", {}}}};
   LockstepRun lockstep_run(options);

@@ -44,7 +44,7 @@ TEST_CASE("same bits for every instruction set and thread count") {
   set_thread_count(threads_before);
 }
 
-TEST_CASE("going on from a checkpoint gives the bits of a run that was never stopped") {
+TEST_CASE("resuming from a checkpoint gives the bits of a run that was never stopped") {
   for (const LaneMode mode : {LaneMode::kFree, LaneMode::kSynced}) {
     for (const char* optimizer : {"sgd", "adam"}) {
       CAPTURE(optimizer);
@@ -71,7 +71,7 @@ TEST_CASE("going on from a checkpoint gives the bits of a run that was never sto
   }
 }
 
-TEST_CASE("stop ends after the step in progress, with a checkpoint to go on from") {
+TEST_CASE("stop ends after the step in progress, with a checkpoint to resume from") {
   LockstepRun lockstep_run(small_run({"fp32"}, 5));
   Recorder recorder;
   lockstep_run.add_observer(&recorder);
@@ -88,7 +88,7 @@ TEST_CASE("evaluation covers every held-out example, whatever the batch size") {
   const auto evaluate = [](int64_t batch) {
     RunOptions options = small_run({"fp32", "fp64"}, 1);
     options.batch = batch;
-    options.optimizer.values["lr"] = 0;  // the weights stay, so every run judges the same network
+    options.optimizer.values["lr"] = 0;  // constant weights: every run evaluates the same network
     Recorder recorder;
     run(options, recorder);
     REQUIRE(recorder.evaluations.size() == 1);
@@ -103,7 +103,7 @@ TEST_CASE("evaluation covers every held-out example, whatever the batch size") {
   // FP64: a mean of 40 numbers about log(10), each from sums of at most 784 products.
   CHECK(std::fabs(whole.loss[1] - rest.loss[1]) <= 1000 * std::ldexp(1.0, -53) * whole.loss[1]);
   CHECK(std::fabs(whole.loss[0] - whole.loss[1]) <= 1000 * std::ldexp(1.0, -24) * whole.loss[1]);
-  // An untrained classifier of 10 classes knows about nothing.
+  // An untrained classifier of 10 classes is close to chance.
   CHECK(whole.loss[1] == doctest::Approx(std::log(10)).epsilon(0.1));
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("one policy on one engine under two names is refused, and so is the re
   says(error({"tf32", "tf32:1"}), "lane 'tf32:1': the same as lane 'tf32', both are tf32:1 on");
   says(error({"tf32@software", "tf32"}), "lane 'tf32': the same as lane 'tf32@software'");
   says(error({"autocast", "torch-autocast-fp16"}), "both are torch-autocast-fp16:2.12 on software");
-  // A fixed name is the lane's name on its own engine too: reports go by it.
+  // A fixed name is the lane's name on its own engine too: reports find lanes by name.
   says(error({"twin", "twin@software"}), "lane 'twin': listed twice");
   LockstepRun truth(small_run({"fp64@software"}, 1));
   CHECK(truth.description().lanes[1].name == "fp64");

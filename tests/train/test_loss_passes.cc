@@ -1,5 +1,5 @@
-// A backward pass per loss: the whole loss's step where nothing overflows, a scaler for each loss
-// where the policy keeps one, and everything that runs around a step.
+// A backward pass per loss: it takes the whole loss's steps if nothing overflows, it has a scaler
+// per loss if the policy keeps one, and it works with every other part of a step.
 #include "src/train/loss_passes.h"
 
 #include <doctest/doctest.h>
@@ -31,7 +31,7 @@ RunOptions detector_run(std::vector<std::string> lanes, int64_t steps) {
 // All in FP32 but the heads' weight gradients: FP16, so that large scales overflow there.
 const std::string kHeadsOverflow =
     "[[rule]]\nlayer = \"head.*\"\nrole = \"grad_weight\"\npoint = \"output\"\nformat = \"fp16\"\n";
-// The same for one loss alone.
+// The same for one loss only.
 const std::string kClassOverflows =
     "[[rule]]\nlayer = \"head.*.class\"\nrole = \"grad_weight\"\npoint = \"output\"\n"
     "format = \"fp16\"\n";
@@ -65,7 +65,7 @@ std::string trajectory(const Recorder& recorder, size_t lane, size_t scaler) {
 
 }  // namespace
 
-TEST_CASE("in FP64 a pass per loss takes the steps of the whole loss's pass, to 1e-12") {
+TEST_CASE("in FP64 a pass per loss gives the steps of the whole loss's pass, to 1e-12") {
   for (const std::string model : {"detector", "vae"}) {
     CAPTURE(model);
     RunOptions options = detector_run({"fp32", "fp64"}, 3);
@@ -96,7 +96,7 @@ TEST_CASE("in FP64 a pass per loss takes the steps of the whole loss's pass, to 
   }
 }
 
-// Scales are powers of two and nothing leaves FP32's range: every lane takes the reference's steps.
+// Scales are powers of two and nothing leaves FP32's range: every lane's steps are the reference's.
 TEST_CASE("shared or separate, micro-batches, workers: in FP32 the scales change no weight") {
   const std::string kind =
       "[loss_scale]\nkind = \"torch-dynamic\"\ninit_scale = 1024\n"
@@ -117,8 +117,8 @@ TEST_CASE("shared or separate, micro-batches, workers: in FP32 the scales change
     REQUIRE(end.lanes[2].scalers.size() == 2);
     CHECK(end.lanes[1].scalers[0].scale == 4096);
     check_same_weights(end, 0, end, 1);
-    // Micro-batches of one loss are added up before the losses are: other roundings than the
-    // reference's, which takes them as they come.
+    // Micro-batches of one loss are added up before the losses are: roundings differ from the
+    // reference's, which adds them in order.
     const bool in_one_order = accumulate == 1 || workers > 1;
     if (in_one_order) check_same_weights(end, 0, end, 2);
     int scaled = 0, reduced = 0;
@@ -139,7 +139,7 @@ TEST_CASE("shared or separate, micro-batches, workers: in FP32 the scales change
 
 // By hand from apex/amp/scaler.py (halve on the loss's own overflow, double after growth_interval
 // clean steps of it), with lr = 0, so that every step has the first one's gradients: the heads' fit
-// into FP16 up to scales of 2^24 (box) and 2^16 (class). The step is skipped while any overflows.
+// FP16 up to scales of 2^24 (box) and 2^16 (class). The step is skipped while any overflows.
 TEST_CASE("apex: golden trajectories of a scaler per loss") {
   const std::string apex =
       "[loss_scale]\nkind = \"apex\"\ninit_scale = 268435456\n"
@@ -162,13 +162,13 @@ TEST_CASE("apex: golden trajectories of a scaler per loss") {
   const std::string of_class = "28x 27x 26x 25x 24x 23x 22x 21x 20x 19x 18x 17x 16 16 16 16 17x 16";
   CHECK(trajectory(recorder, 1, 0) == box);
   CHECK(trajectory(recorder, 1, 1) == of_class);
-  CHECK(trajectory(recorder, 2, 0) == of_class);  // any overflow is the shared scaler's
+  CHECK(trajectory(recorder, 2, 0) == of_class);  // every overflow moves the shared scaler
   const Graph& graph = *lockstep_run.description().step_graph;
   const SiteTable& sites = *lockstep_run.description().sites;
   int64_t clean = 0;
   for (const StepRecord& step : recorder.steps) {
     const auto& scalers = step.lanes[1].scalers;
-    for (const Site& site : sites.sites) {  // what a site carries is its own pass's scale
+    for (const Site& site : sites.sites) {  // a site's values have its own pass's scale
       const SiteRecord& record = step.lanes[1].sites[site.id];
       if (!site.scaled || !record.measured) continue;
       const auto pass = static_cast<size_t>(graph.node(site.node).pass);
@@ -187,7 +187,7 @@ TEST_CASE("apex: golden trajectories of a scaler per loss") {
   CHECK(end.lanes[0].optimizer_steps == std::vector<int64_t>{18});
 }
 
-TEST_CASE("a loss's culprit is looked for on its own way, forward and back") {
+TEST_CASE("a loss's culprit is searched among its own sites, forward and backward") {
   const std::string scaler =
       "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
       "init_scale = 1073741824\n";
@@ -234,7 +234,7 @@ TEST_CASE("a loss's culprit is looked for on its own way, forward and back") {
   CHECK(alone[1] > 20);
 }
 
-TEST_CASE("skip = group with a scaler per loss: as several optimizers, each under both scalers") {
+TEST_CASE("skip = group with a scaler per loss: like several optimizers, each under both scalers") {
   const std::string policy =
       write_policy("losses_by_group",
                    "[loss_scale]\nkind = \"torch-dynamic\"\nper_loss = \"separate\"\n"
@@ -262,7 +262,7 @@ TEST_CASE("skip = group with a scaler per loss: as several optimizers, each unde
 namespace {
 
 // Weights w = v = 0 and two losses, (w - large)^2 and (w - small)^2, or (v - small)^2, with
-// gradients -2 large and -2 small. What the lane's tensor `key` is after one step of SGD: minus lr
+// gradients -2 large and -2 small. Returns the lane's tensor `key` after one step of SGD: minus lr
 // times the gradient.
 struct TwoGoals {
   float large, small;
@@ -305,7 +305,7 @@ float after_one_step(const std::string& policy, const TwoGoals& goals, const std
 
 }  // namespace
 
-// Gradients -1 and -2^-12 are FP16 numbers, but their sum is none.
+// Gradients -1 and -2^-12 are FP16 numbers, but their sum is not.
 TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, shared ones in FP16") {
   const auto master_after = [](const std::string& per_loss) {
     const std::string policy = write_policy("meets_" + per_loss,
@@ -318,7 +318,7 @@ TEST_CASE("hand-checked: separate losses meet unscaled in the FP32 master, share
   CHECK(master_after("shared") == 1);
 }
 
-// The gradient -2^-26 is no FP16 number; 64 times it is, and so is 16 times it, the update.
+// The gradient -2^-26 is not an FP16 number; 64 times it is, and so is 16 times it, the update.
 TEST_CASE("hand-checked: without masters an unscaled gradient is a number of the weight's format") {
   const TwoGoals goals{0x1p-27f, 0.5f, 16, "v"};
   for (const std::string per_loss : {"separate", "shared"}) {
@@ -370,7 +370,7 @@ TEST_CASE("clipping: the norm is of the losses' sum, each unscaled by its own sc
   check_same_weights(end, 0, end, 1);
 }
 
-TEST_CASE("a run with a scaler per loss that was stopped goes on as if it had not been") {
+TEST_CASE("a stopped run with a scaler per loss resumes as if it had not been stopped") {
   for (const LaneMode mode : {LaneMode::kFree, LaneMode::kSynced}) {
     const std::string policy = write_policy("losses_resume",
                                             "extends = \"apex-o1:1\"\n[loss_scale]\n"
@@ -413,7 +413,7 @@ TEST_CASE("refused: separate scalers with one backward pass, passes of one loss"
                        InputError);
   options.backward_per_loss = false;
   CHECK(LockstepRun(options).state().lanes[1].scalers.size() == 1);
-  // apex keeps one per loss where there are several passes, and one where there are not.
+  // apex keeps one per loss with several passes, and a single one otherwise.
   options = detector_run({"fp32", "apex-o1"}, 1);
   options.backward_per_loss = false;
   CHECK(LockstepRun(options).state().lanes[1].scalers.size() == 1);

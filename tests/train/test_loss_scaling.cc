@@ -1,5 +1,5 @@
-// What a lane does with its loss scale: replay, the order of clipping and unscaling, groups that
-// skip by themselves, division, scalers that stop training, resuming.
+// A lane and its loss scale: replay, the order of clipping and unscaling, groups that skip on their
+// own, division, scalers that stop training, resuming.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ void check_same_tensors(const LaneState& a, const LaneState& b) {
 
 }  // namespace
 
-TEST_CASE("replay: the batch is tried until it fits, and the step is that of the scale that fits") {
+TEST_CASE("replay: the batch is tried until it fits, and the step is that of the fitting scale") {
   for (const int64_t accumulate : {1, 2}) {
     CAPTURE(accumulate);
     RunOptions options =
@@ -73,7 +73,7 @@ TEST_CASE("replay: the batch is tried until it fits, and the step is that of the
   }
 }
 
-TEST_CASE("replay: what delayed scaling saw in the attempts that overflowed is forgotten") {
+TEST_CASE("replay: delayed scaling forgets the attempts that overflowed") {
   const std::string delayed =
       "[scaling]\nkind = \"delayed\"\noperand = \"fp8_e4m3+saturate\"\n"
       "grad_operand = \"fp8_e5m2+saturate\"\namax_history = 8\n";
@@ -86,7 +86,7 @@ TEST_CASE("replay: what delayed scaling saw in the attempts that overflowed is f
   const LaneStep& first = replayed.steps[0].lanes[1];
   REQUIRE(first.attempts > 3);
   REQUIRE_FALSE(first.scalers.at(0).skipped);
-  // A lane that begins with the scale that fitted has seen those amaxes and no others.
+  // A lane that begins with the fitting scale has exactly these amaxes.
   const std::string scale = std::to_string(first.scalers.at(0).scale);
   options.lanes = {"fp32",
                    write_policy("fits_delayed", kFp16 + "init_scale = " + scale + "\n" + delayed)};
@@ -176,16 +176,16 @@ TEST_CASE("skip = group: one group's overflow skips its own step and moves the s
   CHECK(columns[2].culprit_site == columns[0].culprit_site);
   CHECK(recorder.steps[0].lanes[2].scalers.size() == 1);
 
-  // Each is clipped by itself: an infinite norm in one does not wipe out the other.
+  // Each is clipped separately: an infinite norm in one does not zero the other.
   options.clip_norm = 1e9;
   Recorder clipped;
   const RunState bound = run(options, clipped);
   CHECK(tensor_of(bound, 1, "weight/fc2.weight").same_bits(tensor_of(end, 1, "weight/fc2.weight")));
 }
 
-// Anything above zero becomes 0.5, the smallest number of fp4_e2m1. That is finite; divided by
-// 2^-130 it is not in FP32.
-TEST_CASE("flax judges unscaled gradients, keras scaled ones") {
+// Anything above zero becomes 0.5, the smallest number of fp4_e2m1. It is finite, but divided by
+// 2^-130 it is not finite in FP32.
+TEST_CASE("flax checks unscaled gradients, keras scaled ones") {
   const std::string tiny =
       "init_scale = 7.346839692639297e-40\n"  // 2^-130
       "min_scale = 0\n"
@@ -241,7 +241,7 @@ TEST_CASE("a scaler that stops training ends its lane in both modes, with the re
   }
 }
 
-TEST_CASE("every scaler: a run that was stopped goes on as if it had not been") {
+TEST_CASE("every scaler: a stopped run resumes as if it had not been stopped") {
   for (const LossScaler& scaler : loss_scalers()) {
     if (!scaler.knows("growth_interval")) continue;
     CAPTURE(scaler.name);
@@ -293,7 +293,7 @@ TEST_CASE("a layer's own loss scale: in FP32 it changes no weight, and the recor
   CHECK(scaled >= 4);
 }
 
-// Every gradient, from the seed on, 1024 times as large: what a loss scale of 1024 does.
+// Every gradient from the seed on is 1024 times as large, as with a loss scale of 1024.
 TEST_CASE("the same loss scale on every layer is that loss scale") {
   const std::string base =
       "extends = \"torch-autocast-fp16:2.11\"\n[loss_scale]\nkind = \"static\"\n";
@@ -316,7 +316,7 @@ TEST_CASE("the same loss scale on every layer is that loss scale") {
   }
 }
 
-TEST_CASE("a layer's own loss scale keeps small gradients from underflowing there") {
+TEST_CASE("a layer's own loss scale keeps that layer's small gradients from underflowing") {
   const std::string base =
       "extends = \"torch-autocast-fp16:2.11\"\n[loss_scale]\nkind = \"static\"\ninit_scale = 1\n";
   const std::string plain = write_policy("plain_layers", base);

@@ -1,5 +1,5 @@
-// Every preset as a lane: two steps of lenet, and what stays between steps is in the formats the
-// preset says, batch norms that are kept in FP32 included; none of them does nothing.
+// Every preset as a lane: two steps of lenet. State between steps is in the preset's formats, batch
+// norms kept in FP32 included; no preset is without effect.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -67,21 +67,21 @@ TEST_CASE("presets: every one trains, and keeps its weights in its formats") {
   CHECK(round_to_format(wide, fp16, Rounding::kNearestEven) == narrow);
 }
 
-// Presets that are another one bit for bit on lenet, and why.
+// Presets that equal another one bit for bit on lenet, and why.
 const std::map<std::string, std::pair<std::string, std::string>> kSameOnLenet = {
     {"apex-o0:1", {"fp32", "O0 is FP32 training"}},
     {"torch-autocast-fp16:2.12", {"torch-autocast-fp16:2.11", "2.12 moved rms_norm alone"}},
     {"torch-autocast-bf16:2.12", {"torch-autocast-bf16:2.11", "2.12 moved rms_norm alone"}},
 };
 
-// What a lane recorded over a run: the hash of every site, step by step, and its last tensors.
+// A lane's records over a run: the hash of every site, step by step, and its last tensors.
 struct Recorded {
   std::vector<uint64_t> hashes;
   std::vector<double> losses;
   std::map<std::string, Tensor> tensors;
 
   bool same_bits(const Recorded& other) const {
-    // The bits of a site that only one of the two lanes has differ, too: it has no hash there.
+    // A site that only one of the two lanes has differs too: the other lane has no hash for it.
     if (hashes != other.hashes || losses != other.losses) return false;
     if (tensors.size() != other.tensors.size()) return false;
     return std::ranges::all_of(tensors, [&](const auto& item) {
@@ -91,7 +91,7 @@ struct Recorded {
   }
 };
 
-TEST_CASE("presets: each but those declared the same differs from FP32 and from what it extends") {
+TEST_CASE("presets: each differs from FP32 and from what it extends, except those declared equal") {
   std::vector<std::string> lanes = {"fp32"};
   for (const Policy& preset : presets()) {
     if (preset.name != "fp32") lanes.push_back(preset.label());

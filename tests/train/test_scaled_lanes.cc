@@ -21,7 +21,7 @@ TEST_CASE("scaled lanes: same bits for every instruction set and thread count") 
   const std::string before(active_kernels().name);
   const int threads_before = thread_count();
   RunOptions options = small_run(kScaledLanes, 3);
-  options.batch = 33;  // blocks along the rows are cut
+  options.batch = 33;  // the last block along the rows is short
   std::vector<StepRecord> expected;
   RunState expected_state;
   int measured = 0;
@@ -76,7 +76,7 @@ TEST_CASE("delayed scaling: checkpoints hold it, and evaluation does not change 
   CHECK(evaluated.evaluations.size() == 6);
 }
 
-TEST_CASE("synced: delayed scaling goes on from step to step, the weights do not") {
+TEST_CASE("synced: delayed scaling is kept from step to step, the weights are not") {
   RunOptions options = small_run({"fp32", "fp8-delayed"}, 4);
   options.mode = LaneMode::kSynced;
   Recorder recorder;
@@ -115,7 +115,7 @@ TEST_CASE(
     CHECK(mean_loss(lane, 50) < 0.6 * start);
     CHECK(mean_loss(lane, 50) != reference);
   }
-  // Gradients that lose digits: far more without a scale.
+  // Far more gradients lose digits without a scale.
   const auto lost = [&](size_t lane) {
     uint64_t small = 0;
     const auto& sites = recorder.description->sites->sites;

@@ -1,4 +1,4 @@
-// What stands around the optimizer: accumulation, clipping, groups, frozen layers, starting
+// The training loop around the optimizer: accumulation, clipping, groups, frozen layers, starting
 // weights, Kahan and masters in a run, and that all of it resumes to the same bits.
 #include <algorithm>
 #include <cmath>
@@ -55,7 +55,7 @@ RunOptions full_run() {
 
 }  // namespace
 
-TEST_CASE("accumulation: two micro-batches of 8 are one batch of 16, but for rounding") {
+TEST_CASE("accumulation: two micro-batches of 8 are one batch of 16, except for rounding") {
   Recorder parts, whole;
   RunOptions options = small_run({"fp32", "fp64"}, 3);
   options.accumulate = 2;
@@ -113,7 +113,7 @@ TEST_CASE("clip: other norms than the 2-norm") {
   CHECK(clip_by_norm({{&a, fp32}}, 1, kInf) == 4);
   CHECK(a.as<float>()[1] == -4 * (1.0f / (4.0f + 1e-6f)));
   Tensor low = vector_of({2048, 1});
-  CHECK(clip_by_norm({{&low, fp16}}, 1e4, 1) == 2048);  // 2049 is no FP16 number
+  CHECK(clip_by_norm({{&low, fp16}}, 1e4, 1) == 2048);  // 2049 is not an FP16 number
 }
 
 TEST_CASE("clip: by value keeps NaN and the sign") {
@@ -146,7 +146,7 @@ TEST_CASE("clip in a run: the norm is recorded, unscaled, and the step is that m
   CHECK(std::isnan(without.steps[0].lanes[0].gradient_norm));
 }
 
-TEST_CASE("frozen layers stay to the bit, and batch_norm in evaluation mode keeps its statistics") {
+TEST_CASE("frozen layers keep their bits, and batch_norm in evaluation mode keeps its statistics") {
   RunOptions options = small_run({"fp32"}, 3);
   options.model = "lenet";
   options.freeze = {"conv1", "bn1"};
@@ -170,7 +170,7 @@ TEST_CASE("frozen layers stay to the bit, and batch_norm in evaluation mode keep
   CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("nothing is left"), InputError);
 }
 
-TEST_CASE("groups: each steps its own layers; the others are as without it") {
+TEST_CASE("groups: each steps its own layers; the others are unaffected") {
   RunOptions options = small_run({"fp32"}, 2);
   options.groups = {{"fc2*", {"sgd", {{"lr", 0}}}}, {"fc3", {"lion", {{"lr", 0.25}}}}};
   options.schedule = {"linear", {{"steps", 4}}};
@@ -181,7 +181,7 @@ TEST_CASE("groups: each steps its own layers; the others are as without it") {
   const auto& w0 = before.lanes[0].tensors;
   const auto& w2 = after.lanes[0].tensors;
   CHECK(w0.at("weight/fc2.weight").same_bits(w2.at("weight/fc2.weight")));
-  // Lion: a quarter in the first step, 3/16 in the second, up or down.
+  // Lion: +-1/4 in the first step, +-3/16 in the second.
   const float moved =
       w2.at("weight/fc3.bias").as<float>()[0] - w0.at("weight/fc3.bias").as<float>()[0];
   const double steps = std::abs(moved);
@@ -191,7 +191,7 @@ TEST_CASE("groups: each steps its own layers; the others are as without it") {
   CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("fc1, fc2, fc3"), InputError);
 }
 
-TEST_CASE("groups: parsing takes the run's numbers over, unless the optimizer is another one") {
+TEST_CASE("groups: parsing copies the run's numbers, unless the optimizer differs") {
   const OptimizerSpec base{"sgd", {{"momentum", 0.5}}};
   const ParameterGroup same_one = parse_group("fc*:lr=0.25", base);
   CHECK(same_one.layers == "fc*");
@@ -212,7 +212,7 @@ TEST_CASE("groups: the last glob that matches wins, over layers and whole names"
   CHECK(group("fc1.bias", "fc1") == 2);
 }
 
-TEST_CASE("batch_norm in evaluation mode: the layers named, and no others") {
+TEST_CASE("batch_norm in evaluation mode: only the layers named") {
   Graph graph = find_model("lenet").build({2, {1, 28, 28}, 10}, /*training=*/true);
   set_eval_batch_norm(graph, {"bn1"});
   for (const Node& node : graph.nodes) {
@@ -242,7 +242,7 @@ TEST_CASE("batch_norm eps: of every layer, in training and in evaluation") {
   CHECK_THROWS_WITH_AS(set_batch_norm_eps(mlp, 1), doctest::Contains("'mlp' has no batch_norm"),
                        InputError);
 
-  // A huge eps leaves nothing of the normalised values: every example has the same logits.
+  // A huge eps makes the normalised values vanish: every example has the same logits.
   RunOptions options = small_run({"fp32"}, 2);
   options.model = "lenet";
   options.optimizer.values = {{"lr", 1e-30}};
@@ -272,7 +272,7 @@ TEST_CASE("kahan in a run follows FP32 more closely than rounding to nearest") {
   CHECK(!state.lanes[1].tensors.contains("kahan/fc1.weight"));
 }
 
-TEST_CASE("kahan: a free lane carries the rest on, a synced one starts every step without") {
+TEST_CASE("kahan: a free lane keeps the rest, a synced one starts every step without it") {
   const std::string lane = write_policy(
       "kahan_rest", "[storage]\nweight = \"bf16\"\n[optimizer]\nupdate_rounding = \"kahan\"\n");
   RunOptions options = small_run({"fp32", lane}, 2);

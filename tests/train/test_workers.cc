@@ -1,4 +1,4 @@
-// Data parallel runs: workers' batches, the sites of their all-reduce, and what cannot be run.
+// Data parallel runs: workers' batches, the sites of their all-reduce, and refused options.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -17,7 +17,7 @@ using namespace lockstep;
 
 namespace {
 
-// y = x w + b against t, one float for one float: with weights of zero every gradient is -2/N x^T t
+// y = x w + b against t, float by float: with weights of zero every gradient is -2/N x^T t
 // of the batch, and a step of SGD with lr = 1 leaves minus the gradient in the weight.
 struct LinearStep {
   LinearStep(int64_t workers, std::vector<float> t) : targets(std::move(t)) {
@@ -38,7 +38,7 @@ struct LinearStep {
             {"t", Tensor::from<float>({2, 2}, {targets[k], 0.3f, 0.1f, -targets[k]})}};
   }
 
-  // Workers `first`, ..., `first` + W - 1 in one step; minus the gradient.
+  // Runs workers `first`, ..., `first` + W - 1 in one step; returns minus the gradient.
   std::map<std::string, Tensor> step(int64_t first, const std::string& policy = "fp32") {
     const LaneContext context = make_lane_context(graph, sites, options);
     std::map<std::string, Tensor> zero;
@@ -86,7 +86,7 @@ std::string problems_of(const RunOptions& options) {
   return "";
 }
 
-// An FP16 all-reduce behind a fixed loss scale.
+// An FP16 all-reduce with a fixed loss scale.
 std::string fp16_reduce(const std::string& name, double scale, const std::string& format,
                         const std::string& divide) {
   return write_policy(name,
@@ -101,7 +101,7 @@ std::string fp16_reduce(const std::string& name, double scale, const std::string
 TEST_CASE("four workers: the mean of four gradients, added in the declared order") {
   const std::vector<float> targets = {0.9f, -1.3f, 2.7f, 0.77f};
   LinearStep alone(1, targets);
-  std::vector<std::map<std::string, Tensor>> shares;  // of each worker, divided, with its minus
+  std::vector<std::map<std::string, Tensor>> shares;  // of each worker, divided and negated
   for (int64_t k = 0; k < 4; ++k) {
     for (auto& [name, g] : shares.emplace_back(alone.step(k))) {
       for (float& x : g.as<float>()) x /= 4;
@@ -195,7 +195,7 @@ TEST_CASE("64 workers: an FP16 sum overflows where FP32 does not; divided before
   CHECK(lost(2) == 0);
   CHECK(lost(4) > 100);
   CHECK(lost(4) > 2 * lost(3));
-  // The error is in units of a worker's share whether or not it has been divided.
+  // The error is in units of a worker's share divided or not.
   const auto error = [&](size_t lane) {
     const ErrorStats& e = lanes[lane].sites[static_cast<size_t>(entering)].error;
     return e.err_sq / e.ref_sq;
@@ -206,7 +206,7 @@ TEST_CASE("64 workers: an FP16 sum overflows where FP32 does not; divided before
   CHECK(error(2) < 2 * error(3));
 }
 
-TEST_CASE("batch_norm: each worker its own statistics, worker 0's running ones stay") {
+TEST_CASE("batch_norm: each worker has its own statistics, worker 0's running ones are kept") {
   GraphBuilder b("counted");
   const Value x = b.input("x", {{2, 1}, ElementType::kFloat});
   const Value t = b.input("t", {{2, 1}, ElementType::kFloat});
@@ -258,7 +258,7 @@ TEST_CASE("workers with everything else resume to the same bits, whatever the th
   for (size_t i = 0; i < 2; ++i) CHECK(check_same_step(rest.steps[i], through.steps[i + 2]) > 100);
 }
 
-TEST_CASE("workers that cannot be: an uneven batch, none at all, a common amax") {
+TEST_CASE("refused workers: an uneven batch, no worker, a common amax") {
   RunOptions options = small_run({"fp32", "fp8-delayed"}, 1);
   options.workers = 3;
   const std::string text = problems_of(options);

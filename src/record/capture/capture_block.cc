@@ -37,7 +37,7 @@ std::string hex(const unsigned char* bytes, size_t count) {
   return text;
 }
 
-// Of what is left of the stream.
+// Of the rest of the stream.
 std::string sha256_of(std::ifstream& file) {
   struct Free {
     void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
@@ -80,7 +80,7 @@ CaptureBlock check_capture_block(const std::string& path) {
   file.read(reinterpret_cast<char*>(block.data()), block.size());
   if (!looks_like_capture(path)) {
     throw InputError(who + "does not begin with " + std::string(kMagic),
-                     "lockstep_capture writes such files; one that it did not finish lacks this");
+                     "lockstep_capture writes such files; an unfinished one lacks this");
   }
   if (static_cast<size_t>(file.gcount()) < block.size()) {
     throw InputError(fmt::format("{}has {} bytes, at least {} required", who, bytes, kLeastBlock),
@@ -97,13 +97,13 @@ CaptureBlock check_capture_block(const std::string& path) {
                      hex(&block[kHashAt], kHashBytes)};
   if (!std::has_single_bit(found.size) || found.size < kLeastBlock || found.size > kLargestBlock) {
     throw InputError(
-        fmt::format("{}its block says that it has {} bytes, a power of two in {}..{} "
+        fmt::format("{}its block gives its own size as {} bytes, a power of two in {}..{} "
                     "required",
                     who, found.size, kLeastBlock, kLargestBlock));
   }
   if (bytes < found.size || bytes - found.size != found.length) {
     throw InputError(
-        fmt::format("{}has {} bytes behind its block of {}, the block says {}", who,
+        fmt::format("{}has {} bytes after its block of {}, the block says {}", who,
                     bytes < found.size ? 0 : bytes - found.size, found.size, found.length),
         "the file is truncated, or something was added");
   }

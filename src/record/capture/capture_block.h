@@ -1,7 +1,6 @@
-// Is this file a whole capture?
 // The block of bytes before a capture's HDF5 data (docs/capture-file.md): magic, version, length
-// and SHA-256 of the rest. Checked before HDF5 sees the file, so that chance damage is told as
-// such.
+// and SHA-256 of the rest. It is checked before HDF5 opens the file, so that chance damage is
+// reported as damage.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +10,14 @@ namespace lockstep {
 
 struct CaptureBlock {
   uint64_t size = 0;    // of the block: 512 or a larger power of two
-  uint64_t length = 0;  // of the HDF5 data behind it
-  std::string sha256;   // of these, 64 hexadecimal digits
+  uint64_t length = 0;  // of the HDF5 data after it
+  std::string sha256;   // of these data, 64 hexadecimal digits
 };
 
-// Whether the file begins as captures do. False also where it cannot be read.
+// Whether the file begins like a capture. Also false if it cannot be read.
 bool looks_like_capture(const std::string& path);
 
-// Throws: InputError: unreadable, not a capture, newer version, truncated, or changed since.
+// Throws: InputError: unreadable, not a capture, newer version, truncated, or changed later.
 CaptureBlock check_capture_block(const std::string& path);
 
 }  // namespace lockstep

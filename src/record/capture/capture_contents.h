@@ -1,5 +1,5 @@
-// The contents of a capture file, each kind read by a source file of its own. Used by
-// src/record/capture/capture_*.cc alone.
+// The contents of a capture file, each kind read by a source file of its own. For
+// src/record/capture/capture_*.cc only.
 #pragma once
 
 #include "src/capture/capture.h"
@@ -15,7 +15,7 @@ void read_buffers(const CaptureFields& at, const Capture& capture, Tensors& valu
 
 // capture_optimizer.cc
 void read_optimizer(const CaptureFields& root, Capture& capture);
-// Optimizer states in group `at`, by parameter.
+// Reads the optimizer states in group `at`, by parameter.
 void read_states(const CaptureFields& at, const Capture& capture, CapturedState& state);
 // The numbers of every group from the text attribute "hyper" of `at`, in the row's own names.
 std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capture);
@@ -24,11 +24,11 @@ std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capt
 void read_amp(const CaptureFields& root, Capture& capture);
 void read_steps(const CaptureFields& root, Capture& capture);
 
-// capture_gate_steps.cc. Gradients in group `at`, by parameter.
+// capture_gate_steps.cc. Reads the gradients in group `at`, by parameter.
 Tensors read_gradients(const CaptureFields& at, const Capture& capture, Container container);
 void read_verify(const CaptureFields& root, Capture& capture);
 
-// "000012" -> 12; -1 where it is no such number.
+// "000012" -> 12; -1 if the text is not such a number.
 int64_t number_of(const std::string& name);
 
 }  // namespace lockstep

@@ -52,7 +52,7 @@ class Dump {
               "its name must have % as %25 and / as %2F");
       H5L_info_t info;
       hdf5::check(H5Lget_info(group, link.c_str(), &info, H5P_DEFAULT), "look at " + at);
-      require(info.type == H5L_TYPE_HARD, at, "is a link to elsewhere");
+      require(info.type == H5L_TYPE_HARD, at, "is not a hard link");
       const hdf5::Handle object(H5Oopen(group, link.c_str(), H5P_DEFAULT), "open " + at);
       object_of(object.id(), at, hdf5::unescape_link(link), depth);
     }
@@ -105,7 +105,7 @@ class Dump {
   void object_of(hid_t object, const std::string& path, const std::string& name, int depth) {
     H5O_info_t info;
     hdf5::check(H5Oget_info2(object, &info, H5O_INFO_BASIC), "look at " + path);
-    require(seen_.insert(info.addr).second, path, "stands in the file twice");
+    require(seen_.insert(info.addr).second, path, "is in the file twice");
     if (info.type == H5O_TYPE_GROUP) {
       write_(capture_frame::group(name));
       attributes(object, path);
@@ -224,8 +224,8 @@ class Dump {
   }
   std::string too_large() const {
     return fmt::format(
-        "with it the file holds more than {} bytes of data, uncompressed, the most that is read of "
-        "a file of its size; capture fewer steps or smaller batches",
+        "brings the file above {} bytes of uncompressed data, the limit for a file of its size; "
+        "capture fewer steps or smaller batches",
         most_);
   }
 
@@ -242,7 +242,7 @@ void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
                   const std::function<bool(std::string_view path)>& is_wanted,
                   const SandboxWrite& write) {
   hdf5::be_quiet();
-  H5PLset_loading_state(0);  // no plug-in is loaded for a filter the file names
+  H5PLset_loading_state(0);  // no plug-in is loaded for the file's filters
   try {
     const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open it");
     const hdf5::Handle plan(H5Fget_create_plist(file.id()), "open it");

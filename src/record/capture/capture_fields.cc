@@ -57,7 +57,7 @@ std::string_view name_of(Kind kind) {
 }  // namespace
 
 void CaptureFields::problem(std::string_view what, const std::string& hint) const {
-  constexpr size_t kMostBytes = 1000;  // a damaged file quotes itself at any length
+  constexpr size_t kMostBytes = 1000;  // a damaged file may have names of any length
   problems_->add(printable(path_ + ": " + std::string(what), kMostBytes), hint);
 }
 
@@ -139,7 +139,7 @@ std::vector<std::string> CaptureFields::texts(std::string_view name) const {
   const CaptureValue* found = attribute(name, /*required=*/true);
   if (found == nullptr) return {};
   if (found->kind == Kind::kText) return found->texts;
-  if (found->size() == 0) return {};  // an empty list has no type of its own
+  if (found->size() == 0) return {};  // an empty list has no type
   problem(fmt::format("attribute {} must be a list of texts, is {}", name, name_of(found->kind)));
   return {};
 }
@@ -185,7 +185,7 @@ CaptureValue* CaptureFields::data() const {
   CaptureValue& found = *node_->data;
   if (found.kind != Kind::kText &&
       found.bytes.size() != static_cast<size_t>(found.size()) * bytes_of(found.kind)) {
-    problem("is wanted in two places, must be one thing");
+    problem("is used in two places, must be in one");
     return nullptr;
   }
   return &found;

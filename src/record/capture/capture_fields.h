@@ -1,6 +1,6 @@
-// Reading named fields of a capture's tree: each that is missing, of another type or of another
-// shape becomes a problem that says where, and reading goes on with a stand-in, so that all are
-// found at once. For src/record/capture_*.cc alone.
+// Reads named fields of a capture's tree. A field that is missing, or has another type or shape,
+// becomes a problem with its place, and reading continues with a stand-in, so that all problems are
+// found at once. For src/record/capture_*.cc only.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,8 +16,8 @@
 
 namespace lockstep {
 
-// A group or dataset, and where it is. One that is missing has no node; its fields are then not
-// missed one by one.
+// A group or dataset and its path. A missing one has no node; its fields are then not reported one
+// by one.
 class CaptureFields {
  public:
   CaptureFields(CaptureNode* node, std::string path, ProblemList& problems)
@@ -26,16 +26,16 @@ class CaptureFields {
   bool there() const { return node_ != nullptr; }
   const std::string& path() const { return path_; }
   ProblemList& problems() const { return *problems_; }
-  // Whatever the text quotes of the file, it is printable and of bounded length.
+  // Text quoted from the file is made printable and cut to a bounded length.
   void problem(std::string_view what, const std::string& hint = "") const;
 
   bool has(std::string_view child) const;
   bool has_attribute(std::string_view name) const;
-  CaptureFields child(std::string_view name) const;     // a problem where it is missing
-  CaptureFields optional(std::string_view name) const;  // without one
+  CaptureFields child(std::string_view name) const;     // a problem if it is missing
+  CaptureFields optional(std::string_view name) const;  // no problem if it is missing
   std::vector<std::string> children() const;            // names, sorted
 
-  // Attributes. `fallback` is also what a missing one gives, after saying so if it is required.
+  // Attributes. A missing one gives `fallback`, with a problem if it is required.
   std::string text(std::string_view name, bool required = true) const;
   double number(std::string_view name, double fallback, bool required = true) const;
   int64_t integer(std::string_view name, int64_t fallback, bool required = true) const;
@@ -44,8 +44,8 @@ class CaptureFields {
   std::optional<Shape> shape(std::string_view name) const;  // nothing after a problem
   nlohmann::json json(std::string_view name) const;         // of a text; discarded after a problem
 
-  // This dataset. What is taken leaves the tree, so that a capture is in memory once: a second
-  // taking is a problem. Floats arrive as `container`, integers as kI32.
+  // This dataset. Data that are taken leave the tree, so that a capture is in memory only once;
+  // taking them again is a problem. Floats arrive as `container`, integers as kI32.
   std::string take_text() const;  // [json]: a row of uint8
   Tensor take_tensor(const TensorType& type, Container container) const;
   std::vector<double> numbers() const;

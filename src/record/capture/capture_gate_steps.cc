@@ -1,4 +1,4 @@
-// What PyTorch itself computed from known states, for the gates of `lockstep verify`.
+// Reads what PyTorch computed from known states, for the gates of `lockstep verify`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ void read_acts(const CaptureFields& acts, const Nodes& nodes, CapturedInside& in
     const std::vector<double> numbers = act.numbers();
     std::array<double, 4> summary{};
     if (!nodes.contains(id)) {
-      act.problem("is of no node of its micro-batch's graph");
+      act.problem("names no node of its micro-batch's graph");
     } else if (numbers.size() != summary.size()) {
       act.problem(fmt::format("has {} numbers, {} required", numbers.size(), summary.size()));
     } else {
@@ -29,7 +29,7 @@ void read_acts(const CaptureFields& acts, const Nodes& nodes, CapturedInside& in
   }
 }
 
-// The choice of a pool is a place in its plane; elsewhere it is a side of the kink.
+// For a pool the choice is a place in its plane; for other ops it is a side of the kink.
 void read_choice(const CaptureFields& kink, const Node& node, CapturedInside& inside) {
   const Shape& wanted = node.outputs[0].shape;
   if (find_op(node.op).winner_output >= 0) {
@@ -58,7 +58,7 @@ void read_kinks(const CaptureFields& kinks, const Nodes& nodes, CapturedInside& 
     const CaptureFields kink = kinks.child(id);
     const auto node = nodes.find(id);
     if (node == nodes.end() || !has_kink(*node->second)) {
-      kink.problem("is of no node with a kink of its micro-batch's graph");
+      kink.problem("names no node with a kink in its micro-batch's graph");
       continue;
     }
     read_choice(kink, *node->second, inside);
@@ -101,7 +101,7 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
   verify.grads64 = read_gradients(ref64.child("grads"), capture, Container::kF64);
   if (ref32.has("post")) {
     const CaptureFields post = ref32.child("post");
-    // Without a modelled optimizer nothing was stepped: what stands there are running statistics.
+    // Without a modelled optimizer no step was taken: the group has only running statistics.
     (has_optimizer ? read_values : read_buffers)(post, capture, verify.after.values);
     if (has_optimizer && post.has("opt_state")) {
       read_states(post.child("opt_state"), capture, verify.after);
@@ -141,7 +141,7 @@ void read_verify(const CaptureFields& root, Capture& capture) {
     const CaptureFields at = group.child(name);
     const int64_t step = number_of(name);
     if (step < 0 || step >= static_cast<int64_t>(capture.steps.size())) {
-      at.problem(fmt::format("is of step {}, the file has {}", name, capture.steps.size()));
+      at.problem(fmt::format("is for step {}, the file has {}", name, capture.steps.size()));
       continue;
     }
     capture.verify.push_back(read_one(at, step, capture));

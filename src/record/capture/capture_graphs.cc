@@ -1,4 +1,4 @@
-// The graphs of a capture and the values that belong to them.
+// Reads the graphs of a capture and their values.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,8 +16,8 @@
 namespace lockstep {
 namespace {
 
-// Every value of a forward pass in FP32 at once: what is refused here would be stopped by the
-// machine in the middle of the first step.
+// Every value of a forward pass in FP32 at once. A larger graph would otherwise stop in the middle
+// of the first step, when memory runs out.
 void check_memory(const Graph& graph, const CaptureFields& at) {
   double elements = 0;
   for (const Node& node : graph.nodes) {
@@ -53,7 +53,7 @@ void check_names(const Capture& capture, const CaptureFields& at) {
   }
 }
 
-// A node outside every region is outside autocast where the model opens regions itself and the loop
+// A node outside every region is outside autocast if the model opens regions itself and the loop
 // around it did not.
 void resolve_regions(Graph& graph, const CapturedAmp& amp) {
   const bool inside_model = std::ranges::any_of(
@@ -64,22 +64,22 @@ void resolve_regions(Graph& graph, const CapturedAmp& amp) {
   }
 }
 
-// A gradient's op trusts what it is given (the places of a max_pool2d): autodiff made it.
+// Backward ops do not check their operands (the places of a max_pool2d), which autodiff makes.
 void check_ops(const Graph& graph, const CaptureFields& at) {
   for (const Node& node : graph.nodes) {
     if (node.is_backward() || node.op.find("_backward") != std::string::npos) {
       at.problem(
-          fmt::format("node {} ({}) is of a backward pass, a capture's graph is the forward "
-                      "pass alone",
+          fmt::format("node {} ({}) is part of a backward pass, a capture's graph must be the "
+                      "forward pass alone",
                       node.id, node.op));
     }
   }
   if (!graph.gradients.empty() || !graph.passes.empty()) {
-    at.problem("names gradients, a capture's graph is the forward pass alone");
+    at.problem("names gradients, a capture's graph must be only the forward pass");
   }
 }
 
-// `known`: those that an earlier graph has, by name.
+// `known`: the constants of earlier graphs, by name.
 using Constants = std::map<std::string, std::shared_ptr<const Tensor>>;
 void read_constants(const CaptureFields& root, Graph& graph, Constants& known) {
   const CaptureFields group =
@@ -93,7 +93,7 @@ void read_constants(const CaptureFields& root, Graph& graph, Constants& known) {
       tensor = std::make_shared<const Tensor>(data.take_tensor(constant.type, Container::kF32));
     } else if (!tensor->empty() && (tensor->shape() != constant.type.shape ||
                                     (tensor->container() == Container::kI32) != is_int)) {
-      data.problem("two graphs want it in another type or shape, must be one thing in all graphs");
+      data.problem("two graphs give it different types or shapes, must be one thing in all graphs");
     }
     constant.data = tensor;
   }
@@ -104,11 +104,10 @@ void check_paths(const Graph& graph, const CaptureFields& at) {
   for (const GraphInput& input : graph.inputs) {
     if (input.id == kLossSeedId) at.problem("input 'seed' is Lockstep's own");
     if (input.path.empty() || !paths.insert(input.path).second) {
-      at.problem(
-          fmt::format("input {} has path '{}': a path of its own required", input.id, input.path));
+      at.problem(fmt::format("input {} has path '{}', must be unique", input.id, input.path));
     }
     if (input.path.starts_with(kMaskPrefix)) {
-      at.problem(fmt::format("input {} has path '{}': {}... are the masks of nodes", input.id,
+      at.problem(fmt::format("input {} has path '{}': {}... is reserved for masks", input.id,
                              input.path, kMaskPrefix));
     }
   }
@@ -130,7 +129,7 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
       bytes += text.size();
       if (bytes > kMostJsonBytes) {
         json.problem(
-            fmt::format("the graphs have more than {} bytes of JSON together", kMostJsonBytes));
+            fmt::format("the graphs together have more than {} bytes of JSON", kMostJsonBytes));
         return;
       }
       Graph graph = graph_from_json(text);

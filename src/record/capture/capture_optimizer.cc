@@ -1,4 +1,4 @@
-// A capture's optimizer: from PyTorch's class and names to a row of the optimizer table.
+// Reads a capture's optimizer: maps PyTorch's class and names to a row of the optimizer table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Null: captures of this class are not replayed. Whether decay is decoupled is a number of the
-// group, not of the class.
+// Null: captures of this class are not replayed. Decoupled decay is a number of the group, not a
+// property of the class.
 const Optimizer* row_of_class(const std::string& torch_class) {
   const auto rows = optimizers();
   const auto found = std::ranges::find(rows, torch_class, &Optimizer::captured_class);
@@ -27,7 +27,8 @@ double number_in(const Json& value) {
   return value.is_number() ? value.get<double>() : std::nan("");
 }
 
-// One group's numbers. What the row lacks (foreach, fused, initial_lr) changes no result.
+// One group's numbers. Names that the row lacks (foreach, fused, initial_lr) change no result. The
+// row's defaults replace missing ones: torch's AdamW in old versions has no decoupled_weight_decay.
 HyperValues numbers_of_group(const Json& group, const Optimizer& row, const CaptureFields& at) {
   HyperValues values;
   if (!group.is_object()) {
@@ -56,7 +57,7 @@ HyperValues numbers_of_group(const Json& group, const Optimizer& row, const Capt
   return values;
 }
 
-// A row states what it is; torch's AdamW in old versions does not say that it decays decoupled.
+// Whether a group maximizes, which is not modelled.
 bool maximizes(const Json& hyper) {
   return hyper.is_array() && std::ranges::any_of(hyper, [](const Json& group) {
            return group.is_object() && group.contains("maximize") &&
@@ -99,7 +100,7 @@ void read_optimizer(const CaptureFields& root, Capture& capture) {
       if (is_new) continue;
       group.problem(fmt::format(
           "parameter '{}' is {}", name,
-          first->second == g ? "named twice" : fmt::format("in group {}, too", first->second)));
+          first->second == g ? "named twice" : fmt::format("also in group {}", first->second)));
     }
     capture.groups.push_back(std::move(names));
     if (capture.optimizer.empty() || !group.there()) continue;

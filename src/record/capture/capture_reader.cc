@@ -19,12 +19,12 @@ namespace {
 
 constexpr int64_t kCaptureVersion = 1;
 
-// Compressed batches grow when they are read; nothing honest grows more than this.
+// Limits for compressed batches, which grow when they are read; real captures grow less.
 constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
 constexpr double kLeastSeconds = 20, kBytesPerSecond = 20e6;
 constexpr double kClockPerProcessor = 3;
 
-// Whether this group or dataset is read. Nobody reads /final; V7 alone compares a step's gradients.
+// Whether this group or dataset is read. /final is never read; only V7 compares a step's gradients.
 bool is_read(std::string_view path, CaptureUse use) {
   if (path == "/final") return false;
   if (use == CaptureUse::kVerify) return true;
@@ -52,15 +52,15 @@ CaptureNode read_tree(const std::string& path, const CaptureBlock& block, Captur
   } catch (const InputError& error) {
     constexpr size_t kMostBytes = 2000;
     throw InputError(who + printable(error.what(), kMostBytes),
-                     "its checksum is right: it was written this way");
+                     "its checksum is right: it was written like this");
   } catch (const std::runtime_error& error) {
     throw InputError(
-        fmt::format("{}reading its HDF5 data in a process apart failed: {}", who, error.what()),
-        "its checksum is right: it was written this way. Do not trust its source");
+        fmt::format("{}reading its HDF5 data in a separate process failed: {}", who, error.what()),
+        "its checksum is right: it was written like this. Do not trust its source");
   }
 }
 
-// What must hold before anything else is worth looking at.
+// Checks what everything else depends on.
 void check_root(const CaptureFields& root) {
   if (const std::string format = root.text("format"); format != "lockstep-capture") {
     root.problem("format is '" + format + "', must be 'lockstep-capture'");
@@ -72,7 +72,7 @@ void check_root(const CaptureFields& root) {
   }
   if (!root.flag("complete", true)) {
     root.problem("complete is 0: the training run ended before its capture",
-                 "capture again; the file is renamed into place when it is whole");
+                 "capture again; the file is renamed into place when it is complete");
   }
   root.problems().throw_if_any();
 }
@@ -103,7 +103,7 @@ Capture read_capture(const std::string& path, CaptureUse use) {
   capture.world_size = root.integer("world_size", 1, /*required=*/false);
   read_amp(root, capture);
   read_graphs(root, capture);
-  problems.throw_if_any();  // without graphs nothing below can be judged
+  problems.throw_if_any();  // nothing below can be checked without graphs
   read_values(root, capture, capture.start.values);
   read_optimizer(root, capture);
   read_steps(root, capture);

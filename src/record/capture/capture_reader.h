@@ -1,4 +1,4 @@
-// How does a capture file become a Capture? (docs/capture-file.md, src/capture/capture.h)
+// Reads a capture file (docs/capture-file.md) into a Capture (src/capture/capture.h).
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace lockstep {
 
-// What a capture is read for. A replay needs nothing of the verify steps' reference gradients and
-// states, which are most of the file of a large network: they are not read.
+// The use of a capture. A replay does not need the reference gradients and states of verify steps,
+// most of the file of a large network, so they are not read.
 enum class CaptureUse : uint8_t { kReplay, kVerify };
 
-// Checks the file's block, reads its HDF5 data in a child process with limits, and validates what
-// it reads. Throws: InputError with every problem: not a capture, damaged, truncated, newer, or
-// content that is missing, of another type or shape, or that does not fit together.
+// Checks the file's block, reads its HDF5 data in a child process with limits, and validates them.
+// Throws: InputError with every problem: not a capture, damaged, truncated, newer, or content that
+// is missing, has another type or shape, or is inconsistent.
 Capture read_capture(const std::string& path, CaptureUse use);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What the captured loop did, step by step: batches, masks, scaler, clipping, numbers.
+// Reads the steps of the captured loop: batches, masks, scaler, clipping, numbers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// The formats that autocast has, by torch's names, which are aliases of ours.
+// Autocast's formats by torch's names, which are aliases of ours.
 std::string format_of(const std::string& torch_dtype, const CaptureFields& at) {
   constexpr std::string_view kTorchDtypes[] = {"float16", "bfloat16"};
   const auto known = std::ranges::find(kTorchDtypes, torch_dtype);
@@ -88,7 +88,7 @@ CapturedMicroBatch read_micro(const CaptureFields& at, const Capture& capture) {
   micro.loss_mult = at.number("loss_mult", 1);
   if (micro.graph < 0 || micro.graph >= static_cast<int64_t>(capture.graphs.size())) {
     at.problem(fmt::format("graph is {}, the file has {}", micro.graph, capture.graphs.size()));
-    micro.graph = 0;  // one that is there
+    micro.graph = 0;  // one that exists
     return micro;
   }
   const Graph& graph = capture.graphs[static_cast<size_t>(micro.graph)];
@@ -114,7 +114,7 @@ CapturedClip read_clip(const CaptureFields& at) {
   const std::string stage = at.text("clip_stage");
   clip.scaled = stage == "scaled";
   if (stage != "scaled" && stage != "unscaled") {
-    at.problem("clip_stage is '" + stage + "', must be unscaled or scaled where there is clipping");
+    at.problem("clip_stage is '" + stage + "', must be unscaled or scaled if there is clipping");
   }
   if (by_norm) {
     clip.norm_type = at.number("clip_norm_type", clip.norm_type, /*required=*/false);
@@ -144,7 +144,7 @@ CapturedStep read_step(const CaptureFields& at, const Capture& capture) {
   step.hyper = read_hyper(at, capture);
   if (!std::isfinite(step.loss) && !step.found_inf && capture.scaler.enabled) {
     at.problem(fmt::format("loss is {}, but found_inf is 0", step.loss),
-               "a loss scaler finds the gradients of such a loss not finite");
+               "such a loss has non-finite gradients, which set found_inf");
   }
   const CaptureFields micro = at.child("micro");
   const auto count = static_cast<int64_t>(micro.children().size());

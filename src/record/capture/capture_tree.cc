@@ -97,7 +97,7 @@ class Parser {
     left_ -= count;
   }
   std::string take_bytes(uint64_t count) {
-    require(count <= left_);  // before room is made
+    require(count <= left_);  // before memory is allocated
     std::string bytes(count, '\0');
     take_into(bytes.data(), count);
     return bytes;
@@ -134,7 +134,7 @@ class Parser {
     uint64_t count = 1;
     for (uint8_t i = 0; i < rank; ++i) {
       const auto extent = take<int64_t>();
-      // No element takes less than a byte, so no honest count exceeds what is left.
+      // An element takes at least a byte, so a valid count does not exceed the bytes left.
       require(extent >= 0 && (extent == 0 || count <= left_ / static_cast<uint64_t>(extent)));
       count *= static_cast<uint64_t>(extent);
       v.shape.push_back(extent);

@@ -1,6 +1,5 @@
-// What is in an HDF5 file, without HDF5?
-// Groups, datasets and attributes as plain data, and the bytes in which one process hands them to
-// another. Which names must be there is capture_reader.h's business.
+// The contents of an HDF5 file as plain data (groups, datasets, attributes), and the bytes in which
+// one process sends them to another. capture_reader.h decides which names must exist.
 #pragma once
 
 #include <cstddef>
@@ -36,25 +35,25 @@ struct CaptureNode {
   CaptureNode* find(std::string_view name);  // null: no such child
 };
 
-// Limits that a tree must keep; those of honest captures lie far below.
+// Limits of a tree; real captures are far below them.
 inline constexpr int kCaptureDepth = 12;
 inline constexpr int64_t kCaptureObjects = 1'000'000;  // attributes included
 inline constexpr size_t kCaptureRank = 8, kCaptureNameBytes = 4096;
 
-// One record after another: begin and end of groups and datasets, attributes, and at last the end.
+// Records follow one another: begin and end of groups and datasets, attributes, finally the end.
 namespace capture_frame {
 std::string group(std::string_view name);
 std::string dataset(std::string_view name, const CaptureValue& value);
-std::string attribute(std::string_view name, const CaptureValue& value);  // of what is open
+std::string attribute(std::string_view name, const CaptureValue& value);  // of the open object
 std::string close();  // of the innermost group or dataset
 std::string finish();
-std::string problem(std::string_view text);  // in place of all that would follow
+std::string problem(std::string_view text);  // replaces all further records
 }  // namespace capture_frame
 
-// `read` fills its argument with the records' next bytes, fewer only at their end; numbers go
-// straight to their place. No more than `most_bytes` are read or made room for.
+// `read` fills its argument with the records' next bytes, with fewer only at their end; numbers are
+// read straight into their place. At most `most_bytes` are read or allocated.
 // Throws: InputError with the problem that the records carry, whose text may hold anything;
-// std::runtime_error where they are no such records: nothing in them is taken on trust.
+// std::runtime_error if the bytes are not such records: nothing in them is trusted.
 CaptureNode parse_capture_frames(const std::function<size_t(char* into, size_t count)>& read,
                                  uint64_t most_bytes);
 

@@ -36,7 +36,7 @@ constexpr uint64_t kMiB = 1 << 20;
 
 using Clock = std::chrono::steady_clock;
 
-// Bytes of address space (0) or resident (1) of a process, 0 where that cannot be read.
+// Bytes of address space (0) or resident (1) of a process, 0 if that cannot be read.
 uint64_t memory_of(pid_t process, int which) {
   std::ifstream file(fmt::format("/proc/{}/statm", process));
   uint64_t pages[2] = {};
@@ -44,13 +44,13 @@ uint64_t memory_of(pid_t process, int which) {
   return file ? pages[which] * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
 }
 
-// `grace`: how far behind the limit that sends a signal the one is that kills.
+// `grace`: how far the limit that kills is above the limit that sends a signal.
 void set_limit(int resource, uint64_t value, uint64_t grace = 0) {
   const rlimit limit{static_cast<rlim_t>(value), static_cast<rlim_t>(value + grace)};
   setrlimit(static_cast<__rlimit_resource>(resource), &limit);
 }
 
-// A child begins without what its parent made of signals, and dies with it.
+// Gives the child default signal handlers, and lets it die with its parent.
 void take_default_signals(pid_t parent) {
   for (const int signal :
        {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) {
@@ -60,7 +60,7 @@ void take_default_signals(pid_t parent) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kExitWork);  // it was gone before the line above
+  if (getppid() != parent) _exit(kExitWork);  // the parent ended before the line above
 }
 
 // Everything the child does. Never returns.
@@ -96,7 +96,7 @@ std::string memory_text(const SandboxLimits& limits) {
   return fmt::format("it needed more than {} MiB of memory", limits.memory_bytes / kMiB);
 }
 
-// What a child's end means; empty: all is well.
+// Describes how a child ended; empty: without a fault.
 std::string fault(int status, const SandboxLimits& limits) {
   if (WIFEXITED(status)) {
     const int code = WEXITSTATUS(status);
@@ -109,7 +109,7 @@ std::string fault(int status, const SandboxLimits& limits) {
     return fmt::format("it took more than {} s of processor time", limits.seconds);
   }
   if (signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
-    return fmt::format("somebody stopped it ({}), or the machine ran out of memory",
+    return fmt::format("it was stopped from outside ({}), or the machine ran out of memory",
                        strsignal(signal));
   }
   return fmt::format("it crashed ({})", strsignal(signal));
@@ -119,12 +119,12 @@ std::string clock_text(const SandboxLimits& limits) {
   return fmt::format("it took more than {} s", limits.clock_seconds);
 }
 
-// The reason to give a child up.
+// The limit for which a child is given up.
 struct LimitMet : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What the child writes, until it closes the pipe. Throws: LimitMet.
+// Reads what the child writes until it closes the pipe. Throws: LimitMet.
 class Output {
  public:
   Output(pid_t child, int in, const SandboxLimits& limits, Clock::time_point end)
@@ -171,7 +171,7 @@ class Output {
     }
   }
 
-  static constexpr size_t kChunk = 1 << 16;  // what a pipe holds
+  static constexpr size_t kChunk = 1 << 16;  // a pipe's capacity
   pid_t child_;
   int in_;
   const SandboxLimits& limits_;
@@ -183,7 +183,7 @@ class Output {
   bool at_end_ = false;
 };
 
-// A child that closed its pipe has ended, or is about to; one that went astray may live on.
+// A child that closed its pipe has ended or is about to; after a fault it may still run.
 std::string await_end(pid_t child, const SandboxLimits& limits, Clock::time_point end,
                       bool& has_ended) {
   for (; Clock::now() <= end; poll(nullptr, 0, 1)) {
@@ -191,7 +191,7 @@ std::string await_end(pid_t child, const SandboxLimits& limits, Clock::time_poin
     const pid_t found = waitpid(child, &status, WNOHANG);
     if (found == 0 || (found < 0 && errno == EINTR)) continue;
     has_ended = true;
-    return found == child ? fault(status, limits) : "somebody else took note of its end";
+    return found == child ? fault(status, limits) : "another process waited for it";
   }
   return clock_text(limits);
 }
@@ -232,7 +232,7 @@ void run_sandboxed(const SandboxLimits& limits,
   }
   close(ends[0]);
   bool has_ended = false;
-  // What breaks off is explained by how the child ended.
+  // The child's end explains data that break off.
   if (problem.empty() && (thrown == nullptr || output.at_end())) {
     problem = await_end(child, limits, end, has_ended);
   }

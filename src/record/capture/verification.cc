@@ -62,7 +62,7 @@ std::optional<Verification> verification_from_json(std::string_view text, std::s
     const std::string shown = found.summary();
     return printable(shown) == shown ? std::optional(found) : std::nullopt;
   } catch (const nlohmann::json::exception&) {
-    return std::nullopt;  // somebody's edit: as good as none
+    return std::nullopt;  // edited by hand: treated as missing
   } catch (const InputError&) {
     return std::nullopt;
   }

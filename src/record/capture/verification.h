@@ -1,7 +1,6 @@
-// What did `lockstep verify` find out about a capture?
-// A small JSON file beside the capture, bound to it by its SHA-256, so that every later report of a
-// replay can say whether the import was faithful. A run file keeps a copy of what was known when
-// the run began.
+// The result of `lockstep verify` for a capture: a small JSON file next to the capture, tied to it
+// by its SHA-256, so that every later report of a replay can say whether the import was faithful. A
+// run file keeps a copy of the result that existed when the run began.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +14,8 @@ namespace lockstep {
 
 struct VerifiedGate {
   std::string name, subject, status, figure;
-  // On what the judgement rested that is no relative bound, as in the figure, by name:
-  // "tensors", of these "by_floor" and "by_chaos", "elements", of these "noise". Empty: not known.
+  // How much of the judgement did not rest on relative bounds, as in `figure`, by name: "tensors",
+  // of these "by_floor" and "by_chaos"; "elements", of these "noise". Empty: not known.
   std::map<std::string, int64_t> floor;
 };
 struct Verification {
@@ -29,12 +28,12 @@ struct Verification {
 
 std::string verification_path(const std::string& capture);  // CAPTURE.verify.json
 std::string to_json(const Verification& verification);
-// Nothing where the text is none, or of a capture with another hash.
+// Nothing if the text is not a result, or is for a capture with another hash.
 std::optional<Verification> verification_from_json(std::string_view json, std::string_view sha256);
 
 // Throws: InputError when it cannot be written.
 void write_verification(const std::string& capture, const Verification& verification);
-// Nothing where there is no such file, or it is of another capture.
+// Nothing if there is no such file, or it is for another capture.
 std::optional<Verification> read_verification(const std::string& capture, std::string_view sha256);
 
 }  // namespace lockstep

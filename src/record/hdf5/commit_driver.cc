@@ -27,7 +27,7 @@ constexpr haddr_t kMaxAddress = haddr_t(1) << 62;  // fits off_t
 WriteFault fault = WriteFault::kNone;
 int64_t fault_after = 0, writes = 0;
 
-// True when this write or reservation is to fail with ENOSPC; does not return when it is to kill.
+// True if this write or reservation must fail with ENOSPC; does not return if it must kill.
 bool strike(int fd, const char* data, size_t size, haddr_t address) {
   const int64_t index = writes++;
   if (fault == WriteFault::kNone || index < fault_after) return false;
@@ -44,7 +44,7 @@ bool strike(int fd, const char* data, size_t size, haddr_t address) {
 
 class CommitFile {
  public:
-  H5FD_t base;  // first, as HDF5 demands: it hands out H5FD_t*
+  H5FD_t base;  // first, as HDF5 requires: it passes H5FD_t*
 
   CommitFile(int fd, haddr_t size, bool writable)
       : base(), fd_(fd), writable_(writable), eof_(size), committed_(size), reserved_(size) {}
@@ -80,8 +80,8 @@ class CommitFile {
   int fd_;
   bool writable_;
   haddr_t eoa_ = 0, eof_ = 0;
-  haddr_t committed_;  // end of what the committed superblock speaks of
-  haddr_t reserved_;   // [0, reserved_) has its blocks
+  haddr_t committed_;  // the end that the committed superblock states
+  haddr_t reserved_;   // the blocks of [0, reserved_) are allocated
   int error_ = 0;
   Pieces held_;
   std::set<haddr_t> on_disk_;  // metadata known to be in the committed file
@@ -130,7 +130,7 @@ void CommitFile::forget(haddr_t begin, haddr_t end) {
 
 void CommitFile::hold(haddr_t address, size_t size, const char* data) {
   auto same = held_.find(address);
-  if (same != held_.end() && same->second.size() == size) {  // by far the most frequent case
+  if (same != held_.end() && same->second.size() == size) {  // by far the most common case
     std::memcpy(same->second.data(), data, size);
     return;
   }
@@ -145,7 +145,7 @@ bool CommitFile::reserve(haddr_t end) {
     result = strike(fd_, nullptr, 0, 0) ? ENOSPC
                                         : ::posix_fallocate(fd_, static_cast<off_t>(reserved_),
                                                             static_cast<off_t>(target - reserved_));
-    if (result == EINVAL || result == EOPNOTSUPP) {  // cannot reserve here: a longer file will do
+    if (result == EINVAL || result == EOPNOTSUPP) {  // no reservation here: a longer file is enough
       result = ::ftruncate(fd_, static_cast<off_t>(target)) == 0 ? 0 : errno;
     }
     if (result == 0) {
@@ -178,7 +178,7 @@ bool CommitFile::put(haddr_t address, const char* data, size_t size) {
 }
 
 void CommitFile::write_raw(haddr_t address, size_t size, const char* data) {
-  forget(address, address + size);  // freed metadata whose place is used again
+  forget(address, address + size);  // freed metadata, its place used again
   if (reserve(address + size)) put(address, data, size);
 }
 
@@ -187,9 +187,8 @@ bool CommitFile::commit() {
   if (!reserve(eoa_)) return false;
   // 1. pieces that are new on disk: nothing points to them yet
   // 2. the superblock: HDF5 refuses addresses beyond the end that it states
-  // 3. B-tree nodes, parents first: a parent that knows of the new right half of a split node must
-  // be
-  //    there before the left half gives those entries up (docs/run-file.md draws it)
+  // 3. B-tree nodes, parents first: the parent must know the new right half of a split node before
+  //    the left half drops those entries (docs/run-file.md draws it)
   // 4. the rest: object headers, with the extents that make new chunks visible
   constexpr int kNew = 0, kSuperblock = 1, kTopTree = 2, kRest = 1000;
   constexpr int kTopLevel = 255;  // the level is one byte
@@ -232,7 +231,7 @@ H5FD_t* driver_open(const char* name, unsigned flags, hid_t, haddr_t) {
   if (flags & H5F_ACC_EXCL) open_flags |= O_EXCL;
   const int fd = ::open(name, open_flags | O_CLOEXEC, 0666);
   if (fd < 0) return nullptr;
-  // One writer at a time; file systems without locks go without.
+  // One writer at a time; not enforced on file systems without locks.
   const bool locked = !writable || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   struct stat status;
   if (!locked || ((flags & H5F_ACC_TRUNC) && ::ftruncate(fd, 0) != 0) ||
@@ -287,8 +286,8 @@ herr_t driver_write(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t address, size_
     commit_file.hold(address, size, bytes);
     return 0;
   }
-  // HDF5 1.10.8 crashes at exit when a write of its chunk cache has failed, so it is told of none:
-  // what comes behind the first failure is dropped, and commit() reports it.
+  // HDF5 1.10.8 crashes at exit after a failed write of its chunk cache, so failures are not
+  // reported to it: writes after the first failure are dropped, and commit() reports it.
   if (commit_file.error() == 0) commit_file.write_raw(address, size, bytes);
   return 0;
 }
@@ -326,8 +325,8 @@ const H5FD_class_t& driver_class() {
 hid_t commit_driver_access() {
   static const hid_t driver = H5FDregister(&driver_class());
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-  // A kill may come between two pages of one write, so a B-tree node must not lie on two. Nodes are
-  // 24 + 64 * 8 + 65 keys of 24 to 40 bytes large (HDF5's default K of 32): 2096 to 3136.
+  // A kill may come between two pages of one write, so a B-tree node must not cross a page. Nodes
+  // have 24 + 64 * 8 + 65 keys of 24 to 40 bytes (HDF5's default K of 32): 2096 to 3136.
   constexpr hsize_t kSmallestNode = 2096;
   if (driver < 0 || access < 0 || H5Pset_driver(access, driver, nullptr) < 0 ||
       H5Pset_alignment(access, kSmallestNode, kPage) < 0) {

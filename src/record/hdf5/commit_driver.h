@@ -1,10 +1,9 @@
-// How does a step reach the disk whole or not at all?
-// An HDF5 file driver that holds HDF5's metadata back in memory until commit(). Raw data go
-// straight to space that nothing on disk points to yet; a commit reserves the space it needs, then
-// writes new metadata, and only then the places that lead to it. So neither a kill nor a full disk
-// between any two writes can damage what was committed before. Knows nothing of runs. Not modelled:
-// power loss (nothing is synced unless asked for) and file systems that need space to overwrite in
-// place.
+// An HDF5 file driver with which a step reaches the disk completely or not at all. It holds HDF5's
+// metadata back in memory until commit(). Raw data go straight to space that nothing on disk points
+// to yet. A commit reserves the space it needs, then writes new metadata, and only then the places
+// that lead to it. So neither a kill nor a full disk between any two writes can damage what was
+// committed before. Knows nothing of runs. Not modelled: power loss (nothing is synced unless
+// requested) and file systems that need space to overwrite in place.
 #pragma once
 
 #include <hdf5.h>
@@ -23,23 +22,23 @@ hid_t commit_driver_access();
 // The driver's side of an open file. Requires: `file` was opened with commit_driver_access().
 CommitFile& commit_file(hid_t file);
 
-// Writes what HDF5 has flushed since the last commit. Returns: false when the disk refused this or
-// any write before it; from then on the file is left alone, later writes are dropped, and closing
-// it changes nothing. HDF5 itself never sees a failed write.
+// Writes what HDF5 has flushed since the last commit. Returns: false if the disk refused this or
+// any earlier write. From then on the file is not touched, later writes are dropped, and closing it
+// changes nothing. HDF5 itself never sees a failed write.
 bool commit(CommitFile& file);
 // Commit, then fsync.
 bool commit_and_sync(CommitFile& file);
 // The errno of the write that failed, 0 when none has.
 int write_error(const CommitFile& file);
 
-// What goes wrong at a chosen write, so that tests can try every one of them.
+// A fault at a chosen write, so that tests can try every write.
 enum class WriteFault {
   kNone,
   kKill,  // SIGKILL before the write
-  kTear,  // SIGKILL after the part of the write that lies on its first page
+  kTear,  // SIGKILL after the part of the write on its first page
   kFull,  // this and every later write or reservation fails with ENOSPC
 };
-// The fault strikes when `after` writes and reservations have gone through. Process-wide.
+// The fault happens after `after` successful writes and reservations. Process-wide.
 void set_write_fault(WriteFault fault, int64_t after);
 // Writes and reservations since the last set_write_fault().
 int64_t write_count();

@@ -29,7 +29,7 @@ GrowingDataset GrowingDataset::create(hid_t parent, const std::string& name, hid
 
 GrowingDataset GrowingDataset::open(hid_t parent, const std::string& name) {
   const std::string what = "open dataset " + name;
-  // One chunk is enough of a cache: rows come in order.
+  // A cache of one chunk is enough: rows come in order.
   constexpr size_t kCacheSlots = 1, kCacheBytes = 1 << 20;
   const Handle access(H5Pcreate(H5P_DATASET_ACCESS), what);
   check(H5Pset_chunk_cache(access.id(), kCacheSlots, kCacheBytes, 1.0), what);

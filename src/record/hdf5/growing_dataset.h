@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// A chunk costs an index entry of 32 to 56 bytes, so narrow rows are gathered.
+// A chunk costs an index entry of 32 to 56 bytes, so narrow rows share chunks.
 inline constexpr int64_t kRowsPerChunk = 512;
 
 class GrowingDataset {
@@ -28,7 +28,7 @@ class GrowingDataset {
   void write(int64_t row, const void* data);
   // Requires: row < rows() (hdf5::Error otherwise). `out` holds a row of the dataset's own type.
   void read(int64_t row, void* out) const;
-  // Rows [begin, begin + count) one after the other.
+  // Rows [begin, begin + count) in order.
   void read_rows(int64_t begin, int64_t count, void* out) const;
 
  private:

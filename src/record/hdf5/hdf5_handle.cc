@@ -24,7 +24,7 @@ Handle creation(hid_t property_class) {
   return list;
 }
 
-// Text at a fixed length with a terminating zero, so that the empty text has a type too.
+// Text at a fixed length with a terminating zero, so that an empty text has a type too.
 Handle text_type(size_t length) {
   Handle type(H5Tcopy(H5T_C_S1), "make a text type");
   check(H5Tset_size(type.id(), length + 1), "size a text type");

@@ -1,6 +1,5 @@
 // A thin layer over HDF5's C functions: handles that close themselves, failures as exceptions, and
-// the few shapes of attributes and datasets that Lockstep's files are made of. Knows nothing of
-// runs.
+// the few kinds of attributes and datasets in Lockstep's files. Knows nothing of runs.
 #pragma once
 
 #include <hdf5.h>
@@ -13,7 +12,7 @@
 
 namespace lockstep::hdf5 {
 
-// Something HDF5 refused; the callers turn it into InputError (reading) or WriteError (writing).
+// A call that HDF5 refused; callers turn it into InputError (reading) or WriteError (writing).
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -23,7 +22,7 @@ class Error : public std::runtime_error {
 class Handle {
  public:
   Handle() = default;
-  // Throws: Error saying `what` could not be done, when `id` is negative.
+  // Throws: Error "cannot `what`" if `id` is negative.
   Handle(hid_t id, const std::string& what);
   Handle(Handle&& other) noexcept : id_(other.id_) { other.id_ = -1; }
   Handle& operator=(Handle&& other) noexcept;
@@ -36,7 +35,7 @@ class Handle {
   hid_t id_ = -1;
 };
 
-// Throws: Error with `what` and HDF5's innermost message when `status` is negative.
+// Throws: Error with `what` and HDF5's innermost message if `status` is negative.
 void check(herr_t status, const std::string& what);
 
 // Switches off HDF5's own printing of its error stack.

@@ -122,7 +122,7 @@ Checkpoint read_state(hid_t root) {
   return checkpoint;
 }
 
-// Damage has one meaning for the user whatever HDF5 says about it.
+// All damage is reported in the same way, whatever HDF5 finds.
 std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -137,19 +137,19 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
     const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "open it");
     const hdf5::Handle root = hdf5::open_group(file.id(), "/");
     if (hdf5::text_attribute(root.id(), run_names::kFormat) != run_names::kStateFormat) {
-      throw hdf5::Error("it is no checkpoint");
+      throw hdf5::Error("it is not a checkpoint");
     }
     const int64_t version = hdf5::int_attribute(root.id(), run_names::kFormatVersion);
     if (version != run_names::kStateFormatVersion) {
-      throw InputError(fmt::format("checkpoint '{}': format version {}, only {} is understood",
-                                   path, version, run_names::kStateFormatVersion),
-                       "go on with the version of Lockstep that wrote it");
+      throw InputError(fmt::format("checkpoint '{}': format version {}, must be {}", path, version,
+                                   run_names::kStateFormatVersion),
+                       "continue with the version of Lockstep that wrote it");
     }
     if (hdf5::int_attribute(root.id(), "steps_done") > limit) return std::nullopt;
     return read_state(root.id());
   } catch (const hdf5::Error& error) {
     throw InputError(fmt::format("checkpoint '{}' is damaged: {}", path, error.what()),
-                     "remove it to go on from the checkpoint before it, or from step 0");
+                     "remove it to continue from the previous checkpoint, or from step 0");
   }
 }
 
@@ -199,7 +199,7 @@ Checkpoint read_checkpoint_file(const std::string& path) {
   std::optional<Checkpoint> found = read_if_not_past(path, std::numeric_limits<int64_t>::max());
   if (found) return *std::move(found);
   throw InputError(fmt::format("checkpoint '{}': no such file", path),
-                   "`lockstep replay -o RUN` writes RUN.state beside RUN");
+                   "`lockstep replay -o RUN` writes RUN.state next to RUN");
 }
 
 void remove_checkpoints(const std::string& run_path) {

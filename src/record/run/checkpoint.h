@@ -1,5 +1,5 @@
-// The full state of a run beside its file: PATH.state (newest) and PATH.state.1 (the one before),
-// each complete or absent. Reading is `read_checkpoint` in run_file.h.
+// Checkpoints: the full state of a run next to its file, PATH.state (newest) and PATH.state.1 (the
+// previous one), each complete or absent. `read_checkpoint` in run_file.h reads them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// What belongs to the record, not to the run, but must survive with it.
+// State of the recording, not of the run, that must be kept with it.
 struct RecordState {
   std::string run_hash;
   std::vector<std::string> lane_names;
@@ -22,13 +22,13 @@ struct Checkpoint {
   RecordState record;
 };
 
-// Writes PATH.state.tmp, syncs it, and renames. Throws: WriteError; the older files stay.
+// Writes PATH.state.tmp, syncs it, and renames. Throws: WriteError; the older files are kept.
 void write_checkpoint(const std::string& run_path, const RunState& run, const RecordState& record);
 
-// The newest one with steps_done <= limit. Throws: InputError when one is damaged.
+// The newest one with steps_done <= limit. Throws: InputError if one is damaged.
 std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit);
 
-// A checkpoint by its own path. Throws: InputError when it is missing or damaged.
+// A checkpoint by its own path. Throws: InputError if it is missing or damaged.
 Checkpoint read_checkpoint_file(const std::string& path);
 
 void remove_checkpoints(const std::string& run_path);

@@ -1,5 +1,5 @@
-// On what was a run made? CPU, instruction sets, compiler, flags, libraries. For people who wonder
-// why two files differ; no lane's numbers depend on any of it.
+// The machine and program of a run: CPU, instruction sets, compiler, flags, libraries. For people
+// who wonder why two files differ; no lane's numbers depend on them.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// What a run file says of a lane beyond its numbers, and an evaluation of it. Plain data.
+// A lane's description in a run file, and one of its evaluations. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace lockstep {
 
 struct LaneInfo {
   std::string name, engine, target, policy_text;
-  std::vector<std::string> fallbacks;  // what the software kernels did in the engine's place
+  std::vector<std::string> fallbacks;  // kernels that ran in software instead of on the engine
   bool is_reference = false;
   int64_t died_at = -1;
-  DeathCause died_of = DeathCause::kAlive;  // kAlive also in files that do not say
-  // The losses with a scaler each, in the order of its columns; empty: one scaler for all.
+  DeathCause died_of = DeathCause::kAlive;  // kAlive also in files without it
+  // The losses that have a scaler each, in column order; empty: one scaler for all.
   std::vector<std::string> scaler_losses;
   size_t scaler_count() const { return scaler_losses.empty() ? 1 : scaler_losses.size(); }
-  // What the lane's recipe keeps on hardware, in bytes; absent from files of version 1.
+  // Bytes that the lane's recipe keeps on hardware; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };
 struct Evaluation {

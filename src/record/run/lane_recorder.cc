@@ -70,7 +70,7 @@ LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int6
   hdf5::write_attribute(group, run_names::kDiedAt, int64_t{-1});
   hdf5::write_attribute(group, run_names::kDiedOf, int64_t{0});
   hdf5::write_attribute(group, run_names::kPolicyHash, run_names::hex(lane.policy.hash()));
-  // The captured lane kept its tensors on a machine that nobody asked.
+  // The captured lane's memory was not measured.
   if (lane.memory != MemoryFacts{}) {
     hdf5::write_attribute(group, run_names::kMemory, to_json(lane.memory));
   }
@@ -155,7 +155,7 @@ size_t LaneRecorder::column_of(const Source& source) const {
   return static_cast<size_t>(found - columns_.begin());
 }
 
-// `rows` are those of some columns, in their order.
+// `rows` belong to some of the columns, in their order.
 void LaneRecorder::write(const std::vector<QuantityRow>& rows, int64_t at) {
   size_t c = 0;
   for (const QuantityRow& row : rows) {
@@ -175,7 +175,7 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   const int64_t block = step / kHistogramBlock;
   GrowingDataset& block_steps = dataset(Gathered::kBlockSteps);
   if (!short_row_dropped_ && block < block_steps.rows()) {
-    const int64_t nothing = 0;  // a short row of an earlier stop is outdated from here on
+    const int64_t nothing = 0;  // a short row from an earlier stop is outdated now
     block_steps.write(block, &nothing);
   }
   short_row_dropped_ = true;

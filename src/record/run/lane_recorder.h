@@ -1,6 +1,6 @@
-// How is one lane's step laid down? The datasets of all recorded quantities (quantities.h): made
-// before step 0, then given a row per step. It decides which exponent histograms are kept; it knows
-// nothing of flushing.
+// Writes one lane's steps: the datasets of all recorded quantities (quantities.h), made before step
+// 0, then given a row per step. Decides which exponent histograms are kept. Knows nothing of
+// flushing.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace lockstep {
 
-// What decides the widths of a lane's rows.
+// The numbers that decide the widths of a lane's rows.
 struct LaneExtent {
   int64_t sites = 0, histogram_every = 1, sums_every = 0, groups = 1;  // groups: of parameters
   std::vector<std::string> losses;                                     // loss_names()
   std::vector<bool> stat_exempt;                                       // by site
-  // Columns of loss_scale: one, or one for each of these losses; then one per group, where groups
-  // skip by themselves.
+  // Columns of loss_scale: one, or one for each of these losses; then one per group, if groups skip
+  // on their own.
   std::vector<std::string> scaler_losses;
   int64_t skipping_groups = 0;
-  int64_t gradient_norms = 0;  // parameters whose norms are kept: of captures all, else none
+  int64_t gradient_norms = 0;  // parameters whose norms are kept: all for captures, else none
   int64_t scaler_columns() const {
     return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
            skipping_groups;
@@ -36,17 +36,17 @@ class LaneRecorder {
   // Makes the group `lanes`/NAME and everything in it. Throws: hdf5::Error.
   static LaneRecorder create(hid_t lanes, const LaneDescription& lane, int64_t index,
                              const LaneExtent& extent);
-  // Opens it again behind `steps_complete` steps, with the unfinished 50-step sums as they were
+  // Opens it again after `steps_complete` steps, with the unfinished 50-step sums as they were
   // after `resume_from` steps.
   static LaneRecorder open(hid_t lanes, const LaneDescription& lane, const LaneExtent& extent,
                            int64_t steps_complete, std::vector<uint64_t> unfinished_sums);
 
   void write_step(int64_t step, const LaneStep& lane);
-  // A step that is in the file already: only brings the unfinished sums up to date.
+  // For a step that is already in the file: only updates the unfinished sums.
   void pass_step(int64_t step, const LaneStep& lane);
   std::vector<uint64_t> recorded_bits_hash(int64_t step) const;  // [site]
   void write_evaluation(int64_t row, const Evaluation& evaluation);
-  // Writes the unfinished sums, if there are any, as a last, short row.
+  // Writes unfinished sums, if any, as a last, short row.
   void write_unfinished_sums(int64_t steps_done);
 
   const std::vector<uint64_t>& unfinished_sums() const { return sums_; }  // [site * 256]
@@ -67,10 +67,10 @@ class LaneRecorder {
   bool died_ = false, short_row_dropped_ = false;
   std::vector<uint64_t> sums_;
   std::vector<QuantityColumn> columns_;
-  std::vector<GrowingDataset> datasets_;  // as columns_
+  std::vector<GrowingDataset> datasets_;  // in the order of columns_
 };
 
-// The bits_hash row of a step: 0 where a site was not measured.
+// The bits_hash row of a step: 0 for a site that was not measured.
 std::vector<uint64_t> bits_hash_row(const LaneStep& lane, int64_t site_count);
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Every number of the row, given or not: what the defaults are may change.
+// Every number of the row, given or not, because defaults may change.
 Json choice_to_json(const HyperChoice& choice, std::span<const HyperParameter> parameters) {
   Json j = {{"name", choice.name}};
   const HyperNumbers numbers(parameters, choice.values);
@@ -22,8 +22,7 @@ Json choice_to_json(const HyperChoice& choice, std::span<const HyperParameter> p
   return j;
 }
 
-// Numbers that the row lacks are left out: files of the first version held those of every
-// optimizer.
+// Numbers that the row lacks are left out: files of version 1 held those of every optimizer.
 HyperChoice choice_from_json(const Json& j, std::span<const HyperParameter> parameters) {
   HyperChoice choice{j.at("name"), {}};
   for (const HyperParameter& p : parameters) {
@@ -93,7 +92,7 @@ RunOptions options_from_json(std::string_view json) {
   j.at("steps").get_to(o.steps);
   j.at("batch").get_to(o.batch);
   o.optimizer = optimizer_from_json(j.at("optimizer"));
-  // Files of the first version have none of these: what they say by default is what those runs did.
+  // Files of version 1 have none of these; the defaults are what those runs did.
   o.accumulate = j.value("accumulate", o.accumulate);
   o.workers = j.value("workers", o.workers);
   o.backward_per_loss = j.value("backward", "joint") == "per-loss";

@@ -35,7 +35,7 @@ void ProgressSnapshot::step(const StepRecord& record) {
 }
 
 void ProgressSnapshot::finish() {
-  if (last_.step < 0) return;  // a complete run was resumed: what its last step left says more
+  if (last_.step < 0) return;  // a complete run was resumed: its last snapshot says more
   state_ = last_.step + 1 >= steps_ ? "finished" : "stopped";
   write();
 }

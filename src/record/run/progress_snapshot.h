@@ -1,5 +1,5 @@
-// The live view of a run: PATH.progress.json, renamed into place at most twice a second, so that
-// nobody needs to read the open run file. A snapshot that cannot be written is skipped.
+// The live view of a run: PATH.progress.json, renamed into place at most twice a second, so that no
+// tool needs to read the open run file. A snapshot that cannot be written is skipped.
 #pragma once
 
 #include <chrono>

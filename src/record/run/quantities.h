@@ -1,9 +1,8 @@
-// What is recorded of a lane?
-// The table of quantities: a row is a dataset of /lanes/LANE in the run file. The writer makes and
-// fills the datasets, the reader reads them, `lockstep check` compares them and `lockstep list
-// quantities` explains them, all from the rows. A new quantity is a field of the record that holds
-// it (src/train/observer.h) and a row here; a new statistic of tensors is a row of its own table
-// (emulation/stats/tensor_stats.h), which this one includes. It knows nothing of HDF5.
+// The table of recorded quantities: a row is a dataset of /lanes/LANE in the run file. From the
+// rows the writer makes and fills the datasets, the reader reads them, `lockstep check` compares
+// them and `lockstep list quantities` explains them. A new quantity is a field of the record that
+// holds it (src/train/observer.h) and a row here. A new statistic of tensors is a row of its own
+// table (emulation/stats/tensor_stats.h), which this one includes. Knows nothing of HDF5.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +24,11 @@ namespace lockstep {
 inline constexpr int64_t kHistogramBlock = 50;
 inline constexpr int64_t kHistogramFirstSteps = 20;
 
-// What a row of the dataset has a number for. kLoss: a dataset for each, of one number a row.
+// What a row of the dataset has a number for. kLoss: one dataset per loss, one number a row.
 enum class Axis : uint8_t { kOne, kGroup, kParameter, kLoss, kScaler, kSite, kSiteAndBin };
 
 // What a dataset has a row for. kSample: a step that sampled sums of products. kHistogram: a step
-// with a histogram of its own. kBlock: kHistogramBlock steps.
+// with its own histogram. kBlock: kHistogramBlock steps.
 enum class Rows : uint8_t { kStep, kEvaluation, kSample, kHistogram, kBlock };
 
 enum class Storage : uint8_t { kF64, kU64, kI64, kU32, kI32, kU8 };
@@ -38,8 +37,8 @@ std::string_view to_string(Storage storage);  // "f64"
 // How `lockstep check` compares two numbers.
 enum class Compared : uint8_t { kNone, kExact, kTolerance };
 
-// At which sites there is a number to compare. Where neither of two runs has one, nothing is
-// compared; where only one has, that is a difference.
+// The sites that have a number to compare. If neither of two runs has a number, nothing is
+// compared; if only one has, that is a difference.
 enum class At : uint8_t {
   kEverySite,
   kMeasured,  // in this lane
@@ -49,7 +48,7 @@ enum class At : uint8_t {
 };
 inline constexpr size_t kAtCount = 5;
 
-// What the recorder puts together over several steps.
+// Quantities that the recorder gathers over several steps.
 enum class Gathered : uint8_t {
   kSampleSteps,
   kHistograms,
@@ -58,7 +57,7 @@ enum class Gathered : uint8_t {
   kBlockSteps,
 };
 
-// The member of a step's records that holds the quantity. Its type decides how it is stored.
+// The member of a step's records that holds the quantity. Its type decides the stored type.
 using Source =
     std::variant<const Statistic*, uint64_t TensorStats::*, double SiteRecord::*,  // of sites
                  uint64_t UpdateStats::*, double UpdateStats::*,                   // of updates
@@ -74,9 +73,9 @@ struct Quantity {
   Compared comparison;
   std::string help;
   At at = At::kEverySite;
-  // Written where the lane has no such number (it died, it lacks the site); integers: 0 for NaN.
+  // Written if the lane has no such number (it died, it lacks the site); integers: 0 for NaN.
   double absent = std::numeric_limits<double>::quiet_NaN();
-  // Files of earlier versions lack it, or runs without what it is about.
+  // Missing from files of earlier versions, or from runs to which it does not apply.
   bool optional = false;
 
   Rows rows() const;
@@ -87,12 +86,12 @@ struct Quantity {
 std::string axes_text(const Quantity& quantity);
 std::span<const Quantity> quantities();  // in the order in which `check` compares them
 
-// Requires: a quantity of this source, of this name.
+// Requires: a quantity of this source and this name exists.
 const Quantity& quantity_of(const Source& source);
 const Quantity& quantity_named(std::string_view name);
 
-// A quantity's numbers as they are read: counts and hashes as integers, all others in double.
-// Exactly one of the two is used.
+// A quantity's numbers when read: counts and hashes as integers, all others in double. Exactly one
+// of the two is used.
 struct Numbers {
   std::vector<uint64_t> integers;
   std::vector<double> reals;

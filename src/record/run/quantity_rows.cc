@@ -43,7 +43,7 @@ std::vector<std::byte> absent_row(const QuantityColumn& column) {
 QuantityRow::QuantityRow(const QuantityColumn& column)
     : column_(column), bytes_(absent_row(column)) {}
 
-// A truth value is stored as 0 or 1 in a byte, all others as they are.
+// A truth value is stored as 0 or 1 in a byte, other types unchanged.
 template <typename Value>
 void QuantityRow::put(size_t at, Value value) {
   static_assert(sizeof(bool) == 1);

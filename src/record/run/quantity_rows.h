@@ -1,4 +1,4 @@
-// One row of a dataset on its way to the file, and how a lane's records fill the rows.
+// The rows of datasets before they are written, and the functions that fill them from records.
 // Knows nothing of HDF5: a row is bytes of the dataset's own type.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// A dataset that a run has for a quantity: `width` numbers a row, or width sites x bins.
+// A run's dataset of a quantity: `width` numbers a row, or width sites x bins.
 struct QuantityColumn {
   const Quantity* quantity;
   int64_t width = 1;
@@ -19,13 +19,13 @@ struct QuantityColumn {
 
 class QuantityRow {
  public:
-  // All absent.
+  // Fills the row with the absent value.
   explicit QuantityRow(const QuantityColumn& column);
   const void* data() const { return bytes_.data(); }
   const QuantityColumn& column() const { return column_; }
 
-  // Each of these sets what the record holds of the quantity, and nothing where it is of another
-  // record. `at`: which number of the row.
+  // Each of these sets the record's value of the quantity, or nothing if the quantity belongs to
+  // another record. `at`: the index of the number in the row.
   void set(size_t at, const SiteRecord& site);
   void set(size_t at, const UpdateStats& update);
   void set(size_t at, const AccumulatorHealth& health);
@@ -45,15 +45,15 @@ class QuantityRow {
 };
 
 // The rows of one step for those of `columns` whose quantity has a row in every step, in their
-// order. Nothing of a lane that has died: its rows are absent.
+// order. A lane that has died has absent rows.
 std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
                                    const LaneStep& lane);
-// Of a step that sampled sums of products, for the columns of AccumulatorHealth.
+// The rows of a step that sampled sums of products, for the columns of AccumulatorHealth.
 std::vector<QuantityRow> sample_rows(const std::vector<QuantityColumn>& columns,
                                      const LaneStep& lane);
 
-// The record of a site that the lane measured in this step, else null: a dead lane's step may leave
-// its sites out.
+// The record of a site that the lane measured in this step, otherwise null: the record of a dead
+// lane may lack sites.
 const SiteRecord* measured_site(const LaneStep& lane, size_t site);
 
 }  // namespace lockstep

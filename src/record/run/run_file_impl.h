@@ -1,4 +1,4 @@
-// Inside the reader of run files, for run_file_reader.cc (what the file says of itself) and
+// Inside the reader of run files, for run_file_reader.cc (the file's description) and
 // run_file_numbers.cc (the recorded quantities).
 #pragma once
 
@@ -44,7 +44,7 @@ struct RunFile::Impl {
   void open(bool allow_empty);
   void read_description();
 
-  // All below throw: InputError for a step that is not recorded, hdf5::Error otherwise.
+  // All below throw InputError for a step that is not recorded, otherwise hdf5::Error.
   void check_step(int64_t step) const;
   std::string lane_path(int lane, std::string_view name) const;
   bool has(int lane, std::string_view name) const;
@@ -53,7 +53,7 @@ struct RunFile::Impl {
   // dataset's own type.
   template <typename T>
   std::vector<T> rows_of(int lane, std::string_view name, int64_t begin, int64_t count) const;
-  // A row that has `per_site` numbers of every site; hdf5::Error where it has not.
+  // A row that has `per_site` numbers for every site; otherwise hdf5::Error.
   template <typename T>
   std::vector<T> site_row(int lane, std::string_view name, int64_t row, size_t per_site = 1) const;
   // A row of a statistic of tensors. Throws: InputError with a did-you-mean.
@@ -61,15 +61,15 @@ struct RunFile::Impl {
   std::vector<T> statistic(int lane, const char* group, std::string_view name, int64_t step) const;
   void require_statistic(int lane, std::string_view group, std::string_view name) const;
   Numbers numbers(int lane, const Quantity& quantity, int64_t begin, int64_t count) const;
-  // Of a quantity with a row in every step: all of them.
+  // All rows of a quantity with a row in every step.
   template <typename T>
   std::vector<T> series(int lane, const Source& source) const;
   // Fills a member of every record from row `row` of its dataset.
   template <typename Record>
   void fill_members(int lane, int64_t row, std::vector<Record>& records) const;
-  // Rows that all datasets of these quantities have.
+  // The number of rows that all datasets of these quantities have.
   int64_t common_rows(int lane, Rows rows) const;
-  // The steps that the rows of such a dataset are of, as far as they are complete.
+  // The steps of the rows of such a dataset, as far as they are complete.
   std::vector<int64_t> complete_steps(int lane, Gathered steps) const;
   std::vector<int64_t> covered_blocks(int lane) const;
 };

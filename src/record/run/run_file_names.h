@@ -1,5 +1,5 @@
-// The names in a run file that its writer and its reader share: attributes and the objects that are
-// not in the table of recorded quantities (quantities.h). docs/run-file.md explains them.
+// The names in a run file that its writer and reader share: attributes, and objects that are not in
+// the table of recorded quantities (quantities.h). docs/run-file.md explains them.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ inline constexpr char kEnvironment[] = "environment";
 inline constexpr char kOptions[] = "options";
 inline constexpr char kData[] = "data";
 inline constexpr char kRunHash[] = "run_hash";
-inline constexpr char kVerification[] = "verification";  // of the capture, as it began
+inline constexpr char kVerification[] = "verification";  // of the capture, when the run began
 inline constexpr char kStepsComplete[] = "steps_complete";
 
 // Objects.
@@ -43,7 +43,7 @@ inline constexpr char kDiedAt[] = "died_at", kDiedOf[] = "died_of";
 inline constexpr char kScalerLosses[] = "losses";  // of loss_scale
 inline constexpr char kPolicyHash[] = "policy_hash";
 
-// A hash as a file shows it: 16 hexadecimal digits.
+// A hash as files store it: 16 hexadecimal digits.
 std::string hex(uint64_t hash);
 
 }  // namespace lockstep::run_names

@@ -15,11 +15,11 @@ std::vector<T> converted(const std::vector<Stored>& values) {
   return {values.begin(), values.end()};
 }
 
-// What a member of type Value is stored as.
+// The stored type of a member of type Value.
 template <typename Value>
 using StoredAs = std::conditional_t<std::is_same_v<Value, bool>, uint8_t, Value>;
 
-// Calls work(member) where the quantity is a member of Record.
+// Calls work(member) if the quantity is a member of Record.
 template <typename Record, typename Work>
 void if_member(const Quantity& quantity, Work work) {
   std::visit(
@@ -38,7 +38,7 @@ std::string_view group_of(const Quantity& quantity) {
 
 void RunFile::Impl::check_step(int64_t step) const {
   if (step >= 0 && step < steps) return;
-  throw InputError(fmt::format("run file '{}': step {} asked for, steps 0 to {} are recorded", path,
+  throw InputError(fmt::format("run file '{}': step {} requested, steps 0 to {} are recorded", path,
                                step, steps - 1));
 }
 
@@ -164,7 +164,7 @@ std::vector<int64_t> RunFile::Impl::complete_steps(int lane, Gathered gathered) 
   return found;
 }
 
-// Steps that each row of 50-step sums covers; 0 where the row is not complete.
+// Steps that each row of 50-step sums covers; 0 if the row is not complete.
 std::vector<int64_t> RunFile::Impl::covered_blocks(int lane) const {
   auto covered = rows_of<int64_t>(lane, quantity_of(Gathered::kBlockSteps).name, 0,
                                   common_rows(lane, Rows::kBlock));
@@ -310,7 +310,7 @@ std::vector<UpdateRecord> RunFile::updates(int lane, int64_t step) const {
   impl_->guard([&] { impl_->fill_members(lane, step, stats); });
   std::vector<UpdateRecord> records(stats.size());
   for (size_t i = 0; i < records.size(); ++i) {
-    // A measured site has an update_sq, a number or not: only count and NaN together mean none.
+    // update_sq of a measured site may be NaN: only count 0 and NaN together mean none.
     records[i].measured = stats[i].count > 0 || stats[i].update_sq == stats[i].update_sq;
     records[i].stats = stats[i];
   }
@@ -333,8 +333,7 @@ Numbers RunFile::numbers_at(int lane, const Quantity& quantity, int64_t step) co
   });
 }
 
-// Counts of steps and sums of whole runs are integers here, as those that `sums` and
-// `total_histogram` give.
+// Counts of steps and sums of whole runs are integers here, as from `sums` and `total_histogram`.
 Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
   const auto whole = [](const std::vector<int64_t>& steps) {
     return Numbers{{steps.begin(), steps.end()}, {}};

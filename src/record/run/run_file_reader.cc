@@ -1,5 +1,5 @@
-// Opening a run file, and what it says of itself. Extents are never trusted: rows count as far as
-// `steps_complete` says.
+// Opens a run file and reads its description. Extents are never trusted: only the rows up to
+// `steps_complete` count.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -32,25 +32,25 @@ void RunFile::Impl::open(bool allow_empty) {
   }
   if (looks_like_capture(path)) {
     throw InputError(fmt::format("run file '{}': is a capture, must be a run file", path),
-                     fmt::format("`lockstep replay {} -o run.h5` makes one of it", path));
+                     fmt::format("`lockstep replay {} -o run.h5` makes a run file from it", path));
   }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
     throw InputError(fmt::format("run file '{}': not an HDF5 file", path),
                      "a run file is what `lockstep replay -o` writes");
   }
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
-  H5Pset_file_locking(access.id(), false, true);  // reading from places that have no locks
+  H5Pset_file_locking(access.id(), false, true);  // for file systems without locks
   file = hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "open it");
   const hid_t root = file.id();
   if (!hdf5::has_attribute(root, run_names::kFormat) ||
       hdf5::text_attribute(root, run_names::kFormat) != run_names::kRunFormat) {
-    throw InputError(fmt::format("run file '{}': an HDF5 file, but no run file", path),
+    throw InputError(fmt::format("run file '{}': an HDF5 file, but not a run file", path),
                      "a run file is what `lockstep replay -o` writes");
   }
   version = hdf5::int_attribute(root, run_names::kFormatVersion);
   if (version > kRunFormatVersion) {
     throw InputError(
-        fmt::format("run file '{}': format version {}, at most {} is understood (written by "
+        fmt::format("run file '{}': format version {}, at most {} is supported (written by "
                     "Lockstep {})",
                     path, version, kRunFormatVersion,
                     hdf5::text_attribute(root, run_names::kLockstepVersion)),
@@ -100,10 +100,10 @@ void RunFile::Impl::read_description() {
     if (hdf5::has_attribute(lane.id(), run_names::kMemory)) {
       info.memory = memory_facts_from_json(hdf5::text_attribute(lane.id(), run_names::kMemory));
     }
-    if (info.died_at >= steps) info.died_at = -1;  // said in a step that was not completed
+    if (info.died_at >= steps) info.died_at = -1;  // recorded in a step that was not completed
   }
-  if (lanes.empty()) damaged("it has no lane");
-  // Only files may have gone since; a preset is in the program, and resuming compares the texts.
+  if (lanes.empty()) damaged("it has no lanes");
+  // Only for files, which may be gone; presets are in the program, and resuming compares texts.
   for (const LaneInfo& lane : lanes) {
     if (parse_lane_name(lane.name).policy.ends_with(".toml")) {
       options.policy_texts[lane.name] = lane.policy_text;

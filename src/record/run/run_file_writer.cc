@@ -1,5 +1,5 @@
 // The observer that writes the run file. A step: every lane's rows, flush, commit,
-// `steps_complete`, flush, commit. Whatever stops it between two writes, the file reads up to
+// `steps_complete`, flush, commit. If it is stopped between any two writes, the file reads up to
 // `steps_complete`.
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -45,12 +45,12 @@ struct RunFileWriter::Impl {
   ~Impl() {
     lanes.clear();
     file.close();
-    if (temporary.empty()) return;  // the file is in its place
+    if (temporary.empty()) return;  // the file already has its name
     std::error_code ignored;
     fs::remove(temporary, ignored);
   }
 
-  // Runs `work`; a failure in it leaves the file as it was last committed, for good.
+  // Runs `work`; after a failure in it the file keeps its last committed state for good.
   template <typename Work>
   void guard(Work work) {
     if (failed) throw WriteError(fmt::format("'{}': an earlier write failed", path));
@@ -73,7 +73,7 @@ struct RunFileWriter::Impl {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
-  // Flushes the root group alone: a flush of everything costs some microseconds per dataset.
+  // Flushes only the root group: a flush of everything costs some microseconds per dataset.
   void raise_steps_complete() {
     const hdf5::Handle root = hdf5::open_group(file.id(), "/");
     hdf5::write_attribute(root.id(), run_names::kStepsComplete, steps_done);
@@ -109,7 +109,7 @@ hdf5::Handle open_to_write(const std::string& path, bool create) {
     }
     throw InputError(
         fmt::format("run file '{}': {}", path, errno != 0 ? std::strerror(errno) : error.what()),
-        "are the folder and the file there and writable?");
+        "do the folder and the file exist, and are they writable?");
   }
 }
 
@@ -122,14 +122,14 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
     : RunFileWriter() {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::none) {  // neither there nor not there
+  if (status.type() == fs::file_type::none) {  // existence is unknown
     throw InputError(fmt::format("run file '{}': {}", path, error.message()),
                      "are the folder's permissions right?");
   }
   if (fs::exists(status)) {
     if (!overwrite) {
       throw InputError(fmt::format("run file '{}' exists", path),
-                       "choose another name, or go on with it by --resume");
+                       "choose another name, or continue it with --resume");
     }
     if (!fs::is_regular_file(status)) {
       throw InputError(fmt::format("run file '{}' is not a regular file", path));
@@ -143,9 +143,9 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
 }
 
 std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t resume_from) {
-  const int64_t steps_complete = RunFile(path, true).steps();  // says what is wrong with it
+  const int64_t steps_complete = RunFile(path, true).steps();  // throws if it is damaged
   if (resume_from < 0 || resume_from > steps_complete) {
-    throw InputError(fmt::format("run file '{}': cannot go on after {} steps, {} are recorded",
+    throw InputError(fmt::format("run file '{}': cannot continue after {} steps, {} are recorded",
                                  path, resume_from, steps_complete));
   }
   std::unique_ptr<RunFileWriter> writer(new RunFileWriter());
@@ -154,7 +154,7 @@ std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t r
     impl.checkpoint = find_checkpoint(path, resume_from);
     if (!impl.checkpoint || impl.checkpoint->run.steps_done != resume_from) {
       throw InputError(
-          fmt::format("run file '{}': no checkpoint after {} steps beside it", path, resume_from));
+          fmt::format("run file '{}': no checkpoint after {} steps next to it", path, resume_from));
     }
   }
   impl.file = open_to_write(path, false);
@@ -202,8 +202,8 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
                                          lane_extent(description, lane)));
   }
   flush();
-  // Only now does the name lead to a file, and to a complete one. Checkpoints of an older run under
-  // this name would be taken for this run's.
+  // Only now does the name lead to a file, and it is complete. Checkpoints of an older run under
+  // this name would be mistaken for this run's.
   remove_checkpoints(path);
   std::error_code status;
   fs::rename(temporary, path, status);
@@ -219,8 +219,8 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   }
   if (checkpoint &&
       checkpoint->record.run_hash != hdf5::text_attribute(root, run_names::kRunHash)) {
-    throw InputError(fmt::format("the checkpoint beside '{}' is of another run", path),
-                     "remove it to start again from step 0");
+    throw InputError(fmt::format("the checkpoint next to '{}' is of another run", path),
+                     "remove it to restart from step 0");
   }
   const size_t sum_count = sites.sites.size() * kHistogramBins;
   const hdf5::Handle group = hdf5::open_group(root, run_names::kLanes);
@@ -236,7 +236,7 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   flush();
 }
 
-// A recomputed step must have the bits that are on record.
+// A recomputed step must have the recorded bits.
 void RunFileWriter::Impl::compare(const StepRecord& step) const {
   for (size_t i = 0; i < lanes.size(); ++i) {
     const std::vector<uint64_t> recorded = lanes[i].recorded_bits_hash(step.step);
@@ -305,7 +305,7 @@ void RunFileWriter::on_checkpoint(const RunState& state) {
 void RunFileWriter::on_finish() {
   Impl& impl = *impl_;
   impl.guard([&] {
-    // A run that was stopped while it recomputed leaves the short row to the file's own last step.
+    // A run stopped while it recomputes does not write the short row: the file already has it.
     if (impl.steps_done == impl.steps_complete) {
       for (LaneRecorder& lane : impl.lanes) lane.write_unfinished_sums(impl.steps_done);
     }

@@ -43,7 +43,7 @@ std::vector<std::string> run_differences(hid_t root, const RunDescription& now) 
     differences.push_back(fmt::format("data set: '{}' in the file, '{}' now", data, now.data));
   }
   if (hdf5::read_text(root, run_names::kGraph) != to_json(*now.step_graph)) {
-    differences.push_back("the step graph is another one");
+    differences.push_back("the step graph differs");
   }
   const SiteTable sites = read_sites(root);
   if (sites.sites.size() != now.sites->sites.size()) {
@@ -59,7 +59,7 @@ std::vector<std::string> run_differences(hid_t root, const RunDescription& now) 
       }
       differences.push_back(
           fmt::format("site {}: '{}' in the file, '{}' now", i, x.label(), y.label()));
-      break;  // the rest follows from the first
+      break;  // later ones follow from the first
     }
   }
   std::vector<std::string> names;
@@ -74,8 +74,8 @@ std::vector<std::string> run_differences(hid_t root, const RunDescription& now) 
   for (const LaneDescription& lane : now.lanes) {
     const hdf5::Handle group = hdf5::open_group(lanes.id(), hdf5::escape_link(lane.name));
     if (hdf5::read_text(group.id(), run_names::kPolicy) != lane.policy.text) {
-      differences.push_back(fmt::format("lane {}: its policy '{}' has another text now", lane.name,
-                                        lane.policy.label()));
+      differences.push_back(fmt::format("lane {}: its policy '{}' has different text now",
+                                        lane.name, lane.policy.label()));
     } else if (hdf5::text_attribute(group.id(), run_names::kPolicyHash) !=
                run_names::hex(lane.policy.hash())) {
       differences.push_back(fmt::format("lane {}: the preset '{}' that its policy extends differs",

@@ -1,4 +1,4 @@
-// Is this the run that the file was started with? What must be equal, and the list of what is not.
+// Checks that a run is the one that its file was started with, and lists the differences.
 #pragma once
 
 #include <hdf5.h>

@@ -1,5 +1,5 @@
 // Weights from a checkpoint of another run. Knows nothing of how that run was trained: optimizer
-// states and loss scale stay behind.
+// states and loss scale are not used.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -19,7 +19,7 @@ struct StartName {
   std::string path, lane;
 };
 
-// The lane stands behind the last ".state:" or ".state.1:"; paths and lanes may have colons, too.
+// The lane follows the last ".state:" or ".state.1:"; paths and lanes may have colons too.
 StartName parse_start(std::string_view text) {
   for (const std::string_view end : {".state.1", ".state"}) {
     if (text.ends_with(end)) return {std::string(text), std::string(kReferenceLane)};
@@ -29,7 +29,7 @@ StartName parse_start(std::string_view text) {
     return {std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
   }
   throw InputError(fmt::format("start-from '{}': RUN.state[:LANE] required", text),
-                   "a checkpoint beside a run file, e.g. run.h5.state:fp32");
+                   "give a checkpoint of a run file, e.g. run.h5.state:fp32");
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ std::string start_hash(const std::map<std::string, Tensor>& start) {
 
 bool starts_from_run(std::string_view text, const std::string& run_path) {
   const auto whole = [](const std::string& path) {
-    std::error_code ignored;  // what cannot be resolved is compared as it is written
+    std::error_code ignored;  // an unresolvable path is compared as written
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
   };
   const auto start = whole(parse_start(text).path);

@@ -32,7 +32,7 @@ CaptureNode leaf(CaptureValue value) {
   return node;
 }
 
-// Some numbers around 0.5, different in every tensor; classes 0 and 1 where integers are asked for.
+// Numbers around 0.5, different in every tensor; classes 0 and 1 for integers.
 CaptureNode tensor(const TensorType& type, bool as_double = false) {
   const auto count = static_cast<size_t>(element_count(type.shape));
   if (type.element == ElementType::kInt) {
@@ -183,7 +183,7 @@ hdf5::Handle space_of(const CaptureValue& value) {
           "make a space"};
 }
 
-// Calls write(data of the value as HDF5 wants it).
+// Calls write(data of the value in HDF5's form).
 template <typename Write>
 void with_data(const CaptureValue& value, Write write) {
   std::vector<const char*> pointers;
@@ -213,7 +213,7 @@ void write_child(hid_t parent, const std::string& name, const CaptureNode& node)
   write_node(dataset.id(), node);
 }
 
-// Attributes and children of what is open.
+// Attributes and children of the open object.
 void write_node(hid_t object, const CaptureNode& node) {
   for (const auto& [name, value] : node.attributes) {
     const hdf5::Handle type = type_of_value(value), space = space_of(value);

@@ -1,8 +1,7 @@
-// How does a test come by a capture file?
-// A tree of groups, datasets and attributes (src/record/capture/capture_tree.h) is made for a
-// graph, damaged by the test where it likes, and written. Nothing here is trained: what PyTorch
-// would have found is made up, so the gates of `lockstep verify` fail on such captures; they must
-// fail in an orderly way.
+// Makes capture files for tests. A tree of groups, datasets and attributes
+// (src/record/capture/capture_tree.h) is made for a graph, optionally damaged by the test, and
+// written. Nothing is trained here: PyTorch's results are made up, so the gates of `lockstep
+// verify` fail on such captures; they must fail in an orderly way.
 #pragma once
 
 #include <string>
@@ -18,11 +17,11 @@ CaptureValue number_value(double value);                             // a scalar
 CaptureValue integer_value(CaptureValue::Kind kind, int64_t value);  // a scalar kU8, kI32 or kI64
 CaptureValue json_value(const std::string& text);                    // a row of kU8
 
-// Two steps of this graph, of which the second is a verify step.
+// Two steps of this graph; the second is a verify step.
 CaptureNode capture_of(const Graph& graph);
 
-// HDF5 behind a user block of 512 bytes. `newest`: in the newest form that HDF5 writes, else in the
-// oldest, which h5py writes. Not sealed.
+// HDF5 data after a user block of 512 bytes. `newest`: in the newest form that HDF5 writes,
+// otherwise in the oldest, which h5py writes. Not sealed.
 void write_tree(const std::string& path, const CaptureNode& tree, bool newest);
 // Writes length and SHA-256 of the HDF5 data into the block before them.
 void seal_capture(const std::string& path);

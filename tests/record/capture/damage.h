@@ -1,5 +1,5 @@
-// What may be wrong with a capture file?
-// Each function does one thing to it that a random number chooses; equal numbers, equal damage.
+// Damages a capture file. Each function does one thing to it that a random number chooses; equal
+// numbers give equal damage.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,17 @@ class Dice {
   std::mt19937_64 engine_;  // the same numbers everywhere
 };
 
-// Flips, truncations and splices of any bytes. Never gives back what it got.
+// Flips, truncates and splices any bytes. Never returns its input unchanged.
 std::string damaged_bytes(const std::string& bytes, Dice& dice);
-// A group, dataset or attribute is dropped, renamed, doubled, moved, retyped, reshaped or
-// scrambled; returns in words what was done.
+// Drops, renames, doubles, moves, retypes, reshapes or scrambles a group, dataset or attribute;
+// returns the damage in words.
 std::string damage_tree(CaptureNode& tree, Dice& dice);
-// The JSON of graph 0: its fields, numbers, ids, ops and shapes, or its letters.
+// Damages the JSON of graph 0: its fields, numbers, ids, ops and shapes, or its letters.
 std::string damage_graph(CaptureNode& tree, Dice& dice);
-// Ops, attributes and operands exchanged at random, and every shape inferred anew: a graph that no
-// rule forbids and nobody would write. Its tensors stay small.
+// Exchanges ops, attributes and operands at random and infers every shape anew: a graph that breaks
+// no rule but is absurd. Its tensors stay small.
 Graph odd_graph(Graph graph, Dice& dice);
-// What only HDF5 can say: links of every kind, cycles, types, layouts, huge extents, names.
+// Damage that only HDF5 can express: links of every kind, cycles, types, layouts, extents, names.
 std::string damage_hdf5(const std::string& path, Dice& dice);
 
 }  // namespace lockstep::testing

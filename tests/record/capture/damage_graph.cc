@@ -108,7 +108,7 @@ std::string damage_node(Json& graph, Dice& dice) {
     case 5:
       nodes->erase(dice.below(nodes->size()));
       return "a node dropped";
-    default: {  // its attributes, those it has or those its op knows
+    default: {  // an attribute that it has, or that its op knows
       const auto row = std::ranges::find(ops(), node.value("op", ""), &OpDef::name);
       if (row == ops().end() || row->attributes.empty()) return who + ": has no attributes";
       const std::string name(row->attributes[dice.below(row->attributes.size())]);
@@ -134,7 +134,7 @@ std::string damage_letters(std::string& text, Dice& dice) {
       return "a number beyond double";
     case 4:
       text.insert(dice.below(text.size()), "\xff\xfe");
-      return "bytes that are no UTF-8";
+      return "bytes that are not UTF-8";
     default:
       for (size_t flips = 1 + dice.below(3); flips > 0; --flips) {
         dice.pick(text) ^= static_cast<char>(1U << dice.below(7));

@@ -1,4 +1,4 @@
-// Damage that is no tree of groups and datasets any more.
+// Damage that cannot be written as a tree of groups and datasets.
 #include <hdf5.h>
 
 #include <functional>
@@ -17,7 +17,7 @@ Handle space_of(const std::vector<hsize_t>& extents) {
           "make a space"};
 }
 
-// A dataset of this type and extents, nothing written; `layout` may be 0.
+// A dataset of this type and extents, without data; `layout` may be 0.
 void create(hid_t at, const char* name, hid_t type, const std::vector<hsize_t>& extents,
             hid_t layout = H5P_DEFAULT) {
   const Handle space = space_of(extents);
@@ -164,12 +164,13 @@ const std::vector<Damage>& damages() {
        }},
       {"a name with a control character",
        [](hid_t, hid_t g) { create(g, "\x1b[31mred\x07", H5T_STD_U8LE, {1}); }},
-      {"a name that is no UTF-8", [](hid_t, hid_t g) { create(g, "\xff\xfe", H5T_STD_U8LE, {1}); }},
+      {"a name that is not UTF-8",
+       [](hid_t, hid_t g) { create(g, "\xff\xfe", H5T_STD_U8LE, {1}); }},
       {"two names of one thing",
        [](hid_t, hid_t g) {
          create(g, "a%41", H5T_STD_U8LE, {1}), create(g, "a%42", H5T_STD_U8LE, {1});
        }},
-      {"an attribute that is no UTF-8",
+      {"an attribute that is not UTF-8",
        [](hid_t, hid_t g) {
          hdf5::write_attribute(g, "\xffname\x1b", std::string("\xfe\x1b]0;x\x07"));
        }},

@@ -199,7 +199,7 @@ std::string damaged_bytes(const std::string& bytes, Dice& dice) {
     case 2:
       out.resize(dice.below(out.size()));
       break;
-    default: {  // a piece stands somewhere else, or is not there, or is zero
+    default: {  // a piece is moved, removed or zeroed
       const size_t from = dice.below(out.size()), length = 1 + dice.below(2048);
       const std::string piece = bytes.substr(from, length);
       const size_t to = dice.below(out.size());
@@ -221,7 +221,7 @@ std::string damage_tree(CaptureNode& tree, Dice& dice) {
   std::vector<Place> places;
   collect(tree, "", places);
   if (dice.one_in(10)) return "/: " + damage_attribute(tree, dice);
-  // Some groups hold most of the objects: half of the blows go to the others.
+  // Some groups hold most of the objects: half of the damage goes to the others.
   std::vector<Place> few;
   for (const Place& place : places) {
     if (!place.node().attributes.empty() || place.parent == &tree) few.push_back(place);

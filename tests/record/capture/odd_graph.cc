@@ -1,4 +1,4 @@
-// Graphs that fit together and make no sense.
+// Graphs that are consistent but make no sense.
 #include <limits>
 #include <map>
 #include <new>
@@ -53,7 +53,7 @@ class Mixer {
     if (type.element == ElementType::kFloat) last_float_ = id;
   }
 
-  // False, the node as it was, where a rule forbids it or it would be large.
+  // False, with the node unchanged, if a rule forbids it or it would be large.
   bool infer(Node& node) {
     std::vector<TensorType> inputs;
     for (const std::string& id : node.inputs) {
@@ -102,7 +102,7 @@ class Mixer {
     }
   }
 
-  // Tried with values of every type until one suits.
+  // Tries values of every type until one fits.
   void set_attribute(Node& node, const OpDef& op) {
     const std::string name(op.attributes[dice_.below(op.attributes.size())]);
     for (int tries = 0; tries < 20; ++tries) {
@@ -143,7 +143,7 @@ class Mixer {
     }
   }
 
-  // What stood before it has other shapes now: something that suits everything.
+  // The operands have other shapes now; this value fits all of them.
   void replace(Node& node) {
     node.op = "tanh";
     node.attributes.clear();

@@ -1,4 +1,4 @@
-// What did a sandboxed child say? For tests, whose children say little.
+// The output of a sandboxed child as one text, for tests with little output.
 #pragma once
 
 #include <string>

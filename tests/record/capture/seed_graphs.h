@@ -1,6 +1,5 @@
-// Which networks does a fuzzer of captures begin from?
-// Small ones that together use most forward ops, each op's shape rule, gradient and kernel
-// included.
+// The networks from which fuzzers of captures begin: small ones that together use most forward ops,
+// with each op's shape rule, gradient and kernel.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
-// Ten thousand files whose bytes were changed, and thousands that were made to be wrong: whatever a
+// Ten thousand files with changed bytes, and thousands of files made wrong on purpose. Whatever a
 // capture file holds, `lockstep verify` ends in time, with a result or with an error that says what
-// is wrong and where. Each case is chosen by its number alone.
+// is wrong and where. Each case follows from its number alone.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -26,12 +26,12 @@
 #include "tests/support/temporary_folder.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// libhdf5 asks for as much as a damaged file says, and copes with getting nothing.
+// libhdf5 allocates as much as a damaged file says, and copes with a failed allocation.
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1";
 }
-// Its copies within one buffer are its own affair; what it does to the process is told by how the
-// process ends.
+// libhdf5's copies within one buffer are not checked; the end of the process shows their effect on
+// it.
 extern "C" const char* __asan_default_suppressions() {
   return "interceptor_via_lib:libhdf5";
 }
@@ -49,14 +49,14 @@ struct Verdict {
   std::string message;
 };
 
-// What `lockstep verify` and the beginning of `lockstep replay` do with a file.
+// Reads a file like `lockstep verify` and the beginning of `lockstep replay`.
 void use_capture(const std::string& path) {
   const Capture capture = read_capture(path, CaptureUse::kVerify);
   verify_capture(capture);
   make_captured_loop(capture, static_cast<int64_t>(capture.steps.size()));
 }
 
-// In a process apart, so that a crash or a hang is told as one.
+// In a separate process, so that a crash or a hang is reported as one.
 Verdict try_file(const std::string& path) {
   SandboxLimits limits;
   limits.seconds = 60;
@@ -82,9 +82,9 @@ Verdict try_file(const std::string& path) {
   }
 }
 
-// Printable UTF-8 in lines, not endless, which names the file or a node of its graph. A reading
-// process that ends by an exit code of its own is a fault of ours, or one that a sanitizer found;
-// signals and limits are libhdf5's.
+// Printable UTF-8 in lines of bounded length that names the file or a node of its graph. A reading
+// process that ends with an exit code of its own has a fault of ours, or one that a sanitizer
+// found; signals and limits are libhdf5's.
 bool says_what_is_wrong(const std::string& message, const std::string& path) {
   constexpr size_t kMost = 100'000;
   std::string lines;
@@ -99,7 +99,7 @@ bool says_what_is_wrong(const std::string& message, const std::string& path) {
 
 struct Tally {
   std::map<End, int> ends;
-  // False, after saying so, where this is no end that a file may have.
+  // False, with a failure reported, if no file may end like this.
   bool count(const Verdict& verdict, const std::string& path, const std::string& what) {
     ++ends[verdict.end];
     if (std::getenv("LOCKSTEP_FUZZ_VERBOSE") != nullptr) {
@@ -125,7 +125,7 @@ class Cases {
     fmt::print("{}: {} accepted, {} refused, {} faults\n", name_, tally_.ends[End::kAccepted],
                tally_.ends[End::kRefused], tally_.ends[End::kFault]);
   }
-  // damage(path, tree, newest, dice) writes the damaged file, unsealed, and says what it did.
+  // damage(path, tree, newest, dice) writes the damaged file, unsealed, and returns what it did.
   template <typename Damage>
   void run(int count, Damage damage) {
     for (int i = 0; i < count; ++i) {
@@ -138,7 +138,7 @@ class Cases {
       const std::string kept = fmt::format("{}/fuzz_{}_{}.h5", LOCKSTEP_BINARY_DIR, name_, i);
       std::filesystem::copy_file(path_, kept, std::filesystem::copy_options::overwrite_existing);
     }
-    // A damage that is always refused, or never, would test nothing.
+    // Damage that is always refused, or never, would test nothing.
     if (only_ >= 0) return;
     const int accepted = tally_.ends[End::kAccepted], refused = tally_.ends[End::kRefused];
     CHECK(accepted + refused == count);
@@ -186,7 +186,7 @@ TEST_SUITE("slow") {
       write_text_file_atomically(path, changed);
       try {
         check_capture_block(path);
-        // The bytes 64 to 511 of the block say nothing and are not looked at.
+        // The bytes 64 to 511 of the block have no meaning and are not read.
         const bool same_data = changed.size() == seed.size() &&
                                changed.substr(0, 64) == seed.substr(0, 64) &&
                                changed.substr(kBlockBytes) == seed.substr(kBlockBytes);
@@ -219,7 +219,7 @@ TEST_SUITE("slow") {
     });
   }
 
-  TEST_CASE("odd graphs that fit together") {
+  TEST_CASE("odd but consistent graphs") {
     const std::vector<Graph> seeds = seed_graphs();
     Cases("odd").run(kOddCases, [&](const std::string& path, CaptureNode& tree, Dice& dice) {
       tree = capture_of(odd_graph(dice.pick(seeds), dice));
@@ -228,7 +228,7 @@ TEST_SUITE("slow") {
     });
   }
 
-  TEST_CASE("what only HDF5 can say") {
+  TEST_CASE("damage that only HDF5 can express") {
     Cases("hdf5").run(kHdf5Cases, [](const std::string& path, CaptureNode& tree, Dice& dice) {
       write_tree(path, tree, dice.one_in(2));
       return damage_hdf5(path, dice);

@@ -1,5 +1,5 @@
-// What the reader says of captures that are wrong in one way each, and that it hands on nothing
-// that would hurt those who trust it.
+// The reader's errors for captures that are wrong in one way each. It returns nothing that could
+// harm code that trusts it.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <hdf5.h>
@@ -32,7 +32,7 @@ std::string error_of_capture(const CaptureNode& tree) {
   return error_of([&] { read_capture(path, CaptureUse::kVerify); });
 }
 
-// What the reader says of the seed network of this place after `damage`.
+// The reader's error for the seed network with this index after `damage`.
 std::string error_of_tree(const std::function<void(CaptureNode&)>& damage, size_t seed = 0) {
   CaptureNode tree = capture_of(seed_graphs().at(seed));
   damage(tree);
@@ -64,13 +64,13 @@ CaptureValue list_of(std::initializer_list<int64_t> numbers) {
 
 }  // namespace
 
-TEST_CASE("what is not damaged is read") {
+TEST_CASE("an undamaged capture is read") {
   for (size_t seed = 0; seed < seed_graphs().size(); ++seed) {
     CHECK(error_of_tree([](CaptureNode&) {}, seed) == "");
   }
 }
 
-TEST_CASE("bytes that are no text are shown as numbers") {
+TEST_CASE("bytes that are not text are shown as numbers") {
   CHECK(says(error_of_tree([](CaptureNode& tree) {
                tree.attributes["model_class"] = text_value("a\xff\x1b[2J");
              }),
@@ -96,7 +96,7 @@ TEST_CASE("names of objects are escaped in one way") {
              "/a%41: its name must have % as %25"));
 }
 
-TEST_CASE("JSON that would cost more than it says") {
+TEST_CASE("JSON that needs far more memory than its text") {
   CHECK(says(error_of([] { parse_json(std::string(kMostJsonDepth + 1, '[')); }),
              "nested 33 deep, at most 32"));
   CHECK(says(error_of([] { parse_json(std::string(kMostJsonBytes + 1, ' ')); }),
@@ -130,7 +130,7 @@ TEST_CASE("a graph keeps its limits") {
 
 TEST_CASE("a graph that no machine holds is refused before it runs") {
   const std::string error = error_of_graph([](Json& graph) {
-    // x (2,4) -> (2 10^9, 4) -> its sum, as a second loss nobody asked for.
+    // x (2,4) -> (2 10^9, 4) -> its sum, as a second, unused loss.
     const Json shape = Json::array({1'000'000'000, 2, 4});
     for (int i = 0; i < 20; ++i) {
       const std::string id = "n" + std::to_string(100 + i);
@@ -144,8 +144,8 @@ TEST_CASE("a graph that no machine holds is refused before it runs") {
   CHECK(says(error, "the values of its nodes take 596.0 GiB, this machine has"));
 }
 
-TEST_CASE("the ops of backward passes are not for captures") {
-  // Where a max_pool2d's gradient goes is written in its operand: unchecked, as autodiff made it.
+TEST_CASE("captures must not have ops of backward passes") {
+  // max_pool2d's backward op does not check the operand that says where gradients go.
   const std::string error = error_of_graph([](Json& graph) {
     graph["nodes"].push_back({{"id", "n100"},
                               {"op", "relu_backward"},
@@ -153,7 +153,7 @@ TEST_CASE("the ops of backward passes are not for captures") {
                               {"attrs", Json::object()},
                               {"out", graph["nodes"][0]["out"]}});
   });
-  CHECK(says(error, "node n100 (relu_backward) is of a backward pass"));
+  CHECK(says(error, "node n100 (relu_backward) is part of a backward pass"));
 }
 
 TEST_CASE("attributes of the wrong type are found before they are used") {
@@ -176,7 +176,7 @@ TEST_CASE("attributes of the wrong type are found before they are used") {
              "attribute 'scale' must be a number"));
 }
 
-TEST_CASE("windows and scales beyond all reason") {
+TEST_CASE("windows and scales beyond any use") {
   const Graph graph = seed_graphs().at(1);
   const auto with = [&](const std::string& op, const Json& attributes) {
     size_t place = 0;
@@ -190,7 +190,7 @@ TEST_CASE("windows and scales beyond all reason") {
              "the output may have 2147483647 rows at most"));
 }
 
-TEST_CASE("packed bits are judged before they are unpacked") {
+TEST_CASE("packed bits are checked before they are unpacked") {
   const auto mask = [](CaptureNode& tree) -> CaptureNode& {
     return tree.children["steps"]
         .children["000000"]
@@ -222,11 +222,11 @@ TEST_CASE("kinks and summaries belong to the graph of their micro-batch") {
   CHECK(says(error_of_tree([&](CaptureNode& tree) {
                micro(tree, "kinks").children["n0"] = micro(tree, "kinks").children["n2"];
              }),
-             "kinks/n0: is of no node with a kink of its micro-batch's graph"));
+             "kinks/n0: names no node with a kink in its micro-batch's graph"));
   CHECK(says(error_of_tree([&](CaptureNode& tree) {
                micro(tree, "acts").children["n99"] = micro(tree, "acts").children["n2"];
              }),
-             "acts/n99: is of no node of its micro-batch's graph"));
+             "acts/n99: names no node of its micro-batch's graph"));
 }
 
 TEST_CASE("a verify step on a short last batch has that graph's shapes") {
@@ -259,12 +259,12 @@ TEST_CASE("one name is one tensor in all graphs") {
              "'bn.running_mean' is a buffer f32[4] and a parameter f32[4], must be one thing"));
 }
 
-TEST_CASE("an input cannot pass for a mask") {
+TEST_CASE("an input cannot pose as a mask") {
   CHECK(says(error_of_graph([](Json& graph) { graph["inputs"][0]["path"] = "mask:n3"; }),
-             "input in0 has path 'mask:n3': mask:... are the masks of nodes"));
+             "input in0 has path 'mask:n3': mask:... is reserved for masks"));
 }
 
-TEST_CASE("a parameter is stepped once") {
+TEST_CASE("a parameter is in one group") {
   const auto group = [](CaptureNode& tree) -> CaptureNode& {
     return tree.children["optimizer"].children["groups"].children["0"];
   };
@@ -276,7 +276,7 @@ TEST_CASE("a parameter is stepped once") {
              "is named twice"));
 }
 
-TEST_CASE("a replay does not read what verify alone compares") {
+TEST_CASE("a replay does not read what only verify compares") {
   const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
   CaptureNode tree = capture_of(seed_graphs().front());
@@ -298,7 +298,7 @@ TEST_CASE("a replay does not read what verify alone compares") {
   CHECK(error_of([&] { read_capture(path, CaptureUse::kReplay); }) == "");
 }
 
-TEST_CASE("a micro-batch's batch: inputs, and masks unpacked into the memory of the one before") {
+TEST_CASE("a micro-batch's batch: inputs, and masks unpacked into the memory of the previous one") {
   CapturedMicroBatch first, second;
   first.inputs["batch"] = second.inputs["batch"] = Tensor::from<float>({2}, {1, 2});
   first.masks["n1"] = {{3}, {0b1010'0000}};
@@ -310,7 +310,7 @@ TEST_CASE("a micro-batch's batch: inputs, and masks unpacked into the memory of 
   CHECK(batch.at("mask:n1").same_bits(Tensor::from<int32_t>({3}, {1, 0, 1})));
   const void* const memory = batch.at("mask:n1").raw();
   unpack_batch(second, batch);
-  CHECK(batch.size() == 2);  // a mask of another graph's node is gone
+  CHECK(batch.size() == 2);  // the mask of another graph's node is gone
   CHECK(batch.at("batch").same_bits(first.inputs.at("batch")));
   CHECK(batch.at("mask:n1").same_bits(Tensor::from<int32_t>({3}, {0, 1, 0})));
   CHECK(batch.at("mask:n1").raw() == memory);
@@ -333,7 +333,7 @@ TEST_CASE("a constant of two graphs is one tensor") {
   CHECK(says(error_of_tree(second_graph([](Json& graph) {
                graph["constants"][0]["shape"] = {1, 2};
              })),
-             "/constants/k: two graphs want it in another type or shape"));
+             "/constants/k: two graphs give it different types or shapes"));
 }
 
 TEST_CASE("more data than a file of its size may have") {
@@ -351,10 +351,10 @@ TEST_CASE("more data than a file of its size may have") {
   }
   seal_capture(path);
   CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
-             "the most that is read of a file of its size; capture fewer steps or smaller"));
+             "the limit for a file of its size; capture fewer steps or smaller"));
 }
 
-TEST_CASE("a result beside the capture that would write to a terminal is none") {
+TEST_CASE("a result next to the capture with control characters is ignored") {
   const Verification result{
       "abc", "0.1.0", "2026", true, {{"V1", "subject", "PASS", "figure", {{"tensors", 3}}}}};
   CHECK(verification_from_json(to_json(result), "abc").has_value());
@@ -364,9 +364,9 @@ TEST_CASE("a result beside the capture that would write to a terminal is none") 
   CHECK(!verification_from_json(std::string(100'000, '['), "abc").has_value());
 }
 
-TEST_CASE("records that a damaged process wrote") {
+TEST_CASE("records from a damaged process") {
   using namespace capture_frame;
-  // No more may be made room for than there are bytes.
+  // No more memory may be allocated than there are bytes.
   const auto parse = [](const std::string& bytes) {
     size_t at = 0;
     return parse_capture_frames(

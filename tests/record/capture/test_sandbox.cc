@@ -1,5 +1,5 @@
-// What run_sandboxed says of a child that crashes, hangs, eats memory, answers by halves, or is
-// stopped.
+// The errors of run_sandboxed for a child that crashes, hangs, uses up memory, breaks off its
+// answer, or is stopped.
 #include "src/record/capture/sandbox.h"
 
 #include <doctest/doctest.h>
@@ -22,11 +22,11 @@ using testing::sandbox_text;
 
 using Work = std::function<void(const SandboxWrite&)>;
 
-// Time enough on a busy machine and under a sanitizer: what is met must be another limit.
+// Enough time on a busy machine and under a sanitizer: another limit must be met first.
 constexpr SandboxLimits kSmall{
     .seconds = 120, .clock_seconds = 600, .memory_bytes = 256 << 20, .output_bytes = 4 << 20};
 
-// The message of what run_sandboxed throws, "" when it throws nothing.
+// The message of the exception from run_sandboxed, "" if there is none.
 std::string fault_of(const Work& work, const SandboxLimits& limits = kSmall) {
   try {
     sandbox_text(limits, work);
@@ -40,7 +40,7 @@ std::string fault_of(const Work& work, const SandboxLimits& limits = kSmall) {
   for (;;) pause();
 }
 
-// Takes memory and uses it until somebody objects.
+// Allocates and uses memory until it is stopped.
 [[noreturn]] void eat_memory() {
   constexpr size_t kPiece = 1 << 20;
   std::vector<std::vector<char>> eaten;
@@ -49,7 +49,7 @@ std::string fault_of(const Work& work, const SandboxLimits& limits = kSmall) {
 
 }  // namespace
 
-TEST_CASE("a child's answer comes back whole") {
+TEST_CASE("a child's answer arrives complete") {
   CHECK(sandbox_text(kSmall, [](const SandboxWrite&) {}) == "");
   const std::string piece(100'000, 'p');  // more than a pipe holds
   std::string expected;
@@ -68,7 +68,7 @@ TEST_CASE("a child that crashes") {
         "it ended with exit code 42");
 }
 
-TEST_CASE("a child that answers by halves gives no answer") {
+TEST_CASE("a child that breaks off its answer gives no answer") {
   CHECK(fault_of([](const SandboxWrite& write) {
           write("half");
           raise(SIGSEGV);
@@ -88,7 +88,7 @@ TEST_CASE("a child that hangs") {
   constexpr SandboxLimits kShort{.clock_seconds = 0.25};
   const std::string waited = "it took more than 0.25 s";
   CHECK(fault_of([](const SandboxWrite&) { sleep_forever(); }, kShort) == waited);
-  // One that lost its end of the pipe is not waited for without end.
+  // A child that lost its end of the pipe is not awaited forever.
   CHECK(fault_of(
             [](const SandboxWrite&) {
               for (int file = 3; file < 1024; ++file) close(file);
@@ -97,24 +97,25 @@ TEST_CASE("a child that hangs") {
             kShort) == waited);
 }
 
-TEST_CASE("a child that wants too much") {
+TEST_CASE("a child that needs too much") {
   CHECK(fault_of([](const SandboxWrite&) { eat_memory(); }) ==
         "it needed more than 256 MiB of memory");
   CHECK(fault_of([](const SandboxWrite& write) { write(std::string(5 << 20, 'x')); }) ==
         "it holds more than 4194304 bytes");
 }
 
-TEST_CASE("a child that somebody stops") {
+TEST_CASE("a child that is stopped from outside") {
   for (const auto& [number, name] : {std::pair{SIGTERM, "Terminated"}, {SIGKILL, "Killed"}}) {
     CHECK(fault_of([number = number](const SandboxWrite&) { raise(number); }) ==
-          std::string("somebody stopped it (") + name + "), or the machine ran out of memory");
+          std::string("it was stopped from outside (") + name +
+              "), or the machine ran out of memory");
   }
 }
 
 namespace {
 
 // A program whose child sleeps, in a process group of its own as a shell starts one. It ends by
-// `stop`; returns its status when the child is gone, too: then nobody holds the pipe any more.
+// `stop`; returns its status after the child has ended too, when no process holds the pipe.
 int status_when_stopped(const std::function<void(pid_t program)>& stop, void (*on_interrupt)(int)) {
   std::array<int, 2> ends{};
   REQUIRE(pipe(ends.data()) == 0);
@@ -129,7 +130,7 @@ int status_when_stopped(const std::function<void(pid_t program)>& stop, void (*o
           if (write(ends[1], "r", 1) == 1) sleep_forever();
         },
         {.clock_seconds = 60});
-    _exit(fault.starts_with("somebody stopped it (Interrupt)") ? 7 : 8);
+    _exit(fault.starts_with("it was stopped from outside (Interrupt)") ? 7 : 8);
   }
   close(ends[1]);
   char ready = 0;
@@ -152,7 +153,7 @@ TEST_CASE("Ctrl-C ends the program and the child") {
   const int plain = status_when_stopped(interrupt, SIG_DFL);
   CHECK(WIFSIGNALED(plain));
   CHECK(WTERMSIG(plain) == SIGINT);
-  // A program that catches it is told that its child was stopped, not that the file is bad.
+  // A program that catches it gets the error that its child was stopped, not that the file is bad.
   const int caught = status_when_stopped(interrupt, [](int) {});
   CHECK(WIFEXITED(caught));
   CHECK(WEXITSTATUS(caught) == 7);

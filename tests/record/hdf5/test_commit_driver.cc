@@ -1,5 +1,5 @@
-// Every write of a growing file, one after the other, is where the process dies or the disk is
-// full. Small B-tree nodes (4 entries) make the index split often and grow to four levels.
+// At every write of a growing file, one after the other, the process dies or the disk is full.
+// Small B-tree nodes (4 entries) make the index split often and grow to four levels.
 #include "src/record/hdf5/commit_driver.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ std::vector<double> row_of(int64_t row) {
   return std::vector<double>(kWidth, static_cast<double>(row) + 0.5);
 }
 
-// Rows, and a counter that is raised behind each: the protocol of the run file.
+// Rows, and a counter that is raised after each: the protocol of the run file.
 void write_rows(const std::string& path) {
   const hdf5::Handle access(commit_driver_access(), "access");
   const hdf5::Handle creation(H5Pcreate(H5P_FILE_CREATE), "creation");
@@ -47,7 +47,7 @@ void write_rows(const std::string& path) {
   }
 }
 
-// Rows that read back as written; -1: the file has no complete first commit; -2: damaged.
+// Number of rows that read back as written; -1: no complete first commit; -2: damaged.
 int64_t readable_rows(const std::string& path) try {
   hdf5::be_quiet();
   const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open");
@@ -74,7 +74,7 @@ int64_t writes_of_a_whole_run(const std::string& path) {
   return write_count();
 }
 
-// Writes that make the file: before its first commit is through there is nothing to lose.
+// Writes that make the file: before its first commit is complete there is nothing to lose.
 constexpr int64_t kFirstWrites = 30;
 
 void die_at_every_write(WriteFault fault, int64_t stride) {
@@ -96,7 +96,7 @@ void die_at_every_write(WriteFault fault, int64_t stride) {
     REQUIRE(WTERMSIG(status) == SIGKILL);
     const int64_t rows = readable_rows(path);
     CAPTURE(at);
-    CHECK(rows >= before);  // what was complete once stays readable
+    CHECK(rows >= before);  // a complete row stays readable
     if (rows < before) break;
     before = rows;
     ++tried;
@@ -139,14 +139,14 @@ TEST_SUITE("slow") {
   }
 }
 
-TEST_CASE("a row that is promised but missing is seen as damage") {
+TEST_CASE("a row that is promised but missing is reported as damage") {
   const TemporaryFolder folder;
   const std::string path = folder.file("rows.h5");
   writes_of_a_whole_run(path);
   const hdf5::Handle access(commit_driver_access(), "access");
   {
     const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), "open");
-    hdf5::write_attribute(file.id(), "complete", kRows + 1);  // promises a row that is not there
+    hdf5::write_attribute(file.id(), "complete", kRows + 1);  // promises a row that is missing
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush");
     REQUIRE(commit(commit_file(file.id())));
   }

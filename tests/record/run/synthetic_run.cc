@@ -220,7 +220,7 @@ std::vector<std::string> differing_datasets(const std::string& a, const std::str
 std::string problem_of(const std::string& path, const SyntheticRun& run, int64_t at_least) try {
   const RunFile file(path, true);
   if (file.steps() < at_least) return fmt::format("{} steps", file.steps());
-  contents(path);  // everything can be read, also what is not looked at below
+  contents(path);  // everything can be read, also what is not compared below
   for (int lane = 0; lane < static_cast<int>(run.description.lanes.size()); ++lane) {
     const std::vector<double> losses = file.loss(lane);
     const std::vector<ScalerRecord> scalers = file.scalers(lane);

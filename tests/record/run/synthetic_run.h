@@ -16,7 +16,7 @@ using testing::error_of;
 using testing::TemporaryFolder;
 
 struct SyntheticRun {
-  // Lanes "fp32" and "half/way%.toml"; the second dies behind step `died_after` when that is >= 0.
+  // Lanes "fp32" and "half/way%.toml"; the second dies after step `died_after` if that is >= 0.
   explicit SyntheticRun(int64_t steps, int64_t site_count = 3, int64_t lane_count = 2);
   SyntheticRun(const SyntheticRun&) = delete;
 
@@ -25,7 +25,7 @@ struct SyntheticRun {
   RunState state(int64_t steps_done) const;
   // What LockstepRun::run does: steps [from, to), evaluations, checkpoints, on_finish.
   void drive(RunFileWriter& writer, int64_t from, int64_t to) const;
-  // The whole run, or the rest of it, as `replay` and `replay --resume` would do it.
+  // The whole run, or the rest of it, as with `replay` and `replay --resume`.
   void record(const std::string& path) const;
   void resume(const std::string& path) const;
 
@@ -41,8 +41,8 @@ inline constexpr int64_t kSkipEvery = 33;  // lane 1 skips every 33rd step
 // The paths of all datasets whose shape or bytes differ between two files, `seconds` left out.
 std::vector<std::string> differing_datasets(const std::string& a, const std::string& b);
 
-// "" when the file reads as the first `steps` steps of `run` with at least `at_least` of them, else
-// what is wrong. Reads every dataset.
+// "" if the file reads as the first `steps` steps of `run` with at least `at_least` of them;
+// otherwise what is wrong. Reads every dataset.
 std::string problem_of(const std::string& path, const SyntheticRun& run, int64_t at_least);
 
 }  // namespace lockstep::test

@@ -1,6 +1,6 @@
-// Kills and full disks, on whole runs: SIGKILL at random moments, a small tmpfs, a fault at any
+// Kills and full disks during whole runs: SIGKILL at random moments, a small tmpfs, a fault at any
 // write around the steps where HDF5's chunk index changes its shape. Each time the file reads, and
-// going on ends with the bits of a run that was never stopped.
+// continuing gives the bits of a run that was never stopped.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSteps = 140;
 
-// Runs `work` in a child; true when the child was killed, false when it came to its end.
+// Runs `work` in a child; true if the child was killed, false if it ended by itself.
 template <typename Work>
 bool killed_child(Work work, int64_t kill_after_us) {
   const pid_t child = ::fork();
@@ -47,7 +47,7 @@ void kill_at_random_moments(int count) {
   const std::string whole = folder.file("whole.h5"), path = folder.file("run.h5");
   run.record(whole);
   const RandomStream random(1, RandomPurpose::kTest);
-  int inside = 0;  // kills that found the run going
+  int inside = 0;  // kills during the run
   for (uint64_t i = 0; inside < count; ++i) {
     REQUIRE(i < static_cast<uint64_t>(20 * count));
     const int64_t wait_us = static_cast<int64_t>(random.uniform(i) * 4e5);
@@ -102,7 +102,7 @@ void fault_in_steps(int64_t from, int64_t to, WriteFault fault, int64_t stride) 
   }
 }
 
-// The chunk index holds 64 entries a node: step 64 splits the first leaf, step 121 the second.
+// The chunk index has 64 entries per node: step 64 splits the first leaf, step 121 the second.
 void fault_at_splits(int64_t stride) {
   for (const WriteFault fault : {WriteFault::kKill, WriteFault::kTear, WriteFault::kFull}) {
     fault_in_steps(62, 66, fault, stride);
@@ -170,7 +170,7 @@ TEST_CASE("a kill at a random moment") {
 TEST_CASE("a fault around the splits of the chunk index") {
   fault_at_splits(211);
 }
-TEST_CASE("a disk that runs full") {
+TEST_CASE("a disk that fills up") {
   fill_small_disks(4);
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("a write error names the file and the step up to which it reads") {
   set_write_fault(WriteFault::kNone, 0);
   CHECK(message.find("run.h5': No space left on device") != std::string::npos);
   CHECK(message.find("readable up to step 1") != std::string::npos);
-  CHECK_THROWS_AS(writer.on_step(run.step(1)), WriteError);  // there is no way back
+  CHECK_THROWS_AS(writer.on_step(run.step(1)), WriteError);  // the failure is permanent
   CHECK(problem_of(path, run, 1) == "");
 }
 

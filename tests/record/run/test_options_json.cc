@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 
-TEST_CASE("every option survives the way through JSON and is compared") {
+TEST_CASE("every option survives the round trip through JSON and is compared") {
   const std::vector<std::function<void(RunOptions&)>> changes = {
       [](RunOptions& o) { o.model = "mlp"; },
       [](RunOptions& o) { o.data = "mnist:a \"quoted\" folder"; },
@@ -72,7 +72,7 @@ TEST_CASE("optimizers, schedules and groups survive with all their numbers") {
   CHECK(option_differences(changed, other).size() == 1);
 }
 
-TEST_CASE("the options of a first-version file mean what they meant then") {
+TEST_CASE("the options of a file of version 1 keep their meaning") {
   const RunOptions read = options_from_json(
       R"({"model":"mlp","data":"synthetic","lanes":["fp32"],"steps":3,"batch":8,
           "optimizer":{"name":"adamw","lr":0.05,"momentum":0.9,"beta1":0.9,"beta2":0.999,

@@ -1,5 +1,5 @@
-// The table of recorded quantities: its invariants, and that a lane of a run file holds the
-// datasets of its rows and no others.
+// The table of recorded quantities: its invariants, and that a lane of a run file has exactly the
+// datasets of its rows.
 #include "src/record/run/quantities.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@ namespace {
 using test::SyntheticRun;
 using test::TemporaryFolder;
 
-// What HDF5 calls the stored type, as Storage does: "f64", "u32", "i8".
+// HDF5's stored type in Storage's words: "f64", "u32", "i8".
 std::string stored_type(hid_t group, const std::string& path) {
   const hdf5::Handle dataset(H5Dopen2(group, path.c_str(), H5P_DEFAULT), "open " + path);
   const hdf5::Handle type(H5Dget_type(dataset.id()), "its type");
@@ -28,7 +28,7 @@ std::string stored_type(hid_t group, const std::string& path) {
   return (H5Tget_sign(type.id()) == H5T_SGN_NONE ? "u" : "i") + bits;
 }
 
-// The paths of all datasets of a lane but the policy.
+// The paths of all datasets of a lane except the policy.
 std::set<std::string> datasets_of(hid_t lane) {
   std::set<std::string> found;
   for (const std::string& name : hdf5::link_names(lane)) {
@@ -44,7 +44,7 @@ std::set<std::string> datasets_of(hid_t lane) {
   return found;
 }
 
-TEST_CASE("rows of the table: names are unique, helped, and fit their source") {
+TEST_CASE("rows of the table: names are unique, have help, and fit their source") {
   std::set<std::string> names;
   for (const Quantity& q : quantities()) {
     CAPTURE(q.name);

@@ -1,4 +1,4 @@
-// Checkpoints, and going on: an interrupted run ends with the bits of one that was never stopped.
+// Checkpoints and resuming: an interrupted run ends with the bits of one that was never stopped.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As Ctrl-C ends a run: a checkpoint, then on_finish. `clean` false: as if killed behind a step.
+// As Ctrl-C ends a run: a checkpoint, then on_finish. `clean` false: as if killed after a step.
 void record_part(const SyntheticRun& run, const std::string& path, int64_t stop_after, bool clean) {
   RunFileWriter writer(path, "", false);
   if (clean) return run.drive(writer, 0, stop_after);
@@ -51,7 +51,7 @@ TEST_CASE("an interrupted run ends as one that was never stopped") {
   }
 }
 
-TEST_CASE("a resume that is stopped while it recomputes keeps the record") {
+TEST_CASE("a resumed run that is stopped while it recomputes keeps the record") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   const SyntheticRun run(80);
@@ -102,7 +102,7 @@ TEST_CASE("a damaged checkpoint is named") {
   CHECK(message.find(".state' is damaged") != std::string::npos);
 }
 
-TEST_CASE("a recomputed step with other bits is refused, naming step, lane and site") {
+TEST_CASE("a recomputed step with other bits is refused; the error names step, lane and site") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   const SyntheticRun run(40);
@@ -118,7 +118,7 @@ TEST_CASE("a recomputed step with other bits is refused, naming step, lane and s
         std::string::npos);
 }
 
-TEST_CASE("a file of another run is not gone on with") {
+TEST_CASE("a file of another run is not continued") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   const SyntheticRun run(40);
@@ -134,7 +134,7 @@ TEST_CASE("a file of another run is not gone on with") {
   SUBCASE("policy") {
     SyntheticRun other(40);
     other.description.lanes[1].policy.text += "# changed";
-    CHECK(resume_error(other, path).find("another text") != std::string::npos);
+    CHECK(resume_error(other, path).find("different text") != std::string::npos);
   }
   SUBCASE("the preset that a policy extends") {
     SyntheticRun other(40);
@@ -160,10 +160,10 @@ TEST_CASE("a file of another run is not gone on with") {
     SyntheticRun other(40);
     other.options.seed = 2;
     other.record(folder.file("other.h5"));
-    fs::rename(folder.file("other.h5.state.1"), path + ".state");  // after 25 steps, too
+    fs::rename(folder.file("other.h5.state.1"), path + ".state");  // also after 25 steps
     CHECK(resume_error(run, path).find("is of another run") != std::string::npos);
   }
-  CHECK(problem_of(path, run, 30) == "");  // whatever was refused, nothing was changed
+  CHECK(problem_of(path, run, 30) == "");  // after every refusal the file is unchanged
 }
 
 }  // namespace lockstep::test

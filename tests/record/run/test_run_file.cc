@@ -1,5 +1,4 @@
-// What was recorded reads back, number by number; which histograms are kept; what the file is made
-// of.
+// Recorded numbers read back unchanged; which histograms are kept; the objects in the file.
 #include "src/record/run/run_file.h"
 
 #include <doctest/doctest.h>
@@ -152,7 +151,7 @@ TEST_CASE("a site that a lane lacks has count 0 and NaN moments") {
   }
 }
 
-TEST_CASE("a lane whose groups skip by themselves has a column for each behind the scaler's") {
+TEST_CASE("a lane whose groups skip on their own has a column for each after the scaler's") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   SyntheticRun run(2 * kSkipEvery);
@@ -201,7 +200,7 @@ TEST_CASE(
   CHECK(json["lanes"][0]["loss_scale"] == 1024);
 }
 
-TEST_CASE("a dead lane has rows, but nothing in them") {
+TEST_CASE("a dead lane has rows, but no numbers in them") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   SyntheticRun run(12);
@@ -209,7 +208,7 @@ TEST_CASE("a dead lane has rows, but nothing in them") {
   run.record(path);
   const RunFile file(path);
   CHECK(file.lanes()[0].died_at == -1);
-  CHECK(file.lanes()[1].died_at == 7);  // the first step without it
+  CHECK(file.lanes()[1].died_at == 7);  // the first step that it did not run
   CHECK(file.lanes()[0].died_of == DeathCause::kAlive);
   CHECK(file.lanes()[1].died_of == DeathCause::kLossScaler);
   CHECK(file.loss(1).size() == 12);
@@ -257,7 +256,7 @@ TEST_CASE("h5dump opens a run file") {
   CHECK(read_text_file(folder.file("dump")).find("exponent_histogram_50") != std::string::npos);
 }
 
-TEST_CASE("the progress snapshot tells where the run stands") {
+TEST_CASE("the progress snapshot shows how far the run is") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   SyntheticRun(9).record(path);
@@ -267,11 +266,11 @@ TEST_CASE("the progress snapshot tells where the run stands") {
   CHECK(json["steps"] == 9);
   CHECK(json["lanes"][1]["name"] == "half/way%.toml");
   CHECK(json["lanes"][1]["loss_scale"] == 1024);
-  SyntheticRun(9).resume(path);  // no step is left: the snapshot stays
+  SyntheticRun(9).resume(path);  // no step is left: the snapshot is kept
   CHECK(nlohmann::json::parse(read_text_file(path + ".progress.json")) == json);
 }
 
-TEST_CASE("a run file hands out the texts of its policy files, for a resumed run") {
+TEST_CASE("a run file returns the texts of its policy files for a resumed run") {
   const TemporaryFolder folder;
   SyntheticRun(2).record(folder.file("run.h5"));
   const RunFile run(folder.file("run.h5"));

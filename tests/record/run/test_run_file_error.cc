@@ -1,4 +1,4 @@
-// Everything a user can get wrong with a run file, each with a message that says so.
+// Mistakes of users with run files, each with its message.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ void set_version(const std::string& path, int64_t version) {
 
 }  // namespace
 
-TEST_CASE("files that are no run files") {
+TEST_CASE("files that are not run files") {
   const TemporaryFolder folder;
   says(error_of_reading(folder.file("absent.h5")), "absent.h5");
   says(error_of_reading(folder.path()), "not a regular file");
@@ -50,10 +50,10 @@ TEST_CASE("files that are no run files") {
         H5Fcreate(folder.file("other.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT),
         "create");
   }
-  says(error_of_reading(folder.file("other.h5")), "no run file");
+  says(error_of_reading(folder.file("other.h5")), "not a run file");
 }
 
-TEST_CASE("a newer version is refused, naming both") {
+TEST_CASE("a newer version is refused; the error names both versions") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   SyntheticRun(2).record(path);
@@ -76,7 +76,7 @@ TEST_CASE("a truncated file is refused at any length") {
   }
 }
 
-TEST_CASE("a file without a complete step says so, unless it may be empty") {
+TEST_CASE("a file without a complete step is refused, unless it may be empty") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   const SyntheticRun run(4);
@@ -88,7 +88,7 @@ TEST_CASE("a file without a complete step says so, unless it may be empty") {
   CHECK(RunFile(path, true).steps() == 0);
 }
 
-TEST_CASE("unknown lanes and statistics get a suggestion, missing steps the range") {
+TEST_CASE("unknown lanes and statistics give a suggestion, missing steps the range") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");
   SyntheticRun(4).record(path);
@@ -129,7 +129,7 @@ TEST_CASE("a new run does not inherit the checkpoints of an old one") {
   CHECK_FALSE(read_checkpoint(path, 60).has_value());
 }
 
-TEST_CASE("a folder that is not there, a file that another writer holds") {
+TEST_CASE("a missing folder, a file that another writer holds") {
   const TemporaryFolder folder;
   says(error_of([&] { RunFileWriter(folder.file("no/run.h5"), "", false); }), "No such file");
   const std::string path = folder.file("run.h5");
@@ -141,7 +141,7 @@ TEST_CASE("a folder that is not there, a file that another writer holds") {
   says(error_of([&] { RunFileWriter::resume(path, 0); }), "another run is writing this file");
 }
 
-TEST_CASE("files and folders without permission say so") {
+TEST_CASE("files and folders without permission give an error") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5"), closed = folder.file("closed");
   SyntheticRun(2).record(path);
@@ -150,7 +150,7 @@ TEST_CASE("files and folders without permission say so") {
                   fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
   fs::permissions(path, fs::perms::none);
   fs::permissions(closed, fs::perms::none);
-  // The superuser may read everything, so the files are opened as somebody else.
+  // The superuser may read everything, so the files are opened as another user.
   constexpr uid_t kNobody = 65534;
   const uid_t user = ::geteuid();
   if (user == 0) REQUIRE(::seteuid(kNobody) == 0);

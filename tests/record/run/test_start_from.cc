@@ -1,5 +1,5 @@
-// What a run leaves behind for others: learning rates and norms in the file, and weights in the
-// checkpoint that another run starts from.
+// What a run leaves for others: learning rates and norms in the file, and weights in the checkpoint
+// from which another run starts.
 #include <doctest/doctest.h>
 
 #include "src/core/error.h"
@@ -21,7 +21,7 @@ std::string recorded_run(const RunOptions& options) {
 
 }  // namespace
 
-TEST_CASE("run files hold learning rates by group, and norms where there is clipping") {
+TEST_CASE("run files hold learning rates by group, and norms if there is clipping") {
   RunOptions options = small_run({"fp32"}, 3);
   options.groups = {{"fc3", {"adamw", {{"lr", 0.5}}}}};
   options.schedule = {"linear", {{"steps", 4}}};
@@ -35,7 +35,7 @@ TEST_CASE("run files hold learning rates by group, and norms where there is clip
   CHECK(file.named_loss(0, "none").empty());
 }
 
-TEST_CASE("start-from: a lane's weights, its masters where it has them, and what is refused") {
+TEST_CASE("start-from: a lane's weights, its masters if it has them, and refused texts") {
   const std::string policy = write_policy(
       "start_masters", "[storage]\nweight = \"bf16\"\n[optimizer]\nmaster_weights = true\n");
   const RunOptions options = small_run({"fp32", policy}, 2);
@@ -59,7 +59,8 @@ TEST_CASE("start-from: a lane's weights, its masters where it has them, and what
                        InputError);
 }
 
-TEST_CASE("start-from: a hash says which weights, and a run's own checkpoints are known by path") {
+TEST_CASE(
+    "start-from: a hash identifies the weights; a run's own checkpoints are recognised by path") {
   std::map<std::string, Tensor> start = {{"b", Tensor::from<float>({2}, {1, 2})},
                                          {"w", Tensor::from<float>({1, 2}, {3, 4})}};
   const std::string hash = start_hash(start);
