@@ -24,11 +24,11 @@ expect 0 dot 448 448 1 --accumulator hopper_fp8_promoted --format fp8_e4m3
 says "after 128 products: running sum 1 + partial sum 200704 -> 200705, by an IEEE addition"
 says "result  200705"
 expect 0 dot inf 0 --accumulator hopper_fp16
-says "block 0: an infinity or a NaN takes part -> nan"
+says "block 0: a term is an infinity or NaN -> nan"
 says "0x7fc00000"
 says "0x7fffffff on the chip"
 expect 0 dot 0,0 0,1 --accumulator hopper_fp16
-says "block 0: nothing but zeros -> 0"
+says "block 0: all terms are zero -> 0"
 
 # Chains: storage words, FP16 addition of 2^-11 to 1 (a tie to even), pairs.
 expect 0 dot 0x3c00,0X1000 0x3C00,0x3c00 --accumulator fp16
@@ -59,7 +59,7 @@ says "result  1.0009765625 "
 expect 0 dot 1.00048828125 1 --accumulator hopper_tf32+nearest_even
 says "result  1 "
 expect 0 dot 1.00048828125 1 --accumulator fp32_fused --format tf32
-errs "1.00048828125 is no value of tf32, rounded to 1.0009765625"
+errs "1.00048828125 is not a value of tf32, rounded to 1.0009765625"
 
 # Decimals are rounded once; ulps are those of the sum's own format; FP8 formats may be mixed.
 expect 0 dot 1.00048828125000000001 1 --accumulator fp16
@@ -78,7 +78,7 @@ says "result  1.1000000000000001 = 0x1.199999999999ap+0"
 says "error   8.32667e-17 = 0.375 ulp of fp64"
 that test ! -s err.txt
 expect 0 dot 0.1 3 --accumulator fp16
-errs "note: A: 0.1 is no value of fp16, rounded to 0.0999755859375"
+errs "note: A: 0.1 is not a value of fp16, rounded to 0.0999755859375"
 says "exact   0.2999267578125"
 
 cat >rows.csv <<'ROWS'
@@ -126,7 +126,7 @@ errs "'zero'"
 errs "B: word '0x12345': must be hexadecimal digits of 16 bits (fp16)"
 errs "C: word '0x': must be hexadecimal digits of 32 bits (fp32)"
 expect 2 dot 1,2 1 --accumulator hopper_fp16
-errs "A has 2 factors and B has 1: must be equally many"
+errs "A has 2 factors and B has 1: must be the same number"
 expect 2 dot 1 1 1,2 --accumulator hopper_fp16
 errs "C '1,2': must be one number"
 expect 2 dot 1 1 --accumulator hopper_fp8

@@ -80,11 +80,11 @@ expect 0 round 7 -2.5 0.2 0.25 --format mxfp4+rceil
 says "2^(128 - 127) = 2^1"
 says "the least power of two"
 expect 0 round 1 nan --format mxfp8_e5m2
-says "0xff: NaN, for the block holds a NaN or an infinity"
+says "0xff: NaN, because the block holds a NaN or an infinity"
 expect 0 round 0 -0 --format mxfp8
-says "0x00: 2^(0 - 127) = 2^-127, the least, for the block holds zeros only"
+says "0x00: 2^(0 - 127) = 2^-127, the smallest, because the block holds only zeros"
 expect 0 round 3 1 0.2 -4 --format nvfp4
-says "tensor scale  amax / (448 * 6) = 0.00148809527, these values taken as the tensor"
+says "tensor scale  amax / (448 * 6) = 0.00148809527, with these values as the tensor"
 says "01111110 = 0x7e: e4m3(amax / 6 / tensor scale) = 448"
 expect 0 round 3 --format nvfp4 --tensor-scale 0.5
 says "tensor scale  0.5"
