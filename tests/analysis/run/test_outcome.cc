@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Enough answers that a point of them is more than their noise.
+// So many answers that a point of them exceeds their noise.
 constexpr int64_t kAnswers = 1000000, kCorrect = 950000, kPoint = kAnswers / kAnswersPerPoint;
 
 // From 2.0 down to `end`, constant over the tail.
@@ -77,7 +77,8 @@ TEST_CASE("accuracy: a point of the answers is allowed, exactly; more is unclear
   CHECK(j.correct_margin == kPoint);
   CHECK(j.correct_noise == doctest::Approx(kGapSigmas * std::sqrt(47500 + 65100.0)).epsilon(1e-9));
   CHECK(j.verdict == Verdict::kWorse);
-  in.twin_held_out = {.correct = kCorrect - 2 * kPoint, .answers = kAnswers};  // chaos does as much
+  in.twin_held_out = {.correct = kCorrect - 2 * kPoint,
+                      .answers = kAnswers};  // chaos alone does as much
   CHECK(judge(in).correct_margin == 2 * kPoint);
   CHECK(judge(in).verdict == Verdict::kFine);
   in.held_out = {};
@@ -85,15 +86,15 @@ TEST_CASE("accuracy: a point of the answers is allowed, exactly; more is unclear
   CHECK(judge(in).verdict == Verdict::kFine);
 }
 
-TEST_CASE("few answers do not make a verdict") {
+TEST_CASE("few answers are not enough for a verdict") {
   const auto reference = curve(1.0);
   JudgeInput in = input(reference, reference);
   in.reference_held_out = {.correct = 90, .answers = 100};
-  in.held_out = {.correct = 88, .answers = 100};  // two points below, of a noise of nine
+  in.held_out = {.correct = 88, .answers = 100};  // two points below, with a noise of nine
   CHECK(judge(in).verdict == Verdict::kUnclear);
 }
 
-TEST_CASE("a reference that fell by less than its batch noise judges nothing") {
+TEST_CASE("if the reference fell by less than its batch noise, nothing is judged") {
   std::vector<double> noisy(100);
   for (size_t i = 0; i < 100; ++i) noisy[i] = i % 2 == 0 ? 2.0 : 1.8;
   // Differences of 0.2: s^2 = 0.02, and the tail has ten steps.

@@ -246,7 +246,7 @@ def test_a_gate_fails(lockstep, tmp_path, amp_tree, gate, damage):
         assert "first node that differs: n1 batch_norm in layer 'bn'" in done.stdout
     elif damage is unseen_buffers:
         assert failed == {"V4"}
-        assert "buffer 'bn.running_mean' changed in the captured run between steps 0 and 3, and in no graph" in done.stdout
+        assert "buffer 'bn.running_mean' changed in the captured run between steps 0 and 3, but no graph" in done.stdout
     elif damage is wrong_gradient:
         assert failed == {"V3", "V5"}  # the optimizer is fed this gradient
     else:
@@ -314,7 +314,7 @@ def test_a_loss_that_fp32_does_not_determine_is_judged_by_its_noise(lockstep, tm
         loss_of(model, batch).backward()
         optimizer.step()
     line = next(line for line in lockstep("verify", tmp_path / "net.h5").stdout.splitlines() if line.startswith("V3"))
-    assert line.split()[1] == "PASS" and ": 3 times what FP32 differs from FP64 in step 0)" in line
+    assert line.split()[1] == "PASS" and ": 3 times the difference between FP32 and FP64 in step 0)" in line
 
 
 # --- bad files ----------------------------------------------------------------------------------
