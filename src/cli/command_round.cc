@@ -1,5 +1,5 @@
-// lockstep round: what one number becomes in one format, bit by bit, under every rounding; or what
-// a few numbers become as one block of a block format.
+// lockstep round: shows a number in a format, bit by bit, under every rounding; or a few numbers as
+// one block of a block format.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -290,7 +290,7 @@ std::function<int()> declare_verify(CLI::App& app) {
       "damaged;\n"
       "3 the capture has no verify step.\n"
       "--hardware: every unit and its model get the same operands; results are compared bit by\n"
-      "bit. Where the unit's NaN is not documented, any NaN will do. Exit codes: 0 no mismatch;\n"
+      "bit. Where the unit's NaN is not documented, any NaN matches. Exit codes: 0 no mismatch;\n"
       "1 a unit differs from its model; 2 usage or file error; 3 no unit ran, or none that\n"
       "matches --require.");
   return [args, checks] { return verify(*args, checks.problems()); };

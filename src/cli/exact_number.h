@@ -17,7 +17,7 @@ double parse_number(const std::string& name, const std::string& text);
 
 // A number exactly as it was written, so that it is rounded once.
 struct ParsedNumber {
-  double nearest = 0;     // the nearest double: what a program would read
+  double nearest = 0;     // the nearest double, as a program would read it
   bool is_double = true;  // nearest is the number itself; true for infinities, NaN and zeros
   Exact exact;            // of finite numbers
   // The number rounded to odd: rounding it to a format of at most 51 bits gives what the number

@@ -207,11 +207,12 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   app.add_option("-o,--output", args->output, fmt::format("the run file [{}]", kDefaultRunFile))
       ->type_name("RUN")
       ->group(group);
-  options.resume = app.add_option("--resume", args->resume_from,
-                                  "continue this run (or the one of -o) with its own options")
-                       ->type_name("[RUN]")
-                       ->expected(0, 1)
-                       ->group(group);
+  options.resume =
+      app.add_option("--resume", args->resume_from,
+                     "continue this run (or the one of -o) with the options it began with")
+          ->type_name("[RUN]")
+          ->expected(0, 1)
+          ->group(group);
 
   group = "This machine (no effect on results)";
   checks.whole(

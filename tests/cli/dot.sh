@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lockstep dot`: a block, a chain, a file of dot products; what it refuses.
+# `lockstep dot`: a block, a chain, a file of dot products; rejected input.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # One block: E = 0 and F = 25, so 2^-14 * 2^-14 lies below the grid.
@@ -12,7 +12,7 @@ says "    leaves as 0"
 says "result  0 = 0x0p+0"
 says "exact   3.7252902984619141e-09"
 says "error   -3.72529e-09"
-# Two blocks of 16, the addend a term of the first.
+# Two blocks of 16; the addend is a term of the first.
 ones=$(printf '1,%.0s' $(seq 16))1
 expect 0 dot "$ones" "$ones" 3 --accumulator hopper_fp16
 says "        c                         3         1"
@@ -45,10 +45,10 @@ that test "$(grep -c ' 3\.5$' out.txt)" = 0   # no register ever holds c + 1 + 2
 says "both = even + odd "
 expect 0 dot inf 0 --accumulator fp32_fused
 that test "$(grep -c -- -nan out.txt)" = 0
-# The bits of this TF32 register that hardware ignores make the difference between NaN and infinity.
+# In this TF32 register, the bits that hardware ignores decide between NaN and infinity.
 expect 0 dot 0x7f800001 0x3f800000 --accumulator hopper_tf32
 says "result  inf"
-# A decimal is an FP32 register: the unit cuts it, or rounds it under another answer to the question.
+# A decimal is an FP32 register: the unit truncates it, or rounds it under a switch.
 expect 0 dot 1.00146484375 1 --accumulator hopper_tf32
 says "result  1.0009765625 "
 errs "the unit reads the FP32 register 1.00146484375 as 1.0009765625"
@@ -135,7 +135,7 @@ expect 2 dot 1 1 --accumulator hopper_fp8 --format bf16
 errs "not bf16"
 expect 2 dot 1 1 --accumulator hopper_fp17
 errs "did you mean 'hopper_fp16'?"
-# All problems at once, with or without an accumulator to read the words by.
+# All problems at once, with or without a known accumulator.
 expect 2 dot 1,2 3,4 zz --accumulator hopper
 errs "did you mean one of hopper_fp16, hopper_fp16_acc16, hopper_bf16"
 errs "C 'zz': not a number"

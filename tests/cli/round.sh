@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lockstep round`: one number by field and under every rounding, and blocks; what it refuses.
+# `lockstep round`: one number by field and under every rounding, and blocks; rejected input.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 expect 0 round 0.1 --format fp16
@@ -28,8 +28,8 @@ says "with fraction 0 infinity"
 expect 0 round nan --format fp4_e2m1
 says "has no NaN"
 
-# A decimal is rounded once: this one lies above a tie that its nearest double is; and no number but
-# zero is zero.
+# A decimal is rounded once: this one is above a tie, and its nearest double is that tie. Only zero
+# counts as zero.
 expect 0 round 1.00048828125000000001 --format fp16
 says "0x3c01"
 says "error         0.000488281 = +0.5000 ulp"
