@@ -31,7 +31,7 @@ std::string e8m0_text(uint8_t code, float amax, const BlockFormat& format) {
     return code_text(code) + ": NaN, because the block holds a NaN or an infinity";
   const double value = scale_value(code, format);
   std::string text = fmt::format("{}: 2^({} - 127) = {}", code_text(code), code, power_text(value));
-  if (amax == 0) return text + ", the smallest, because the block holds only zeros";
+  if (amax == 0) return text + ", the smallest: the block is all zeros";
   if (code == 0 && amax < value * format.element->max_finite / 2) {
     return text + ", the smallest possible";
   }

@@ -82,7 +82,7 @@ says "the least power of two"
 expect 0 round 1 nan --format mxfp8_e5m2
 says "0xff: NaN, because the block holds a NaN or an infinity"
 expect 0 round 0 -0 --format mxfp8
-says "0x00: 2^(0 - 127) = 2^-127, the smallest, because the block holds only zeros"
+says "0x00: 2^(0 - 127) = 2^-127, the smallest: the block is all zeros"
 expect 0 round 3 1 0.2 -4 --format nvfp4
 says "tensor scale  amax / (448 * 6) = 0.00148809527, with these values as the tensor"
 says "01111110 = 0x7e: e4m3(amax / 6 / tensor scale) = 448"

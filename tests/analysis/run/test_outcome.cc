@@ -77,8 +77,7 @@ TEST_CASE("accuracy: a point of the answers is allowed, exactly; more is unclear
   CHECK(j.correct_margin == kPoint);
   CHECK(j.correct_noise == doctest::Approx(kGapSigmas * std::sqrt(47500 + 65100.0)).epsilon(1e-9));
   CHECK(j.verdict == Verdict::kWorse);
-  in.twin_held_out = {.correct = kCorrect - 2 * kPoint,
-                      .answers = kAnswers};  // chaos alone does as much
+  in.twin_held_out = {.correct = kCorrect - 2 * kPoint, .answers = kAnswers};  // chaos does as much
   CHECK(judge(in).correct_margin == 2 * kPoint);
   CHECK(judge(in).verdict == Verdict::kFine);
   in.held_out = {};
