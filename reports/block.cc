@@ -1,4 +1,4 @@
-// How blocks are made. Out of line: GCC 12 warns about a variant's other members when it inlines
+// Makes blocks. Out of line, because GCC 12 warns about a variant's other members when it inlines
 // these.
 #include "reports/block.h"
 

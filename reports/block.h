@@ -1,4 +1,4 @@
-// What is a report made of, before it is decided how it looks?
+// The parts of a report, without their layout.
 // Sections return blocks of plain data; a writer turns them into text (HTML and Markdown writers
 // will take the same blocks). Nothing here knows what the numbers mean.
 #pragma once
@@ -25,7 +25,7 @@ struct TableBlock {
   std::vector<std::string> notes;              // printed below, one each
 };
 
-// Text kept as it is, e.g. a command to copy.
+// Text that is not changed, e.g. a command to copy.
 struct Verbatim {
   std::string text;
 };

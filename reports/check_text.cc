@@ -48,7 +48,7 @@ TableBlock worst_table(const CheckResult& result) {
     const auto step = [](const Difference& d) {
       return d.step >= 0 ? fmt::format("{}", d.step) : std::string("-");
     };
-    // How far apart two hashes are means nothing.
+    // The distance of two hashes means nothing.
     const bool is_hash = g.rule == "bits_hash";
     table.rows.push_back({g.lane, g.rule, with_thousands(g.count), with_thousands(g.compared),
                           step(g.first), is_hash ? "-" : step(g.worst),
@@ -93,8 +93,9 @@ std::string check_text(const CheckResult& result, const std::string& run_path,
     blocks.push_back(worst_table(result));
   }
   if (result.nonfinite_on_both > 0) {
-    blocks.push_back(paragraph(fmt::format("{} numbers are NaN or infinite, alike, on both sides.",
-                                           with_thousands(result.nonfinite_on_both))));
+    blocks.push_back(
+        paragraph(fmt::format("{} numbers are NaN or infinite, the same on both sides.",
+                              with_thousands(result.nonfinite_on_both))));
   }
   add_list(blocks, "Remarks:", result.remarks);
   return heading_text(

@@ -1,4 +1,4 @@
-// What `check` found, as text: the verdict first, then the first difference, then the worst ones.
+// The result of `check` as text: the verdict, then the first difference, then the worst ones.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// How numbers look in reports: short, aligned, units stated by the column that holds them.
+// Numbers as text in reports: short and aligned; the column states the unit.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace lockstep {
 
 // Rates 0..1 as percent: "42.1%", "0.03%", "2e-05%"; "." for exactly 0.
 std::string percent(double rate);
-// "1 lane", "1,000 lanes": the noun takes an s unless there is one.
+// "1 lane", "1,000 lanes": the noun takes an s unless the count is 1.
 std::string counted(uint64_t count, std::string_view noun);
 // Four significant digits; "-" for NaN, "inf".
 std::string short_number(double value);

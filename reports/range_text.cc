@@ -1,4 +1,4 @@
-// One row per layer: feasible loss scales, margin of unscaled values, and what follows.
+// One row per layer: feasible loss scales, margin of unscaled values, and the verdict.
 #include "reports/range_text.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ Block conclusion(const RangeTable& table) {
                           ? ""
                           : fmt::format("from 2^{} ({}) ", table.scales.lo, table.lo_layer),
                       table.scales.hi >= kMaxScaleExponent
-                          ? "without upper end"
+                          ? "with no upper end"
                           : fmt::format("to 2^{} ({})", table.scales.hi, table.hi_layer),
                       table.scale_exponent);
   return paragraph(text);
@@ -71,7 +71,7 @@ std::string range_text(const Recommendation& found) {
       "at most {} of its values become zero. lost at 1: largest share of a gradient tensor's "
       "values "
       "that become zero without a loss scale. Values below 2^-{} of their tensor's largest do not "
-      "count, but in raw, the same share at 2^{} of all nonzero values. margin: octaves between "
+      "count. raw: the same share at 2^{} of all nonzero values. margin: octaves between "
       "the largest input, weight or activation and the format's "
       "largest binade.",
       ranges.format->name, kHeadroomOctaves, percent(kLostShareLimit), kNegligibleOctaves,

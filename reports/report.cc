@@ -22,7 +22,7 @@ void read_held_out(LaneReport& out) {
   if (!std::isfinite(last.accuracy)) return;
   const double answers = static_cast<double>(last.example_count);
   out.held_out = {.correct = std::llround(last.accuracy * answers), .answers = last.example_count};
-  // Logits that are all NaN count as wrong answers, but a share of 0 would look measured.
+  // Logits that are all NaN count as wrong answers, but a share of 0 would look like a measurement.
   if (last.accuracy > 0 || std::isfinite(last.loss)) out.accuracy = last.accuracy;
 }
 
@@ -66,7 +66,7 @@ ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
   return out;
 }
 
-// A step is skipped for all losses at once, so every scaler's column says it.
+// A step is skipped for all losses at once, so every scaler's column shows it.
 std::vector<int64_t> skipped_steps(const std::vector<ScalerRecord>& scaler) {
   std::vector<int64_t> steps;
   for (size_t i = 0; i < scaler.size() && std::isfinite(scaler[i].scale); ++i) {
@@ -75,7 +75,7 @@ std::vector<int64_t> skipped_steps(const std::vector<ScalerRecord>& scaler) {
   return steps;
 }
 
-// A skipped step's values are thrown away, so only what other steps hold can harm the lane.
+// A skipped step's values are discarded, so only values of other steps can harm the lane.
 int64_t first_nonfinite_loss(const std::vector<double>& loss,
                              const std::vector<ScalerRecord>& scalers) {
   for (size_t i = 0; i < loss.size(); ++i) {
@@ -84,7 +84,7 @@ int64_t first_nonfinite_loss(const std::vector<double>& loss,
   return -1;
 }
 
-// Once the loss is not finite every site holds NaN, which would drown what happened before.
+// Once the loss is not finite every site holds NaN, which would hide what happened before.
 void read_health(const RunFile& run, int lane, const std::vector<ScalerRecord>& scalers,
                  LaneReport& out) {
   HealthTally tally(run.sites().sites.size());

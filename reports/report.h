@@ -1,5 +1,5 @@
-// Everything a report speaks of, read from a run file once, as plain data.
-// Sections only arrange what stands here; they read no files and compute nothing but texts.
+// All data of a report, read from a run file once, as plain data.
+// Sections only arrange this data as text; they read no files and compute no numbers.
 #pragma once
 
 #include <optional>
@@ -26,10 +26,10 @@ struct GrowthEvent {
   double scale = 1, scale_after = 1;
 };
 
-// Of one scaler: the lane's, or that of one loss among several with a scaler each.
+// One scaler: the lane's, or one loss's where every loss has its own.
 struct ScalerReport {
-  std::string loss;                  // whose; empty: all of them
-  std::vector<SkipEvent> overflows;  // of its own, in steps that were skipped
+  std::string loss;                  // the scaler's loss; empty: all losses
+  std::vector<SkipEvent> overflows;  // found by this scaler, in steps that were skipped
   std::vector<GrowthEvent> growths;
   double final_scale = 1;
 };
@@ -39,30 +39,30 @@ struct LaneReport {
   LaneJudgement judgement;
   std::vector<double> loss;  // by step
   std::vector<Evaluation> evaluations;
-  // The last evaluation's share of correct answers; NaN: none, or nothing but NaN was answered.
+  // The last evaluation's share of correct answers; NaN: no evaluation, or all answers NaN.
   double accuracy = 0;
   HeldOut held_out;
-  double seconds = 0;  // of the lane's own work, all steps
+  double seconds = 0;  // the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;
   std::vector<int64_t> skips;               // the steps
   std::vector<ScalerReport> scalers;        // at least one
-  bool has_scaler = false;                  // some scale moved or is not 1
+  bool has_scaler = false;                  // some scale changed or is not 1
   int64_t nonfinite_loss_at = -1;           // first step whose loss is NaN or infinite, -1: none
   std::vector<LayerHealth> health;          // of the steps before that one
-  uint64_t repeated_attempts = 0;           // batches tried again with another loss scale
+  uint64_t repeated_attempts = 0;           // batches repeated with another loss scale
   std::vector<AccumulatorHealth> sums;      // by site, of the steps that sampled them
   std::vector<Stagnation> updates;          // by layer, of the same steps
   std::optional<UnderflowCause> underflow;  // worst gradient site
   std::optional<NonfiniteCause> nonfinite;  // the first one in a step that was not skipped
   std::optional<CapturedComparison>
-      beside_captured;  // of emulated lanes, where there is such a run
+      beside_captured;  // of emulated lanes, if there is a captured run
 
-  // Not the reference, and neither of the lanes that measure it (truth, twin).
+  // Neither the reference nor a lane that measures it (truth, twin).
   bool is_candidate() const {
     return !info.is_reference && info.name != kTruthLane && info.name != kTwinLane;
   }
-  // What PyTorch recorded: no site of it was measured.
+  // PyTorch's recorded run: none of its sites was measured.
   bool is_captured() const { return info.name == kCapturedLane; }
 };
 

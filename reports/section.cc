@@ -1,4 +1,4 @@
-// The list of sections, in their order; each file sections/NAME.cc gives its row as NAME_section().
+// The list of sections, in their order; each file sections/NAME.cc defines its row, NAME_section().
 #include "reports/section.h"
 
 #include <vector>

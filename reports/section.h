@@ -1,5 +1,5 @@
-// Which sections does a report have, in which order?
-// A section is a file sections/NAME.cc that gives its row as NAME_section(), and its name in the
+// The sections of a report.
+// A section is a file sections/NAME.cc that defines its row, NAME_section(), and its name in the
 // list in section.cc.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace lockstep {
 struct Section {
   std::string_view name, title;
   bool in_summary;                        // also printed at the end of `replay`
-  Blocks (*write)(const Report& report);  // no blocks: the section has nothing to say
+  Blocks (*write)(const Report& report);  // no blocks: the section is left out
 };
 std::span<const Section> sections();
 

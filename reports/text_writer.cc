@@ -22,8 +22,8 @@ std::string trimmed_line(std::string line) {
   return line + "\n";
 }
 
-// The text cut to `width` columns, an ellipsis for its middle: names differ at their ends, too
-// (torch-autocast-fp16@ampere, ...@hopper).
+// The text cut to `width` columns, with an ellipsis for its middle, because names also differ at
+// their ends (torch-autocast-fp16@ampere, ...@hopper).
 std::string shortened(const std::string& text, int width) {
   const int columns = display_width(text);
   if (columns <= width) return text;
@@ -39,8 +39,8 @@ std::string shortened(const std::string& text, int width) {
   return front + "…" + back;
 }
 
-// Takes what is too much for the page from the widest left-aligned columns, no column below its
-// title.
+// Shrinks the widest left-aligned columns until the table fits the page; no column becomes narrower
+// than its title.
 void shrink_to_page(const TableBlock& table, std::vector<int>& width) {
   int excess = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1)) - kTextWidth;
   for (const int w : width) excess += w;
@@ -63,7 +63,7 @@ struct TextWriter {
   void operator()(const Paragraph& p) { out += wrap(p.text, kTextWidth); }
   void operator()(const Verbatim& v) {
     for (const std::string& line : split(v.text, '\n')) {
-      // A line that is too long goes on below.
+      // A line that is too long is wrapped.
       const bool fits = display_width(line) + display_width(kIndent) <= kTextWidth;
       out += fits ? trimmed_line(std::string(kIndent) + line) : wrap(line, kTextWidth, kIndent);
     }

@@ -10,9 +10,10 @@ namespace lockstep {
 
 inline constexpr int kTextWidth = 100;
 
-// Columns a terminal needs for UTF-8 text: code points, none of which Lockstep prints is wide.
+// Columns a terminal needs for UTF-8 text: its code points; Lockstep prints no wide ones.
 int display_width(std::string_view text);
-// The text cut into lines of at most `width` columns at spaces; longer words stand alone.
+// The text cut into lines of at most `width` columns at spaces; a longer word gets a line of its
+// own.
 std::string wrap(std::string_view text, int width, std::string_view indent = "");
 
 std::string heading_text(std::string_view title);

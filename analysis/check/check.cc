@@ -20,7 +20,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kAfterAllSites = std::numeric_limits<size_t>::max();
 
-// Where in the run a difference stands: the order in which "first" is meant.
+// Where in the run a difference is; "first" refers to this order.
 using Place = std::tuple<int64_t, size_t, size_t, size_t>;  // step, lane, site, rule
 
 bool is_of_step(Scope scope) {
@@ -29,7 +29,7 @@ bool is_of_step(Scope scope) {
 
 class Comparer {
  public:
-  // `run`: whose sites and parameters a difference is named after; the baseline has the same.
+  // `run`: its sites and parameters name the differences; the baseline has the same.
   Comparer(const CheckOptions& options, const RunFile& run, CheckResult& result)
       : options_(options),
         sites_(run.sites()),
@@ -42,7 +42,7 @@ class Comparer {
     const std::vector<double> magnitude =
         rule.magnitude ? rule.magnitude(base) : std::vector<double>();
     const size_t size = std::max(a.size(), b.size());
-    // Which steps have a record is compared by a rule of its own.
+    // A separate rule compares which steps have a record.
     if (rule.scope == Scope::kRecord && std::min(a.size(), b.size()) == 0) return;
     for (size_t i = 0; i < size; ++i) {
       const bool by_site = rule.scope == Scope::kSite;
@@ -164,7 +164,7 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
         comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
       }
     }
-    if (run.steps() != baseline.steps()) continue;  // whole-run sums would differ for that alone
+    if (run.steps() != baseline.steps()) continue;  // whole-run sums would differ anyway
     for (size_t r = 0; r < rules.size(); ++r) {
       if (is_of_step(rules[r].scope)) continue;
       comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);

@@ -1,10 +1,10 @@
 // Did a change alter the numerics? Compares a run with one accepted as good.
-// What is compared is the table of recorded quantities (src/record/run/quantities.h): bit hashes,
-// counts and scaler states exactly, sums and losses within a tolerance that covers another order of
-// summation and nothing more.
+// Compares the table of recorded quantities (src/record/run/quantities.h): bit hashes, counts and
+// scaler states exactly, sums and losses within a tolerance that covers another order of summation
+// and nothing more.
 //
-// Fails closed. A value missing on one side, or non-finite on one side, is a difference whatever
-// the tolerance is; runs that are not about the same thing are never compared and never pass.
+// Fails closed. A value that is missing or non-finite on one side is a difference at any tolerance;
+// runs with different set-ups are never compared and never pass.
 #pragma once
 
 #include "analysis/check/check_result.h"
@@ -16,7 +16,7 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
 
 // How far apart two floats are: 0 when equal (NaN equals NaN, an infinity itself), infinity when
 // one side is not finite or the signs of infinities differ, else |a - b| / magnitude. `magnitude`:
-// the size a rounding error is relative to, at least max(|a|, |b|).
+// the size to which a rounding error is relative, at least max(|a|, |b|).
 double relative_difference(double run, double baseline, double magnitude);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What a check is asked and what it found. Plain data.
+// The options and the result of a check. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace lockstep {
 enum class CheckVerdict : uint8_t { kPass = 0, kRegression = 1, kNothingComparable = 3 };
 
 struct CheckOptions {
-  bool strict = false;  // floats, too, must have equal bits
+  bool strict = false;  // floats must have equal bits, too
   // Units: relative. Default: two sums of non-negative terms formed in different orders, each
   // within gamma_n of the exact one: 2 gamma_n, n = 256 + 4 + 52 (emulation/kernels/reduction.h), u
   // = 2^-53.
@@ -23,8 +23,8 @@ struct CheckOptions {
 };
 
 struct Difference {
-  int64_t step = -1;                // -1: not of a step
-  std::string lane, rule, subject;  // subject: "site LABEL", "parameter NAME", or "": of neither
+  int64_t step = -1;                // -1: does not belong to a step
+  std::string lane, rule, subject;  // subject: "site LABEL", "parameter NAME", or "": neither
   std::string run, baseline;        // both values, printed
   double relative = 0;  // |run - baseline| / max(|run|, |baseline|); infinity: not comparable
 };
@@ -39,8 +39,8 @@ struct DifferenceGroup {
 
 struct CheckResult {
   CheckVerdict verdict = CheckVerdict::kPass;
-  std::vector<std::string> not_comparable;  // one line each: what differs in the set-up
-  std::vector<std::string> missing;         // lanes or steps the run lacks
+  std::vector<std::string> not_comparable;  // one line for each difference of the set-up
+  std::vector<std::string> missing;         // lanes or steps that the run lacks
   std::vector<std::string> remarks;         // e.g. a different environment
   std::vector<DifferenceGroup> groups;      // with differences, most severe first
   bool has_first = false;

@@ -1,5 +1,5 @@
-// What `check` compares: a rule for every recorded quantity that is to be compared, derived from
-// its row (src/record/run/quantities.h), and one for the step at which a lane died.
+// The rules of `check`: one for every recorded quantity to compare, derived from its row
+// (src/record/run/quantities.h), and one for the step at which a lane died.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// One lane of a run, with what is read once per lane and what is read once per step.
+// One lane of a run: data read once per lane, and data read once per step.
 class LaneView {
  public:
   LaneView(const RunFile& run, int lane);
@@ -23,7 +23,7 @@ class LaneView {
   const RunFile& run() const { return run_; }
   int lane() const { return lane_; }
   int64_t step() const { return step_; }
-  // Of the loaded step, or of the whole lane where the quantity is not of steps.
+  // Of the loaded step, or of the whole lane if the quantity has no steps.
   Numbers numbers(const Quantity& quantity) const;
   // Is there a number at this site in the loaded step?
   bool has_number(At at, size_t site) const { return has_[static_cast<size_t>(at)][site]; }
@@ -34,9 +34,9 @@ class LaneView {
   const RunFile& run_;
   int lane_;
   int64_t step_ = -1;
-  std::vector<Numbers> series_;  // narrow quantities, all steps; by place in quantities()
-  // Of the loaded step: quantities of sites, by place in quantities(), and by At and site whether
-  // there is a number.
+  std::vector<Numbers> series_;  // narrow quantities, all steps; by index in quantities()
+  // Of the loaded step: quantities of sites, by index in quantities(); and whether there is a
+  // number, by At and site.
   std::vector<Numbers> sites_;
   std::array<std::vector<bool>, kAtCount> has_;
 };
@@ -45,7 +45,7 @@ enum class Scope : uint8_t {
   kSite,        // one number per site, every step
   kStep,        // some numbers, every step
   kParameter,   // one number per parameter of the graph, every step
-  kRecord,      // numbers by site and bin, in the steps that both runs have a record of
+  kRecord,      // numbers by site and bin, in the steps that both runs recorded
   kEvaluation,  // one number per evaluation, once per lane
   kLane,        // numbers of the whole lane, once
 };
@@ -57,7 +57,7 @@ struct CheckRule {
   Scope scope;
   std::function<Numbers(const LaneView&)> read;
   At at = At::kEverySite;  // of kSite
-  // kTolerance, by site: the magnitude that a rounding error is relative to, where it is more than
+  // kTolerance, by site: the magnitude to which a rounding error is relative, if it is larger than
   // the value itself (sums of terms of both signs). Null: the value.
   std::function<std::vector<double>(const LaneView&)> magnitude = nullptr;
 };

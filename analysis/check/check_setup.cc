@@ -13,8 +13,8 @@
 namespace lockstep {
 namespace {
 
-// The options that decide the numbers, in words. Steps, evaluation and histogram intervals only
-// decide how much of them is recorded.
+// The options that affect the numbers, as text. Steps and the intervals of evaluations and
+// histograms only decide how much is recorded.
 std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
   const auto text = [](const HyperChoice& choice, const HyperNumbers& numbers) {
     return choice.name + " " + hyper_values_text(numbers.all());

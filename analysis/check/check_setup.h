@@ -1,5 +1,4 @@
-// Are two runs about the same thing? Everything that decides what a lane computes must be equal, or
-// there is nothing to compare.
+// Can two runs be compared? Everything that affects what a lane computes must be equal.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ namespace {
 void compare_scalers(const RunFile& run, int lane, int captured, CapturedComparison& out) {
   const std::vector<ScalerRecord> theirs = run.scalers(captured), ours = run.scalers(lane);
   for (size_t step = 0; step < std::min(theirs.size(), ours.size()); ++step) {
-    if (!std::isfinite(ours[step].scale)) return;  // it has died
+    if (!std::isfinite(ours[step].scale)) return;  // the lane has died
     ++out.compared_steps;
     if (ours[step].found_inf == theirs[step].found_inf) continue;
     out.disagreement = {static_cast<int64_t>(step), theirs[step], ours[step]};
@@ -47,7 +47,7 @@ NormComparison compare_norms(int64_t step, std::span<const double> theirs,
   return out;
 }
 
-// Is `lane` the one that does what the captured run did, with weights of its own?
+// Does `lane` do what the captured run did, with its own weights?
 bool does_the_same(const RunFile& run, int lane, int captured) {
   if (run.options().mode != LaneMode::kFree) return false;
   const std::string wanted =

@@ -1,6 +1,6 @@
 // How far is a lane from the run that was captured?
-// What the real machine recorded beside what a lane computed: losses, the loss scaler's decisions,
-// and the norms of the gradients that the optimizer took. Nothing else of it was measured.
+// Compares what the real machine recorded with what a lane computed: losses, the loss scaler's
+// decisions, and the norms of the gradients that the optimizer took. Nothing else was recorded.
 #pragma once
 
 #include <cstdint>
@@ -19,30 +19,30 @@ struct ScalerDisagreement {
   ScalerRecord captured, lane;
 };
 
-// Parameters with less than this share of the largest norm are not looked at one by one: what is
-// left of a gradient that is all but zero is rounding.
+// Parameters with less than this share of the largest norm are not compared one by one: a gradient
+// that is almost zero consists of rounding errors.
 inline constexpr double kSmallNorm = 1e-2;
 
 struct NormComparison {
-  int64_t step = -1;              // -1: there is none with finite captured gradients
+  int64_t step = -1;              // -1: no step has finite captured gradients
   double captured = 0, lane = 0;  // over all parameters
-  std::string furthest;           // the parameter whose norm is off by the largest factor
+  std::string furthest;           // the parameter whose norm differs by the largest factor
   double furthest_ratio = 1;      // of its norm to the captured one
 };
 
-// Of the lane that does what PyTorch did (kCapturedEqual): how far rounding explains that their
-// losses are apart. In step t, with the largest distances of all steps up to t,
-//   bound = max(kLossFloor |captured|, kTwinTimes |twin - FP32| where there is a twin lane,
-//               under autocast kFp32Share |captured - FP32|, as gate V7 has it)
-// The floor is no rounding error of a step but an event: one activation that rounds to the other
-// side of a relu, which one twin may not meet. It moved a U-Net's loss by 2e-4 within 8 steps whose
-// twin stayed within 1e-7; five times that is left.
+// For the lane that does what PyTorch did (kCapturedEqual): the largest distance of the two losses
+// that rounding explains. In step t, with the largest distances of all steps up to t,
+//   bound = max(kLossFloor |captured|, kTwinTimes |twin - FP32| if there is a twin lane,
+//               under autocast kFp32Share |captured - FP32|, as in gate V7)
+// The floor covers not a step's rounding error but an event: one activation that rounds to the
+// other side of a relu, which need not happen in the one twin. It moved a U-Net's loss by 2e-4
+// within 8 steps whose twin stayed within 1e-7; the floor is five times that.
 inline constexpr double kLossFloor = 1e-3, kTwinTimes = 3, kFp32Share = 0.5;
 
 struct LossComparison {
   int64_t compared_steps = 0;                // those with a finite captured loss
   int64_t departure = -1;                    // the first step beyond the bound, -1: none
-  int64_t step = -1;                         // that step, or the one that came nearest to its bound
+  int64_t step = -1;                         // that step, or the one nearest to its bound
   double captured = 0, lane = 0, bound = 0;  // losses of `step`
 };
 
@@ -52,9 +52,9 @@ LossComparison compare_losses(std::span<const double> captured, std::span<const 
                               bool is_low);
 
 struct CapturedComparison {
-  std::optional<LossComparison> losses;  // of the lane that does what PyTorch did
+  std::optional<LossComparison> losses;  // only of the lane that does what PyTorch did
   std::optional<ScalerDisagreement> disagreement;
-  int64_t compared_steps = 0;  // for it: those with a scale in both
+  int64_t compared_steps = 0;  // for `disagreement`: those with a scale in both
   NormComparison first, last;  // of the steps in which the captured gradients are finite
 };
 

@@ -1,6 +1,6 @@
-// What does Lockstep make of one captured step, begun from a given state?
-// Forward and backward of every micro-batch on the captured batches and masks, by the same
-// StepRunner that training uses; no optimizer.
+// Computes one captured step from a given state.
+// Runs forward and backward of every micro-batch on the captured batches and masks, with the
+// StepRunner that training uses, but no optimizer.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace lockstep {
 struct ComputedStep {
   double loss = 0;    // the mean over micro-batches
   Tensors gradients;  // sums over micro-batches, each times loss_mult; scaled
-  Tensors buffers;    // behind the last one
+  Tensors buffers;    // after the last micro-batch
 };
 
 // Called around every forward node of a micro-batch: before it runs (done false), and after.
@@ -27,7 +27,7 @@ using NodeVisit =
 
 class CapturedStepRunner {
  public:
-  // Both must outlive the runner. The truth lane where `is_fp64`, then `policy` is FP32's.
+  // Both must outlive the runner. `is_fp64`: the truth lane; then `policy` is FP32's.
   CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64);
 
   // `values`: parameters and buffers. Throws: InputError from lowering.

@@ -1,6 +1,6 @@
-// How much of a gradient does FP32 not determine? A network from weights moved by one ulp is as
-// good a reading of the same model, and where the gradient is a small difference of large numbers
-// it comes out far away.
+// Computes the part of a gradient that FP32 does not determine. A network whose weights are moved
+// by one ulp is an equally good version of the model. Where a gradient is a small difference of
+// large numbers, the gradients of the two are far apart.
 #include "analysis/faithful/chaos.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // How much of a gradient does FP32 not determine?
-// The same step from weights moved by one ulp: what changes was never determined.
+// Repeats the step from weights moved by one ulp: FP32 does not determine what changes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace lockstep {
 // The values with every nonzero weight of the graph one ulp up or down, by a seeded sign.
 Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed = 1);
 
-// By parameter: the largest distance of a gradient to those of kChaosTwins twins.
+// By parameter: the largest distance between its gradient and those of kChaosTwins twins.
 using GradientChaos = std::map<std::string, double>;
 using StepFromValues = std::function<ComputedStep(const Tensors& values)>;
 GradientChaos gradient_chaos(const Capture& capture, const CapturedVerify& verify,

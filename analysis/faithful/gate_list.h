@@ -7,7 +7,7 @@
 namespace lockstep {
 
 GateResult gate_v1(const Capture& capture);
-// Also gives V4, which looks at the buffers of the same steps.
+// Also fills V4, which compares the buffers of the same steps.
 GateResult gate_v3(const Capture& capture, GateResult& v4);
 GateResult gate_v5(const Capture& capture);
 GateResult gate_v6(const Capture& capture);

@@ -47,7 +47,7 @@ Distance distance(const Tensor& a, const Tensor& b, const PackedBits* noise) {
   return d;
 }
 
-// Not a number is as far off as can be.
+// NaN counts as infinitely far.
 void Worst::take(double value, double bound, const std::string& at) {
   constexpr double kFar = std::numeric_limits<double>::infinity();
   double found = value == 0 ? 0 : value / bound;

@@ -1,5 +1,5 @@
 // How far apart are two tensors?
-// Norms and distances that the gates share, and the worst of many.
+// Norms and distances shared by the gates, and the worst of many.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace lockstep {
 
-// Sums over the elements of two tensors of one shape, those marked in `noise` left out.
+// Sums over the elements of two tensors of one shape, without those marked in `noise`.
 struct Distance {
   double difference = 0, reference = 0, value = 0;  // norms: |a - b|, |b|, |a|
   double dot = 0;
-  int64_t elements = 0, noise = 0;  // all, and those left out
+  int64_t elements = 0, noise = 0;  // all elements, and those left out
   double one_minus_cosine() const;
 };
 Distance distance(const Tensor& a, const Tensor& b, const PackedBits* noise = nullptr);
@@ -27,14 +27,14 @@ const Value* find_named(const std::map<std::string, Value>& named, const std::st
   return found == named.end() ? nullptr : &found->second;
 }
 
-// The largest of values that each have a bound of their own, in units of it.
+// The largest of several values, each in units of its own bound.
 struct Worst {
   double ratio = 0;  // at most 1: within the bound
   std::string where;
   void take(double value, double bound, const std::string& at);
 };
 
-// What stands behind "worst": where that was, and on what floors the judgement rested.
+// The text after "worst": the place, and the floors on which the judgement rested.
 std::string worst_text(const std::string& where, const FloorShare& floor);
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// What did a gate find?
-// A verdict with its figure and bound, and how much of it rested on floors.
+// The result of a gate: a verdict with its figure and bound, and how much of it rested on floors.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +12,12 @@ enum class GateStatus : uint8_t {
   kPass,
   kFail,
   kNotApplicable,  // the run had no scaler, no autocast, ...
-  kNotRecorded,    // the capture lacks what it would be compared with
+  kNotRecorded,    // the capture lacks the data to compare with
 };
 std::string_view to_string(GateStatus status);  // "PASS", "FAIL", "n/a", "not recorded"
 
-// How much of a gate's judgement rested on a floor: on an absolute bound that is larger than the
-// relative one, or on what FP32 does not determine. Counted per tensor (a gradient, a weight) and
+// How much of a gate's judgement rested on a floor: on an absolute bound larger than the relative
+// one, or on what FP32 does not determine. Counted per tensor (a gradient, a weight) and
 // verify step; V7 judges means over the steps.
 struct FloorShare {
   int64_t tensors = 0;   // judged
@@ -28,14 +27,14 @@ struct FloorShare {
   int64_t noise = 0;     // of these elements: left out, see `noise` in docs/capture-file.md
 
   void add(const FloorShare& other);
-  std::string text() const;  // "3 of 18 by the absolute floor, ..."; "" where there is none
+  std::string text() const;  // "3 of 18 by the absolute floor, ..."; "" if there is none
 };
 
 struct GateResult {
   std::string name = {};     // "V1"
   std::string subject = {};  // "FP64 replay against PyTorch's FP64"
   GateStatus status = GateStatus::kNotRecorded;
-  std::string figure = {};                // what was found, with its bound
+  std::string figure = {};                // the measured value, with its bound
   std::vector<std::string> details = {};  // where it failed
   FloorShare floor = {};
 };

@@ -1,7 +1,7 @@
 // Is a capture replayed faithfully?
 // The gates V0, V1 and V3 to V7 (V2, op by op, is a unit test): each compares what Lockstep
 // computes from a captured state with what PyTorch recorded, and has a figure and a bound. A
-// recommendation is worth no more than this. Knows nothing of files.
+// recommendation is only as good as this check. Knows nothing of files.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// One gate after the other; `done` is called with each as soon as it is known.
+// Runs the gates in order; calls `done` with each result as soon as it is known.
 std::vector<GateResult> verify_capture(const Capture& capture,
                                        const std::function<void(const GateResult&)>& done = {});
 

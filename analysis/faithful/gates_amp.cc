@@ -1,9 +1,10 @@
-// V7: the emulated low-precision step against what the user's machine really did, each verify step
-// begun from the captured state. Never bit by bit: a real matrix product has its own order of sums.
+// V7: compares the emulated low-precision step with what the user's machine really did; each verify
+// step starts from the captured state. Never bit by bit: a real matrix product has its own order of
+// sums.
 //
 //   loss       mean |emulated - captured| <= max(half of mean |captured - FP32|, twice the chaos
 //              floor): the mean |twin - its lane|, the larger of the FP32 lane's and the emulated
-//              one's, a twin being the lane from weights moved by one FP32 ulp
+//              one's; a twin is the lane from weights moved by one FP32 ulp
 //   gradients  per parameter, mean over steps: 1 - cos(emulated, captured)
 //              <= max(0.001, a tenth of 1 - cos(captured, FP32), the chaos floor: 1 - cos(twin,
 //              emulated) of the emulated lane's twin, once); noise elements left out
@@ -55,11 +56,11 @@ struct AmpFindings {
   int64_t steps = 0;
   std::map<std::string, Cosines> cosines;
   FloorShare floor;          // elements and noise over the steps
-  std::string disagreement;  // the first on found_inf
+  std::string disagreement;  // the first disagreement on found_inf
 };
 
-// `factor` times gradients, clipped as the loop did. A norm leaves directions, which is all that is
-// compared, alone: it counts only in front of a bound on values.
+// `factor` times gradients, clipped as in the captured loop. Only directions are compared, and
+// clipping by norm keeps them: it matters only before a bound on values.
 Tensors clipped(Tensors gradients, const CapturedClip& clip, double factor) {
   if (clip.max_value == 0) return gradients;
   std::vector<ClippedGradient> all;
@@ -74,7 +75,7 @@ Tensors clipped(Tensors gradients, const CapturedClip& clip, double factor) {
 
 void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
                        const ComputedStep& emulated, const ComputedStep& twin, AmpFindings& found) {
-  const double stage = step.clip.scaled ? step.scale_before : 1;  // what they were multiplied with
+  const double stage = step.clip.scaled ? step.scale_before : 1;  // captured gradients' factor
   const Tensors low = clipped(emulated.gradients, step.clip, stage / step.scale_before);
   const Tensors moved_low = clipped(twin.gradients, step.clip, stage / step.scale_before);
   const Tensors references = clipped(verify.grads32, step.clip, stage);
@@ -85,7 +86,7 @@ void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
     const PackedBits* noise = find_named(verify.noise, name);
     const Distance theirs = distance(captured, *reference, noise);
     found.floor.add({0, 0, 0, theirs.elements, theirs.noise});
-    if (theirs.value == 0 || theirs.reference == 0) continue;  // nothing that has a direction
+    if (theirs.value == 0 || theirs.reference == 0) continue;  // no direction
     Cosines& cosines = found.cosines[name];
     cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
     cosines.theirs += theirs.one_minus_cosine();

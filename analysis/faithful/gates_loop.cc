@@ -1,4 +1,4 @@
-// V5 and V6: the optimizer from PyTorch's own gradients, and the loss scaler from its own
+// V5 and V6: the optimizer, given PyTorch's own gradients, and the loss scaler, given its own
 // found_inf.
 #include <fmt/format.h>
 

@@ -21,7 +21,7 @@ double relative(double value, double reference) {
   return reference == 0 ? std::abs(value) : std::abs(value - reference) / std::abs(reference);
 }
 
-// A first node whose output has another norm than PyTorch's.
+// The first node whose output has another norm than PyTorch's.
 struct FirstDifference {
   std::string text;
   const CapturedVerify* verify = nullptr;
@@ -40,7 +40,7 @@ struct FirstDifference {
   }
 };
 
-// How many steps were judged; what was left out is said.
+// How many steps were judged, and how many were not.
 std::string steps_text(const Capture& capture) {
   const auto judged = std::ranges::count_if(capture.verify, &CapturedVerify::comparable);
   const size_t left = capture.verify.size() - static_cast<size_t>(judged);
@@ -79,14 +79,14 @@ double loss_bound_fp32(double ours, const CapturedVerify& verify) {
   return std::isfinite(noise) ? std::max(kBoundsV3.loss, kLossNoiseFactor * noise) : kBoundsV3.loss;
 }
 
-// What a step is compared with.
+// The results that a step is compared with.
 struct Reference {
   double loss = 0, loss_bound = 0;
   const Tensors& gradients;
   GateBounds bounds;
 };
 
-// `chaos`: empty where every gradient has to keep its bound.
+// `chaos`: empty if every gradient must keep its bound.
 void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
            const GradientChaos& chaos, Judged& judged) {
   judged.take_loss(relative(ours.loss, reference.loss), reference.loss_bound, verify.step);
@@ -97,7 +97,7 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
   for (const auto& [name, wanted] : reference.gradients) {
     const Tensor* g = find_named(ours.gradients, name);
     const Distance d = distance(g != nullptr ? *g : wanted, wanted, find_named(verify.noise, name));
-    const double off = g != nullptr ? d.difference : d.reference;  // none is a gradient of zero
+    const double off = g != nullptr ? d.difference : d.reference;  // no gradient counts as zero
     const double by_size = reference.bounds.rtol * d.reference;
     const double absolute = reference.bounds.atol * largest;
     const auto moved = chaos.find(name);
@@ -116,10 +116,11 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
 }
 
 std::string figure_of(const Judged& judged, const GateBounds& bounds, const Capture& capture) {
-  const std::string noise = judged.loss_bound > bounds.loss
-                                ? fmt::format(": {} times what FP32 differs from FP64 in {}",
-                                              kLossNoiseFactor, judged.losses.where)
-                                : "";
+  const std::string noise =
+      judged.loss_bound > bounds.loss
+          ? fmt::format(": {} times the difference between FP32 and FP64 in {}", kLossNoiseFactor,
+                        judged.losses.where)
+          : "";
   return fmt::format(
       "loss {:.1e} (at most {:.{}e}{}), gradients {:.2g} of their bound (worst {}), {}",
       judged.loss, judged.loss_bound, noise.empty() ? 0 : 1, noise, judged.gradients.ratio,
@@ -132,7 +133,7 @@ struct Fp32Run {
   std::string first_difference;
 };
 
-// From `values`, which are the captured ones or a twin's; `force`: with PyTorch's own choices at
+// A step from `values`, the captured ones or a twin's; `force`: with PyTorch's own choices at
 // kinks.
 Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const CapturedVerify& verify,
                  const Tensors& values, bool force) {
@@ -158,8 +159,9 @@ bool is_mutated(const Capture& capture, const std::string& buffer) {
   });
 }
 
-// Every buffer that a graph reads or changes, against PyTorch's repetition of the step; and where
-// the file has a later state of the captured run, that none changed in it which no graph changes.
+// Compares every buffer that a graph reads or changes with PyTorch's repetition of the step. If the
+// file has a later state of the captured run, also checks that it changed only buffers that a graph
+// changes.
 struct JudgedBuffers {
   Worst worst;
   bool any = false;  // some buffer changes
@@ -192,8 +194,8 @@ struct JudgedBuffers {
     any = true;
     worst.take(difference, 0, fmt::format("{}, step {}", buffer, verify.step));
     details.push_back(
-        fmt::format("buffer '{}' changed in the captured run between steps {} and {}, and in no "
-                    "graph: what the model did to it was not recorded",
+        fmt::format("buffer '{}' changed in the captured run between steps {} and {}, but no graph "
+                    "changes it: the model's change was not recorded",
                     buffer, verify.step, later.step));
   }
 };

@@ -1,5 +1,6 @@
-// Where a function has a kink, rounding may choose its other side: one sign of three million then
-// changes a gradient by a percent. PyTorch's own choices, forced on a step, tell that from a fault.
+// Where a function has a kink, rounding may put a value on its other side: one sign of three
+// million then changes a gradient by a percent. Forcing PyTorch's own choices on a step separates
+// this from a fault.
 #include "analysis/faithful/kinks.h"
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 namespace lockstep {
 namespace {
 
-// A value is moved across a kink only if rounding could have done it: by no more than this share of
-// the tensor's largest magnitude.
+// A value is moved across a kink only if rounding could have moved it: by at most this share of the
+// tensor's largest magnitude.
 constexpr float kNearKink = 1e-4F;
 
 float largest(std::span<const float> x) {
@@ -39,7 +40,7 @@ int64_t force_side(std::span<float> x, const PackedBits& inside, const Kink& kin
   return changed;
 }
 
-// The choice is the winner's place in its plane. The output and that of the places change.
+// The choice is the maximum's place in its plane. The output and the output of places change.
 int64_t force_winner(const Tensor& x, std::span<const int32_t> winner, Tensor& y, Tensor& places) {
   const Shape& in = x.shape();
   const int64_t plane = in[in.size() - 1] * in[in.size() - 2];
@@ -71,7 +72,7 @@ int64_t force_kinks(const Node& node, const CapturedInside& seen, Executor& exec
   }
   const PackedBits* wanted = find_named(seen.sides, node.id);
   if (wanted == nullptr || done || op.kink == nullptr) return 0;
-  if (!node.inputs[0].starts_with("n")) return 0;  // what is given is the same everywhere
+  if (!node.inputs[0].starts_with("n")) return 0;  // given values are the same on both sides
   const std::span<float> x = executor.mutable_value(node.inputs[0]).as<float>();
   if (static_cast<int64_t>(x.size()) != element_count(wanted->shape)) return 0;
   return force_side(x, *wanted, op.kink(node));

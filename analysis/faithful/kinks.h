@@ -1,4 +1,4 @@
-// Does a step choose the same side of every kink as PyTorch?
+// Makes a step choose the same side of every kink as PyTorch.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// Makes the node choose as PyTorch did where it chose otherwise by rounding
-// alone: call before and after every forward node. Returns how many elements it changed.
+// Changes the node's choices that differ from PyTorch's by rounding alone. Call before and after
+// every forward node. Returns the number of elements changed.
 int64_t force_kinks(const Node& node, const CapturedInside& seen, Executor& executor, bool done);
 
 }  // namespace lockstep

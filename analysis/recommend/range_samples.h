@@ -1,4 +1,4 @@
-// Which tensors of a run would be held in a low-precision format, and how large were their values?
+// The tensors of a run that a policy would hold in a low-precision format, and their magnitudes.
 #pragma once
 
 #include <string_view>

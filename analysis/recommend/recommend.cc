@@ -1,4 +1,4 @@
-// The range table turned into a policy file with its evidence.
+// Turns the range table into a policy file with its evidence.
 #include "analysis/recommend/recommend.h"
 
 #include <fmt/format.h>
@@ -79,10 +79,10 @@ Recommendation recommend(const RunFile& run, const std::string& format) {
 std::string policy_toml(const Policy& base, const RangeTable& ranges, const std::string& evidence) {
   std::string out = comment(fmt::format(
       "Written by `lockstep recommend`. Evidence: {}. Ranges only: in that trace no value of the "
-      "layers left in {} overflows ({} octave of headroom). At this loss scale, of each gradient "
-      "tensor's values within a factor 2^{} of the tensor's largest, a share of at most {:.3g} "
-      "becomes zero "
-      "(allowed: {:g}); of all its nonzero values, at most {:.3g}. Run it to see the outcome.",
+      "layers left in {} overflows ({} octave of headroom). At this loss scale, among each "
+      "gradient tensor's values within a factor 2^{} of the largest, a share of at most {:.3g} "
+      "becomes zero (allowed: {:g}); among all its nonzero values, at most {:.3g}. Run it to see "
+      "the outcome.",
       evidence, ranges.format->name, kHeadroomOctaves, kNegligibleOctaves, ranges.counted_lost(),
       kLostShareLimit, ranges.raw_lost()));
   if (!ranges.ignored.empty()) {

@@ -70,7 +70,7 @@ void find_reason(LayerRange& row, const Format& format) {
   }
 }
 
-// The exponent that lies in the most intervals: the middle of the longest run of such exponents.
+// The exponent in the most intervals: the middle of the longest run of such exponents.
 int most_popular_exponent(const std::vector<LayerRange>& rows) {
   int best_votes = -1, best_lo = 0, best_hi = -1;
   for (int lo = kMinScaleExponent; lo <= kMaxScaleExponent;) {
@@ -150,7 +150,7 @@ ScaleInterval feasible_scales(const RangeSample& sample, const Format& format) {
   if (sample.histogram[kNonfiniteBin] > 0)
     return {.lo = kMaxScaleExponent, .hi = kMinScaleExponent};
   const std::optional<int> top = sample.max_exponent();
-  if (!top) return interval;  // nothing but zeros: every scale does
+  if (!top) return interval;  // only zeros: every scale is feasible
   interval.hi = std::min(interval.hi, format.emax - kHeadroomOctaves - *top);
   while (interval.lo < kMaxScaleExponent &&
          sample.lost_share(interval.lo, format) > kLostShareLimit) {

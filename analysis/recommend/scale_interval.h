@@ -1,7 +1,8 @@
 // For which loss scales do a layer's numbers fit a narrow format?
-// One FP32 trace answers for every power-of-two scale 2^k: the backward pass is linear in the loss,
-// so a scale only shifts each gradient's exponent histogram by k bins. A value with exponent e (2^e
-// <= |x| < 2^(e+1)), scaled by 2^k, in a format with precision p and exponents emin..emax:
+// One FP32 trace gives the answer for every power-of-two scale 2^k: the backward pass is linear in
+// the loss, so a scale only shifts each gradient's exponent histogram by k bins. A value with
+// exponent e (2^e <= |x| < 2^(e+1)), scaled by 2^k, in a format with precision p and exponents
+// emin..emax:
 //
 //    lost to zero          may overflow, with headroom
 //   <------------|--------------------------|----------->   e + k
@@ -9,9 +10,9 @@
 //
 // Feasible: no value of the run has e + k above the upper mark, and at most kLostShareLimit of the
 // values that count (kNegligibleOctaves) lie below the lower one. (Values in [min_subnormal / 2,
-// min_subnormal) would round up; they count as lost, for nothing of them but the exponent is left.)
-// Not modelled: what the format's own rounding errors do to later values, and gradients larger than
-// any of the trace (that is what the headroom is for).
+// min_subnormal) would round up; they count as lost, because only their exponent would remain.)
+// Not modelled: the effect of the format's own rounding errors on later values, and gradients
+// larger than any in the trace (the headroom is for these).
 #pragma once
 
 #include <array>
@@ -28,21 +29,21 @@ namespace lockstep {
 
 inline constexpr int kHeadroomOctaves = 1;
 inline constexpr double kLostShareLimit = 1e-3;  // of the values that count, per site
-// A value below 2^-kNegligibleOctaves of its tensor's largest does not count: added to that one,
-// FP32 (24 significand bits) would lose it as well. Without this, the tiny tail of a softmax
+// A value below 2^-kNegligibleOctaves of its tensor's largest does not count: FP32 (24 significand
+// bits) would also lose it when adding it to the largest. Without this, the tiny tail of a softmax
 // gradient would forbid every format.
 inline constexpr int kNegligibleOctaves = 24;
 // A parameter gradient whose largest value of the run is below 2^-kNoiseOctaves of its layer's
-// largest gradient is taken for rounding noise and asks for no scale (a convolution's bias before a
-// batch norm: exactly zero on paper). One rounding error is 2^-24 of the terms; a sum of 2^8 of
+// largest gradient is taken for rounding noise and needs no scale (a convolution's bias before a
+// batch norm: exactly zero in theory). One rounding error is 2^-24 of the terms; a sum of 2^8 of
 // them, of random signs, grows by sqrt(2^8) = 2^4.
 inline constexpr int kNoiseOctaves = kNegligibleOctaves - 4;
 // Scales outside 2^kMinScaleExponent .. 2^kMaxScaleExponent are not considered.
 inline constexpr int kMinScaleExponent = -24, kMaxScaleExponent = 48;
-// A static scale stays this far below the largest feasible one where the interval allows it.
+// A static scale is this far below the largest feasible one if the interval allows it.
 inline constexpr int kGuardOctaves = 2;
 
-// The magnitudes one site held in the reference lane, over all steps, unscaled.
+// The magnitudes at one site of the reference lane, over all steps, unscaled.
 struct RangeSample {
   std::string layer, label;  // label: the site's, for messages
   Role role;
@@ -68,14 +69,14 @@ ScaleInterval feasible_scales(const RangeSample& sample, const Format& format);
 
 struct LayerRange {
   std::string layer;
-  // Gradients: the intersection over the layer's sites, and which site gives either end.
+  // Gradients: the intersection over the layer's sites, and the site at each end.
   bool has_gradients = false;
   ScaleInterval scales;
   std::string lo_site, hi_site;
   double unscaled_gradient_lost = 0;  // largest share of a gradient lost to zero at scale 1
-  // At the chosen scale, the largest over the layer's gradients: lost_share and raw_lost_share.
+  // At the chosen scale, the largest lost_share and raw_lost_share of the layer's gradients.
   double counted_lost = 0, raw_lost = 0;
-  // Values without scale (inputs, weights, activations): octaves between the largest value and
+  // Unscaled values (inputs, weights, activations): octaves between the largest value and
   // the format's emax (negative: it overflows), and the largest share lost to zero.
   std::optional<int> unscaled_margin;
   std::string unscaled_site;
@@ -88,7 +89,7 @@ struct RangeTable {
   const Format* format = nullptr;
   std::vector<LayerRange> layers;    // in the order of the samples
   ScaleInterval scales;              // common to all layers without a reason
-  std::string lo_layer, hi_layer;    // the binding ones
+  std::string lo_layer, hi_layer;    // the layers that set the ends
   int scale_exponent = 0;            // chosen: see choose_scale
   std::vector<std::string> ignored;  // gradients taken for rounding noise (kNoiseOctaves): labels
   // Over the gradients of the layers without a reason: see LayerRange.
@@ -96,11 +97,11 @@ struct RangeTable {
   double raw_lost() const;
 };
 
-// Intersects layer by layer. Where no scale suits all layers, the scale that suits most of them is
-// kept and the others get a reason.
+// Intersects layer by layer. If no scale suits all layers, keeps the scale that suits most of them;
+// the others get a reason.
 RangeTable make_range_table(const std::vector<RangeSample>& samples, const Format& format);
 
-// hi - kGuardOctaves where that is feasible, else the middle (rounded down). Underflow costs
+// hi - kGuardOctaves if that is feasible, else the middle (rounded down). Underflow costs
 // values, an overflow costs a step, so the upper part is used but not its edge. Requires: not
 // empty.
 int choose_scale(const ScaleInterval& interval);

@@ -1,7 +1,7 @@
 // Which place broke first?
-// Two diagnoses, kept apart: the first value that was not finite although everything it was
-// computed from was (range failure upwards), and the first gradient of which a noticeable share
-// became zero (range failure downwards).
+// Makes two separate diagnoses: the first value that was not finite although all values it was
+// computed from were (range exceeded upwards), and the gradient of which the largest noticeable
+// share became zero (range exceeded downwards).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-// A share of nonzero gradient values lost to zero, in one site over the run, from which on a report
-// speaks of underflow. Below it, rounding to zero is what every format does to its smallest values.
+// A report mentions underflow if a gradient site loses at least this share of its nonzero values to
+// zero over the run. Every format rounds a smaller share to zero.
 inline constexpr double kNotableUnderflowRate = 0.01;
 
 struct NonfiniteCause {
@@ -25,7 +25,7 @@ struct NonfiniteCause {
 };
 
 // The first site in execution order that saw a non-finite value while all sites feeding it were
-// finite. When every such site has a non-finite feed, the first non-finite site.
+// finite. If every non-finite site has a non-finite feed: the first non-finite site.
 std::optional<NonfiniteCause> find_nonfinite(const SiteTable& sites, const StepCounts& counts,
                                              int64_t step);
 

@@ -1,4 +1,4 @@
-// What did a lane's rounding do to each layer over the whole run?
+// What a lane's rounding did to each layer over the whole run.
 // Adds up the counts of every step by site, then picks the worst site of every layer and role.
 // Rates are shares in 0..1:
 //
@@ -6,7 +6,7 @@
 //   to_subnormal_rate, saturated_rate   of the values that were not zero
 //   nonfinite_rate     (overflowed to infinity + NaN) / all values
 //   infinite_in_rate   steps in which an infinity came in (formed inside the op, before its result
-//                      was rounded, or handed on) / steps measured
+//                      was rounded, or passed on) / steps measured
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct SiteHealth {
       -1;  // where the share lost (to zero, infinity, NaN or saturated) was largest
   double worst_step_rate = 0;
   int64_t first_nonfinite_step = -1;
-  int64_t infinite_in_steps = 0;  // in which a value was infinite before its rounding
+  int64_t infinite_in_steps = 0;  // in which a value was infinite before rounding
 
   double to_zero_rate() const { return rate(to_zero, nonzero); }
   double to_subnormal_rate() const { return rate(to_subnormal, nonzero); }
@@ -45,7 +45,7 @@ struct SiteHealth {
   }
 };
 
-// How many weight updates came to nothing: round(w + dw) == w although dw != 0.
+// How many weight updates were rounded away: round(w + dw) == w although dw != 0.
 struct Stagnation {
   std::string layer;
   uint64_t stagnant = 0, count = 0;
@@ -66,12 +66,12 @@ class HealthTally {
   std::vector<SiteHealth> sites_;
 };
 
-// One line of a report: the worst site of a layer and role. Accumulator sites are kept apart from
+// One line of a report: the worst site of a layer and role. Accumulator sites are separate from
 // the values around them.
 struct LayerHealth {
   std::string layer;
   Role role;
-  int32_t site = -1;  // the worst one: whose numbers these are
+  int32_t site = -1;  // the worst site, which has these numbers
   SiteHealth worst;
   int measured_sites = 0;  // of this layer and role, clean ones included
   int unclean_sites = 0;

@@ -1,6 +1,6 @@
 // Did a lane train as well as the reference?
-// Judged on the mean loss over the end of the run and on the number of correct held-out answers,
-// against margins that are never below what the one-ulp twin does. One seed rules out a large
+// Compares the mean loss at the end of the run and the number of correct held-out answers with
+// margins that are never smaller than the one-ulp twin's difference. One seed rules out a large
 // regression; it cannot show that two lanes are equal.
 //
 //   gap     tail mean of the lane's loss - tail mean of the reference's     (units of the loss)
@@ -11,10 +11,10 @@
 //   correct_margin  max(floor(answers / kAnswersPerPoint), |twin's drop|)
 //   correct_noise   kGapSigmas * sqrt(n p (1 - p) + n q (1 - q)), the standard deviation of the
 //                   difference of two independent binomial counts with the observed shares p and q.
-//                   The lanes answer the same questions, so the true one is smaller; which answers
-//                   agree is not recorded.
+//                   The lanes answer the same questions, so the true value is smaller; which
+//                   answers agree is not recorded.
 //
-// worse: gap - noise > margin, or the same of the answers.  unclear: gap > margin, but not beyond
+// worse: gap - noise > margin, or the same for the answers.  unclear: gap > margin, but not beyond
 // noise. Nothing is judged unless the reference's loss fell by more than its own batch noise:
 //
 //   learning_noise  kGapSigmas * s * sqrt(1 + 1/n): the first loss against the mean of the tail's
@@ -30,17 +30,17 @@ namespace lockstep {
 
 inline constexpr double kLossMarginShare = 0.02;  // of the reference's loss decrease over the run
 inline constexpr int64_t kAnswersPerPoint = 100;  // one point of held-out accuracy is allowed
-inline constexpr double kGapSigmas = 2;      // about 97.5 % one-sided, were the steps independent
+inline constexpr double kGapSigmas = 2;  // about 97.5 % one-sided, if the steps were independent
 inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's steps,
-inline constexpr int64_t kTailSteps = 10;    // but at least so many
+inline constexpr int64_t kTailSteps = 10;    // but at least this many
 
 enum class Verdict : uint8_t {
   kReference,
   kFine,      // within the margins
   kWorse,     // trained, but beyond a margin
-  kUnclear,   // beyond a margin, but so noisy that the run is too short to tell
+  kUnclear,   // beyond a margin, but within noise: the run is too short to tell
   kBroke,     // died, or its loss is not finite at the end
-  kUnjudged,  // the reference itself learned nothing, or the lanes do not keep their own weights
+  kUnjudged,  // the reference itself did not learn, or lanes do not keep their own weights
 };
 std::string_view to_string(Verdict verdict);
 

@@ -1,4 +1,4 @@
-// What one step of one lane looked like, as plain vectors by site id.
+// The counts of one step of one lane, as plain vectors by site id.
 // The analysis functions take these, so that they can be tested with numbers written by hand; only
 // run_data.cc knows that they come from a run file.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// The counts that say what rounding did. A site with count 0 was not measured in this lane.
+// The counts that show what rounding did. A site with count 0 was not measured in this lane.
 struct StepCounts {
   std::vector<uint64_t> count, source_zero, to_zero, to_subnormal, to_infinity, saturated, nan;
   std::vector<double> abs_max;  // NaN where not measured; infinite where an infinity came in
@@ -21,7 +21,7 @@ struct StepCounts {
   bool nonfinite(size_t site) const;
 };
 
-// Infinities that the graph means (Site::stat_exempt) are left out.
+// Infinities that the graph intends (Site::stat_exempt) are left out.
 StepCounts read_counts(const RunFile& run, int lane, int64_t step);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Of a replayed capture, before everything else: was its import found faithful, and does the loss
-// scaler decide here what it decided on the real machine?
+// A replayed capture, before everything else: whether its import is faithful, and whether the loss
+// scaler decides here as it did on the real machine.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -25,7 +25,8 @@ void add_scaler_agreement(const Report& report, Blocks& out) {
   for (const LaneReport& lane : report.lanes) {
     if (!lane.beside_captured || !lane.has_scaler) continue;
     const auto& first = lane.beside_captured->disagreement;
-    text += text.empty() ? "Overflows found by the loss scaler, beside the captured run's: " : "; ";
+    text += text.empty() ? "Overflows found by the loss scaler, compared with the captured run's: "
+                         : "; ";
     text += lane.info.name;
     if (first) {
       text += fmt::format(" first disagrees in step {}: {}, captured {}", first->step,
@@ -38,7 +39,7 @@ void add_scaler_agreement(const Report& report, Blocks& out) {
   if (!text.empty()) out.push_back(paragraph(text + "."));
 }
 
-// "fp32 does what PyTorch did, yet leaves it in step 3: loss 1.4393, captured 1.4421, ..."
+// "fp32 does what PyTorch did, but departs from it in step 3: loss 1.4393, captured 1.4421, ..."
 void add_departure(const Report& report, Blocks& out) {
   for (const LaneReport& lane : report.lanes) {
     if (!lane.beside_captured || !lane.beside_captured->losses) continue;
@@ -47,10 +48,9 @@ void add_departure(const Report& report, Blocks& out) {
     const double distance = std::abs(losses.lane - losses.captured);
     if (losses.departure >= 0) {
       out.push_back(paragraph(fmt::format(
-          "{} does what PyTorch did, yet leaves it in step {}: loss {:.6g}, captured {:.6g}, "
-          "{:.1e} "
-          "apart where rounding explains {:.1e}. The captured loop did something that the capture "
-          "does not hold, or the import is wrong: see `lockstep verify`.",
+          "{} does what PyTorch did, but departs from it in step {}: loss {:.6g}, captured "
+          "{:.6g}, {:.1e} apart; rounding explains {:.1e}. The captured loop did something that is "
+          "not in the capture, or the import is wrong: see `lockstep verify`.",
           lane.info.name, losses.departure, losses.lane, losses.captured, distance, losses.bound)));
     } else {
       out.push_back(paragraph(fmt::format(
@@ -68,25 +68,26 @@ Blocks write_capture(const Report& report) {
   Blocks blocks;
   if (!report.verification) {
     blocks.push_back(paragraph(fmt::format(
-        "{} has not been verified: whether this replay is faithful to the model is not known. Run "
-        "`lockstep verify {}`; reports of this run show its result from then on.",
+        "{} has not been verified, so this replay may not be faithful to the model. Run "
+        "`lockstep verify {}`; later reports of this run show its result.",
         path, path)));
   } else {
     blocks.push_back(
         paragraph(fmt::format("lockstep verify {}: {}.", path, report.verification->summary())));
     if (!report.verification->passed) {
-      blocks.push_back(paragraph("Trust nothing below: the replay is not what the model does."));
+      blocks.push_back(
+          paragraph("Do not trust the results below: the replay does not do what the model does."));
     }
   }
   if (report.captured < 0) {
     blocks.push_back(paragraph(
-        "Behind the capture's last step its first one followed (--cycle), which PyTorch never did: "
-        "there is no lane of the captured run."));
+        "After the last captured step, the replay started again at the first (--cycle). PyTorch "
+        "never did that, so there is no lane of the captured run."));
     return blocks;
   }
   blocks.push_back(paragraph(
-      "The lane `captured` is the run as PyTorch made it: losses, loss scale and norms of "
-      "gradients. Everything else of it was not measured."));
+      "The lane `captured` is PyTorch's own run: losses, loss scale and gradient norms. Nothing "
+      "else of it was measured."));
   add_departure(report, blocks);
   add_scaler_agreement(report, blocks);
   for (const LaneReport& lane : report.lanes) {

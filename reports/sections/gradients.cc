@@ -1,4 +1,4 @@
-// Of a replayed capture: the gradients that the optimizers took, beside those of the captured run.
+// A replayed capture: the gradients that the optimizers took, compared with the captured run's.
 #include <fmt/format.h>
 
 #include "reports/number_text.h"
@@ -38,9 +38,9 @@ Blocks write_gradients(const Report& report) {
   }
   table.notes = {fmt::format(
       "Norm of all gradients as the optimizer takes them: unscaled, clipped. furthest: "
-      "the parameter whose norm is by the largest factor off the captured one, of those "
-      "with at least {} of the largest norm. In free mode weights drift apart: later "
-      "steps say less about rounding.",
+      "the parameter whose norm differs from the captured one by the largest factor, among those "
+      "with at least {} of the largest norm. In free mode weights drift apart, so later steps say "
+      "less about rounding.",
       percent(kSmallNorm))};
   return {table};
 }
@@ -48,7 +48,7 @@ Blocks write_gradients(const Report& report) {
 }  // namespace
 
 Section gradients_section() {
-  return {"gradients", "Gradients beside the captured ones", false, write_gradients};
+  return {"gradients", "Gradients compared with the captured ones", false, write_gradients};
 }
 
 }  // namespace lockstep

@@ -21,7 +21,7 @@ std::string verdict_text(const LaneReport& lane) {
   return std::string(to_string(lane.judgement.verdict));
 }
 
-// Of several scalers in their order, as the loss scale section names them.
+// Several scalers in the order of the loss scale section.
 std::string scales_text(const LaneReport& lane) {
   std::string text;
   for (const ScalerReport& scaler : lane.scalers) {
@@ -64,7 +64,7 @@ std::string distance_note(const Report& report) {
   if (report.truth >= 0) {
     text += " The fp64 row's distance is the reference's own error against the truth.";
   }
-  if (report.captured >= 0) text += " What the captured run has a - for was not measured.";
+  if (report.captured >= 0) text += " A - of the captured run was not measured.";
   if (report.twin >= 0) text += " The twin row's distance is chaos: what one ulp grows to.";
   return text;
 }
@@ -92,7 +92,7 @@ Blocks write_lanes(const Report& report) {
   if (!evaluates) drop_column(table, kHeldOutColumn);
   table.notes = {
       fmt::format("{}: {}. loss: mean over the last {}. {}skips: steps skipped by the loss scaler. "
-                  "died: step. time: of the lane's own work.",
+                  "died: step. time: the lane's own work.",
                   report.options.model, steps_text(report),
                   counted(tail_of(report.reference().loss).size(), "step"),
                   evaluates ? "held-out: accuracy at the last evaluation (-: none, or all answers "

@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 // Rows below these rates are only counted: every format rounds a few values to zero, and subnormal
-// values have merely fewer bits.
+// values only have fewer bits.
 constexpr double kShownLostRate = 1e-4;
 constexpr double kShownSubnormalRate = 0.1;
 
@@ -46,7 +46,7 @@ const std::vector<RateColumn>& rate_columns() {
   return columns;
 }
 
-// "36 (12.5%)"; where nothing was lost but an infinity came in, the first such step: "36 (inf)".
+// "36 (12.5%)"; if nothing was lost but an infinity came in, the first such step: "36 (inf)".
 std::string worst_step_text(const SiteHealth& h) {
   if (h.worst_step >= 0) return fmt::format("{} ({})", h.worst_step, percent(h.worst_step_rate));
   return h.first_nonfinite_step < 0 ? "" : fmt::format("{} (inf)", h.first_nonfinite_step);
@@ -82,10 +82,9 @@ Blocks write_layers(const Report& report) {
   out.push_back(paragraph(fmt::format(
       "Each row is the worst site of a layer and role, over all steps. to zero (underflow), "
       "subnormal, saturated: share of the values that were not zero before rounding; to inf, NaN: "
-      "share of all values; inf in: share of the steps in which a value was infinite already "
-      "before it was rounded; worst step: the step that lost the largest share there. A point "
-      "stands "
-      "for none. Rows with less than {} to zero and less than {} subnormal are only counted. "
+      "share of all values; inf in: share of the steps in which a value was already infinite "
+      "before rounding; worst step: the step that lost the largest share there. A dot means none. "
+      "Rows with less than {} to zero and less than {} subnormal are only counted. "
       "accumulator: sums of products as they are formed; grad sums: those of the backward pass.",
       percent(kShownLostRate), percent(kShownSubnormalRate))));
   for (const LaneReport& lane : report.lanes) {
@@ -101,8 +100,8 @@ Blocks write_layers(const Report& report) {
     const std::string name =
         lane.nonfinite_loss_at < 0
             ? lane.info.name
-            : fmt::format("{}, before step {} (its loss is not finite from there)", lane.info.name,
-                          lane.nonfinite_loss_at);
+            : fmt::format("{}, before step {} (its loss is not finite from there on)",
+                          lane.info.name, lane.nonfinite_loss_at);
     if (rows.empty()) {
       out.push_back(paragraph(fmt::format("{}: nothing lost in any of {}.", name,
                                           counted(clean, "(layer, role) pair"))));

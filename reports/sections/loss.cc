@@ -42,8 +42,7 @@ Blocks write_loss(const Report& report) {
   }
   table.notes = {
       "Unscaled training loss, mean over the steps up to the one above the column (0-based). "
-      "The course is drawn from each lane's own smallest to its largest mean; x is not "
-      "finite."};
+      "The course is drawn from each lane's smallest to its largest mean; x: not finite."};
   return {table};
 }
 

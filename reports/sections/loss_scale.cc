@@ -1,5 +1,5 @@
-// Every step the loss scale moved or a step was skipped, and the site that caused it;
-// for each scaler by itself.
+// Every step in which the loss scale changed or the step was skipped, and the site that caused it;
+// each scaler separately.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,12 +40,13 @@ std::vector<Event> events_of(const Report& report, const LaneReport& lane,
   return events;
 }
 
-// "apex-o1, loss class: scale 2^16 at the end, made 2 of 200 steps skipped, grew 1 time."
+// "apex-o1, loss class: scale 2^16 at the end, caused the skip of 2 of 200 steps, grew 1 time."
 std::string summary_of(const Report& report, const LaneReport& lane, const ScalerReport& scaler) {
   const std::string steps = counted(static_cast<uint64_t>(report.steps), "step");
   const std::string skips =
-      scaler.loss.empty() ? fmt::format("{} of {} skipped", lane.skips.size(), steps)
-                          : fmt::format("made {} of {} skipped", scaler.overflows.size(), steps);
+      scaler.loss.empty()
+          ? fmt::format("{} of {} skipped", lane.skips.size(), steps)
+          : fmt::format("caused the skip of {} of {}", scaler.overflows.size(), steps);
   return fmt::format("{}{}: scale {} at the end, {}, grew {}.", lane.info.name,
                      scaler.loss.empty() ? "" : ", loss " + scaler.loss,
                      scale_text(scaler.final_scale), skips, counted(scaler.growths.size(), "time"));
@@ -75,18 +76,18 @@ Blocks write_loss_scale(const Report& report) {
   for (const LaneReport& lane : report.lanes) {
     if (!lane.has_scaler) continue;
     if (lane.scalers.size() > 1) {
-      out.push_back(
-          paragraph(fmt::format("{}: {} scalers, one per loss; {} of {} skipped, for any of them.",
-                                lane.info.name, lane.scalers.size(), lane.skips.size(),
-                                counted(static_cast<uint64_t>(report.steps), "step"))));
+      out.push_back(paragraph(
+          fmt::format("{}: {} scalers, one per loss; {} of {} skipped because of at least one.",
+                      lane.info.name, lane.scalers.size(), lane.skips.size(),
+                      counted(static_cast<uint64_t>(report.steps), "step"))));
     }
     for (const ScalerReport& scaler : lane.scalers) {
       out.push_back(paragraph(summary_of(report, lane, scaler)));
       const bool is_last = &scaler == &lane.scalers.back();
       if (is_last && lane.repeated_attempts > 0) {
-        out.push_back(paragraph(
-            fmt::format("{}: overflows made {} after another scale had been set (replay).",
-                        lane.info.name, counted(lane.repeated_attempts, "further attempt"))));
+        out.push_back(paragraph(fmt::format("{}: overflows caused {} with another scale (replay).",
+                                            lane.info.name,
+                                            counted(lane.repeated_attempts, "further attempt"))));
       }
       add_events(report, lane, scaler, out);
     }

@@ -1,4 +1,4 @@
-// What produced the run file, and how to produce it again.
+// The origin of the run file, and how to produce it again.
 #include <fmt/format.h>
 
 #include "reports/section.h"

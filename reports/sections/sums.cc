@@ -1,5 +1,5 @@
-// What became of the sums of products, by lane: error against the exact sums, and the
-// share of the products too small to move the sum they join (swamping).
+// Errors of the sums of products, by lane: error against the exact sums, and the share of the
+// products too small to change the sum they are added to (swamping).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,11 +50,10 @@ Blocks write_sums(const Report& report) {
   if (table.rows.empty()) return {paragraph("No sums of products were sampled.")};
   table.notes = {
       "64 outputs of every sum of products, drawn in every sampled step and summed again exactly. "
-      "error: of an op the root of the sum of squares of computed minus exact, over that of exact; "
-      "of a lane the root mean square over its ops. swamped: share of the products that are "
-      "smaller "
-      "than half an ulp of the sum before them, in the accumulator's format. worst: of one op, for "
-      "swamped the one named."};
+      "error: for an op, the root of the sum of squares of computed minus exact, over that of "
+      "exact; for a lane, the root mean square over its ops. swamped: share of the products that "
+      "are smaller than half an ulp of the sum before them, in the accumulator's format. worst: of "
+      "one op; for swamped, the op named."};
   return {table};
 }
 

@@ -1,4 +1,4 @@
-// Which share of the weight updates was rounded away (stagnation), by layer and lane.
+// The share of the weight updates that was rounded away (stagnation), by layer and lane.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ Blocks write_updates(const Report& report) {
   }
   table.notes = {
       fmt::format("Share of the updates with round(w + dw) == w although dw is not zero: the "
-                  "weight stands still. "
+                  "weight does not change. "
                   "Below {} in every layer: {}.",
                   percent(kShownStagnationRate), counted(quiet, "lane"))};
   return {table};

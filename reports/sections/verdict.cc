@@ -1,4 +1,4 @@
-// Which lanes trained as the reference did, and which place of the others broke first.
+// Which lanes trained as well as the reference, and where the others broke first.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ std::string place(const Report& report, int32_t site_id) {
 }
 
 std::string nonfinite_text(const Report& report, const NonfiniteCause& cause) {
-  std::string what = "values were infinite already before they were rounded";
+  std::string what = "values were already infinite before rounding";
   if (cause.to_infinity > 0) {
     what = fmt::format("{} of {} values overflowed to infinity", with_thousands(cause.to_infinity),
                        with_thousands(cause.count));
@@ -47,8 +47,8 @@ std::string held_out_margin_text(const LaneJudgement& j) {
 
 std::string underflow_text(const Report& report, const LaneReport& lane) {
   return fmt::format(
-      "{}: gradient underflow is seen; whether it matters, the loss must show. At {}, {} of the "
-      "nonzero values become zero over the run; the worst step is {} with {}.",
+      "{}: gradients underflow. At {}, {} of the nonzero values become zero over the run; the "
+      "worst step is {} with {}. Check the loss to see whether this matters.",
       lane.info.name, place(report, lane.underflow->site), percent(lane.underflow->to_zero_rate),
       lane.underflow->worst_step, percent(lane.underflow->worst_step_rate));
 }
@@ -73,8 +73,8 @@ std::string margin_text(const Report& report) {
 
 std::string noise_text(const Report& report) {
   if (report.twin < 0) {
-    return "No twin lane was run, so it is not known how much of a difference one-ulp noise alone "
-           "makes: add `twin` to --lanes.";
+    return "No twin lane was run, so the effect of one-ulp noise alone is not known: add `twin` to "
+           "--lanes.";
   }
   const LaneReport& twin = report.lanes[static_cast<size_t>(report.twin)];
   return fmt::format(
@@ -90,7 +90,7 @@ void add_broken(const Report& report, const LaneReport& lane, Blocks& out) {
   }
   if (lane.info.died_at >= 0) text += fmt::format(", it stopped at step {}", lane.info.died_at);
   if (lane.info.died_of == DeathCause::kLossScaler) {
-    text += ": its loss scaler stops training when the scale can shrink no further";
+    text += ": its loss scaler stops training when the scale cannot shrink any further";
   }
   text += ". ";
   out.push_back(paragraph(text));
@@ -127,20 +127,20 @@ Blocks write_verdict(const Report& report) {
   if (!unjudged.empty()) {
     const char* why =
         report.options.mode == LaneMode::kSynced
-            ? "in synced mode every lane starts each step from the reference's weights; outcomes "
-              "are judged in free mode"
+            ? "in synced mode every lane starts each step from the reference's weights; only free "
+              "mode shows outcomes"
         : report.captured >= 0
-            ? "a handful of captured steps does not show how training ends; what they show is "
-              "where numbers are lost, below"
-            : "unclear: the reference did not learn, its loss fell by no more than its batch noise";
+            ? "a handful of captured steps does not show how training ends; the sections below "
+              "show where numbers are lost"
+            : "the reference did not learn: its loss fell by no more than its batch noise";
     lead += fmt::format("Not judged: {} ({}). ", unjudged, why);
   }
   if (!fine.empty() || !worse.empty() || !unclear.empty()) {
     lead += fmt::format("Fine means: {}. ", margin_text(report));
   }
   if (report.lanes.size() == 1) lead += "Only the reference was run; name other lanes in --lanes. ";
-  lead += noise_text(report) +
-          " One seed: this rules out a large regression, it does not prove equality.";
+  lead +=
+      noise_text(report) + " One seed rules out a large regression; it does not prove equality.";
   out.push_back(paragraph(lead));
   for (const LaneReport& lane : report.lanes) {
     const Verdict verdict = lane.judgement.verdict;

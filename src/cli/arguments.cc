@@ -1,4 +1,4 @@
-// Reads the words that are numbers, and looks at the files about to be written.
+// Reads the arguments that are numbers, and checks the files about to be written.
 #include "src/cli/arguments.h"
 
 #include <fmt/format.h>
@@ -32,8 +32,8 @@ std::string power_or_number(uint64_t value) {
   return fmt::format("{}", value);
 }
 
-// An HDF5 file starts with its signature, or has it at byte 512, 1024, 2048, ... behind a block of
-// its user's (HDF5 File Format Specification 3.0, section II.A).
+// An HDF5 file starts with its signature, or has it at byte 512, 1024, 2048, ... after a user
+// block (HDF5 File Format Specification 3.0, section II.A).
 bool is_hdf5(std::ifstream& file) {
   constexpr std::array<char, 8> kSignature = {'\x89', 'H', 'D', 'F', '\r', '\n', '\x1a', '\n'};
   constexpr std::streamoff kFirstUserBlock = 512;
@@ -45,7 +45,7 @@ bool is_hdf5(std::ifstream& file) {
   }
 }
 
-// CLI11 calls validators while it reads; this one never fails there, but notes the problem.
+// CLI11 calls validators while it parses; this one never fails, but records the problem.
 void add_check(CLI::Option* option, std::function<void(std::string&)> check) {
   option->transform(CLI::Validator(
       [check = std::move(check)](std::string& word) {
@@ -115,7 +115,7 @@ void ArgumentChecks::one_of(CLI::Option* option, std::vector<std::string> names)
 
 void refuse_empty_words(const CLI::App& command, ProblemList& problems) {
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_items_expected_min() == 0) continue;  // a flag, or a word that may be left out
+    if (option->get_items_expected_min() == 0) continue;  // a flag, or an optional argument
     for (const std::string& word : option->results()) {
       if (!word.empty()) continue;
       problems.add(option->get_name() + " '': empty, a word required", "give it, or leave it out");
@@ -129,25 +129,25 @@ void check_output(const std::string& path, Replace replace, const std::string& h
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) return;
   if (status.type() == std::filesystem::file_type::none) {
-    problems.add(fmt::format("-o {}: cannot be looked at: {}", path, error.message()),
-                 "name a file in a folder of yours");
+    problems.add(fmt::format("-o {}: cannot be accessed: {}", path, error.message()),
+                 "name a file in a folder that you may write to");
   } else if (std::filesystem::is_directory(status)) {
     problems.add(fmt::format("-o {}: is a folder, a file required", path));
   } else if (!std::filesystem::is_regular_file(status)) {
     problems.add(fmt::format("-o {}: is a device or pipe, a file required", path));
   } else if (replace == Replace::kNothing) {
-    problems.add(fmt::format("{}: exists, and nothing is overwritten unasked", path), hint);
+    problems.add(fmt::format("{}: exists, and is not overwritten by default", path), hint);
   } else if (replace == Replace::kText) {
     std::ifstream file(path, std::ios::binary);
     if (!file) {
       problems.add(fmt::format("-o {}: cannot be read, and may be a run file", path),
                    "name another file");
     } else if (is_hdf5(file)) {
-      problems.add(fmt::format("-o {}: is an HDF5 file, which text never replaces", path),
+      problems.add(fmt::format("-o {}: is an HDF5 file, which text must not replace", path),
                    "name another file");
     }
   } else if (looks_like_capture(path)) {
-    problems.add(fmt::format("-o {}: is a capture, which a run file never replaces", path),
+    problems.add(fmt::format("-o {}: is a capture, which a run file must not replace", path),
                  "name another file");
   }
 }

@@ -1,6 +1,6 @@
-// Which words of a command line are refused, and what is said then?
-// Numbers are read by the project's own rules (CLI11 changes what does not fit without a word), and
-// what is wrong is collected, so that one message names every mistake. Knows no command.
+// Checks the arguments of a command line.
+// Numbers are read by the project's own rules, because CLI11 silently changes those that do not
+// fit. Problems are collected, so that one message names every mistake. Knows no command.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,11 +15,11 @@
 namespace lockstep {
 
 inline constexpr uint64_t kLargestCount = INT64_MAX;  // 2^63-1: steps and intervals
-// A batch beyond a million examples is a slip: one layer's values would fill any memory.
+// A batch of more than a million examples is a mistake: one layer's values would fill any memory.
 inline constexpr uint64_t kLargestBatch = 1 << 20;
 
-// Puts checks on options; `problems` receives what they find while the command line is read. A
-// refused word reads as the least value allowed, so that reading goes on to the next.
+// Adds checks to options; `problems` collects what they find while the command line is parsed. A
+// rejected argument reads as the least value allowed, so that parsing continues.
 class ArgumentChecks {
  public:
   explicit ArgumentChecks(const std::string& subject)
@@ -27,7 +27,7 @@ class ArgumentChecks {
 
   // A whole number in decimal digits, low <= N <= high.
   void whole(CLI::Option* option, uint64_t low, uint64_t high) const;
-  // A decimal or hexadecimal number; its range is checked by whoever uses it.
+  // A decimal or hexadecimal number; its range is checked where it is used.
   void number(CLI::Option* option) const;
   void one_of(CLI::Option* option, std::vector<std::string> names) const;
   // NAME=X,NAME=X,...: added to `values`.
@@ -39,7 +39,7 @@ class ArgumentChecks {
   std::shared_ptr<ProblemList> problems_;
 };
 
-// Adds what `work` throws as InputError to `problems`.
+// Adds the problems of an InputError that `work` throws to `problems`.
 template <typename Work>
 void collect_problems(ProblemList& problems, Work work) {
   try {
@@ -49,17 +49,17 @@ void collect_problems(ProblemList& problems, Work work) {
   }
 }
 
-// Adds a problem for every option given with an empty word.
+// Adds a problem for every option given with an empty argument.
 void refuse_empty_words(const CLI::App& command, ProblemList& problems);
 
-// What a file to be written may replace.
+// Which files an output file may replace.
 enum class Replace : uint8_t {
   kNothing,
   kText,  // --overwrite of a text file: anything but an HDF5 file, which may be a run
-  kRun,   // --overwrite of a run file: anything but a capture, which nothing brings back
+  kRun,   // --overwrite of a run file: anything but a capture, which cannot be restored
 };
-// Adds a problem when writing `path` would replace more than `replace` allows, or when it cannot be
-// looked at. `hint` says what to do about a file that exists.
+// Adds a problem when writing `path` would replace more than `replace` allows, or when the file
+// cannot be accessed. `hint` says what to do about a file that exists.
 void check_output(const std::string& path, Replace replace, const std::string& hint,
                   ProblemList& problems);
 

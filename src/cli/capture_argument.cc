@@ -21,7 +21,7 @@ void refuse_captured(const std::string& capture, const std::vector<CLI::Option*>
                      ProblemList& problems) {
   for (const CLI::Option* option : options) {
     if (option->count() == 0) continue;
-    problems.add(fmt::format("{}: capture '{}' says that itself", option->get_name(), capture),
+    problems.add(fmt::format("{}: capture '{}' already defines this", option->get_name(), capture),
                  "leave it out");
   }
 }

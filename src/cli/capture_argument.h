@@ -1,4 +1,4 @@
-// When does MODEL on a command line mean a capture, and which options has it then no use for?
+// Tells whether MODEL on a command line is a capture, and rejects options that a capture ignores.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,12 +9,12 @@
 
 namespace lockstep {
 
-// A built-in model is no file; whatever else there is under that name must be a capture, and so
-// must what is written like a file's name.
+// True for an existing file, or anything written like a file name, that is not the name of a
+// built-in model.
 bool is_capture(const std::string& model);
 
-// A problem for each of `options` that is given: the capture says that itself, and beside it the
-// option would change nothing without a word.
+// Adds a problem for each of `options` that is given: the capture defines that value, so the option
+// would be ignored silently.
 void refuse_captured(const std::string& capture, const std::vector<CLI::Option*>& options,
                      ProblemList& problems);
 

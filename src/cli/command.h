@@ -1,6 +1,6 @@
-// What is a command?
-// One file (command_<name>.cc) and one line in the table in command_table.cc. A command declares
-// its options on a CLI11 app and hands back what to run; main.cc turns exceptions into exit codes.
+// A command is one file (command_<name>.cc) and one line in the table in command_table.cc.
+// It declares its options on a CLI11 app and returns the function to run; main.cc turns exceptions
+// into exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,13 +16,14 @@ enum ExitCode : int {
   kExitFine = 0,
   kExitRegression = 1,    // `check` found one
   kExitUsage = 2,         // usage, input or file error
-  kExitInconclusive = 3,  // nothing comparable to compare with
-  kExitSignalBase = 128,  // ended by signal n: 128 + n, as shells have it (130: Ctrl-C)
+  kExitInconclusive = 3,  // nothing to compare with
+  kExitSignalBase = 128,  // ended by signal n: 128 + n, as in shells (130: Ctrl-C)
 };
 
 struct Command {
   std::string_view name, help;
-  // Declares options on `app`; the function it returns runs after parsing and gives the exit code.
+  // Declares options on `app`; the function it returns runs after parsing and returns the exit
+  // code.
   std::function<int()> (*declare)(CLI::App& app);
 };
 std::span<const Command> commands();

@@ -24,7 +24,7 @@ struct DotArgs {
   bool quiet = false;
 };
 
-// What the arguments say, after all of them were looked at.
+// The arguments after all checks.
 struct DotRequest {
   const Accumulator* accumulator = nullptr;
   const Format *a_format = nullptr, *b_format = nullptr;
@@ -46,7 +46,7 @@ const Format& tf32() {
   return format;
 }
 
-// The number that a tensor core makes of a register, for TF32; elsewhere the factor itself.
+// The number that a tensor core reads from a TF32 register; for other formats the factor itself.
 double read_factor(float x, const Format& format, const Accumulator& accumulator) {
   if (accumulator.kind != AccumulatorKind::kAlignedBlocks || !std::isfinite(x)) return x;
   const BlockFactor f = decode_factor(x, format, accumulator.block.tf32_input);
@@ -56,7 +56,7 @@ double read_factor(float x, const Format& format, const Accumulator& accumulator
 }
 
 // How a number becomes a value of a format. A tensor core's TF32 factor is an FP32 register, which
-// the unit itself cuts or rounds; other TF32 factors are made as cvt.rna does.
+// the unit itself truncates or rounds; other TF32 factors are rounded as by cvt.rna.
 struct FactorRule {
   const Format& stored;
   Rounding rounding = Rounding::kNearestEven;
@@ -68,7 +68,7 @@ FactorRule factor_rule(const Format& format, const Accumulator& accumulator) {
 }
 
 // "1.5,-2e-3" or hexadecimal storage words "0x3e00,0xbc00". Without a format the words are only
-// looked at.
+// checked.
 std::vector<double> parse_factors(const std::string& text, const std::string& name,
                                   const Format* format, const DotRequest& request,
                                   std::vector<std::string>& notes, ProblemList& problems) {
@@ -94,15 +94,15 @@ std::vector<double> parse_factors(const std::string& text, const std::string& na
         const double read = read_factor(static_cast<float>(stored), *format, *request.accumulator);
         if (std::isfinite(stored) && Exact(read) == x.exact) return;
         notes.push_back(
-            fmt::format("{}: {} is no value of {}: the unit reads the FP32 register {} "
+            fmt::format("{}: {} is not a value of {}: the unit reads the FP32 register {} "
                         "as {}",
                         name, word, format->name, stored, read));
         return;
       }
-      // No decimal is expected to be an FP64 number.
+      // FP64: few decimals are exact, so no note.
       if (format->is_fp64() || (std::isfinite(stored) && Exact(stored) == x.exact)) return;
-      notes.push_back(
-          fmt::format("{}: {} is no value of {}, rounded to {}", name, word, format->name, stored));
+      notes.push_back(fmt::format("{}: {} is not a value of {}, rounded to {}", name, word,
+                                  format->name, stored));
     });
   }
   return values;
@@ -157,7 +157,7 @@ DotRequest read_request(const DotArgs& args, ProblemList& problems) {
   const auto parse = [&](const std::string& text, const char* name, const Format* format) {
     return parse_factors(text, name, format, request, request.notes, problems);
   };
-  // Factors fit in floats: factor_formats saw to it.
+  // Factors fit in floats: factor_formats has checked that.
   for (const double x : parse(args.a, "A", request.a_format)) {
     request.a.push_back(static_cast<float>(x));
   }
@@ -172,7 +172,7 @@ DotRequest read_request(const DotArgs& args, ProblemList& problems) {
   const size_t a_count = split(args.a, ',').size(), b_count = split(args.b, ',').size();
   if (a_count != b_count) {
     problems.add(
-        fmt::format("A has {} factors and B has {}: must be equally many", a_count, b_count));
+        fmt::format("A has {} factors and B has {}: must be the same number", a_count, b_count));
   }
   return request;
 }
@@ -181,11 +181,11 @@ DotRequest read_request(const DotArgs& args, ProblemList& problems) {
 
 void print_block(const BlockTrace& block, size_t index, const BlockSpec& spec) {
   if (block.special) {
-    fmt::print("\nblock {}: an infinity or a NaN takes part -> {}\n", index, block.result);
+    fmt::print("\nblock {}: a term is an infinity or NaN -> {}\n", index, block.result);
     return;
   }
   if (block.terms.empty()) {
-    fmt::print("\nblock {}: nothing but zeros -> {}\n", index, block.result);
+    fmt::print("\nblock {}: all terms are zero -> {}\n", index, block.result);
     return;
   }
   const int grid = block.common_exponent - spec.fraction_bits;
@@ -209,7 +209,7 @@ std::string number_text(double x) {
   return std::isnan(x) ? "nan" : fmt::format("{:.17g}", x);
 }
 
-// What the blocks left joins the running sum.
+// The blocks' partial sum joins the running sum.
 void print_addition(const RegisterAddition& sum, int64_t interval) {
   fmt::print("\nafter {} products: running sum {} + partial sum {} -> {}, by an IEEE addition\n",
              interval, number_text(sum.before), number_text(sum.partial), number_text(sum.after));
@@ -226,7 +226,7 @@ void print_blocks(const DotRequest& r) {
   }
 }
 
-// Every operation that rounds, in the unit's own order, with the registers that it has.
+// Every operation that rounds, in the unit's own order, with its registers.
 void print_steps(const DotRequest& r) {
   const DotSteps steps = trace_dot(*r.accumulator, r.operands(), r.c);
   size_t width = std::string_view("operation").size();
@@ -257,7 +257,7 @@ void print_exact(const DotRequest& r, double result) {
   const double nearest = oracle_round(sum, find_format("fp64"), Rounding::kNearestEven);
   const double error =
       oracle_round(Exact(result) - sum, find_format("fp64"), Rounding::kNearestEven);
-  // Ulps of what the sum can hold, which a register may be wider than (E8M13 in FP32).
+  // Ulps of the sum's own format; the register may be wider (E8M13 in FP32).
   const double unit = ulp(nearest, *accumulator.format);
   fmt::print("exact   {:.17g}\n", nearest);
   fmt::print("error   {}\n", error == 0 ? std::string("0 (exact)")
@@ -300,7 +300,7 @@ int show_file(const DotArgs& args, ProblemList& problems) {
   });
   collect_problems(problems, [&] {
     const Accumulator* all = options.accumulator;
-    // Without --format a unit of several formats leaves the choice to the rows.
+    // Without --format the rows choose the format of a unit that takes several.
     if (all != nullptr && (!args.format.empty() || all->operands.size() == 1)) {
       std::tie(options.a_format, options.b_format) = factor_formats(*all, args.format);
     } else if (!args.format.empty()) {
@@ -333,7 +333,7 @@ int show_file(const DotArgs& args, ProblemList& problems) {
 int run_dot(const DotArgs& args, ProblemList& problems) {
   if (!args.csv.empty()) {
     if (!args.a.empty()) {
-      problems.add("A and --csv: one of them gives the factors, must not be both");
+      problems.add("A and --csv: both give factors, only one is allowed");
     }
     return show_file(args, problems);
   }
@@ -344,7 +344,7 @@ int run_dot(const DotArgs& args, ProblemList& problems) {
   if (args.accumulator.empty()) {
     problems.add("--accumulator required", "see `lockstep list accumulators`");
   }
-  if (args.quiet) problems.add("--quiet: is for --csv, here it would hide nothing");
+  if (args.quiet) problems.add("--quiet: needs --csv, would be ignored here");
   problems.throw_if_any();
   return show_one(args, problems);
 }
@@ -358,20 +358,20 @@ std::function<int()> declare_dot(CLI::App& app) {
          "factors, separated by commas: decimals, hexadecimal floats, or storage words such "
          "as 0x3c00")
       ->type_name("");
-  app.add_option("B", args->b, "as many factors")->type_name("");
-  app.add_option("C", args->c, "what the sum starts from")->type_name("")->capture_default_str();
+  app.add_option("B", args->b, "the same number of factors")->type_name("");
+  app.add_option("C", args->c, "start value of the sum")->type_name("")->capture_default_str();
   app.add_option("--accumulator", args->accumulator,
                  "how the sum is formed (see `lockstep list accumulators`), with +SWITCH for an "
-                 "unsettled rule; with --csv: of every row [the row's own]")
+                 "unsettled rule; with --csv: for every row [the row's own]")
       ->type_name("ACC");
   app.add_option("--format", args->format,
-                 "of the factors, or F,F of those of A and of B [the accumulator's only one]")
+                 "format of the factors, or F,F for A and B [the accumulator's only one]")
       ->type_name("F");
   app.add_option("--csv", args->csv,
                  "a file of dot products: columns a, b, c, d, type_ab (or type_a, type_b), arch, "
                  "instr, acc")
       ->type_name("F");
-  app.add_flag("--quiet", args->quiet, "with --csv: only rows whose result differs from d");
+  app.add_flag("--quiet", args->quiet, "with --csv: print only rows whose result differs from d");
   app.footer(
       "Exit codes: 0 fine; 1 with --csv: a result differs from its row's d; 2 usage, input or\n"
       "file error.");

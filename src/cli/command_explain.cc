@@ -29,13 +29,13 @@ struct ExplainArgs {
   std::map<std::string, double> sizes;
 };
 
-// What is lowered, and what is said about it first.
+// The graph to lower, and the text printed before it.
 struct Explained {
   Graph forward;
   std::string about;
 };
 
-constexpr int kOptimizerStates = 1;  // momentum; their number changes no op of the program
+constexpr int kOptimizerStates = 1;  // momentum; the number of states changes no op of the program
 constexpr int64_t kMainGraph = -1;   // --graph was not given
 
 Explained built_in(const ExplainArgs& args) {
@@ -109,12 +109,12 @@ std::function<int()> declare_explain(CLI::App& app) {
   args->graph = kMainGraph;
   app.add_option("MODEL", args->model, "a built-in model, or a capture")->type_name("")->required();
   app.add_option("--policy", args->policy,
-                 "a preset (see `lockstep list presets`) or my.toml, with @TARGET if wanted")
+                 "a preset (see `lockstep list presets`) or my.toml; @TARGET is optional")
       ->type_name("P")
       ->required();
   std::vector<CLI::Option*> of_models;
   of_models.push_back(
-      app.add_option("--data", args->data, "whose image shape is used [the model's default]")
+      app.add_option("--data", args->data, "data whose image shape is used [the model's default]")
           ->type_name("SPEC"));
   const ArgumentChecks checks("explain");
   of_models.push_back(
@@ -125,10 +125,10 @@ std::function<int()> declare_explain(CLI::App& app) {
                           ->type_name("N")
                           ->capture_default_str());
   checks.whole(of_models.back(), 1, kLargestBatch);
-  CLI::Option* graph =
-      app.add_option("--graph", args->graph,
-                     "of a capture with batches of several shapes [the one with most nodes]")
-          ->type_name("N");
+  CLI::Option* graph = app.add_option("--graph", args->graph,
+                                      "which graph, if a capture has batches of several shapes "
+                                      "[the one with most nodes]")
+                           ->type_name("N");
   checks.whole(graph, 0, kLargestCount);
   declare_backward(app, checks, args->backward);
   app.add_flag("--json", args->json, "print JSON instead of a table");
@@ -137,7 +137,7 @@ std::function<int()> declare_explain(CLI::App& app) {
     if (is_capture(args->model)) {
       refuse_captured(args->model, of_models, problems);
     } else if (graph->count() > 0) {
-      problems.add("--graph: only a capture has several", "leave it out");
+      problems.add("--graph: only a capture has several graphs", "leave it out");
     }
     return explain(*args, problems);
   };

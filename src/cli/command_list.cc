@@ -15,7 +15,7 @@ struct ListArgs {
   bool markdown = false, json = false;
 };
 
-// An accumulator's name may have switches behind it, which no row has.
+// Switches may follow an accumulator's name; no row has them.
 Listing listing_of(const ListTopic& topic, const std::string& name) {
   if (name.empty()) return topic.make();
   return topic.name == "accumulators" ? list_accumulator(name) : row_of(topic.make(), name);
@@ -44,11 +44,11 @@ int list(const ListArgs& args) {
 
 std::function<int()> declare_list(CLI::App& app) {
   auto args = std::make_shared<ListArgs>();
-  app.add_option("TOPIC", args->topic, "what to list; without it: the topics")->type_name("");
-  app.add_option("NAME", args->name, "one row alone; of accumulators with its drawing")
+  app.add_option("TOPIC", args->topic, "what to list [the topics]")->type_name("");
+  app.add_option("NAME", args->name, "one row only; an accumulator's with its drawing")
       ->type_name("");
-  app.add_flag("--markdown", args->markdown, "as a Markdown table");
-  app.add_flag("--json", args->json, "as JSON");
+  app.add_flag("--markdown", args->markdown, "print a Markdown table");
+  app.add_flag("--json", args->json, "print JSON");
   return [args] { return list(*args); };
 }
 

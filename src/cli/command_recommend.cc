@@ -33,7 +33,7 @@ struct RecommendArgs {
   bool overwrite = false;
 };
 
-// A name for a run file that is not there yet: a command that is printed runs as it stands.
+// A name for a run file that does not exist yet, so that a printed command runs unchanged.
 std::string free_name(const std::string& stem) {
   std::string name = stem + ".h5";
   std::error_code error;
@@ -42,7 +42,7 @@ std::string free_name(const std::string& stem) {
   return name;
 }
 
-// Models and captures hold no evidence: the two commands that make some and read it.
+// Models and captures hold no histograms: the two commands that record and read them.
 void refuse_what_has_not_run(const RecommendArgs& args) {
   std::error_code error;
   const bool is_file = std::filesystem::exists(args.run, error);
@@ -61,13 +61,13 @@ void refuse_what_has_not_run(const RecommendArgs& args) {
   if (!args.output.empty()) options += " -o " + shell_quoted(args.output);
   if (args.overwrite) options += " --overwrite";
   throw InputError(
-      fmt::format("recommend {}: is a {}, must be a run file, whose histograms are the evidence",
+      fmt::format("recommend {}: is a {}, must be a run file: its histograms are the evidence",
                   args.run, is_capture ? "capture" : "model"),
       fmt::format("run it first:\n  lockstep replay {} -o {}\n  lockstep recommend {}{}",
                   shell_quoted(args.run), run, run, options));
 }
 
-// The given numbers that are not as in `otherwise`.
+// The given numbers that differ from `otherwise`.
 HyperValues changed(const HyperChoice& choice, const HyperNumbers& otherwise) {
   HyperValues values;
   for (const auto& [name, value] : choice.values) {
@@ -79,7 +79,8 @@ HyperNumbers initial_numbers(std::span<const HyperParameter> parameters) {
   return {parameters, {}};
 }
 
-// As parse_group reads it: what differs from the run's own optimizer, or another one.
+// In the syntax of parse_group: the numbers that differ from the run's optimizer, or another
+// optimizer.
 std::string group_words(const ParameterGroup& group, const OptimizerSpec& base) {
   const OptimizerSpec& spec = group.optimizer;
   if (spec.name == base.name) {
@@ -97,7 +98,7 @@ void add(std::vector<std::string>& words, const char* name, const T& value, cons
   if (value != otherwise) words.push_back(fmt::format("{} {}", name, value));
 }
 
-// How a built-in model was trained. A capture says that itself, and replay refuses it beside one.
+// How a built-in model was trained. A capture defines this itself, and replay rejects the options.
 void add_training(const RunOptions& o, std::vector<std::string>& words) {
   const RunOptions d;  // the defaults
   if (!o.data.empty()) words.push_back("--data " + shell_quoted(o.data));
@@ -106,7 +107,7 @@ void add_training(const RunOptions& o, std::vector<std::string>& words) {
   if (!sizes.empty()) words.push_back("--size " + join(sizes, ","));
   add(words, "--batch", o.batch, d.batch);
   add(words, "--optimizer", o.optimizer.name, d.optimizer.name);
-  HyperValues others;  // without an option of their own
+  HyperValues others;  // numbers without an option of their own
   const auto initial = initial_numbers(find_optimizer(o.optimizer.name).parameters);
   for (const auto& [name, value] : changed(o.optimizer, initial)) {
     if (std::ranges::count(kNumberOptions, name) > 0) {
@@ -143,7 +144,7 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   std::vector<std::string> words;
   if (!is_captured) add_training(o, words);
   words.push_back("--lanes " + shell_quoted(lanes));
-  // A capture's default is all that it has.
+  // A capture's default is all of its steps.
   add(words, "--steps", o.steps, is_captured ? int64_t{0} : d.steps);
   if (o.cycle) words.emplace_back("--cycle");
   if (o.mode == LaneMode::kSynced) words.emplace_back("--mode synced");
@@ -212,8 +213,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(
-      "Ranges only, nothing is searched: which loss scales keep every gradient inside the format,\n"
-      "and which layers no scale suits.");
+      "Rests on ranges only; nothing is searched. Finds the loss scales that keep every gradient\n"
+      "inside the format, and the layers that no scale suits.");
   return [args] { return run_recommend(*args); };
 }
 

@@ -1,5 +1,5 @@
-// lockstep round: what one number becomes in one format, bit by bit, under every rounding; or what
-// a few numbers become as one block of a block format.
+// lockstep round: shows a number in a format, bit by bit, under every rounding; or a few numbers as
+// one block of a block format.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -27,20 +27,20 @@ struct RoundArgs {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A number on the command line, and what it was written as.
+// A number on the command line, and how it was written.
 struct RoundedNumber {
   std::string word;
   ParsedNumber number;
   bool is_storage_word = false;
 };
 
-// What the code of an infinity or a NaN says beside its exponent field.
+// What the code of an infinity or a NaN holds in addition to its exponent field.
 std::string special_text(double y, const Format& format) {
   if (std::isinf(y)) return "with fraction 0 infinity";
   return format.has_negative_zero ? "with this fraction a NaN" : "this is the code of -0: NaN";
 }
 
-// The bits with what each field says, a line for each:
+// The bits, and a line that explains each field:
 //   0 01011 1001100110 = 0x2e66
 //   | |     fraction: 614/1024
 //   | exponent: 11 - 15 = -4
@@ -76,23 +76,23 @@ void print_bits(double y, const Format& format) {
   print_field("", fmt::format("sign: {}", sign_bit ? '-' : '+'));
 }
 
-// The next value of the format beyond y in the direction of `towards`, or that there is none.
+// The next value of the format after y in the direction of `towards`, or a note that there is none.
 std::string neighbour_text(double y, const Format& format, double towards) {
   const Rounding rounding = towards > y ? Rounding::kUp : Rounding::kDown;
   double next = round_to_format(std::nextafter(y, towards), format, rounding);
-  // Flushed: what lies beyond zero is a normal number.
+  // Flushed: the next value after zero is a normal number.
   if (y == 0 && next == 0) next = std::copysign(format.min_normal(), towards);
   if (next == y) return "none: saturated";
   if (!std::isfinite(next)) return fmt::format("{}: overflow", next);
   return value_text(next);
 }
 
-// y less the number, correctly rounded. Requires: both finite.
+// y minus the number, correctly rounded. Requires: both finite.
 double error_of(const ParsedNumber& number, double y) {
   return oracle_round(Exact(y) - number.exact, find_format("fp64"), Rounding::kNearestEven);
 }
 
-// In ulps; a number below all of FP64's leaves its sign.
+// In ulps. An error too small for FP64 is shown as a signed zero.
 std::string ulps_of(const ParsedNumber& number, double y, const Format& format) {
   if (!std::isfinite(number.odd) || !std::isfinite(y)) return "-";
   const int sign = (Exact(y) - number.exact).sign();
@@ -113,12 +113,13 @@ std::string error_text(const ParsedNumber& number, double y, const Format& forma
   return text;
 }
 
-// What the policies and limits of the format did.
+// What the format's policies and limits did.
 std::string remarks(double x, double y, const Format& format) {
   const double least = format.min_subnormal(), magnitude = std::fabs(x);
   if (std::isnan(x)) {
-    return format.has_nan ? ""
-                          : fmt::format("{} has no NaN: it stays one and is counted", format.name);
+    return format.has_nan
+               ? ""
+               : fmt::format("{} has no NaN: the value stays NaN and is counted", format.name);
   }
   if (std::isinf(x)) {
     if (std::isinf(y)) return "";
@@ -149,7 +150,7 @@ std::string remarks(double x, double y, const Format& format) {
 }
 
 // How many of the 2^32 random fractions round x away from zero: stochastic rounding is monotone in
-// them, so that halving finds where it changes.
+// them, so bisection finds where the result changes.
 uint64_t fractions_away(double x, const Format& format) {
   const auto is_away = [&](uint64_t random) {
     const double y =
@@ -164,7 +165,7 @@ uint64_t fractions_away(double x, const Format& format) {
   return away == UINT32_MAX && is_away(UINT32_MAX) ? uint64_t{1} << 32 : away;
 }
 
-// What every rounding gives, the chosen one marked.
+// The result of every rounding, with the chosen one marked.
 void print_roundings(const ParsedNumber& number, const Format& format, Rounding chosen) {
   const double x = number.odd;
   const auto row = [&](std::string_view name, double y, bool marked, const std::string& tail) {
@@ -196,7 +197,7 @@ void print_number(const RoundedNumber& given, const Format& format, const RoundA
                   Rounding rounding) {
   const ParsedNumber& x = given.number;
   const double y = round_number(x, format, rounding, args.random);
-  // The value of stochastic rounding is one of two; without --random it is that of the bits 0.
+  // Stochastic rounding has two possible results; without --random the bits are 0.
   const std::string random =
       rounding == Rounding::kStochastic ? fmt::format(", random bits 0x{:08x}", args.random) : "";
   fmt::print("{} in {}, {}{}\n", given.word, format.name, to_string(rounding), random);
@@ -216,7 +217,7 @@ void print_number(const RoundedNumber& given, const Format& format, const RoundA
     print_field("next above", neighbour_text(y, format, kInfinity));
   }
   print_field("remark", remarks(x.odd, y, format));
-  // A value of the format, or NaN: every rounding leaves it as it is.
+  // A value of the format, or NaN: no rounding changes it.
   const bool is_exact = std::isfinite(y) && std::isfinite(x.odd) ? Exact(y) == x.exact : y == x.odd;
   if (!is_exact && !std::isnan(x.odd)) print_roundings(x, format, rounding);
   print_field("format", format.help);
@@ -236,7 +237,7 @@ void round_as_block(const RoundArgs& args, Rounding rounding, ProblemList& probl
     collect_problems(problems, [&] {
       if (is_storage_word(word)) {
         throw InputError(
-            fmt::format("value '{}': a storage word? Blocks are made of numbers", word),
+            fmt::format("value '{}': looks like a storage word; a block takes numbers", word),
             fmt::format("{}p0 is the number in hexadecimal", word));
       }
       const double value = parse_number("value", word);
@@ -264,7 +265,7 @@ void round_as_block(const RoundArgs& args, Rounding rounding, ProblemList& probl
 int run_round(const RoundArgs& args, ProblemList& problems) {
   const Format* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;
-  // What starts like a block format is one, or a misspelt one.
+  // A name that starts like a block format's is one, or a misspelt one.
   const bool as_block = names_block_format(args.format) || args.format.starts_with("mx") ||
                         args.format.starts_with("nv");
   collect_problems(problems, [&] { rounding = find_rounding(args.rounding); });
@@ -275,7 +276,7 @@ int run_round(const RoundArgs& args, ProblemList& problems) {
       format = &find_format(args.format);
     }
   } catch (const InputError& error) {
-    problems.add(error.what());  // with the format's name before the widths it has wrong
+    problems.add(error.what());  // with the format's name before the wrong widths
   }
   if (as_block && problems.empty()) {
     round_as_block(args, rounding, problems);
@@ -307,9 +308,10 @@ int run_round(const RoundArgs& args, ProblemList& problems) {
 
 std::function<int()> declare_round(CLI::App& app) {
   auto args = std::make_shared<RoundArgs>();
-  app.add_option("VALUE", args->values,
-                 "decimal, hexadecimal float (0x1.8p-3), storage word of F (0x3c00), inf,\n"
-                 "nan (-inf: after --); several: each, or one block of a block format")
+  app.add_option(
+         "VALUE", args->values,
+         "decimal, hexadecimal float (0x1.8p-3), storage word of F (0x3c00), inf,\n"
+         "nan (-inf: after --); several values: one by one, or as one block of a block format")
       ->type_name("")
       ->required();
   app.add_option("--format", args->format, "see `lockstep list formats` and `lockstep list blocks`")
@@ -324,7 +326,7 @@ std::function<int()> declare_round(CLI::App& app) {
                    ->capture_default_str(),
                0, UINT32_MAX);
   checks.number(app.add_option("--tensor-scale", args->tensor_scale,
-                               "the FP32 scale of nvfp4's tensor; without it: from the values")
+                               "FP32 scale of the nvfp4 tensor [from the values]")
                     ->type_name("X"));
   return [args, checks] { return run_round(*args, checks.problems()); };
 }

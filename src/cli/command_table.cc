@@ -1,4 +1,4 @@
-// The commands of this version, in the order in which a user meets them.
+// The commands of this version, in the order in which a user needs them.
 #include <array>
 
 #include "src/cli/command.h"
@@ -9,20 +9,23 @@ namespace {
 constexpr std::array kCommands = {
     Command{"replay", "train a model in several number formats at once and record what they did",
             declare_replay},
-    Command{"report", "what a run file says: which lanes trained, which layer broke first",
+    Command{"report", "show the results of a run: which lanes trained, which layer broke first",
             declare_report},
-    Command{"recommend", "which layers may go low, with which loss scale; writes a policy",
+    Command{"recommend",
+            "find the layers that may use a narrow format, and the loss scale; write a policy",
             declare_recommend},
     Command{"check", "compare a run with one accepted as good, for CI", declare_check},
-    Command{"verify",
-            "is a capture imported faithfully? do the software models give this machine's bits?",
-            declare_verify},
-    Command{"explain", "what a policy makes of a model: every op, format, cast and accumulator",
+    Command{
+        "verify",
+        "check that a capture is imported faithfully, or the software models against this machine",
+        declare_verify},
+    Command{"explain", "show what a policy does to a model: every op, format, cast and accumulator",
             declare_explain},
-    Command{"round", "one number in one format: bits, value, error, neighbours", declare_round},
-    Command{"dot", "dot products under any accumulator, step by step or block by block",
+    Command{"round", "show a number in a format: bits, value, error, neighbours", declare_round},
+    Command{"dot", "compute dot products with any accumulator, step by step or block by block",
             declare_dot},
-    Command{"list", "formats, presets, models and everything else that has a name", declare_list},
+    Command{"list", "list formats, presets, models and everything else that has a name",
+            declare_list},
 };
 
 std::string& stored_command_line() {

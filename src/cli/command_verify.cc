@@ -30,7 +30,7 @@ struct VerifyArgs {
   bool hardware = false, overwrite = false;
   VerifyOptions options;
   int threads = 0;
-  std::vector<const CLI::Option*> of_hardware = {};  // those that mean nothing for a capture
+  std::vector<const CLI::Option*> of_hardware = {};  // options that do not apply to a capture
 };
 
 struct VerifiedUnit {
@@ -95,7 +95,7 @@ std::string name_of(const HardwareUnit& unit) {
   return fmt::format("{} {}", unit.unit, unit.instruction);
 }
 
-// --require's words stand in a unit's table or in its name.
+// The text of --require is part of a unit's table or name.
 bool is_required(const HardwareUnit& unit, const std::string& words) {
   return unit.group.find(words) != unit.group.npos || name_of(unit).find(words) != words.npos;
 }
@@ -109,13 +109,13 @@ std::vector<HardwareUnit> chosen_units(const std::string& only) {
     names.push_back(name);
   }
   if (chosen.empty()) {
-    throw InputError(fmt::format("--only {}: part of no unit's name", only),
+    throw InputError(fmt::format("--only {}: no unit's name contains it", only),
                      did_you_mean(only, names));
   }
   return chosen;
 }
 
-// The units of a group that ran, and below them the others by reason.
+// The units of a group that ran; below them the others, by reason.
 std::string group_text(const std::vector<VerifiedUnit>& units, std::string_view group) {
   Listing listing{.columns = {"unit", "instruction", "model", "cases", "mismatches", "note"},
                   .rows = {}};
@@ -213,11 +213,12 @@ int verify_hardware(const VerifyArgs& args) {
 
 int verify(const VerifyArgs& args, ProblemList& problems) {
   if (args.capture.empty() && !args.hardware) {
-    problems.add("nothing to verify is named",
+    problems.add("nothing to verify was given",
                  "`lockstep verify CAPTURE` or `lockstep verify --hardware`");
   } else if (!args.capture.empty() && args.hardware) {
-    problems.add(fmt::format("CAPTURE {} and --hardware: one of them at a time", args.capture),
-                 "leave one out");
+    problems.add(
+        fmt::format("CAPTURE {} and --hardware: only one at a time is allowed", args.capture),
+        "leave one out");
   }
   for (const CLI::Option* option : args.of_hardware) {
     if (args.hardware || option->count() == 0) continue;
@@ -226,7 +227,7 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
   if (!args.require.empty() && std::ranges::none_of(hardware_units(), [&](const auto& unit) {
         return is_required(unit, args.require);
       })) {
-    problems.add(fmt::format("--require {}: part of no unit's table or name", args.require));
+    problems.add(fmt::format("--require {}: no unit's table or name contains it", args.require));
   }
   if (!args.json.empty()) {
     check_output(args.json, args.overwrite ? Replace::kText : Replace::kNothing,
@@ -245,30 +246,30 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
 std::function<int()> declare_verify(CLI::App& app) {
   auto args = std::make_shared<VerifyArgs>();
   app.add_option("CAPTURE", args->capture,
-                 "a file of lockstep_capture: is its import faithful? gates V0, V1, V3 to V7")
+                 "check that this capture is imported faithfully: gates V0, V1, V3 to V7")
       ->type_name("");
   app.add_flag("--hardware", args->hardware,
-               "the software models against this machine's units, bit by bit");
+               "compare the software models with this machine's units, bit by bit");
   const ArgumentChecks checks("verify");
   constexpr uint64_t kMostCases = 1'000'000'000'000, kMostThreads = 256;
   checks.whole(app.add_option("--cases", args->options.cases,
-                              "random cases per unit; edge cases come on top")
+                              "random cases per unit, in addition to edge cases")
                    ->type_name("N")
                    ->capture_default_str(),
                0, kMostCases);
   checks.whole(app.add_option("--gpu-cases", args->options.gpu_cases,
-                              "the same for units of GPUs, which judge their own results")
+                              "the same for GPU units, which compare their results themselves")
                    ->type_name("N")
                    ->capture_default_str(),
                1, kMostCases);
   app.add_option("--vectors", args->options.vectors,
-                 "for units of GPUs: dot products with the columns of mma_vectors.csv, too")
+                 "for GPU units: also these dot products, with the columns of mma_vectors.csv")
       ->type_name("FILE");
-  checks.whole(app.add_option("--seed", args->options.seed, "of the random cases")
+  checks.whole(app.add_option("--seed", args->options.seed, "seed of the random cases")
                    ->type_name("N")
                    ->capture_default_str(),
                0, UINT64_MAX);
-  app.add_option("--only", args->only, "units whose name or instruction contains TEXT")
+  app.add_option("--only", args->only, "only units whose name or instruction contains TEXT")
       ->type_name("TEXT");
   app.add_option("--require", args->require,
                  "exit code 3 unless a unit ran whose table, name or instruction contains TEXT")
@@ -279,20 +280,19 @@ std::function<int()> declare_verify(CLI::App& app) {
   }
   checks.whole(app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N"), 1,
                kMostThreads);
-  app.add_option("--json", args->json, "write the results here, too")->type_name("FILE");
+  app.add_option("--json", args->json, "also write the results here")->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(
-      "CAPTURE: what Lockstep computes from captured states against what PyTorch recorded, a line\n"
-      "per gate with figure and bound; the result is stored in CAPTURE.verify.json. V1, V3: FP64\n"
-      "and FP32, forward and backward. V4: buffers. V5: optimizer. V6: loss scaler.\n"
+      "CAPTURE: compares what Lockstep computes from captured states with what PyTorch recorded.\n"
+      "Prints a line per gate with figure and bound; stores the result in CAPTURE.verify.json.\n"
+      "V1, V3: FP64 and FP32, forward and backward. V4: buffers. V5: optimizer. V6: loss scaler.\n"
       "V7: the autocast run. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or "
       "damaged;\n"
       "3 the capture has no verify step.\n"
       "--hardware: every unit and its model get the same operands; results are compared bit by\n"
-      "bit, NaN as NaN where the unit's NaN is not documented. Exit codes: 0 no mismatch; 1 a "
-      "unit\n"
-      "differs from its model; 2 usage or file error; 3 no unit ran, or none that --require asks\n"
-      "for.");
+      "bit. Where the unit's NaN is not documented, any NaN matches. Exit codes: 0 no mismatch;\n"
+      "1 a unit differs from its model; 2 usage or file error; 3 no unit ran, or none that\n"
+      "matches --require.");
   return [args, checks] { return verify(*args, checks.problems()); };
 }
 

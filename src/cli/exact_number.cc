@@ -1,5 +1,5 @@
-// strtod with the project's messages, the digits themselves where doubles do not hold them; numbers
-// as text.
+// strtod with the project's messages; exact digits where a double cannot hold them; numbers as
+// text.
 #include "src/cli/exact_number.h"
 
 #include <fmt/format.h>
@@ -33,14 +33,14 @@ double parse_number(const std::string& name, const std::string& text) {
 
 namespace {
 
-// Digits, a point and an exponent as they stand, without the sign: digits * base^exponent * 2^twos.
+// Digits, point and exponent as written, without the sign: digits * base^exponent * 2^twos.
 struct Written {
   Exact::Integer digits = 0;
   int base = 10;
   int64_t exponent = 0, twos = 0;
 };
 
-// Requires: what strtod has read to its end, a finite number without its sign.
+// Requires: text that strtod reads to its end, a finite number without its sign.
 Written read_digits(std::string_view text) {
   constexpr int64_t kBitsPerHexDigit = 4;
   Written w;
@@ -74,14 +74,14 @@ Written read_digits(std::string_view text) {
   return w;
 }
 
-// The number itself, or one that no format with fewer bits than kBits tells from it: its last bit
-// stands for all the bits behind it that are not zero. Requires: within double's range or tiny.
+// The number itself, or one that no format with fewer bits than kBits can distinguish from it: its
+// last bit is set if any bit after it is. Requires: within double's range or tiny.
 Exact exact_value(const Written& w) {
   constexpr int kBits = 192, kTiny = -3000;
   using boost::multiprecision::msb;
   using boost::multiprecision::pow;
   const auto magnitude = static_cast<int64_t>(msb(w.digits));
-  // Below 2^-1400 every format rounds alike; powers of such exponents would not fit.
+  // Below 2^-1400 every format rounds the same way; powers of such exponents would not fit.
   constexpr int64_t kNothing = 1400, kBitsOfTen = 3;
   if (magnitude + w.exponent * kBitsOfTen + w.twos < -kNothing) return {1, kTiny};
   if (w.exponent >= 0) {
@@ -192,13 +192,13 @@ std::string ulps_text_of(double error, double x, const Format& format, double un
 void print_field(std::string_view name, const std::string& text) {
   constexpr std::string_view kMargin = "  ";
   if (text.empty()) return;
-  if (display_width(text) <= kTextWidth - kFieldIndent) {  // as it stands: it may be a drawing
+  if (display_width(text) <= kTextWidth - kFieldIndent) {  // unchanged: it may be a drawing
     fmt::print("{}{:<{}}{}\n", kMargin, name, kFieldIndent - kMargin.size(), text);
     return;
   }
   std::string_view label = name;
   for (const std::string& line : split(wrap(text, kTextWidth - kFieldIndent), '\n')) {
-    if (line.empty()) continue;  // behind the last line's end
+    if (line.empty()) continue;  // after the last newline
     fmt::print("{}{:<{}}{}\n", kMargin, label, kFieldIndent - kMargin.size(), line);
     label = "";
   }

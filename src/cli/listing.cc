@@ -120,7 +120,7 @@ Listing list_schedules() {
   return out;
 }
 
-// What the numbers of optimizers and schedules mean.
+// The meaning of the numbers of optimizers and schedules.
 Listing list_numbers() {
   Listing out{{"of", "number", "initial", "range", "meaning"}, {}};
   const auto add = [&](std::string_view owner, std::span<const HyperParameter> parameters) {
@@ -206,7 +206,7 @@ Listing list_accumulators() {
   return out;
 }
 
-// Accumulators that compute alike share a drawing.
+// Accumulators that compute the same way share a drawing.
 Listing list_pictures() {
   Listing out{{"accumulators"}, {}};
   out.draws = true;
@@ -281,12 +281,12 @@ constexpr std::array kTopics = {
     ListTopic{"models", "built-in models", list_models},
     ListTopic{"data", "where batches come from", list_data},
     ListTopic{"ops", "operations a graph may hold", list_ops},
-    ListTopic{"engines", "what may stand behind '@' in a lane's name", list_engines},
+    ListTopic{"engines", "what may follow '@' in a lane's name", list_engines},
     ListTopic{"kernels", "kernel sets this machine can run; all give equal bits", list_kernels},
-    ListTopic{"accumulators", "how sums of products are formed; with a NAME: a drawing too",
+    ListTopic{"accumulators", "how sums of products are formed; with a NAME, also as a drawing",
               list_accumulators},
     ListTopic{"pictures", "drawings of all accumulators", list_pictures},
-    ListTopic{"switches", "unsettled rules of tensor cores, behind '+' of an accumulator's name",
+    ListTopic{"switches", "unsettled rules of tensor cores, after '+' in an accumulator's name",
               list_switches},
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",

@@ -1,4 +1,4 @@
-// What can be listed, and how a listing looks as text, Markdown and JSON.
+// The topics of `lockstep list`, and a listing as text, Markdown and JSON.
 // Every listing is made from the rows of the table it shows; a topic is one line in listing.cc.
 #pragma once
 
@@ -27,7 +27,7 @@ std::span<const ListTopic> list_topics();
 // The row whose first cell is `name`, with its drawing.
 // Throws: InputError with a did-you-mean.
 Listing row_of(const Listing& listing, std::string_view name);
-// An accumulator with its drawing, switches behind its name included. Throws: InputError.
+// An accumulator with its drawing; switches may follow its name. Throws: InputError.
 Listing list_accumulator(std::string_view name);
 
 std::string listing_text(const Listing& listing);

@@ -23,14 +23,14 @@ std::string markdown_cell(const std::string& cell) {
   return out;
 }
 
-// Every line but empty ones, two places to the right.
+// Every line but empty ones, indented by two columns.
 std::string indented(const std::string& picture) {
   std::string out;
   for (const std::string& line : split(picture, '\n')) {
     if (!line.empty()) out += "  " + line;
     out += "\n";
   }
-  out.pop_back();  // behind the last newline there is no line
+  out.pop_back();  // no line follows the last newline
   return out;
 }
 

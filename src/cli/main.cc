@@ -1,5 +1,5 @@
-// The program: finds the command, runs it, and maps what goes wrong to exit codes.
-//   0 fine   1 regression   2 usage, input or file error   3 nothing comparable   130 Ctrl-C
+// The program: finds the command, runs it, and maps errors to exit codes.
+//   0 fine   1 regression   2 usage, input or file error   3 nothing to compare with   130 Ctrl-C
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::string_view kExitCodes =
     "Exit codes: 0 fine; 1 the check found a regression; 2 usage, input or file error;\n"
-    "3 nothing comparable to compare with; 130 stopped by Ctrl-C (the run file is whole).\n";
+    "3 nothing to compare with; 130 stopped by Ctrl-C (the run file is intact).\n";
 
 std::string overview() {
   std::string text = fmt::format(
       "Lockstep {}: the same training steps in several number formats, side by side.\n\n"
       "Trains one network in FP16, BF16, TF32 and others at once, in lockstep with an FP32\n"
-      "reference, and says what the formats did to every layer.\n\nCommands:\n",
+      "reference, and shows what the formats did to every layer.\n\nCommands:\n",
       LOCKSTEP_VERSION);
   for (const Command& command : commands()) {
     text += fmt::format("  {:<10} {}\n", command.name, command.help);
@@ -48,7 +48,7 @@ void require_known_command(int argc, char** argv) {
   throw InputError(fmt::format("command '{}': unknown", argv[1]), did_you_mean(argv[1], names));
 }
 
-// CLI11's words in the form of every other error: what, the rule, and where it is explained.
+// CLI11's messages in the form of all others: the problem, the rule, and where it is explained.
 InputError usage_error(const CLI::ParseError& error, const CLI::App& app) {
   const CLI::App* command = &app;
   for (const CLI::App* sub : app.get_subcommands()) command = sub;
@@ -123,7 +123,7 @@ int run_and_report_errors(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "lockstep: out of memory; a smaller --batch or fewer --lanes need less\n");
   } catch (const std::exception& error) {
-    // A full disk behind standard output throws; main says so.
+    // Writing standard output to a full disk throws; main reports it.
     if (std::ferror(stdout) == 0) {
       fmt::print(stderr, "lockstep: internal error: {}\n", error.what());
     }

@@ -1,4 +1,4 @@
-// Which numbers of optimizers have an option of their own? `--optimizer-args` takes all of them.
+// The numbers of optimizers that have an option of their own. `--optimizer-args` takes all.
 #pragma once
 
 #include <algorithm>

@@ -43,7 +43,7 @@ std::string cut(const std::string& text, int width) {
   return out;
 }
 
-// " apex-o1 2^15, 2^16": nothing where no scale is another than 1.
+// " apex-o1 2^15, 2^16": nothing if every scale is 1.
 std::string scales_text(const LaneStep& lane, const std::string& name, size_t count) {
   std::string text;
   bool is_scaled = false;

@@ -1,5 +1,5 @@
-// How far is the run? One line, redrawn, on a terminal; a plain line every tenth of the way
-// otherwise. Goes to stderr, so that stdout holds results only.
+// Shows how far a run is: on a terminal one line, redrawn; otherwise a plain line after every tenth
+// of the steps. Goes to stderr, so that stdout holds results only.
 #pragma once
 
 #include <chrono>

@@ -20,9 +20,9 @@ namespace {
 constexpr uint64_t kMostThreads = 256;
 constexpr uint64_t kMostWorkers = 4096;
 
-// A lane without a name would change nothing without a word.
+// A lane without a name would be ignored silently.
 void check_lanes(const ReplayArgs& args, ProblemList& problems) {
-  if (args.lanes.empty()) return;  // refuse_empty_words says so
+  if (args.lanes.empty()) return;  // refuse_empty_words reports it
   for (const std::string& lane : args.options.lanes) {
     if (!lane.empty()) continue;
     problems.add(
@@ -42,7 +42,7 @@ std::vector<std::string> owners(std::string_view number) {
   return found;
 }
 
-// "sgd 0.05; adam, adamw 0.001": with what it is when not given.
+// "sgd 0.05; adam, adamw 0.001": the defaults of a number.
 std::string owners_help(std::string_view number) {
   std::string text;
   double last = std::numeric_limits<double>::quiet_NaN();
@@ -61,12 +61,12 @@ std::string owners_help(std::string_view number) {
   return text + fmt::format(" {}", last);
 }
 
-// A number given for an optimizer that lacks it would change nothing without a word.
+// A number given for an optimizer that lacks it would be ignored silently.
 bool has_number(const std::string& optimizer, const std::string& number, const std::string& text,
                 ProblemList& problems) {
   std::vector<std::string> names = owners(number);
   const auto is_known = [&](const Optimizer& o) { return o.name == optimizer; };
-  if (std::ranges::none_of(optimizers(), is_known)) return false;  // LockstepRun says so
+  if (std::ranges::none_of(optimizers(), is_known)) return false;  // LockstepRun reports it
   if (std::ranges::count(names, optimizer) > 0) return true;
   const std::string last = names.back();
   names.pop_back();
@@ -80,7 +80,7 @@ std::vector<std::string> globs(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
-// Options that are small languages of their own.
+// Options with a syntax of their own.
 void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   RunOptions& o = args.options;
   collect_problems(problems, [&] {
@@ -91,7 +91,7 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
     collect_problems(problems, [&] {
       const HyperValues one = parse_hyper_values(option_name(name), name + "=" + text);
       if (!o.optimizer.values.insert(*one.begin()).second) {
-        problems.add(option_name(name) + ": in --optimizer-args, too", "give it once");
+        problems.add(option_name(name) + ": also in --optimizer-args", "give it once");
       }
     });
   }
@@ -123,8 +123,8 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
     checks.whole(add(in, name, value, "N", help)->capture_default_str(), low, high);
   };
   app.add_option("MODEL", o.model,
-                 "a built-in model (`lockstep list models`), or a capture: a file that "
-                 "lockstep_capture wrote")
+                 "a built-in model (`lockstep list models`), or a capture file written by "
+                 "lockstep_capture")
       ->type_name("");
   const char* group = "What to run";
   add(group, "--data", o.data, "SPEC", "see `lockstep list data` [the model's default]");
@@ -134,16 +134,16 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   add(group, "--lanes", args->lanes, "A,B,...",
       "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
       ->capture_default_str();
-  whole(group, "--steps", o.steps, 1, kLargestCount, "training steps; of a capture: all it has");
+  whole(group, "--steps", o.steps, 1, kLargestCount, "training steps; for a capture: all it has");
   whole(group, "--batch", o.batch, 1, kLargestBatch, "examples per step");
-  fixed->push_back(
-      app.add_flag("--cycle", o.cycle, "of a capture: behind its last step its first one follows")
-          ->group(group));
+  fixed->push_back(app.add_flag("--cycle", o.cycle,
+                                "for a capture: after its last step, start again at its first")
+                       ->group(group));
   checks.one_of(
       add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
           ->capture_default_str(),
       {"free", "synced"});
-  whole(group, "--seed", o.seed, 0, UINT64_MAX, "of weights, batches and noise");
+  whole(group, "--seed", o.seed, 0, UINT64_MAX, "seed of weights, batches and noise");
 
   group = "Optimizer";
   add(group, "--optimizer", o.optimizer.name, "NAME", "see `lockstep list optimizers`")
@@ -159,11 +159,11 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
     fixed->push_back(option);
   }
   add(group, "--optimizer-args", args->optimizer_args, "K=V,...",
-      "any of its numbers, e.g. nesterov=1");
+      "any number of the optimizer, e.g. nesterov=1");
   add(group, "--schedule", args->schedule, "NAME[:K=V,...]", "see `lockstep list schedules`")
       ->capture_default_str();
   add(group, "--group", args->groups, "LAYERS:K=V,...",
-      "layers with numbers or an optimizer= of their own; repeatable")
+      "numbers, or optimizer=, for these layers only; repeatable")
       ->allow_extra_args(false);
 
   group = "The loop";
@@ -171,23 +171,26 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   fixed->push_back(declare_backward(app, checks, args->backward)->group(group));
   whole(group, "--workers", o.workers, 1, kMostWorkers,
         "data-parallel workers, each with its part of the batch");
-  checks.number(add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: any")
-                    ->capture_default_str());
+  checks.number(
+      add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: no limit")
+          ->capture_default_str());
   checks.number(add(group, "--clip-norm-type", o.clip_norm_type, "P",
-                    "of that norm: 2, 1, any p > 0, or inf: the largest gradient element")
+                    "type of that norm: 2, 1, any p > 0, or inf (the largest gradient element)")
                     ->capture_default_str());
-  checks.number(add(group, "--clip-value", o.clip_value, "X", "largest gradient element; 0: any")
-                    ->capture_default_str());
-  add(group, "--freeze", args->freeze, "GLOB,...", "layers whose parameters stay");
+  checks.number(
+      add(group, "--clip-value", o.clip_value, "X", "largest gradient element; 0: no limit")
+          ->capture_default_str());
+  add(group, "--freeze", args->freeze, "GLOB,...", "layers whose parameters are not trained");
   add(group, "--eval-batch-norm", args->eval_batch_norm, "GLOB,...",
       "batch_norm layers in evaluation mode");
   checks.number(add(group, "--batch-norm-eps", o.batch_norm_eps, "X",
                     "eps of every batch_norm; default: the model's own"));
-  add(group, "--start-from", o.start_from, "RUN.state[:LANE]", "weights of another run's lane");
-  checks.one_of(add(group, "--eval-policy", args->eval_policy, "own|fp32",
-                    "what held-out evaluations compute in")
-                    ->capture_default_str(),
-                {"own", "fp32"});
+  add(group, "--start-from", o.start_from, "RUN.state[:LANE]",
+      "start from the weights of another run's lane");
+  checks.one_of(
+      add(group, "--eval-policy", args->eval_policy, "own|fp32", "formats of held-out evaluations")
+          ->capture_default_str(),
+      {"own", "fp32"});
 
   group = "What to record";
   whole(group, "--eval-every", o.eval_every, 0, kLargestCount,
@@ -205,12 +208,13 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       ->type_name("RUN")
       ->group(group);
   options.resume =
-      app.add_option("--resume", args->resume_from, "go on with this run (or -o's), as it began")
+      app.add_option("--resume", args->resume_from,
+                     "continue this run (or the one of -o) with the options it began with")
           ->type_name("[RUN]")
           ->expected(0, 1)
           ->group(group);
 
-  group = "This machine (changes no number)";
+  group = "This machine (no effect on results)";
   checks.whole(
       app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N")->group(group), 1,
       kMostThreads);
@@ -219,9 +223,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       ->group(group);
   app.add_flag("--quiet", args->quiet, "no progress, no summary")->group(group);
   app.footer(
-      "--mode free: every lane keeps its own weights, what training would do; synced: every step\n"
-      "starts from the reference's weights, what one step loses. The fp32 reference always runs.\n"
-      "Ctrl-C ends after the step in progress with a whole run file (exit code 130).\n"
+      "--mode free: every lane keeps its own weights, as in training; synced: every step starts\n"
+      "from the reference's weights and shows what one step loses. The fp32 reference always "
+      "runs.\n"
+      "Ctrl-C stops after the step in progress and leaves an intact run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
   for (const char* name :
@@ -242,7 +247,7 @@ void read_replay_options(ReplayArgs& args, const ReplayOptions& options, Problem
     refuse_captured(args.options.model, options.of_models, problems);
     if (options.steps->count() == 0) args.options.steps = 0;  // all of them
   } else if (args.options.cycle) {
-    problems.add("--cycle: only a capture has an end to begin again behind", "leave it out");
+    problems.add("--cycle: only a capture can start again after its last step", "leave it out");
   }
   check_lanes(args, problems);
   read_loop_options(args, problems);
@@ -252,7 +257,8 @@ void refuse_fixed(const ReplayOptions& options) {
   ProblemList problems("replay --resume");
   for (const CLI::Option* option : options.fixed) {
     if (option->count() == 0) continue;
-    problems.add(option->get_name() + ": a resumed run goes on as its file says", "leave it out");
+    problems.add(option->get_name() + ": a resumed run keeps the options in its file",
+                 "leave it out");
   }
   problems.throw_if_any();
 }

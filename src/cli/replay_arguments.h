@@ -1,4 +1,4 @@
-// What can be said on the command line of `lockstep replay`?
+// The options of `lockstep replay`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -25,18 +25,17 @@ struct ReplayArgs {
 };
 
 struct ReplayOptions {
-  // What a run file fixes for good; the rest may differ when a run is resumed.
+  // Options that a run file fixes; the others may differ when a run is resumed.
   std::vector<CLI::Option*> fixed;
-  std::vector<CLI::Option*> of_models;  // what only a built-in model takes
+  std::vector<CLI::Option*> of_models;  // options of built-in models only
   CLI::Option *steps, *resume;
 };
 ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> args,
                                      const ArgumentChecks& checks);
-// Of a new run: options that are small languages of their own, and what only a built-in model or
-// only a capture takes.
+// For a new run: reads options with a syntax of their own, and checks those that only a built-in
+// model or only a capture takes.
 void read_replay_options(ReplayArgs& args, const ReplayOptions& options, ProblemList& problems);
-// Options given beside --resume would be ignored.
-// Throws: InputError that lists them.
+// Throws: InputError that lists the fixed options given: --resume would ignore them.
 void refuse_fixed(const ReplayOptions& options);
 
 }  // namespace lockstep

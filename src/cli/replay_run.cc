@@ -24,7 +24,7 @@ void print_end(const std::string& path, bool finished, bool quiet) {
   const RunFile run(path);
   if (!finished) {
     fmt::print(
-        "Stopped after step {} of {}; {} is whole. To go on:\n  lockstep replay --resume {}\n",
+        "Stopped after step {} of {}; {} is intact. To continue:\n  lockstep replay --resume {}\n",
         run.steps(), run.options().steps, path, path);
     return;
   }
@@ -32,13 +32,13 @@ void print_end(const std::string& path, bool finished, bool quiet) {
   fmt::print("\n{}\n", report_text(read_report(run), /*summary_only=*/true));
   fmt::print(
       "Recorded {} steps in {}. Next:\n  lockstep report {}\n"
-      "Only --resume needs {}.state, .state.1 and .progress.json: delete them at will.\n",
+      "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.\n",
       run.steps(), path, shell_quoted(path), path);
 }
 
 int report_write_error(const WriteError& error, const std::string& path) {
   fmt::print(stderr,
-             "lockstep: {}\nThe steps recorded before are whole. With room on the disk:\n"
+             "lockstep: {}\nThe steps recorded so far are intact. Free some disk space, then:\n"
              "  lockstep replay --resume {}\n",
              error.what(), path);
   return kExitUsage;
@@ -68,13 +68,13 @@ std::unique_ptr<Progress> make_progress(const ReplayArgs& args, int64_t first, i
   return args.quiet ? nullptr : std::make_unique<Progress>(first, steps);
 }
 
-// A run, and the capture it may be of, which outlives it.
+// A run, and the capture it replays, if any, which outlives it.
 struct Made {
   std::optional<Capture> capture;
   std::optional<LockstepRun> run;
 };
 
-// A new run, from the weights that its options name.
+// A new run, from the weights given by its options.
 void make_run(Made& made, RunOptions& options) {
   std::optional<LockstepRun>& run = made.run;
   if (is_capture(options.model)) {
@@ -89,7 +89,7 @@ void make_run(Made& made, RunOptions& options) {
   }
 }
 
-// A run of which a file is left: from its checkpoint or, while it has none, from where it began.
+// A run from its file: continued from its checkpoint or, if there is none, from its start.
 void make_resumed_run(Made& made, const RunOptions& options, const std::optional<RunState>& state) {
   std::optional<LockstepRun>& run = made.run;
   if (!options.capture_hash.empty()) {
@@ -97,7 +97,7 @@ void make_resumed_run(Made& made, const RunOptions& options, const std::optional
     if (made.capture->sha256 != options.capture_hash) {
       throw InputError(fmt::format("capture '{}' has SHA-256 {}, the run began with {}",
                                    options.model, made.capture->sha256, options.capture_hash),
-                       "it was captured anew; start a new run");
+                       "the capture has been replaced; start a new run");
     }
     run.emplace(options, *made.capture);
     if (state) run->restore(*state);
@@ -111,21 +111,21 @@ void make_resumed_run(Made& made, const RunOptions& options, const std::optional
   const auto start = read_start(options.start_from);
   const std::string hash = start_hash(start);
   if (hash != options.start_hash) {
-    throw InputError(fmt::format("start-from '{}': it holds weights {}, the run began with {}",
+    throw InputError(fmt::format("start-from '{}': holds weights {}, the run began with {}",
                                  options.start_from, hash, options.start_hash),
-                     "that run has gone on since; start a new run");
+                     "that run has continued since; start a new run");
   }
   run.emplace(options, &start);
 }
 
-// Nothing is left to record: not a step, not the sums over the last steps, not the evaluation at
-// the end (a run may be killed between any two of them).
+// True if nothing is left to record: no step, no sums over the last steps, no evaluation at the end
+// (a run may be killed between any two of these).
 bool is_complete(const RunFile& run) {
   const int64_t steps = run.options().steps;
   if (run.steps() < steps) return false;
   for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
     const std::vector<Evaluation> evaluations = run.evaluations(lane);
-    const bool is_captured = !run.options().capture_hash.empty();  // nothing is held out
+    const bool is_captured = !run.options().capture_hash.empty();  // a capture has no held-out data
     if (is_captured && run.lanes()[static_cast<size_t>(lane)].name == kCapturedLane) continue;
     if (!is_captured && (evaluations.empty() || evaluations.back().steps_done < steps)) {
       return false;
@@ -140,7 +140,7 @@ bool is_complete(const RunFile& run) {
 int start_run(ReplayArgs& args, ProblemList& problems) {
   const std::string path = args.output.empty() ? kDefaultRunFile : args.output;
   check_output(path, args.overwrite ? Replace::kRun : Replace::kNothing,
-               fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to go on with it", path),
+               fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to continue it", path),
                problems);
   const std::string& start_from = args.options.start_from;
   collect_problems(problems, [&] {
@@ -150,9 +150,9 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   });
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   args.options.backward_per_loss = args.backward == kBackwardPerLoss;
-  Made made;  // finds every other mistake before a file is touched
+  Made made;  // finds every other mistake before any file is touched
   if (args.options.model.empty()) {
-    problems.add("MODEL: missing", "`lockstep list models` names them; or name a capture");
+    problems.add("MODEL: missing", "see `lockstep list models`, or name a capture file");
   } else if (std::ranges::count(args.options.lanes, "") == 0) {
     collect_problems(problems, [&] { make_run(made, args.options); });
   }
@@ -171,7 +171,7 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
 int resume_run(const ReplayArgs& args, const ProblemList& problems) {
   problems.throw_if_any();
   if (!args.resume_from.empty() && !args.output.empty() && args.resume_from != args.output) {
-    throw InputError(fmt::format("--resume {} and -o {}: a run goes on in its own file",
+    throw InputError(fmt::format("--resume {} and -o {}: a run continues in its own file",
                                  args.resume_from, args.output),
                      "give one of them");
   }
@@ -181,8 +181,9 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
   std::optional<RunState> state;
   bool complete = false;
   {
-    const RunFile run(path,
-                      /*allow_empty=*/true);  // a run killed before its first step goes on too
+    const RunFile run(
+        path,
+        /*allow_empty=*/true);  // a run killed before its first step can be resumed, too
     options = run.options();
     complete = is_complete(run);
     if (!complete) state = read_checkpoint(path, run.steps());

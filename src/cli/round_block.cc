@@ -27,12 +27,13 @@ std::string code_text(uint8_t code) {
 }
 
 std::string e8m0_text(uint8_t code, float amax, const BlockFormat& format) {
-  if (std::isnan(amax)) return code_text(code) + ": NaN, for the block holds a NaN or an infinity";
+  if (std::isnan(amax))
+    return code_text(code) + ": NaN, because the block holds a NaN or an infinity";
   const double value = scale_value(code, format);
   std::string text = fmt::format("{}: 2^({} - 127) = {}", code_text(code), code, power_text(value));
-  if (amax == 0) return text + ", the least, for the block holds zeros only";
+  if (amax == 0) return text + ", the smallest: the block is all zeros";
   if (code == 0 && amax < value * format.element->max_finite / 2) {
-    return text + ", the least there is";
+    return text + ", the smallest possible";
   }
   return text;
 }
@@ -67,11 +68,12 @@ void print_scale(float amax, uint8_t code, float tensor_scale, bool tensor_scale
   print_field("tensor scale",
               tensor_scale_given
                   ? fmt::format("{:.9g}", tensor_scale)
-                  : fmt::format("amax / (448 * {}) = {:.9g}, these values taken as the tensor",
+                  : fmt::format("amax / (448 * {}) = {:.9g}, with these values as the tensor",
                                 element.max_finite, tensor_scale));
   const double block = scale_value(code, format);
   if (std::isnan(amax)) {
-    print_field("block scale", code_text(code) + ": NaN, for the block holds a NaN or an infinity");
+    print_field("block scale",
+                code_text(code) + ": NaN, because the block holds a NaN or an infinity");
   } else {
     print_field("block scale", fmt::format("{}: e4m3(amax / {} / tensor scale) = {}",
                                            code_text(code), element.max_finite, block));

@@ -1,5 +1,5 @@
-// What does one block of a block format hold?
-// Shows a block: its largest magnitude, its scale, and each element's bits, value and error.
+// Shows one block of a block format: its largest magnitude, its scale, and each element's bits,
+// value and error.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 namespace lockstep {
 
 struct BlockQuestion {
-  std::vector<float> values;  // at most a block of them
+  std::vector<float> values;  // at most one block
   const BlockFormat* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;
-  uint32_t random = 0;     // of every element, for stochastic rounding
-  float tensor_scale = 0;  // 0: from the values, as if they were the tensor
+  uint32_t random = 0;     // for stochastic rounding, the same for every element
+  float tensor_scale = 0;  // 0: computed from the values, as if they were the tensor
 };
 void print_block(const BlockQuestion& question);
 

@@ -30,13 +30,13 @@ void print_gate(const GateResult& gate) {
   std::fflush(stdout);
 }
 
-// A folder that cannot be written to is no reason to keep the result back.
+// If the folder cannot be written to, the result is still printed.
 void store(const std::string& path, const Verification& result) {
   try {
     write_verification(path, result);
-    fmt::print("Stored in {}: reports of its replays will say so.\n", verification_path(path));
+    fmt::print("Stored in {}. Reports of its replays show the result.\n", verification_path(path));
   } catch (const InputError& error) {
-    fmt::print(stderr, "lockstep: warning: not stored beside the capture: {}\n", error.what());
+    fmt::print(stderr, "lockstep: warning: not stored next to the capture: {}\n", error.what());
   }
 }
 
@@ -61,7 +61,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
                                  {"noise", f.noise}};
   }
   if (any_failed(gates)) {
-    fmt::print("Not faithful: what a replay of this capture shows is not what the model does.\n");
+    fmt::print("Not faithful: a replay of this capture does not show what the model does.\n");
   } else if (!result.passed) {
     fmt::print("Inconclusive: the capture has no verify step that could be judged.\n");
   } else {

@@ -1,11 +1,12 @@
-// lockstep verify CAPTURE: is the import faithful? One line per gate, and the exit code.
+// lockstep verify CAPTURE: checks that the import is faithful. One line per gate, and the exit
+// code.
 #pragma once
 
 #include <string>
 
 namespace lockstep {
 
-// The result also goes to a file beside the capture, and to `json` unless that is empty.
+// The result also goes to a file next to the capture, and to `json` unless that is empty.
 // Throws: InputError: not a capture, damaged, ...
 int verify_capture_file(const std::string& path, const std::string& json);
 

@@ -9,7 +9,7 @@
 namespace lockstep::testing {
 namespace {
 
-// Hands every record on to the writer, changed.
+// Changes every record and passes it to the writer.
 class Tamper : public Observer {
  public:
   Tamper(RunFileWriter& writer, Tampering tampering)

@@ -1,5 +1,5 @@
 // Small recorded runs for the tests of analysis: a real run of a small model, whose description and
-// steps a test may change on their way to the file.
+// steps a test may change before they are written.
 #pragma once
 
 #include <functional>
@@ -22,14 +22,14 @@ class TempDir {
   std::string path_;
 };
 
-// What the writer is told before the first step; `run` points to the copies.
+// The writer's input before the first step; `run` points to the copies.
 struct Described {
   RunDescription run;
   Graph graph;
   SiteTable sites;
   RunOptions options;
 };
-// Changes of what the writer gets.
+// Changes to the writer's input.
 struct Tampering {
   std::function<void(Described&)> description = {};
   std::function<void(StepRecord&)> step = {};

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every kind of bad input: exit code 2, a message on stderr that names value and hint, nothing written.
+# Every kind of bad input: exit code 2, a message on stderr with value and hint, and no file written.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # be32 NUMBER...: 32-bit big-endian numbers, as IDX headers have them.
@@ -23,7 +23,7 @@ write_idx() {
 pixels=$((20 * 28 * 28))
 quick=(--steps 2 --batch 4 --quiet)
 
-# The good files first: what follows fails for the reason under test and no other.
+# Good files first, so that the cases below fail only for the reason under test.
 write_idx good $pixels 3
 expect 0 replay mlp --data mnist:good "${quick[@]}" -o good.h5
 
@@ -78,7 +78,7 @@ errs "'--no-such-option': unknown"
 expect 2 check good.h5
 errs "lockstep: check: --baseline is required"
 
-# Numbers that do not fit, options that would change nothing, empty words: all named at once.
+# Numbers out of range, options that would be ignored, empty arguments: all reported at once.
 expect 2 replay mlp --seed -1 --steps 99999999999999999999 --batch 1e3 --threads 0 --mode fre \
   --lr fast --lanes fp32,,tf32 --momentum 0.5 --optimizer adam -o bad.h5
 for text in "--seed -1: a whole number, 0 <= N <= 2^64-1" \
@@ -147,7 +147,7 @@ that test ! -s policy.toml
 expect 2 recommend good.h5 --formats fp8
 expect 2 report good.h5 --format html
 errs "text only"
-# A text never replaces a run, not even another one, a linked one or when asked to.
+# Text never replaces a run: not another run, not through a link, not with --overwrite.
 cp good.h5 other.h5
 ln -s good.h5 link.toml
 cp good.h5 run.toml
@@ -166,7 +166,7 @@ errs "ends in .toml"
 that test ! -e policy.txt
 that cmp good.h5 other.h5
 that cmp good.h5 run.toml
-# A run never replaces a capture, which a cluster may have worked for: not by --overwrite either.
+# A run never replaces a capture, which may be expensive: not even with --overwrite.
 printf 'LOCKSTEP-CAPTURE and more' >capture.h5
 for model in mlp capture.h5; do
   expect 2 replay $model --steps 1 -o capture.h5 --overwrite

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Each command does its work, from a run to a policy and back, and exit codes say how it went.
+# Each command works, from a run to a policy and back, with the right exit codes.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 run=(replay mlp --data synthetic:200 --steps 12 --batch 8 --lanes fp32,torch-autocast-fp16,pure-fp16)
@@ -41,7 +41,7 @@ says "lane pure-fp16"
 
 expect 0 recommend a.h5 -o policy.toml
 says "Ranges for fp16"
-# The printed next step is the same run with the policy: its words, joined, run as they stand.
+# The printed next step is the same run with the policy; it runs unchanged.
 next=$(sed -n '/^  lockstep replay/,$p' out.txt | tr -d '\\\n')
 for option in "replay mlp" "--data synthetic:200" "--steps 12" "--batch 8" "--lanes fp32,policy.toml"; do
   that grep -qF -- "$option" <<<"$next"

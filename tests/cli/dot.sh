@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lockstep dot`: a block, a chain, a file of dot products; what it refuses.
+# `lockstep dot`: a block, a chain, a file of dot products; rejected input.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # One block: E = 0 and F = 25, so 2^-14 * 2^-14 lies below the grid.
@@ -12,7 +12,7 @@ says "    leaves as 0"
 says "result  0 = 0x0p+0"
 says "exact   3.7252902984619141e-09"
 says "error   -3.72529e-09"
-# Two blocks of 16, the addend a term of the first.
+# Two blocks of 16; the addend is a term of the first.
 ones=$(printf '1,%.0s' $(seq 16))1
 expect 0 dot "$ones" "$ones" 3 --accumulator hopper_fp16
 says "        c                         3         1"
@@ -24,11 +24,11 @@ expect 0 dot 448 448 1 --accumulator hopper_fp8_promoted --format fp8_e4m3
 says "after 128 products: running sum 1 + partial sum 200704 -> 200705, by an IEEE addition"
 says "result  200705"
 expect 0 dot inf 0 --accumulator hopper_fp16
-says "block 0: an infinity or a NaN takes part -> nan"
+says "block 0: a term is an infinity or NaN -> nan"
 says "0x7fc00000"
 says "0x7fffffff on the chip"
 expect 0 dot 0,0 0,1 --accumulator hopper_fp16
-says "block 0: nothing but zeros -> 0"
+says "block 0: all terms are zero -> 0"
 
 # Chains: storage words, FP16 addition of 2^-11 to 1 (a tie to even), pairs.
 expect 0 dot 0x3c00,0X1000 0x3C00,0x3c00 --accumulator fp16
@@ -45,10 +45,10 @@ that test "$(grep -c ' 3\.5$' out.txt)" = 0   # no register ever holds c + 1 + 2
 says "both = even + odd "
 expect 0 dot inf 0 --accumulator fp32_fused
 that test "$(grep -c -- -nan out.txt)" = 0
-# The bits of this TF32 register that hardware ignores make the difference between NaN and infinity.
+# In this TF32 register, the bits that hardware ignores decide between NaN and infinity.
 expect 0 dot 0x7f800001 0x3f800000 --accumulator hopper_tf32
 says "result  inf"
-# A decimal is an FP32 register: the unit cuts it, or rounds it under another answer to the question.
+# A decimal is an FP32 register: the unit truncates it, or rounds it under a switch.
 expect 0 dot 1.00146484375 1 --accumulator hopper_tf32
 says "result  1.0009765625 "
 errs "the unit reads the FP32 register 1.00146484375 as 1.0009765625"
@@ -59,7 +59,7 @@ says "result  1.0009765625 "
 expect 0 dot 1.00048828125 1 --accumulator hopper_tf32+nearest_even
 says "result  1 "
 expect 0 dot 1.00048828125 1 --accumulator fp32_fused --format tf32
-errs "1.00048828125 is no value of tf32, rounded to 1.0009765625"
+errs "1.00048828125 is not a value of tf32, rounded to 1.0009765625"
 
 # Decimals are rounded once; ulps are those of the sum's own format; FP8 formats may be mixed.
 expect 0 dot 1.00048828125000000001 1 --accumulator fp16
@@ -78,7 +78,7 @@ says "result  1.1000000000000001 = 0x1.199999999999ap+0"
 says "error   8.32667e-17 = 0.375 ulp of fp64"
 that test ! -s err.txt
 expect 0 dot 0.1 3 --accumulator fp16
-errs "note: A: 0.1 is no value of fp16, rounded to 0.0999755859375"
+errs "note: A: 0.1 is not a value of fp16, rounded to 0.0999755859375"
 says "exact   0.2999267578125"
 
 cat >rows.csv <<'ROWS'
@@ -126,7 +126,7 @@ errs "'zero'"
 errs "B: word '0x12345': must be hexadecimal digits of 16 bits (fp16)"
 errs "C: word '0x': must be hexadecimal digits of 32 bits (fp32)"
 expect 2 dot 1,2 1 --accumulator hopper_fp16
-errs "A has 2 factors and B has 1: must be equally many"
+errs "A has 2 factors and B has 1: must be the same number"
 expect 2 dot 1 1 1,2 --accumulator hopper_fp16
 errs "C '1,2': must be one number"
 expect 2 dot 1 1 --accumulator hopper_fp8
@@ -135,7 +135,7 @@ expect 2 dot 1 1 --accumulator hopper_fp8 --format bf16
 errs "not bf16"
 expect 2 dot 1 1 --accumulator hopper_fp17
 errs "did you mean 'hopper_fp16'?"
-# All problems at once, with or without an accumulator to read the words by.
+# All problems at once, with or without a known accumulator.
 expect 2 dot 1,2 3,4 zz --accumulator hopper
 errs "did you mean one of hopper_fp16, hopper_fp16_acc16, hopper_bf16"
 errs "C 'zz': not a number"

@@ -16,7 +16,7 @@ problem() {
   sed 's/^/  stderr: /' err.txt
 }
 
-# expect CODE ARGUMENT...: runs the program; its output lies in out.txt and err.txt.
+# expect CODE ARGUMENT...: runs the program; its output is in out.txt and err.txt.
 expect() {
   local code=$1 actual=0
   shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lockstep list`: one row alone, and accumulators with their drawings.
+# `lockstep list`: one row only, and accumulators with their drawings.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 expect 0 list accumulators hopper_fp16

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lockstep round`: one number by field and under every rounding, and blocks; what it refuses.
+# `lockstep round`: one number by field and under every rounding, and blocks; rejected input.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 expect 0 round 0.1 --format fp16
@@ -28,8 +28,8 @@ says "with fraction 0 infinity"
 expect 0 round nan --format fp4_e2m1
 says "has no NaN"
 
-# A decimal is rounded once: this one lies above a tie that its nearest double is; and no number but
-# zero is zero.
+# A decimal is rounded once: this one is above a tie, and its nearest double is that tie. Only zero
+# counts as zero.
 expect 0 round 1.00048828125000000001 --format fp16
 says "0x3c01"
 says "error         0.000488281 = +0.5000 ulp"
@@ -80,11 +80,11 @@ expect 0 round 7 -2.5 0.2 0.25 --format mxfp4+rceil
 says "2^(128 - 127) = 2^1"
 says "the least power of two"
 expect 0 round 1 nan --format mxfp8_e5m2
-says "0xff: NaN, for the block holds a NaN or an infinity"
+says "0xff: NaN, because the block holds a NaN or an infinity"
 expect 0 round 0 -0 --format mxfp8
-says "0x00: 2^(0 - 127) = 2^-127, the least, for the block holds zeros only"
+says "0x00: 2^(0 - 127) = 2^-127, the smallest: the block is all zeros"
 expect 0 round 3 1 0.2 -4 --format nvfp4
-says "tensor scale  amax / (448 * 6) = 0.00148809527, these values taken as the tensor"
+says "tensor scale  amax / (448 * 6) = 0.00148809527, with these values as the tensor"
 says "01111110 = 0x7e: e4m3(amax / 6 / tensor scale) = 448"
 expect 0 round 3 --format nvfp4 --tensor-scale 0.5
 says "tensor scale  0.5"

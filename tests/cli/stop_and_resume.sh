@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Ctrl-C ends a run with a whole file and exit code 130; --resume ends with the same bits.
+# Ctrl-C stops a run with an intact file and exit code 130; --resume ends with the same bits.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 run=(replay mlp --data synthetic:300 --steps 60 --batch 32 --lanes fp32,torch-autocast-fp16
   --checkpoint-every 7)
 expect 0 "${run[@]}" -o whole.h5 --quiet
 
-# Stopped once the first step is recorded; the progress lines say when that is.
+# Stopped once the first step is recorded; the progress lines show when.
 stop_with() {
   local signal=$1 file=$2
   "$program" "${run[@]}" -o "$file" >out.txt 2>err.txt &
@@ -36,7 +36,7 @@ for signal in INT TERM; do
   says "PASS"
 done
 
-# A run that is complete stays as it is.
+# A complete run is not changed.
 progress=$(cksum <whole.h5.progress.json)
 before=$(cksum <whole.h5)
 expect 0 replay mlp --resume -o whole.h5 --quiet

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lockstep verify --hardware: the table, the JSON file, repeatability, refused input.
+# lockstep verify --hardware: the table, the JSON file, repeatability, rejected input.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 expect 0 verify --hardware --cases 2000 --json v.json
@@ -19,7 +19,7 @@ expect 0 verify --hardware --cases 10 --only F16C
 says "VCVTPH2PS"
 that test "$(grep -c VDPBF16PS out.txt)" = 0
 
-# What did not run says why, and nothing compared is not "fine".
+# A unit that did not run gives the reason; if nothing was compared, the exit code is not 0.
 absent() { grep -q "\"instruction\": \"[^\"]*$1" <(grep -B4 '"available": false' v.json); }
 for unit in TDPBF16PS VFMADD231PH m64n; do
   absent "$unit" || continue

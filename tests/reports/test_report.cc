@@ -1,4 +1,4 @@
-// The whole text report of a run written by hand, against a golden file, and what it must name.
+// The whole text report of a run written by hand, against a golden file; the names it must show.
 // LOCKSTEP_REWRITE_GOLDEN=1 rewrites the golden file.
 #include <doctest/doctest.h>
 
@@ -114,9 +114,9 @@ TEST_CASE("the report of a hand-made run is the golden one") {
   CHECK(text == read_text_file(golden));
 }
 
-TEST_CASE("the verdict names who broke, where, and what the noise is") {
+TEST_CASE("the verdict names the lane that broke, where it broke, and the noise") {
   std::string text = report_text(hand_made(), /*summary_only=*/true);
-  std::replace(text.begin(), text.end(), '\n', ' ');  // where lines end does not matter here
+  std::replace(text.begin(), text.end(), '\n', ' ');  // line breaks do not matter here
   for (const std::string part :
        {"Fine: torch-autocast-fp16.", "Broke: pure-fp16.", "underflow", "layer fc1, grad_weight",
         "42.1%", "step 39", "12 of 100", "twin"}) {
@@ -141,15 +141,15 @@ TEST_CASE("a lane that is only worse has its non-finite site named before its un
   std::replace(text.begin(), text.end(), '\n', ' ');
   const size_t cause = text.find("torch-autocast-fp16. First non-finite values: step 36");
   REQUIRE(cause != std::string::npos);
-  CHECK(text.find("infinite already before they were rounded", cause) != std::string::npos);
-  CHECK(text.find("torch-autocast-fp16: gradient underflow is seen") > cause);
+  CHECK(text.find("already infinite before rounding", cause) != std::string::npos);
+  CHECK(text.find("torch-autocast-fp16: gradients underflow") > cause);
   CHECK(text.find("2 of 1000 answers (0.20 points) fewer correct") != std::string::npos);
   CHECK(all.find("inf in ") != std::string::npos);
   CHECK(all.find("64.0%") != std::string::npos);
   CHECK(all.find("36 (inf)") != std::string::npos);
 }
 
-TEST_CASE("no line is wider than the page, whatever the command and the names are") {
+TEST_CASE("no line is wider than the page, however long the command and the names are") {
   Report report = hand_made();
   report.command_line = "lockstep replay lenet --lanes 'a path with spaces/policy.toml' " +
                         std::string(60, 'x') + " --steps 400 " + std::string(40, 'y') + " -o r.h5";
@@ -170,7 +170,7 @@ TEST_CASE("a skipped step is shown with its scale and the site that caused it") 
         std::string::npos);
 }
 
-TEST_CASE("scalers of several losses are shown one by one") {
+TEST_CASE("scalers of several losses are shown separately") {
   Report report = hand_made();
   LaneReport& lane = report.lanes[2];
   lane.skips = {3, 7};
@@ -182,9 +182,11 @@ TEST_CASE("scalers of several losses are shown one by one") {
                           .final_scale = 2048});
   const std::string text = report_text(report);
   for (const std::string part :
-       {"torch-autocast-fp16: 2 scalers, one per loss; 2 of 100 steps skipped, for any of them.",
-        "torch-autocast-fp16, loss box: scale 2^15 at the end, made 1 of 100 steps skipped",
-        "torch-autocast-fp16, loss class: scale 2^11 at the end, made 1 of 100 steps skipped, grew",
+       {"torch-autocast-fp16: 2 scalers, one per loss; 2 of 100 steps skipped because of at least "
+        "one.",
+        "torch-autocast-fp16, loss box: scale 2^15 at the end, caused the skip of 1 of 100 steps",
+        "torch-autocast-fp16, loss class: scale 2^11 at the end, caused the skip of 1 of 100 "
+        "steps, grew",
         "skipped   2^12  2^11  -", "grew      2^11  2^12", "2^15, 2^11"}) {
     CAPTURE(part);
     CHECK(text.find(part) != std::string::npos);
@@ -193,7 +195,7 @@ TEST_CASE("scalers of several losses are shown one by one") {
 
 TEST_CASE("every section has its own name and says something about a full run") {
   Report report = hand_made();
-  report.options.capture_hash = "0123";  // two sections speak of captures alone
+  report.options.capture_hash = "0123";  // two sections are for captures only
   CapturedComparison beside;
   beside.first = beside.last = {.step = 0, .captured = 2, .lane = 2, .furthest = "fc.weight"};
   for (LaneReport& lane : report.lanes) lane.beside_captured = beside;

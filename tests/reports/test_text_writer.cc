@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-TEST_CASE("text is wrapped at spaces, long words stand alone") {
+TEST_CASE("text is wrapped at spaces, a long word gets a line of its own") {
   CHECK(wrap("aa bb cc", 5) == "aa bb\ncc\n");
   CHECK(wrap("aa bbbbbbbb cc", 5, " ") == " aa\n bbbbbbbb\n cc\n");
   CHECK(wrap("", 5) == "\n");

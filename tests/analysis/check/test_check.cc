@@ -1,5 +1,5 @@
-// Planted defects: a recorded run is written a second time with one number changed on the way to
-// the file, and the check must turn red and name the place. The untouched copy must be green.
+// Planted defects: a recorded run is written a second time with one number changed. The check must
+// fail and name the place; an unchanged copy must pass.
 #include "analysis/check/check.h"
 
 #include <doctest/doctest.h>
@@ -49,7 +49,7 @@ TEST_CASE("a defect in the second loss's scaler is found") {
   CHECK(check_runs(base, base, {}).verdict == CheckVerdict::kPass);
 }
 
-TEST_CASE("planted defects are found, and placed") {
+TEST_CASE("planted defects are found, with their place") {
   const TempDir dir;
   const RunFile base = record(dir.file("base.h5"), small_run());
   const size_t site = some_site(base);

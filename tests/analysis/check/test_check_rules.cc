@@ -1,5 +1,5 @@
-// The rules are derived from the table of recorded quantities: none is forgotten, and each reads
-// its own numbers.
+// The rules follow from the table of recorded quantities: none is missing, and each reads its own
+// numbers.
 #include "analysis/check/check_rules.h"
 
 #include <doctest/doctest.h>
@@ -23,13 +23,13 @@ const CheckRule& rule_named(const std::string& name) {
   return *std::ranges::find(check_rules(), name, &CheckRule::name);
 }
 
-// The rule of the first difference, "" where there is none.
+// The rule of the first difference, "" if there is none.
 std::string first_rule(const RunFile& run, const RunFile& base, const CheckOptions& options = {}) {
   const CheckResult result = check_runs(run, base, options);
   return result.has_first ? result.first.rule : "";
 }
 
-TEST_CASE("every quantity that is to be compared has its rule, and died_at") {
+TEST_CASE("every quantity to compare has its rule, and so has died_at") {
   std::set<std::string> wanted = {"died_at"}, found;
   for (const Quantity& q : quantities()) {
     if (q.comparison != Compared::kNone) wanted.insert(q.name);
@@ -43,7 +43,7 @@ TEST_CASE("every quantity that is to be compared has its rule, and died_at") {
   CHECK_FALSE(found.contains("seconds"));
 }
 
-TEST_CASE("a rule's scope says what its numbers are of") {
+TEST_CASE("a rule's scope says what its numbers belong to") {
   CHECK(rule_named("counts/to_zero").scope == Scope::kSite);
   CHECK(rule_named("updates/stagnant").scope == Scope::kSite);
   CHECK(rule_named("loss").scope == Scope::kStep);
@@ -56,7 +56,7 @@ TEST_CASE("a rule's scope says what its numbers are of") {
   CHECK(rule_named("exponent_histogram_50").scope == Scope::kLane);
 }
 
-TEST_CASE("the numbers of a rule are those of the file") {
+TEST_CASE("a rule reads the numbers of the file") {
   const TempDir dir;
   RunOptions options = small_run();
   options.eval_every = 2;
@@ -109,7 +109,7 @@ TEST_CASE("a number is compared at the sites that have it") {
   CHECK(changed.has_number(At::kNonzero, 0));
 }
 
-TEST_CASE("what a site does not have is not compared") {
+TEST_CASE("numbers that a site does not have are not compared") {
   const TempDir dir;
   // Without a compared element err_sq means nothing; without a nonzero one abs_min_nonzero does
   // not.
@@ -127,7 +127,7 @@ TEST_CASE("what a site does not have is not compared") {
   CHECK(first_rule(run, base) == "");
 }
 
-TEST_CASE("a sum of both signs is held against the product of the norms") {
+TEST_CASE("a sum of both signs is compared relative to the product of the norms") {
   const TempDir dir;
   const auto with = [&](const std::string& name, double dot) {
     return record(dir.file(name), small_run(), {.step = [=](StepRecord& step) {
@@ -145,7 +145,7 @@ TEST_CASE("a sum of both signs is held against the product of the norms") {
   REQUIRE(rule.magnitude);
   CHECK(rule.magnitude(view)[0] == 6);  // sqrt(16 * 9) / 2
   CHECK(rule_named("moments/sum_sq").magnitude == nullptr);
-  // Far more than the tolerance of itself, less than it of the norms; then more than of these, too.
+  // Beyond the tolerance relative to itself, within it relative to the norms; then beyond both.
   const double allowed = 6 * CheckOptions::default_rel_tol();
   CHECK(first_rule(with("run.h5", 1e-9 + allowed / 2), base) == "");
   CHECK(first_rule(with("run.h5", 1e-9 + allowed * 2), base) == "moments/dot_ref");

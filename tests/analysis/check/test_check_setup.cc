@@ -1,4 +1,4 @@
-// Runs that are not about the same thing are never compared, and every kind of difference is named.
+// Runs with different set-ups are never compared, and every kind of difference is named.
 #include "analysis/check/check_setup.h"
 
 #include <doctest/doctest.h>
@@ -16,12 +16,12 @@ using testing::record;
 using testing::small_run;
 using testing::TempDir;
 
-// The only line of `lines`, "" where there are more or none.
+// The only line of `lines`, "" if there are more or none.
 std::string only(const std::vector<std::string>& lines) {
   return lines.size() == 1 ? lines[0] : "";
 }
 
-// One baseline for all cases, and another run that was described to the writer in another way.
+// One baseline for all cases, and a run with a changed description.
 struct Pair {
   TempDir dir;
   RunFile base = record(dir.file("base.h5"), small_run());
@@ -47,7 +47,7 @@ TEST_CASE("equal set-ups pair every lane") {
   CHECK(pair.lanes[2].baseline == 2);
 }
 
-TEST_CASE("an option that decides the numbers is named with both values") {
+TEST_CASE("an option that affects the numbers is named with both values") {
   Pair pair;
   struct Changed {
     const char* line;
@@ -95,7 +95,7 @@ TEST_CASE("optimizer, schedule and groups are named by their numbers") {
     o.groups.push_back({"fc1", {"sgd", {{"lr", 0.5}}}});
   });
   CHECK(groups.starts_with("groups: 'fc1: sgd "));
-  // A number that is given its initial value is no difference.
+  // A number set to its initial value is not a difference.
   CHECK(line_of([](RunOptions& o) { o.optimizer.values["dampening"] = 0; }).empty());
   CHECK(pair.lanes.size() == 3);
 }
@@ -146,7 +146,7 @@ TEST_CASE("steps: fewer are missing, more have no baseline") {
   CHECK(only(result.not_comparable) == "steps 3..4: not in the baseline");
 }
 
-TEST_CASE("what decides no number is a remark") {
+TEST_CASE("a difference that affects no number is a remark") {
   Pair pair;
   pair.compare([](Described& d) { d.options.histogram_every = 7; });
   CHECK(only(pair.result.remarks) == "histograms: every 7 steps here, every 10 in the baseline");
@@ -170,7 +170,7 @@ TEST_CASE("the verdict: nothing comparable, or a regression where the baseline h
   CHECK(verdict_of([](RunOptions& o) { o.lanes.push_back("tf32"); }) ==
         CheckVerdict::kNothingComparable);
   CHECK(verdict_of([](RunOptions& o) { o.steps = 4; }) == CheckVerdict::kNothingComparable);
-  // Something of the baseline is gone.
+  // Part of the baseline is missing.
   CHECK(verdict_of([](RunOptions& o) { o.lanes.pop_back(); }) == CheckVerdict::kRegression);
   CHECK(verdict_of([](RunOptions& o) { o.steps = 2; }) == CheckVerdict::kRegression);
 }

@@ -121,7 +121,7 @@ Capture hand_capture() {
   verify.before.values = {{kWeight, tensor_of<float>({kO, kI}, kW)},
                           {kSeen, Tensor({kN, kO}, Container::kF32)}};
   verify.before.optimizer[kWeight]["momentum_buffer"] = tensor_of<float>({kO, kI}, kMomentumBefore);
-  verify.before.steps[kWeight] = 1;  // as captures say it where there is a momentum buffer
+  verify.before.steps[kWeight] = 1;  // as in captures with a momentum buffer
   verify.loss64 = exact.loss;
   verify.loss32 = static_cast<float>(exact.loss);
   verify.grads64[kWeight] = tensor_of<double>({kO, kI}, exact.gradient);

@@ -14,7 +14,7 @@ namespace lockstep::testing {
 inline constexpr const char* kWeight = "fc.weight";
 inline constexpr const char* kSeen = "seen";
 
-// What the layer does with its numbers, in the precision asked for.
+// The layer's step, computed in the given precision.
 enum class Hand : uint8_t { kDouble, kBf16 };
 struct HandStep {
   double loss = 0;
@@ -23,7 +23,7 @@ struct HandStep {
 };
 HandStep hand_step(Hand precision);
 
-// Steps 0 to 2 of the run, of which 0 is a verify step and 2 overflows.
+// Steps 0 to 2 of the run; 0 is a verify step and 2 overflows.
 Capture hand_capture();
 
 // Makes the recorded optimizer step again from the (changed) FP32 gradient of the capture.

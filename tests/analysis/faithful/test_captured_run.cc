@@ -1,5 +1,5 @@
 // Distances to the captured run: bounds of the losses by hand, scaler and gradients from a run file
-// with a lane that stands for PyTorch's.
+// with a lane in place of PyTorch's.
 #include "analysis/faithful/captured_run.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ using testing::record;
 using testing::small_run;
 using testing::TempDir;
 
-TEST_CASE("losses keep to the floor where nothing else is known") {
+TEST_CASE("the floor bounds the losses if nothing else is known") {
   const std::array captured = {1.0, 1.0}, near = {1.0009, 0.9995}, far = {1.0009, 1.002};
   const LossComparison kept = compare_losses(captured, near, captured, {}, /*is_low=*/false);
   CHECK(kept.departure == -1);
@@ -59,8 +59,8 @@ TEST_CASE("steps without a captured loss are left out, a lane without one depart
   CHECK(found.departure == 1);
 }
 
-// fp32 and pure-fp16 of a real run, the latter taking the place of what PyTorch recorded: losses,
-// scaler and gradient norms of the steps are set by hand.
+// fp32 and pure-fp16 of a real run, the latter in place of PyTorch's recorded lane: losses, scaler
+// and gradient norms of the steps are set by hand.
 struct CapturedFile {
   TempDir dir;
   RunFile run;
@@ -80,7 +80,7 @@ struct CapturedFile {
   explicit CapturedFile(const std::function<void(StepRecord&)>& steps) : run(make(dir, steps)) {}
 };
 
-// Every parameter has the norm 1 in both lanes but for those a test sets.
+// Every parameter has the norm 1 in both lanes, except those that a test sets.
 void equal_norms(StepRecord& step, size_t parameters) {
   for (LaneStep& lane : step.lanes) lane.gradient_norms.assign(parameters, 1);
   step.lanes[1].loss = step.lanes[0].loss;
@@ -107,7 +107,7 @@ TEST_CASE("scaler, losses and gradient norms against the captured lane") {
     if (step.step == 1) step.lanes[1].scalers[0].found_inf = true;
     if (step.step == 2) {
       step.lanes[0].gradient_norms[1] = 4;
-      step.lanes[1].gradient_norms[0] = kSmallNorm / 2;  // too small to be looked at
+      step.lanes[1].gradient_norms[0] = kSmallNorm / 2;  // too small to be compared
       step.lanes[1].loss += 1;
     }
   });

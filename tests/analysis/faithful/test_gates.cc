@@ -1,4 +1,4 @@
-// A correct capture passes every gate; a fault in one number fails the gate that is about it and no
+// A correct capture passes every gate; a fault in one number fails the gate that checks it and no
 // other.
 #include "analysis/faithful/gates.h"
 
@@ -52,7 +52,7 @@ TEST_CASE("a correct capture passes all gates, in their order") {
   CHECK_FALSE(any_failed(gates));
 }
 
-TEST_CASE("a planted fault fails exactly the gate that is about it") {
+TEST_CASE("a planted fault fails exactly the gate that checks it") {
   struct Planted {
     const char* what;
     const char* gate;
@@ -93,7 +93,7 @@ TEST_CASE("a planted fault fails exactly the gate that is about it") {
   }
 }
 
-TEST_CASE("a fault is told apart by where it is: forward, backward, or beyond rounding") {
+TEST_CASE("the details show where a fault is: forward, backward, or beyond rounding") {
   Capture capture = hand_capture();
   capture.verify[0].micro.resize(1);
   capture.verify[0].micro[0].acts["n0"] = {1, 1, 1, 1};  // an L2 norm that y does not have
@@ -129,7 +129,7 @@ TEST_CASE("a gradient that one side lacks") {
         "step 0: 'fc.weight' has a gradient here and none in PyTorch");
 }
 
-TEST_CASE("what a capture does not have is not judged") {
+TEST_CASE("data that a capture does not have is not judged") {
   Capture bare = hand_capture();
   bare.amp.autocast = false;
   bare.scaler.enabled = false;

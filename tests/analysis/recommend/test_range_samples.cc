@@ -1,4 +1,5 @@
-// Which sites' magnitudes decide a recommendation, and that they are those of the reference lane.
+// The sites whose magnitudes decide a recommendation, and that the magnitudes are the reference
+// lane's.
 #include "analysis/recommend/range_samples.h"
 
 #include <doctest/doctest.h>
@@ -28,7 +29,7 @@ const Site& site_of(const RunFile& run, const RangeSample& sample) {
                                [&](const Site& site) { return site.label() == sample.label; });
 }
 
-TEST_CASE("samples are the sites of low-precision ops, without sums and what stays in fp32") {
+TEST_CASE("samples are the sites of low-precision ops, without sums and sites that stay in fp32") {
   const TempDir dir;
   const RunFile run = record(dir.file("run.h5"), small_run());
   const Policy base = find_policy("torch-autocast-fp16");
@@ -52,7 +53,7 @@ TEST_CASE("samples are the sites of low-precision ops, without sums and what sta
   for (const Role role : {Role::kLoss, Role::kMasterWeight, Role::kUpdate, Role::kOptimizerState}) {
     CHECK_FALSE(roles.contains(role));
   }
-  // Where nothing is computed in a low format, there is nothing to judge.
+  // If nothing is computed in a low-precision format, there are no samples.
   CHECK(range_samples(run, find_policy("fp32")).size() <= samples.size());
 }
 

@@ -22,7 +22,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Comments are wrapped: as one line.
+// Joins the lines of wrapped comments.
 std::string unwrapped(std::string text) {
   for (size_t at; (at = text.find("\n# ")) != std::string::npos;) text.replace(at, 3, " ");
   return text;
@@ -70,7 +70,7 @@ TEST_CASE("layers with a reason become fp32 rules") {
   CHECK(policy.loss_scale.init_scale == 128);
 }
 
-TEST_CASE("the policy's comments carry the evidence, its interval and both ends") {
+TEST_CASE("the policy's comments show the evidence, the interval and both ends") {
   // FP16 keeps 2^-24 and more, below 2^16 with one octave of headroom: k of at least 6 for `low`
   // (2^-30..2^-20 within the format), at most 10 for `high`.
   const RangeTable ranges =
@@ -122,7 +122,7 @@ TEST_CASE("a preset without a scaler keeps none where no scale is needed") {
   CHECK(scaled.loss_scale.init_scale == 8);
 }
 
-TEST_CASE("layer names are quoted as TOML wants them") {
+TEST_CASE("layer names are quoted as TOML requires") {
   RangeTable ranges;
   ranges.format = &find_format("fp16");
   ranges.layers.resize(1);

@@ -34,7 +34,7 @@ TEST_CASE("feasible scales of one tensor, by hand") {
   CHECK(i.lo == -4);
 }
 
-TEST_CASE("the lost share counts what lies below the smallest subnormal") {
+TEST_CASE("the lost share counts values below the smallest subnormal") {
   const RangeSample s = sample("a", true, {{-20, 998}, {-30, 2}});
   CHECK(s.lost_share(0, fp16()) == 2.0 / 1000);
   CHECK(s.lost_share(5, fp16()) == 2.0 / 1000);
@@ -44,7 +44,7 @@ TEST_CASE("the lost share counts what lies below the smallest subnormal") {
   CHECK(feasible_scales(sample("a", true, {{-20, 999}, {-30, 1}}), fp16()).lo == -4);
 }
 
-TEST_CASE("values negligible beside the largest one do not count") {
+TEST_CASE("values negligible compared with the largest do not count") {
   const int top = -2, tail = top - kNegligibleOctaves;
   CHECK(sample("a", true, {{top, 1}, {tail, 9}}).lost_share(0, fp16()) == 0.9);
   CHECK(sample("a", true, {{top, 1}, {tail - 1, 9}}).lost_share(0, fp16()) == 0);
@@ -63,7 +63,7 @@ TEST_CASE("a parameter gradient far below its layer's largest is noise and binds
   const auto table = [](int bias_exponent) {
     return make_range_table(
         {sample("conv", true, {{0, 10}}), sample("conv", true, {{bias_exponent, 10}}),
-         sample("other", true, {{-40, 10}})},  // of another layer: no noise
+         sample("other", true, {{-40, 10}})},  // of another layer: not noise
         fp16());
   };
   CHECK(table(-kNoiseOctaves).ignored.empty());
@@ -74,7 +74,7 @@ TEST_CASE("a parameter gradient far below its layer's largest is noise and binds
   CHECK(t.layers.size() == 2);
 }
 
-TEST_CASE("zeros are no values, FP32 subnormals are") {
+TEST_CASE("zeros do not count as values, FP32 subnormals do") {
   RangeSample s = sample("a", true, {{-127, 10}});
   s.zeros = 10;
   CHECK_FALSE(s.max_exponent().has_value());
@@ -108,10 +108,10 @@ TEST_CASE("an activation beyond the format keeps its layer in fp32") {
       make_range_table({sample("big", false, {{15, 1}}), sample("fits", false, {{14, 1}})}, fp16());
   CHECK_FALSE(t.layers[0].reason.empty());
   CHECK(t.layers[1].reason.empty());
-  CHECK(t.scale_exponent == 0);  // no gradients: nothing asks for a scale
+  CHECK(t.scale_exponent == 0);  // no gradients: no scale is needed
 }
 
-TEST_CASE("a layer that needs another scale than most gives way") {
+TEST_CASE("a layer that needs another scale than most stays in fp32") {
   const RangeTable t = make_range_table({sample("a", true, {{-30, 10}}),    // needs k >= 6
                                          sample("b", true, {{-31, 10}}),    // needs k >= 7
                                          sample("odd", true, {{12, 10}})},  // needs k <= 2

@@ -16,7 +16,7 @@ using testing::table;
 TEST_CASE("the first cause is the non-finite site whose feeds are finite") {
   StepCounts c = clean_step();
   CHECK_FALSE(find_nonfinite(table(), c, 7).has_value());
-  // 4 only carries on what 2 and 3 began; 3 is fed by 2.
+  // 4 only passes on the values of 2 and 3; 3 is fed by 2.
   c.nan[4] = 1;
   c.nan[3] = 1;
   c.to_infinity[2] = 3;
@@ -29,7 +29,7 @@ TEST_CASE("the first cause is the non-finite site whose feeds are finite") {
 }
 
 TEST_CASE("execution order alone does not make a cause") {
-  // Site 0 is non-finite because of site 4 (a weight carried over); site 4 began it.
+  // Site 0 is non-finite because of site 4 (a weight carried over); site 4 is the cause.
   SiteTable sites = table();
   sites.sites[0].feeds = {4};
   StepCounts c = clean_step();
@@ -38,7 +38,7 @@ TEST_CASE("execution order alone does not make a cause") {
   CHECK(find_nonfinite(sites, c, 0)->site == 4);
 }
 
-TEST_CASE("gradient underflow: the worst gradient site, from the notable rate on") {
+TEST_CASE("gradient underflow: the worst gradient site, if it reaches the notable rate") {
   HealthTally tally(5);
   StepCounts c = clean_step();
   c.to_zero[0] = 90;  // an activation: not a gradient
@@ -52,7 +52,7 @@ TEST_CASE("gradient underflow: the worst gradient site, from the notable rate on
   less.add(0, c);
   CHECK_FALSE(worst_gradient_underflow(table(), less.sites()).has_value());
 }
-TEST_CASE("where every non-finite site is fed by another, the first one is named as such") {
+TEST_CASE("if every non-finite site is fed by another, the first one is named as such") {
   SiteTable sites = table();
   sites.sites[0].feeds = {1};  // 0 and 1 feed each other, as weights carried over do
   StepCounts c = clean_step();

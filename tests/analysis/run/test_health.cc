@@ -34,7 +34,7 @@ TEST_CASE("rates are shares of the values that were not zero") {
   CHECK_FALSE(h.clean());
 }
 
-TEST_CASE("a site that is not measured leaves no trace") {
+TEST_CASE("a site that is not measured is left out") {
   HealthTally tally(5);
   StepCounts c = clean_step();
   c.count[2] = 0;
@@ -43,7 +43,7 @@ TEST_CASE("a site that is not measured leaves no trace") {
   CHECK(layer_health(table(), tally.sites()).size() == 3);  // fc1 act, fc2 act, fc1 gradients
 }
 
-TEST_CASE("the worst site speaks for its layer and role") {
+TEST_CASE("the worst site represents its layer and role") {
   HealthTally tally(5);
   StepCounts c = clean_step();
   c.to_zero[3] = 10;

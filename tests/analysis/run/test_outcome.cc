@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Enough answers that a point of them is more than their noise.
+// So many answers that a point of them exceeds their noise.
 constexpr int64_t kAnswers = 1000000, kCorrect = 950000, kPoint = kAnswers / kAnswersPerPoint;
 
 // From 2.0 down to `end`, constant over the tail.
@@ -85,15 +85,15 @@ TEST_CASE("accuracy: a point of the answers is allowed, exactly; more is unclear
   CHECK(judge(in).verdict == Verdict::kFine);
 }
 
-TEST_CASE("few answers do not make a verdict") {
+TEST_CASE("few answers are not enough for a verdict") {
   const auto reference = curve(1.0);
   JudgeInput in = input(reference, reference);
   in.reference_held_out = {.correct = 90, .answers = 100};
-  in.held_out = {.correct = 88, .answers = 100};  // two points below, of a noise of nine
+  in.held_out = {.correct = 88, .answers = 100};  // two points below, with a noise of nine
   CHECK(judge(in).verdict == Verdict::kUnclear);
 }
 
-TEST_CASE("a reference that fell by less than its batch noise judges nothing") {
+TEST_CASE("if the reference fell by less than its batch noise, nothing is judged") {
   std::vector<double> noisy(100);
   for (size_t i = 0; i < 100; ++i) noisy[i] = i % 2 == 0 ? 2.0 : 1.8;
   // Differences of 0.2: s^2 = 0.02, and the tail has ten steps.

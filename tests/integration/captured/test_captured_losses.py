@@ -43,12 +43,12 @@ def test_an_honest_capture_is_said_to_agree(told):
 @pytest.mark.parametrize("lanes", ["fp32,twin", "fp32"])
 def test_another_loss_is_told_with_its_step(told, lanes):
     text = told("fp32", 1 + 2 * FLOOR, lanes)
-    assert f"fp32 does what PyTorch did, yet leaves it in step {ALTERED}: loss" in text and "agree in" not in text
+    assert f"fp32 does what PyTorch did, but departs from it in step {ALTERED}: loss" in text and "agree in" not in text
 
 
 def test_another_loss_under_autocast_is_told(told, tmp_path):
     text = told(LOW, 1.1, f"fp32,{LOW}")
-    assert f"{LOW} does what PyTorch did, yet leaves it in step {ALTERED}: loss" in text
+    assert f"{LOW} does what PyTorch did, but departs from it in step {ALTERED}: loss" in text
     with h5py.File(tmp_path / "run.h5") as run:
         captured, lane = (run[f"lanes/{name}/loss"][ALTERED] for name in ("captured", LOW))
     assert f"loss {lane:.6g}, captured {captured:.6g}" in text

@@ -246,7 +246,7 @@ def test_a_gate_fails(lockstep, tmp_path, amp_tree, gate, damage):
         assert "first node that differs: n1 batch_norm in layer 'bn'" in done.stdout
     elif damage is unseen_buffers:
         assert failed == {"V4"}
-        assert "buffer 'bn.running_mean' changed in the captured run between steps 0 and 3, and in no graph" in done.stdout
+        assert "buffer 'bn.running_mean' changed in the captured run between steps 0 and 3, but no graph" in done.stdout
     elif damage is wrong_gradient:
         assert failed == {"V3", "V5"}  # the optimizer is fed this gradient
     else:
@@ -314,7 +314,7 @@ def test_a_loss_that_fp32_does_not_determine_is_judged_by_its_noise(lockstep, tm
         loss_of(model, batch).backward()
         optimizer.step()
     line = next(line for line in lockstep("verify", tmp_path / "net.h5").stdout.splitlines() if line.startswith("V3"))
-    assert line.split()[1] == "PASS" and ": 3 times what FP32 differs from FP64 in step 0)" in line
+    assert line.split()[1] == "PASS" and ": 3 times the difference between FP32 and FP64 in step 0)" in line
 
 
 # --- bad files ----------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ def test_the_scalers_decisions_are_compared_with_the_captured_ones(lockstep, tmp
         found, captured = (file[f"lanes/{name}/loss_scale/found_inf"][:, 0] for name in (lane, "captured"))
     assert 0 < captured.sum() < 8 and list(found) == list(captured)
     text = " ".join(lockstep("report", run).stdout.split())
-    assert f"beside the captured run's: {lane} agrees in 8 steps." in text
+    assert f"compared with the captured run's: {lane} agrees in 8 steps." in text
     # An infinity that only the real machine met, in step 1.
     capture = tiny.write(tmp_path / "tiny.h5", amp_tree)
     told = lockstep("replay", capture, "--lanes", f"fp32,{lane}", "-o", run, "--overwrite").stdout  # in the summary, too
@@ -480,7 +480,7 @@ def test_captured_gradient_norms_stand_beside_the_emulated_ones(lockstep, tmp_pa
     ratio = norms[lane][~skipped][:1, real] / wanted[~skipped][:1, real]
     assert np.abs(ratio - 1).max() < 64 * 2.0**-11
     first = int(np.flatnonzero(~skipped)[0])
-    section = lockstep("report", run).stdout.split("Gradients beside the captured ones")[1]
+    section = lockstep("report", run).stdout.split("Gradients compared with the captured ones")[1]
     assert f"step {first}" in section and "captured" in section and lane in section
 
 
@@ -494,4 +494,4 @@ def test_what_was_not_recorded_is_not_measured(lockstep, tmp_path, fp32_tree):
         assert np.isnan(file["lanes/captured/gradient_norms"][()]).all()
         assert (file["lanes/fp32/gradient_norms"][()] > 0).all()
     text = lockstep("report", run).stdout
-    assert "captured: not measured." in text and "Gradients beside the captured ones" not in text
+    assert "captured: not measured." in text and "Gradients compared with the captured ones" not in text
