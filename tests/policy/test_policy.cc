@@ -64,9 +64,9 @@ TEST_CASE("presets: unknown names and versions") {
   CHECK(has(message("no/such/file.toml"), "no/such/file.toml"));
   CHECK(has(message("fp16"), "no such preset; presets of fp16: pure-fp16, torch-autocast-fp16"));
   CHECK(has(message("bf16"), "presets of bf16: mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
-  CHECK(has(message("fp64"), "'fp64': a lane of its own, not a policy"));
+  CHECK(has(message("fp64"), "'fp64': this is a lane, not a policy"));
   CHECK(has(message("twin"), "--lanes fp32,twin"));
-  CHECK(has(message("tf32@hopper"), "a policy has no target, a lane has; leave '@hopper' out"));
+  CHECK(has(message("tf32@hopper"), "only a lane has a target, not a policy; leave '@hopper' out"));
 }
 
 TEST_CASE("policy files: a file name that cannot be a policy's name") {
@@ -283,7 +283,7 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[autocast]\nformat = 'fp16'\nfp32 = ['linaer']",
        {"line 3: [autocast] fp32 has 'linaer'", "did you mean 'linear'?"}},
       {"[autocast]\nformat = 'fp16'\nfp32 = ['linear']\npromote = ['linear']",
-       {"line 4: [autocast] promote has 'linear'", "fp32 has, too"}},
+       {"line 4: [autocast] promote has 'linear'", "fp32 has too"}},
       {"[autocast]\nformat = 'fp16'\nfp32 = ['relu_backward']", {"no such forward op"}},
       {"[autocast]\nformat = 'fp16'\nfp32 = ['cosh']", {"'cosh': no such forward op"}},
       {"[autocast]\nfp32 = ['linear']", {"no format", "add format"}},
@@ -348,15 +348,15 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
        {"line 3: [loss_scale] per_loss: 'own': must be shared or separate"}},
       {"[loss_scale]\nper_loss = 'separate'", {"has no effect: kind is none"}},
       {"[loss_scale]\nkind = 'apex'\nper_loss = 'separate'\nclip = 'before_unscale'",
-       {"line 3: [loss_scale] per_loss = \"separate\"", "never are one gradient"}},
+       {"line 3: [loss_scale] per_loss = \"separate\"", "never form one gradient"}},
       {"[[rule]]\nlayer = 'fc1'\nloss_scale = 3", {"= 3: must be a power of two"}},
       {"[[rule]]\nlayer = 'fc1'\nloss_scale = 0", {"= 0: must be a power of two"}},
-      {"[[rule]]\nrole = 'weight'\nloss_scale = 8", {"look at layer and op only"}},
+      {"[[rule]]\nrole = 'weight'\nloss_scale = 8", {"match layer and op only"}},
       {"[[rule]]\nlayer = 'fc1'", {"line 1: [[rule]] sets nothing", "give compute"}},
       {"[[rule]]\nop = 'conv2'\ncompute = 'fp32'", {"line 2: [[rule]] op: op 'conv2'", "conv2d"}},
       {"[[rule]]\nrole = 'grad_wieght'\nformat = 'fp32'", {"did you mean 'grad_weight'?"}},
       {"[[rule]]\npoint = 'ouput'\nformat = 'fp32'", {"did you mean 'output'?"}},
-      {"[[rule]]\nrole = 'weight'\ncompute = 'fp32'", {"look at layer and op only"}},
+      {"[[rule]]\nrole = 'weight'\ncompute = 'fp32'", {"match layer and op only"}},
       {"[[rule]]\nformat = 'bf16'\ncompute = 'fp32'", {"write two rules"}},
       {"[[rule]]\npoint = 'accumulator'\nformat = 'bf16'", {"use accumulator"}},
       {"[rule]\ncompute = 'fp32'", {"array of tables", "[[rule]]"}},
