@@ -1,4 +1,4 @@
-// Lowering: golden programs of a small network under every preset, what every program keeps, and
+// Lowering: golden programs of a small network under every preset, invariants of all programs, and
 // the cast classes by hand.
 #include <doctest/doctest.h>
 
@@ -36,7 +36,7 @@ TEST_CASE("golden: the small network under every preset and in the truth lane") 
   check_golden("lower_fp64.txt", to_text(truth.program, truth.graph, truth.sites));
 }
 
-// What every program must keep, whatever the policy.
+// Invariants of every program, whatever the policy.
 TEST_CASE("programs: every operand and output site is measured once, values come before use") {
   for (const std::string& name : kPresets) {
     CAPTURE(name);
@@ -63,7 +63,7 @@ TEST_CASE("programs: every operand and output site is measured once, values come
   }
 }
 
-TEST_CASE("programs: casts only where a format is too narrow for what arrives") {
+TEST_CASE("programs: casts only where a format is too narrow for the value") {
   for (const std::string& name : kPresets) {
     CAPTURE(name);
     const Lowered net = lower_net(small_net(), find_policy(name));
@@ -77,7 +77,7 @@ TEST_CASE("programs: casts only where a format is too narrow for what arrives") 
   CHECK(lower_net(small_net(), find_policy("pure-fp16")).count(InstructionKind::kCast) == 0);
 }
 
-TEST_CASE("JSON: what an op reads and writes, values that stand between steps") {
+TEST_CASE("JSON: an op's inputs and outputs, and the values stored between steps") {
   const Lowered net = lower_net(small_net(), find_policy("torch-autocast-fp16"));
   const auto json = nlohmann::json::parse(to_json(net.program, net.graph));
   CHECK(json.at("model") == "small");
