@@ -133,8 +133,8 @@ TEST_CASE("fp16 autocast: the formats PyTorch gives each op, by hand") {
   CHECK(net.writes(net.op("bn1", "batch_norm")) == "fp16 fp32 fp32 fp32 fp32");
   CHECK(net.writes(net.op("relu1", "relu")) == "fp16");
   CHECK(net.writes(net.op("pool1", "max_pool2d")) == "fp16 int");
-  // FP16 logits widen without a cast; the loss is FP32, its gradient comes back as FP32 and is cast
-  // where it enters the linear's backward.
+  // FP16 logits widen without a cast; the loss is FP32. Its gradient is FP32 and is cast where it
+  // enters the linear's backward.
   CHECK(net.reads(net.op("loss", "cross_entropy")) == "fp16 int");
   CHECK(net.writes(net.op("loss", "cross_entropy")) == "fp32");
   CHECK(net.format(net.program.external.at("seed")) == "fp32");
@@ -209,7 +209,7 @@ format = "tf32"
   CHECK(cast_found);
 }
 
-TEST_CASE("classes: without lists an op's own row decides, with `unlisted` that does") {
+TEST_CASE("classes: without lists an op's own row decides, unless `unlisted` is set") {
   const Lowered own = lower_text(small_net(), "[autocast]\nformat = 'bf16'");
   CHECK(own.writes(own.op("conv1", "conv2d")) == "bf16");
   CHECK(own.writes(own.op("relu1", "relu")) == "bf16");
@@ -234,7 +234,7 @@ TEST_CASE("classes: running statistics keep their buffer's format in a low-preci
   CHECK(net.format(net.program.results.at("grad:bn1.weight")) == "fp16");
 }
 
-// a (M) + b where the two arrive in different formats.
+// a (M) + b, which arrive in different formats.
 Graph two_operands(const std::string& op) {
   GraphBuilder b("two");
   const Value x = b.input("x", {{2, 4}}), target = b.input("target", {{2, 4}});
