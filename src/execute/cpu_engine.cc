@@ -1,4 +1,4 @@
-// One look at every instruction of the program.
+// One pass over the program's instructions.
 #include "src/execute/cpu_engine.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class CpuSurvey {
   static void add(std::vector<std::string>& names, const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  // `unit`: what does it, or null.
+  // `unit`: the unit that does it, or null.
   void note(const CpuUnitInfo* unit, const std::string& what) {
     if (unit == nullptr) {
       add(fallbacks_, what);

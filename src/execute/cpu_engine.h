@@ -1,6 +1,6 @@
-// What of a program do this CPU's low-precision units compute?
-// Sums of products under a unit's accumulator and conversions to its format are the unit's;
-// everything else falls to the software kernels and is told. Knows nothing of kernels.
+// Which operations of a program run on this CPU's low-precision units?
+// Sums of products with a unit's accumulator and conversions to its format run on the unit. All
+// other operations run on the software kernels; the survey lists them. Knows nothing of kernels.
 #pragma once
 
 #include "src/execute/engine_survey.h"

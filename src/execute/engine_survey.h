@@ -1,4 +1,4 @@
-// What of a program does an engine compute itself?
+// Which operations of a program does an engine compute itself?
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace lockstep {
 
-// What an engine makes of one program.
+// The survey of one program by an engine.
 struct EngineSurvey {
-  std::vector<std::string> fallbacks;  // what the software kernels do in its place, each once
-  std::vector<std::string> missing;    // units it would need and this machine lacks
+  std::vector<std::string> fallbacks;  // what the software kernels run instead, each once
+  std::vector<std::string> missing;    // units that it needs and this machine lacks
 };
 
 }  // namespace lockstep

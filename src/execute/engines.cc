@@ -1,4 +1,4 @@
-// The table of engines, and the one place that refuses a target.
+// The table of engines, and the one place that rejects a target.
 #include "src/execute/engines.h"
 
 #include <string>
@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// BF16 factors go through VDPBF16PS, other sums through FMA or AVX512-FP16; an AMX accumulator is
-// named in the policy.
+// BF16 factors use VDPBF16PS, other sums FMA or AVX512-FP16. An AMX accumulator must be named in
+// the policy.
 constexpr Hardware kThisCpu = {.name = "avx512-bf16",
                                .help = "the CPU this program runs on",
                                .truncates_tf32 = false,

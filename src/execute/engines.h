@@ -1,6 +1,6 @@
-// Who computes a lane?
-// The table of engines: their kernels, and what of a program they compute themselves. A lane is
-// never emulated in disguise: a target this build or this machine cannot serve is refused.
+// Which engine computes a lane?
+// The table of engines: their kernels, and the operations they compute themselves. A target that
+// this build or this machine cannot serve is rejected, never emulated silently.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@ struct Engine {
   std::string_view name, help;
   bool in_this_build;
   const KernelSet& (*kernels)() = active_kernels;
-  // The accumulators and conversions its lanes have, or null: the policy's own.
+  // The accumulators and conversions of its lanes; null: the policy's own.
   const Hardware* hardware = nullptr;
   // Null: it computes every program.
   EngineSurvey (*survey)(const Graph& graph, const Program& program) = nullptr;

@@ -1,4 +1,4 @@
-// What an executor binds, and the sharing of tensors by liveness. executor_nodes.cc runs the nodes.
+// Binding of values, and sharing of tensors by liveness. executor_nodes.cc runs the nodes.
 #include "src/execute/executor.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   for (size_t v = 0; v < program_.values.size(); ++v) {
     value_of_.emplace(program_.values[v].graph_value, static_cast<int>(v));
   }
-  // Behind the cast that takes a layer's own loss scale away, where there is one.
+  // After the cast that removes a layer's own loss scale, if there is one.
   const auto take_result = [&](const std::string& id, const std::string& name) {
     const auto result = program_.results.find(name);
     if (result != program_.results.end()) value_of_[id] = result->second;
@@ -89,8 +89,8 @@ void Executor::bind_constants() {
 }
 
 // Two values share a slot when they agree in shape and container and the first is dead before the
-// node that makes the second: not at the same node, because other lanes still look at this lane's
-// values when that node is done.
+// node that makes the second. The same node is too early: other lanes still read this lane's values
+// after that node.
 void Executor::plan_slots() {
   constexpr int kForever = 1 << 30;
   std::vector<int> last_use(program_.values.size(), -1);

@@ -1,7 +1,7 @@
 // How is a program executed?
 // An executor holds the values of one lane's program and runs it node by node, so that several
-// lanes can take the same node in turn and be compared while their tensors are hot. It knows one
-// step; what stays between steps (weights, scalers, optimizers) belongs to the lane.
+// lanes can run the same node in turn and be compared while their tensors are in cache. It knows
+// one step; the lane owns everything kept between steps (weights, scalers, optimizers).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace lockstep {
 class Executor {
  public:
   // `graph` and `sites` must outlive the executor. `container`: kF32, or kF64 for the truth lane.
-  // `kernels` gives the engine's kernels, whichever are in use then.
+  // `kernels` returns the engine's kernels in use at the time of the call.
   Executor(const Graph& graph, const SiteTable& sites, Program program, Container container,
            const KernelSet& (*kernels)() = active_kernels);
 
@@ -33,38 +33,38 @@ class Executor {
   void bind(std::string_view value_id, const Tensor& tensor);
   const Format* external_format(std::string_view value_id) const;
 
-  // The state of delayed scaling: read alone (evaluation), or read and brought up to date by every
-  // cast (training). Not owned.
+  // The state of delayed scaling: only read (evaluation), or read and updated by every cast
+  // (training). Not owned.
   void bind_scaling(const ScalingState& state);
   void learn_scaling(ScalingState& state);
 
-  // The mask that node `id` (dropout, sdpa, lstm, gru) takes instead of drawing one; kI32, not
-  // owned. forget_masks() has all nodes draw again.
+  // The mask that node `id` (dropout, sdpa, lstm, gru) uses instead of drawing one; kI32, not
+  // owned. After forget_masks() all nodes draw again.
   // Throws: std::logic_error unless it fits the node's own mask.
   void give_mask(std::string_view id, const Tensor& mask);
   void forget_masks() { given_masks_.assign(given_masks_.size(), nullptr); }
 
-  // Gives the memory of all computed values back; what is bound stays.
+  // Releases the memory of all computed values; bound values stay.
   void forget_values() { slots_.assign(slots_.size(), Tensor()); }
 
   // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
   // pass (one for all of them: `loss_scale`).
-  // `sample_sums`: some outputs of every sum of products are summed again, exactly
-  // (SiteRecord::health of its accumulator site); never in FP64 containers.
+  // `sample_sums`: some outputs of every sum of products are recomputed exactly (SiteRecord::health
+  // of its accumulator site); never in FP64 containers.
   void begin_step(const ExecutionKey& key, std::span<const double> loss_scales,
                   bool sample_sums = false);
   void begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums = false);
 
   // Runs every instruction of graph.nodes[node]. `records` (by site id, the same array throughout a
-  // step) receives what was measured; empty: nothing is measured. `reference` is the executor that
-  // errors are measured against and must have run the same node; null when this is the reference:
-  // its error is zero by definition.
+  // step) receives the measurements; empty: nothing is measured. `reference` is the executor that
+  // errors are measured against; it must have run the same node. Null: this is the reference, whose
+  // error is zero by definition.
   void run_node(int node, const Executor* reference, std::span<SiteRecord> records);
   int node_count() const { return static_cast<int>(graph_.nodes.size()); }
 
-  // To change a value between two nodes: its producer's node has run.
+  // For changing a value between two nodes, after its producer has run.
   Tensor& mutable_value(std::string_view value_id);
-  // A value of the graph as its producer left it. Results (loss, outputs, gradients, mutations)
+  // A value of the graph as its producer wrote it. Results (loss, outputs, gradients, mutations)
   // live until the next step, others until the node after their last use.
   const Tensor& value(std::string_view value_id) const;
 
@@ -72,7 +72,7 @@ class Executor {
   Container container() const { return container_; }
 
  private:
-  struct Measured {  // sites whose record already holds what an observer would see
+  struct Measured {  // sites whose record already holds an observer's values
     int32_t stats_site = -1, error_site = -1;
   };
 
@@ -101,7 +101,7 @@ class Executor {
   ErrorStats error_of(int value, const TensorStats& stats, const Format& format, double scale,
                       const Executor* reference) const;
 
-  // execute_scaled.cc
+  // In executor_scaled.cc:
   float scale_of(const ScaledCast& cast, float amax) const;
   // Returns the scale that it used.
   float run_scaled_cast(const ScaledCast& cast, std::span<const float> x, std::span<float> y,

@@ -43,7 +43,7 @@ template <typename T>
 ErrorStats Executor::error_of(int value, const TensorStats& stats, const Format& format,
                               double scale, const Executor* reference) const {
   if (reference == nullptr) return error_of_reference(stats);
-  if (!(scale > 0 && std::isfinite(scale))) return {};  // a loss scale that has collapsed to zero
+  if (!(scale > 0 && std::isfinite(scale))) return {};  // a loss scale that has fallen to zero
   const Tensor& lane = tensor(value);
   const Tensor& ref = reference->value(program_.values[value].graph_value);
   ErrorStats error;
@@ -66,8 +66,7 @@ void Executor::finish_record(int value, const ValueRounding& rounding, const Exe
   for (size_t i = 1; i < rounding.sites.size(); ++i) records[rounding.sites[i]] = record;
 }
 
-// 1. y = round(x)   2. statistics of that rounding and the error of y stand at every consumer's
-// site
+// 1. y = round(x)   2. statistics of that rounding and the error of y, at every consumer's site
 template <typename T>
 void Executor::run_cast(const Instruction& instruction, const Executor* reference,
                         std::span<SiteRecord> records) {
@@ -130,7 +129,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   const int32_t sum_site = sum_site_[node];
   AccumulatorHealth sampled;
   if (measure && sample_sums_ && sum_site >= 0) call.health = &sampled;
-  // What comes between the sums of products and whatever joins them.
+  // Runs after the sums of products, before anything is added to them.
   bool sums_pending = !events.empty() || scale_of_sums(instruction) != 1;
   const auto finish_sums = [&](bool is_output) {
     if (!events.empty()) {
@@ -151,7 +150,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     const ValueRounding& rounding = instruction.roundings.at(o);
     if (rounding.format == nullptr) continue;
     const bool measured = measure && !rounding.sites.empty();
-    // A container's own format changes nothing: without statistics there is nothing to do.
+    // Rounding to the container's own format changes nothing: without statistics, skip it.
     if (!measured && (rounding.format->is_fp64() || (rounding.format->is_fp32() && sizeof(T) == 4)))
       continue;
     const uint32_t site = rounding.key();
@@ -167,9 +166,9 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   }
 }
 
-// The histogram, moments and hash are those of the final sums; the counts of what went wrong are
-// over outputs whose chain of steps did it anywhere. Sums that are not yet the op's output (a bias
-// still joins) have nothing in the reference to be compared with: compared stays 0.
+// Histogram, moments and hash are those of the final sums. The counts (overflow and the like) are
+// of outputs with such an event anywhere in their chain. Sums that are not yet the op's output (a
+// bias is still added) have no counterpart in the reference: compared stays 0.
 template <typename T>
 void Executor::measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
                                    bool is_output, const Executor* reference,
@@ -192,8 +191,8 @@ void Executor::measure_accumulator(const Instruction& instruction, std::span<con
   }
 }
 
-// A value whose statistics already stand somewhere as an observer would see them is not read again:
-// one produced by an exact rounding (before == after), or one observed at an earlier site.
+// A value is not read again if an observer's statistics of it already exist: it was produced by an
+// exact rounding (before == after), or observed at an earlier site.
 template <typename T>
 void Executor::run_observe(const Instruction& instruction, const Executor* reference,
                            std::span<SiteRecord> records) {

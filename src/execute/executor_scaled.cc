@@ -1,8 +1,8 @@
-// Scaled casts, and the division of their scales out of the sums that read them. Values of scaled
-// casts are the scaled numbers themselves, so that the sums are those of the hardware.
+// Scaled casts, and the division of their scales out of the sums that read them. The values of
+// scaled casts are the scaled numbers, so that the sums are those of the hardware.
 //
 //   1. s from the tensor's own amax, from earlier ones, or 1    2. x s in FP32
-//   3. q = round(x s), measured as such                         4. the amax joins the history
+//   3. q = round(x s), measured as such                         4. the amax enters the history
 #include <cmath>
 #include <stdexcept>
 
@@ -63,7 +63,7 @@ float Executor::run_scaled_cast(const ScaledCast& cast, std::span<const float> x
       kernels.quantize_block_squares(scaled, y.data(), cast.shape.rows, cast.shape.cols, spec,
                                      stats);
     } else {
-      // The tensor's scale stays out of the values: it is divided out of the sums.
+      // The values do not contain the tensor's scale: it is divided out of the sums.
       kernels.quantize_blocks(scaled, y.data(), cast.shape, spec, /*tensor_scale=*/1, stats,
                               nullptr);
     }

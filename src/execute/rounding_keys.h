@@ -1,6 +1,5 @@
-// What is stochastic rounding keyed by?
-// By the run's seed, the policy's stream, the step, and the site of the value. Values that are kept
-// between steps and have no site take keys after the last site.
+// Keys of stochastic rounding: the run's seed, the policy's stream, the step, and the site of the
+// value. Values that are kept between steps and have no site take keys after the last site.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace lockstep {
 
-// What the keys of one forward and backward pass have in common.
+// The common part of the keys of one forward and backward pass.
 struct ExecutionKey {
   uint64_t seed = 0;
   uint32_t stream = 0;  // the policy's
@@ -22,7 +21,7 @@ enum class SitelessKind : uint8_t {
   kBuffer,
 };
 
-// A key in place of a site id: `index` counts the values of one kind.
+// A key instead of a site id: `index` counts the values of one kind.
 inline uint32_t siteless_key(const SiteTable& sites, SitelessKind kind, int64_t index) {
   constexpr uint32_t kPerKind = 1 << 16;  // a graph has fewer of each kind
   return static_cast<uint32_t>(sites.sites.size()) + static_cast<uint32_t>(kind) * kPerKind +

@@ -1,4 +1,4 @@
-// Tensors are the state; the rule works on a copy.
+// The state is stored in tensors; the rule works on a copy.
 #include "src/execute/scaling_state.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-// Where things stand in a tensor.
+// Layout of a tensor.
 constexpr size_t kScale = 0, kCount = 1, kHistory = 2;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What does delayed scaling remember from step to step?
-// For every delayed cast of a lane's program its scale and the largest magnitudes seen before, by
-// the cast's name, as tensors that a checkpoint takes as they are. The rule itself is
+// For every delayed cast of a lane's program: its scale and the earlier largest magnitudes, by the
+// cast's name, as tensors that a checkpoint stores unchanged. The rule is in
 // emulation/kernels/scaled_fp8.h.
 #pragma once
 
@@ -19,10 +19,10 @@ class ScalingState {
 
   // The scale for the next tensor. Throws: std::logic_error on an unknown name.
   float scale(const std::string& name) const;
-  // A tensor with this amax was rounded with scale(name).
+  // Records that a tensor with this amax was rounded with scale(name).
   void update(const ScaledCast& cast, float amax);
 
-  // By name: scale, number of amaxes, then these, the oldest first, zeros behind them.
+  // By name: scale, number of amaxes, the amaxes from the oldest, then zeros.
   std::map<std::string, Tensor>& tensors() { return tensors_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 

@@ -25,8 +25,8 @@ void SiteRecord::merge(const SiteRecord& other) {
   error.merge(other.error);
 }
 
-// The reference's values are their own yardstick: e = 0, and dot_ref = ref_sq = sum of squares. A
-// value that is finite before its rounding stays so, as the reference's formats are FP32.
+// The reference is compared with itself: e = 0, and dot_ref = ref_sq = sum of squares. A value that
+// is finite before its rounding stays finite, since the reference's formats are FP32.
 ErrorStats error_of_reference(const TensorStats& stats) {
   ErrorStats error;
   error.compared = stats.count - stats.exponent_histogram[kHistogramBins - 1] - stats.to_infinity;

@@ -1,4 +1,3 @@
-// What was measured where a number is looked at?
 // The statistics of one site in one step of one lane, as plain data.
 #pragma once
 
@@ -13,11 +12,11 @@ struct SiteRecord {
   TensorStats stats;
   ErrorStats error;
   AccumulatorHealth health;  // at accumulator sites, in steps that sample sums
-  // Another micro-batch of the same step. Where its scale is another one (scaled casts), its
-  // moments are brought to this one's; the histograms are added as they are.
+  // Adds another micro-batch of the same step. If its scale differs (scaled casts), its moments are
+  // converted to this scale; the histograms are added unchanged.
   void merge(const SiteRecord& other);
 };
-// The error of the reference against itself: none.
+// The error of the reference against itself: zero.
 ErrorStats error_of_reference(const TensorStats& stats);
 
 }  // namespace lockstep

@@ -63,7 +63,7 @@ void StepRunner::bind_inputs(const Batch& batch) {
     if (is_seed(input.id)) continue;
     const auto it = batch.find(input.path);
     if (it == batch.end()) {
-      throw InputError("model '" + graph_.name + "' wants an input '" + input.path +
+      throw InputError("model '" + graph_.name + "' needs an input '" + input.path +
                        "' that the data does not have");
     }
     const Format* format = executor_.external_format(input.id);
@@ -130,7 +130,7 @@ void StepRunner::add_gradient(const std::string& parameter, size_t pass, bool fi
   executor_.container() == Container::kF64 ? add(double()) : add(float());
 }
 
-// Values have their buffer's format already. A value may be another buffer itself: it is read
+// Values already have their buffer's format. A value may itself be another buffer: it is read
 // before any buffer changes.
 void StepRunner::take_mutations(std::map<std::string, Tensor>& buffers) const {
   std::map<std::string, Tensor> read_before;  // by value id

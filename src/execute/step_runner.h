@@ -1,8 +1,8 @@
 // What does a program compute in one forward and backward pass?
 // A policy's program of one step graph with everything a pass binds: the batch, rounded to the
-// formats of the inputs, masks, loss seeds, parameters and buffers. Training, evaluation and the
-// gates of captures all run their steps here. It knows no optimizer and no loss scaler: its owner
-// gives it weights and scales, and takes loss, gradients and buffers from it.
+// inputs' formats, masks, loss seeds, parameters and buffers. Training, evaluation and the gates of
+// captures all run their steps here. It knows no optimizer and no loss scaler: its owner sets
+// weights and scales, and reads loss, gradients and buffers.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@
 
 namespace lockstep {
 
-// One forward and backward pass, the batch aside.
+// One forward and backward pass, without its batch.
 struct StepPass {
   ExecutionKey key;
   std::vector<double> loss_scales;  // by backward pass: its loss is multiplied by this
-  double loss_divisor = 1;          // and divided by this: micro-batches add up to a mean
+  double loss_divisor = 1;          // and divided by this: the sum over micro-batches is a mean
   bool sample_sums = false;         // see Executor::begin_step
 };
 
@@ -43,10 +43,10 @@ class StepRunner {
   const Format* parameter_format(const std::string& name) const;
   const Format* buffer_format(const std::string& name) const;
 
-  // Binds the loss seeds and the batch with its masks; `batch` must stay until the nodes have run.
-  // A seed is scale / divisor, rounded to the seed's format. Inputs of another format or container
-  // than the batch's are converted.
-  // Throws: InputError when the batch lacks an input.
+  // Binds the loss seeds and the batch with its masks; `batch` must live until the nodes have run.
+  // A seed is scale / divisor, rounded to the seed's format. Inputs with a format or container
+  // other than the batch's are converted.
+  // Throws: InputError if the batch lacks an input.
   void begin(const StepPass& pass, const Batch& batch);
   void begin(const StepPass& pass, Batch&& batch) = delete;
 
@@ -54,20 +54,20 @@ class StepRunner {
   void run_node(int node, const StepRunner* reference, std::span<SiteRecord> records);
   int node_count() const { return executor_.node_count(); }
   bool is_backward(int node) const;
-  // All nodes, or those of the forward pass, with nothing measured.
+  // Runs all nodes, or those of the forward pass, and measures nothing.
   void run_all();
   void run_forward();
 
-  // After the nodes that compute them.
+  // Valid after the nodes that compute them.
   double loss() const;
   double loss(const std::string& name) const;  // one of loss_names()
   const Tensor& gradient(const std::string& parameter, size_t pass = 0) const;
   // As torch's p.grad += g: the sum is rounded to the weight's format. `first`: total = gradient.
   void add_gradient(const std::string& parameter, size_t pass, bool first, Tensor& total) const;
-  // buffers[name] becomes what the forward pass left for it.
+  // buffers[name] becomes its new value from the forward pass.
   void take_mutations(std::map<std::string, Tensor>& buffers) const;
 
-  // Gives the memory of computed values and converted inputs back.
+  // Releases the memory of computed values and converted inputs.
   void forget_values();
 
   const Graph& graph() const { return graph_; }

@@ -1,4 +1,4 @@
-// How is a value brought into the format that it is kept in?
+// How is a value rounded to the format it is stored in?
 // Weights, inputs, buffers and loss seeds are rounded once, when they are stored or bound.
 #pragma once
 
@@ -8,12 +8,12 @@
 
 namespace lockstep {
 
-// to = round(from), through a change of container where they differ; integers are copied.
+// to = round(from), with a change of container if they differ; integers are copied.
 // Requires: as many elements in both.
 void store(const Tensor& from, Tensor& to, const QuantizeSpec& spec);
 
-// Rounding to a format in storage. A policy's rounding is for formats narrower than FP32: what is
-// kept in FP32 rounds to nearest. `site`: a site id, or a siteless_key().
+// Rounding to a format in storage. A policy's rounding applies to formats narrower than FP32; FP32
+// rounds to nearest. `site`: a site id, or a siteless_key().
 QuantizeSpec storage_rounding(const Format* format, Rounding of_policy, const ExecutionKey& key,
                               uint32_t site);
 

@@ -1,4 +1,4 @@
-// A problem that many sums have is reported once, with the first of them.
+// A problem that many sums share is reported once, with the first of them.
 #include "src/lower/checks.h"
 
 #include "src/graph/infer.h"
@@ -28,13 +28,13 @@ void LowerChecks::report_sums(ProblemList& problems) const {
     const std::string others =
         sums.size() == 1 ? "" : " and " + std::to_string(sums.size() - 1) + " more sums";
     problems.add(sums.front() + others + ": " + problem,
-                 "`lockstep list accumulators` tells what takes which factors");
+                 "`lockstep list accumulators` shows which factors each one takes");
   }
   const Accumulator& accumulator = *in_.policy.gemm_accumulator;
   if (policy_unit_used_ || accumulator.operands.empty() || in_.graph.gradients.empty()) return;
   problems.add(
       "[gemm] accumulator " + accumulator.name + ": no sum of products has factors that it takes",
-      "`lockstep list accumulators` tells them; without the accumulator `lockstep "
+      "`lockstep list accumulators` shows them; without the accumulator `lockstep "
       "explain` shows every sum's factors");
 }
 
@@ -45,7 +45,7 @@ void LowerChecks::report_buffers(ProblemList& problems, const ProgramBuilder& bu
     if (value == nullptr || contains(*buffer, *value)) continue;
     problems.add("buffer '" + m.buffer + "' is stored in " + buffer->name +
                      ", which cannot hold its new value in " + value->name,
-                 "set [storage] buffer, or let no [[rule]] change that output's format");
+                 "set [storage] buffer, or remove the [[rule]] on that output's format");
   }
 }
 
@@ -54,10 +54,10 @@ void LowerChecks::throw_if_any(const RuleBook& rules, const ScaledFactors& scale
   ProblemList problems("policy '" + in_.policy.label() + "' on " + in_.graph.name);
   report_sums(problems);
   for (const std::string& problem : region_problems_) {
-    problems.add(problem + " in a region without autocast, which torch refuses",
+    problems.add(problem + " in a region without autocast, an error in torch",
                  "compute = \"fp32\" casts the operands as well, like x.float() in the region");
   }
-  if (!in_.graph.gradients.empty()) {  // an evaluation graph lacks half of the places
+  if (!in_.graph.gradients.empty()) {  // an evaluation graph lacks the backward half
     rules.report_unused(problems);
     scaled.report_unused(problems);
   }

@@ -1,6 +1,6 @@
-// What does a policy ask of a graph that cannot be?
-// Collects while nodes are lowered, so that one error tells of all problems at once. Knows no
-// single rule: a RuleBook reports its own.
+// Rejects policies that a graph cannot satisfy.
+// Collects problems while nodes are lowered, so that one error reports all of them. A RuleBook
+// reports those of single rules.
 #pragma once
 
 #include <map>
@@ -24,10 +24,10 @@ class LowerChecks {
   void add_sum_problem(const Node& node, const std::string& problem);
   // A sum of products that this accumulator forms.
   void note_sum(const Accumulator& accumulator);
-  // Without autocast torch has no sum of products of two formats. `operands`: by operand, as cast.
+  // Without autocast torch has no sum of products of two formats. `operands`: the formats as cast.
   void check_region(const Node& node, const OpDef& op, const std::vector<const Format*>& operands);
 
-  // When all nodes are lowered. Throws: InputError with all problems.
+  // Call after all nodes are lowered. Throws: InputError with all problems.
   void throw_if_any(const RuleBook& rules, const ScaledFactors& scaled,
                     const ProgramBuilder& builder) const;
 

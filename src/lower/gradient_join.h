@@ -1,6 +1,6 @@
-// How are the parts of one gradient added up?
-// Where a value has several consumers the backward pass has an `add` of gradients, a join. It has
-// no formats of its own to look up: its sum is in the format of the value it is the gradient of.
+// How are the parts of one gradient summed?
+// If a value has several consumers, the backward pass has an `add` of gradients, a join. A join
+// has no formats of its own: its sum is in the format of the value whose gradient it is.
 #pragma once
 
 #include "src/lower/gradient_scales.h"

@@ -1,4 +1,4 @@
-// A factor of 1 leaves no trace in the program.
+// A factor of 1 adds nothing to the program.
 #include "src/lower/gradient_scales.h"
 
 namespace lockstep {

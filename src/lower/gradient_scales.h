@@ -1,6 +1,6 @@
 // By how much are a layer's gradients scaled beyond the loss scale?
-// A rule's loss_scale holds inside the layers it matches: a gradient is multiplied where it enters
-// one and divided where it leaves. Knows nothing of the loss scale itself.
+// A rule's loss_scale applies inside the layers it matches: a gradient is multiplied where it
+// enters one and divided where it leaves. Knows nothing of the loss scale itself.
 #pragma once
 
 #include <map>
@@ -17,17 +17,17 @@ class LayerScales {
   LayerScales(const Graph& graph, const SiteTable& sites, ProgramBuilder& builder)
       : graph_(graph), sites_(sites), builder_(builder) {}
 
-  // What the rules say of a forward node: the factor of its backward partners.
+  // The rules' factor for the backward partners of a forward node.
   void set_forward(const Node& forward, double scale) { scale_of_[forward.id] = scale; }
-  // The factor of what a backward node made, which its sites are measured with.
+  // The factor of a backward node's results; their sites are measured with it.
   void set_backward(const Node& node, double scale);
 
   double of_node(const std::string& node_id) const;
-  // Of the sum of the parts of one gradient: it stays scaled inside a layer, that of a parameter as
-  // long as all its consumers agree.
+  // The factor of the sum of one gradient's parts. The sum stays scaled inside a layer; that of a
+  // parameter stays scaled if all its consumers agree.
   double of_join(const Node& join) const;
 
-  // The program value that holds a gradient with this factor instead of its own.
+  // The program value that holds a gradient rescaled to this factor.
   int scaled(const std::string& gradient, double scale);
   // The same with the factor divided out, in `format`.
   int unscaled(const std::string& gradient, const Format* format);

@@ -1,5 +1,4 @@
-// What is a lowering asked for?
-// The same for all of its parts, and none of them changes it.
+// The inputs of a lowering: the same for all of its parts, and changed by none.
 #pragma once
 
 #include "src/graph/ir.h"

@@ -25,7 +25,7 @@ std::string unaligned(const ProductShape& shape, int64_t alignment) {
 
 constexpr int kBitsPerByte = 8;
 
-// `integer_bytes`: of an element without a format.
+// `integer_bytes`: the size of an element without a format.
 int64_t bytes(const TensorType& type, const Format* format, int integer_bytes = 4) {
   const int bits = format != nullptr ? format->storage_bits() : integer_bytes * kBitsPerByte;
   return (element_count(type.shape) * bits + kBitsPerByte - 1) / kBitsPerByte;
@@ -65,7 +65,7 @@ MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy
       facts.kahan_terms += bytes(p.type, has_master ? policy.master : weight.format);
     }
   }
-  std::map<int, int> forward;  // value -> bytes of an element, where it is an integer
+  std::map<int, int> forward;  // integer value -> bytes of an element
   std::set<int> kept;
   for (const Instruction& instruction : program.instructions) {
     const Node& node = step.nodes[static_cast<size_t>(instruction.node)];
@@ -123,7 +123,7 @@ std::string to_json(const MemoryFacts& facts) {
 
 MemoryFacts memory_facts_from_json(std::string_view json) {
   const auto j = nlohmann::json::parse(json);
-  // Files written before kahan_terms counted none.
+  // Older files have no kahan_terms: none were counted.
   return {j.at("weights"),
           j.at("master_weights"),
           j.at("gradients"),

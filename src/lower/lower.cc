@@ -1,5 +1,5 @@
-// The lowering itself: one pass over the nodes in order. A forward node decides its formats and
-// leaves them for its backward partners, which only look them up.
+// The lowering: one pass over the nodes in order. A forward node decides its formats and stores
+// them for its backward partners, which only look them up.
 #include "src/lower/lower.h"
 
 #include <algorithm>
@@ -20,18 +20,18 @@
 namespace lockstep {
 namespace {
 
-// What a forward node leaves for its backward partners, by operand where it is a list.
+// What a forward node stores for its backward partners. Lists are by operand.
 struct Lowered {
-  std::vector<int> value = {};               // program value the op reads
-  std::vector<const Format*> gradient = {};  // what the op's class made of the operand
+  std::vector<int> value = {};               // program value that the op reads
+  std::vector<const Format*> gradient = {};  // the operand's format by the op's class
   std::vector<const Format*> seen = {};      // Operand::seen
   std::vector<const Format*> parts = {};     // OpCall::part_formats
-  const Format* compute = nullptr;  // what the op computes in by rule or as a part, or null
+  const Format* compute = nullptr;           // the op's format by rule or as a part, or null
 };
 
-// What [storage] keep_fp32 keeps: parameters and buffers, by value id. A node without a parameter
-// of its own (a norm that is not affine) is cast with the rest, buffers included, as apex and
-// torch's fp16_utils do it.
+// The parameters and buffers that [storage] keep_fp32 keeps, by value id. A node without parameters
+// of its own (a norm that is not affine) is cast with the rest, buffers included, as in apex and
+// torch's fp16_utils.
 std::set<std::string> kept_in_fp32(const Graph& graph, const std::vector<std::string>& ops) {
   std::set<std::string> kept;
   for (const Node& node : graph.nodes) {
@@ -103,7 +103,7 @@ class Lowering {
     }
   }
 
-  // The gradient of a loss is in the loss's format, known behind the node that makes it.
+  // The gradient of a loss is in the loss's format, known after the node that makes the loss.
   void set_seed_formats(const Node& node) {
     const auto set_format = [&](const std::string& loss, const std::string& seed) {
       if (split_value_id(loss).first != node.id || !builder_.has(seed)) return;
@@ -115,7 +115,7 @@ class Lowering {
 
   void lower_forward(const Node& node) {
     const OpDef& op = find_op(node.op);
-    // The rules are asked first: one that matches here has matched something.
+    // Check the rules first, so that one that matches here counts as used.
     const Format* rule = rules_.compute(node);
     const Format* compute = parts_.contains(node.id) ? in_.container : rule;
     const bool autocast = !rules_.autocast_off(node) && node.autocast != AutocastRegion::kOff;
@@ -158,7 +158,7 @@ class Lowering {
       }
       const Operand operand = ops_.read(node, op, i, from, used.compute);
       inputs.push_back(operand.value);
-      // A saved operand is computed with as the forward op did, unless a rule casts it anew.
+      // A saved operand is read as in the forward op, unless a rule casts it anew.
       const bool as_saved = is_saved && !operand.by_rule && operand.unscaled < 0;
       seen.push_back(as_saved ? used.seen[place] : operand.seen);
       operands.push_back(from.target != nullptr ? from.target : builder_.format_of(from.value));
@@ -174,20 +174,20 @@ class Lowering {
     scales_.set_backward(node, scale);
   }
 
-  // Which operand of a node the value is; the number of operands: none.
+  // The index of the node's operand that is this value; the number of operands: none is.
   static size_t operand_index(const Node& node, const std::string& id) {
     const auto found = std::ranges::find(node.inputs, id);
     return static_cast<size_t>(found - node.inputs.begin());
   }
 
-  // True for what a backward node's own siblings made (a product still to be summed to a shape).
+  // True for a value made by a backward node's siblings (a product still to be summed to a shape).
   bool is_intermediate(const std::string& id, const Node& node) const {
     const Node* producer = in_.graph.producer_of(id);
     return producer != nullptr && producer->is_backward() && !is_join(in_.graph, *producer) &&
            producer->forward_node == node.forward_node;
   }
 
-  // The format in which `forward` gave the output that `gradient` belongs to.
+  // The format of the output of `forward` that `gradient` belongs to.
   const Format* output_format(const Node& forward, const std::string& gradient) const {
     std::string output = output_id(forward, 0);
     if (const Node* producer = in_.graph.producer_of(gradient)) {
@@ -199,7 +199,7 @@ class Lowering {
     return builder_.stored_format(output);
   }
 
-  // A gradient is in the format of the operand it belongs to; null: output k is no such gradient.
+  // A gradient has the format of its operand; null: output k is not the gradient of an operand.
   static const Format* gradient_format(const Node& node, size_t k, const Node& forward,
                                        const Lowered& used) {
     if (k >= node.gradient_of.size() || node.gradient_of[k].empty()) return nullptr;
@@ -213,7 +213,7 @@ class Lowering {
     for (const auto& [name, id] : in_.graph.outputs) {
       program.results["output:" + name] = builder_.stored(id);
     }
-    // What a layer's own loss scale multiplied is divided in the parameter's format.
+    // The factor of a layer's own loss scale is divided out in the parameter's format.
     const auto add_gradient = [&](const std::string& result, const std::string& name,
                                   const std::string& id) {
       program.results[result] = scales_.unscaled(id, builder_.stored_format("p:" + name));
@@ -230,7 +230,7 @@ class Lowering {
   }
 
   LowerInputs in_;
-  std::set<std::string> parts_;  // nodes inside composed ops, FP32 whatever the policy
+  std::set<std::string> parts_;  // nodes inside composed ops, FP32 under every policy
   RuleBook rules_;
   ScaledFactors scaled_;
   ModelBorder border_;

@@ -2,13 +2,13 @@
 // Lowering makes every cast explicit. A program is a straight list of instructions; executing it
 // needs no further decision.
 //
-//   forward op      operands cast by the op's class (autocast), or left as they are; result rounded
-//                   once to the output format
+//   forward op      operands cast by the op's class (autocast), or not cast; result rounded once
+//                   to the output format
 //   backward op     runs in the formats its forward partner ran in: gradients of an output in the
 //                   output's format, saved operands as the forward op saw them (the same cast),
 //                   each result rounded to the format of the operand it is the gradient of
 //   gradient add    in the format of the value it is the gradient of (a parameter used in one
-//                   format only: in that format, as torch sums on the cached cast, unless the
+//                   format only: in that format, since torch sums on the cached cast, unless the
 //                   policy has no weight_cache)
 //   scaled factor   ([scaling]) the operand as its class casts it, a parameter as it is stored, is
 //                   multiplied by its scale and rounded; block formats once per axis of summation
@@ -22,12 +22,12 @@
 
 namespace lockstep {
 
-// `step` is a step graph, or a forward graph (evaluation); `sites` is its own table, as make_sites
-// gives it. Rules that match nothing are an error only on a step graph: an evaluation graph lacks
-// the backward half of the places.
+// `step` is a step graph, or a forward graph (evaluation); `sites` is its table, from make_sites.
+// Rules that match nothing are an error on a step graph only: an evaluation graph lacks the
+// backward half.
 // `container_is_fp64`: the truth lane; every format becomes fp64 and no cast remains.
 // Throws: InputError listing every rule that matches nothing and every value that a buffer cannot
-// take.
+// hold.
 Program lower(const Graph& step, const SiteTable& sites, const Policy& policy,
               bool container_is_fp64 = false);
 

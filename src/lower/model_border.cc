@@ -1,4 +1,4 @@
-// The model is what feeds a loss op; all other forward nodes are the loss.
+// The model is every node that feeds a loss op; all other forward nodes are the loss.
 #include "src/lower/model_border.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ ModelBorder::ModelBorder(const Policy& policy, const Graph& graph)
   }
   if (has_loss) return;
   throw InputError("policy '" + policy.label() + "' on " + graph.name +
-                       ": [model] needs a loss op to tell the model from its loss",
+                       ": [model] needs a loss op to separate the model from its loss",
                    "end the graph in cross_entropy, mse_loss or another loss, or leave [model] "
                    "out");
 }

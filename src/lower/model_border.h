@@ -1,5 +1,5 @@
 // Where does the model end and its loss begin?
-// A policy's [model] casts what the model reads from outside, and what the loss reads of the model.
+// A policy's [model] casts the model's inputs, and the values that the loss reads from the model.
 // Knows nothing of the other casts.
 #pragma once
 
@@ -13,14 +13,14 @@ namespace lockstep {
 
 class ModelBorder {
  public:
-  // Throws: InputError where the policy has a [model] and the graph no loss op.
+  // Throws: InputError if the policy has a [model] and the graph has no loss op.
   ModelBorder(const Policy& policy, const Graph& graph);
 
-  // What a forward node's operand becomes where it crosses a border, or null.
+  // The format of a forward node's operand after it crosses a border, or null.
   const Format* format(const Node& node, const std::string& value_id) const;
 
-  // Whether the loss reads the value through one cast: the parts of its gradient that come from the
-  // loss add up in that cast's format, as those of a parameter do in the cached cast's.
+  // Whether the loss reads the value through one cast. The gradient's parts from the loss are then
+  // summed in that cast's format, like a parameter's in the cached cast's.
   bool is_crossed_by(const std::string& value_id) const;
 
  private:

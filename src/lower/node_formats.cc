@@ -1,4 +1,4 @@
-// The cast class decides first; what it leaves open follows the operands.
+// The cast class decides first; formats that it leaves open follow the operands.
 #include "src/lower/node_formats.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Running statistics pass through an op in their buffer's format, whatever the op's class.
+// Running statistics keep their buffer's format through an op, whatever the op's class.
 bool is_state(const Node& node, const OpDef& op, size_t operand) {
   const std::vector<int> follows = output_follows_of(op, node);
   return std::find(follows.begin(), follows.end(), static_cast<int>(operand)) != follows.end();
@@ -40,13 +40,13 @@ const Accumulator* wide_enough(const Accumulator* wanted, const Node& node, cons
   return &find_accumulator("fp32_fused");
 }
 
-// `op`: the node's, or one that would stand in its place.
+// `op`: the node's, or one that replaces it.
 CastClass ClassFormats::class_of(const Node& node, const OpDef& op, bool autocast) const {
   if (in_.policy.low == nullptr || !autocast) return CastClass::kFollow;
   return in_.policy.class_of(listed_name(node, op));
 }
 
-// The format that the node itself names for its output, or null. `by_class`: what its class does.
+// The format that the node itself names for its output, or null. `by_class`: its class's format.
 const Format* ClassFormats::own_format(const Node& node, const OpDef& op,
                                        const Format* by_class) const {
   if (op.class_of_result) {
@@ -62,7 +62,7 @@ bool ClassFormats::rounds_parts(const OpDef& op) const {
          (op.rounds_parts == RoundsParts::kOnCpu && in_.policy.rounds_log_softmax);
 }
 
-// What the node's class casts its operands to and gives its output; null: follow the operands.
+// The format of operands and output by the node's class; null: they follow the operands.
 const Format* ClassFormats::class_format(const Node& node, const OpDef& op, const Format* compute,
                                          bool autocast) const {
   if (compute != nullptr) return compute;
@@ -120,7 +120,7 @@ NodeFormats ClassFormats::of_forward(const Node& node, const OpDef& op, const Fo
   return formats;
 }
 
-// The operands' formats as the node sees them behind the model's borders; null for integers.
+// The operands' formats as the node sees them, after the model's borders; null for integers.
 std::vector<const Format*> ClassFormats::formats_inside(const Node& node) const {
   std::vector<const Format*> formats;
   for (const std::string& input : node.inputs) {
@@ -147,7 +147,7 @@ const Format* ClassFormats::followed(const Node& node, const OpDef& op,
   return widest_number != nullptr ? widest_number : in_.container;
 }
 
-// A number wider than what the operands with dimensions promote to is read in their format.
+// A number wider than the promoted format of the operands with dimensions is read in that format.
 const Format* ClassFormats::category_cast(const Node& node, const OpDef& op, size_t operand,
                                           const Format* promoted) const {
   const Format* format = builder_.stored_format(node.inputs[operand]);

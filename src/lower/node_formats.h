@@ -1,6 +1,6 @@
-// In which formats does a node read its operands and give its outputs?
+// In which formats does a node read its operands and write its outputs?
 // Answers by the cast class of its op, before any [[rule]] on a single value and before [gemm] and
-// [scaling] narrow factors. Changes nothing: the casts are lower_op's work.
+// [scaling] narrow factors. Changes nothing: lower_op adds the casts.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@
 
 namespace lockstep {
 
-// The format that holds both; two formats of which neither holds the other meet in FP32.
+// The wider format, which holds both; FP32 if neither holds the other.
 const Format* wider(const Format* a, const Format* b);  // a: null for none
 
-// Whether the op computes in FP32 whatever it reads.
+// Whether the op computes in FP32 whatever format it reads.
 bool computes_wide(const Node& node, const OpDef& op);
-// `wanted`, unless the op computes in a format that it does not hold: an op that a rule makes
-// compute in FP32 does not sum in FP16. `compute`: that rule's format, or null.
+// `wanted`, unless it cannot hold the op's compute format: an op that a rule computes in FP32 does
+// not sum in FP16. `compute`: that rule's format, or null.
 const Accumulator* wide_enough(const Accumulator* wanted, const Node& node, const OpDef& op,
                                const Format* compute);
 
@@ -34,12 +34,12 @@ class ClassFormats {
   NodeFormats of_forward(const Node& node, const OpDef& op, const Format* compute,
                          bool autocast) const;
 
-  // The promotion of the operands that decide: those with dimensions, as in torch, or, where there
-  // are none, the single numbers. FP32 when there is none at all (all integers).
+  // The promotion of the operands with dimensions, as in torch; without such operands, of the
+  // single numbers. FP32 without either (all integers).
   const Format* followed(const Node& node, const OpDef& op,
                          const std::vector<const Format*>& operands) const;
 
-  // Of output k. `first`: of what follows output 0.
+  // The format of output k. `first`: the format for outputs that follow output 0.
   const Format* output(const Node& node, const OpDef& op, size_t k, const Format* compute,
                        const Format* first) const;
 

@@ -1,4 +1,4 @@
-// A rule on a site wins over the formats the op's class gives, and over [gemm] and [scaling].
+// A rule on a site wins over the formats of the op's class, and over [gemm] and [scaling].
 #include "src/lower/node_instructions.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ bool is_factor(const Node& node, const OpDef& op, size_t operand) {
 
 }  // namespace
 
-// Whether [gemm] operand holds for the sums of an op, or of its backward partners.
+// Whether [gemm] operand applies to the sums of an op, or of its backward partners.
 bool OpLowering::is_narrowed_op(const std::string& forward_op) const {
   const std::vector<std::string>& ops = in_.policy.gemm_operand_ops;
   return ops.empty() || std::find(ops.begin(), ops.end(), forward_op) != ops.end();
@@ -32,7 +32,7 @@ bool OpLowering::is_narrowed_op(const std::string& forward_op) const {
 Operand OpLowering::read(const Node& node, const OpDef& op, size_t operand,
                          const OperandSource& from, const Format* compute) {
   if (builder_.format_of(from.value) == nullptr) return {from.value, nullptr};  // integers
-  // A rule's compute format holds for factors, too.
+  // A rule's compute format applies to factors, too.
   Operand read =
       read_float(node, operand, from, is_factor(node, op, operand) && compute == nullptr);
   read.seen = seen_inside(node, op, operand, read.seen);
@@ -70,8 +70,8 @@ Operand OpLowering::read_float(const Node& node, size_t operand, const OperandSo
   return {builder_.read(value, target, rounding, site), seen, by_rule};
 }
 
-// A weight is scaled as it is stored, everything else as autocast has it. The accumulator reads
-// block formats as the FP32 numbers they stand for.
+// A weight is scaled in its stored format, all other values in autocast's. The accumulator reads
+// block formats as the FP32 numbers that they represent.
 Operand OpLowering::read_scaled(const Node& node, size_t operand, const OperandSource& from,
                                 const ScaledCast& cast, int32_t site) {
   const bool is_parameter = in_.graph.parameter_of(node.inputs[operand]) != nullptr;
@@ -81,7 +81,7 @@ Operand OpLowering::read_scaled(const Node& node, size_t operand, const OperandS
   return {builder_.read_scaled(unscaled, cast, site), seen, /*by_rule=*/false, unscaled};
 }
 
-// The format the op computes with: what it reads, unless it widens that first.
+// The format the op computes with: the one it reads, unless it widens that first.
 const Format* OpLowering::seen_inside(const Node& node, const OpDef& op, size_t operand,
                                       const Format* seen) const {
   if (seen == nullptr || !computes_wide(node, op)) return seen;
@@ -119,7 +119,7 @@ void OpLowering::add(const Node& node, const OpDef& op, std::vector<int> inputs,
   }
 }
 
-// The accumulator as it is for this op's factors.
+// The accumulator for this op's factors.
 void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
                           const std::vector<const Format*>& seen, bool by_rule) {
   const auto a = static_cast<size_t>(op.product_operands.at(0));

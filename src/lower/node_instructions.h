@@ -1,7 +1,7 @@
 // How does one node become instructions?
 // Adds the casts and observations of its operands and the op itself, with every output's rounding
-// and the accumulators of its sums: what [[rule]], [gemm], [scaling] and the hardware make of the
-// formats that lower_formats.h gives. Knows nothing of forward and backward formats.
+// and the accumulators of its sums. [[rule]], [gemm], [scaling] and the hardware act here on the
+// formats from node_formats.h. Knows nothing of forward and backward formats.
 #pragma once
 
 #include <string>
@@ -17,16 +17,16 @@ namespace lockstep {
 
 // Where an operand comes from.
 struct OperandSource {
-  int value;             // as it would be read
-  int original;          // before any cast the forward partner made, which a rule starts from
-  const Format* target;  // what it is to be cast to; null: it is read as it is
+  int value;             // the value to read
+  int original;          // before any cast of the forward partner; a rule starts from it
+  const Format* target;  // the format to cast it to; null: no cast
 };
 
-// A value to read, and the format the op computes with.
+// A value to read, and the format that the op computes with.
 struct Operand {
   int value;
-  const Format* seen;    // wider than the value's own where widening needed no cast
-  bool by_rule = false;  // a rule says the format
+  const Format* seen;    // wider than the value's own if widening needed no cast
+  bool by_rule = false;  // a rule sets the format
   int unscaled = -1;     // of a scaled factor: the value that was scaled
 };
 
@@ -46,7 +46,7 @@ class OpLowering {
 
   Operand read(const Node& node, const OpDef& op, size_t operand, const OperandSource& from,
                const Format* compute);
-  // `inputs`: what read() gave, by operand.
+  // `inputs`: the results of read(), by operand.
   void add(const Node& node, const OpDef& op, std::vector<int> inputs, const OpFormats& formats);
 
  private:

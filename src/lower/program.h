@@ -1,6 +1,6 @@
 // What does a lane execute?
-// A program is a straight list of instructions with every cast explicit; it holds no decision that
-// is still open. Plain data: lower.h makes it, src/execute runs it.
+// A program is a straight list of instructions with every cast explicit and every decision made.
+// Plain data: lower.h makes it, src/execute runs it.
 #pragma once
 
 #include <map>
@@ -20,16 +20,16 @@ struct ProgramValue {
   std::string graph_value;  // id in the step graph
   TensorType type;
   const Format* format;  // null for integers
-  // Made by this one of Program::scaled_casts: it holds the scaled numbers; -1: not scaled.
+  // The one of Program::scaled_casts that made it: it holds the scaled numbers; -1: not scaled.
   int scaled_cast = -1;
 };
 
-// What happens to one output of an op, or to a cast's result.
+// The rounding of one output of an op, or of a cast's result.
 struct ValueRounding {
   const Format* format = nullptr;  // null: integer, nothing to do
   Rounding rounding = Rounding::kNearestEven;
-  std::vector<int32_t> sites;  // where its statistics stand; the first keys stochastic rounding
-  // Keys it where no site is measured: ~site for the cast in front of that site's scaled cast.
+  std::vector<int32_t> sites;  // that hold its statistics; the first keys stochastic rounding
+  // The key if no site is measured: ~site for the cast in front of that site's scaled cast.
   int32_t unmeasured_key = 0;
   uint32_t key() const {
     return static_cast<uint32_t>(sites.empty() ? unmeasured_key : sites.front());
@@ -39,32 +39,32 @@ struct ValueRounding {
 enum class InstructionKind : uint8_t {
   kCast,     // inputs[0], times a factor, rounded into outputs[0]
   kOp,       // runs the node, then rounds each output in place
-  kObserve,  // statistics of inputs[0] as it is, for operand sites that no cast feeds
+  kObserve,  // statistics of inputs[0] unchanged, for operand sites that no cast feeds
 };
 
 struct Instruction {
   InstructionKind kind;
-  int node = 0;                          // index into Graph::nodes it belongs to
+  int node = 0;                          // its index into Graph::nodes
   std::vector<int> inputs, outputs;      // program values
   std::vector<ValueRounding> roundings;  // one per output; kObserve: one, format of the value
   const Accumulator* gemm_accumulator = nullptr;  // kOp: both set on every op
   const Accumulator* reduce_accumulator = nullptr;
   // kOp with sums of products: the formats in which the accumulator reads the inputs, by index;
-  // null for what is no factor.
+  // null for inputs that are not factors.
   std::vector<const Format*> factor_formats = {};
   std::vector<const Format*> part_formats = {};  // kOp: see OpCall
   float factor = 1;  // kCast: a power of two that multiplies before the rounding
   // kCast: one of Program::scaled_casts, or -1. An op that reads such values has their scales
   // divided out of its sums of products.
   int scaled_cast = -1;
-  int32_t accumulator_site = -1;  // measured only where the accumulator is not the container's own
+  int32_t accumulator_site = -1;  // measured only if the accumulator is not the container's own
 };
 
 struct Program {
   std::vector<ProgramValue> values;
   std::vector<Instruction> instructions;  // grouped by node, in node order
   std::map<std::string, int> external;    // inputs, parameters, buffers, seed -> program value
-  // "loss", "output:NAME", "grad:PARAMETER", "mutation:BUFFER" -> program value; of several passes
+  // "loss", "output:NAME", "grad:PARAMETER", "mutation:BUFFER" -> program value; for more passes
   // also pass_gradient_result()
   std::map<std::string, int> results;
   // Where a rule's loss_scale multiplies gradients beyond the loss scale: site -> factor.

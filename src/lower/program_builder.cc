@@ -1,5 +1,5 @@
 // Casts are shared: the second consumer of a value in the same format and rounding reads the first
-// one's, and its site is added to the cast's list.
+// one's cast, and its site is added to that cast's list.
 #include "src/lower/program_builder.h"
 
 namespace lockstep {
@@ -76,7 +76,7 @@ int ProgramBuilder::read_scaled(int value, const ScaledCast& cast, int32_t site)
   return made.outputs[0];
 }
 
-// What no further cast feeds is measured on the cast that made it, or by an observation of its own.
+// An operand without a further cast is measured on the cast that made it, or observed by itself.
 void ProgramBuilder::observe(int value, int32_t site) {
   if (site < 0) return;
   const auto [found, is_new] = measured_by_.try_emplace(value, 0);

@@ -1,5 +1,5 @@
-// What `lockstep explain --json` prints: the formats of a program's ops, for programs that compare
-// them with what another system does.
+// The output of `lockstep explain --json`: the formats of a program's ops, for programs that
+// compare them with another system's.
 #include <nlohmann/json.hpp>
 
 #include "src/graph/op.h"

@@ -1,6 +1,6 @@
-// What `lockstep explain` prints: the program as a table, one block of lines per op. Every operand
-// says in which format the op reads it and which cast made it so; a cast made at an earlier op
-// names it.
+// The output of `lockstep explain`: the program as a table, one block of lines per op. Every
+// operand shows the format in which the op reads it, and the cast that made it; a cast made at an
+// earlier op names that op.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr size_t kColumns = 7;
 using Row = std::array<std::string, kColumns>;
 constexpr std::array<std::string_view, kColumns> kHeadings = {
     "#", "layer", "op", "operand", "read as", "sum of products", "result"};
-// Between columns. The first column is aligned to the right, the others to the left.
+// Between columns. The first column is right-aligned, the others are left-aligned.
 constexpr std::string_view kGap = "  ";
 
 class ProgramText {
@@ -79,7 +79,7 @@ class ProgramText {
     const int place = program_.values[value].scaled_cast;
     return place < 0 ? nullptr : &program_.scaled_casts[static_cast<size_t>(place)];
   }
-  // The format a cast starts from, and the factor where a layer's own loss scale comes first.
+  // The format a cast starts from, and the factor if a layer's own loss scale comes first.
   std::string source_of(const Instruction& cast) const {
     const int source = cast.inputs[0];
     const auto before = cast_of_.find(source);
@@ -88,7 +88,7 @@ class ProgramText {
     return fmt::format("{} x {}", format, before->second->factor);
   }
 
-  // Where the accumulator reads a factor in another format than its value has: a BF16 value in a
+  // Set if the accumulator reads a factor in a format other than its value's: a BF16 value in a
   // TF32 unit, an FP16 value that an FP32 op reads without a cast.
   std::string factor_as(const Instruction& i, size_t input) const {
     const Format* factor = input < i.factor_formats.size() ? i.factor_formats[input] : nullptr;
@@ -150,8 +150,8 @@ class ProgramText {
     std::vector<std::string> cast_text;
     for (const auto& [kind, count] : casts) cast_text.push_back(fmt::format("{} {}", count, kind));
     return fmt::format(
-        "{}: {} ops, casts: {}, {} values observed as they are, {} sites\n"
-        "sums other than of products: {}\n",
+        "{}: {} ops, casts: {}, {} values observed without a cast, {} sites\n"
+        "sums without products: {}\n",
         graph_.name, op_count, cast_text.empty() ? "none" : join(cast_text, ", "), observe_count,
         sites_.sites.size(), join({sums.begin(), sums.end()}, ", "));
   }

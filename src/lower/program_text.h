@@ -1,4 +1,4 @@
-// How does a program look to people, and to other programs? This is what `lockstep explain` prints.
+// A program as text for people and as JSON for other programs: the output of `lockstep explain`.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace lockstep {
 
-// One line per op, its operands below each other with the casts that feed them.
+// A block per op: its operands, one below the other, with the casts that feed them.
 std::string to_text(const Program& program, const Graph& step, const SiteTable& sites);
 
-// The same for programs to read:
+// The same for programs:
 //   {"model": "lenet", "values": {"p:fc.weight": "fp32", "n3": "fp16", "in1": "int", ...},
 //    "ops": [{"node": "n3", "layer": "fc", "op": "linear", "backward": false,
 //             "inputs": [{"value": "n2", "as": "fp16"}, ...],
 //             "outputs": [{"value": "n3", "format": "fp16"}, ...], "accumulator": "fp32_fused"}]}
-// "as" is the format the value is read in, after any cast; "values" holds what stands between
-// steps. "accumulator" is absent where an op sums no products.
+// "as" is the format the value is read in, after any cast; "values" holds the formats stored
+// between steps. "accumulator" is absent if an op sums no products.
 std::string to_json(const Program& program, const Graph& step);
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// Matching is by globs; of the rules that match, the last one that sets the thing asked for
-// decides.
+// Matching is by globs. Of the matching rules, the last one that sets the property decides.
 #include "src/lower/rule_match.h"
 
 #include <algorithm>
@@ -140,7 +139,7 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
     }
   }
   return "values there: " + listed(roles_there) +
-         "; what the optimizer keeps is set in [optimizer] and [storage]";
+         "; the optimizer's formats are set in [optimizer] and [storage]";
 }
 
 void RuleBook::report_unused(ProblemList& problems) const {

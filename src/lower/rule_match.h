@@ -1,6 +1,6 @@
 // Which [[rule]] of a policy applies at a place of the graph?
-// Answers lowering's questions and remembers which rules were of use, so that a rule that matches
-// nothing is an error and not a silent surprise. Knows nothing of programs.
+// Finds the rules for lowering and records which ones matched, so that a rule that matches nothing
+// is an error and not ignored silently. Knows nothing of programs.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ class RuleBook {
   // The accumulator of a node with sums of products, or null. A backward node is also matched by
   // its forward partner's op.
   const Accumulator* accumulator(const Node& node, const std::string& forward_op);
-  // By how much a forward node's backward partners scale gradients beyond the loss scale, or 1.
+  // The factor on gradients of a forward node's backward partners, beyond the loss scale, or 1.
   double loss_scale(const Node& forward);
   struct SiteRule {
     const Format* format = nullptr;
@@ -33,7 +33,7 @@ class RuleBook {
   };
   SiteRule at_site(int32_t site);  // -1: no rule
 
-  // Adds one problem per rule that no question ever matched.
+  // Adds one problem per rule that never matched.
   void report_unused(ProblemList& problems) const;
 
  private:

@@ -1,7 +1,7 @@
 // Which factors of a step are rounded after scaling, and how?
-// Lowering asks for every factor of every sum of products; the answer is a scaled cast: a format,
-// the rule of its scale, and for block formats how the tensor is cut, which depends on the axis
-// that this very product sums over. Executing one is src/execute/executor_scaled.cc.
+// Lowering looks up every factor of every sum of products here. The result is a scaled cast: a
+// format, the rule of its scale, and for block formats the way the tensor is cut, which depends on
+// the axis of this product's sum. src/execute/executor_scaled.cc executes it.
 #pragma once
 
 #include <map>
@@ -19,13 +19,13 @@ namespace lockstep {
 struct ScaledCast {
   ScalingKind kind = ScalingKind::kUnit;
   FactorFormat to;
-  // The tensor as the matrix whose blocks run along the sum; squares are the same in both axes.
+  // The tensor as a matrix whose blocks run along the sum; squares are the same along both axes.
   BlockShape shape;
-  // Of delayed scaling: what its history is called, the same in training and in evaluation: layer,
-  // op and operand of the first consumer.
+  // The name of a delayed scaling's history, the same in training and in evaluation: layer, op and
+  // operand of the first consumer.
   std::string name;
 
-  // Two casts of one value that agree in this give the same numbers.
+  // Two casts of one value that agree in these fields give the same numbers.
   auto sameness() const {
     const bool by_lines = to.block != nullptr && !to.square;
     return std::tuple(to.element, to.block, to.rounding, to.square, by_lines ? shape.axis : -1);
@@ -43,7 +43,7 @@ class ScaledFactors {
   std::optional<ScaledCast> cast_of(const Node& node, size_t operand,
                                     const std::string& forward_op);
 
-  // A problem where the policy scales ops of which the graph has none.
+  // Adds a problem if the graph has none of the ops that the policy scales.
   void report_unused(ProblemList& problems) const;
 
  private:

@@ -1,7 +1,7 @@
-// How do the factors of products come into the range of a narrow format?
-// [scaling] of a policy as plain data: which ops, which formats, which rule gives the scale. The
-// factors are rounded after a multiplication by their scale, the sums run on the rounded numbers,
-// and the scales are divided out before anything else joins the sum. Knows nothing of graphs.
+// [scaling] of a policy as plain data: which ops, which formats, which rule gives the scale.
+// A scale brings the factors of products into the range of a narrow format. Each factor is
+// multiplied by its scale and rounded; the sums run on the rounded numbers; the scales are divided
+// out before anything else is added. Knows nothing of graphs.
 //
 //   q_a = round(a s_a)   q_b = round(b s_b)   y = (sum q_a q_b) (1/s_a) (1/s_b)
 //
@@ -22,8 +22,8 @@
 namespace lockstep {
 
 enum class ScalingKind : uint8_t {
-  kNone,     // factors stay as autocast has them
-  kUnit,     // s = 1: what rounding without a scale does
+  kNone,     // factors keep the format that autocast gives
+  kUnit,     // s = 1: rounding without a scale
   kCurrent,  // s from the largest magnitude of the tensor itself
   kDelayed,  // s from the largest magnitudes of earlier steps
   kBlock,    // one scale per block of neighbours along the sum; e4m3 block scales on top of s
@@ -40,7 +40,7 @@ struct FactorFormat {
   const Format* element = nullptr;
   const BlockFormat* block = nullptr;  // kBlock
   Rounding rounding = Rounding::kNearestEven;
-  // Blocks of a weight are squares, so that it is the same in both directions of the sum.
+  // Blocks of a weight are squares: the rounded weight is the same along either axis of the sum.
   bool square = false;
 
   std::string name() const;  // "fp8_e4m3+saturate", "mxfp8_e4m3+rceil", "nvfp4, squares"

@@ -29,8 +29,8 @@ std::vector<int> version_numbers(const std::string& version) {
   return numbers;
 }
 
-// A preset's file is NAME-VERSION.toml, so that another preset's `extends` finds it before any of
-// them is read.
+// A preset's file is NAME-VERSION.toml: another preset's `extends` finds it by name, before any
+// preset is read.
 Policy read_preset(const std::string& file_name, int depth) {
   if (depth > static_cast<int>(std::size(kEmbedded))) {
     throw std::logic_error("presets extend each other in a circle: " + file_name);
@@ -64,8 +64,8 @@ std::vector<Policy> read_presets() {
   return all;
 }
 
-// "fp16" -> "presets of fp16: pure-fp16, torch-autocast-fp16": a format's name says what is meant
-// better than its nearest spelling does.
+// "fp16" -> "presets of fp16: pure-fp16, torch-autocast-fp16": for a format's name, its presets are
+// a better hint than the nearest spelling.
 std::string suggest(const std::string& name, const std::vector<std::string>& names) {
   std::vector<std::string> of_format;
   for (const std::string& known : names) {
@@ -75,16 +75,16 @@ std::string suggest(const std::string& name, const std::vector<std::string>& nam
   return "presets of " + name + ": " + join(of_format, ", ");
 }
 
-// What a lane's name may be and a policy's may not.
+// Rejects names that a lane may have and a policy may not.
 void refuse_lane_name(const std::string& name) {
   const size_t at = name.rfind('@');
   if (at != std::string::npos && name.find('/') == std::string::npos) {
-    throw InputError("policy '" + name + "': a policy has no target, a lane has",
+    throw InputError("policy '" + name + "': only a lane has a target, not a policy",
                      "leave '" + name.substr(at) + "' out");
   }
   if (name == kTruthLane || name == kTwinLane) {
-    throw InputError("policy '" + name + "': a lane of its own, not a policy",
-                     "it runs by `lockstep replay MODEL --lanes fp32," + name + "`");
+    throw InputError("policy '" + name + "': this is a lane, not a policy",
+                     "run it with `lockstep replay MODEL --lanes fp32," + name + "`");
   }
 }
 
@@ -142,7 +142,7 @@ Policy find_policy(std::string_view name_or_path) {
     versions.push_back(preset.version);
     if (colon == std::string::npos || preset.version == path.substr(colon + 1)) found = &preset;
   }
-  if (found != nullptr) return *found;  // without a version: the newest comes last
+  if (found != nullptr) return *found;  // without a version: the newest, which comes last
   if (!versions.empty()) {
     throw InputError(
         "policy '" + path + "': no version '" + path.substr(colon + 1) + "' of " + name,

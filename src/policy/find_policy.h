@@ -1,5 +1,5 @@
-// Where do policies come from?
-// The presets embedded in the program, and TOML files. Knows nothing of how their text is read.
+// Finds policies: the presets embedded in the program, and TOML files. Knows nothing of how their
+// text is read.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace lockstep {
 // Reads a policy file's text. Throws: InputError with every problem (unknown key, format, op, ...).
 Policy parse_policy(std::string_view toml, std::string_view file_name);
 
-// The truth lane's: every value, sum and state is FP64, so that nothing is ever cast.
+// The truth lane's policy: every value, sum and state is FP64, and nothing is ever cast.
 Policy truth_policy();
 
 // All presets, oldest version first within a name.

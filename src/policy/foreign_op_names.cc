@@ -1,4 +1,4 @@
-// The rows of the ops say what other systems call them; here those names are turned round.
+// The ops' rows hold the names that other systems use. This file inverts them.
 #include "src/policy/foreign_op_names.h"
 
 #include <algorithm>

@@ -11,8 +11,8 @@ const Format& fp32() {
   return format;
 }
 
-// One of the accumulator's operand formats that holds x's values in x's own encoding (flushing
-// variants included), or, second, any that holds them: a BF16 value is a TF32 value.
+// The accumulator's operand format that holds x's values in x's own encoding (flushing variants
+// included); failing that, any that holds them: a BF16 value is a TF32 value.
 const Format* decoded_in(const Accumulator& accumulator, const Format& x) {
   if (accumulator.operands.empty()) return &x;
   for (const Format* f : accumulator.operands) {
@@ -25,8 +25,8 @@ struct Factors {
   const Format *a, *b;
 };
 
-// How the unit would read these factors; {null, null} when it does not take them. `operand`: the
-// policy's [gemm] operand format, which narrower factors were not cast to but are read as.
+// The formats in which the unit reads these factors; {null, null} if it does not take them.
+// `operand`: the policy's [gemm] operand format. Narrower factors are read in it without a cast.
 Factors read_by(const Accumulator& unit, const Format& a, const Format& b, const Format* operand) {
   const Factors own = {decoded_in(unit, a), decoded_in(unit, b)};
   if (own.a != nullptr && own.b != nullptr) return own;
@@ -95,7 +95,7 @@ AccumulatorChoice choose_accumulator(const Policy& policy, const Accumulator& wa
     }
     if (hardware == nullptr) return plain_fp32(a, b);
   }
-  // A chain that a rule names is meant.
+  // A chain that a rule names is kept.
   if (hardware == nullptr || wanted.format->is_fp64() || (by_rule && !names_unit)) return as_wanted;
 
   const std::string name(hardware->name);

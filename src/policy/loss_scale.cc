@@ -1,4 +1,4 @@
-// The table of loss scalers. Each row's arithmetic is its system's, to the bit: PyTorch, Megatron,
+// The table of loss scalers. Each row gives its system's result bit for bit: PyTorch, Megatron,
 // Keras and Flax hold the scale in FP32, the others in double.
 #include "src/policy/loss_scale.h"
 
@@ -18,10 +18,10 @@ using State = LossScaleState;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMaxFp32 = std::numeric_limits<float>::max();
 constexpr double kMinNormalFp32 = std::numeric_limits<float>::min();
-// The first power of two that FP32 lacks; the loss, which the scale multiplies, is FP32.
+// The first power of two beyond FP32. The scale multiplies the loss, which is FP32.
 constexpr double kAboveFp32 = 2 * 0x1p127;
 
-// Rounded to FP32, where the scale is held in it.
+// Rounded to FP32, for systems that hold the scale in it.
 double fp32(double x) {
   return static_cast<float>(x);
 }
@@ -49,8 +49,8 @@ State stay(const Spec&, State state, bool) {
   return state;
 }
 
-// Products with the factors are formed in double and rounded once. A growth to infinity is not
-// taken; the tracker restarts either way.
+// Products with the factors are formed in double and rounded once. The scale never grows to
+// infinity, but the tracker restarts then, too.
 State update_torch(const Spec& spec, State state, bool found_inf) {
   if (found_inf) {
     state.scale = std::max(fp32(state.scale * spec.backoff_factor), fp32(spec.min_scale));
@@ -74,7 +74,7 @@ State update_apex(const Spec& spec, State state, bool found_inf) {
   return state;
 }
 
-// The window is a remainder of the steps since the last overflow, of which there is one before the
+// The window is a remainder of the steps since the last overflow. One is assumed just before the
 // first step.
 State update_fp16_utils(const Spec& spec, State state, bool found_inf) {
   if (found_inf) {
@@ -92,7 +92,7 @@ State update_fp16_utils(const Spec& spec, State state, bool found_inf) {
   return state;
 }
 
-// Grows on the clean step after the window: `stable` counts those between two overflows.
+// Grows on the clean step after the window: `stable` counts the clean steps between two overflows.
 State update_deepspeed(const Spec& spec, State state, bool found_inf) {
   if (found_inf) {
     if (spec.hysteresis > 1 && state.hysteresis > 1) {
@@ -119,8 +119,8 @@ State update_deepspeed(const Spec& spec, State state, bool found_inf) {
   return state;
 }
 
-// Factors and minimum are FP32, too. Overflows use up the hysteresis whether they follow each other
-// or not, and only a growth refills it.
+// Factors and minimum are also FP32. Every overflow uses up hysteresis, consecutive or not; only a
+// growth refills it.
 State update_megatron(const Spec& spec, State state, bool found_inf) {
   if (found_inf) {
     state.growth_tracker = 0;
@@ -135,7 +135,7 @@ State update_megatron(const Spec& spec, State state, bool found_inf) {
   return state;
 }
 
-// Takes the scale decided a step ago and decides the one after it.
+// Uses the scale decided a step ago and decides the next one.
 State update_mxnet(const Spec& spec, State state, bool found_inf) {
   state.scale = state.next_scale;
   if (found_inf) {
@@ -176,8 +176,8 @@ State update_flax(const Spec& spec, State state, bool found_inf) {
   return state;
 }
 
-// The scale shrinks only when the share of steps since it last moved that overflowed is at least
-// the tolerance. Stopping leaves the scale as it was.
+// The scale shrinks only if at least `tolerance` of the steps since its last change overflowed.
+// Stopping leaves the scale unchanged.
 State update_fairseq(const Spec& spec, State state, bool found_inf) {
   if (found_inf) {
     const double before = state.scale;
@@ -212,14 +212,14 @@ const LossScaleKey kKeys[] = {
     {"growth_factor", "multiplies the scale", &Spec::growth_factor, 1, kAboveFp32},
     {"backoff_factor", "multiplies it after an overflow", &Spec::backoff_factor, 0, 1},
     {"growth_interval", "clean steps before the scale grows", &Spec::growth_interval},
-    {"min_scale", "the scale goes no lower; 0: no floor", &Spec::min_scale, 0, kAboveFp32, true},
-    {"max_scale", "the scale goes no higher, at the start either; inf: no cap", &Spec::max_scale, 0,
-     kInfinity, false, true},
+    {"min_scale", "smallest scale; 0: no floor", &Spec::min_scale, 0, kAboveFp32, true},
+    {"max_scale", "largest scale, also at the start; inf: no cap", &Spec::max_scale, 0, kInfinity,
+     false, true},
     {"hysteresis", "overflows before the scale shrinks", &Spec::hysteresis},
     {"consecutive_hysteresis", "any clean step refills the hysteresis; false: only growth",
      &Spec::consecutive_hysteresis},
     {"raise_at_min", "an overflow at min_scale stops training", &Spec::raise_at_min},
-    {"tolerance", "share of overflowing steps that is let pass", &Spec::tolerance, 0, 1, true,
+    {"tolerance", "share of overflowing steps that is tolerated", &Spec::tolerance, 0, 1, true,
      true},
     {"threshold", "floor below which the scale is not divided; 0: none", &Spec::threshold, 0,
      kAboveFp32, true},
@@ -263,7 +263,7 @@ std::vector<LossScaler> make_scalers() {
        /*per_loss=*/false,
        /*scales=*/false},
       {"static",
-       "scale init_scale, for ever; a step with a non-finite gradient is skipped, as by a "
+       "constant scale init_scale; a step with a non-finite gradient is skipped, as by a "
        "GradScaler with growth and backoff factor 1",
        "Micikevicius et al. 2018, §3.2 (constant factor); the skip: torch GradScaler.step",
        Check::kScaled,
@@ -273,7 +273,7 @@ std::vector<LossScaler> make_scalers() {
        start_constant,
        stay},
       {"static-unchecked",
-       "scale init_scale, for ever; gradients are not checked, so an overflow reaches the weights",
+       "constant scale init_scale; gradients are not checked, so an overflow reaches the weights",
        "apex/amp/scaler.py, LossScaler.update_scale: a step is skipped only where the scale is "
        "dynamic",
        Check::kNone,
@@ -295,7 +295,7 @@ std::vector<LossScaler> make_scalers() {
        update_torch},
       {"apex",
        "an overflow divides the scale by growth_factor; growth_interval clean steps multiply it; "
-       "capped, no minimum; a scaler for each loss that has a backward pass of its own",
+       "capped, no minimum; one scaler per loss with its own backward pass",
        "apex/amp/scaler.py, LossScaler; apex/amp/handle.py, scale_loss: one by loss_id",
        Check::kScaled,
        Unscale::kMultiply,
@@ -315,8 +315,8 @@ std::vector<LossScaler> make_scalers() {
        start,
        update_fp16_utils},
       {"deepspeed",
-       "the first hysteresis - 1 overflows only skip, the next ones divide the scale, at its "
-       "minimum one stops training; growth_interval + 1 clean steps multiply it",
+       "the first hysteresis - 1 overflows only skip, later ones divide the scale; one at the "
+       "minimum stops training; growth_interval + 1 clean steps multiply it",
        "deepspeed/runtime/fp16/loss_scaler.py, DynamicLossScaler, JSON defaults",
        Check::kScaled,
        Unscale::kMultiply,
@@ -326,7 +326,7 @@ std::vector<LossScaler> make_scalers() {
        start,
        update_deepspeed},
       {"megatron",
-       "an overflow multiplies the scale by backoff_factor once `hysteresis` of them came since "
+       "an overflow multiplies the scale by backoff_factor after `hysteresis` overflows since "
        "the last growth; growth_interval clean steps multiply it by growth_factor",
        "megatron/core/optimizer/grad_scaler.py, DynamicGradScaler",
        Check::kScaled,
@@ -337,7 +337,7 @@ std::vector<LossScaler> make_scalers() {
        start_in_fp32,
        update_megatron},
       {"mxnet",
-       "as apex, but every change takes effect a step late: the step after an overflow still uses "
+       "as apex, but each change takes effect one step late: the step after an overflow still uses "
        "the scale that overflowed",
        "mxnet/contrib/amp/loss_scaler.py, LossScaler",
        Check::kScaled,
@@ -368,8 +368,8 @@ std::vector<LossScaler> make_scalers() {
        start_in_fp32,
        update_flax},
       {"fairseq",
-       "an overflow divides the scale unless fewer than `tolerance` of the steps since it last "
-       "moved overflowed; a scale not above min_scale stops training",
+       "an overflow divides the scale if at least `tolerance` of the steps since its last change "
+       "overflowed; a scale not above min_scale stops training",
        "fairseq/optim/dynamic_loss_scaler.py, DynamicLossScaler",
        Check::kScaled,
        Unscale::kMultiply,

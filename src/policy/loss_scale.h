@@ -1,7 +1,7 @@
-// How does a loss scale move?
-// Scalers are pure state machines, (state, found_inf) -> state, one row per kind, with the numbers
-// that the kind takes and the defaults of the system it follows. They know nothing of tensors or of
-// where found_inf comes from.
+// How does a loss scale change?
+// A scaler is a pure state machine, (state, found_inf) -> state. Each kind has one row with the
+// numbers it takes and the defaults of the system it follows. Knows nothing of tensors or of the
+// source of found_inf.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// The numbers of [loss_scale]. Each kind reads those its row lists, whose help says what they mean.
+// The numbers of [loss_scale]. Each kind reads those that its row lists; their help explains them.
 struct LossScaleSpec {
   std::string kind = "none";
   double init_scale = 1;
@@ -30,26 +30,26 @@ struct LossScaleSpec {
 struct LossScaleKey {
   std::string_view name, help;
   std::variant<double LossScaleSpec::*, int64_t LossScaleSpec::*, bool LossScaleSpec::*> member;
-  // Of a double: least (itself excluded unless least_allowed) to most (likewise).
+  // The range of a double: least to most, each included only if allowed.
   double least = 0, most = 0;
   bool least_allowed = false, most_allowed = false;
 };
 
 std::span<const LossScaleKey> loss_scale_keys();
 
-// All that any kind keeps between steps; a kind leaves what it does not use at its initial value.
+// Everything that any kind keeps between steps. Unused numbers keep their initial value.
 struct LossScaleState {
   double scale = 1;            // of the next step; an FP32 value where the system holds FP32
-  double next_scale = 1;       // the one after it, where the system lags a step
+  double next_scale = 1;       // the one after it, for systems that lag a step
   int64_t growth_tracker = 0;  // clean steps since the last overflow or growth
-  int64_t hysteresis = 0;      // overflows left before the scale moves
+  int64_t hysteresis = 0;      // overflows left before the scale shrinks
   int64_t iteration = 0, last_overflow = -1, last_rescale = -1;  // steps, from 0
   int64_t overflows_since_rescale = 0;
-  bool raised = false;  // the system stops training here
+  bool raised = false;  // the system stops training at this step
   bool operator==(const LossScaleState&) const = default;
 };
 
-// Every number of a state by name, for those who keep it: all are exact in a double.
+// Every number of a state by name, for storage; each is exact in a double.
 struct LossScaleField {
   std::string_view name;
   double (*get)(const LossScaleState&);
@@ -59,9 +59,9 @@ std::span<const LossScaleField> loss_scale_fields();
 
 struct LossScaler {
   enum class Check : uint8_t {
-    kNone,      // gradients are not looked at, no step is skipped
-    kScaled,    // gradients are judged as they arrive
-    kUnscaled,  // and here after unscaling
+    kNone,      // gradients are not checked, no step is skipped
+    kScaled,    // gradients are checked as they arrive
+    kUnscaled,  // gradients are checked after unscaling
   };
   enum class Unscale : uint8_t {
     kMultiply,  // by the reciprocal, formed in double and rounded to FP32
@@ -75,9 +75,9 @@ struct LossScaler {
   LossScaleState (*initial)(const LossScaleSpec&);
   // The state after a step whose gradients had (or had not) a non-finite value.
   LossScaleState (*update)(const LossScaleSpec&, LossScaleState, bool found_inf);
-  // Where every loss has a backward pass of its own: the system keeps a scaler for each.
+  // If every loss has its own backward pass: the system keeps a scaler for each.
   bool per_loss = false;
-  bool scales = true;  // false: the scale is 1 for ever
+  bool scales = true;  // false: the scale is always 1
 
   bool knows(std::string_view key) const;
 };

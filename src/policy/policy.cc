@@ -1,5 +1,4 @@
-// What follows from a policy's data: the formats of one parameter, an op's cast class, the label
-// and the hash.
+// Derived from a policy's data: the formats of one parameter, an op's cast class, label and hash.
 #include "src/policy/policy.h"
 
 #include "src/core/text_hash.h"

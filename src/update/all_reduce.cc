@@ -1,5 +1,5 @@
-// The sums are whole-tensor passes: an addition in the container, then its rounding. That is one
-// rounding in effect, since no format here has more than 11 of the 24 bits (24 >= 2 * 11 + 2).
+// The sums are whole-tensor passes: an addition in the container, then a rounding. Together they
+// act as one rounding, since no format here has more than 11 of the 24 bits (24 >= 2 * 11 + 2).
 #include "src/update/all_reduce.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace lockstep {
 namespace {
 
-// What befell elements in an earlier rounding joins the statistics of a later one.
+// Adds the events of an earlier rounding to the statistics of a later one.
 void join_events(TensorStats& stats, const TensorStats& earlier) {
   const auto join = [&](uint64_t TensorStats::*event) {
-    // An element that saturates in several sums is one element.
+    // An element may saturate in several sums: the count is capped.
     stats.*event = std::min(stats.count, stats.*event + earlier.*event);
   };
   join(&TensorStats::to_zero);
@@ -22,7 +22,7 @@ void join_events(TensorStats& stats, const TensorStats& earlier) {
   join(&TensorStats::saturated);
 }
 
-// Rounds in place, one rounding after another, and keeps what all of them did.
+// Rounds in place, one rounding after another, and records the events of all of them.
 template <typename T>
 class Rounded {
  public:

@@ -1,8 +1,8 @@
-// How do the gradients of several workers become one?
-// One parameter at a time, in the order and the format that a policy declares. Knows neither lanes
-// nor sites.
+// How are the gradients of several workers combined?
+// One parameter at a time, in the order and format that a policy declares. Knows neither lanes nor
+// sites.
 //
-//   1. every worker's gradient is rounded to the format, and divided by W if that comes first
+//   1. every worker's gradient is rounded to the format, and divided by W if the policy says before
 //   2. sums of two, each rounded to the format:
 //
 //        ring, W = 3   chunk 0: (g1 + g2) + g0
@@ -11,10 +11,10 @@
 //        tree, W = 5   ((g0 + g1) + (g2 + g3)) + g4
 //
 //      a ring cuts the elements into W chunks of ceil(size / W), the last ones shorter or empty
-//   3. divided by W if that comes last, and rounded to the gradient's own format
+//   3. divided by W if the policy says after, and rounded to the gradient's own format
 //
 // Source: P. Patarasuk, X. Yuan, JPDC 69(2), 2009 (ring); R. Thakur et al., IJHPCA 19(1), 2005
-// (binomial tree). Not modelled: that libraries sum some chunks another way round, and cut large
+// (binomial tree). Not modelled: libraries sum some chunks in another direction, and cut large
 // tensors into buckets first.
 #pragma once
 
@@ -26,13 +26,13 @@
 
 namespace lockstep {
 
-// Step 1, in place. `stats` may be null; to_zero, to_infinity and saturated are over all roundings
-// on the way (two halves of a tree may overflow in one element), `count` at most; everything else
-// is of the last rounding.
+// Step 1, in place. `stats` may be null. to_zero, to_infinity and saturated count over all
+// roundings so far (two halves of a tree may overflow in one element), at most `count`; all other
+// fields are of the last rounding.
 void enter_all_reduce(const AllReduce& how, const Format& format, int64_t workers, Tensor& gradient,
                       TensorStats* stats);
 
-// Steps 2 and 3, from gradients that have entered; they are not kept. `stats` as above.
+// Steps 2 and 3, on gradients after step 1, which are not kept. `stats` as above.
 // Requires: at least 2 workers, all tensors of one size and container.
 void all_reduce(const AllReduce& how, const Format& format, const Format& gradient_format,
                 std::vector<Tensor>& workers, Tensor& result, TensorStats* stats);

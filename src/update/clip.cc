@@ -22,7 +22,7 @@ T rounded(T x, const Format* format) {
   return out;
 }
 
-// NaN where one is, as torch has it.
+// NaN if any number is NaN, as in torch.
 template <typename T>
 T largest_magnitude(std::span<const T> values) {
   T largest = 0;
@@ -67,7 +67,7 @@ double clip_norm(const std::vector<ClippedGradient>& gradients, double max_norm,
   const T total = rounded(norm_of(std::span<const T>(norms), norm_type), common);
   const T guarded = rounded(static_cast<T>(total + rounded(static_cast<T>(kTiny), common)), common);
   const T ratio = rounded(rounded(static_cast<T>(max_norm), common) / guarded, common);
-  const T coefficient = ratio > 1 ? T(1) : ratio;  // a NaN stays one
+  const T coefficient = ratio > 1 ? T(1) : ratio;  // a NaN stays a NaN
   for (const ClippedGradient& g : gradients) {
     const auto values = g.values->as<T>();
     active_kernels().of<T>().scale(values.data(), coefficient, values.data(), g.values->size());

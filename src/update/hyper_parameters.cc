@@ -18,7 +18,7 @@ using Range = HyperParameter::Range;
 constexpr double kLargestExponent = 1000;
 
 bool in_range(Range range, double x) {
-  constexpr double kLargestExact = 0x1p53;  // whole numbers up to it are doubles
+  constexpr double kLargestExact = 0x1p53;  // whole numbers up to it are exact doubles
   const bool whole = x == std::floor(x) && x >= 0 && x <= kLargestExact;
   switch (range) {
     case Range::kNonNegative:
@@ -46,7 +46,7 @@ double parse_number(std::string_view subject, std::string_view name, std::string
   if (text == "false") return 0;
   const std::string word(text);
   char* end = nullptr;
-  const double value = std::strtod(word.c_str(), &end);  // hexadecimal, too
+  const double value = std::strtod(word.c_str(), &end);  // also hexadecimal
   if (word.empty() || *end != '\0' || word.find_first_of(" \t\n") != std::string::npos) {
     throw InputError(fmt::format("{}: {}={}: a number required", subject, name, text),
                      "e.g. lr=0.1,momentum=0.9");

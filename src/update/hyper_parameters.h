@@ -1,6 +1,6 @@
-// What numbers does a row of a table take, and which were given?
+// The numbers that a row of a table takes, and those that a user gave.
 // Optimizers and learning-rate schedules are rows that list their numbers by name, default and
-// range; options, JSON, checks and help are derived from that list.
+// range. Options, JSON, checks and help are derived from that list.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ struct HyperParameter {
 
 using HyperValues = std::map<std::string, double, std::less<>>;
 
-// A row by its name, with the numbers given for it; the others have their initial value.
+// A row by its name, with the numbers given for it. The others have their initial value.
 struct HyperChoice {
   std::string name;
   HyperValues values;
@@ -48,7 +48,7 @@ class HyperNumbers {
   HyperValues values_;
 };
 
-// Adds to `problems` every name that the row lacks and every value out of its range.
+// Adds to `problems` every name that the row lacks and every value outside its range.
 void check_hyper_values(const HyperChoice& choice, std::span<const HyperParameter> parameters,
                         ProblemList& problems);
 
@@ -57,9 +57,9 @@ std::string range_text(const HyperParameter& parameter);
 // "lr=0.05, momentum=0.9, ...": names and initial values, for lists.
 std::string initial_values_text(std::span<const HyperParameter> parameters);
 
-// "lr=0.1,nesterov=1", also true and false for 1 and 0. Throws: InputError, with `subject`.
+// "lr=0.1,nesterov=1"; true and false mean 1 and 0. Throws: InputError, with `subject`.
 HyperValues parse_hyper_values(std::string_view subject, std::string_view text);
-// "lr=0.1,nesterov=1", shortest digits that read back as the same numbers.
+// "lr=0.1,nesterov=1", in the shortest digits that read back as the same numbers.
 std::string hyper_values_text(const HyperValues& values);
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// What does a run say of its optimizers?
-// Rows of the optimizer and the schedule table by name, with the numbers given for them. Plain
+// A run's choice of optimizers and schedules: rows by name, with the numbers given for them. Plain
 // data: the rows are in optimizers.h and schedules.h.
 #pragma once
 
@@ -12,7 +11,7 @@ namespace lockstep {
 using OptimizerSpec = HyperChoice;  // a row of the optimizer table
 using ScheduleSpec = HyperChoice;   // a row of the schedule table
 
-// Layers with an optimizer of their own; the last group that matches has a parameter.
+// Layers with an optimizer of their own. A parameter belongs to the last group that matches.
 struct ParameterGroup {
   std::string layers;  // a glob over layers (or whole parameter names)
   OptimizerSpec optimizer;

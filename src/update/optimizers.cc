@@ -1,5 +1,5 @@
-// The table of optimizers. The arithmetic is in the kernels; here stand names, numbers, states and
-// argument checks, as torch.optim has them.
+// The table of optimizers: names, numbers, states and argument checks, as in torch.optim. The
+// arithmetic is in the kernels.
 #include "src/update/optimizers.h"
 
 #include <fmt/format.h>
@@ -30,8 +30,8 @@ constexpr HyperParameter kSgdParameters[] = {
 };
 constexpr HyperParameter kAdamParameters[] = {
     {"lr", 1e-3, Range::kNonNegative, kLrHelp},
-    {"beta1", 0.9, Range::kBelowOne, "of the average of gradients"},
-    {"beta2", 0.999, Range::kBelowOne, "of the average of squares"},
+    {"beta1", 0.9, Range::kBelowOne, "decay of the average of gradients"},
+    {"beta2", 0.999, Range::kBelowOne, "decay of the average of squares"},
     {"eps", 1e-8, Range::kNonNegative, kEpsHelp},
     {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
     {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
@@ -50,23 +50,23 @@ constexpr HyperParameter kAdagradParameters[] = {
     {"lr", 1e-2, Range::kNonNegative, kLrHelp},
     {"lr_decay", 0, Range::kNonNegative, "lr / (1 + (step - 1) lr_decay)"},
     {"eps", 1e-10, Range::kNonNegative, kEpsHelp},
-    {"initial_accumulator_value", 0, Range::kNonNegative, "where the sum of squares starts"},
+    {"initial_accumulator_value", 0, Range::kNonNegative, "initial sum of squares"},
     {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
     {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
 };
 constexpr HyperParameter kRmspropParameters[] = {
     {"lr", 1e-2, Range::kNonNegative, kLrHelp},
-    {"alpha", 0.99, Range::kBelowOne, "of the average of squares"},
+    {"alpha", 0.99, Range::kBelowOne, "decay of the average of squares"},
     {"eps", 1e-8, Range::kNonNegative, kEpsHelp},
     {"momentum", 0, Range::kBelowOne, "factor of the old momentum buffer; 0: no buffer"},
-    {"centered", 0, Range::kFlag, "divide by the spread about the average gradient"},
+    {"centered", 0, Range::kFlag, "divide by the standard deviation of the gradient"},
     {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
     {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
 };
 constexpr HyperParameter kLionParameters[] = {
     {"lr", 1e-4, Range::kNonNegative, kLrHelp},
-    {"beta1", 0.9, Range::kBelowOne, "of the mix whose sign is taken"},
-    {"beta2", 0.99, Range::kBelowOne, "of the average of gradients"},
+    {"beta1", 0.9, Range::kBelowOne, "weight of the average in the signed step"},
+    {"beta2", 0.99, Range::kBelowOne, "decay of the average of gradients"},
     {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
     {"decoupled_weight_decay", 1, Range::kFlag, kDecoupledHelp},
 };
@@ -78,7 +78,7 @@ constexpr StateRow kRmspropStates[] = {
     {"square_avg"}, {"grad_avg", "centered"}, {"momentum_buffer", "momentum"}};
 constexpr StateRow kLionStates[] = {{"exp_avg"}};
 
-// Adam's first average moves by 1 - beta1 of a difference, which rounds to 1 nowhere.
+// Adam's first average moves by 1 - beta1 of a difference; no format rounds that factor to 1.
 constexpr std::string_view kAdamFactors[] = {"beta2"};
 constexpr std::string_view kRmspropFactors[] = {"alpha"};
 constexpr std::string_view kLionFactors[] = {"beta1", "beta2"};

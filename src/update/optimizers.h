@@ -1,6 +1,6 @@
-// Which optimizers are there, and what does one step of them need?
+// Which optimizers exist, and what does a step of each need?
 // One row per optimizer: its numbers, its states and its update rule. Knows one parameter's arrays;
-// which gradients are skipped or unscaled is decided by the lane.
+// the lane decides which gradients are skipped or unscaled.
 #pragma once
 
 #include <span>
@@ -22,8 +22,8 @@ struct OptimizerState {
 // A state tensor that a parameter may have.
 struct StateRow {
   std::string_view name;
-  std::string_view only_with = {};  // the number that must not be 0; "": always there
-  std::string_view initial = {};    // the number it starts at; "": 0
+  std::string_view only_with = {};  // exists if this number is not 0; "": always
+  std::string_view initial = {};    // the number that gives its first value; "": 0
 };
 
 struct Optimizer {
@@ -31,34 +31,33 @@ struct Optimizer {
   std::span<const HyperParameter> parameters;
   std::span<const StateRow> all_states;
   UpdateRule (*rule)(const HyperNumbers&, double lr);
-  // Which combination of numbers makes no sense, "" if none; ranges are checked already. Null: all
-  // do.
+  // The combination that is invalid, "" if none; ranges are already checked. Null: all are valid.
   std::string_view (*conflict)(const HyperNumbers&) = nullptr;
 
   // --- in a capture ---
   // The class in torch.optim whose groups and states have the row's names (betas are beta1, beta2);
   // "": captures of it are not replayed.
   std::string_view captured_class = {};
-  // Torch's keeps a step count. False: its first step is the one without states.
+  // Torch's class keeps a step count. False: its first step is the one without states.
   bool counts_steps = true;
 
   // --- in narrow formats (vanishing.h) ---
   // Whether lr is a scalar of torch's add, which its CPU kernel rounds to the tensors' format.
   // Null: it never is.
   bool (*adds_lr)(const HyperNumbers&) = nullptr;
-  // The numbers that an old average is multiplied by.
+  // The numbers that multiply an old average.
   std::span<const std::string_view> average_factors = {};
-  // The step is proportional to the gradient, so that decay added to it has a size of its own.
+  // The step is proportional to the gradient, so a decay added to the gradient has a known size.
   bool is_linear = false;
 
-  // The state tensors a parameter has (none, e.g., for SGD without momentum).
+  // The state tensors of a parameter (e.g. none for SGD without momentum).
   std::vector<OptimizerState> states(const HyperNumbers& numbers) const;
 };
 
 std::span<const Optimizer> optimizers();
 const Optimizer& find_optimizer(std::string_view name);  // Throws: InputError, did-you-mean
 
-// Throws: InputError: unknown optimizer, unknown numbers, every value out of its range.
+// Throws: InputError: unknown optimizer, unknown numbers, every value outside its range.
 void check_optimizer_spec(const OptimizerSpec& spec);
 
 // All numbers of the spec's optimizer.
@@ -70,8 +69,8 @@ template <typename T>
 void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
                     const OptimizerArrays<T>& arrays, UpdateStats* stats);
 
-// The factor GradScaler.unscale_ multiplies gradients by: FP32 of the double reciprocal.
-// Infinite once scale <= 2^-128.
+// GradScaler.unscale_ multiplies gradients by this factor: the double reciprocal, rounded to FP32.
+// Infinite for scale <= 2^-128.
 float unscale_factor(double scale);
 
 }  // namespace lockstep

@@ -90,7 +90,7 @@ void freeze_layers(Graph& forward, const std::vector<std::string>& globs) {
   const bool any_left = std::any_of(forward.parameters.begin(), forward.parameters.end(),
                                     [](const Parameter& p) { return p.requires_grad; });
   if (!globs.empty() && !any_left) {
-    problems.add("'" + join(globs, ",") + "': nothing is left to train", layers_of(forward));
+    problems.add("'" + join(globs, ",") + "': no parameter is left to train", layers_of(forward));
   }
   problems.throw_if_any();
 }

@@ -1,5 +1,5 @@
-// Which optimizer steps which parameter?
-// A run has one optimizer, and groups of layers may have others, as torch's parameter groups. Knows
+// Which optimizer updates which parameter?
+// A run has one optimizer. Groups of layers may have others, like torch's parameter groups. Knows
 // names only.
 #pragma once
 
@@ -32,23 +32,23 @@ std::vector<OptimizerGroup> optimizer_groups(const OptimizerSpec& own,
 // The last group whose glob matches the parameter's layer or name, else 0.
 size_t group_of(const Parameter& parameter, const std::vector<ParameterGroup>& groups);
 
-// "fc*:optimizer=adamw,lr=1e-3": a glob over layers, then what differs from `base`. Another
-// optimizer takes none of the base's numbers. Throws: InputError.
+// "fc*:optimizer=adamw,lr=1e-3": a glob over layers, then the differences from `base`. Another
+// optimizer inherits none of the base's numbers. Throws: InputError.
 ParameterGroup parse_group(std::string_view text, const OptimizerSpec& base);
 
-// Takes the matching layers' parameters out of training (requires_grad = false).
-// Throws: InputError when a glob matches nothing, or nothing is left to train.
+// Excludes the matching layers' parameters from training (requires_grad = false).
+// Throws: InputError if a glob matches nothing, or no parameter is left to train.
 void freeze_layers(Graph& forward, const std::vector<std::string>& globs);
 
-// Puts the matching batch_norm layers in evaluation mode: they read their running statistics and
-// leave them. Throws: InputError when a glob matches no such layer.
+// Puts the matching batch_norm layers in evaluation mode: they read their running statistics and do
+// not update them. Throws: InputError if a glob matches no such layer.
 void set_eval_batch_norm(Graph& forward, const std::vector<std::string>& globs);
 
-// Gives every batch_norm this eps, 0 < eps < infinity. Throws: InputError for any other number, or
-// when the graph has no batch_norm.
+// Sets the eps of every batch_norm, 0 < eps < infinity. Throws: InputError for any other number, or
+// if the graph has no batch_norm.
 void set_batch_norm_eps(Graph& forward, double eps);
 
-// Throws: InputError when a group's glob matches no parameter.
+// Throws: InputError if a group's glob matches no parameter.
 void check_groups(const Graph& graph, const std::vector<ParameterGroup>& groups);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// The table of schedules: the closed forms of torch.optim.lr_scheduler. Only + - * / and the
-// project's own exp and log, so that every machine has the same rates.
+// The table of schedules: the closed forms of torch.optim.lr_scheduler. They use only + - * / and
+// the project's own exp and log, so that every machine computes the same rates.
 #include "src/update/schedules.h"
 
 #include <fmt/format.h>
@@ -67,11 +67,11 @@ double polynomial_lr(const HyperNumbers& n, const SchedulePoint& at) {
   return at.lr * lockstep_exp(power * lockstep_log(left));
 }
 
-// The numbers that every row has.
-#define LOCKSTEP_COMMON_PARAMETERS                                                               \
-  {"steps", 0, Range::kCount, "steps until its end, warm-up included; 0: those of the run"},     \
-      {"warmup", 0, Range::kCount, "steps in which the rate rises linearly before it begins"}, { \
-    "warmup_factor", 0, Range::kUpToOne, "where the warm-up starts, as a part of lr"             \
+// The numbers of every row.
+#define LOCKSTEP_COMMON_PARAMETERS                                                       \
+  {"steps", 0, Range::kCount, "steps of the schedule, warm-up included; 0: the run's"},  \
+      {"warmup", 0, Range::kCount, "steps of linear rise before the schedule starts"}, { \
+    "warmup_factor", 0, Range::kUpToOne, "start of the warm-up, as a fraction of lr"     \
   }
 
 constexpr HyperParameter kConstant[] = {LOCKSTEP_COMMON_PARAMETERS};

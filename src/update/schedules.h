@@ -1,6 +1,6 @@
-// How does the learning rate move over a run?
-// One row per schedule, each a closed form of the step, in double. Knows no optimizer: every
-// group's own rate goes through the same schedule, and skipped steps count, as torch's do.
+// How does the learning rate change over a run?
+// One row per schedule, each a closed form of the step, in double. Knows no optimizer: one schedule
+// applies to every group's own rate. Skipped steps count, as in torch.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace lockstep {
 
-// What a schedule's formula sees, warm-up taken off both counts.
+// The inputs of a schedule's formula. Both counts exclude the warm-up.
 struct SchedulePoint {
   double lr;      // the group's own
   int64_t step;   // 0-based
-  int64_t steps;  // how many the schedule spans, at least 1
+  int64_t steps;  // the length of the schedule, at least 1
 };
 
 struct Schedule {
@@ -29,12 +29,12 @@ const Schedule& find_schedule(std::string_view name);  // Throws: InputError, di
 
 // "cosine:steps=1000,warmup=100". Throws: InputError.
 HyperChoice parse_schedule(std::string_view text);
-// Throws: InputError with every value out of its range, or a warm-up that leaves no step.
+// Throws: InputError with every value outside its range, or a warm-up that leaves no step.
 void check_schedule(const HyperChoice& schedule);
 
 // The learning rate of 0-based `step`. Every schedule has
-//   warmup          steps before it begins, in which the rate rises linearly from
-//   warmup_factor   times lr towards lr (torch's LinearLR, then the schedule: SequentialLR)
+//   warmup          steps before it starts, in which the rate rises linearly from
+//   warmup_factor   times lr to lr (torch's LinearLR, then the schedule: SequentialLR)
 //   steps           warm-up included, 0: `run_steps`
 double scheduled_lr(const HyperChoice& schedule, double lr, int64_t step, int64_t run_steps);
 

@@ -1,5 +1,5 @@
-// What does an optimizer keep of one parameter, and what does it step on?
-// The tensors that stay between steps, for training and for the gate that repeats PyTorch's steps.
+// The tensors of one parameter that are kept between optimizer steps.
+// For training, and for the gate that repeats PyTorch's steps.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace lockstep {
 struct StoredParameter {
   Tensor weight, master;       // master: empty without master weights
   std::vector<Tensor> states;  // as Optimizer::states lists them
-  Tensor compensation;         // Kahan's, empty without
+  Tensor compensation;         // Kahan's; empty without Kahan updates
 
   Tensor& updated() { return master.empty() ? weight : master; }
   const Tensor& updated() const { return master.empty() ? weight : master; }
@@ -24,8 +24,9 @@ struct StoredParameter {
 Tensor state_before_first_step(const OptimizerState& state, const Shape& shape,
                                Container container);
 
-// The arrays of one optimizer step, the `step`-th (from 1). Formats, and what is measured, are left
-// to the caller. Requires: `gradient` in the container of T, as are the parameter's tensors.
+// The arrays of one optimizer step, the `step`-th (from 1). The caller sets formats and
+// measurements.
+// Requires: `gradient` in the container of T, like the parameter's tensors.
 template <typename T>
 OptimizerArrays<T> arrays_of(StoredParameter& parameter, const Tensor& gradient, int64_t step);
 

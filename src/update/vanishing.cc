@@ -1,4 +1,4 @@
-// Every condition is a rounding of the number itself: nothing here restates a format's limits.
+// Every condition rounds the number itself: nothing here restates a format's limits.
 #include "src/update/vanishing.h"
 
 #include <fmt/format.h>
@@ -32,13 +32,13 @@ class Finder {
         stored_(policy.has_master(policy.weight) ? *policy.master : *policy.weight) {}
 
   std::vector<std::string> find() {
-    // Torch's ops end in the format: what is added to 0 is rounded to it like a number of its own.
+    // Torch's ops round their results to the format: eps added to 0 is rounded like a stored eps.
     if (is_lost(value("eps"), arithmetic_)) {
-      add("eps = {} is 0 in {}: where the average of squares is 0 the update divides by 0",
+      add("eps = {} is 0 in {}: if the average of squares is 0, the update divides by 0",
           value("eps"), arithmetic_.name);
     }
     if (keeps_lr() && is_lost(value("lr"), arithmetic_)) {
-      add("lr = {} is 0 in {}: no weight moves", value("lr"), arithmetic_.name);
+      add("lr = {} is 0 in {}: no weight changes", value("lr"), arithmetic_.name);
     }
     find_decay();
     for (const std::string_view factor : optimizer_.average_factors) find_factor(factor);
@@ -51,14 +51,14 @@ class Finder {
     found_.push_back(fmt::format(text, std::forward<Args>(args)...));
   }
 
-  // 0, which is lost nowhere, for a number that the optimizer lacks.
+  // 0, which no format loses, for a number that the optimizer lacks.
   double value(std::string_view name) const {
     const auto it = numbers_.all().find(name);
     return it == numbers_.all().end() ? 0 : it->second;
   }
 
-  // Whether lr becomes a number of the arithmetic: torch's scalars are FP32, those of `add` on the
-  // CPU the tensor's.
+  // Whether lr is rounded to the arithmetic's format: torch's scalars are FP32, but those of `add`
+  // on the CPU have the tensor's format.
   bool keeps_lr() const {
     switch (policy_.optimizer_steps) {
       case OptimizerSteps::kElementary:
@@ -71,7 +71,7 @@ class Finder {
     return false;
   }
 
-  // A sum that is rounded to nearest loses what is below half an ulp.
+  // A sum that is rounded to nearest loses addends below half an ulp.
   bool stores_to_nearest() const {
     if (policy_.update_rounding == UpdateRounding::kNearestEven) return true;
     if (policy_.update_rounding != UpdateRounding::kStorage) return false;
@@ -87,8 +87,8 @@ class Finder {
       add("weight_decay = {} is 0 in {}: weights never decay", decay, arithmetic_.name);
       return;
     }
-    // Behind a root, as in Adam, the decay of the gradient has no size of its own. The momentum
-    // buffer of a constant c is c (1 - dampening) / (1 - momentum).
+    // After division by a root, as in Adam, the decay in the gradient has no fixed size. The
+    // momentum buffer of a constant c is c (1 - dampening) / (1 - momentum).
     if (!decoupled && !optimizer_.is_linear) return;
     const double gain = decoupled || value("momentum") == 0
                             ? 1
@@ -102,7 +102,7 @@ class Finder {
       add("1 - lr weight_decay = 1 - {:.3g} is 1 in {}: weights never decay", lr * decay,
           arithmetic_.name);
     } else if (stores_to_nearest() && is_one(shrinks, stored_)) {
-      add("1 - {} = 1 - {:.3g} is 1 in {}: decay alone moves no weight", formula, 1 - shrinks,
+      add("1 - {} = 1 - {:.3g} is 1 in {}: decay alone changes no weight", formula, 1 - shrinks,
           stored_.name);
     }
   }
@@ -114,7 +114,7 @@ class Finder {
                            : is_one(factor, state_)    ? &state_
                                                        : nullptr;
     if (format == nullptr) return;
-    add("{} = {} is 1 in {}: its average forgets nothing", name, factor, format->name);
+    add("{} = {} is 1 in {}: its average never decays", name, factor, format->name);
   }
 
   const Policy& policy_;

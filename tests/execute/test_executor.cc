@@ -27,7 +27,7 @@ Graph small_graph(int64_t batch, int64_t in, int64_t out, bool bias = false) {
   return differentiate(b.finish());
 }
 
-// An executor with its tensors: everything of one lane that a test wants to look at.
+// An executor with its tensors: everything of one lane that a test reads.
 struct TestLane {
   TestLane(const Graph& g, const SiteTable& s, std::string_view policy_name, bool fp64 = false)
       : graph(g),
@@ -36,7 +36,7 @@ struct TestLane {
                  fp64 ? Container::kF64 : Container::kF32) {
     records.resize(sites.sites.size());
   }
-  // Values are rounded to the format the program wants them in.
+  // Values are rounded to the format that the program reads.
   void bind(const std::string& id, const Tensor& value) {
     Tensor& mine = bound[id] = value.to(executor.container());
     const QuantizeSpec spec{executor.external_format(id), Rounding::kNearestEven, {}};
@@ -112,7 +112,7 @@ TEST_CASE("a hand-checked step: loss, gradient, and the scale of every site") {
   }
 }
 
-TEST_CASE("records agree with a slow recount of the values they stand for") {
+TEST_CASE("records agree with a slow recount of their values") {
   const Graph graph = small_graph(5, 40, 7);
   const SiteTable sites = make_sites(graph, 0);
   for (const char* policy : {"fp32", "torch-autocast-fp16", "tf32", "pure-fp16"}) {
@@ -158,7 +158,7 @@ TEST_CASE("records agree with a slow recount of the values they stand for") {
   }
 }
 
-TEST_CASE("an operand that no cast feeds is measured as it is, also where no new pass is made") {
+TEST_CASE("an operand that no cast feeds is measured unchanged, also without a new pass") {
   const Graph graph = small_graph(5, 40, 7);
   const SiteTable sites = make_sites(graph, 0);
   for (const char* policy : {"fp32", "pure-fp16"}) {  // everything in one format: no casts
@@ -192,7 +192,7 @@ TEST_CASE("an operand that no cast feeds is measured as it is, also where no new
   }
 }
 
-TEST_CASE("the reference's error is what comparing it with itself would give") {
+TEST_CASE("the reference's error equals that of a comparison with itself") {
   const Graph graph = small_graph(5, 40, 7);
   const SiteTable sites = make_sites(graph, 0);
   TestLane reference(graph, sites, "fp32"), other(graph, sites, "fp32");
@@ -220,7 +220,7 @@ TEST_CASE("the reference's error is what comparing it with itself would give") {
   CHECK(measured >= 8);
 }
 
-TEST_CASE("tensors shared by liveness hold nothing over: two runs of a step give the same bits") {
+TEST_CASE("tensors shared by liveness keep no old values: two runs of a step give the same bits") {
   const Graph graph = small_graph(5, 40, 7);
   const SiteTable sites = make_sites(graph, 0);
   TestLane lane(graph, sites, "torch-autocast-fp16");
@@ -237,7 +237,7 @@ TEST_CASE("tensors shared by liveness hold nothing over: two runs of a step give
   }
 }
 
-TEST_CASE("an FP16 accumulator that overflows says so at its site, before the output is rounded") {
+TEST_CASE("an FP16 accumulator's overflow is recorded at its site, before the output is rounded") {
   const Graph graph = small_graph(1, 64, 1);
   const SiteTable sites = make_sites(graph, 0);
   TestLane lane(graph, sites, "pure-fp16");
@@ -275,7 +275,7 @@ TEST_CASE("a lane without measurement computes the same values") {
   CHECK(measured.executor.value(dw).same_bits(plain.executor.value(dw)));
 }
 
-TEST_CASE("an accumulator site holds the bare sums, before the bias joins") {
+TEST_CASE("an accumulator site holds the bare sums, before the bias is added") {
   const Graph graph = small_graph(1, 2, 1, /*bias=*/true);
   const SiteTable sites = make_sites(graph, 0);
   TestLane lane(graph, sites, "pure-fp16");

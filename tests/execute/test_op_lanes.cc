@@ -1,5 +1,5 @@
-// Attention, recurrent layers and losses inside lanes: what is rounded between an op's parts, and
-// equal bits on every kernel set and thread count.
+// Attention, recurrent layers and losses inside lanes: roundings between an op's parts, and equal
+// bits on every kernel set and thread count.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using testing::op_graph;
 using testing::Operand;
 using testing::recurrent_operands;
 
-// A policy, or one on hardware behind '@'.
+// A policy, or one on the hardware named after '@'.
 Policy policy_of(std::string_view lane) {
   const size_t at = lane.find('@');
   Policy policy = find_policy(lane.substr(0, at));
@@ -33,8 +33,8 @@ Policy policy_of(std::string_view lane) {
   return policy;
 }
 
-// All values of a step graph's nodes under a policy, from distinct inputs rounded to what the
-// program wants.
+// All values of a step graph's nodes under a policy, from distinct inputs rounded to the program's
+// formats.
 std::map<std::string, Tensor> run_under(const Graph& step, std::string_view lane,
                                         int32_t classes = 3) {
   const SiteTable sites = make_sites(step, 0);
@@ -112,7 +112,7 @@ TEST_CASE("lstm and gru: states are rounded at every step, as a chain of single 
   }
 }
 
-// 1 / 0.9 is 1.1111 in FP32, and 1.109375 in BF16, whose numbers stand 2^-7 apart there.
+// 1 / 0.9 is 1.1111 in FP32, and 1.109375 in BF16, whose numbers are 2^-7 apart there.
 TEST_CASE("dropout under BF16 autocast: its scale is FP32 on CUDA, BF16 on the CPU") {
   GraphBuilder b("dropping");
   const Value x = b.input("x", {{8, 16}});

@@ -1,4 +1,4 @@
-// Scaled casts: hand-checked products, what is measured, and what delayed scaling remembers.
+// Scaled casts: hand-checked products, their measurements, and the state of delayed scaling.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ Graph one_linear(int64_t rows, int64_t in) {
   GraphBuilder b("one");
   const Value x = b.input("x", {{rows, in}});
   const Value y = b.linear("fc", x, 1);
-  b.name_output("y", y);  // stays to be looked at
+  b.name_output("y", y);  // kept for the checks
   b.set_loss(b.op("mse_loss", {y, b.input("target", {{rows, 1}})}, {}, "loss"));
   return differentiate(b.finish());
 }
@@ -107,8 +107,8 @@ TEST_CASE("current scaling: a product by hand, with its scales and errors in tru
   CHECK(net.result("linear_backward_weight") == 8.375f);
 }
 
-TEST_CASE("statistics of scaled casts count what became of the values before rounding") {
-  // s = 448: 2^-20 s is below half the smallest subnormal number 2^-9, 2^-15 s lies above it.
+TEST_CASE("statistics of scaled casts count the outcome of the values before rounding") {
+  // s = 448: 2^-20 s is below half the smallest subnormal number 2^-9, 2^-15 s is above it.
   OneLinear net(find_policy("fp8-current"), 1, {1, 0x1p-20f, 0x1p-15f}, {1, 1, 1});
   const auto records = net.step();
   const TensorStats& stats = net.operand(records, "linear", 0).stats;
@@ -117,7 +117,7 @@ TEST_CASE("statistics of scaled casts count what became of the values before rou
   CHECK(stats.exponent_histogram[127 + 8] == 1);   // 448
   CHECK(stats.exponent_histogram[127 - 12] == 1);  // 1.75 2^-12
   CHECK(stats.exponent_histogram[127 - 15 + 8] == 1);
-  // Without a scale 1 stays and both others go.
+  // Without a scale 1 is kept and both others become 0.
   OneLinear unit(with_scaling("kind = \"unit\"\n"), 1, {1, 0x1p-20f, 0x1p-15f}, {1, 1, 1});
   const SiteRecord unscaled = unit.operand(unit.step(), "linear", 0);
   CHECK(unscaled.scale == 1);
@@ -144,7 +144,7 @@ TEST_CASE("delayed scaling: the first step saturates, the next one uses its amax
   const auto kept = net.state.tensors().at("fc.linear.0").as<float>();
   CHECK(std::vector<float>(kept.begin(), kept.end()) == std::vector<float>{224, 2, 2, 2});
 
-  // Evaluation reads the state and leaves it.
+  // Evaluation reads the state and does not change it.
   const Tensor before = net.state.tensors().at("fc.linear.0");
   Executor evaluation(net.graph, net.sites,
                       lower(net.graph, net.sites,
@@ -161,7 +161,7 @@ TEST_CASE("delayed scaling: the first step saturates, the next one uses its amax
   CHECK(net.state.tensors().at("fc.linear.0").same_bits(before));
 }
 
-// One block of four: amax 3 = 1.5 2^1, E4M3 reaches 1.75 2^8, so the scale is 2^-7. 3 and 1 are
+// One block of four: amax 3 = 1.5 2^1, E4M3 goes up to 1.75 2^8, so the scale is 2^-7. 3 and 1 are
 // exact; 2^-9 is 2^-2 in the block and exact; 2^-20 is 2^-13 and goes to zero.
 TEST_CASE("MXFP8: a block by hand") {
   OneLinear net(find_policy("mxfp8"), 1, {3, 1, 0x1p-9f, 0x1p-20f}, {1, 1, 1, 1});
@@ -184,7 +184,7 @@ TEST_CASE("NVFP4: two levels of scales by hand") {
   CHECK(net.result("linear") == 4.75f);
 }
 
-TEST_CASE("micro-batches: moments of one step stand in the first one's scale") {
+TEST_CASE("micro-batches: a step's moments are in the first one's scale") {
   SiteRecord first, second;
   first.measured = second.measured = true;
   first.scale = 4, second.scale = 2;

@@ -1,4 +1,4 @@
-// The one path of a step: what a pass binds, and what its owner takes from it.
+// The one path of a step: the values a pass binds, and those its owner reads.
 #include "src/execute/step_runner.h"
 
 #include <doctest/doctest.h>
@@ -73,7 +73,7 @@ TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
   StepRunner& runner = linear.runner;
   CHECK(runner.parameter_format("fc.weight")->name == "fp16");
   Tensor total({1, 2}, Container::kF32);
-  // dw = 2 (11 - target) (1, 2): first (2048, 4096), then (2, 4), whose sums FP16 has or has not.
+  // dw = 2 (11 - target) (1, 2): first (2048, 4096), then (2, 4), whose sums FP16 may lack.
   linear.begin(11 - 1024);
   runner.run_all();
   runner.add_gradient("fc.weight", 0, /*first=*/true, total);
@@ -85,10 +85,10 @@ TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
     runner.add_gradient("fc.weight", 0, /*first=*/false, total);
   }
   CHECK(at(total, 0) == 2048);  // 2048 + 1 is 2048 in FP16, twice
-  CHECK(at(total, 1) == 4096);  // 4096 + 2 is 4096, too
+  CHECK(at(total, 1) == 4096);  // 4096 + 2 is 4096 too
 }
 
-TEST_CASE("inputs: FP32 as they are, others converted once for each pass; missing ones are named") {
+TEST_CASE("inputs: FP32 unchanged, others converted once per pass; missing ones are named") {
   LinearRunner plain("fp32"), half("pure-fp16");
   Batch batch = linear_batch(10);
   batch.at("x").as<float>()[0] = 2049;  // 2048 in FP16
@@ -106,7 +106,7 @@ TEST_CASE("inputs: FP32 as they are, others converted once for each pass; missin
   CHECK(at(input(half), 0) == 2050);
   batch.erase("target");
   CHECK_THROWS_WITH_AS(plain.runner.begin({.key = {}, .loss_scales = {1}}, batch),
-                       doctest::Contains("wants an input 'target'"), InputError);
+                       doctest::Contains("needs an input 'target'"), InputError);
   CHECK_THROWS_AS(plain.runner.begin({}, batch), std::logic_error);  // no scale
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("a graph without a backward pass takes no seed") {
   CHECK(runner.loss() == 3);
 }
 
-TEST_CASE("buffers: what a node left for them, in the buffer's format; two may change places") {
+TEST_CASE("buffers: their new values, in the buffer's format; two may swap") {
   GraphBuilder b("buffers");
   const Value x = b.input("x", {{1}});
   const Value w = b.parameter("w", {1});
@@ -162,7 +162,7 @@ TEST_CASE("buffers: what a node left for them, in the buffer's format; two may c
   CHECK(at(buffers.at("old"), 0) == 15);
 }
 
-TEST_CASE("masks hold for one pass") {
+TEST_CASE("masks apply to one pass") {
   GraphBuilder b("dropout");
   const Value x = b.input("x", {{4}});
   const Value w = b.parameter("w", {4});
@@ -203,7 +203,7 @@ TEST_CASE("storage: FP32 rounds to nearest, narrower formats as the policy says"
   CHECK(first_value(to) == 2048);
 }
 
-TEST_CASE("keys without a site: after the last site, apart for every kind") {
+TEST_CASE("keys without a site: after the last site, distinct for every kind") {
   const LinearRunner linear("fp32");
   const auto first = static_cast<uint32_t>(linear.sites.sites.size());
   CHECK(siteless_key(linear.sites, SitelessKind::kInput, 0) == first);

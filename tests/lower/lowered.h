@@ -1,4 +1,4 @@
-// What the tests of lowering share: a small network, and a lowered step one can ask what an op
+// Shared by the tests of lowering: a small network, and a lowered step that shows the formats an op
 // reads and writes.
 #pragma once
 

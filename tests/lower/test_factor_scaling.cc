@@ -1,4 +1,4 @@
-// [scaling]: what the keys say, which factors become scaled casts, and along which axis blocks run.
+// [scaling]: its keys, the factors that become scaled casts, and the axis of their blocks.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -21,7 +21,7 @@ Graph two_linears() {
   return b.finish();
 }
 
-// What made operand `index` of an op: the scaled cast, or null.
+// The scaled cast that made operand `index` of an op, or null.
 const ScaledCast* scaled(const Lowered& net, const std::string& layer, const std::string& op,
                          size_t index) {
   const int value = net.op(layer, op).inputs.at(index);
@@ -43,7 +43,7 @@ const std::string kCurrent =
 
 }  // namespace
 
-TEST_CASE("scaling presets: the defaults of the recipes they are named after") {
+TEST_CASE("scaling presets have the defaults of the recipes they are named after") {
   const FactorScaling delayed = find_policy("fp8-delayed").scaling;
   CHECK(delayed.kind == ScalingKind::kDelayed);
   CHECK(delayed.activation.name() == "fp8_e4m3+saturate");
@@ -63,7 +63,7 @@ TEST_CASE("scaling presets: the defaults of the recipes they are named after") {
   CHECK(find_policy("fp32").scaling.kind == ScalingKind::kNone);
 }
 
-TEST_CASE("scaling: a file's own keys, and one that switches the preset's off") {
+TEST_CASE("scaling: a file's own keys, and a file that switches the preset's off") {
   const Policy mine = parse_policy(
       "extends = \"fp8-delayed:1\"\n[scaling]\namax_history = 16\n"
       "amax_compute = \"most_recent\"\nmargin = 2\nops = [\"linear\", \"conv2d\", \"bmm\"]\n",
@@ -127,9 +127,9 @@ TEST_CASE("scaling: factors of linear alone, weights from FP32, one cast for all
   CHECK(net.writes(dw) == "bf16");
   CHECK(net.reads(net.op("fc1", "linear_backward_bias")) == "bf16");
   CHECK(scaled(net, "fc1", "linear", 0)->text() == "current scale");
-  // x and h, three weights; dy of fc1 and fc2 is one tensor, that of fc0 another.
+  // x and h, three weights; one dy for fc1 and fc2, another for fc0.
   CHECK(net.program.scaled_casts.size() == 7);
-  // The cast's statistics stand at all of its readers' sites.
+  // The cast's statistics are recorded at the sites of all its readers.
   for (const Instruction& i : net.program.instructions) {
     if (i.kind != InstructionKind::kCast || i.outputs[0] != fc1.inputs[0]) continue;
     CHECK(i.roundings[0].sites.size() == 4);
@@ -156,13 +156,13 @@ TEST_CASE("block scaling: blocks run along the sum of each product") {
   CHECK(forward != backward);
   CHECK(source_format(net, backward)->name == "bf16");
   CHECK(net.op("fc2", "linear_backward_weight").inputs[0] == backward);
-  // Squares are alike in both directions: one cast of the weight.
+  // Squares are the same in both directions: one cast of the weight.
   const Lowered nv = lower_net(two_linears(), find_policy("nvfp4"));
   CHECK(nv.op("fc1", "linear").inputs[1] == nv.op("fc1", "linear_backward_input").inputs[0]);
   CHECK(nv.op("fc1", "linear").inputs[0] != nv.op("fc1", "linear_backward_weight").inputs[0]);
 }
 
-TEST_CASE("scaling and rules: compute keeps a layer out, format one factor") {
+TEST_CASE("scaling and rules: compute excludes a layer, format one factor") {
   const Lowered by_compute =
       lower_text(two_linears(), kCurrent + "[[rule]]\nlayer = \"fc2\"\ncompute = \"bf16\"\n");
   CHECK(by_compute.reads(by_compute.op("fc2", "linear")) == "bf16 bf16");
@@ -194,9 +194,9 @@ TEST_CASE("scaling: names of histories are those of an evaluation graph, and all
   for (const ScaledCast& cast : evaluation.scaled_casts) CHECK(names.contains(cast.name));
 }
 
-// The BF16 casts in front of them are measured nowhere; each draws random bits of its own all the
-// same, and not those of the scaled cast it feeds.
-TEST_CASE("scaling: stochastic casts in front of scaled ones have keys of their own") {
+// The BF16 casts in front of them are not measured. Each still draws its own random bits, not those
+// of the scaled cast it feeds.
+TEST_CASE("scaling: stochastic casts in front of scaled ones have their own keys") {
   GraphBuilder b("norms");
   Value x = b.input("x", {{2, 6}});
   x = b.layer_norm("norm0", b.linear("fc0", x, 6));  // autocast leaves norms in FP32
@@ -216,7 +216,7 @@ TEST_CASE("scaling: stochastic casts in front of scaled ones have keys of their 
   CHECK(keys.size() == casts);
 }
 
-TEST_CASE("scaling on hardware: FP8 units serve whole tensors; blocks have no model") {
+TEST_CASE("scaling on hardware: FP8 units serve tensor scales; blocks have no model") {
   const auto lower_on = [](const std::string& policy_name, const std::string& hardware) {
     Policy policy = find_policy(policy_name);
     apply_hardware(policy, *find_hardware(hardware));

@@ -1,4 +1,4 @@
-// Facts for advice: extents of products, their alignment, what a lane keeps in memory. By hand.
+// Facts for advice: extents of products, their alignment, a lane's memory. Checked by hand.
 #include <doctest/doctest.h>
 
 #include "src/graph/autodiff.h"
@@ -50,7 +50,7 @@ TEST_CASE("product facts: multiples of 8 fit 16-bit tiles, of 16 FP8 tiles") {
   CHECK(facts.at(0).unaligned_fp8 == "k");
 }
 
-TEST_CASE("product facts: a convolution is aligned where its channels are") {
+TEST_CASE("product facts: a convolution is aligned if its channels are") {
   GraphBuilder b("patches");
   const Value x = b.input("x", {{2, 3, 28, 28}}), t = b.input("t", {{2, 24, 7, 7}});
   const Value y = b.conv2d("patches", x, 24, /*kernel=*/4, /*stride=*/4);
@@ -58,7 +58,7 @@ TEST_CASE("product facts: a convolution is aligned where its channels are") {
   const auto facts = product_facts(differentiate(b.finish()));
   REQUIRE(facts.size() == 2);  // the images need no gradient
   for (const ProductFact& fact : facts) {
-    // m = 2 7 7, n = 24, k = 3 4 4 = 48: by these nothing but m would be unaligned.
+    // m = 2 7 7, n = 24, k = 3 4 4 = 48: by these only m would be unaligned.
     CHECK(fact.shape.in_channels == 3);
     CHECK(fact.shape.out_channels == 24);
     CHECK(fact.unaligned_16bit == "c");
@@ -67,14 +67,14 @@ TEST_CASE("product facts: a convolution is aligned where its channels are") {
   }
 }
 
-TEST_CASE("every op with a gemm accumulator says which products it is") {
+TEST_CASE("every op with a gemm accumulator lists its products") {
   for (const OpDef& op : ops()) {
     CAPTURE(op.name);
     CHECK(op.has_gemm_accumulator == (op.products != nullptr));
   }
 }
 
-TEST_CASE("memory facts: formats count, masters and state by the policy, activations once") {
+TEST_CASE("memory facts: formats, masters and state by the policy, activations once") {
   const Graph step = small_step();
   const SiteTable sites = make_sites(step, 2);
   const auto of = [&](const char* policy) {
@@ -87,10 +87,10 @@ TEST_CASE("memory facts: formats count, masters and state by the policy, activat
   CHECK(fp32.master_weights == 0);
   CHECK(fp32.gradients == 4 * kWeights);
   CHECK(fp32.optimizer_state == 2 * 4 * kWeights);
-  // Kept: the linear's output (relu's operand) and the relu's (the loss's), 6x7 each.
+  // Kept: the linear's output (relu's operand) and relu's (the loss's operand), 6x7 each.
   CHECK(fp32.activations == 2 * 4 * 6 * 7);
   // autocast fp16: the linear's output is FP16, so is relu's; x is cast to FP16 (6x10) and kept for
-  // dw. The loss computes in FP32, but reads relu's FP16 output as it is: widening needs no copy.
+  // dw. The loss computes in FP32, but reads relu's FP16 output: widening needs no copy.
   const MemoryFacts fp16 = of("torch-autocast-fp16");
   CHECK(fp16.weights == 4 * kWeights);
   CHECK(fp16.activations == 2 * 6 * 7 + 2 * 6 * 10 + 2 * 6 * 7);

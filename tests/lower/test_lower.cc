@@ -1,4 +1,4 @@
-// Lowering: golden programs of a small network under every preset, what every program keeps, and
+// Lowering: golden programs of a small network under every preset, invariants of all programs, and
 // the cast classes by hand.
 #include <doctest/doctest.h>
 
@@ -36,7 +36,7 @@ TEST_CASE("golden: the small network under every preset and in the truth lane") 
   check_golden("lower_fp64.txt", to_text(truth.program, truth.graph, truth.sites));
 }
 
-// What every program must keep, whatever the policy.
+// Invariants of every program, whatever the policy.
 TEST_CASE("programs: every operand and output site is measured once, values come before use") {
   for (const std::string& name : kPresets) {
     CAPTURE(name);
@@ -63,7 +63,7 @@ TEST_CASE("programs: every operand and output site is measured once, values come
   }
 }
 
-TEST_CASE("programs: casts only where a format is too narrow for what arrives") {
+TEST_CASE("programs: casts only where a format is too narrow for the value") {
   for (const std::string& name : kPresets) {
     CAPTURE(name);
     const Lowered net = lower_net(small_net(), find_policy(name));
@@ -77,7 +77,7 @@ TEST_CASE("programs: casts only where a format is too narrow for what arrives") 
   CHECK(lower_net(small_net(), find_policy("pure-fp16")).count(InstructionKind::kCast) == 0);
 }
 
-TEST_CASE("JSON: what an op reads and writes, values that stand between steps") {
+TEST_CASE("JSON: an op's inputs and outputs, and the values stored between steps") {
   const Lowered net = lower_net(small_net(), find_policy("torch-autocast-fp16"));
   const auto json = nlohmann::json::parse(to_json(net.program, net.graph));
   CHECK(json.at("model") == "small");
@@ -133,8 +133,8 @@ TEST_CASE("fp16 autocast: the formats PyTorch gives each op, by hand") {
   CHECK(net.writes(net.op("bn1", "batch_norm")) == "fp16 fp32 fp32 fp32 fp32");
   CHECK(net.writes(net.op("relu1", "relu")) == "fp16");
   CHECK(net.writes(net.op("pool1", "max_pool2d")) == "fp16 int");
-  // FP16 logits widen without a cast; the loss is FP32, its gradient comes back as FP32 and is cast
-  // where it enters the linear's backward.
+  // FP16 logits widen without a cast; the loss is FP32. Its gradient is FP32 and is cast where it
+  // enters the linear's backward.
   CHECK(net.reads(net.op("loss", "cross_entropy")) == "fp16 int");
   CHECK(net.writes(net.op("loss", "cross_entropy")) == "fp32");
   CHECK(net.format(net.program.external.at("seed")) == "fp32");
@@ -209,7 +209,7 @@ format = "tf32"
   CHECK(cast_found);
 }
 
-TEST_CASE("classes: without lists an op's own row decides, with `unlisted` that does") {
+TEST_CASE("classes: without lists an op's own row decides, unless `unlisted` is set") {
   const Lowered own = lower_text(small_net(), "[autocast]\nformat = 'bf16'");
   CHECK(own.writes(own.op("conv1", "conv2d")) == "bf16");
   CHECK(own.writes(own.op("relu1", "relu")) == "bf16");
@@ -234,7 +234,7 @@ TEST_CASE("classes: running statistics keep their buffer's format in a low-preci
   CHECK(net.format(net.program.results.at("grad:bn1.weight")) == "fp16");
 }
 
-// a (M) + b where the two arrive in different formats.
+// a (M) + b, which arrive in different formats.
 Graph two_operands(const std::string& op) {
   GraphBuilder b("two");
   const Value x = b.input("x", {{2, 4}}), target = b.input("target", {{2, 4}});

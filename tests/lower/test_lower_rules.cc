@@ -1,4 +1,4 @@
-// Lowering: what the [[rule]] tables of a policy do, and what is said of those that do nothing.
+// Lowering: the effect of a policy's [[rule]] tables, and the errors for rules without effect.
 #include <doctest/doctest.h>
 
 #include "src/policy/find_policy.h"
@@ -15,11 +15,11 @@ TEST_CASE("rules: compute keeps a layer in FP32, forward and backward") {
   CHECK(net.reads(net.op("fc1", "linear_backward_weight")) == "fp16 fp32");
   CHECK(net.format(net.program.results.at("grad:fc1.weight")) == "fp32");
   CHECK(net.format(net.program.results.at("grad:conv1.weight")) == "fp16");
-  // The gradient leaves fc1 in FP32 and is cast to FP16 where flatten, which is FP16, takes it.
+  // The gradient leaves fc1 in FP32 and is cast to FP16 where flatten, which is FP16, reads it.
   CHECK(net.writes(net.op("fc1", "linear_backward_input")) == "fp32");
 }
 
-TEST_CASE("rules: compute also lifts narrower accumulators and TF32 factors") {
+TEST_CASE("rules: compute also overrides narrower accumulators and TF32 factors") {
   const Lowered pure =
       lower_text(small_net(), "extends = 'pure-fp16'\n[[rule]]\nlayer = 'fc1'\ncompute = 'fp32'");
   CHECK(pure.op("fc1", "linear").gemm_accumulator->name == "fp32_fused");
@@ -73,7 +73,7 @@ rounding = "stochastic"
   CHECK(net.writes(net.op("fc1", "linear_backward_input")) == "fp32");
 }
 
-TEST_CASE("rules: one that matches nothing is an error with its line and the names there are") {
+TEST_CASE("rules: one that matches nothing is an error with its line and the names that exist") {
   const std::string problems = problems_of(small_net(), R"([[rule]]
 layer = "fc2"
 compute = "fp32"
@@ -100,11 +100,11 @@ compute = "fp32"
   CHECK(has(problems, "line 7: "));
   CHECK(has(problems, "forward ops there: conv2d"));
   CHECK(has(problems, "line 11: "));
-  CHECK(has(problems, "what the optimizer keeps is set in [optimizer]"));
+  CHECK(has(problems, "the optimizer's formats are set in [optimizer]"));
   CHECK_FALSE(has(problems, "line 14: "));
 }
 
-TEST_CASE("forward graphs: an evaluation lowers without complaint about backward rules") {
+TEST_CASE("forward graphs: backward rules are no error in an evaluation") {
   const Graph forward = small_net();
   const Policy policy = parse_policy(
       "extends = 'torch-autocast-fp16'\n[[rule]]\nrole = 'grad_weight'\nformat = 'fp32'", "p.toml");

@@ -1,5 +1,5 @@
-// Presets: what is peculiar to each, read from its own source, shown on one small network. Where a
-// row says nothing, the preset's lists are compared as a whole in test_policy.cc.
+// Presets: the peculiarities of each, read from its own source, on one small network. Lists without
+// a row here are compared as a whole in test_policy.cc.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -44,7 +44,7 @@ const Quirk kQuirks[] = {
     {"O1", "add", "add", "fp16 fp16", "fp16"},
     {"O1", "loss", "cross_entropy", "fp16 int", "fp32"},
     {"torch-autocast-fp16", "gelu", "gelu", "fp16", "fp16"},
-    // 2.12 moved rms_norm. Its operand is FP32 already, behind layer_norm: see the next test.
+    // 2.12 moved rms_norm. Its operand here is already FP32, after layer_norm: see the next test.
     {"torch-autocast-fp16", "softmax", "softmax", "fp32", "fp32"},
     // On the CPU softmax, layer_norm and exp follow.
     {"torch-autocast-bf16-cpu", "ln", "layer_norm", "bf16 fp32 fp32", "bf16 fp32 fp32"},
@@ -52,7 +52,7 @@ const Quirk kQuirks[] = {
     {"torch-autocast-fp16-cpu", "mm", "matmul", "fp16 fp16", "fp16"},
     {"torch-autocast-fp16-cpu", "loss", "cross_entropy", "fp16 int", "fp32"},
     // apex O2: the affine batch norm stays FP32 between FP16 activations, layer norms do not; the
-    // output goes to the loss as FP32.
+    // output is cast to FP32 for the loss.
     {"O2", "conv", "conv2d", "fp16 fp16 fp16", "fp16"},
     {"O2", "bn", "batch_norm", "fp16 fp32 fp32 fp32 fp32", "fp16 fp32 fp32 fp32 fp32"},
     {"O2", "ln", "layer_norm", "fp16 fp16 fp16", "fp16 fp32 fp32"},
@@ -70,7 +70,7 @@ const Quirk kQuirks[] = {
     {"fp16-optimizer-static", "bn", "batch_norm", "fp16 fp32 fp32 fp32 fp32",
      "fp16 fp32 fp32 fp32 fp32"},
     {"fp16-optimizer-dynamic", "loss", "cross_entropy", "fp16 int", "fp32"},
-    // TF32 by family: the other one's factors stay FP32. A bias is no factor.
+    // TF32 by family: the other family's factors stay FP32. A bias is not a factor.
     {"tf32-matmul", "conv", "conv2d", "fp32 fp32 fp32", "fp32"},
     {"tf32-matmul", "fc1", "linear", "tf32 tf32 fp32", "fp32"},
     {"tf32-matmul", "mm", "matmul", "tf32 tf32", "fp32"},
@@ -83,7 +83,7 @@ const Quirk kQuirks[] = {
     {"tf32", "conv", "conv2d", "tf32 tf32 fp32", "fp32"},
     {"tf32", "mm", "matmul", "tf32 tf32", "fp32"},
     // MXNet: softmax and norms FP32, batch_dot in the widest of its operands and not in FP16,
-    // batch_norm neutral. Its BF16 list has norms and softmax follow, and dropout etc. in FP32.
+    // batch_norm neutral. In its BF16 lists norms and softmax follow; dropout etc. are FP32.
     {"mxnet-amp", "conv", "conv2d", "fp16 fp16 fp16", "fp16"},
     {"mxnet-amp", "bn", "batch_norm", "fp16 fp32 fp32 fp32 fp32", "fp16 fp32 fp32 fp32 fp32"},
     {"mxnet-amp", "ln", "layer_norm", "fp16 fp32 fp32", "fp32 fp32 fp32"},
@@ -134,7 +134,7 @@ TEST_CASE("torch 2.12: rms_norm of an FP16 value is FP32, in 2.11 it is FP16") {
   }
 }
 
-// What stands between steps: weights, masters, arithmetic, state, how updates round, loss scale.
+// Stored between steps: weights, masters, arithmetic, state, rounding of updates, loss scale.
 struct Keeping {
   std::string preset, weight, master, arithmetic, state;
   OptimizerSteps steps;
@@ -214,7 +214,7 @@ TEST_CASE("keep_fp32: a kept parameter has no master and is updated in FP32") {
   CHECK(find_policy("pure-fp16").update_of(fp16) == fp16);
 }
 
-// A batch norm whose weights are no parameters (affine=False) is cast with the model.
+// A batch norm whose weights are not parameters (affine=False) is cast with the model.
 TEST_CASE("keep_fp32: a norm without parameters is not kept") {
   GraphBuilder b("plain_norm");
   const Value x = b.input("x", {{4, 3}}), target = b.input("target", {{4, 3}});
@@ -256,11 +256,12 @@ TEST_CASE("[model]: inputs are cast where the model reads them, outputs where th
   CHECK(net.writes(net.op("square", "mul")) == "fp32");
   CHECK(net.writes(net.op("total", "add")) == "fp32");
   CHECK(net.format(net.program.external.at("seed")) == "fp32");
-  // The gradient of the output comes back in FP32 and is cast where the model ends.
+  // The gradient of the output is FP32 and is cast where the model ends.
   CHECK(net.writes(net.op("loss", "mse_loss_backward")) == "fp32");
   CHECK(net.reads(net.op("fc", "linear_backward_weight")) == "fp16 fp16");
 
-  // y is read three times behind the border: its parts add up in FP32 and are cast once.
+  // y is read three times after the border: the parts of its gradient are summed in FP32 and cast
+  // once.
   for (const Instruction& i : net.program.instructions) {
     const Node& node = net.graph.nodes[i.node];
     if (i.kind != InstructionKind::kOp || !node.is_backward() || node.op != "add") continue;
@@ -295,7 +296,7 @@ TEST_CASE("autocast off: a region's ops follow their operands, and torch's refus
   b.set_loss(b.op("mse_loss", {y, target}, {}, "loss"));
   const Graph graph = b.finish();
   const std::string refused = problems_of(graph, base + "layer = 'fc2'");
-  CHECK(has(refused, "fc2 linear: fp16 x fp32 in a region without autocast, which torch refuses"));
+  CHECK(has(refused, "fc2 linear: fp16 x fp32 in a region without autocast, an error in torch"));
   CHECK(has(refused, "compute = \"fp32\" casts the operands as well"));
   const Lowered cast = lower_text(graph,
                                   "extends = 'torch-autocast-fp16'\n[[rule]]\nlayer = "

@@ -1,4 +1,4 @@
-// Lowering on named hardware: which unit sums what, what its conversions do, what is refused.
+// Lowering on named hardware: the unit of each sum, its conversions, and the policies it rejects.
 #include <doctest/doctest.h>
 
 #include "src/policy/find_policy.h"
@@ -36,7 +36,7 @@ TEST_CASE("hardware: every low-precision sum goes through the unit for its facto
         "ampere_bf16");
   CHECK(unit(lower_on("extends = 'pure-fp16'", "volta"), "fc1", "linear") == "volta_fp16_acc16");
   CHECK(lower_on("extends = 'pure-fp16'", "volta").op("fc1", "linear").accumulator_site >= 0);
-  // What is no sum of products stays.
+  // Other sums are unchanged.
   CHECK(fp16.op("fc1", "linear_backward_bias").reduce_accumulator->name == "fp32_fused");
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("hardware: TF32 factors are truncated unless the policy says how they 
   CHECK(rounding(
             lower_net(small_net(), parse_policy("extends = 'tf32'\n[gemm]\ntf32_input = 'truncate'",
                                                 "test.toml"))) == Rounding::kTowardZero);
-  // The unit's switch says it, too; both must agree.
+  // The unit's switch sets it, too; both must agree.
   const Lowered switched =
       lower_on("extends = 'tf32'\n[gemm]\naccumulator = 'hopper_tf32+nearest_even'", "hopper");
   CHECK(rounding(switched) == Rounding::kNearestEven);
@@ -90,7 +90,7 @@ TEST_CASE("hardware: a CPU's BF16 conversion flushes") {
   CHECK(net.op("fc1", "linear").factor_formats.at(0)->name == "bf16");
 }
 
-TEST_CASE("hardware: what it has no unit for is refused, sum by sum") {
+TEST_CASE("hardware: sums without a unit are refused, one by one") {
   const std::string volta = problems_on("extends = 'torch-autocast-bf16'", "volta");
   // conv1: forward and weight gradient; fc1: forward and both gradients.
   CHECK(
@@ -99,7 +99,7 @@ TEST_CASE("hardware: what it has no unit for is refused, sum by sum") {
   CHECK(has(problems_on("[gemm]\naccumulator = 'bf16'", "hopper"), "no unit that sums by bf16"));
 }
 
-TEST_CASE("hardware: a named unit is the lane's own, a named chain stays") {
+TEST_CASE("hardware: a named unit must be the lane's own, a named chain is kept") {
   CHECK(has(
       problems_on("extends = 'torch-autocast-fp16'\n[gemm]\naccumulator = 'hopper_fp16'", "ampere"),
       "hopper_fp16 is a unit of hopper, not of ampere"));
@@ -138,7 +138,7 @@ TEST_CASE("accumulators with operand formats: by policy where they fit, by rule 
   CHECK(unit(net, "conv1", "conv2d") == "hopper_fp16");
   CHECK(unit(net, "fc1", "linear") == "fp32_fused");
   CHECK(has(problems_of(small_net(), "[gemm]\naccumulator = 'hopper_fp16'"),
-            "no sum of products has factors that it takes; `lockstep list accumulators` tells "
+            "no sum of products has factors that it takes; `lockstep list accumulators` shows "
             "them; without the accumulator `lockstep explain` shows every sum's factors"));
   CHECK(has(problems_of(small_net(),
                         "[[rule]]\nop = 'linear'\naccumulator = 'hopper_bf16+positive_zero'"),

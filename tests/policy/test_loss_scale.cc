@@ -17,7 +17,7 @@ LossScaleSpec defaults(std::string_view kind) {
   return find_loss_scaler(kind).defaults;
 }
 
-// The specification of the golden trajectories: they begin at 2^16 and grow by windows of 4 steps.
+// The specification of the golden trajectories: they start at 2^16 and grow by windows of 4 steps.
 LossScaleSpec golden(std::string_view kind) {
   LossScaleSpec spec = defaults(kind);
   spec.init_scale = 65536;
@@ -39,7 +39,7 @@ std::string trajectory(const LossScaleSpec& spec, int steps, int largest = 14) {
   return text + (state.raised ? " !" : "");
 }
 
-// The state after these steps, 'x' an overflow and '.' none.
+// The state after these steps: 'x' is an overflow, '.' a clean step.
 LossScaleState after(const LossScaleSpec& spec, std::string_view steps) {
   const LossScaler& scaler = find_loss_scaler(spec.kind);
   LossScaleState state = scaler.initial(spec);
@@ -53,8 +53,8 @@ TEST_CASE("every scaler follows the golden trajectory of its system") {
   struct Golden {
     std::string_view kind, steps;
   };
-  // All but keras and fairseq, which follow from their sources by hand, were computed by a program
-  // of its own for each system.
+  // Keras and fairseq were derived from their sources by hand. The others were computed with a
+  // separate program for each system.
   const Golden rows[] = {
       {"torch-dynamic", "16x 15x 14 14 14 14 15x 14 14 14 14 15x 14 14 14 14 15x"},
       {"apex", "16x 15x 14 14 14 14 15x 14 14 14 14 15x 14 14 14 14 15x"},
@@ -127,7 +127,7 @@ TEST_CASE("torch-dynamic has no minimum: 166 halvings from 2^16 give zero; apex 
   CHECK(after(defaults("apex"), std::string(1091, 'x')).scale == 0);
 }
 
-TEST_CASE("growth to infinity: torch-dynamic leaves it, flax stops at FLT_MAX, keras takes it") {
+TEST_CASE("growth to infinity: torch-dynamic skips it, flax stops at FLT_MAX, keras allows it") {
   for (const char* kind : {"torch-dynamic", "flax", "keras"}) {
     LossScaleSpec spec = defaults(kind);
     spec.init_scale = 0x1p127;
@@ -155,7 +155,7 @@ TEST_CASE("floors and caps: every dynamic scaler keeps to them") {
     spec.raise_at_min = false;
     CHECK(after(spec, std::string(20, '.')).scale == 128);
     const LossScaleState low = after(spec, std::string(20, 'x'));
-    // fairseq stops instead, with the last scale above its minimum.
+    // fairseq stops training instead, with the last scale above its minimum.
     CHECK(low.raised == (scaler.name == "fairseq"));
     CHECK(low.scale == (low.raised ? 32 : 16));
     spec.init_scale = 1024;
@@ -163,7 +163,7 @@ TEST_CASE("floors and caps: every dynamic scaler keeps to them") {
   }
 }
 
-TEST_CASE("apex-fp16-utils and megatron: the minimum of 1 holds") {
+TEST_CASE("apex-fp16-utils and megatron: the minimum is 1") {
   CHECK(after(defaults("apex-fp16-utils"), std::string(40, 'x')).scale == 1);
   CHECK(after(defaults("megatron"), std::string(40, 'x')).scale == 1);
   CHECK_FALSE(after(defaults("megatron"), std::string(40, 'x')).raised);
@@ -171,7 +171,7 @@ TEST_CASE("apex-fp16-utils and megatron: the minimum of 1 holds") {
 
 // Three overflows among clean steps, before any growth: deepspeed and megatron count them all,
 // consecutive_hysteresis forgets the first.
-TEST_CASE("hysteresis: who refills it when") {
+TEST_CASE("hysteresis: when each scaler refills it") {
   const std::string_view steps = "x.x.x";
   CHECK(after(defaults("megatron"), steps).scale == 0x1p32 / 4);
   LossScaleSpec spec = defaults("deepspeed");
@@ -183,7 +183,7 @@ TEST_CASE("hysteresis: who refills it when") {
   CHECK(after(spec, "x").scale == 65536 / 2);
 }
 
-TEST_CASE("deepspeed stops training at its minimum, or stays there if told so") {
+TEST_CASE("deepspeed stops training at its minimum, or stays there if raise_at_min is false") {
   LossScaleSpec spec = golden("deepspeed");
   spec.init_scale = 4;
   CHECK(trajectory(spec, 10, -1) == "2x 2x 1x 0x !");
@@ -207,7 +207,7 @@ TEST_CASE("fairseq: the tolerance lets single overflows pass, the minimum stops 
   CHECK_FALSE(after(spec, "xxxxx").raised);
 }
 
-TEST_CASE("none is scale 1 whatever the specification says, and never looks") {
+TEST_CASE("none: scale 1 whatever the specification says, and no check") {
   LossScaleSpec spec = defaults("none");
   spec.init_scale = 8;
   CHECK(after(spec, "") == LossScaleState{});
@@ -215,7 +215,7 @@ TEST_CASE("none is scale 1 whatever the specification says, and never looks") {
   CHECK(find_loss_scaler("none").check == LossScaler::Check::kNone);
 }
 
-TEST_CASE("static keeps its scale but does look") {
+TEST_CASE("static keeps its scale but checks gradients") {
   LossScaleSpec spec = defaults("static");
   spec.init_scale = 128;
   CHECK(after(spec, "").scale == 128);
@@ -236,7 +236,7 @@ TEST_CASE("a state's fields carry all of it") {
   }
 }
 
-// Every number that a row lists moves its trajectory, and no other does.
+// Every number that a row lists changes its trajectory, and no other number does.
 TEST_CASE("a scaler reads the keys it lists and no others") {
   const std::string steps = std::string("x..x...xx....x.....xxx") + std::string(60, 'x') + "....";
   const auto path = [&](const LossScaleSpec& spec) {

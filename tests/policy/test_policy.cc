@@ -1,4 +1,4 @@
-// Policies: the embedded presets, what their lists say, and everything a policy file can get wrong.
+// Policies: the embedded presets, their lists, and every mistake that a policy file can have.
 #include <doctest/doctest.h>
 
 #include "src/core/error.h"
@@ -64,9 +64,9 @@ TEST_CASE("presets: unknown names and versions") {
   CHECK(has(message("no/such/file.toml"), "no/such/file.toml"));
   CHECK(has(message("fp16"), "no such preset; presets of fp16: pure-fp16, torch-autocast-fp16"));
   CHECK(has(message("bf16"), "presets of bf16: mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
-  CHECK(has(message("fp64"), "'fp64': a lane of its own, not a policy"));
+  CHECK(has(message("fp64"), "'fp64': this is a lane, not a policy"));
   CHECK(has(message("twin"), "--lanes fp32,twin"));
-  CHECK(has(message("tf32@hopper"), "a policy has no target, a lane has; leave '@hopper' out"));
+  CHECK(has(message("tf32@hopper"), "only a lane has a target, not a policy; leave '@hopper' out"));
 }
 
 TEST_CASE("policy files: a file name that cannot be a policy's name") {
@@ -77,8 +77,8 @@ TEST_CASE("policy files: a file name that cannot be a policy's name") {
                        InputError);
 }
 
-// The ops' own rows and the preset's lists are two definitions of one fact. A row is as the newest
-// version has it: 2.12 moved rms_norm.
+// The ops' own rows and the preset's lists are two definitions of one fact. A row follows the
+// newest version: 2.12 moved rms_norm.
 TEST_CASE("torch presets: their lists agree with the ops' cast classes") {
   for (const char* name : {"torch-autocast-fp16:2.11", "torch-autocast-fp16:2.12",
                            "torch-autocast-bf16:2.11", "torch-autocast-bf16:2.12"}) {
@@ -135,7 +135,7 @@ TEST_CASE("torch presets: no entry of the lists is lost") {
   CHECK(count("promote") == 11);
 }
 
-TEST_CASE("other systems' op names: overloads are cut, a name may be several, rows are real ops") {
+TEST_CASE("other systems' op names: overloads are cut, a name may mean several ops, rows are ops") {
   const auto named = [](OpNames system, const char* name) {
     return join(lockstep_op_names(system, name), " ");
   };
@@ -174,7 +174,7 @@ TEST_CASE("tf32 and pure-fp16 presets") {
   CHECK(pure.loss_scale.kind == "none");
 }
 
-TEST_CASE("policy files: an empty one is FP32 and takes its file's name") {
+TEST_CASE("policy files: an empty one is FP32 and is named after its file") {
   const Policy policy = parse_policy("", "somewhere/plain.toml");
   CHECK(policy.label() == "plain");
   for (const Format* format : {policy.weight, policy.buffer, policy.input,
@@ -189,7 +189,7 @@ TEST_CASE("policy files: an empty one is FP32 and takes its file's name") {
   CHECK(policy.rules.empty());
 }
 
-TEST_CASE("policy files: extends keeps what is not said") {
+TEST_CASE("policy files: extends keeps the keys that are not set") {
   const Policy base = find_policy("torch-autocast-fp16:2.12");
   const Policy policy = parse_policy(R"(
 extends = "torch-autocast-fp16:2.12"
@@ -217,7 +217,7 @@ compute = "fp32"
 }
 
 TEST_CASE(
-    "policy files: a scaler has its system's defaults, and another kind begins with its own") {
+    "policy files: a scaler has its system's defaults, and another kind starts with its own") {
   const LossScaleSpec deepspeed =
       parse_policy("[loss_scale]\nkind = 'deepspeed'\nhysteresis = 3", "a.toml").loss_scale;
   CHECK(deepspeed.init_scale == 65536);
@@ -251,7 +251,7 @@ promote = ["nll_loss"]
   CHECK(off.gemm_operand == nullptr);
 }
 
-TEST_CASE("policy files: the hash is of the text and of what it extends") {
+TEST_CASE("policy files: the hash is of the text and of the preset it extends") {
   const std::string text = "[storage]\nweight = 'bf16'\n";
   CHECK(parse_policy(text, "a.toml").hash() == parse_policy(text, "b.toml").hash());
   CHECK(parse_policy(text, "a.toml").hash() != parse_policy(text + "\n", "a.toml").hash());
@@ -283,7 +283,7 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[autocast]\nformat = 'fp16'\nfp32 = ['linaer']",
        {"line 3: [autocast] fp32 has 'linaer'", "did you mean 'linear'?"}},
       {"[autocast]\nformat = 'fp16'\nfp32 = ['linear']\npromote = ['linear']",
-       {"line 4: [autocast] promote has 'linear'", "fp32 has, too"}},
+       {"line 4: [autocast] promote has 'linear'", "fp32 has too"}},
       {"[autocast]\nformat = 'fp16'\nfp32 = ['relu_backward']", {"no such forward op"}},
       {"[autocast]\nformat = 'fp16'\nfp32 = ['cosh']", {"'cosh': no such forward op"}},
       {"[autocast]\nfp32 = ['linear']", {"no format", "add format"}},
@@ -348,15 +348,15 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
        {"line 3: [loss_scale] per_loss: 'own': must be shared or separate"}},
       {"[loss_scale]\nper_loss = 'separate'", {"has no effect: kind is none"}},
       {"[loss_scale]\nkind = 'apex'\nper_loss = 'separate'\nclip = 'before_unscale'",
-       {"line 3: [loss_scale] per_loss = \"separate\"", "never are one gradient"}},
+       {"line 3: [loss_scale] per_loss = \"separate\"", "never form one gradient"}},
       {"[[rule]]\nlayer = 'fc1'\nloss_scale = 3", {"= 3: must be a power of two"}},
       {"[[rule]]\nlayer = 'fc1'\nloss_scale = 0", {"= 0: must be a power of two"}},
-      {"[[rule]]\nrole = 'weight'\nloss_scale = 8", {"look at layer and op only"}},
+      {"[[rule]]\nrole = 'weight'\nloss_scale = 8", {"match layer and op only"}},
       {"[[rule]]\nlayer = 'fc1'", {"line 1: [[rule]] sets nothing", "give compute"}},
       {"[[rule]]\nop = 'conv2'\ncompute = 'fp32'", {"line 2: [[rule]] op: op 'conv2'", "conv2d"}},
       {"[[rule]]\nrole = 'grad_wieght'\nformat = 'fp32'", {"did you mean 'grad_weight'?"}},
       {"[[rule]]\npoint = 'ouput'\nformat = 'fp32'", {"did you mean 'output'?"}},
-      {"[[rule]]\nrole = 'weight'\ncompute = 'fp32'", {"look at layer and op only"}},
+      {"[[rule]]\nrole = 'weight'\ncompute = 'fp32'", {"match layer and op only"}},
       {"[[rule]]\nformat = 'bf16'\ncompute = 'fp32'", {"write two rules"}},
       {"[[rule]]\npoint = 'accumulator'\nformat = 'bf16'", {"use accumulator"}},
       {"[rule]\ncompute = 'fp32'", {"array of tables", "[[rule]]"}},
@@ -396,7 +396,7 @@ layer = "fc1"
   CHECK(split(problems, '\n').size() == 4);
 }
 
-// The example in the documentation names every key: it must stay one that is accepted.
+// The example in the documentation names every key; it must remain valid.
 TEST_CASE("docs/policy.md: the example is a valid policy") {
   const std::string page = read_text_file(LOCKSTEP_SOURCE_DIR "/docs/policy.md");
   const std::string fence = "```toml\n";
@@ -408,7 +408,7 @@ TEST_CASE("docs/policy.md: the example is a valid policy") {
   CHECK(policy.master_weights);
 }
 
-TEST_CASE("[dropout]: the scale is exact, but for PyTorch's CPU autocast") {
+TEST_CASE("[dropout]: the scale is exact, except in PyTorch's CPU autocast") {
   CHECK_FALSE(parse_policy("", "mine.toml").rounds_dropout_scale);
   CHECK(parse_policy("[dropout]\nscale = 'rounded'", "mine.toml").rounds_dropout_scale);
   CHECK(find_policy("torch-autocast-bf16-cpu").rounds_dropout_scale);
@@ -418,7 +418,7 @@ TEST_CASE("[dropout]: the scale is exact, but for PyTorch's CPU autocast") {
         std::string::npos);
 }
 
-TEST_CASE("[attention]: whole rows, but for PyTorch's CPU autocast") {
+TEST_CASE("[attention]: whole rows, except in PyTorch's CPU autocast") {
   const FlashKernel *whole = &find_flash_kernel("whole_rows"),
                     *cpu = &find_flash_kernel("torch_cpu");
   CHECK(parse_policy("", "mine.toml").flash_kernel == whole);
@@ -430,7 +430,7 @@ TEST_CASE("[attention]: whole rows, but for PyTorch's CPU autocast") {
         std::string::npos);
 }
 
-TEST_CASE("[softmax]: log_softmax rounds at its end, but for PyTorch's CPU autocast") {
+TEST_CASE("[softmax]: log_softmax rounds at its end, except in PyTorch's CPU autocast") {
   CHECK_FALSE(parse_policy("", "mine.toml").rounds_log_softmax);
   CHECK(parse_policy("[softmax]\nlog = 'torch_cpu'", "mine.toml").rounds_log_softmax);
   CHECK(find_policy("torch-autocast-bf16-cpu").rounds_log_softmax);
@@ -440,7 +440,7 @@ TEST_CASE("[softmax]: log_softmax rounds at its end, but for PyTorch's CPU autoc
         std::string::npos);
 }
 
-TEST_CASE("[recurrent]: cells are fused, but for PyTorch's CPU autocast") {
+TEST_CASE("[recurrent]: cells are fused, except in PyTorch's CPU autocast") {
   CHECK(parse_policy("", "mine.toml").recurrent_cells == RecurrentCells::kFused);
   CHECK(parse_policy("[recurrent]\ncells = 'torch_cpu'", "mine.toml").recurrent_cells ==
         RecurrentCells::kTorchCpu);
@@ -451,7 +451,7 @@ TEST_CASE("[recurrent]: cells are fused, but for PyTorch's CPU autocast") {
         std::string::npos);
 }
 
-TEST_CASE("[all_reduce]: DistributedDataParallel's by default, each key for itself") {
+TEST_CASE("[all_reduce]: DistributedDataParallel's by default; each key alone") {
   const AllReduce torch = parse_policy("", "mine.toml").all_reduce;
   CHECK(torch.format == nullptr);
   CHECK(torch.order == AllReduce::Order::kRing);
@@ -481,7 +481,7 @@ TEST_CASE("[optimizer]: masters' format and how updates are rounded") {
 }  // namespace
 }  // namespace lockstep
 
-TEST_CASE("a format that is easily taken for another is noted, not refused") {
+TEST_CASE("a format that is easily mistaken for another is noted, not refused") {
   const lockstep::Policy ieee = lockstep::parse_policy("[storage]\nweight = 'e4m3'", "mine.toml");
   REQUIRE(ieee.notes.size() == 1);
   CHECK(ieee.notes[0].find("240") != std::string::npos);

@@ -1,4 +1,4 @@
-// What the workers' gradients become, in every declared order and format.
+// All-reduce of the workers' gradients, in every declared order and format.
 #include "src/update/all_reduce.h"
 
 #include <doctest/doctest.h>

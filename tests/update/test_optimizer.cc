@@ -59,7 +59,7 @@ TEST_CASE("sgd: momentum starts from the first gradient, then accumulates") {
   CHECK(w.states[0] == 0.5);
 }
 
-TEST_CASE("sgd: weight decay joins the gradient; no momentum keeps no state") {
+TEST_CASE("sgd: weight decay is added to the gradient; without momentum there is no state") {
   OptimizerSpec spec = spec_of("sgd", 0.25);
   spec.values["momentum"] = 0;
   spec.values["weight_decay"] = 0.5;
@@ -103,7 +103,7 @@ TEST_CASE("adam: the second step follows the bias-corrected moments") {
   const double m_hat = m / (1 - beta1 * beta1);
   const double v_hat = v / (1 - beta2 * beta2);
   const double expected = first - w.numbers["lr"] * m_hat / (std::sqrt(v_hat) + w.numbers["eps"]);
-  // 1 - beta2^2 cancels nine bits or so of beta2^2: its error is 2^9 unit roundoffs.
+  // 1 - beta2^2 cancels about nine bits of beta2^2: its error is 2^9 unit roundoffs.
   CHECK(std::fabs(w.step(g2) - expected) <= 512 * 16 * std::ldexp(1.0, -53));
 }
 
@@ -124,10 +124,10 @@ TEST_CASE("FP16 arithmetic rounds adam's eps of 1e-8 to zero: a zero gradient gi
   CHECK(std::isnan(weight));
 }
 
-TEST_CASE("unscaling multiplies by the FP32 of the double reciprocal") {
+TEST_CASE("unscaling multiplies by the double reciprocal, rounded to FP32") {
   CHECK(unscale_factor(65536) == std::ldexp(1.0f, -16));
   CHECK(unscale_factor(3) == static_cast<float>(1.0 / 3.0));
-  // From 2^-128 down the reciprocal is beyond FP32 (amp-presets.md A2).
+  // For scales up to 2^-128 the reciprocal is beyond FP32.
   CHECK(std::isfinite(unscale_factor(std::ldexp(1.0f, -127))));
   CHECK(std::isinf(unscale_factor(std::ldexp(1.0f, -128))));
 }
@@ -135,7 +135,7 @@ TEST_CASE("unscaling multiplies by the FP32 of the double reciprocal") {
 TEST_CASE("optimizers are found by name; unknown ones and bad values are refused") {
   for (const Optimizer& optimizer : optimizers()) {
     CHECK(&find_optimizer(optimizer.name) == &optimizer);
-    HyperValues all;  // every number at its largest: the most states there can be
+    HyperValues all;  // every number at its largest: the largest number of states
     for (const HyperParameter& p : optimizer.parameters) {
       CHECK_NOTHROW(
           check_optimizer_spec({std::string(optimizer.name), {{std::string(p.name), p.initial}}}));

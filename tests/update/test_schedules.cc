@@ -1,4 +1,4 @@
-// Learning rates by hand, their ends, and refused numbers. tests/integration compares with torch.
+// Learning rates by hand, their ends, and rejected numbers. tests/integration compares with torch.
 #include "src/update/schedules.h"
 
 #include <doctest/doctest.h>
@@ -37,7 +37,7 @@ TEST_CASE("schedules: a warm-up rises linearly, then the schedule spans the rest
   CHECK(lr(text, 30) == 0);
 }
 
-TEST_CASE("schedules: every row stays within [0, lr] and holds its value behind its end") {
+TEST_CASE("schedules: every row stays within [0, lr] and is constant after its end") {
   for (const Schedule& schedule : schedules()) {
     CAPTURE(schedule.name);
     const std::string text = std::string(schedule.name) + ":steps=20,warmup=3";

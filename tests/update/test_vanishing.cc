@@ -1,4 +1,4 @@
-// Numbers of an optimizer that a policy's formats lose: each at its limit, and just beside it.
+// Numbers of an optimizer that a policy's formats lose: each at its limit, and just past it.
 #include "src/update/vanishing.h"
 
 #include <doctest/doctest.h>
@@ -37,10 +37,10 @@ TEST_CASE("Adam's eps in FP16: 2^-25 is half the smallest number and lost, more 
   CHECK(found("fp32", "adam", {}).empty());
 }
 
-TEST_CASE("lr: lost where it is a number of the format") {
+TEST_CASE("lr: lost if it is rounded to the format") {
   CHECK(has(found("pure-fp16", "sgd", {{"lr", 1e-8}}), "lr = 1e-08 is 0 in fp16"));
   CHECK_FALSE(has(found("pure-fp16", "sgd", {{"lr", 1e-7}}), "lr"));
-  CHECK_FALSE(has(found("half", "adam", {{"lr", 1e-8}}), "lr = "));  // an FP32 scalar of torch's
+  CHECK_FALSE(has(found("half", "adam", {{"lr", 1e-8}}), "lr = "));  // torch's scalar is FP32
 }
 
 TEST_CASE("decoupled weight decay: 1 - lr wd is 1 from lr wd = 2^-(p+1) down") {
@@ -51,22 +51,22 @@ TEST_CASE("decoupled weight decay: 1 - lr wd is 1 from lr wd = 2^-(p+1) down") {
   CHECK(adamw("pure-fp16", 0x1p-6, 0x1.1p-6).empty());
   CHECK(has(adamw("fp32", 0x1p-15, 0x1p-10), "is 1 in fp32: weights never decay"));
   CHECK(adamw("fp32", 0x1p-14, 0x1p-10).empty());
-  // FP32 arithmetic beside FP16 weights: the product is there, the weight's rounding takes it.
+  // FP32 arithmetic with FP16 weights: the product is not 0, but the weight's rounding loses it.
   const std::string wide =
       write_policy("wide", "extends = \"pure-fp16:1\"\n[optimizer]\narithmetic = \"fp32\"\n");
-  CHECK(has(adamw(wide.c_str(), 0x1p-6, 0x1p-6), "is 1 in fp16: decay alone moves no weight"));
+  CHECK(has(adamw(wide.c_str(), 0x1p-6, 0x1p-6), "is 1 in fp16: decay alone changes no weight"));
   CHECK(adamw("pure-fp16-stochastic", 0x1p-6, 0x1p-6).empty());
   CHECK(adamw("pure-fp16-master", 0x1p-6, 0x1p-6).empty());
 }
 
-TEST_CASE("coupled weight decay: SGD's, with what its momentum makes of it") {
+TEST_CASE("coupled weight decay: SGD's, with the gain of its momentum") {
   const HyperValues values = {{"lr", 0x1p-6}, {"weight_decay", 0x1p-6}, {"momentum", 0}};
-  CHECK(has(found("pure-fp16", "sgd", values), "decay alone moves no weight"));
+  CHECK(has(found("pure-fp16", "sgd", values), "decay alone changes no weight"));
   HyperValues gained = values;
   gained["momentum"] = 0.5;
   CHECK(found("pure-fp16", "sgd", gained).empty());
   gained["dampening"] = 0.5;
-  CHECK(has(found("pure-fp16", "sgd", gained), "decay alone moves no weight"));
+  CHECK(has(found("pure-fp16", "sgd", gained), "decay alone changes no weight"));
   CHECK(has(found("pure-fp16", "adagrad", {{"weight_decay", 1e-9}, {"eps", 1}}),
             "weight_decay = 1e-09 is 0 in fp16"));
   CHECK(found("pure-fp16", "adagrad", {{"weight_decay", 1e-5}, {"eps", 1}}).empty());

@@ -1,4 +1,4 @@
-// The keys of the format and its cache, then the four lists of ops.
+// Reads the format and its cache, then the four lists of ops.
 #include "src/policy/parse/autocast_table.h"
 
 #include <array>
@@ -37,7 +37,7 @@ void read_autocast(TomlTable& table, Policy& policy, bool is_preset) {
   if (const auto cache = table.boolean("weight_cache")) policy.weight_cache = *cache;
   OpNames names = OpNames::kTorch;
   read_name(table, "names", find_op_names, names);
-  std::map<std::string, std::string_view> listed;  // op -> list it stands in, in this file
+  std::map<std::string, std::string_view> listed;  // op -> its list in this file
   for (const OpListKey& list : kOpLists) {
     for (const auto& item : table.texts(list.key)) {
       if (!is_preset && !check_listed_op(table, list.key, item, names)) continue;
@@ -46,7 +46,7 @@ void read_autocast(TomlTable& table, Policy& policy, bool is_preset) {
         if (!is_new && where->second != list.key) {
           table.problem_at(item.line, list.key,
                            "has '" + item.text + "', which " + std::string(where->second) +
-                               " has, too: an op belongs to one class");
+                               " has too: an op belongs to one class");
         }
         policy.op_class[op] = list.cast_class;
       }

@@ -1,4 +1,4 @@
-// How is [autocast] of a policy file read?
+// Reads [autocast] of a policy file.
 #pragma once
 
 #include "src/policy/parse/toml_table.h"

@@ -1,4 +1,4 @@
-// Names are looked up in the tables they come from, whose errors hint at the nearest one.
+// Names are looked up in their own tables, whose errors hint at the nearest name.
 #include "src/policy/parse/keys.h"
 
 #include <algorithm>
@@ -9,22 +9,22 @@
 namespace lockstep {
 namespace {
 
-// What a policy file may name in its lists: forward ops, and the other system's names for them.
+// Names allowed in a policy file's lists: forward ops, and the other system's names for them.
 std::vector<std::string> listable_ops(OpNames system) {
   std::vector<std::string> names = listable_op_names();
   for (const OpName& row : foreign_op_names(system)) names.emplace_back(row.foreign);
   return names;
 }
 
-// Lanes hold their values in FP32 containers: a wider format would not be held exactly.
+// Lanes hold their values in FP32 containers, which cannot hold a wider format exactly.
 void set_format(TomlTable& table, std::string_view key, const std::string& name,
                 const Format*& format, std::vector<std::string>& notes) {
   const std::string hint = format_hint(name);
   try {
     const Format& found = find_format(name);
     if (!contains(find_format("fp32"), found)) {
-      table.problem(key, "= '" + name + "': must fit in fp32, whose containers lanes use",
-                    "for FP64 run the lane named fp64");
+      table.problem(key, "= '" + name + "': must fit in fp32, the lanes' container",
+                    "for FP64, run the lane named fp64");
       return;
     }
     format = &found;

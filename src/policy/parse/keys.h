@@ -1,6 +1,6 @@
-// How is one key of a policy file read?
-// Setters for the kinds of value that several tables hold. An absent key leaves what was there, a
-// wrong one is a problem of its table. Knows nothing of what the keys mean.
+// Reads one key of a policy file.
+// Setters for the kinds of value that several tables hold. An absent key changes nothing; a
+// wrong one adds a problem to its table. Knows nothing of what the keys mean.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ void read_name(TomlTable& table, std::string_view key, Find find, Value& value) 
   }
 }
 
-// One of two words, for read_name: whether it is the second.
+// For read_name, one of two words: returns whether it is the second.
 inline auto second_of(std::string first, std::string second) {
   return [first, second](const std::string& name) {
     if (name == first || name == second) return name == second;
@@ -36,21 +36,20 @@ inline auto second_of(std::string first, std::string second) {
   };
 }
 
-// A format that lanes can hold. `notes`: of the policy, gets what is worth knowing of the format.
+// A format that lanes can hold. `notes`: the policy's; receives the format's hint, if it has one.
 void read_format(TomlTable& table, std::string_view key, const Format*& format,
                  std::vector<std::string>& notes);
-// The same, where "none" switches off what the extended policy sets.
+// The same; "none" switches off the extended policy's format.
 void read_format_or_none(TomlTable& table, std::string_view key, const Format*& format,
                          std::vector<std::string>& notes);
 
 // The key "accumulator".
 void read_accumulator(TomlTable& table, const Accumulator*& accumulator);
 
-// A list of forward ops by torch's names or Lockstep's. An empty list undoes what the extended
-// policy says.
+// A list of forward ops by torch's names or Lockstep's. An empty list undoes the extended policy's.
 void read_ops(TomlTable& table, std::string_view key, std::vector<std::string>& ops);
 
-// Whether a list's item is a forward op in that system's names or Lockstep's; if not: a problem.
+// Whether a list's item is a forward op in that system's names or Lockstep's. If not: a problem.
 bool check_listed_op(TomlTable& table, std::string_view list, const TomlTable::Item& item,
                      OpNames system);
 

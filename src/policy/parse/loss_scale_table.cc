@@ -1,4 +1,4 @@
-// The scaler's own numbers by its table of keys, then how the scale is used.
+// Reads the scaler's own numbers by its table of keys, then the keys that say how it is used.
 #include "src/policy/parse/loss_scale_table.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// The loss is FP32: there a tiny factor is 0 and a huge one infinite.
+// The loss is FP32, where a tiny factor is 0 and a huge one is infinite.
 void read_number(TomlTable& table, const LossScaleKey& key, double& value) {
   const auto number = table.number(key.name);
   if (!number) return;
@@ -54,8 +54,8 @@ void check_use(TomlTable& table, const LossScaleUse& use, const LossScaler& scal
       if (table.has(key)) table.problem(key, "has no effect: " + kind);
     }
   } else if (use.replay && !scaler.knows("growth_interval")) {
-    table.problem("replay", "= true: " + kind + ", whose scale would overflow again",
-                  "choose a kind whose scale moves");
+    table.problem("replay", "= true: " + kind + ": the same scale would overflow again",
+                  "choose a kind whose scale changes");
   }
 }
 
@@ -77,7 +77,7 @@ void read_use(TomlTable& table, LossScaleUse& use) {
     table.problem(here ? "per_loss" : "clip",
                   std::string(here ? "= \"separate\" with clip = \"before_unscale\""
                                    : "= \"before_unscale\" with per_loss = \"separate\"") +
-                      ": gradients of several scales never are one gradient that could be clipped",
+                      ": gradients of several scales never form one gradient to clip",
                   "per_loss = \"shared\", or clip = \"after_unscale\"");
   }
 }

@@ -1,4 +1,4 @@
-// How is [loss_scale] of a policy file read?
+// Reads [loss_scale] of a policy file.
 #pragma once
 
 #include "src/policy/parse/toml_table.h"
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// A kind that `spec` does not have begins with its own defaults.
+// A kind other than that of `spec` starts from its own defaults.
 void read_loss_scale(TomlTable& table, LossScaleSpec& spec, LossScaleUse& use);
 
 }  // namespace lockstep

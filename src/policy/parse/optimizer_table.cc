@@ -1,4 +1,4 @@
-// What becomes of gradients: between workers, and in the update of the weights.
+// Reads how gradients are combined between workers and used in the update of the weights.
 #include "src/policy/parse/optimizer_table.h"
 
 #include "src/core/text.h"

@@ -1,4 +1,4 @@
-// How are [optimizer] and [all_reduce] of a policy file read?
+// Reads [optimizer] and [all_reduce] of a policy file.
 #pragma once
 
 #include "src/policy/parse/toml_table.h"
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// Behind [storage], whose weight decides what masters are for.
+// Call after [storage]: the weight's format decides whether masters make sense.
 void read_optimizer(TomlTable& table, Policy& policy);
 void read_all_reduce(TomlTable& table, Policy& policy);
 

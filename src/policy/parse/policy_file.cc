@@ -1,6 +1,6 @@
-// A policy file from top to bottom: what it extends, who it is, then table by table. A reader sets
-// what its keys say and leaves the rest as it was: at its default, or as the policy it extends has
-// it. The tables with few keys are here. docs/policy.md lists the same keys.
+// Reads a policy file from top to bottom: the policy it extends, its name, then table by table.
+// A reader sets the keys it finds; the others keep their default or the extended policy's value.
+// The tables with few keys are here. docs/policy.md lists the same keys.
 #include "src/policy/parse/policy_file.h"
 
 #include <filesystem>
@@ -144,7 +144,7 @@ class PolicyReader {
     const bool is_fixed_lane =
         policy_.name == kReferenceLane || policy_.name == kTruthLane || policy_.name == kTwinLane;
     if (!source_.is_preset && is_fixed_lane) {
-      problems_.add("name = '" + policy_.name + "': belongs to a lane that is always the same",
+      problems_.add("name = '" + policy_.name + "': this name belongs to a built-in lane",
                     "choose a name other than fp32, fp64 and twin");
     }
     policy_.version = root.text("version").value_or("");

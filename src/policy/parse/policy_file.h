@@ -1,6 +1,6 @@
-// How does TOML text become a Policy?
-// The reading behind parse_policy and presets(). A preset is read like any policy, except that its
-// op lists may name ops Lockstep does not have. Knows nothing of where texts come from.
+// Reads a Policy from TOML text, for parse_policy and presets(). A preset is read like any policy,
+// except that its op lists may name ops that Lockstep does not have. Knows nothing of where texts
+// come from.
 #pragma once
 
 #include <functional>

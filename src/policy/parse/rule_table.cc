@@ -1,4 +1,4 @@
-// Where the rule applies, what it sets there, and whether the two go together.
+// Reads where a rule applies and what it sets there, and checks that the two fit together.
 #include "src/policy/parse/rule_table.h"
 
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ void read_region(TomlTable& table, const Policy& policy, PolicyRule& rule) {
   }
 }
 
-// Powers of two lose nothing on the way in and out but to overflow and underflow.
+// Multiplying and dividing by a power of two is exact but for overflow and underflow.
 void read_layer_scale(TomlTable& table, PolicyRule& rule) {
   rule.loss_scale = table.number("loss_scale");
   if (!rule.loss_scale) return;
@@ -67,7 +67,7 @@ void check_rule(TomlTable& table, const PolicyRule& rule) {
                   "give compute, autocast, format, rounding, accumulator or loss_scale");
   }
   if (table.has("compute") && table.has("autocast")) {
-    table.problem("", "has compute and autocast: compute says the formats whatever the autocast",
+    table.problem("", "has compute and autocast: compute sets the formats with or without autocast",
                   "remove one of them");
   }
   if (of_ops && of_sites) {
@@ -78,7 +78,7 @@ void check_rule(TomlTable& table, const PolicyRule& rule) {
   }
   if (of_ops && (table.has("role") || table.has("point"))) {
     table.problem("",
-                  "has role or point, but compute, autocast, accumulator and loss_scale look at "
+                  "has role or point, but compute, autocast, accumulator and loss_scale match "
                   "layer and op only",
                   "remove role and point, or use format");
   }

@@ -1,4 +1,4 @@
-// How is a [[rule]] of a policy file read?
+// Reads a [[rule]] of a policy file.
 #pragma once
 
 #include "src/policy/parse/toml_table.h"
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// Adds the rule to policy.rules. Behind [autocast], which a rule may switch off.
+// Adds the rule to policy.rules. Call after [autocast], which a rule may switch off.
 void read_rule(TomlTable& table, Policy& policy);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The keys one by one, then what they must be together.
+// Reads the keys one by one, then checks them together.
 #include "src/policy/parse/scaling_table.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace lockstep {
 namespace {
 
 constexpr ScalingKindInfo kKinds[] = {
-    {ScalingKind::kNone, "none", "factors stay as [autocast] and [gemm] have them"},
-    {ScalingKind::kUnit, "unit", "scale 1: what the formats do without scaling"},
+    {ScalingKind::kNone, "none", "factors keep the formats of [autocast] and [gemm]"},
+    {ScalingKind::kUnit, "unit", "scale 1: shows the formats without scaling"},
     {ScalingKind::kCurrent, "current", "max_finite / amax of the tensor itself"},
     {ScalingKind::kDelayed, "delayed", "max_finite / amax of earlier steps"},
     {ScalingKind::kBlock, "block", "one scale per block of neighbours along the sum"},
@@ -26,7 +26,7 @@ class ScalingReader {
   void read() {
     const ScalingKind extended = scaling_.kind;
     read_name(table_, "kind", find_kind, scaling_.kind);
-    if (scaling_.kind != extended) {  // another recipe: nothing but its ops is taken over
+    if (scaling_.kind != extended) {  // another recipe: only the ops are kept
       FactorScaling fresh;
       fresh.kind = scaling_.kind;
       fresh.ops = scaling_.ops;
@@ -64,7 +64,7 @@ class ScalingReader {
 
   void no_effect(std::string_view key, const std::string& kinds) {
     table_.problem(key, "has no effect: kind is " + std::string(to_string(scaling_.kind)),
-                   "it is for kind " + kinds + "; remove the key");
+                   "the key is for kind " + kinds + "; remove it");
   }
 
   void read_ops() {
@@ -145,7 +145,7 @@ class ScalingReader {
   }
   void read_delayed() {
     constexpr int64_t kLongestHistory = 1 << 16;
-    constexpr int64_t kWidestMargin = 64;  // beyond it FP8 has no numbers left
+    constexpr int64_t kWidestMargin = 64;  // FP8 has no numbers beyond it
     read_integer("amax_history", 1, kLongestHistory, scaling_.delayed.history_length);
     read_integer("margin", -kWidestMargin, kWidestMargin, scaling_.delayed.margin);
     read_name(table_, "amax_compute", find_amax_choice, scaling_.delayed.choice);
@@ -170,7 +170,7 @@ class ScalingReader {
                                  : "fp8_e4m3+saturate, fp8_e5m2+saturate, ...");
     } else if (constexpr int kWidest = 8; format.element->storage_bits() > kWidest) {
       table_.problem(key, "= '" + format.name() + "': must be a format of at most 8 bits",
-                     "wider factors are [autocast]'s and [gemm]'s");
+                     "set wider factors in [autocast] or [gemm]");
     }
   }
 
@@ -193,7 +193,7 @@ class ScalingReader {
     }
   }
 
-  // Products that are the op's whole sum; blocks need factors that are matrices.
+  // Ops that are one sum of products; blocks need factors that are matrices.
   static bool takes_scaled_factors(const OpDef& op, bool by_blocks) {
     return op.vjp != nullptr && op.has_gemm_accumulator && op.shows_sums &&
            op.is_factor == nullptr && (!by_blocks || !op.sum_axes.empty());

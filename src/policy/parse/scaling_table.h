@@ -1,4 +1,4 @@
-// How is [scaling] of a policy file read?
+// Reads [scaling] of a policy file.
 #pragma once
 
 #include "src/policy/factor_scaling.h"
@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// Sets what the table's keys say and leaves the rest. Adds to the table's problems: unknown kinds,
-// formats and ops, formats that are not of the kind, keys without effect.
+// Sets the table's keys and changes nothing else. Adds to the table's problems: unknown kinds,
+// formats and ops, formats that do not fit the kind, keys without effect.
 void read_factor_scaling(TomlTable& table, FactorScaling& scaling);
 
 }  // namespace lockstep

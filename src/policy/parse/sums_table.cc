@@ -1,5 +1,5 @@
-// Three keys say how TF32 factors form: operand_rounding, tf32_input, and an accumulator that
-// rounds its inputs. Two of them may not contradict each other.
+// Three keys say how TF32 factors are formed: operand_rounding, tf32_input, and an accumulator that
+// rounds its inputs. No two of them may contradict each other.
 #include "src/policy/parse/sums_table.h"
 
 #include "src/policy/parse/keys.h"
@@ -11,12 +11,12 @@ bool reads_tf32(const Policy& policy) {
   return policy.gemm_operand != nullptr && policy.gemm_operand->is_tf32();
 }
 
-// operand and operand_rounding for TF32 in one word, which a hardware target does not override.
+// The rounding of TF32 factors in one word. A hardware target does not override it.
 Rounding find_tf32_input(const std::string& name) {
   if (name == "nearest_away") return Rounding::kNearestAway;
   if (name == "nearest_even") return Rounding::kNearestEven;
   if (name == "truncate") return Rounding::kTowardZero;
-  throw InputError("unknown way of forming TF32 inputs",
+  throw InputError("unknown rounding of TF32 inputs",
                    "nearest_away (cvt.rna), nearest_even, or truncate (raw FP32 registers)");
 }
 
@@ -29,12 +29,11 @@ void read_tf32_input(TomlTable& table, Policy& policy) {
     table.problem("tf32_input", "needs operand = \"tf32\"");
   }
   if (table.has("operand_rounding")) {
-    table.problem("tf32_input", "and operand_rounding say the same thing, must be one of them");
+    table.problem("tf32_input", "and operand_rounding have the same meaning, must be one of them");
   }
 }
 
-// An accumulator that is said to round its TF32 inputs gets them so: the policy's cast is where
-// they form.
+// If the accumulator is one that rounds its TF32 inputs, the policy's cast does that rounding.
 void read_tf32_switch(TomlTable& table, Policy& policy) {
   const Tf32Input input = policy.gemm_accumulator->block.tf32_input;
   if (!table.has("accumulator") || input == Tf32Input::kTruncate || !reads_tf32(policy)) {
@@ -52,7 +51,7 @@ void read_tf32_switch(TomlTable& table, Policy& policy) {
   policy.tf32_input = policy.gemm_operand_rounding = rounding;
 }
 
-// Sums without products exist as chains only.
+// Sums without products are chains only.
 const Accumulator* find_sum(const std::string& name) {
   const Accumulator& found = find_accumulator(name);
   if (found.adds()) return &found;
@@ -69,7 +68,7 @@ void read_gemm(TomlTable& table, Policy& policy, bool is_preset) {
   if (table.has("operand_ops") && policy.gemm_operand == nullptr) {
     table.problem("operand_ops", "has no effect: operand is none", "set operand = \"tf32\"");
   }
-  // Said by the user's own file, it holds on hardware that would truncate, too.
+  // In a user's own file it also applies on hardware that would truncate.
   if (!is_preset && table.has("operand_rounding")) {
     policy.tf32_input = policy.gemm_operand_rounding;
   }

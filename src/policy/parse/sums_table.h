@@ -1,4 +1,4 @@
-// How are [gemm] and [reduce] of a policy file read?
+// Reads [gemm] and [reduce] of a policy file.
 #pragma once
 
 #include "src/policy/parse/toml_table.h"
@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// [gemm]: what sums of products take, and how they sum. `is_preset`: what it says of rounding TF32
-// gives way to hardware.
+// [gemm]: the operands of sums of products, and how they are summed. `is_preset`: hardware may
+// override its rounding of TF32.
 void read_gemm(TomlTable& table, Policy& policy, bool is_preset);
 // [reduce]: how other sums are formed.
 void read_reduce(TomlTable& table, Policy& policy);

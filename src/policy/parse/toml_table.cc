@@ -1,4 +1,4 @@
-// The getters: each remembers the key it was asked for, so that finish() can tell the rest.
+// The getters. Each remembers its key, so that finish() can report the others.
 #include "src/policy/parse/toml_table.h"
 
 #include <algorithm>
@@ -117,7 +117,7 @@ void TomlTable::problem(std::string_view key, const std::string& what, const std
 
 void TomlTable::problem(std::string_view key, const InputError& error, const std::string& hint) {
   const std::string& what = error.problems().front();
-  // Most look-ups name the value they did not find; the rest get it here.
+  // Most look-ups name the value they did not find; for the others it is added here.
   const std::string value = table_->get(key)->value_or(std::string());
   const bool names_value = what.find("'" + value + "'") != std::string::npos;
   problem_at(line_of(key), std::string(key) + (names_value ? ":" : " = '" + value + "':"), what,

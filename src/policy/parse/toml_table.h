@@ -1,6 +1,6 @@
-// How is a TOML table read so that nothing in it is overlooked?
-// Typed getters that report what is wrong with its line number, and finish(), which reports every
-// key nobody asked for. Knows nothing of policies.
+// Reads a TOML table so that nothing in it is ignored silently.
+// Typed getters report problems with their line numbers; finish() reports every key that no getter
+// read. Knows nothing of policies.
 #pragma once
 
 #include <toml++/toml.h>
@@ -16,7 +16,7 @@ namespace lockstep {
 
 class TomlTable {
  public:
-  // `where` is how messages call the table: "[storage]", "" for the top level.
+  // `where` is the table's name in messages: "[storage]", "" for the top level.
   TomlTable(const toml::table& table, std::string where, ProblemList& problems)
       : table_(&table), where_(std::move(where)), problems_(&problems) {}
 
@@ -39,9 +39,9 @@ class TomlTable {
   void problem(std::string_view key, const std::string& what, const std::string& hint = "");
   void problem_at(int line, std::string_view key, const std::string& what,
                   const std::string& hint = "");
-  // Adds "line 3: [storage] weight: " and what a look-up of the key's value complained of.
+  // Adds "line 3: [storage] weight: " and the error of a look-up of the key's value.
   void problem(std::string_view key, const InputError& error, const std::string& hint = "");
-  // Call last: every key that no getter asked for is a problem.
+  // Call last: every key that no getter read is a problem.
   void finish();
 
  private:
