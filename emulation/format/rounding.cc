@@ -21,6 +21,7 @@
 
 #include "emulation/format/power_of_two.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/core/random.h"
 
 namespace lockstep {
@@ -115,12 +116,7 @@ std::span<const RoundingInfo> roundings() {
 }
 
 Rounding find_rounding(std::string_view name) {
-  std::vector<std::string> known;
-  for (const RoundingInfo& row : kRoundings) {
-    if (row.name == name) return row.rounding;
-    known.emplace_back(row.name);
-  }
-  throw InputError("rounding '" + std::string(name) + "': unknown", did_you_mean(name, known));
+  return find_row("rounding", name, kRoundings).rounding;
 }
 
 std::string_view to_string(Rounding rounding) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -41,13 +42,7 @@ std::span<const FlashKernel> flash_kernels() {
 }
 
 const FlashKernel& find_flash_kernel(std::string_view name) {
-  std::vector<std::string> names;
-  for (const FlashKernel& kernel : kKernels) {
-    if (kernel.name == name) return kernel;
-    names.emplace_back(kernel.name);
-  }
-  throw InputError("attention kernel '" + std::string(name) + "': unknown",
-                   did_you_mean(std::string(name), names));
+  return find_row("attention kernel", name, kKernels);
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include "emulation/kernels/quantize.h"
 #include "src/core/chunks.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 
 namespace lockstep {
 namespace {
@@ -68,12 +69,7 @@ std::span<const AmaxChoiceInfo> amax_choices() {
 }
 
 AmaxChoice find_amax_choice(std::string_view name) {
-  std::vector<std::string> known;
-  for (const AmaxChoiceInfo& row : kAmaxChoices) {
-    if (row.name == name) return row.choice;
-    known.emplace_back(row.name);
-  }
-  throw InputError("amax choice '" + std::string(name) + "': unknown", did_you_mean(name, known));
+  return find_row("amax choice", name, kAmaxChoices).choice;
 }
 
 DelayedScaleState delayed_scale_update(DelayedScaleState state, float amax, const Format& format,

@@ -39,16 +39,6 @@ class ArgumentChecks {
   std::shared_ptr<ProblemList> problems_;
 };
 
-// Adds the problems of an InputError that `work` throws to `problems`.
-template <typename Work>
-void collect_problems(ProblemList& problems, Work work) {
-  try {
-    work();
-  } catch (const InputError& error) {
-    for (const std::string& problem : error.problems()) problems.add(problem);
-  }
-}
-
 // Adds a problem for every option given with an empty argument.
 void refuse_empty_words(const CLI::App& command, ProblemList& problems);
 

@@ -6,6 +6,7 @@
 #include "src/cli/command.h"
 #include "src/cli/listing.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 
 namespace lockstep {
 namespace {
@@ -27,17 +28,11 @@ int list(const ListArgs& args) {
     for (const ListTopic& topic : list_topics()) fmt::print("{:<14}{}\n", topic.name, topic.help);
     return kExitFine;
   }
-  std::vector<std::string> names;
-  for (const ListTopic& topic : list_topics()) {
-    names.emplace_back(topic.name);
-    if (topic.name != args.topic) continue;
-    const Listing listing = listing_of(topic, args.name);
-    fmt::print("{}", args.markdown ? listing_markdown(listing)
-                     : args.json   ? listing_json(listing)
-                                   : listing_text(listing));
-    return kExitFine;
-  }
-  throw InputError(fmt::format("list '{}': unknown", args.topic), did_you_mean(args.topic, names));
+  const Listing listing = listing_of(find_row("list", args.topic, list_topics()), args.name);
+  fmt::print("{}", args.markdown ? listing_markdown(listing)
+                   : args.json   ? listing_json(listing)
+                                 : listing_text(listing));
+  return kExitFine;
 }
 
 }  // namespace

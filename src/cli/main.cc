@@ -12,6 +12,7 @@
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
@@ -40,12 +41,7 @@ std::string overview() {
 
 void require_known_command(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return;
-  std::vector<std::string> names;
-  for (const Command& command : commands()) {
-    if (command.name == argv[1]) return;
-    names.emplace_back(command.name);
-  }
-  throw InputError(fmt::format("command '{}': unknown", argv[1]), did_you_mean(argv[1], names));
+  find_row("command", argv[1], commands());
 }
 
 // CLI11's messages in the form of all others: the problem, the rule, and where it is explained.

@@ -42,6 +42,16 @@ class ProblemList {
   size_t count_ = 0;
 };
 
+// Adds the problems of the InputError that `work` throws, if it throws one.
+template <typename Work>
+void collect_problems(ProblemList& problems, Work work) {
+  try {
+    work();
+  } catch (const InputError& error) {
+    for (const std::string& problem : error.problems()) problems.add(problem);
+  }
+}
+
 // "did you mean 'x'?": the candidates that continue `name` with '_' or '-', else the one nearest by
 // edit distance. Without either, the list of all candidates.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);

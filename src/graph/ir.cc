@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 
 namespace lockstep {
 namespace {
@@ -56,12 +57,7 @@ std::string_view to_string(Role role) {
 }
 
 Role find_role(std::string_view name) {
-  std::vector<std::string> names;
-  for (const RoleName& row : kRoles) {
-    if (row.name == name) return row.role;
-    names.emplace_back(row.name);
-  }
-  throw InputError("role '" + std::string(name) + "': unknown", did_you_mean(name, names));
+  return find_row("role", name, kRoles).role;
 }
 
 std::pair<std::string, int> split_value_id(std::string_view value_id) {

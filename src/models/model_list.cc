@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/graph/infer.h"
 #include "src/models/model_rows.h"
 
@@ -26,12 +27,7 @@ std::span<const Model> models() {
 }
 
 const Model& find_model(std::string_view name) {
-  std::vector<std::string> names;
-  for (const Model& model : models()) {
-    if (model.name == name) return model;
-    names.emplace_back(model.name);
-  }
-  throw InputError("model '" + std::string(name) + "': unknown", did_you_mean(name, names));
+  return find_row("model", name, models());
 }
 
 ModelSizes complete_sizes(const Model& model, const ModelSizes& given) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 
 namespace lockstep {
 namespace {
@@ -423,12 +424,7 @@ std::span<const LossScaleField> loss_scale_fields() {
 }
 
 const LossScaler& find_loss_scaler(std::string_view name) {
-  std::vector<std::string> names;
-  for (const LossScaler& scaler : scalers()) {
-    if (scaler.name == name) return scaler;
-    names.emplace_back(scaler.name);
-  }
-  throw InputError("loss scaler '" + std::string(name) + "': unknown", did_you_mean(name, names));
+  return find_row("loss scaler", name, scalers());
 }
 
 std::string_view to_string(LossScaler::Check check) {

@@ -255,7 +255,7 @@ void LockstepRun::restore(const RunState& state) {
   }
   problems.throw_if_any();
   for (size_t l = 0; l < impl_->lanes.size(); ++l) {
-    collect(problems, [&] { impl_->lanes[l]->restore(state.lanes[l]); });
+    collect_problems(problems, [&] { impl_->lanes[l]->restore(state.lanes[l]); });
   }
   problems.throw_if_any();
   impl_->steps_done = state.steps_done;

@@ -36,18 +36,18 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
     : options(std::move(wanted)) {
   ProblemList problems("replay");
   check_run_numbers(options, problems);
-  collect(problems, [&] { check_optimizer_spec(options.optimizer); });
+  collect_problems(problems, [&] { check_optimizer_spec(options.optimizer); });
   for (const ParameterGroup& group : options.groups) {
-    collect(problems, [&] { check_optimizer_spec(group.optimizer); });
+    collect_problems(problems, [&] { check_optimizer_spec(group.optimizer); });
   }
-  collect(problems, [&] { check_schedule(options.schedule); });
-  collect(problems, [&] { model = &find_model(options.model); });
+  collect_problems(problems, [&] { check_schedule(options.schedule); });
+  collect_problems(problems, [&] { model = &find_model(options.model); });
   if (model != nullptr && options.data.empty()) options.data = model->default_data;
   ModelSizes sizes;
   if (model == nullptr && !options.data.empty()) {
-    collect(problems, [&] { find_data_source(options.data); });
+    collect_problems(problems, [&] { find_data_source(options.data); });
   } else if (model != nullptr) {
-    collect(problems, [&] {
+    collect_problems(problems, [&] {
       sizes = complete_sizes(*model, options.sizes);
       data = open_data_set(options.data, data_request(*model, sizes, options.seed));
     });
@@ -62,7 +62,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
                          sizes};
   Graph forward = model->build(shape, /*training=*/true);
   change_layers(options, forward, problems);
-  collect(problems, [&] { check_groups(forward, options.groups); });
+  collect_problems(problems, [&] { check_groups(forward, options.groups); });
   problems.throw_if_any();
   std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
   if (start != nullptr) {
@@ -79,7 +79,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
 PreparedRun::PreparedRun(RunOptions wanted, const Capture& from)
     : options(std::move(wanted)), capture(&from) {
   ProblemList problems("replay");
-  collect(problems, [&] {
+  collect_problems(problems, [&] {
     loop = make_captured_loop(from, options.steps);
     take_loop_options(from, loop, options);
   });
@@ -143,7 +143,7 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
                        "different scales cannot be clipped as one",
                    "use [loss_scale] per_loss = \"shared\", or --backward joint");
     }
-    collect(problems, [&] {
+    collect_problems(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
       lane = lanes.back()->description();           // with the engine's fallbacks
       if (container_of(lane) == Container::kF32) {  // FP64 loses none

@@ -112,8 +112,9 @@ std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& pr
   for (const std::string& lane : options.lanes) {
     const auto text = options.policy_texts.find(lane);
     const bool recorded = text != options.policy_texts.end();
-    collect(problems,
-            [&] { lanes.push_back(describe_lane(lane, recorded ? &text->second : nullptr)); });
+    collect_problems(problems, [&] {
+      lanes.push_back(describe_lane(lane, recorded ? &text->second : nullptr));
+    });
   }
   refuse_equal_lanes(lanes, problems);
   if (options.workers > 1) refuse_shared_amax(lanes, problems);
@@ -169,9 +170,9 @@ void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOpti
 }
 
 void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems) {
-  collect(problems, [&] { freeze_layers(forward, options.freeze); });
-  collect(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
-  collect(problems, [&] {
+  collect_problems(problems, [&] { freeze_layers(forward, options.freeze); });
+  collect_problems(problems, [&] { set_eval_batch_norm(forward, options.eval_batch_norm); });
+  collect_problems(problems, [&] {
     if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
   });
 }

@@ -14,16 +14,6 @@
 
 namespace lockstep {
 
-// Collects the problems that `make` throws instead of ending at the first one.
-template <typename Make>
-void collect(ProblemList& problems, Make make) {
-  try {
-    make();
-  } catch (const InputError& error) {
-    for (const std::string& problem : error.problems()) problems.add(problem);
-  }
-}
-
 // Counts, intervals and limits.
 void check_run_numbers(const RunOptions& options, ProblemList& problems);
 // The lanes in run order, the reference first; `options` is changed to this order.

@@ -8,6 +8,7 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 
 namespace lockstep {
 namespace {
@@ -207,12 +208,7 @@ std::span<const Optimizer> optimizers() {
 }
 
 const Optimizer& find_optimizer(std::string_view name) {
-  std::vector<std::string> names;
-  for (const Optimizer& optimizer : kOptimizers) {
-    if (optimizer.name == name) return optimizer;
-    names.emplace_back(optimizer.name);
-  }
-  throw InputError("optimizer '" + std::string(name) + "': unknown", did_you_mean(name, names));
+  return find_row("optimizer", name, kOptimizers);
 }
 
 void check_optimizer_spec(const OptimizerSpec& spec) {

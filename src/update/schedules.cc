@@ -12,6 +12,7 @@
 #include "emulation/kernels/optimizer_args.h"
 #include "emulation/math/exp_log.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 
 namespace lockstep {
 namespace {
@@ -110,12 +111,7 @@ std::span<const Schedule> schedules() {
 }
 
 const Schedule& find_schedule(std::string_view name) {
-  std::vector<std::string> names;
-  for (const Schedule& schedule : kSchedules) {
-    if (schedule.name == name) return schedule;
-    names.emplace_back(schedule.name);
-  }
-  throw InputError("schedule '" + std::string(name) + "': unknown", did_you_mean(name, names));
+  return find_row("schedule", name, kSchedules);
 }
 
 HyperChoice parse_schedule(std::string_view text) {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/graph/op.h"
 
 #define LOCKSTEP_OP_FILES(file)                                                                   \
@@ -35,12 +36,7 @@ std::span<const OpDef> ops() {
 }
 
 const OpDef& find_op(std::string_view name) {
-  for (const OpDef& op : ops()) {
-    if (op.name == name) return op;
-  }
-  std::vector<std::string> names;
-  for (const OpDef& op : ops()) names.emplace_back(op.name);
-  throw InputError("op '" + std::string(name) + "': unknown", did_you_mean(name, names));
+  return find_row("op", name, ops());
 }
 
 std::string_view to_string(CastClass cast_class) {
