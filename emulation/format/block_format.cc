@@ -1,6 +1,8 @@
 // THE table of block formats, their names with suffixes, and the arithmetic of one block.
 #include "emulation/format/block_format.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -42,7 +44,7 @@ BlockFormat mx_row(std::string name, std::vector<std::string> aliases, std::stri
   constexpr int kMxBlock = 32;
   return {.name = std::move(name),
           .aliases = std::move(aliases),
-          .element = &find_format(std::string(element) + "+saturate"),
+          .element = &find_format(fmt::format("{}+saturate", element)),
           .block_size = kMxBlock,
           .scale = ScaleFormat::kE8m0,
           .rule = ScaleRule::kFloor,
