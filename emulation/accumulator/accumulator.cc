@@ -246,15 +246,17 @@ class Table {
     constexpr const char* kSource =
         "NVIDIA in CUTLASS issue 1986; machine code of nvcc 13.0: two HMMA from zero, then the "
         "addition (tests/gpu/README.md); order found by search over recordings";
-    const std::string seen = "blocks, order, late addend; finite numbers near 1";
+    const std::string seen =
+        "blocks, their order, that the addend comes last; finite numbers near 1";
     struct Compiled {
       const char* hardware;
       Evidence fp32, fp16;
     };
-    for (auto& [hardware, fp32, fp16] : {Compiled{"hopper", {}, {.recorded = "H100: " + seen}},
-                                         {"blackwell",
-                                          {.reported = "B200: the late addend (blocks: U4)"},
-                                          {.reported = "B200: " + seen}}}) {
+    for (auto& [hardware, fp32, fp16] :
+         {Compiled{"hopper", {}, {.recorded = "H100: " + seen}},
+          {"blackwell",
+           {.reported = "B200: that the addend comes last (the blocks are unsettled: U4)"},
+           {.reported = "B200: " + seen}}}) {
       const auto row = [&](const char* unit, const char* as, BlockOutput output,
                            Evidence evidence) {
         BlockSpec compiled = {.length = 16, .fraction_bits = 25, .output = output};
@@ -364,8 +366,10 @@ constexpr AccumulatorSwitch kSwitches[] = {
     {"U2", "mmasim_zero", "a zero factor has exponent -126 in the search for the maximum", false,
      "MMA-Sim",
      change<is_any, [](BlockSpec& block) { block.zero_products = ZeroProducts::kFp32Emin; }>},
-    {"U3", "carry_floor", "the common exponent is at least emin less the sum's integer bits", true,
-     "Khattak and Mikaitis's models, measured on GPUs", keep<has_floor>},
+    {"U3", "carry_floor",
+     "the common exponent is at least emin minus the integer bits of the sum's register (Volta 5, "
+     "Turing to Ada 6, Hopper on 7)",
+     true, "Khattak and Mikaitis's models, measured on GPUs", keep<has_floor>},
     {"U3", "mmasim_floor", "the common exponent is at least -126, also where the sum is FP16",
      false, "MMA-Sim, where a zero addend has exponent -126",
      change<has_floor, [](BlockSpec& block) { block.exponent_floor = find_format("fp32").emin; }>},

@@ -38,13 +38,13 @@ std::function<int()> declare_check(CLI::App& app) {
   app.add_flag("--strict", args->options.strict, "sums and losses must have equal bits, too");
   const ArgumentChecks checks("check");
   checks.number(app.add_option("--rel-tol", args->options.rel_tol,
-                               "relative tolerance of sums and losses [2 gamma_n: for another "
-                               "summation order]")
+                               "relative tolerance of sums and losses [2 gamma_n: what another "
+                               "summation order can change]")
                     ->type_name("X"));
   app.footer(
       "Bit hashes, counts, histograms and scaler states must be equal; sums and losses may differ\n"
       "by --rel-tol. Exit codes: 0 equal; 1 a regression, or a part of the baseline is missing;\n"
-      "2 usage or file error; 3 not comparable (other model, data, policy, seed, or no baseline).");
+      "2 usage or file error; 3 not comparable (other model, data, policy or seed).");
   return [args, checks] {
     checks.problems().throw_if_any();
     return run_check(*args);

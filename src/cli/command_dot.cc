@@ -362,10 +362,11 @@ std::function<int()> declare_dot(CLI::App& app) {
   app.add_option("C", args->c, "start value of the sum")->type_name("")->capture_default_str();
   app.add_option("--accumulator", args->accumulator,
                  "how the sum is formed (see `lockstep list accumulators`), with +SWITCH for an "
-                 "unsettled rule; with --csv: for every row [the row's own]")
+                 "unsettled rule; with --csv: used for every row [the row's own]")
       ->type_name("ACC");
-  app.add_option("--format", args->format,
-                 "format of the factors, or F,F for A and B [the accumulator's only one]")
+  app.add_option(
+         "--format", args->format,
+         "format of the factors, or F,F for A and B [the accumulator's, if it takes only one]")
       ->type_name("F");
   app.add_option("--csv", args->csv,
                  "a file of dot products: columns a, b, c, d, type_ab (or type_a, type_b), arch, "

@@ -308,10 +308,10 @@ int run_round(const RoundArgs& args, ProblemList& problems) {
 
 std::function<int()> declare_round(CLI::App& app) {
   auto args = std::make_shared<RoundArgs>();
-  app.add_option(
-         "VALUE", args->values,
-         "decimal, hexadecimal float (0x1.8p-3), storage word of F (0x3c00), inf,\n"
-         "nan (-inf: after --); several values: one by one, or as one block of a block format")
+  app.add_option("VALUE", args->values,
+                 "decimal, hexadecimal float (0x1.8p-3), storage word of F (0x3c00), inf,\n"
+                 "nan (write -- before -inf); several values: each by itself, or as one block of a "
+                 "block format")
       ->type_name("")
       ->required();
   app.add_option("--format", args->format, "see `lockstep list formats` and `lockstep list blocks`")
@@ -325,9 +325,10 @@ std::function<int()> declare_round(CLI::App& app) {
                    ->type_name("BITS")
                    ->capture_default_str(),
                0, UINT32_MAX);
-  checks.number(app.add_option("--tensor-scale", args->tensor_scale,
-                               "FP32 scale of the nvfp4 tensor [from the values]")
-                    ->type_name("X"));
+  checks.number(
+      app.add_option("--tensor-scale", args->tensor_scale,
+                     "for nvfp4: FP32 scale of the whole tensor [computed from the values]")
+          ->type_name("X"));
   return [args, checks] { return run_round(*args, checks.problems()); };
 }
 

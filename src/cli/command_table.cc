@@ -12,13 +12,13 @@ constexpr std::array kCommands = {
     Command{"report", "show the results of a run: which lanes trained, which layer broke first",
             declare_report},
     Command{"recommend",
-            "find the layers that may use a narrow format, and the loss scale; write a policy",
+            "show which layers can use a low-precision format, and with which loss scale; write a "
+            "policy",
             declare_recommend},
     Command{"check", "compare a run with one accepted as good, for CI", declare_check},
-    Command{
-        "verify",
-        "check that a capture is imported faithfully, or the software models against this machine",
-        declare_verify},
+    Command{"verify",
+            "compare a capture with PyTorch's results, or the models with this machine's units",
+            declare_verify},
     Command{"explain", "show what a policy does to a model: every op, format, cast and accumulator",
             declare_explain},
     Command{"round", "show a number in a format: bits, value, error, neighbours", declare_round},

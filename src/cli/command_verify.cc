@@ -258,7 +258,7 @@ std::function<int()> declare_verify(CLI::App& app) {
                    ->capture_default_str(),
                0, kMostCases);
   checks.whole(app.add_option("--gpu-cases", args->options.gpu_cases,
-                              "the same for GPU units, which compare their results themselves")
+                              "random cases per GPU unit (the GPU itself compares the results)")
                    ->type_name("N")
                    ->capture_default_str(),
                1, kMostCases);

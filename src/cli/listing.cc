@@ -268,7 +268,7 @@ constexpr std::array kTopics = {
               list_formats},
     ListTopic{"suffixes", "what may follow a format's name, as in fp8_e4m3+saturate",
               list_suffixes},
-    ListTopic{"blocks", "block formats with shared scales: NAME[+scale rule][+element policies]",
+    ListTopic{"blocks", "block formats with shared scales: NAME[+scale rule][+element suffixes]",
               list_blocks},
     ListTopic{"scale-rules", "how a block's power-of-two scale follows from its largest magnitude",
               list_scale_rules},

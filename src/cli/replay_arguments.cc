@@ -132,9 +132,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
                            "sizes, e.g. layers=2,width=64: see `lockstep list models`"),
                        o.sizes);
   add(group, "--lanes", args->lanes, "A,B,...",
-      "POLICY[:VERSION][@TARGET]; fp64: truth; twin: noise")
+      "POLICY[:VERSION][@TARGET]; fp64: the truth; twin: measures chaos")
       ->capture_default_str();
-  whole(group, "--steps", o.steps, 1, kLargestCount, "training steps; for a capture: all it has");
+  whole(group, "--steps", o.steps, 1, kLargestCount,
+        "training steps; default for a capture: all of its steps");
   whole(group, "--batch", o.batch, 1, kLargestBatch, "examples per step");
   fixed->push_back(app.add_flag("--cycle", o.cycle,
                                 "for a capture: after its last step, start again at its first")
@@ -171,15 +172,15 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   fixed->push_back(declare_backward(app, checks, args->backward)->group(group));
   whole(group, "--workers", o.workers, 1, kMostWorkers,
         "data-parallel workers, each with its part of the batch");
-  checks.number(
-      add(group, "--clip-norm", o.clip_norm, "X", "largest norm of all gradients; 0: no limit")
-          ->capture_default_str());
+  checks.number(add(group, "--clip-norm", o.clip_norm, "X",
+                    "limit on the norm of all gradients; 0: no clipping")
+                    ->capture_default_str());
   checks.number(add(group, "--clip-norm-type", o.clip_norm_type, "P",
                     "type of that norm: 2, 1, any p > 0, or inf (the largest gradient element)")
                     ->capture_default_str());
-  checks.number(
-      add(group, "--clip-value", o.clip_value, "X", "largest gradient element; 0: no limit")
-          ->capture_default_str());
+  checks.number(add(group, "--clip-value", o.clip_value, "X",
+                    "limit on the size of each gradient element; 0: no clipping")
+                    ->capture_default_str());
   add(group, "--freeze", args->freeze, "GLOB,...", "layers whose parameters are not trained");
   add(group, "--eval-batch-norm", args->eval_batch_norm, "GLOB,...",
       "batch_norm layers in evaluation mode");
