@@ -2,9 +2,8 @@
 //
 // Implementations round at different places in between; three are modelled.
 //   kMath         all of it in T, rounded as the result alone
-//   kMathReduced  q and k are each multiplied by sqrt(scale) and rounded; scores rounded; mask
-//   added
-//                 and rounded; softmax inside T, rounded; dropout, rounded; product with v
+//   kMathReduced  q and k are each multiplied by sqrt(scale) and rounded; scores are rounded; the
+//                 mask is added, rounded; softmax in T, rounded; dropout, rounded; product with v
 //   kFlash        scores, mask and softmax stay T; the weights are rounded only as factors of the
 //                 product with v. Before or after normalisation, and in which blocks, says the
 //                 kernel's row in emulation/kernels/flash_kernel.cc

@@ -190,7 +190,7 @@ struct IntegerKernels {
 };
 
 struct KernelSet {
-  std::string_view name;  // "scalar", "avx2", "avx512"
+  std::string_view name;  // "scalar", "avx2", "avx512", "cpu"
   std::string_view help;
   Kernels<float> f32;
   Kernels<double> f64;

@@ -167,7 +167,7 @@ TEST_CASE("frozen layers keep their bits, and batch_norm in evaluation mode keep
   options.freeze = {"convv*"};
   CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("conv1, bn1"), InputError);
   options.freeze = {"*"};
-  CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("nothing is left"), InputError);
+  CHECK_THROWS_WITH_AS(LockstepRun{options}, doctest::Contains("no parameter is left"), InputError);
 }
 
 TEST_CASE("groups: each steps its own layers; the others are unaffected") {

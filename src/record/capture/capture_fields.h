@@ -1,6 +1,6 @@
 // Reads named fields of a capture's tree. A field that is missing, or has another type or shape,
 // becomes a problem with its place, and reading continues with a stand-in, so that all problems are
-// found at once. For src/record/capture_*.cc only.
+// found at once. For src/record/capture/ only.
 #pragma once
 
 #include <nlohmann/json.hpp>
