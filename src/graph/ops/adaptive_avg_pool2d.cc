@@ -18,10 +18,9 @@ std::vector<AxisWindow> windows(int64_t in, int64_t out) {
 }
 
 Shape pooled_shape(const Node& node, const Shape& x) {
-  require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
+  require_image(node, x);
   const std::vector<int64_t> size = pair_attribute(node, "size", {});
-  require(size[0] >= 1 && size[1] >= 1, node,
-          "attribute 'size' is " + to_string(size) + ", must be at least 1");
+  require_positive(node, "size", size);
   return {x[0], x[1], size[0], size[1]};
 }
 
@@ -35,10 +34,8 @@ std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inpu
 }
 
 void vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
   builder.add_node(node, "adaptive_avg_pool2d_backward", {builder.output_gradient(node)},
-                   attributes, {0});
+                   with_operand_shape(builder, node, "input_shape", 0), {0});
 }
 
 void run(const OpCall& call) {

@@ -38,9 +38,8 @@ std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inpu
 }
 
 void vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
-  builder.add_node(node, "avg_pool2d_backward", {builder.output_gradient(node)}, attributes, {0});
+  builder.add_node(node, "avg_pool2d_backward", {builder.output_gradient(node)},
+                   with_operand_shape(builder, node, "input_shape", 0), {0});
 }
 
 void run(const OpCall& call) {

@@ -47,7 +47,7 @@ std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const Tenso
           is_affine(node) ? "without weight and bias: attribute 'affine' false" : "");
   for (size_t i = 0; i < floats; ++i) require_float(node, inputs, i);
   const Shape& x = inputs[0].shape;
-  require(x.size() >= 2, node, "operand 0 is " + to_string(x) + ", must be (N,C,...)");
+  require_channels(node, x);
   const Shape per_channel = {x[1]};
   for (size_t i = 1; i < floats; ++i) require_shape(node, inputs, i, per_channel, "(channels)");
   const bool counts = inputs.size() > floats;
@@ -129,12 +129,10 @@ void run_batch_norm(const OpCall& call) {
 // Operands x, [w,] mean, inv_std, dy.
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
   const size_t dy = is_affine(node) ? 4 : 3;
-  require(
-      inputs.size() == dy + 1, node,
-      "has " + std::to_string(inputs.size()) + " operands, must have " + std::to_string(dy + 1));
+  require_operand_count(node, inputs, dy + 1);
   require_floats(node, inputs);
   const Shape& x = inputs[0].shape;
-  require(x.size() >= 2, node, "operand 0 is " + to_string(x) + ", must be (N,C,...)");
+  require_channels(node, x);
   for (size_t i = 1; i < dy; ++i) require_shape(node, inputs, i, {x[1]}, "(channels)");
   require_shape(node, inputs, dy, x, "the shape of x");
   bool_attribute(node, "training", true);

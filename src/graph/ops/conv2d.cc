@@ -2,7 +2,6 @@
 // groups, with its three gradients. As in linear, the bias is added to the sum of products in the
 // container's precision, before the rounding.
 #include "src/graph/ops/conv_attributes.h"
-#include "src/graph/ops/sum_samples.h"
 
 namespace lockstep {
 namespace {
@@ -18,7 +17,7 @@ int64_t out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t pads, int
 // them. The padding below and on the right affects only the output's extents.
 ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
   const ConvAttributes a = conv_attributes(node);
-  require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
+  require_image(node, x);
   require(w.size() == 4, node, "the weight is " + to_string(w) + ", must be (O,C/groups,R,S)");
   require(x[1] == w[1] * a.groups, node,
           "the image has " + std::to_string(x[1]) + " channels, the weight " + to_string(w) +
@@ -40,81 +39,39 @@ ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
   return s;
 }
 
-Shape output_extents(const ConvShape& s) {
+Shape output_extents(const Node& node, const Shape& x, const Shape& w) {
+  const ConvShape s = conv_shape(node, x, w);
   return {s.batch, s.out_channels, s.out_height, s.out_width};
 }
 
-std::vector<TensorType> infer_conv2d(const Node& node, std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
-  const ConvShape s = conv_shape(node, inputs[0].shape, inputs[1].shape);
-  if (inputs.size() == 3) require_shape(node, inputs, 2, {s.out_channels}, "(out_channels)");
-  return {{output_extents(s)}};
-}
-
-void conv2d_vjp(GradientBuilder& builder, const Node& node) {
-  const std::string dy = builder.output_gradient(node);
-  const Graph& graph = builder.graph();
-  if (builder.needs_gradient(node, 0)) {
-    Attributes attributes = node.attributes;
-    attributes["input_shape"] = graph.type_of(node.inputs[0]).shape;
-    builder.add_node(node, "conv2d_backward_input", {node.inputs[1], dy}, attributes, {0});
-  }
-  if (builder.needs_gradient(node, 1)) {
-    Attributes attributes = node.attributes;
-    attributes["weight_shape"] = graph.type_of(node.inputs[1]).shape;
-    builder.add_node(node, "conv2d_backward_weight", {node.inputs[0], dy}, attributes, {1});
-  }
-  if (node.inputs.size() == 3 && builder.needs_gradient(node, 2)) {
-    builder.add_node(node, "conv2d_backward_bias", {dy}, {}, {2});
-  }
-}
+constexpr ConvKind kKind = {"conv2d_backward_input", "conv2d_backward_weight", output_extents};
+using Rules = ConvRules<kKind>;
 
 void run_conv2d(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), input_shape(call, 1))};
-    conv.x = input<T>(call, 0), conv.w = input<T>(call, 1), conv.out = output<T>(call, 0);
-    conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    conv.x = input<T>(call, 0), conv.w = input<T>(call, 1);
     conv.x_format = factor_format(call, 0), conv.w_format = factor_format(call, 1);
-    run_conv(call, ConvPass::kForward, conv, conv_attributes(call.node).groups);
-    if (call.inputs.size() < 3) return;
-    if (call.sums_ready) call.sums_ready();
-    const Shape& y = output_shape(call, 0);
-    call.kernels.of<T>().add_channels(conv.out, input<T>(call, 2), y[0], y[1], y[2] * y[3]);
+    run_pass(call, ConvPass::kForward, conv);
+    add_bias<T>(call);
   });
-}
-
-std::vector<TensorType> infer_backward_input(const Node& node, std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
-  const Shape x = ints_attribute(node, "input_shape", {});
-  require_shape(node, inputs, 1, output_extents(conv_shape(node, x, inputs[0].shape)), "(N,O,P,Q)");
-  return {{x}};
 }
 
 void run_backward_input(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, output_shape(call, 0), input_shape(call, 0))};
-    conv.w = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
-    conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    conv.w = input<T>(call, 0), conv.dy = input<T>(call, 1);
     conv.w_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
-    run_conv(call, ConvPass::kBackwardInput, conv, conv_attributes(call.node).groups);
+    run_pass(call, ConvPass::kBackwardInput, conv);
   });
-}
-
-std::vector<TensorType> infer_backward_weight(const Node& node,
-                                              std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
-  const Shape w = ints_attribute(node, "weight_shape", {});
-  require_shape(node, inputs, 1, output_extents(conv_shape(node, inputs[0].shape, w)), "(N,O,P,Q)");
-  return {{w}};
 }
 
 void run_backward_weight(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), output_shape(call, 0))};
-    conv.x = input<T>(call, 0), conv.dy = input<T>(call, 1), conv.out = output<T>(call, 0);
-    conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+    conv.x = input<T>(call, 0), conv.dy = input<T>(call, 1);
     conv.x_format = factor_format(call, 0), conv.dy_format = factor_format(call, 1);
-    run_conv(call, ConvPass::kBackwardWeight, conv, conv_attributes(call.node).groups);
+    run_pass(call, ConvPass::kBackwardWeight, conv);
   });
 }
 
@@ -157,8 +114,8 @@ std::vector<OpDef> conv2d_ops() {
        .max_inputs = 3,
        .has_gemm_accumulator = true,
        .attributes = {"stride", "padding", "dilation", "groups"},
-       .infer = infer_conv2d,
-       .vjp = conv2d_vjp,
+       .infer = Rules::infer,
+       .vjp = Rules::vjp,
        .run = run_conv2d,
        .products = forward_products,
        .foreign_names = {.mxnet = "Convolution"},
@@ -171,7 +128,7 @@ std::vector<OpDef> conv2d_ops() {
        .max_inputs = 2,
        .has_gemm_accumulator = true,
        .attributes = {"stride", "padding", "dilation", "groups", "input_shape"},
-       .infer = infer_backward_input,
+       .infer = Rules::infer_backward_input,
        .run = run_backward_input,
        .products = backward_input_products},
       {.name = "conv2d_backward_weight",
@@ -182,7 +139,7 @@ std::vector<OpDef> conv2d_ops() {
        .max_inputs = 2,
        .has_gemm_accumulator = true,
        .attributes = {"stride", "padding", "dilation", "groups", "weight_shape"},
-       .infer = infer_backward_weight,
+       .infer = Rules::infer_backward_weight,
        .run = run_backward_weight,
        .products = backward_weight_products},
       {.name = "conv2d_backward_bias",

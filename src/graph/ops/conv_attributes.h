@@ -1,10 +1,12 @@
-// The attributes of convolutions, and their matrix products. For ops/*.cc alone.
+// Shared by conv2d and conv_transpose2d: attributes, matrix products, shape rules and gradients.
+// For ops/*.cc alone.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "src/graph/ops/op_helpers.h"
+#include "src/graph/ops/sum_samples.h"
 
 namespace lockstep {
 
@@ -34,10 +36,8 @@ inline ConvAttributes conv_attributes(const Node& node) {
   for (const int64_t side : pad) {
     require(side >= 0, node, "attribute 'padding' is " + given + ", must not be negative");
   }
-  require(a.stride[0] >= 1 && a.stride[1] >= 1, node,
-          "attribute 'stride' is " + to_string(a.stride) + ", must be at least 1");
-  require(a.dilation[0] >= 1 && a.dilation[1] >= 1, node,
-          "attribute 'dilation' is " + to_string(a.dilation) + ", must be at least 1");
+  require_positive(node, "stride", a.stride);
+  require_positive(node, "dilation", a.dilation);
   require(a.groups >= 1, node,
           "attribute 'groups' is " + std::to_string(a.groups) + ", must be at least 1");
   return a;
@@ -59,6 +59,68 @@ inline ConvProducts conv_products(const Node& node, const Shape& big, const Shap
   return {{groups, pixels, channels, big_channels * taps, big_channels, channels},
           {groups, big_pixels, big_channels, channels * taps, channels, big_channels},
           {groups, channels, big_channels * taps, pixels, big_channels, channels}};
+}
+
+struct ConvKind {
+  std::string_view backward_input, backward_weight;  // op names
+  // Extents of y. Throws: InputError for an x, a w or an attribute that does not fit.
+  Shape (*output)(const Node& node, const Shape& x, const Shape& w);
+};
+
+// Shape rules and gradients of the ops of `kind`, for their OpDefs.
+template <const ConvKind& kind>
+struct ConvRules {
+  static std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
+    require_floats(node, inputs);
+    const Shape y = kind.output(node, inputs[0].shape, inputs[1].shape);
+    if (inputs.size() == 3) require_shape(node, inputs, 2, {y[1]}, "(out_channels)");
+    return {{y}};
+  }
+  static std::vector<TensorType> infer_backward_input(const Node& node,
+                                                      std::span<const TensorType> inputs) {
+    require_floats(node, inputs);
+    const Shape x = ints_attribute(node, "input_shape", {});
+    require_shape(node, inputs, 1, kind.output(node, x, inputs[0].shape), "(N,O,P,Q)");
+    return {{x}};
+  }
+  static std::vector<TensorType> infer_backward_weight(const Node& node,
+                                                       std::span<const TensorType> inputs) {
+    require_floats(node, inputs);
+    const Shape w = ints_attribute(node, "weight_shape", {});
+    require_shape(node, inputs, 1, kind.output(node, inputs[0].shape, w), "(N,O,P,Q)");
+    return {{w}};
+  }
+  static void vjp(GradientBuilder& builder, const Node& node) {
+    const std::string dy = builder.output_gradient(node);
+    if (builder.needs_gradient(node, 0)) {
+      builder.add_node(node, kind.backward_input, {node.inputs[1], dy},
+                       with_operand_shape(builder, node, "input_shape", 0), {0});
+    }
+    if (builder.needs_gradient(node, 1)) {
+      builder.add_node(node, kind.backward_weight, {node.inputs[0], dy},
+                       with_operand_shape(builder, node, "weight_shape", 1), {1});
+    }
+    if (node.inputs.size() == 3 && builder.needs_gradient(node, 2)) {
+      builder.add_node(node, "conv2d_backward_bias", {dy}, {}, {2});
+    }
+  }
+};
+
+// Runs `pass` on `conv`, which has its shape, factors and their formats.
+template <typename T>
+void run_pass(const OpCall& call, ConvPass pass, ConvArgs<T> conv) {
+  conv.out = output<T>(call, 0);
+  conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
+  run_conv(call, pass, conv, conv_attributes(call.node).groups);
+}
+
+// Adds the bias, operand 2, if there is one.
+template <typename T>
+void add_bias(const OpCall& call) {
+  if (call.inputs.size() < 3) return;
+  if (call.sums_ready) call.sums_ready();
+  const Shape& y = output_shape(call, 0);
+  call.kernels.of<T>().add_channels(output<T>(call, 0), input<T>(call, 2), y[0], y[1], y[2] * y[3]);
 }
 
 }  // namespace lockstep

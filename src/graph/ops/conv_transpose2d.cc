@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "src/graph/ops/conv_attributes.h"
-#include "src/graph/ops/sum_samples.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +21,7 @@ ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
                 ", must not be negative and less than stride or dilation, here " +
                 std::to_string(limit));
   }
-  require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
+  require_image(node, x);
   require(w.size() == 4, node, "the weight is " + to_string(w) + ", must be (C,O/groups,R,S)");
   require(x[1] == w[0] && w[0] % a.groups == 0, node,
           "the image has " + std::to_string(x[1]) +
@@ -43,63 +42,23 @@ ConvShape conv_shape(const Node& node, const Shape& x, const Shape& w) {
   return s;
 }
 
-Shape output_extents(const ConvShape& s) {
+Shape output_extents(const Node& node, const Shape& x, const Shape& w) {
+  const ConvShape s = conv_shape(node, x, w);
   return {s.batch, s.in_channels, s.in_height, s.in_width};
 }
 
-template <typename T>
-void run_kernel(const OpCall& call, ConvPass pass, ConvArgs<T> conv) {
-  conv.out = output<T>(call, 0);
-  conv.accumulator = &call.gemm_accumulator, conv.events = call.events;
-  run_conv(call, pass, conv, conv_attributes(call.node).groups);
-}
-
-std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
-  const ConvShape s = conv_shape(node, inputs[0].shape, inputs[1].shape);
-  if (inputs.size() == 3) require_shape(node, inputs, 2, {s.in_channels}, "(out_channels)");
-  return {{output_extents(s)}};
-}
-
-void vjp(GradientBuilder& builder, const Node& node) {
-  const std::string dy = builder.output_gradient(node);
-  const Graph& graph = builder.graph();
-  if (builder.needs_gradient(node, 0)) {
-    Attributes attributes = node.attributes;
-    attributes["input_shape"] = graph.type_of(node.inputs[0]).shape;
-    builder.add_node(node, "conv_transpose2d_backward_input", {node.inputs[1], dy}, attributes,
-                     {0});
-  }
-  if (builder.needs_gradient(node, 1)) {
-    Attributes attributes = node.attributes;
-    attributes["weight_shape"] = graph.type_of(node.inputs[1]).shape;
-    builder.add_node(node, "conv_transpose2d_backward_weight", {node.inputs[0], dy}, attributes,
-                     {1});
-  }
-  if (node.inputs.size() == 3 && builder.needs_gradient(node, 2)) {
-    builder.add_node(node, "conv2d_backward_bias", {dy}, {}, {2});
-  }
-}
+constexpr ConvKind kKind = {"conv_transpose2d_backward_input", "conv_transpose2d_backward_weight",
+                            output_extents};
+using Rules = ConvRules<kKind>;
 
 void run(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), input_shape(call, 1))};
     conv.dy = input<T>(call, 0), conv.w = input<T>(call, 1);
     conv.dy_format = factor_format(call, 0), conv.w_format = factor_format(call, 1);
-    run_kernel(call, ConvPass::kBackwardInput, conv);
-    if (call.inputs.size() < 3) return;
-    if (call.sums_ready) call.sums_ready();
-    const Shape& y = output_shape(call, 0);
-    call.kernels.of<T>().add_channels(output<T>(call, 0), input<T>(call, 2), y[0], y[1],
-                                      y[2] * y[3]);
+    run_pass(call, ConvPass::kBackwardInput, conv);
+    add_bias<T>(call);
   });
-}
-
-std::vector<TensorType> infer_backward_input(const Node& node, std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
-  const Shape x = ints_attribute(node, "input_shape", {});
-  require_shape(node, inputs, 1, output_extents(conv_shape(node, x, inputs[0].shape)), "(N,O,P,Q)");
-  return {{x}};
 }
 
 void run_backward_input(const OpCall& call) {
@@ -107,16 +66,8 @@ void run_backward_input(const OpCall& call) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, output_shape(call, 0), input_shape(call, 0))};
     conv.w = input<T>(call, 0), conv.x = input<T>(call, 1);
     conv.w_format = factor_format(call, 0), conv.x_format = factor_format(call, 1);
-    run_kernel(call, ConvPass::kForward, conv);
+    run_pass(call, ConvPass::kForward, conv);
   });
-}
-
-std::vector<TensorType> infer_backward_weight(const Node& node,
-                                              std::span<const TensorType> inputs) {
-  require_floats(node, inputs);
-  const Shape w = ints_attribute(node, "weight_shape", {});
-  require_shape(node, inputs, 1, output_extents(conv_shape(node, inputs[0].shape, w)), "(N,O,P,Q)");
-  return {{w}};
 }
 
 void run_backward_weight(const OpCall& call) {
@@ -124,7 +75,7 @@ void run_backward_weight(const OpCall& call) {
     ConvArgs<T> conv{.shape = conv_shape(call.node, input_shape(call, 0), output_shape(call, 0))};
     conv.dy = input<T>(call, 0), conv.x = input<T>(call, 1);
     conv.dy_format = factor_format(call, 0), conv.x_format = factor_format(call, 1);
-    run_kernel(call, ConvPass::kBackwardWeight, conv);
+    run_pass(call, ConvPass::kBackwardWeight, conv);
   });
 }
 
@@ -162,8 +113,8 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .max_inputs = 3,
        .has_gemm_accumulator = true,
        .attributes = attributes,
-       .infer = infer,
-       .vjp = vjp,
+       .infer = Rules::infer,
+       .vjp = Rules::vjp,
        .run = run,
        .products = forward_products,
        .foreign_names = {.mxnet = "Deconvolution"},
@@ -176,7 +127,7 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .max_inputs = 2,
        .has_gemm_accumulator = true,
        .attributes = with("input_shape"),
-       .infer = infer_backward_input,
+       .infer = Rules::infer_backward_input,
        .run = run_backward_input,
        .products = backward_input_products},
       {.name = "conv_transpose2d_backward_weight",
@@ -187,7 +138,7 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .max_inputs = 2,
        .has_gemm_accumulator = true,
        .attributes = with("weight_shape"),
-       .infer = infer_backward_weight,
+       .infer = Rules::infer_backward_weight,
        .run = run_backward_weight,
        .products = backward_weight_products},
   };

@@ -25,10 +25,8 @@ std::vector<TensorType> infer_embedding(const Node& node, std::span<const Tensor
 }
 
 void embedding_vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["weight_shape"] = builder.graph().type_of(node.inputs[0]).shape;
   builder.add_node(node, "embedding_backward", {node.inputs[1], builder.output_gradient(node)},
-                   attributes, {0});
+                   with_operand_shape(builder, node, "weight_shape", 0), {0});
 }
 
 RowPick pick_of(const OpCall& call, const Shape& weight, size_t index_operand) {

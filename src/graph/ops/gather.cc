@@ -49,10 +49,8 @@ std::vector<TensorType> infer_gather(const Node& node, std::span<const TensorTyp
 }
 
 void gather_vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
   builder.add_node(node, "gather_backward", {node.inputs[1], builder.output_gradient(node)},
-                   attributes, {0});
+                   with_operand_shape(builder, node, "input_shape", 0), {0});
 }
 
 void run_gather(const OpCall& call) {

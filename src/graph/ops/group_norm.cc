@@ -8,7 +8,7 @@ namespace {
 constexpr double kTorchEps = 1e-5;
 
 RowNormLayout layout(const Node& node, const Shape& x) {
-  require(x.size() >= 2, node, "operand 0 is " + to_string(x) + ", must be (N,C,...)");
+  require_channels(node, x);
   const int64_t groups = int_attribute(node, "groups", 0);
   require(groups >= 1 && x[1] % groups == 0, node,
           "attribute 'groups' is " + std::to_string(groups) + ", must divide the " +
@@ -24,22 +24,7 @@ RowNormLayout layout(const Node& node, const Shape& x) {
 }
 
 constexpr RowNormKind kKind = {"group_norm_backward", true, kTorchEps, layout};
-
-std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
-  return infer_row_norm(kKind, node, inputs);
-}
-void vjp(GradientBuilder& builder, const Node& node) {
-  row_norm_vjp(kKind, builder, node);
-}
-void run(const OpCall& call) {
-  run_row_norm(kKind, call);
-}
-std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
-  return infer_row_norm_backward(kKind, node, inputs);
-}
-void run_backward(const OpCall& call) {
-  run_row_norm_backward(kKind, call);
-}
+using Norm = RowNorm<kKind>;
 
 }  // namespace
 
@@ -55,9 +40,9 @@ std::vector<OpDef> group_norm_ops() {
        .follow_operands = {0},
        .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
        .attributes = {"groups", "eps"},
-       .infer = infer,
-       .vjp = vjp,
-       .run = run,
+       .infer = Norm::infer,
+       .vjp = Norm::vjp,
+       .run = Norm::run,
        .foreign_names = {.mxnet = "GroupNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "group_norm_backward",
@@ -70,8 +55,8 @@ std::vector<OpDef> group_norm_ops() {
        .max_inputs = 5,
        .follow_operands = {0},
        .attributes = {"groups", "has_weight", "has_bias"},
-       .infer = infer_backward,
-       .run = run_backward},
+       .infer = Norm::infer_backward,
+       .run = Norm::run_backward},
   };
 }
 

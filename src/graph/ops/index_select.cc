@@ -30,10 +30,8 @@ std::vector<TensorType> infer_index_select(const Node& node, std::span<const Ten
 }
 
 void index_select_vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
   builder.add_node(node, "index_select_backward", {node.inputs[1], builder.output_gradient(node)},
-                   attributes, {0});
+                   with_operand_shape(builder, node, "input_shape", 0), {0});
 }
 
 void run_index_select(const OpCall& call) {

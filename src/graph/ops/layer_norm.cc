@@ -7,22 +7,7 @@ namespace {
 
 constexpr double kTorchEps = 1e-5;
 constexpr RowNormKind kKind = {"layer_norm_backward", true, kTorchEps, last_dims_layout};
-
-std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
-  return infer_row_norm(kKind, node, inputs);
-}
-void vjp(GradientBuilder& builder, const Node& node) {
-  row_norm_vjp(kKind, builder, node);
-}
-void run(const OpCall& call) {
-  run_row_norm(kKind, call);
-}
-std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
-  return infer_row_norm_backward(kKind, node, inputs);
-}
-void run_backward(const OpCall& call) {
-  run_row_norm_backward(kKind, call);
-}
+using Norm = RowNorm<kKind>;
 
 }  // namespace
 
@@ -40,9 +25,9 @@ std::vector<OpDef> layer_norm_ops() {
        .follow_operands = {0},
        .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
        .attributes = {"normalized_ndim", "eps"},
-       .infer = infer,
-       .vjp = vjp,
-       .run = run,
+       .infer = Norm::infer,
+       .vjp = Norm::vjp,
+       .run = Norm::run,
        .foreign_names = {.mxnet = "LayerNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "layer_norm_backward",
@@ -55,8 +40,8 @@ std::vector<OpDef> layer_norm_ops() {
        .max_inputs = 5,
        .follow_operands = {0},
        .attributes = {"normalized_ndim", "has_weight", "has_bias"},
-       .infer = infer_backward,
-       .run = run_backward},
+       .infer = Norm::infer_backward,
+       .run = Norm::run_backward},
   };
 }
 

@@ -12,10 +12,8 @@ std::vector<TensorType> infer_max_pool2d(const Node& node, std::span<const Tenso
 }
 
 void max_pool2d_vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
   builder.add_node(node, "max_pool2d_backward", {output_id(node, 1), builder.output_gradient(node)},
-                   attributes, {0});
+                   with_operand_shape(builder, node, "input_shape", 0), {0});
 }
 
 void run_max_pool2d(const OpCall& call) {

@@ -47,6 +47,20 @@ inline void require_rank(const Node& node, std::span<const TensorType> inputs, s
           "operand " + std::to_string(index) + " is " + to_string(inputs[index].shape) +
               ", must have " + std::to_string(rank) + " dimensions " + meaning);
 }
+// Throws: InputError unless there are `count` operands; `meaning`: " for its layers".
+inline void require_operand_count(const Node& node, std::span<const TensorType> inputs,
+                                  size_t count, const std::string& meaning = "") {
+  require(inputs.size() == count, node,
+          "has " + std::to_string(inputs.size()) + " operands, must have " + std::to_string(count) +
+              meaning);
+}
+// Throws: InputError unless x, operand 0, has a batch and channels.
+inline void require_channels(const Node& node, const Shape& x) {
+  require(x.size() >= 2, node, "operand 0 is " + to_string(x) + ", must be (N,C,...)");
+}
+inline void require_image(const Node& node, const Shape& x) {
+  require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
+}
 
 // A pair attribute, (height, width): two integers, or one for both.
 inline std::vector<int64_t> pair_attribute(const Node& node, std::string_view name,
@@ -57,6 +71,20 @@ inline std::vector<int64_t> pair_attribute(const Node& node, std::string_view na
           "attribute '" + std::string(name) + "' has " + std::to_string(pair.size()) +
               " numbers, must have 2 (height, width)");
   return pair;
+}
+// Throws: InputError unless both numbers of the pair attribute are at least 1.
+inline void require_positive(const Node& node, std::string_view name,
+                             const std::vector<int64_t>& pair) {
+  require(pair[0] >= 1 && pair[1] >= 1, node,
+          "attribute '" + std::string(name) + "' is " + to_string(pair) + ", must be at least 1");
+}
+
+// The node's attributes, with the shape of operand `index` as attribute `name`: for its gradients.
+inline Attributes with_operand_shape(const GradientBuilder& builder, const Node& node,
+                                     const std::string& name, size_t index) {
+  Attributes attributes = node.attributes;
+  attributes[name] = builder.graph().type_of(node.inputs[index]).shape;
+  return attributes;
 }
 
 // Calls `body` with a null pointer of the container's element type: float or double.

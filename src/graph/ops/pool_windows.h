@@ -20,18 +20,15 @@ inline int64_t pool_extent(int64_t in, int64_t kernel, int64_t stride, int64_t p
 
 // Throws: InputError for an image or attributes that do not fit.
 inline PoolShape pool_shape(const Node& node, const Shape& x) {
-  require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
+  require_image(node, x);
   const std::vector<int64_t> kernel = pair_attribute(node, "kernel", {});
   std::vector<int64_t> stride = pair_attribute(node, "stride", kernel);
   const std::vector<int64_t> pad = pair_attribute(node, "padding", {0, 0});
   const std::vector<int64_t> dilation = pair_attribute(node, "dilation", {1, 1});
   const bool ceil_mode = bool_attribute(node, "ceil_mode", false);
-  require(kernel[0] >= 1 && kernel[1] >= 1, node,
-          "attribute 'kernel' is " + to_string(kernel) + ", must be at least 1");
-  require(stride[0] >= 1 && stride[1] >= 1, node,
-          "attribute 'stride' is " + to_string(stride) + ", must be at least 1");
-  require(dilation[0] >= 1 && dilation[1] >= 1, node,
-          "attribute 'dilation' is " + to_string(dilation) + ", must be at least 1");
+  require_positive(node, "kernel", kernel);
+  require_positive(node, "stride", stride);
+  require_positive(node, "dilation", dilation);
   int64_t out[2];
   for (size_t d = 0; d < 2; ++d) {
     const int64_t in = x[d + 2], reach = dilation[d] * (kernel[d] - 1) + 1;

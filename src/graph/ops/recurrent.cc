@@ -22,9 +22,7 @@ bool is_lstm(const Node& node) {
 std::vector<TensorType> infer_recurrent(const Node& node, std::span<const TensorType> inputs) {
   const RecurrentLayout layout = recurrent_layout(node, inputs);
   const int64_t t = layout.time, n = layout.batch, width = layout.width();
-  require(inputs.size() == layout.operands(), node,
-          "has " + std::to_string(inputs.size()) + " operands, must have " +
-              std::to_string(layout.operands()) + " for its layers and directions");
+  require_operand_count(node, inputs, layout.operands(), " for its layers and directions");
   std::vector<TensorType> outputs = {
       {layout.batch_first ? Shape{n, t, width} : Shape{t, n, width}}};
   for (size_t state = 1; state <= layout.states(); ++state) outputs.push_back(inputs[state]);

@@ -7,22 +7,7 @@ namespace {
 // torch's default is the machine epsilon of x's type; this one is FP32's.
 constexpr double kTorchEps = 0x1p-23;
 constexpr RowNormKind kKind = {"rms_norm_backward", false, kTorchEps, last_dims_layout};
-
-std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
-  return infer_row_norm(kKind, node, inputs);
-}
-void vjp(GradientBuilder& builder, const Node& node) {
-  row_norm_vjp(kKind, builder, node);
-}
-void run(const OpCall& call) {
-  run_row_norm(kKind, call);
-}
-std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
-  return infer_row_norm_backward(kKind, node, inputs);
-}
-void run_backward(const OpCall& call) {
-  run_row_norm_backward(kKind, call);
-}
+using Norm = RowNorm<kKind>;
 
 }  // namespace
 
@@ -39,9 +24,9 @@ std::vector<OpDef> rms_norm_ops() {
        .follow_operands = {0},
        .output_follows = {kFollowsOutput0, kFollowsAccumulator},
        .attributes = {"normalized_ndim", "eps"},
-       .infer = infer,
-       .vjp = vjp,
-       .run = run,
+       .infer = Norm::infer,
+       .vjp = Norm::vjp,
+       .run = Norm::run,
        .first_values = FirstValues::kScaleShift},
       {.name = "rms_norm_backward",
        .help = "dx, dw of rms_norm (dw only with w); operands x, inv_rms, dy, weight?",
@@ -51,8 +36,8 @@ std::vector<OpDef> rms_norm_ops() {
        .max_inputs = 4,
        .follow_operands = {0},
        .attributes = {"normalized_ndim", "has_weight", "has_bias"},
-       .infer = infer_backward,
-       .run = run_backward},
+       .infer = Norm::infer_backward,
+       .run = Norm::run_backward},
   };
 }
 

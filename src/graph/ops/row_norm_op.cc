@@ -76,10 +76,7 @@ std::vector<TensorType> infer_row_norm_backward(const RowNormKind& kind, const N
   const RowNormLayout layout = kind.layout(node, x);
   const bool has_weight = bool_attribute(node, "has_weight", false);
   const size_t statistics = kind.centred ? 2 : 1;
-  const size_t expected = 2 + statistics + (has_weight ? 1 : 0);
-  require(
-      inputs.size() == expected, node,
-      "has " + std::to_string(inputs.size()) + " operands, must have " + std::to_string(expected));
+  require_operand_count(node, inputs, 2 + statistics + (has_weight ? 1 : 0));
   for (size_t i = 1; i <= statistics; ++i) {
     require_shape(node, inputs, i, layout.statistics, "one per row");
   }

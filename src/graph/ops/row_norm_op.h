@@ -33,6 +33,21 @@ std::vector<TensorType> infer_row_norm_backward(const RowNormKind& kind, const N
                                                 std::span<const TensorType> inputs);
 void run_row_norm_backward(const RowNormKind& kind, const OpCall& call);
 
+// The functions of the forward and the backward op of `kind`, for their OpDefs.
+template <const RowNormKind& kind>
+struct RowNorm {
+  static std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
+    return infer_row_norm(kind, node, inputs);
+  }
+  static void vjp(GradientBuilder& builder, const Node& node) { row_norm_vjp(kind, builder, node); }
+  static void run(const OpCall& call) { run_row_norm(kind, call); }
+  static std::vector<TensorType> infer_backward(const Node& node,
+                                                std::span<const TensorType> inputs) {
+    return infer_row_norm_backward(kind, node, inputs);
+  }
+  static void run_backward(const OpCall& call) { run_row_norm_backward(kind, call); }
+};
+
 // Layout of the ops that normalise over the last `normalized_ndim` dimensions.
 RowNormLayout last_dims_layout(const Node& node, const Shape& x);
 

@@ -42,9 +42,8 @@ std::vector<TensorType> infer_slice(const Node& node, std::span<const TensorType
 }
 
 void slice_vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
-  builder.add_node(node, "slice_backward", {builder.output_gradient(node)}, attributes, {0});
+  builder.add_node(node, "slice_backward", {builder.output_gradient(node)},
+                   with_operand_shape(builder, node, "input_shape", 0), {0});
 }
 
 // Strides of x along the slice's dimensions.

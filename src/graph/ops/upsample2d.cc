@@ -30,7 +30,7 @@ std::vector<double> scales_attribute(const Node& node) {
 }
 
 Resize resize_of(const Node& node, const Shape& x) {
-  require(x.size() == 4, node, "the image is " + to_string(x) + ", must be (N,C,H,W)");
+  require_image(node, x);
   const std::vector<double> scales = scales_attribute(node);
   const bool has_size = node.attributes.contains("size");
   require(has_size != !scales.empty(), node,
@@ -75,9 +75,8 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 }
 
 void vjp(GradientBuilder& builder, const Node& node) {
-  Attributes attributes = node.attributes;
-  attributes["input_shape"] = builder.graph().type_of(node.inputs[0]).shape;
-  builder.add_node(node, node.op + "_backward", {builder.output_gradient(node)}, attributes, {0});
+  builder.add_node(node, node.op + "_backward", {builder.output_gradient(node)},
+                   with_operand_shape(builder, node, "input_shape", 0), {0});
 }
 
 std::vector<int64_t> places(const Resize& r, size_t axis) {

@@ -50,9 +50,7 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
               std::to_string(layout.rows) + " elements, one per mean");
   const size_t gradients = size_t{bool_attribute(node, "has_dvar", true)} +
                            size_t{bool_attribute(node, "has_dmean", true)};
-  require(inputs.size() == 2 + gradients, node,
-          "has " + std::to_string(inputs.size()) + " operands, must have " +
-              std::to_string(2 + gradients) + " by has_dvar and has_dmean");
+  require_operand_count(node, inputs, 2 + gradients, " by has_dvar and has_dmean");
   for (size_t i = 2; i < inputs.size(); ++i) {
     require_shape(node, inputs, i, inputs[1].shape, "the shape of the mean");
   }
