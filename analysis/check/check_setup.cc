@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "src/core/text.h"
+#include "src/graph/json_text.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
 
@@ -68,7 +69,7 @@ void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& res
     result.not_comparable.push_back(fmt::format("{}: '{}' here, '{}' in the baseline",
                                                 ours[i].first, ours[i].second, theirs[i].second));
   }
-  if (run.graph_json() != baseline.graph_json()) {
+  if (!same_json(run.graph_json(), baseline.graph_json())) {
     result.not_comparable.push_back("step graph: differs from the baseline's");
   } else if (run.sites().sites.size() != baseline.sites().sites.size()) {
     result.not_comparable.push_back(fmt::format("site table: {} sites here, {} in the baseline",

@@ -1,133 +1,127 @@
-// Writes the IR as JSON, without a library: every number must read back with the same bits, and
-// every node takes one line. json_reader.cc reads it.
+// Writes the IR as JSON; json_reader.cc reads it.
 #include "src/graph/json.h"
-
-#include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "src/core/text.h"
+#include "src/graph/json_text.h"
 
 namespace lockstep {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
-std::string quoted(const std::string& text) {
-  return Json(text).dump();
+struct WriteAttribute {
+  template <typename Value>
+  Json operator()(const Value& value) const {
+    return value;
+  }
+  Json operator()(double value) const {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+    return value;
+  }
+};
+
+Json attributes_json(const Attributes& attributes) {
+  Json object = Json::object();
+  for (const auto& [key, value] : attributes) object[key] = std::visit(WriteAttribute(), value);
+  return object;
 }
 
-std::string number(double value) {
-  if (std::isnan(value)) return "\"nan\"";
-  if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
-  std::string text = fmt::format("{:.17g}", value);
-  // 1 would read back as an integer.
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
+void add_type(Json& object, const TensorType& type) {
+  object["shape"] = type.shape;
+  object["dtype"] = type.element == ElementType::kFloat ? "f32" : "i32";
 }
 
 template <typename Range, typename Write>
-std::string list(const Range& range, Write write, std::string_view separator = ",") {
-  std::vector<std::string> parts;
-  for (const auto& item : range) parts.push_back(write(item));
-  return "[" + join(parts, separator) + "]";
+Json list(const Range& range, Write write) {
+  Json array = Json::array();
+  for (const auto& item : range) array.push_back(write(item));
+  return array;
 }
 
-std::string integers(const std::vector<int64_t>& values) {
-  return list(values, [](int64_t value) { return std::to_string(value); });
+Json type_json(const TensorType& type) {
+  Json object;
+  add_type(object, type);
+  return object;
 }
 
-std::string object(const std::map<std::string, std::string>& values) {
-  std::vector<std::string> parts;
-  for (const auto& [key, value] : values) parts.push_back(quoted(key) + ":" + quoted(value));
-  return "{" + join(parts, ",") + "}";
+Json input_json(const GraphInput& input) {
+  Json object = {{"id", input.id}, {"path", input.path}};
+  add_type(object, input.type);
+  return object;
 }
 
-struct WriteAttribute {
-  std::string operator()(bool value) const { return value ? "true" : "false"; }
-  std::string operator()(int64_t value) const { return std::to_string(value); }
-  std::string operator()(double value) const { return number(value); }
-  std::string operator()(const std::string& value) const { return quoted(value); }
-  std::string operator()(const std::vector<int64_t>& value) const { return integers(value); }
-};
-
-std::string attributes_text(const Attributes& attributes) {
-  std::vector<std::string> parts;
-  for (const auto& [key, value] : attributes) {
-    parts.push_back(quoted(key) + ":" + std::visit(WriteAttribute(), value));
-  }
-  return "{" + join(parts, ",") + "}";
+Json parameter_json(const Parameter& parameter) {
+  Json object = {{"name", parameter.name}};
+  add_type(object, parameter.type);
+  object["requires_grad"] = parameter.requires_grad;
+  object["module"] = parameter.layer;
+  return object;
 }
 
-std::string type_fields(const TensorType& type) {
-  return "\"shape\":" + integers(type.shape) +
-         ",\"dtype\":" + (type.element == ElementType::kFloat ? "\"f32\"" : "\"i32\"");
+Json buffer_json(const Buffer& buffer) {
+  Json object = {{"name", buffer.name}};
+  add_type(object, buffer.type);
+  object["module"] = buffer.layer;
+  return object;
 }
 
-std::string node_text(const Node& node) {
-  std::string text =
-      "{\"id\":" + quoted(node.id) + ",\"op\":" + quoted(node.op) +
-      ",\"in\":" + list(node.inputs, quoted) + ",\"attrs\":" + attributes_text(node.attributes) +
-      ",\"out\":" +
-      list(node.outputs, [](const TensorType& type) { return "{" + type_fields(type) + "}"; }) +
-      ",\"module\":" + quoted(node.layer) + ",\"src\":" + quoted(node.source_line);
+Json constant_json(const Constant& constant) {
+  Json object = {{"name", constant.name}};
+  add_type(object, constant.type);
+  if (constant.stat_exempt) object["stat_exempt"] = true;
+  return object;
+}
+
+Json node_json(const Node& node) {
+  Json object = {{"id", node.id},
+                 {"op", node.op},
+                 {"in", node.inputs},
+                 {"attrs", attributes_json(node.attributes)},
+                 {"out", list(node.outputs, type_json)},
+                 {"module", node.layer},
+                 {"src", node.source_line}};
   if (node.autocast != AutocastRegion::kUnsaid) {
-    text += std::string(",\"autocast\":{\"enabled\":") +
-            (node.autocast == AutocastRegion::kOn ? "true}" : "false}");
+    object["autocast"]["enabled"] = node.autocast == AutocastRegion::kOn;
   }
-  if (node.no_grad) text += ",\"nograd\":true";
-  if (node.stat_exempt) text += ",\"stat_exempt\":true";
+  if (node.no_grad) object["nograd"] = true;
+  if (node.stat_exempt) object["stat_exempt"] = true;
   if (node.is_backward()) {
-    text += ",\"forward_node\":" + quoted(node.forward_node) +
-            ",\"gradient_of\":" + list(node.gradient_of, quoted);
-    if (node.pass != 0) text += ",\"pass\":" + std::to_string(node.pass);
+    object["forward_node"] = node.forward_node;
+    object["gradient_of"] = node.gradient_of;
+    if (node.pass != 0) object["pass"] = node.pass;
   }
-  return text + "}";
+  return object;
+}
+
+Json mutation_json(const Mutation& mutation) {
+  const auto [value, slot] = split_value_id(mutation.value);
+  return {{"buffer", mutation.buffer}, {"value", value}, {"slot", slot}};
+}
+
+Json pass_json(const BackwardPass& pass) {
+  return {
+      {"name", pass.name}, {"loss", pass.loss}, {"seed", pass.seed}, {"gradients", pass.gradients}};
 }
 
 }  // namespace
 
 std::string to_json(const Graph& graph) {
-  const auto lines = [](const auto& range, auto write) {
-    return range.empty() ? "[]" : "[\n  " + list(range, write, ",\n  ").substr(1);
-  };
-  std::string text = fmt::format("{{\"ir\":{},\"name\":{}", kIrVersion, quoted(graph.name));
-  text += ",\n\"inputs\":" + lines(graph.inputs, [](const GraphInput& input) {
-            return "{\"id\":" + quoted(input.id) + ",\"path\":" + quoted(input.path) + "," +
-                   type_fields(input.type) + "}";
-          });
-  text += ",\n\"params\":" + lines(graph.parameters, [](const Parameter& p) {
-            return "{\"name\":" + quoted(p.name) + "," + type_fields(p.type) +
-                   ",\"requires_grad\":" + (p.requires_grad ? "true" : "false") +
-                   ",\"module\":" + quoted(p.layer) + "}";
-          });
-  text += ",\n\"buffers\":" + lines(graph.buffers, [](const Buffer& b) {
-            return "{\"name\":" + quoted(b.name) + "," + type_fields(b.type) +
-                   ",\"module\":" + quoted(b.layer) + "}";
-          });
-  if (!graph.constants.empty()) {
-    text += ",\n\"constants\":" + lines(graph.constants, [](const Constant& c) {
-              return "{\"name\":" + quoted(c.name) + "," + type_fields(c.type) +
-                     (c.stat_exempt ? ",\"stat_exempt\":true}" : "}");
-            });
-  }
-  text += ",\n\"nodes\":" + lines(graph.nodes, node_text);
-  text += ",\n\"loss\":" + quoted(graph.loss) + ",\n\"outputs\":" + object(graph.outputs);
-  text += ",\n\"mutations\":" + lines(graph.mutations, [](const Mutation& mutation) {
-            const auto [value, slot] = split_value_id(mutation.value);
-            return "{\"buffer\":" + quoted(mutation.buffer) + ",\"value\":" + quoted(value) +
-                   ",\"slot\":" + std::to_string(slot) + "}";
-          });
-  if (!graph.gradients.empty()) text += ",\n\"gradients\":" + object(graph.gradients);
-  if (!graph.passes.empty()) {
-    text += ",\n\"passes\":" + lines(graph.passes, [](const BackwardPass& pass) {
-              return "{\"name\":" + quoted(pass.name) + ",\"loss\":" + quoted(pass.loss) +
-                     ",\"seed\":" + quoted(pass.seed) + ",\"gradients\":" + object(pass.gradients) +
-                     "}";
-            });
-  }
-  return text + "}\n";
+  Json object = {{"ir", kIrVersion},
+                 {"name", graph.name},
+                 {"inputs", list(graph.inputs, input_json)},
+                 {"params", list(graph.parameters, parameter_json)},
+                 {"buffers", list(graph.buffers, buffer_json)}};
+  if (!graph.constants.empty()) object["constants"] = list(graph.constants, constant_json);
+  object["nodes"] = list(graph.nodes, node_json);
+  object["loss"] = graph.loss;
+  object["outputs"] = graph.outputs;
+  object["mutations"] = list(graph.mutations, mutation_json);
+  if (!graph.gradients.empty()) object["gradients"] = graph.gradients;
+  if (!graph.passes.empty()) object["passes"] = list(graph.passes, pass_json);
+  return json_lines(object);
 }
 
 }  // namespace lockstep

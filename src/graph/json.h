@@ -1,5 +1,5 @@
-// The IR as JSON, in the layout of captures (docs/graph-json.md): 17 significant digits; "inf",
-// "-inf" and "nan" as strings.
+// The IR as JSON, in the layout of captures (docs/graph-json.md). Numbers come back with
+// the same bits; "inf", "-inf" and "nan" are strings.
 #pragma once
 
 #include <cstdint>

@@ -28,6 +28,12 @@ int depth_of(std::string_view text) {
   return deepest;
 }
 
+std::string array_lines(const nlohmann::ordered_json& array) {
+  std::string text;
+  for (const auto& element : array) text += (text.empty() ? "[\n " : ",\n ") + element.dump();
+  return text.empty() ? "[]" : text + "]";
+}
+
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text) {
@@ -47,6 +53,26 @@ nlohmann::json parse_json(std::string_view text) {
   } catch (const nlohmann::json::out_of_range&) {
     throw InputError("is not valid JSON: it has a number beyond the range of double");
   }
+}
+
+bool same_json(std::string_view a, std::string_view b) {
+  if (a == b) return true;
+  try {
+    // As text: nlohmann's == would take 1 for 1.0.
+    return parse_json(a).dump() == parse_json(b).dump();
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+std::string json_lines(const nlohmann::ordered_json& json) {
+  if (json.is_array()) return array_lines(json) + "\n";
+  std::string text;
+  for (const auto& [key, value] : json.items()) {
+    text += (text.empty() ? "{" : ",\n") + nlohmann::json(key).dump() + ":";
+    text += value.is_array() ? array_lines(value) : value.dump();
+  }
+  return text.empty() ? "{}\n" : text + "}\n";
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "src/graph/infer.h"
+#include "src/graph/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -86,7 +87,7 @@ MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy
 }
 
 std::string to_json(const std::vector<ProductFact>& facts) {
-  std::string text = "[";
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const ProductFact& fact : facts) {
     nlohmann::ordered_json line = {{"node", fact.node},
                                    {"layer", fact.layer},
@@ -107,10 +108,9 @@ std::string to_json(const std::vector<ProductFact>& facts) {
       line["in_channels"] = fact.shape.in_channels;
       line["out_channels"] = fact.shape.out_channels;
     }
-    text += text.size() == 1 ? "\n " : ",\n ";
-    text += line.dump();
+    lines.push_back(std::move(line));
   }
-  return text + "]\n";
+  return json_lines(lines);
 }
 
 std::string to_json(const MemoryFacts& facts) {

@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/autodiff.h"
+#include "src/graph/json_text.h"
 #include "src/lower/lower.h"
 #include "src/policy/find_policy.h"
 #include "tests/graph/example_graphs.h"
@@ -98,6 +99,30 @@ TEST_CASE("round trip: every double keeps its bits and stays a double") {
   CHECK(std::isinf(std::get<double>(back.nodes[1].attributes.at("eps"))));
 }
 
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+TEST_CASE("equal graphs as other text: layout, digits and order of keys do not matter") {
+  Graph graph = testing::tiny_cnn();
+  graph.nodes[1].attributes["eps"] = 1e-5;
+  const std::string text = to_json(graph);
+  CHECK(text.find("\"eps\":1e-05") != std::string::npos);
+  CHECK(text.starts_with("{\"ir\":1,\n\"name\":"));
+  CHECK(text.find("\n {\"id\":\"n0\",") != std::string::npos);  // a node has its own line
+  const std::string digits = replaced(text, "\"eps\":1e-05", "\"eps\":1.0000000000000001e-05");
+  CHECK(same_json(digits, text));
+  CHECK(same_json(replaced(text, "\"ir\":1,\n", "\"ir\":1,"), text));
+  CHECK(same_json(R"({"a":1,"b":[2.50]})", R"({"b":[2.5],"a":1})"));
+  CHECK_FALSE(same_json(replaced(text, "\"eps\":1e-05", "\"eps\":1.0000000000000003e-05"), text));
+  CHECK_FALSE(same_json("[1]", "[1.0]"));
+  CHECK_FALSE(same_json("[0.0]", "[-0.0]"));
+  CHECK_FALSE(same_json("[1,2]", "[2,1]"));
+  CHECK_FALSE(same_json("[1", "[1]"));
+}
+
 TEST_CASE("a capture's layout is read: missing parts, unknown fields, slots, i64") {
   const Graph graph = graph_from_json(R"({
     "ir":1, "inputs":[{"id":"in0","path":"batch[0]","shape":[4,2,3],"dtype":"f32"},
@@ -123,12 +148,6 @@ TEST_CASE("a capture's layout is read: missing parts, unknown fields, slots, i64
 
 std::string refusal(const std::string& json) {
   return testing::error_of([&] { graph_from_json(json); });
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
 }
 
 TEST_CASE("a model's autocast and no_grad regions survive a round trip and take effect") {

@@ -168,7 +168,6 @@ std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t r
 void RunFileWriter::on_start(const RunDescription& description) {
   Impl& impl = *impl_;
   impl.sites = *description.sites;
-  impl.record.run_hash = run_hash(description);
   for (const LaneDescription& lane : description.lanes) {
     impl.record.lane_names.push_back(lane.name);
   }
@@ -187,6 +186,7 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
                         nlohmann::json(describe_environment()).dump());
   hdf5::write_attribute(root, run_names::kOptions, options_to_json(*description.options));
   hdf5::write_attribute(root, run_names::kData, description.data);
+  record.run_hash = run_hash(description);
   hdf5::write_attribute(root, run_names::kRunHash, record.run_hash);
   if (const RunOptions& o = *description.options; !o.capture_hash.empty()) {
     const auto known = read_verification(o.model, o.capture_hash);
@@ -217,8 +217,9 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   if (!differences.empty()) {
     throw InputError(fmt::format("run file '{}' is of another run", path), differences);
   }
-  if (checkpoint &&
-      checkpoint->record.run_hash != hdf5::text_attribute(root, run_names::kRunHash)) {
+  // The file's, not one computed now: another version may write the same graph as another text.
+  record.run_hash = hdf5::text_attribute(root, run_names::kRunHash);
+  if (checkpoint && checkpoint->record.run_hash != record.run_hash) {
     throw InputError(fmt::format("the checkpoint next to '{}' is of another run", path),
                      "remove it to restart from step 0");
   }

@@ -7,6 +7,7 @@
 #include "src/core/text.h"
 #include "src/core/text_hash.h"
 #include "src/graph/json.h"
+#include "src/graph/json_text.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "src/record/hdf5/link_name.h"
 #include "src/record/run/options_json.h"
@@ -42,7 +43,7 @@ std::vector<std::string> run_differences(hid_t root, const RunDescription& now) 
   if (data != now.data) {
     differences.push_back(fmt::format("data set: '{}' in the file, '{}' now", data, now.data));
   }
-  if (hdf5::read_text(root, run_names::kGraph) != to_json(*now.step_graph)) {
+  if (!same_json(hdf5::read_text(root, run_names::kGraph), to_json(*now.step_graph))) {
     differences.push_back("the step graph differs");
   }
   const SiteTable sites = read_sites(root);

@@ -1,6 +1,7 @@
 """kill -9 at random moments: the file reads up to the last complete step, and --resume ends with the
 bits of a run that was never stopped."""
 
+import json
 import random
 import subprocess
 import time
@@ -70,3 +71,31 @@ def test_resume_detects_other_bits(lockstep, tmp_path):
         hashes[58, 5] = hashes[58, 5] ^ 1
     done = lockstep("replay", "--resume", path, code=2)
     assert "58" in done.stderr and "fp32" in done.stderr
+
+
+def test_resume_compares_graphs_as_json(lockstep, tmp_path):
+    """The layout of the recorded graph's text does not matter, its content does."""
+    whole, path = tmp_path / "whole.h5", tmp_path / "run.h5"
+    lockstep(*ARGS, "-o", whole)
+    lockstep(*ARGS, "-o", path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["steps_complete"] = type(file.attrs["steps_complete"])(58)
+        graph = json.loads(file["graph"][()])
+        file.move("graph", "original")
+        write_graph(file, json.dumps(graph, indent=4, sort_keys=True))
+    lockstep("replay", "--resume", path)
+    lockstep("check", path, "--baseline", whole)
+    with h5py.File(path, "r+") as file:
+        del file["graph"]
+        file.move("original", "graph")
+    assert assert_same_run(whole, path) > 50
+    with h5py.File(path, "r+") as file:
+        file.attrs["steps_complete"] = type(file.attrs["steps_complete"])(58)
+        del file["graph"]
+        write_graph(file, json.dumps(graph | {"name": "another"}))
+    assert "the step graph differs" in lockstep("replay", "--resume", path, code=2).stderr
+
+
+def write_graph(file, text):
+    file.create_dataset("graph", data=text.encode(),
+                        dtype=h5py.string_dtype("utf-8", len(text) + 1))
