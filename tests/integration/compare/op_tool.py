@@ -1,7 +1,7 @@
 """Runs one op of Lockstep on numpy arrays, forward and backward, and measures the distance to PyTorch.
 
 Every floating operand counts as a parameter, so that its gradient comes back; integer arrays are
-graph inputs. The program behind it is tests/tools.
+graph inputs. The program is tests/tools/op_tool.cc.
 """
 
 import json
