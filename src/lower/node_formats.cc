@@ -54,7 +54,9 @@ const Format* ClassFormats::own_format(const Node& node, const OpDef& op,
   }
   const std::string named = string_attribute(node, op.format_attribute, "");
   if (named.empty()) return nullptr;
-  return in_.container->is_fp64() ? in_.container : &find_format(named);
+  // FP32 containers do not hold FP64's values, and the truth lane rounds to nothing else.
+  const Format& written = find_format(named);
+  return in_.container->is_fp64() || !contains(*in_.container, written) ? in_.container : &written;
 }
 
 bool ClassFormats::rounds_parts(const OpDef& op) const {

@@ -94,12 +94,15 @@ TEST_CASE("every forward op that gives floats has a gradient, or declares that i
   }
 }
 
-TEST_CASE("cast: the output has the named format in every lane but fp64, the gradient that of x") {
+TEST_CASE(
+    "cast: the output has the named format, fp64 only in the truth lane; the gradient has that of "
+    "x") {
   GraphBuilder b("casts");
   const Value w = b.parameter("w", {4});
   const Value low = b.op("cast", {w}, {{"dtype", std::string("bf16")}}, "down");
   const Value high = b.op("cast", {low}, {{"dtype", std::string("fp32")}}, "up");
-  b.set_loss(b.op("mse_loss", {high, b.input("t", {{4}})}, {}, "loss"));
+  const Value wide = b.op("cast", {high}, {{"dtype", std::string("fp64")}}, "wide");
+  b.set_loss(b.op("mse_loss", {wide, b.input("t", {{4}})}, {}, "loss"));
   const Graph graph = b.finish();
   for (const char* policy : {"fp32", "torch-autocast-fp16"}) {
     CAPTURE(policy);
@@ -110,6 +113,9 @@ TEST_CASE("cast: the output has the named format in every lane but fp64, the gra
     CHECK(lane.writes(lane.op("up", "cast_backward")) == "bf16");
     CHECK(lane.reads(lane.op("down", "cast_backward")) == "bf16");
     CHECK(lane.writes(lane.op("down", "cast_backward")) == "fp32");
+    // These lanes hold their values in FP32 containers, the loss and its seed included.
+    CHECK(lane.writes(lane.op("wide", "cast")) == "fp32");
+    CHECK(lane.writes(lane.op("loss", "mse_loss")) == "fp32");
   }
   const Lowered truth = lower_net(graph, find_policy("fp32"), /*fp64=*/true);
   CHECK(truth.writes(truth.op("down", "cast")) == "fp64");

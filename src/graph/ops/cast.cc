@@ -40,7 +40,8 @@ void cast_vjp(GradientBuilder& builder, const Node& node) {
 std::vector<OpDef> cast_ops() {
   return {
       {.name = "cast",
-       .help = "y = x in the format `dtype`, in every lane but fp64",
+       .help =
+           "y = x in the format `dtype`; lane fp64 stays in fp64, the others compute fp64 in fp32",
        .source = "torch.Tensor.to; written in the model, so no cast class applies",
        .attributes = {"dtype"},
        .infer = infer_cast,
