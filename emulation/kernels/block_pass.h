@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "emulation/format/format.h"
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/stats/hash.h"
 #include "emulation/stats/tensor_stats.h"

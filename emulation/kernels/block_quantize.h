@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "emulation/kernels/block_spec.h"
+#include "emulation/kernels/args/block_spec.h"
 #include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {

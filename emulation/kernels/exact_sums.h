@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/kernels/conv_args.h"
-#include "emulation/kernels/gemm_args.h"
+#include "emulation/kernels/args/conv_args.h"
+#include "emulation/kernels/args/gemm_args.h"
 #include "emulation/stats/accumulator_health.h"
 
 namespace lockstep {

@@ -1,7 +1,7 @@
 // THE table of fused attention kernels: the pieces in which they compute, and what they round. All
 // of them keep scores and softmax in FP32. They round what they multiply by v; they also round the
-// gradients of the scores, as factors of the next product. emulation/kernels/attention_args.h has
-// the formulas.
+// gradients of the scores, as factors of the next product. emulation/kernels/args/attention_args.h
+// has the formulas.
 #pragma once
 
 #include <array>

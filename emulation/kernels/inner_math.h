@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "emulation/kernels/elementwise_args.h"
+#include "emulation/kernels/args/elementwise_args.h"
 #include "emulation/kernels/kernel_set.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <variant>
 
-#include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/args/optimizer_args.h"
 
 namespace lockstep {
 

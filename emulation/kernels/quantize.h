@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 
 namespace lockstep {
 

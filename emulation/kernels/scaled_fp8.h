@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "emulation/format/block_format.h"
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 
 namespace lockstep {
 

@@ -13,9 +13,9 @@
 
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/args/optimizer_args.h"
+#include "emulation/kernels/args/recurrent_rounding.h"
 #include "emulation/kernels/flash_kernel.h"
-#include "emulation/kernels/optimizer_args.h"
-#include "emulation/kernels/recurrent_rounding.h"
 #include "src/graph/cast_class.h"
 #include "src/policy/factor_scaling.h"
 #include "src/policy/loss_scale.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/args/optimizer_args.h"
 #include "src/execute/site_record.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/args/optimizer_args.h"
 #include "emulation/kernels/optimizer_rules.h"
 #include "src/update/hyper_parameters.h"
 #include "src/update/optimizer_spec.h"

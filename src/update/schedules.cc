@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/args/optimizer_args.h"
 #include "emulation/math/exp_log.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/args/optimizer_args.h"
 #include "src/core/tensor.h"
 #include "src/update/optimizers.h"
 

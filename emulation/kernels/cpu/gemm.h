@@ -3,8 +3,8 @@
 // software kernels form the sums of other accumulators.
 #pragma once
 
+#include "emulation/kernels/args/gemm_args.h"
 #include "emulation/kernels/cpu_unit.h"
-#include "emulation/kernels/gemm_args.h"
 
 namespace lockstep {
 

@@ -2,8 +2,8 @@
 // bf16+flush_in. The software kernels compute the statistics, and the conversions that no unit has.
 #pragma once
 
+#include "emulation/kernels/args/quantize_spec.h"
 #include "emulation/kernels/cpu_unit.h"
-#include "emulation/kernels/quantize_spec.h"
 
 namespace lockstep {
 

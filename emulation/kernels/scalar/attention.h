@@ -1,8 +1,8 @@
 // Scaled dot product attention with the set's own products and softmax. Formulas:
-// emulation/kernels/attention_args.h.
+// emulation/kernels/args/attention_args.h.
 #pragma once
 
-#include "emulation/kernels/attention_args.h"
+#include "emulation/kernels/args/attention_args.h"
 
 namespace lockstep {
 

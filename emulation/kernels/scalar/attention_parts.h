@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "emulation/kernels/attention_args.h"
+#include "emulation/kernels/args/attention_args.h"
 #include "emulation/kernels/scalar/select.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "emulation/accumulator/accumulator.h"
-#include "emulation/kernels/pool_args.h"
+#include "emulation/kernels/args/pool_args.h"
 
 namespace lockstep {
 

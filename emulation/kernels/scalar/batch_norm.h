@@ -1,8 +1,8 @@
 // Batch normalisation, forward and backward, over any block sum. Formulas:
-// emulation/kernels/norm_args.h.
+// emulation/kernels/args/norm_args.h.
 #pragma once
 
-#include "emulation/kernels/norm_args.h"
+#include "emulation/kernels/args/norm_args.h"
 #include "emulation/kernels/scalar/reduce.h"
 
 namespace lockstep {

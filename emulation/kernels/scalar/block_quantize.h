@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "emulation/format/stochastic.h"
-#include "emulation/kernels/block_spec.h"
+#include "emulation/kernels/args/block_spec.h"
 #include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {

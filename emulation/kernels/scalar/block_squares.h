@@ -5,7 +5,7 @@
 // two-dimensional scaling of weights.
 #pragma once
 
-#include "emulation/kernels/block_spec.h"
+#include "emulation/kernels/args/block_spec.h"
 #include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {

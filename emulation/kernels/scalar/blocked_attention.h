@@ -2,7 +2,7 @@
 // for attention.cc, which has the other ways.
 #pragma once
 
-#include "emulation/kernels/attention_args.h"
+#include "emulation/kernels/args/attention_args.h"
 
 namespace lockstep {
 

@@ -1,4 +1,5 @@
-// Direct loops: each output is a chain in the order that emulation/kernels/conv_args.h declares.
+// Direct loops: each output is a chain in the order that emulation/kernels/args/conv_args.h
+// declares.
 #include "emulation/kernels/scalar/conv2d.h"
 
 #include <vector>

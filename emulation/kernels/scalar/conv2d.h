@@ -2,7 +2,7 @@
 // as 0, so that an infinite weight over the padding gives NaN, as 0 * inf does.
 #pragma once
 
-#include "emulation/kernels/conv_args.h"
+#include "emulation/kernels/args/conv_args.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "emulation/format/stochastic.h"
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 #include "emulation/kernels/scalar/float_rounder.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "emulation/accumulator/accumulator.h"
-#include "emulation/kernels/movement_args.h"
+#include "emulation/kernels/args/movement_args.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 // Matrix product by the triple loop: the definition. Every other gemm equals it bit for bit.
 #pragma once
 
-#include "emulation/kernels/gemm_args.h"
+#include "emulation/kernels/args/gemm_args.h"
 
 namespace lockstep {
 

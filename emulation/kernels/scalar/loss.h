@@ -1,7 +1,7 @@
 // Scalar cross entropy and its gradient, over any row functions. Formulas:
-// emulation/kernels/loss_args.h. Rows are processed in tiles of a few thousand elements, so that
-// exp and log run over whole arrays and a tile stays in the cache. A row's result does not depend
-// on the tiles.
+// emulation/kernels/args/loss_args.h. Rows are processed in tiles of a few thousand elements, so
+// that exp and log run over whole arrays and a tile stays in the cache. A row's result does not
+// depend on the tiles.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

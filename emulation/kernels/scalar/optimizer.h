@@ -2,7 +2,7 @@
 // arithmetic, in the order of torch.optim's single-tensor loops.
 #pragma once
 
-#include "emulation/kernels/optimizer_args.h"
+#include "emulation/kernels/args/optimizer_args.h"
 #include "emulation/kernels/optimizer_rules.h"
 
 namespace lockstep {

@@ -15,8 +15,8 @@
 
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/args/optimizer_args.h"
 #include "emulation/kernels/block_pass.h"
-#include "emulation/kernels/optimizer_args.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/nearest_round.h"
 #include "src/core/parallel.h"

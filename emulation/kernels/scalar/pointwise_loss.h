@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "emulation/kernels/loss_args.h"
+#include "emulation/kernels/args/loss_args.h"
 
 namespace lockstep {
 

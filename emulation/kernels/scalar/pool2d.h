@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "emulation/kernels/pool_args.h"
+#include "emulation/kernels/args/pool_args.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 // The leaky relu whose slope is an operand, and its gradients, element by element. Scalar only.
 #pragma once
 
-#include "emulation/kernels/elementwise_args.h"
+#include "emulation/kernels/args/elementwise_args.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 
 namespace lockstep {
 

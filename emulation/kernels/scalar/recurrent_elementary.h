@@ -14,8 +14,8 @@
 //   and through each sigmoid R(d (1 - s) s), through tanh R(d (1 - t^2))
 #pragma once
 
+#include "emulation/kernels/args/recurrent_rounding.h"
 #include "emulation/kernels/inner_math.h"
-#include "emulation/kernels/recurrent_rounding.h"
 #include "emulation/kernels/scalar/recurrent.h"
 
 namespace lockstep {

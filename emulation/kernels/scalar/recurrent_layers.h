@@ -1,8 +1,8 @@
 // Stacks of LSTM and GRU layers with the set's own products. Formulas and roundings:
-// emulation/kernels/recurrent_args.h.
+// emulation/kernels/args/recurrent_args.h.
 #pragma once
 
-#include "emulation/kernels/recurrent_args.h"
+#include "emulation/kernels/args/recurrent_args.h"
 
 namespace lockstep {
 

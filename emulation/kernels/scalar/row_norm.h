@@ -1,9 +1,9 @@
-// Layer, RMS and group normalisation, row by row (emulation/kernels/norm_args.h): the
+// Layer, RMS and group normalisation, row by row (emulation/kernels/args/norm_args.h): the
 // order of the work and its sums. The loops over elements are in a table; an instruction set
 // supplies only those.
 #pragma once
 
-#include "emulation/kernels/norm_args.h"
+#include "emulation/kernels/args/norm_args.h"
 #include "emulation/kernels/scalar/reduce.h"
 
 namespace lockstep {

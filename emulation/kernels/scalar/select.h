@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "emulation/kernels/elementwise_args.h"
+#include "emulation/kernels/args/elementwise_args.h"
 #include "src/core/random.h"
 
 namespace lockstep {

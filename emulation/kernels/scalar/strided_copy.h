@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "emulation/kernels/movement_args.h"
+#include "emulation/kernels/args/movement_args.h"
 
 namespace lockstep {
 

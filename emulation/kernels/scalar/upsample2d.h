@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "emulation/accumulator/accumulator.h"
-#include "emulation/kernels/upsample_args.h"
+#include "emulation/kernels/args/upsample_args.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "emulation/kernels/block_spec.h"
+#include "emulation/kernels/args/block_spec.h"
 #include "emulation/kernels/simd/quantize_plan.h"
 #include "emulation/stats/tensor_stats.h"
 

@@ -4,7 +4,7 @@
 // (emulation/kernels/simd/targets.h).
 #pragma once
 
-#include "emulation/kernels/conv_args.h"
+#include "emulation/kernels/args/conv_args.h"
 
 namespace lockstep {
 

@@ -17,7 +17,7 @@
 #include <numeric>
 #include <vector>
 
-#include "emulation/kernels/conv_args.h"
+#include "emulation/kernels/args/conv_args.h"
 
 namespace lockstep {
 

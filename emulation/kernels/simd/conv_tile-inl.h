@@ -1,5 +1,5 @@
 // Register tiles of the direct convolution: one fused multiply-add per term and output, terms in
-// the order of emulation/kernels/conv_args.h, vectors across outputs. Included once per
+// the order of emulation/kernels/args/conv_args.h, vectors across outputs. Included once per
 // instruction set.
 //
 //   PixelTile    y, dx: rows are channels of the result, whose weights are broadcast; vectors run

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/kernels/conv_args.h"
+#include "emulation/kernels/args/conv_args.h"
 #include "emulation/kernels/scalar/conv2d.h"
 #include "emulation/kernels/simd/conv_fill-inl.h"
 #include "emulation/kernels/simd/conv_tile-inl.h"

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "emulation/kernels/args/quantize_spec.h"
 #include "emulation/kernels/block_pass.h"
-#include "emulation/kernels/quantize_spec.h"
 
 namespace lockstep {
 

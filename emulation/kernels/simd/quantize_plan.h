@@ -7,7 +7,7 @@
 
 #include "emulation/format/float_format.h"
 #include "emulation/format/stochastic.h"
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 
 namespace lockstep {
 

@@ -2,7 +2,7 @@
 // their operand's format. For ops/*.cc alone.
 #pragma once
 
-#include "emulation/kernels/movement_args.h"
+#include "emulation/kernels/args/movement_args.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "emulation/kernels/loss_args.h"
+#include "emulation/kernels/args/loss_args.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/choice.h"
 #include "src/graph/ops/op_helpers.h"

@@ -8,7 +8,7 @@
 // proj_size, o tanh(c) is rounded before the product with W_hr and h after it. Gates saved for the
 // backward pass keep the reduce accumulator's format. There is no accumulator site: the sums are
 // inside the cell and are not measured. A policy with [recurrent] cells = "torch_cpu" uses another
-// row of emulation/kernels/recurrent_rounding.h.
+// row of emulation/kernels/args/recurrent_rounding.h.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "emulation/kernels/recurrent_args.h"
+#include "emulation/kernels/args/recurrent_args.h"
 #include "src/graph/op.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // The kernel calls of lstm and gru: passes operands and outputs as the arrays of
-// emulation/kernels/recurrent_args.h.
+// emulation/kernels/args/recurrent_args.h.
 #include "src/graph/ops/inner_op.h"
 #include "src/graph/ops/recurrent_layout.h"
 

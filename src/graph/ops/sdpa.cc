@@ -1,11 +1,12 @@
 // sdpa: scaled dot product attention, softmax(scale q k^T + mask) v, as one op. The roundings
-// inside a lane of low precision are in emulation/kernels/attention_args.h; `model` selects them:
+// inside a lane of low precision are in emulation/kernels/args/attention_args.h; `model` selects
+// them:
 //   math          torch's math backend: FP16 and BF16 are widened to FP32 and rounded at the result
 //   math_reduced  the same with allow_fp16_bf16_reduction_math_sdp: rounded after every part
 //   flash         fused kernels; the policy selects one (emulation/kernels/flash_kernel.cc)
 #include <cmath>
 
-#include "emulation/kernels/attention_args.h"
+#include "emulation/kernels/args/attention_args.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/choice.h"
 #include "src/graph/ops/inner_op.h"

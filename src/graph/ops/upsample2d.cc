@@ -3,7 +3,7 @@
 // and not from the sizes, whose ratio may differ: size = floor(extent * scale).
 #include <cmath>
 
-#include "emulation/kernels/upsample_args.h"
+#include "emulation/kernels/args/upsample_args.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {

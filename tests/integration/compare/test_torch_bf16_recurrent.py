@@ -1,7 +1,7 @@
 """Recurrent layers and strided linears in the CPU autocast lane against PyTorch 2.13's own BF16 kernels.
 
 One op at a time, values and all gradients. What is compared is where the kernels round, which a policy states as
-[recurrent] cells = "torch_cpu" (emulation/kernels/recurrent_rounding.h) and a capture as separate_bias; a sum of
+[recurrent] cells = "torch_cpu" (emulation/kernels/args/recurrent_rounding.h) and a capture as separate_bias; a sum of
 products keeps its own order in FP32, so that a few results fall on the other side of a BF16 rounding. Bounds:
     equal bits        at least 0.95 of a tensor (seen: 0.98 and more); of what PyTorch keeps in FP32, up to 16 of its
                       unit roundoffs. One rounding left out, or one too many, leaves

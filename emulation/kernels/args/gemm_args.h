@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/accumulator/accumulator.h"
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <variant>
 
-#include "emulation/kernels/quantize_spec.h"
+#include "emulation/kernels/args/quantize_spec.h"
 #include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // Sample positions along an axis.
-#include "emulation/kernels/upsample_args.h"
+#include "emulation/kernels/args/upsample_args.h"
 
 #include <algorithm>
 #include <cmath>

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulation/kernels/args/recurrent_rounding.h"
 #include "emulation/kernels/inner_math.h"
-#include "emulation/kernels/recurrent_rounding.h"
 
 namespace lockstep {
 

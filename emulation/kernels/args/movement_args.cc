@@ -1,5 +1,5 @@
 // Strides of dense and of repeated arrays.
-#include "emulation/kernels/movement_args.h"
+#include "emulation/kernels/args/movement_args.h"
 
 #include <cstddef>
 
