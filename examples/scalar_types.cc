@@ -30,7 +30,7 @@ int main() {
   using narrow = ieee<4, 7>;  // any field widths: 4 exponent bits, 7 fraction bits
   std::cout << "0.1 is " << fp16(0.1) << " in fp16, " << bf16(0.1) << " in bf16, " << narrow(0.1)
             << " in e4m7\n";
-  using saturating = with_policy<fp8_e4m3, OverflowPolicy::kSaturate>;
+  using saturating = with_rule<fp8_e4m3, OverflowRule::kSaturate>;
   std::cout << "1000 is " << fp8_e4m3(1000) << " in fp8_e4m3, " << saturating(1000)
             << " where it saturates\n";
   return last_term_that_counts<fp16>() == 512 ? 0 : 1;  // run as a test

@@ -98,13 +98,12 @@ BlockFormat with_suffixes(const BlockFormat& row, std::span<const std::string> s
   bool overflow_named = false, element_named = false;
   std::vector<std::string> known;
   for (const ScaleRuleInfo& info : kScaleRules) known.emplace_back(info.name);
-  for (const FormatPolicy& policy : format_policies()) known.emplace_back(policy.name);
+  for (const FormatSuffix& s : format_suffixes()) known.emplace_back(s.name);
   for (const std::string& suffix : suffixes) {
     const auto is_rule = [&](const ScaleRuleInfo& info) { return info.name == suffix; };
-    const auto is_policy = [&](const FormatPolicy& policy) { return policy.name == suffix; };
     const auto info = std::ranges::find_if(kScaleRules, is_rule);
-    const auto policies = format_policies();
-    const auto policy = std::ranges::find_if(policies, is_policy);
+    const auto element_suffixes = format_suffixes();
+    const auto of_element = std::ranges::find(element_suffixes, suffix, &FormatSuffix::name);
     if (info != std::end(kScaleRules)) {
       if (row.scale != ScaleFormat::kE8m0) {
         problems.add("'+" + suffix + "': scale rules are for power-of-two scales, but " + row.name +
@@ -113,10 +112,10 @@ BlockFormat with_suffixes(const BlockFormat& row, std::span<const std::string> s
         problems.add("'+" + suffix + "': a second scale rule, at most one allowed");
       }
       rule = info->rule;
-    } else if (policy != policies.end()) {
+    } else if (of_element != element_suffixes.end()) {
       element += "+" + suffix;
       element_named = true;
-      overflow_named |= policy->overflow.has_value();
+      overflow_named |= of_element->overflow.has_value();
     } else {
       problems.add("'+" + suffix + "': unknown suffix", did_you_mean(suffix, known));
     }
@@ -127,7 +126,7 @@ BlockFormat with_suffixes(const BlockFormat& row, std::span<const std::string> s
   made.rule = rule.value_or(row.rule);
   if (made.rule != row.rule) made.name += "+" + std::string(to_string(made.rule));
   if (element_named) {
-    const OverflowPolicy own = row.element->overflow;
+    const OverflowRule own = row.element->overflow;
     if (!overflow_named) element += "+" + std::string(to_string(own));
     made.element = &find_format(element);
     if (made.element->overflow != own) {

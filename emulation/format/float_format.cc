@@ -52,8 +52,8 @@ FloatFormat::FloatFormat(const Format& format, Rounding rounding)
       min_normal(std::max(limit_bits(format.min_normal()), 1u)) {  // always above zero
   if (format.exponent_bits > kFloatExponentBits || format.precision > kFloatPrecision) return;
   drop = static_cast<uint32_t>(kFloatPrecision - format.precision);
-  if (format.subnormals == SubnormalPolicy::kFlushIn) flush_in_below = min_normal;
-  if (format.subnormals == SubnormalPolicy::kFlushOut) flush_out_below = min_normal;
+  if (format.subnormals == SubnormalRule::kFlushIn) flush_in_below = min_normal;
+  if (format.subnormals == SubnormalRule::kFlushOut) flush_out_below = min_normal;
   unsigned_zero = !format.has_negative_zero;
   from_infinity = rounded_magnitude(kInfinity, format, rounding);
   overflow_positive = rounded_magnitude(kHuge, format, rounding);

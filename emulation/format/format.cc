@@ -13,9 +13,9 @@
 namespace lockstep {
 namespace {
 
-constexpr auto kInfinity = OverflowPolicy::kInfinity;
-constexpr auto kNan = OverflowPolicy::kNan;
-constexpr auto kSaturate = OverflowPolicy::kSaturate;
+constexpr auto kInfinity = OverflowRule::kInfinity;
+constexpr auto kNan = OverflowRule::kNan;
+constexpr auto kSaturate = OverflowRule::kSaturate;
 
 // The limits of a row, with u = 2^-p:
 //   largest finite number     (2 - 2^(1-p)) 2^emax, unless codes of the last binade are special
@@ -205,14 +205,14 @@ uint64_t nan_code(const Format& f) {
 }
 // True if rounding can give an infinity.
 bool yields_infinity(const Format& f) {
-  return f.has_infinity && f.overflow != OverflowPolicy::kSaturate;
+  return f.has_infinity && f.overflow != OverflowRule::kSaturate;
 }
 
 }  // namespace
 
 bool Format::is_ieee_like() const {
   return has_infinity && has_nan && has_negative_zero && has_subnormals() &&
-         overflow == OverflowPolicy::kInfinity;
+         overflow == OverflowRule::kInfinity;
 }
 double Format::min_normal() const {
   return power_of_two(emin);

@@ -1,7 +1,7 @@
 // Which numbers does a format hold?
 // A format is a row of one table (format.cc): precision, exponent range, special values, overflow.
 // Everything else (limits, ulp, neighbours) is derived from the row. format_name.cc reads names and
-// policies (`fp8_e4m3+saturate`). Knows nothing of arrays or of fast rounding.
+// suffixes (`fp8_e4m3+saturate`). Knows nothing of arrays or of fast rounding.
 //
 //   value = (-1)^sign * significand * 2^exponent,  significand in [1, 2) with p bits (implicit one
 //   included), exponent in [emin, emax]; below 2^emin the subnormals are multiples of 2^(emin-p+1).
@@ -28,8 +28,8 @@ struct Format {
   bool has_nan;
   // False: all zeros are positive, and the code of -0 is the one NaN ("fnuz").
   bool has_negative_zero = true;
-  OverflowPolicy overflow;
-  SubnormalPolicy subnormals = SubnormalPolicy::kKept;
+  OverflowRule overflow;
+  SubnormalRule subnormals = SubnormalRule::kKept;
   double max_finite;  // written out in the row: not every format fills its last binade
   std::string help;   // one line with the arithmetic of the limits
   std::string source;
@@ -39,7 +39,7 @@ struct Format {
   double min_subnormal() const;    // 2^(emin - p + 1); min_normal() where subnormals are flushed
   double unit_roundoff() const;    // 2^-p
   double machine_epsilon() const;  // 2^(1-p)
-  bool has_subnormals() const { return subnormals == SubnormalPolicy::kKept; }
+  bool has_subnormals() const { return subnormals == SubnormalRule::kKept; }
   // IEEE rules throughout: infinities, signed zeros, subnormals kept, overflow to infinity.
   bool is_ieee_like() const;
   // The machine's own types: a float or a double needs no rounding to them.
@@ -52,24 +52,24 @@ struct Format {
 // The named formats, fp64 first, in decreasing size.
 std::span<const Format> formats();
 
-// A format by name: NAME[+POLICY...]. NAME is a named format, an alias, or `e<E>m<M>` with E in
-// 2..8 and M in 1..23 (IEEE rules); a POLICY is a row of format_policies(), at most one of each
+// A format by name: NAME[+SUFFIX...]. NAME is a named format, an alias, or `e<E>m<M>` with E in
+// 2..8 and M in 1..23 (IEEE rules); a SUFFIX is a row of format_suffixes(), at most one of each
 // kind: `fp8_e4m3+saturate`, `fp16+flush_out`, `bf16+saturate+flush_in`. The object lives as long
-// as the process. All spellings of one format give the same object. Its `name` lists the policies
-// that differ from the format's own, overflow first.
+// as the process. All spellings of one format give the same object. Its `name` lists the suffixes
+// that change the format, overflow first.
 // Throws: InputError with a did-you-mean.
 const Format& find_format(std::string_view name);
 
-// A policy after '+' in a format's name. Exactly one of the two kinds is set.
-struct FormatPolicy {
+// What follows '+' in a format's name. Exactly one of the two rules is set.
+struct FormatSuffix {
   std::string_view name;
-  std::optional<OverflowPolicy> overflow;
-  std::optional<SubnormalPolicy> subnormals;
+  std::optional<OverflowRule> overflow;
+  std::optional<SubnormalRule> subnormals;
   std::string_view help, source;
 };
-std::span<const FormatPolicy> format_policies();
-std::string_view to_string(OverflowPolicy policy);
-std::string_view to_string(SubnormalPolicy policy);
+std::span<const FormatSuffix> format_suffixes();
+std::string_view to_string(OverflowRule rule);
+std::string_view to_string(SubnormalRule rule);
 
 // A warning to show with a format's name, or "": e.g. `e4m3` (IEEE, max 240) is not `fp8_e4m3`
 // (OCP, max 448).

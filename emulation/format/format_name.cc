@@ -1,6 +1,6 @@
 // Finds the format that a name means.
-// Reads NAME[+POLICY...]: a row of the table or an alias, or e<E>m<M>; then policies that differ
-// from the format's own. Knows nothing of bits and values.
+// Reads NAME[+SUFFIX...]: a row of the table or an alias, or e<E>m<M>; then suffixes, which change
+// what the format does at its ends. Knows nothing of bits and values.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,25 +20,25 @@
 namespace lockstep {
 namespace {
 
-constexpr FormatPolicy kPolicies[] = {
-    {"infinity", OverflowPolicy::kInfinity, std::nullopt,
+constexpr FormatSuffix kSuffixes[] = {
+    {"infinity", OverflowRule::kInfinity, std::nullopt,
      "beyond the largest finite number: infinity, or that number in the modes that round towards "
      "zero there; formats with infinities only",
      "IEEE 754-2019 §7.4"},
-    {"saturate", OverflowPolicy::kSaturate, std::nullopt,
+    {"saturate", OverflowRule::kSaturate, std::nullopt,
      "beyond the largest finite number: that number with the value's sign; infinities too, NaN "
      "stays NaN",
      "OFP8 1.0, saturating conversion; OCP MX 1.0 §5.3; PTX cvt.satfinite"},
-    {"nan", OverflowPolicy::kNan, std::nullopt,
+    {"nan", OverflowRule::kNan, std::nullopt,
      "beyond the largest finite number: NaN, or that number in the modes that round towards zero "
      "there; infinities become NaN; formats with NaN and without infinities only",
      "OFP8 1.0, non-saturating conversion"},
-    {"kept", std::nullopt, SubnormalPolicy::kKept, "subnormal numbers are kept",
+    {"kept", std::nullopt, SubnormalRule::kKept, "subnormal numbers are kept",
      "IEEE 754-2019 §3.3"},
-    {"flush_in", std::nullopt, SubnormalPolicy::kFlushIn,
+    {"flush_in", std::nullopt, SubnormalRule::kFlushIn,
      "values below the smallest normal number count as zero of their sign, before they are rounded",
      "DAZ: Intel SDM vol. 1 §10.2.3.4"},
-    {"flush_out", std::nullopt, SubnormalPolicy::kFlushOut,
+    {"flush_out", std::nullopt, SubnormalRule::kFlushOut,
      "subnormal results become zero of their sign; a result that rounds up to the smallest normal "
      "number stays",
      "as FTZ (Intel SDM vol. 1 §10.2.3.3), applied to the stored result"},
@@ -77,7 +77,7 @@ Format make_exmy(int exponent_bits, int fraction_bits) {
   f.emin = 1 - f.emax;
   f.exponent_bits = exponent_bits;
   f.has_infinity = f.has_nan = true;
-  f.overflow = OverflowPolicy::kInfinity;
+  f.overflow = OverflowRule::kInfinity;
   f.max_finite = std::ldexp(2.0 - f.machine_epsilon(), f.emax);
   f.help = std::to_string(f.storage_bits()) + " bits, IEEE rules, max (2 - 2^-" +
            std::to_string(fraction_bits) + ") 2^" + std::to_string(f.emax) + ", normal from 2^" +
@@ -96,7 +96,7 @@ const Format& intern(Format format) {
   return *slot;
 }
 
-// The format that `wanted`, without policies, means. `name`: the user's text.
+// The format that `wanted`, without suffixes, means. `name`: the user's text.
 const Format& find_base(const std::string& wanted, std::string_view name) {
   std::vector<std::string> known;
   for (const Format& row : formats()) {
@@ -131,50 +131,50 @@ const Format& find_base(const std::string& wanted, std::string_view name) {
   return intern(make_exmy(e, m));
 }
 
-// Why `format` cannot follow the overflow policy, or "".
-std::string misfit(const FormatPolicy& policy, const Format& format) {
-  if (policy.overflow == OverflowPolicy::kInfinity && !format.has_infinity) {
+// Why `format` cannot have the suffix, or "".
+std::string misfit(const FormatSuffix& suffix, const Format& format) {
+  if (suffix.overflow == OverflowRule::kInfinity && !format.has_infinity) {
     return format.name + " has no infinity";
   }
-  if (policy.overflow == OverflowPolicy::kNan && format.has_infinity) {
+  if (suffix.overflow == OverflowRule::kNan && format.has_infinity) {
     return format.name + " has infinities, so overflow gives infinity unless it saturates";
   }
-  if (policy.overflow == OverflowPolicy::kNan && !format.has_nan) {
+  if (suffix.overflow == OverflowRule::kNan && !format.has_nan) {
     return format.name + " has no NaN";
   }
   return "";
 }
 
-const FormatPolicy* find_policy(std::string_view word) {
-  for (const FormatPolicy& policy : kPolicies) {
-    if (policy.name == word) return &policy;
+const FormatSuffix* find_suffix(std::string_view word) {
+  for (const FormatSuffix& suffix : kSuffixes) {
+    if (suffix.name == word) return &suffix;
   }
   return nullptr;
 }
 
-// The policies after the name, at most one of each kind.
-class Policies {
+// The suffixes after the name, at most one of each kind.
+class Suffixes {
  public:
-  Policies(const Format& base, std::string_view name)
+  Suffixes(const Format& base, std::string_view name)
       : base_(base), problems_("format '" + std::string(name) + "'") {}
 
   void add(const std::string& word) {
-    const FormatPolicy* policy = find_policy(word);
-    if (policy == nullptr) {
+    const FormatSuffix* suffix = find_suffix(word);
+    if (suffix == nullptr) {
       std::vector<std::string> known;
-      for (const FormatPolicy& p : kPolicies) known.emplace_back(p.name);
-      problems_.add("'" + word + "' is not a policy", did_you_mean(word, known));
+      for (const FormatSuffix& row : kSuffixes) known.emplace_back(row.name);
+      problems_.add("'" + word + "' is not a suffix of a format", did_you_mean(word, known));
       return;
     }
-    const FormatPolicy*& slot = policy->overflow ? overflow_ : subnormals_;
+    const FormatSuffix*& slot = suffix->overflow ? overflow_ : subnormals_;
     if (slot != nullptr) {
-      problems_.add(fmt::format("'{}' after '{}', must be one {} policy", word, slot->name,
-                                policy->overflow ? "overflow" : "subnormal"));
+      problems_.add(fmt::format("'{}' after '{}', must be one {} suffix", word, slot->name,
+                                suffix->overflow ? "overflow" : "subnormal"));
     }
-    slot = policy;
-    const std::string why = misfit(*policy, base_);
+    slot = suffix;
+    const std::string why = misfit(*suffix, base_);
     if (why.empty()) return;
-    problems_.add("'" + word + "': " + why, "use 'saturate', or no policy for " + base_.name +
+    problems_.add("'" + word + "': " + why, "use 'saturate', or no suffix for " + base_.name +
                                                 "'s own, '" +
                                                 std::string(to_string(base_.overflow)) + "'");
   }
@@ -195,35 +195,35 @@ class Policies {
   }
 
  private:
-  static void append(Format& format, const FormatPolicy& policy) {
+  static void append(Format& format, const FormatSuffix& suffix) {
     format.name += '+';
-    format.name += policy.name;
-    format.help += fmt::format("; {}: {}", policy.name, policy.help);
-    format.source += fmt::format("; {}", policy.source);
+    format.name += suffix.name;
+    format.help += fmt::format("; {}: {}", suffix.name, suffix.help);
+    format.source += fmt::format("; {}", suffix.source);
   }
 
   const Format& base_;
   ProblemList problems_;
-  const FormatPolicy* overflow_ = nullptr;
-  const FormatPolicy* subnormals_ = nullptr;
+  const FormatSuffix* overflow_ = nullptr;
+  const FormatSuffix* subnormals_ = nullptr;
 };
 
 }  // namespace
 
-std::span<const FormatPolicy> format_policies() {
-  return kPolicies;
+std::span<const FormatSuffix> format_suffixes() {
+  return kSuffixes;
 }
 
-std::string_view to_string(OverflowPolicy policy) {
-  for (const FormatPolicy& row : kPolicies) {
-    if (row.overflow == policy) return row.name;
+std::string_view to_string(OverflowRule rule) {
+  for (const FormatSuffix& row : kSuffixes) {
+    if (row.overflow == rule) return row.name;
   }
   return "?";
 }
 
-std::string_view to_string(SubnormalPolicy policy) {
-  for (const FormatPolicy& row : kPolicies) {
-    if (row.subnormals == policy) return row.name;
+std::string_view to_string(SubnormalRule rule) {
+  for (const FormatSuffix& row : kSuffixes) {
+    if (row.subnormals == rule) return row.name;
   }
   return "?";
 }
@@ -232,9 +232,9 @@ const Format& find_format(std::string_view name) {
   const std::vector<std::string> words = split(canonical_spelling(name), '+');
   const Format& base = find_base(words.at(0), name);
   if (words.size() == 1) return base;
-  Policies policies(base, name);
-  for (size_t i = 1; i < words.size(); ++i) policies.add(words[i]);
-  return policies.apply();
+  Suffixes suffixes(base, name);
+  for (size_t i = 1; i < words.size(); ++i) suffixes.add(words[i]);
+  return suffixes.apply();
 }
 
 std::string format_hint(std::string_view name) {

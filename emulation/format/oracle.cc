@@ -56,7 +56,7 @@ Exact::Integer Exact::floor_quotient(int q, Exact* rest) const {
 }
 
 OraclePlace::OraclePlace(const Exact& x, const Format& format) : format_(format) {
-  const bool flushed = format.subnormals == SubnormalPolicy::kFlushIn && x.binade() < format.emin;
+  const bool flushed = format.subnormals == SubnormalRule::kFlushIn && x.binade() < format.emin;
   if (flushed) {
     low_ = {0.0, false};
     return;
@@ -86,10 +86,10 @@ double OraclePlace::beyond_range(bool negative, Rounding rounding) const {
       rounding == Rounding::kNearestEven || rounding == Rounding::kNearestAway ||
       (rounding == Rounding::kUp && !negative) || (rounding == Rounding::kDown && negative);
   const double sign = negative ? -1 : 1;
-  if (!to_infinity || format_.overflow == OverflowPolicy::kSaturate) {
+  if (!to_infinity || format_.overflow == OverflowRule::kSaturate) {
     return sign * format_.max_finite;
   }
-  return format_.overflow == OverflowPolicy::kNan ? kQuietNan : sign * kInfinity;
+  return format_.overflow == OverflowRule::kNan ? kQuietNan : sign * kInfinity;
 }
 
 double OraclePlace::round(Rounding rounding, bool negative) const {
@@ -131,11 +131,11 @@ double oracle_round(double x, const Format& format, Rounding rounding) {
   if (x == 0) return format.has_negative_zero ? x : 0.0;
   if (!std::isinf(x)) return oracle_round(Exact(x), format, rounding);
   switch (format.overflow) {
-    case OverflowPolicy::kInfinity:
+    case OverflowRule::kInfinity:
       return x;
-    case OverflowPolicy::kSaturate:
+    case OverflowRule::kSaturate:
       return std::copysign(format.max_finite, x);
-    case OverflowPolicy::kNan:
+    case OverflowRule::kNan:
       return kQuietNan;
   }
   return kQuietNan;

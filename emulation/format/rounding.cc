@@ -6,7 +6,7 @@
 //   3. quantum 2^q of the format around x: q = max(e, emin) - (p-1).
 //   4. kept = floor(significand / 2^(q-e+52)); the dropped bits and the mode decide if 1 is added.
 //   5. kept * 2^q beyond max_finite overflows (IEEE 754-2019 §7.4): modes that round away from
-//      zero on that side give infinity (NaN by OverflowPolicy::kNan), the others max_finite. kOdd
+//      zero on that side give infinity (NaN by OverflowRule::kNan), the others max_finite. kOdd
 //      gives max_finite, whatever its last bit (fp8_e4m3's 448 = S.1111.110 is even). Rounding it
 //      again is safe only to formats of a smaller range. kSaturate always gives max_finite.
 //   6. With kFlushOut a result below 2^emin becomes zero. A zero has x's sign if the format has -0.
@@ -54,15 +54,15 @@ double overflow(bool negative, const Format& format, Rounding rounding) {
   const bool stays_finite = rounding == Rounding::kTowardZero || rounding == Rounding::kOdd ||
                             (rounding == Rounding::kUp && negative) ||
                             (rounding == Rounding::kDown && !negative);
-  if (format.overflow == OverflowPolicy::kSaturate || stays_finite) return largest;
-  if (format.overflow == OverflowPolicy::kNan) return kQuietNan;
+  if (format.overflow == OverflowRule::kSaturate || stays_finite) return largest;
+  if (format.overflow == OverflowRule::kNan) return kQuietNan;
   const double infinity = std::numeric_limits<double>::infinity();
   return negative ? -infinity : infinity;
 }
 
 double from_infinity(double x, const Format& format) {
-  if (format.overflow == OverflowPolicy::kInfinity) return x;
-  if (format.overflow == OverflowPolicy::kNan) return kQuietNan;
+  if (format.overflow == OverflowRule::kInfinity) return x;
+  if (format.overflow == OverflowRule::kNan) return kQuietNan;
   return std::copysign(format.max_finite, x);
 }
 
@@ -132,7 +132,7 @@ double round_to_format(double x, const Format& format, Rounding rounding, uint32
   if (std::isnan(x)) return kQuietNan;
   if (std::isinf(x)) return from_infinity(x, format);
   const bool flushed =
-      format.subnormals == SubnormalPolicy::kFlushIn && std::abs(x) < format.min_normal();
+      format.subnormals == SubnormalRule::kFlushIn && std::abs(x) < format.min_normal();
   if (x == 0 || flushed) return signed_zero(negative, format);
 
   uint64_t significand = bits & kFractionMask;

@@ -40,7 +40,7 @@ struct StochasticKey {
 uint32_t stochastic_bits(const StochasticKey& key, uint64_t index);
 
 // Rounds x to `format`. NaN stays NaN, even if the format has none: the caller counts it. Infinity
-// follows the overflow policy. A zero keeps its sign if the format has -0, also after underflow or
+// follows the overflow rule. A zero keeps its sign if the format has -0, also after underflow or
 // a flush. Only kStochastic uses `random`.
 // Source: IEEE 754-2019 §4.3, §7.4; kOdd: Boldo & Melquiond, IEEE TC 57(4), 2008.
 double round_to_format(double x, const Format& format, Rounding rounding, uint32_t random = 0);

@@ -51,7 +51,7 @@ class Number {
 
   Number() = default;  // as for float: indeterminate, or zero from Number{}
 
-  // Rounds once, to nearest even. The format's overflow policy decides beyond the range. In a
+  // Rounds once, to nearest even. The format's overflow rule decides beyond the range. In a
   // format without NaN, a NaN becomes max_finite (number_format.h).
   template <std::floating_point T>
   requires(sizeof(T) <= sizeof(double)) constexpr explicit Number(T x)
@@ -149,7 +149,7 @@ class Number {
   static constexpr int kAlignment = F.storage_bits() > 16 ? 32 - F.storage_bits() : 0;
   // The smallest positive number.
   static constexpr uint32_t kFirstCode =
-      F.subnormals == SubnormalPolicy::kKept ? 1 : F.min_normal_code();
+      F.subnormals == SubnormalRule::kKept ? 1 : F.min_normal_code();
 
   static constexpr Number from_integer(bool negative, uint64_t two_complement) {
     const uint64_t magnitude = negative ? 0 - two_complement : two_complement;
@@ -177,9 +177,9 @@ using fp4_e2m1 = Number<kFp4E2m1>;
 template <int E, int M>
 using ieee = Number<ieee_format(E, M)>;
 
-// T under another overflow or subnormal policy: with_policy<fp8_e4m3, OverflowPolicy::kSaturate>.
-template <typename T, auto policy>
-using with_policy = Number<T::kFormat.with(policy)>;
+// T under another overflow or subnormal rule: with_rule<fp8_e4m3, OverflowRule::kSaturate>.
+template <typename T, auto rule>
+using with_rule = Number<T::kFormat.with(rule)>;
 
 }  // namespace lockstep
 
@@ -205,13 +205,13 @@ class std::numeric_limits<lockstep::Number<F>> {
   static constexpr bool is_signed = true, is_integer = false, is_exact = false;
   static constexpr bool has_infinity = F.has_infinity();
   static constexpr bool has_quiet_NaN = F.has_nan(), has_signaling_NaN = false;
-  static constexpr bool kHasSubnormals = F.subnormals == lockstep::SubnormalPolicy::kKept;
+  static constexpr bool kHasSubnormals = F.subnormals == lockstep::SubnormalRule::kKept;
   static constexpr std::float_denorm_style has_denorm =
       kHasSubnormals ? std::denorm_present : std::denorm_absent;
   static constexpr bool has_denorm_loss = false;
   static constexpr std::float_round_style round_style = std::round_to_nearest;
   static constexpr bool is_iec559 = F.special_codes == lockstep::SpecialCodes::kIeee &&
-                                    F.overflow == lockstep::OverflowPolicy::kInfinity &&
+                                    F.overflow == lockstep::OverflowRule::kInfinity &&
                                     kHasSubnormals;
   static constexpr bool is_bounded = true, is_modulo = false;
   static constexpr bool traps = false, tinyness_before = false;

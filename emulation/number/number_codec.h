@@ -24,9 +24,9 @@ template <NumberFormat F>
 struct NumberCodec {
   static_assert(F.exponent_bits >= 2 && F.exponent_bits <= 8, "exponent fields of 2 to 8 bits");
   static_assert(F.precision >= 2 && F.precision <= 24, "1 to 23 fraction bits");
-  static_assert(F.overflow != OverflowPolicy::kInfinity || F.has_infinity(),
+  static_assert(F.overflow != OverflowRule::kInfinity || F.has_infinity(),
                 "overflow to infinity needs a format that has infinity");
-  static_assert(F.overflow != OverflowPolicy::kNan || (F.has_nan() && !F.has_infinity()),
+  static_assert(F.overflow != OverflowRule::kNan || (F.has_nan() && !F.has_infinity()),
                 "overflow to NaN needs a format that has NaN, and no infinity");
 
   static constexpr bool is_nan(uint32_t code) {
@@ -62,7 +62,7 @@ struct NumberCodec {
     }
     uint64_t bits = (uint64_t{magnitude} << kDropped) + kRebias;
     if (magnitude < F.min_normal_code()) {
-      constexpr double kFlush = F.subnormals == SubnormalPolicy::kKept ? 1 : 0;
+      constexpr double kFlush = F.subnormals == SubnormalRule::kKept ? 1 : 0;
       const double multiple = static_cast<double>(static_cast<int32_t>(magnitude));
       bits = std::bit_cast<uint64_t>(multiple * (kFlush * kSpacing));
     }
@@ -83,7 +83,7 @@ struct NumberCodec {
       if (code > F.max_finite_code()) [[unlikely]] {
         return magnitude > kDoubleInfinity ? F.nan_code() : from_infinity(negative);
       }
-    } else if (F.subnormals == SubnormalPolicy::kFlushIn) {
+    } else if (F.subnormals == SubnormalRule::kFlushIn) {
       code = 0;
     } else {
       // The sum's last place is the spacing of the subnormals: adding rounds to a multiple of it.
@@ -92,7 +92,7 @@ struct NumberCodec {
           << kDoubleFractionBits;
       const double sum = std::bit_cast<double>(magnitude) + std::bit_cast<double>(kAligner);
       code = std::bit_cast<uint64_t>(sum) - kAligner;
-      if (F.subnormals == SubnormalPolicy::kFlushOut && code < F.min_normal_code()) code = 0;
+      if (F.subnormals == SubnormalRule::kFlushOut && code < F.min_normal_code()) code = 0;
     }
     return with_sign(static_cast<uint32_t>(code), negative);
   }
@@ -119,7 +119,7 @@ struct NumberCodec {
   // any value below emin if that is below emin.
   static constexpr uint32_t round_scaled(bool negative, uint64_t significand, int exponent,
                                          int binade, Rounding rounding, uint32_t random) {
-    if (F.subnormals == SubnormalPolicy::kFlushIn && binade < F.emin) return with_sign(0, negative);
+    if (F.subnormals == SubnormalRule::kFlushIn && binade < F.emin) return with_sign(0, negative);
     const int top = std::max(binade, F.emin);
     const int shift = top - F.fraction_bits() - exponent;  // 52 - 23 at least
     // If more than 63 bits are dropped, significand < 2^53 is below a quarter of the quantum. A
@@ -131,7 +131,7 @@ struct NumberCodec {
     uint64_t code = (static_cast<uint64_t>(top - F.emin) << F.fraction_bits()) + kept;
     if (rounds_up(kept & 1, dropped, cut, shift, negative, rounding, random)) ++code;
     if (code > F.max_finite_code()) return overflow(negative, rounding);
-    if (F.subnormals == SubnormalPolicy::kFlushOut && code < F.min_normal_code()) code = 0;
+    if (F.subnormals == SubnormalRule::kFlushOut && code < F.min_normal_code()) code = 0;
     return with_sign(static_cast<uint32_t>(code), negative);
   }
 
@@ -182,10 +182,9 @@ struct NumberCodec {
     return stays_finite ? with_sign(F.max_finite_code(), negative) : from_infinity(negative);
   }
   static constexpr uint32_t from_infinity(bool negative) {
-    if (F.overflow == OverflowPolicy::kNan) return F.nan_code();
+    if (F.overflow == OverflowRule::kNan) return F.nan_code();
     return with_sign(
-        F.overflow == OverflowPolicy::kSaturate ? F.max_finite_code() : F.infinity_code(),
-        negative);
+        F.overflow == OverflowRule::kSaturate ? F.max_finite_code() : F.infinity_code(), negative);
   }
 };
 

@@ -24,8 +24,8 @@ struct NumberFormat {
   int emin;           // exponent of the smallest normal number
   int exponent_bits;  // field width
   SpecialCodes special_codes = SpecialCodes::kIeee;
-  OverflowPolicy overflow = OverflowPolicy::kInfinity;
-  SubnormalPolicy subnormals = SubnormalPolicy::kKept;
+  OverflowRule overflow = OverflowRule::kInfinity;
+  SubnormalRule subnormals = SubnormalRule::kKept;
 
   constexpr int fraction_bits() const { return precision - 1; }
   constexpr int storage_bits() const { return exponent_bits + precision; }
@@ -65,14 +65,14 @@ struct NumberFormat {
     return static_cast<int>(max_finite_code() >> fraction_bits()) + emin - 1;
   }
 
-  constexpr NumberFormat with(OverflowPolicy policy) const {
+  constexpr NumberFormat with(OverflowRule rule) const {
     NumberFormat format = *this;
-    format.overflow = policy;
+    format.overflow = rule;
     return format;
   }
-  constexpr NumberFormat with(SubnormalPolicy policy) const {
+  constexpr NumberFormat with(SubnormalRule rule) const {
     NumberFormat format = *this;
-    format.subnormals = policy;
+    format.subnormals = rule;
     return format;
   }
   constexpr bool operator==(const NumberFormat&) const = default;
@@ -93,31 +93,31 @@ inline constexpr NumberFormat kFp8E4m3 = {.precision = 4,
                                           .emin = -6,
                                           .exponent_bits = 4,
                                           .special_codes = SpecialCodes::kNanAllOnes,
-                                          .overflow = OverflowPolicy::kNan};
+                                          .overflow = OverflowRule::kNan};
 inline constexpr NumberFormat kFp8E4m3Fnuz = {.precision = 4,
                                               .emin = -7,
                                               .exponent_bits = 4,
                                               .special_codes = SpecialCodes::kNanNegativeZero,
-                                              .overflow = OverflowPolicy::kNan};
+                                              .overflow = OverflowRule::kNan};
 inline constexpr NumberFormat kFp8E5m2Fnuz = {.precision = 3,
                                               .emin = -15,
                                               .exponent_bits = 5,
                                               .special_codes = SpecialCodes::kNanNegativeZero,
-                                              .overflow = OverflowPolicy::kNan};
+                                              .overflow = OverflowRule::kNan};
 inline constexpr NumberFormat kFp6E3m2 = {.precision = 3,
                                           .emin = -2,
                                           .exponent_bits = 3,
                                           .special_codes = SpecialCodes::kNone,
-                                          .overflow = OverflowPolicy::kSaturate};
+                                          .overflow = OverflowRule::kSaturate};
 inline constexpr NumberFormat kFp6E2m3 = {.precision = 4,
                                           .emin = 0,
                                           .exponent_bits = 2,
                                           .special_codes = SpecialCodes::kNone,
-                                          .overflow = OverflowPolicy::kSaturate};
+                                          .overflow = OverflowRule::kSaturate};
 inline constexpr NumberFormat kFp4E2m1 = {.precision = 2,
                                           .emin = 0,
                                           .exponent_bits = 2,
                                           .special_codes = SpecialCodes::kNone,
-                                          .overflow = OverflowPolicy::kSaturate};
+                                          .overflow = OverflowRule::kSaturate};
 
 }  // namespace lockstep

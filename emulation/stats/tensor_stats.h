@@ -24,7 +24,7 @@ struct TensorStats {
   uint64_t source_zero = 0;   // before == 0
   uint64_t to_zero = 0;       // before != 0, after == 0 (underflow)
   uint64_t to_subnormal = 0;  // after is nonzero and below the format's min_normal
-  uint64_t to_infinity = 0;   // before finite, after infinite (or NaN by OverflowPolicy::kNan)
+  uint64_t to_infinity = 0;   // before finite, after infinite (or NaN by OverflowRule::kNan)
   uint64_t saturated = 0;     // before beyond max_finite, after == +-max_finite
   uint64_t nan = 0;           // before is NaN
   uint64_t inexact = 0;       // after != before (NaN to NaN is not inexact)

@@ -123,7 +123,7 @@ std::vector<uint32_t> boundaries(const Format& format) {
   return words;
 }
 
-// FP32 to a format of 16 bits. `model`: that format with the unit's subnormal policy.
+// FP32 to a format of 16 bits. `model`: that format with the unit's subnormal rule.
 UnitResult compare_narrowing(const char* format_name, const char* model_name, Rounding rounding,
                              void (*unit)(const float*, uint16_t*, int64_t, Rounding),
                              const VerifyOptions& options) {

@@ -113,7 +113,7 @@ std::string error_text(const ParsedNumber& number, double y, const Format& forma
   return text;
 }
 
-// What the format's policies and limits did.
+// What the format's suffixes and limits did.
 std::string remarks(double x, double y, const Format& format) {
   const double least = format.min_subnormal(), magnitude = std::fabs(x);
   if (std::isnan(x)) {
@@ -130,7 +130,7 @@ std::string remarks(double x, double y, const Format& format) {
   }
   if (magnitude > format.max_finite) {
     return fmt::format("beyond the largest finite number, {}: {} to it", format.max_finite,
-                       format.overflow == OverflowPolicy::kSaturate ? "saturated" : "rounded");
+                       format.overflow == OverflowRule::kSaturate ? "saturated" : "rounded");
   }
   if (x != 0 && y == 0) {
     if (magnitude < format.min_normal() && !format.has_subnormals()) {

@@ -50,9 +50,9 @@ Listing list_formats() {
 
 Listing list_suffixes() {
   Listing out{{"suffix", "kind", "meaning", "source"}, {}};
-  for (const FormatPolicy& p : format_policies()) {
+  for (const FormatSuffix& s : format_suffixes()) {
     out.rows.push_back(
-        {"+" + str(p.name), p.overflow ? "overflow" : "subnormals", str(p.help), str(p.source)});
+        {"+" + str(s.name), s.overflow ? "overflow" : "subnormals", str(s.help), str(s.source)});
   }
   return out;
 }

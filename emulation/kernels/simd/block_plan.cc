@@ -6,7 +6,7 @@ namespace lockstep {
 BlockPlan::BlockPlan(const BlockQuantizeSpec& spec, float tensor_scale)
     : element({.format = spec.format->element, .rounding = spec.rounding, .key = spec.key}),
       plain(element.path == RoundPath::kMagic &&
-            spec.format->element->overflow == OverflowPolicy::kSaturate),
+            spec.format->element->overflow == OverflowRule::kSaturate),
       code_of{.is_e4m3 = spec.format->scale == ScaleFormat::kE4m3,
               .addend = scale_rule_addend<uint32_t>(*spec.format),
               .emax = spec.format->element->emax,

@@ -167,7 +167,7 @@ TEST_CASE("block formats: names and suffixes resolve to one object") {
     CHECK(&find_block_format(row.name) == &row);
     CHECK(names_block_format(row.name));
     for (const std::string& alias : row.aliases) CHECK(&find_block_format(alias) == &row);
-    CHECK(row.element->overflow == OverflowPolicy::kSaturate);
+    CHECK(row.element->overflow == OverflowRule::kSaturate);
     CHECK(!row.help.empty());
     CHECK(!row.source.empty());
   }
@@ -177,7 +177,7 @@ TEST_CASE("block formats: names and suffixes resolve to one object") {
   CHECK(&find_block_format("MXFP8-E4M3+nan+ceil") == &find_block_format("mxfp8+ceil+nan"));
   CHECK(find_block_format("mxfp8+ceil+nan").name == "mxfp8_e4m3+ceil+nan");
   CHECK(find_block_format("mxfp8+flush_out").name == "mxfp8_e4m3+flush_out");
-  CHECK(find_block_format("mxfp8+flush_out").element->overflow == OverflowPolicy::kSaturate);
+  CHECK(find_block_format("mxfp8+flush_out").element->overflow == OverflowRule::kSaturate);
   CHECK(!names_block_format("fp8_e4m3+saturate"));
   CHECK(find_block_format("mxfp6_e3m2").bits_per_element() == 6.25);
   CHECK(find_block_format("nvfp4").bits_per_element() == 4.5);
@@ -268,7 +268,7 @@ TEST_CASE("block formats: NaN, infinity, zero, and the ends of the scale") {
   // Tensors so small that their scale, or its product with a block's, is not a float: zeros.
   CHECK(quantized({0x1p-149f, -0x1p-149f}, find_block_format("nvfp4"), &scales) ==
         std::vector<float>{0.0f, -0.0f});
-  // The policy decides about an element beyond the largest.
+  // The suffix decides about an element beyond the largest.
   CHECK(std::isnan(quantized({480.0f}, find_block_format("mxfp8+nan"))[0]));
   CHECK(quantized({65536.0f - 1}, find_block_format("mxfp8_e5m2+infinity"))[0] == kInf);
   CHECK(quantized({65536.0f - 1}, find_block_format("mxfp8_e5m2"))[0] == 57344);
@@ -462,7 +462,7 @@ TEST_CASE("block rounding again changes nothing, and powers of two pass through"
       not_shifted += !same_bits(once[i] * 0x1p17f, after_shift[i]) && std::isfinite(once[i]);
     }
     // Elements that do not saturate are the exception: an infinite one makes the next scale NaN.
-    if (format->element->overflow == OverflowPolicy::kSaturate) CHECK(changed == 0);
+    if (format->element->overflow == OverflowRule::kSaturate) CHECK(changed == 0);
     CHECK(not_shifted == 0);
   }
 }

@@ -152,8 +152,8 @@ TEST_SUITE("slow") {
 
   TEST_CASE("all 2^32 inputs: saturating and flushing, to nearest even") {
     for (const char* name : {"fp16", "bf16", "fp8_e4m3"}) {
-      for (const char* policy : {"+saturate", "+flush_in", "+flush_out", "+saturate+flush_out"}) {
-        prove(name + std::string(policy), {Rounding::kNearestEven});
+      for (const char* suffix : {"+saturate", "+flush_in", "+flush_out", "+saturate+flush_out"}) {
+        prove(name + std::string(suffix), {Rounding::kNearestEven});
       }
     }
   }

@@ -133,9 +133,9 @@ TEST_CASE("decode lists exactly the values of the definition, encode inverts it"
   }
 }
 
-TEST_CASE("codes under a policy: results that rounding cannot give") {
+TEST_CASE("codes under a suffix: results that rounding cannot give") {
   const Format& saturating = find_format("fp16+saturate");
-  CHECK(decode(0x7c00, saturating) == kInfinity);  // the policy does not change the code
+  CHECK(decode(0x7c00, saturating) == kInfinity);  // the suffix does not change the code
   CHECK_THROWS_AS(encode(kInfinity, saturating), std::logic_error);
   const Format& flushing = find_format("fp16+flush_in");
   CHECK(decode(0x8001, flushing) == 0);
@@ -222,13 +222,13 @@ TEST_CASE("wrong names: the message says what is wrong") {
   }
 }
 
-TEST_CASE("policies are part of the name, in one order, only where they differ") {
+TEST_CASE("suffixes are part of the name, in one order, only where they differ") {
   const Format& f = find_format("fp8_e5m2+saturate+flush_in");
   CHECK(f.name == "fp8_e5m2+saturate+flush_in");
   CHECK(&find_format("E5M2+Flush-In+saturate") == &f);
   CHECK(&find_format("fp8_e5m2+flush_in+saturate") == &f);
-  CHECK(f.overflow == OverflowPolicy::kSaturate);
-  CHECK(f.subnormals == SubnormalPolicy::kFlushIn);
+  CHECK(f.overflow == OverflowRule::kSaturate);
+  CHECK(f.subnormals == SubnormalRule::kFlushIn);
   CHECK(f.help.find("; saturate: ") != std::string::npos);
   CHECK(f.help.find("; flush_in: ") != std::string::npos);
   CHECK(&find_format("fp16+infinity+kept") == &find_format("fp16"));
@@ -241,41 +241,42 @@ TEST_CASE("policies are part of the name, in one order, only where they differ")
     CHECK(!find_format(name).is_fp64());
   }
   std::set<std::string_view> names;
-  for (const FormatPolicy& policy : format_policies()) {
-    CAPTURE(policy.name);
-    CHECK(policy.overflow.has_value() != policy.subnormals.has_value());
-    CHECK(to_string(policy.overflow.value_or(OverflowPolicy::kNan)) ==
-          (policy.overflow ? policy.name : "nan"));
-    CHECK(to_string(policy.subnormals.value_or(SubnormalPolicy::kKept)) ==
-          (policy.subnormals ? policy.name : "kept"));
-    CHECK(names.insert(policy.name).second);
-    CHECK(!policy.help.empty());
-    CHECK(!policy.source.empty());
+  for (const FormatSuffix& suffix : format_suffixes()) {
+    CAPTURE(suffix.name);
+    CHECK(suffix.overflow.has_value() != suffix.subnormals.has_value());
+    CHECK(to_string(suffix.overflow.value_or(OverflowRule::kNan)) ==
+          (suffix.overflow ? suffix.name : "nan"));
+    CHECK(to_string(suffix.subnormals.value_or(SubnormalRule::kKept)) ==
+          (suffix.subnormals ? suffix.name : "kept"));
+    CHECK(names.insert(suffix.name).second);
+    CHECK(!suffix.help.empty());
+    CHECK(!suffix.source.empty());
   }
 }
 
-TEST_CASE("wrong policies: the message says what is wrong") {
+TEST_CASE("wrong suffixes: the message says what is wrong") {
   CHECK_THROWS_WITH_AS(
       find_format("fp16+saturated"),
-      "format 'fp16+saturated': 'saturated' is not a policy; did you mean 'saturate'?", InputError);
+      "format 'fp16+saturated': 'saturated' is not a suffix of a format; did you mean 'saturate'?",
+      InputError);
   CHECK_THROWS_WITH_AS(find_format("fp8_e4m3+infinity"),
                        "format 'fp8_e4m3+infinity': 'infinity': fp8_e4m3 has no infinity; use "
-                       "'saturate', or no policy for fp8_e4m3's own, 'nan'",
+                       "'saturate', or no suffix for fp8_e4m3's own, 'nan'",
                        InputError);
   CHECK_THROWS_WITH_AS(find_format("fp16+nan"),
                        "format 'fp16+nan': 'nan': fp16 has infinities, so overflow gives infinity "
-                       "unless it saturates; use 'saturate', or no policy for fp16's own, "
+                       "unless it saturates; use 'saturate', or no suffix for fp16's own, "
                        "'infinity'",
                        InputError);
   CHECK_THROWS_WITH_AS(find_format("fp4_e2m1+nan"),
                        "format 'fp4_e2m1+nan': 'nan': fp4_e2m1 has no NaN; use 'saturate', or no "
-                       "policy for fp4_e2m1's own, 'saturate'",
+                       "suffix for fp4_e2m1's own, 'saturate'",
                        InputError);
   CHECK_THROWS_WITH_AS(find_format("bf16+flush_in+flush_out+"),
                        "format 'bf16+flush_in+flush_out+': 2 problems\n"
-                       "  - 'flush_out' after 'flush_in', must be one subnormal policy\n"
-                       "  - '' is not a policy; known: infinity, saturate, nan, kept, flush_in, "
-                       "flush_out",
+                       "  - 'flush_out' after 'flush_in', must be one subnormal suffix\n"
+                       "  - '' is not a suffix of a format; known: infinity, saturate, nan, kept, "
+                       "flush_in, flush_out",
                        InputError);
   CHECK_THROWS_AS(find_format("fp61+saturate"), InputError);
   CHECK_THROWS_AS(find_format("+saturate"), InputError);

@@ -185,7 +185,7 @@ TEST_CASE("rounding equals the oracle around every code: every e<E>m<M> of 16 bi
   CHECK(formats_checked == 70);
 }
 
-TEST_CASE("rounding equals the oracle around every code: every policy") {
+TEST_CASE("rounding equals the oracle around every code: every suffix") {
   for (const char* base : {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp6_e3m2",
                            "fp6_e2m3", "fp4_e2m1", "e4m3", "e2m1", "e7m2"}) {
     for (const char* overflow : {"", "+saturate"}) {
@@ -196,7 +196,7 @@ TEST_CASE("rounding equals the oracle around every code: every policy") {
   }
 }
 
-TEST_CASE("policies of formats too long to list: fp32 and fp64") {
+TEST_CASE("suffixes of formats too long to list: fp32 and fp64") {
   Tally tally;
   for (const char* base : {"fp32", "fp64", "tf32", "e7m23"}) {
     for (const char* overflow : {"", "+saturate"}) {
@@ -254,7 +254,7 @@ TEST_CASE("values checked by hand") {
   CHECK(same(round_to_format(-0x1p-25, fp16, Rounding::kNearestEven), -0.0));
 }
 
-TEST_CASE("policies checked by hand") {
+TEST_CASE("suffixes checked by hand") {
   constexpr auto kEven = Rounding::kNearestEven;
   const Format &in = find_format("fp16+flush_in"), &out = find_format("fp16+flush_out");
   const double below = 0x1.fffp-15;  // a quarter of a step below 2^-14: rounds up to 2^-14

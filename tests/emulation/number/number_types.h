@@ -36,14 +36,14 @@ inline constexpr std::tuple kOtherTypes{
     NamedType<ieee<4, 3>>{"e4m3"},
     NamedType<ieee<6, 9>>{"e6m9"},
     NamedType<ieee<8, 1>>{"e8m1"},
-    NamedType<with_policy<fp16, OverflowPolicy::kSaturate>>{"fp16+saturate"},
-    NamedType<with_policy<fp16, SubnormalPolicy::kFlushOut>>{"fp16+flush_out"},
-    NamedType<with_policy<bf16, SubnormalPolicy::kFlushIn>>{"bf16+flush_in"},
-    NamedType<with_policy<fp8_e4m3, OverflowPolicy::kSaturate>>{"fp8_e4m3+saturate"},
-    NamedType<with_policy<fp8_e5m2, SubnormalPolicy::kFlushOut>>{"fp8_e5m2+flush_out"},
-    NamedType<with_policy<fp8_e4m3fnuz, SubnormalPolicy::kFlushIn>>{"fp8_e4m3fnuz+flush_in"},
-    NamedType<with_policy<fp8_e5m2fnuz, OverflowPolicy::kSaturate>>{"fp8_e5m2fnuz+saturate"},
-    NamedType<with_policy<fp6_e3m2, SubnormalPolicy::kFlushOut>>{"fp6_e3m2+flush_out"},
+    NamedType<with_rule<fp16, OverflowRule::kSaturate>>{"fp16+saturate"},
+    NamedType<with_rule<fp16, SubnormalRule::kFlushOut>>{"fp16+flush_out"},
+    NamedType<with_rule<bf16, SubnormalRule::kFlushIn>>{"bf16+flush_in"},
+    NamedType<with_rule<fp8_e4m3, OverflowRule::kSaturate>>{"fp8_e4m3+saturate"},
+    NamedType<with_rule<fp8_e5m2, SubnormalRule::kFlushOut>>{"fp8_e5m2+flush_out"},
+    NamedType<with_rule<fp8_e4m3fnuz, SubnormalRule::kFlushIn>>{"fp8_e4m3fnuz+flush_in"},
+    NamedType<with_rule<fp8_e5m2fnuz, OverflowRule::kSaturate>>{"fp8_e5m2fnuz+saturate"},
+    NamedType<with_rule<fp6_e3m2, SubnormalRule::kFlushOut>>{"fp6_e3m2+flush_out"},
 };
 inline constexpr std::tuple kAllTypes = std::tuple_cat(kNamedTypes, kOtherTypes);
 

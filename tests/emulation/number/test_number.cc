@@ -292,7 +292,7 @@ TEST_CASE("scalar types: neighbours walk through all values") {
     CHECK(wrong == 0);
     CHECK(nextafter(largest, largest) == largest);
     if (format.has_nan) CHECK(isnan(nextafter(std::numeric_limits<T>::quiet_NaN(), largest)));
-    if (format.has_infinity && format.overflow == OverflowPolicy::kInfinity) {
+    if (format.has_infinity && format.overflow == OverflowRule::kInfinity) {
       const T infinity = std::numeric_limits<T>::infinity();
       CHECK(nextafter(largest, infinity) == infinity);
       CHECK(nextafter(infinity, T(0)) == largest);
