@@ -1,7 +1,6 @@
 // The built-in models are the networks of their papers, with torch.nn's names and initial weights.
 #include <doctest/doctest.h>
 
-
 #include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/data/noise.h"
