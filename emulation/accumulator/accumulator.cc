@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -397,13 +398,8 @@ constexpr AccumulatorSwitch kSwitches[] = {
 };
 
 const AccumulatorSwitch& find_switch(std::string_view name, const std::string& whole) {
-  std::vector<std::string> known;
-  for (const AccumulatorSwitch& s : kSwitches) {
-    if (s.name == name) return s;
-    known.emplace_back(s.name);
-  }
-  throw InputError("accumulator '" + whole + "': unknown switch '" + std::string(name) + "'",
-                   did_you_mean(name, known));
+  return find_row_or_throw(
+      name, kSwitches, "accumulator '" + whole + "': unknown switch '" + std::string(name) + "'");
 }
 
 // The row under the switches after its name. Their order does not matter.
@@ -479,21 +475,14 @@ std::span<const Accumulator> accumulators() {
 
 const Accumulator& find_accumulator(std::string_view name) {
   const std::string_view base = name.substr(0, name.find('+'));
-  const Accumulator* row = nullptr;
-  std::vector<std::string> names;
-  for (const Accumulator& candidate : accumulators()) {
-    if (candidate.name == base) row = &candidate;
-    names.push_back(candidate.name);
-  }
-  if (row == nullptr) {
-    throw InputError("accumulator '" + std::string(name) + "': unknown", did_you_mean(base, names));
-  }
-  if (base.size() == name.size()) return *row;
+  const Accumulator& row =
+      find_row_or_throw(base, accumulators(), "accumulator '" + std::string(name) + "': unknown");
+  if (base.size() == name.size()) return row;
 
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<const Accumulator>> variants;
-  auto variant = make_variant(*row, name.substr(base.size() + 1), std::string(name));
-  if (variant->name == row->name) return *row;
+  auto variant = make_variant(row, name.substr(base.size() + 1), std::string(name));
+  if (variant->name == row.name) return row;
   const std::lock_guard lock(mutex);
   return *variants.try_emplace(variant->name, std::move(variant)).first->second;
 }
@@ -507,10 +496,7 @@ std::span<const Hardware> hardware() {
 }
 
 const Hardware* find_hardware(std::string_view name) {
-  for (const Hardware& row : kHardware) {
-    if (row.name == name) return &row;
-  }
-  return nullptr;
+  return find_row_or_null(name, kHardware);
 }
 
 const Hardware* hardware_of_capability(int capability) {

@@ -10,6 +10,7 @@
 #include "emulation/accumulator/aligned_block_core.h"
 #include "emulation/accumulator/ptx_types.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 
@@ -57,12 +58,7 @@ constexpr Family kFamilies[] = {
     {.name = "tcgen05", .only_on = "blackwell", .takes_fp8 = true}};
 
 const Family& find_family(const std::string& name, const std::string& instr) {
-  std::vector<std::string> known;
-  for (const Family& family : kFamilies) {
-    if (family.name == name) return family;
-    known.emplace_back(family.name);
-  }
-  throw InputError("instr '" + instr + "': unknown instruction", "known: " + join(known, ", "));
+  return find_row_or_throw(name, kFamilies, "instr '" + instr + "': unknown instruction");
 }
 
 bool is_fp8(const Format& format) {
@@ -86,12 +82,8 @@ constexpr Sum kSums[] = {{"f16", "fp16", "_acc16"}, {"f32", "fp32", ""}};
 const Accumulator& accumulator_of(std::string arch, const std::string& instr,
                                   const std::string& acc, const Format& a, const Format& b) {
   std::replace(arch.begin(), arch.end(), '_', '-');
-  const Hardware* chips = find_hardware(arch);
-  if (chips == nullptr) {
-    std::vector<std::string> known;
-    for (const Hardware& row : hardware()) known.emplace_back(row.name);
-    throw InputError("arch '" + arch + "': unknown hardware", did_you_mean(arch, known));
-  }
+  const Hardware& chips =
+      find_row_or_throw(arch, hardware(), "arch '" + arch + "': unknown hardware");
   const auto sum = std::ranges::find_if(
       kSums, [&](const Sum& row) { return acc == row.ptx || acc == row.format; });
   if (sum == std::end(kSums)) throw InputError("acc '" + acc + "': must be f16 or f32");
@@ -112,7 +104,7 @@ const Accumulator& accumulator_of(std::string arch, const std::string& instr,
     if (!family.takes_fp8 && is_fp8(a)) {
       throw InputError("instr '" + instr + "': " + name + " takes no factors in " + a.name);
     }
-    const std::string its_unit = unit_of(family, *chips, a);
+    const std::string its_unit = unit_of(family, chips, a);
     if (!unit.empty() && unit != its_unit) {
       throw InputError("instr '" + instr + "': these sum " + a.name + " differently, must be one");
     }

@@ -15,6 +15,7 @@
 #include "emulation/format/power_of_two.h"
 #include "emulation/format/spelling.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -96,15 +97,10 @@ BlockFormat with_suffixes(const BlockFormat& row, std::span<const std::string> s
   std::optional<ScaleRule> rule;
   std::string element = base_name(*row.element);
   bool overflow_named = false, element_named = false;
-  std::vector<std::string> known;
-  for (const ScaleRuleInfo& info : kScaleRules) known.emplace_back(info.name);
-  for (const FormatSuffix& s : format_suffixes()) known.emplace_back(s.name);
   for (const std::string& suffix : suffixes) {
-    const auto is_rule = [&](const ScaleRuleInfo& info) { return info.name == suffix; };
-    const auto info = std::ranges::find_if(kScaleRules, is_rule);
-    const auto element_suffixes = format_suffixes();
-    const auto of_element = std::ranges::find(element_suffixes, suffix, &FormatSuffix::name);
-    if (info != std::end(kScaleRules)) {
+    const ScaleRuleInfo* info = find_row_or_null(suffix, kScaleRules);
+    const FormatSuffix* of_element = find_row_or_null(suffix, format_suffixes());
+    if (info != nullptr) {
       if (row.scale != ScaleFormat::kE8m0) {
         problems.add("'+" + suffix + "': scale rules are for power-of-two scales, but " + row.name +
                      " has e4m3 scales");
@@ -112,11 +108,13 @@ BlockFormat with_suffixes(const BlockFormat& row, std::span<const std::string> s
         problems.add("'+" + suffix + "': a second scale rule, at most one allowed");
       }
       rule = info->rule;
-    } else if (of_element != element_suffixes.end()) {
+    } else if (of_element != nullptr) {
       element += "+" + suffix;
       element_named = true;
       overflow_named |= of_element->overflow.has_value();
     } else {
+      std::vector<std::string> known = row_names(kScaleRules);
+      std::ranges::copy(row_names(format_suffixes()), std::back_inserter(known));
       problems.add("'+" + suffix + "': unknown suffix", did_you_mean(suffix, known));
     }
   }

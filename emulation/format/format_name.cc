@@ -15,6 +15,7 @@
 #include "emulation/format/format.h"
 #include "emulation/format/spelling.h"
 #include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -145,13 +146,6 @@ std::string misfit(const FormatSuffix& suffix, const Format& format) {
   return "";
 }
 
-const FormatSuffix* find_suffix(std::string_view word) {
-  for (const FormatSuffix& suffix : kSuffixes) {
-    if (suffix.name == word) return &suffix;
-  }
-  return nullptr;
-}
-
 // The suffixes after the name, at most one of each kind.
 class Suffixes {
  public:
@@ -159,11 +153,10 @@ class Suffixes {
       : base_(base), problems_("format '" + std::string(name) + "'") {}
 
   void add(const std::string& word) {
-    const FormatSuffix* suffix = find_suffix(word);
+    const FormatSuffix* suffix = find_row_or_null(word, kSuffixes);
     if (suffix == nullptr) {
-      std::vector<std::string> known;
-      for (const FormatSuffix& row : kSuffixes) known.emplace_back(row.name);
-      problems_.add("'" + word + "' is not a suffix of a format", did_you_mean(word, known));
+      problems_.add("'" + word + "' is not a suffix of a format",
+                    did_you_mean(word, row_names(kSuffixes)));
       return;
     }
     const FormatSuffix*& slot = suffix->overflow ? overflow_ : subnormals_;

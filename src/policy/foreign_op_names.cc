@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "src/core/error.h"
+#include "src/core/find_row.h"
 #include "src/graph/composed_ops.h"
 
 namespace lockstep {
@@ -44,12 +44,7 @@ std::vector<OpName> names_of(const System& system) {
 }  // namespace
 
 OpNames find_op_names(const std::string& system) {
-  std::vector<std::string> known;
-  for (const System& row : kSystems) {
-    if (row.name == system) return row.names;
-    known.emplace_back(row.name);
-  }
-  throw InputError("op names of '" + system + "': unknown", did_you_mean(system, known));
+  return find_row("op names of", system, kSystems).names;
 }
 
 std::span<const OpName> foreign_op_names(OpNames system) {

@@ -1,26 +1,39 @@
 // Reads how gradients are combined between workers and used in the update of the weights.
 #include "src/policy/parse/optimizer_table.h"
 
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 #include "src/policy/parse/keys.h"
 
 namespace lockstep {
 namespace {
 
+struct StepsName {
+  std::string_view name;
+  OptimizerSteps steps;
+};
+constexpr StepsName kSteps[] = {
+    {"elementary", OptimizerSteps::kElementary},
+    {"torch", OptimizerSteps::kTorch},
+    {"torch_cpu", OptimizerSteps::kTorchCpu},
+};
+
+struct UpdateRoundingName {
+  std::string_view name;
+  UpdateRounding rounding;
+};
+constexpr UpdateRoundingName kUpdateRoundings[] = {
+    {"nearest_even", UpdateRounding::kNearestEven},
+    {"stochastic", UpdateRounding::kStochastic},
+    {"kahan", UpdateRounding::kKahan},
+};
+
 OptimizerSteps find_steps(const std::string& name) {
-  if (name == "elementary") return OptimizerSteps::kElementary;
-  if (name == "torch") return OptimizerSteps::kTorch;
-  if (name == "torch_cpu") return OptimizerSteps::kTorchCpu;
-  throw InputError("steps '" + name + "': unknown",
-                   did_you_mean(name, {"elementary", "torch", "torch_cpu"}));
+  return find_row("steps", name, kSteps).steps;
 }
 
 UpdateRounding find_update_rounding(const std::string& name) {
-  if (name == "nearest_even") return UpdateRounding::kNearestEven;
-  if (name == "stochastic") return UpdateRounding::kStochastic;
-  if (name == "kahan") return UpdateRounding::kKahan;
-  throw InputError("update_rounding '" + name + "': unknown",
-                   did_you_mean(name, {"nearest_even", "stochastic", "kahan"}));
+  return find_row("update_rounding", name, kUpdateRoundings).rounding;
 }
 
 void check_masters(TomlTable& table, const Policy& policy) {

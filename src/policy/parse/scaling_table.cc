@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 #include "src/graph/op.h"
 #include "src/policy/parse/keys.h"
@@ -54,12 +55,7 @@ class ScalingReader {
 
  private:
   static ScalingKind find_kind(const std::string& name) {
-    std::vector<std::string> known;
-    for (const ScalingKindInfo& row : kKinds) {
-      if (row.name == name) return row.kind;
-      known.emplace_back(row.name);
-    }
-    throw InputError("kind '" + name + "': unknown", did_you_mean(name, known));
+    return find_row("kind", name, kKinds).kind;
   }
 
   void no_effect(std::string_view key, const std::string& kinds) {
@@ -176,14 +172,13 @@ class ScalingReader {
 
   void check_op(const std::string& name) {
     const auto all = ops();
-    const auto op =
-        std::find_if(all.begin(), all.end(), [&](const OpDef& row) { return row.name == name; });
+    const OpDef* op = find_row_or_null(name, all);
     const bool by_blocks = scaling_.kind == ScalingKind::kBlock;
     std::vector<std::string> known;
     for (const OpDef& row : all) {
       if (takes_scaled_factors(row, by_blocks)) known.emplace_back(row.name);
     }
-    if (op == all.end()) {
+    if (op == nullptr) {
       table_.problem("ops", "has '" + name + "': no such op", did_you_mean(name, known));
     } else if (!takes_scaled_factors(*op, by_blocks)) {
       table_.problem("ops",
