@@ -11,6 +11,7 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/policy/find_policy.h"
+#include "src/policy/parse/toml_text.h"
 
 namespace lockstep {
 namespace {
@@ -54,15 +55,6 @@ std::string comment(std::string_view text) {
   return out + line + "\n";
 }
 
-std::string quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "\"";
-}
-
 }  // namespace
 
 Recommendation recommend(const RunFile& run, const std::string& format) {
@@ -91,23 +83,27 @@ std::string policy_toml(const Policy& base, const RangeTable& ranges, const std:
                             "largest gradient): {}.",
                             kNoiseOctaves, join(ranges.ignored, ", ")));
   }
-  out += fmt::format("name = {}\nversion = \"1\"\nextends = {}\n",
-                     quoted("recommended-" + ranges.format->name), quoted(base.label()));
-  out += fmt::format("help = {}\nsource = {}\n\n",
-                     quoted(base.name + " with the range table's loss scale and exceptions"),
-                     quoted("lockstep recommend"));
+  out += toml_text(
+      toml::table{{"name", "recommended-" + ranges.format->name},
+                  {"version", "1"},
+                  {"extends", base.label()},
+                  {"help", base.name + " with the range table's loss scale and exceptions"},
+                  {"source", "lockstep recommend"}});
+  out += '\n';
   if (ranges.scale_exponent != 0 || find_loss_scaler(base.loss_scale.kind).scales) {
     std::string why = "Feasible for all layers below: " + interval_text(ranges.scales);
     if (!ranges.lo_layer.empty()) why += fmt::format("; {} needs the lower end", ranges.lo_layer);
     if (!ranges.hi_layer.empty()) why += fmt::format("; {} sets the upper end", ranges.hi_layer);
     out += comment(why + ".");
-    out += fmt::format("[loss_scale]\nkind = \"static\"\ninit_scale = {:.17g}\n",
-                       std::ldexp(1.0, ranges.scale_exponent));
+    const toml::table loss_scale{{"kind", "static"},
+                                 {"init_scale", std::ldexp(1.0, ranges.scale_exponent)}};
+    out += toml_text(toml::table{{"loss_scale", loss_scale}});
   }
   for (const LayerRange& layer : ranges.layers) {
     if (layer.reason.empty()) continue;
     out += "\n" + comment(layer.reason);
-    out += fmt::format("[[rule]]\nlayer = {}\ncompute = \"fp32\"\n", quoted(layer.layer));
+    const toml::table rule{{"layer", layer.layer}, {"compute", "fp32"}};
+    out += toml_text(toml::table{{"rule", toml::array{rule}}});
   }
   return out;
 }

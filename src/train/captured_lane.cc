@@ -1,12 +1,13 @@
 // See captured_lane.h.
 #include "src/train/captured_lane.h"
-#include "src/policy/find_policy.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "src/policy/find_policy.h"
+#include "src/policy/parse/toml_text.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
@@ -85,9 +86,9 @@ LaneDescription describe_captured_lane(const Capture& capture) {
   lane.policy.version.clear();
   lane.policy.help = "what PyTorch itself did: " + recipe(capture);
   lane.policy.aliases.clear();
-  lane.policy.text =
-      fmt::format("# no policy: recorded by PyTorch {} on {}, {}\nname = \"{}\"\n",
-                  capture.torch_version, capture.device, recipe(capture), kCapturedLane);
+  lane.policy.text = fmt::format("# no policy: recorded by PyTorch {} on {}, {}\n",
+                                 capture.torch_version, capture.device, recipe(capture)) +
+                     toml_text(toml::table{{"name", kCapturedLane}});
   lane.policy.notes = captured_notes(capture);
   for (const std::string& note : lane.policy.notes) {
     lane.policy.text += fmt::format("{}{}\n", kCapturedNote, note);

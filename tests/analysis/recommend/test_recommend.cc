@@ -83,7 +83,7 @@ TEST_CASE("the policy's comments show the evidence, the interval and both ends")
   CHECK(contains(text,
                  "Feasible for all layers below: 2^6 .. 2^10; low needs the lower end; high "
                  "sets the upper end."));
-  CHECK(contains(text, "init_scale = 256\n"));  // 2^(10 - kGuardOctaves)
+  CHECK(contains(text, "init_scale = 256.0\n"));  // 2^(10 - kGuardOctaves)
   CHECK(contains(text, "extends = \"torch-autocast-fp16:"));
 }
 
@@ -126,11 +126,11 @@ TEST_CASE("layer names are quoted as TOML requires") {
   RangeTable ranges;
   ranges.format = &find_format("fp16");
   ranges.layers.resize(1);
-  ranges.layers[0].layer = "a\"b\\c";
+  ranges.layers[0].layer = "a\"b\\c\nd'e";
   ranges.layers[0].reason = "a test";
   const Policy policy =
       parse_policy(policy_toml(find_policy("torch-autocast-fp16"), ranges, "a test"), "p.toml");
-  CHECK(policy.rules.at(0).layer == "a\"b\\c");
+  CHECK(policy.rules.at(0).layer == "a\"b\\c\nd'e");
 }
 
 TEST_CASE("a format without a preset to start from is refused with a hint") {
