@@ -156,14 +156,22 @@ Listing list_data() {
   return out;
 }
 
+// What a capture records of an op whose slope jumps: the side of the jump that each element is on,
+// or the element chosen.
+std::string kink_of(const OpDef& op) {
+  if (op.winner_output >= 0) return "winner";
+  return op.kink != nullptr ? "side" : "no";
+}
+
 Listing list_ops() {
-  Listing out{{"op", "class", "sum of products", "meaning", "source"}, {}};
+  Listing out{{"op", "class", "sum of products", "kink", "meaning", "source"}, {}};
   for (const OpDef& op : ops()) {
     out.rows.push_back({str(op.name), str(to_string(op.cast_class)),
-                        op.has_gemm_accumulator ? "yes" : "no", str(op.help), str(op.source)});
+                        op.has_gemm_accumulator ? "yes" : "no", kink_of(op), str(op.help),
+                        str(op.source)});
   }
   for (const ComposedOp& op : composed_ops()) {
-    out.rows.push_back({str(op.name), str(to_string(op.cast_class)), "no", str(op.help),
+    out.rows.push_back({str(op.name), str(to_string(op.cast_class)), "no", "no", str(op.help),
                         "several ops between composed_operand and composed_result"});
   }
   return out;

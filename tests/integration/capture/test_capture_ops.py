@@ -17,6 +17,7 @@ from lockstep_capture.model_state import Subject
 from lockstep_capture.trace.traced import Traced, leaves_of
 from lockstep_capture.trace import frontend_jit
 from lockstep_capture.ir.program import StepModule
+from lockstep_capture.rules.context import KINKS, WINNERS
 
 torch.set_num_threads(1)
 # Both sides are FP64 and sum in different orders: 2^-53 times some hundred terms, times a margin of 100.
@@ -302,3 +303,10 @@ def test_no_number_is_lost_on_the_way_to_json():
     graph = compare(Weights(S), lambda m, b: (m.w0.masked_fill(x(*S) > 0, -math.inf).softmax(1) * m.w0).sum() * (1 / 3), ())
     values = [node["attrs"] for node in graph["nodes"]]
     assert {"value": "-inf"} in values and {"scalar": 1 / 3} in values
+
+
+def test_captures_record_the_kinks_of_the_ops_that_have_them(lockstep):
+    """KINKS and WINNERS compute on tensors, so they are here; which ops have one is a field of the op's row."""
+    rows = json.loads(lockstep("list", "ops", "--json").stdout)
+    assert {row["op"] for row in rows if row["kink"] == "side"} == set(KINKS)
+    assert {row["op"] for row in rows if row["kink"] == "winner"} == set(WINNERS)
