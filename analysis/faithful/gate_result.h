@@ -33,6 +33,7 @@ struct FloorShare {
 struct GateResult {
   std::string name = {};     // "V1"
   std::string subject = {};  // "FP64 replay against PyTorch's FP64"
+  bool is_required = false;  // a capture is faithful only if this gate passed
   GateStatus status = GateStatus::kNotRecorded;
   std::string figure = {};                // the measured value, with its bound
   std::vector<std::string> details = {};  // where it failed

@@ -41,7 +41,7 @@ bool any_failed(const std::vector<GateResult>& gates) {
 }
 bool all_passed(const std::vector<GateResult>& gates) {
   return !any_failed(gates) && std::ranges::any_of(gates, [](const auto& g) {
-    return g.name == "V1" && g.status == GateStatus::kPass;
+    return g.is_required && g.status == GateStatus::kPass;
   });
 }
 

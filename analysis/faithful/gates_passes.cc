@@ -203,9 +203,10 @@ struct JudgedBuffers {
 }  // namespace
 
 GateResult gate_v1(const Capture& capture) {
-  GateResult gate{.name = "V1", .subject = "FP64 replay against PyTorch's FP64"};
+  GateResult gate{
+      .name = "V1", .subject = "FP64 replay against PyTorch's FP64", .is_required = true};
   if (nothing_to_judge(capture, gate)) return gate;
-  const Policy policy = find_policy("fp32");
+  const Policy policy = find_policy(kReferenceLane);
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
   Judged judged;
   FirstDifference difference;
@@ -240,7 +241,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
     v4.figure = gate.figure;
     return gate;
   }
-  const Policy policy = find_policy("fp32");
+  const Policy policy = find_policy(kReferenceLane);
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
   Judged all;
   JudgedBuffers buffers;

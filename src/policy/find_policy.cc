@@ -113,7 +113,7 @@ std::span<const Policy> presets() {
 }
 
 Policy truth_policy() {
-  Policy policy = find_policy("fp32");
+  Policy policy = find_policy(kReferenceLane);
   const Format* fp64 = &find_format("fp64");
   policy.name = kTruthLane;
   policy.help = "the truth lane: FP64 everywhere";
