@@ -8,14 +8,14 @@ namespace lockstep {
 CapturedStepRunner::CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64)
     : capture_(capture), policy_(policy), is_fp64_(is_fp64) {}
 
-CapturedStepRunner::Plan& CapturedStepRunner::plan_of(int64_t graph) {
-  Plan& plan = plans_[graph];
-  if (plan.runner != nullptr) return plan;
-  plan.graph = differentiate(capture_.graphs.at(static_cast<size_t>(graph)));
-  plan.sites = make_sites(plan.graph, 0);
-  plan.runner = std::make_unique<StepRunner>(plan.graph, plan.sites, policy_,
-                                             is_fp64_ ? Container::kF64 : Container::kF32);
-  return plan;
+CapturedStepRunner::GraphRunner& CapturedStepRunner::runner_of(int64_t graph) {
+  GraphRunner& of_graph = runners_[graph];
+  if (of_graph.runner != nullptr) return of_graph;
+  of_graph.graph = differentiate(capture_.graphs.at(static_cast<size_t>(graph)));
+  of_graph.sites = make_sites(of_graph.graph, 0);
+  of_graph.runner = std::make_unique<StepRunner>(of_graph.graph, of_graph.sites, policy_,
+                                                 is_fp64_ ? Container::kF64 : Container::kF32);
+  return of_graph;
 }
 
 ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& values,
@@ -28,22 +28,23 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
   }
   for (size_t m = 0; m < step.micro.size(); ++m) {
     const CapturedMicroBatch& micro = step.micro[m];
-    Plan& plan = plan_of(micro.graph);
-    StepRunner& runner = *plan.runner;
-    for (const Parameter& p : plan.graph.parameters) runner.bind_parameter(p.name, held.at(p.name));
-    for (const Buffer& b : plan.graph.buffers) runner.bind_buffer(b.name, held.at(b.name));
-    unpack_batch(micro, plan.batch);
+    GraphRunner& of_graph = runner_of(micro.graph);
+    StepRunner& runner = *of_graph.runner;
+    for (const Parameter& p : of_graph.graph.parameters)
+      runner.bind_parameter(p.name, held.at(p.name));
+    for (const Buffer& b : of_graph.graph.buffers) runner.bind_buffer(b.name, held.at(b.name));
+    unpack_batch(micro, of_graph.batch);
     runner.begin({.key = {}, .loss_scales = {loss_scale}, .loss_divisor = micro.loss_divisor()},
-                 plan.batch);
+                 of_graph.batch);
     for (int n = 0; n < runner.node_count(); ++n) {
-      const Node& node = plan.graph.nodes[static_cast<size_t>(n)];
+      const Node& node = of_graph.graph.nodes[static_cast<size_t>(n)];
       const bool shown = visit && !node.is_backward();
       if (shown) visit(m, node, runner.executor(), /*done=*/false);
       runner.run_node(n, nullptr, {});
       if (shown) visit(m, node, runner.executor(), /*done=*/true);
     }
     out.loss += runner.loss() / static_cast<double>(step.micro.size());
-    for (const auto& [name, id] : plan.graph.gradients) {
+    for (const auto& [name, id] : of_graph.graph.gradients) {
       const auto [entry, is_first] = out.gradients.try_emplace(name);
       if (is_first) entry->second = Tensor(runner.gradient(name).shape(), container);
       runner.add_gradient(name, /*pass=*/0, is_first, entry->second);

@@ -35,18 +35,18 @@ class CapturedStepRunner {
                    const NodeVisit& visit = {});
 
  private:
-  struct Plan {  // of one graph
+  struct GraphRunner {
     Graph graph;
     SiteTable sites;
     std::unique_ptr<StepRunner> runner;
     Batch batch;  // of the micro-batch in progress
   };
-  Plan& plan_of(int64_t graph);
+  GraphRunner& runner_of(int64_t graph);
 
   const Capture& capture_;
   const Policy& policy_;
   bool is_fp64_;
-  std::map<int64_t, Plan> plans_;
+  std::map<int64_t, GraphRunner> runners_;  // by graph
 };
 
 }  // namespace lockstep

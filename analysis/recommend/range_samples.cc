@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& parts,
+bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& inner_nodes,
                     const Policy& base) {
   switch (site.role) {
     case Role::kInput:
@@ -26,7 +26,7 @@ bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::st
   if (site.point == Point::kAccumulator || site.node.find(':') != std::string::npos) return false;
   const Node& node = graph.node(site.node);
   const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
-  return !parts.contains(forward.id) &&
+  return !inner_nodes.contains(forward.id) &&
          base.class_of(listed_name(forward, find_op(forward.op))) != CastClass::kFp32;
 }
 
@@ -42,10 +42,10 @@ std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
     const std::vector<uint64_t> here = run.count(kReferenceLane, "source_zero", step);
     for (size_t i = 0; i < zeros.size(); ++i) zeros[i] += here[i];
   }
-  const std::set<std::string> parts = composed_parts(graph);  // FP32 in every policy
+  const std::set<std::string> inner_nodes = composed_inner_nodes(graph);  // FP32 in every policy
   std::vector<RangeSample> samples;
   for (const Site& site : sites) {
-    if (!is_of_interest(site, graph, parts, base)) continue;
+    if (!is_of_interest(site, graph, inner_nodes, base)) continue;
     const auto id = static_cast<size_t>(site.id);
     RangeSample sample{.layer = site.layer,
                        .label = site.label(),

@@ -51,7 +51,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   measured_.assign(program_.values.size(), {});
   value_scale_.assign(program_.values.size(), 1);
   bind_constants();
-  plan_slots();
+  assign_slots();
 }
 
 void Executor::find_passes() {
@@ -91,7 +91,7 @@ void Executor::bind_constants() {
 // Two values share a slot when they agree in shape and container and the first is dead before the
 // node that makes the second. The same node is too early: other lanes still read this lane's values
 // after that node.
-void Executor::plan_slots() {
+void Executor::assign_slots() {
   constexpr int kForever = 1 << 30;
   std::vector<int> last_use(program_.values.size(), -1);
   for (const Instruction& instruction : program_.instructions) {

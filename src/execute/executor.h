@@ -114,7 +114,7 @@ class Executor {
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
   Tensor& writable(int value);
-  void plan_slots();
+  void assign_slots();
 
   const Graph& graph_;
   const SiteTable& sites_;

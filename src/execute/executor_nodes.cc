@@ -123,7 +123,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     const ValueRounding& first = instruction.roundings[0];
     call.inner = {first.format, first.rounding, {key_.seed, key_.stream, first.key(), key_.step}};
   }
-  call.part_formats = instruction.part_formats;
+  call.inner_formats = instruction.inner_formats;
   call.rounds_dropout_scale = program_.rounds_dropout_scale;
   call.flash_kernel = program_.flash_kernel;
   const int32_t sum_site = sum_site_[node];

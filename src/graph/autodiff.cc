@@ -192,8 +192,8 @@ std::vector<std::string> addends(const Graph& graph, const std::string& value,
   if (terms.contains(value) || !is_sum) return {value};
   std::vector<std::string> found;
   for (const std::string& input : node->inputs) {
-    const std::vector<std::string> parts = addends(graph, input, terms);
-    found.insert(found.end(), parts.begin(), parts.end());
+    const std::vector<std::string> own = addends(graph, input, terms);
+    found.insert(found.end(), own.begin(), own.end());
   }
   return found;
 }
@@ -211,9 +211,9 @@ Graph differentiate_per_loss(const Graph& forward) {
   const std::vector<std::string> names = loss_names(forward);
   std::set<std::string> terms;
   for (const std::string& name : names) terms.insert(forward.outputs.at("loss/" + name));
-  std::vector<std::string> parts = addends(forward, forward.loss, terms);
-  std::ranges::sort(parts);
-  if (names.size() < 2 || terms.size() != names.size() || !std::ranges::equal(parts, terms)) {
+  std::vector<std::string> added = addends(forward, forward.loss, terms);
+  std::ranges::sort(added);
+  if (names.size() < 2 || terms.size() != names.size() || !std::ranges::equal(added, terms)) {
     throw InputError(work.who() +
                          ": a backward pass per loss needs a loss that is the sum of two or "
                          "more named losses (outputs loss/NAME), named here: " +

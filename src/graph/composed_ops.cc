@@ -87,8 +87,8 @@ bool is_loss(const Node& node, const OpDef& op) {
   return composed != nullptr ? composed->is_loss : find_op(listed_name(node, op)).is_loss;
 }
 
-std::set<std::string> composed_parts(const Graph& graph) {
-  std::set<std::string> parts, widened;
+std::set<std::string> composed_inner_nodes(const Graph& graph) {
+  std::set<std::string> inside, widened;
   for (const Node& node : graph.nodes) {
     if (node.is_backward()) continue;
     const OpDef& op = find_op(node.op);
@@ -101,10 +101,10 @@ std::set<std::string> composed_parts(const Graph& graph) {
       return widened.contains(split_value_id(id).first);
     });
     if (!is_inside) continue;
-    parts.insert(node.id);
+    inside.insert(node.id);
     widened.insert(node.id);
   }
-  return parts;
+  return inside;
 }
 
 }  // namespace lockstep

@@ -34,6 +34,6 @@ CastClass own_class(const std::string& listed_name);
 bool is_loss(const Node& node, const OpDef& op);
 
 // Ids of the nodes between a composed_operand that widens and its composed_result.
-std::set<std::string> composed_parts(const Graph& graph);
+std::set<std::string> composed_inner_nodes(const Graph& graph);
 
 }  // namespace lockstep

@@ -73,7 +73,7 @@ struct Node {
   // Backward nodes only:
   std::string forward_node;  // id of the forward partner, "" on forward nodes
   // For every output: the forward value whose gradient it is ("" if it is not a gradient). Several
-  // nodes may give parts of one gradient; an `add` node with the same gradient_of joins them.
+  // nodes may give addends of one gradient; an `add` node with the same gradient_of joins them.
   std::vector<std::string> gradient_of;
   int pass = 0;  // which of Graph::passes it belongs to
 

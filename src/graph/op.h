@@ -42,11 +42,11 @@ struct OpCall {
   // holds the bare sums; empty when they are not needed.
   std::function<void()> sums_ready = {};
   RandomKey random = {};
-  // The rounding of output 0, for values that an op rounds between its own parts (a hidden state
-  // from one time step to the next). Without a format, nothing is rounded.
+  // The rounding of output 0, for values that an op rounds inside (a hidden state from one time
+  // step to the next). Without a format, nothing is rounded.
   QuantizeSpec inner = {};
-  // The formats to which an op rounds inside, see OpDef::cpu_formats and rounds_parts; else empty.
-  std::span<const Format* const> part_formats = {};
+  // The formats to which an op rounds inside, see OpDef::cpu_formats and rounds_inside; else empty.
+  std::span<const Format* const> inner_formats = {};
   // Dropout also rounds the factor of kept elements to inner's format.
   bool rounds_dropout_scale = false;
   const FlashKernel* flash_kernel = &flash_kernels().front();  // of sdpa with model "flash"
@@ -62,15 +62,15 @@ struct ProductShape {
   int64_t in_channels = 0, out_channels = 0;
 };
 
-// The formats of a node's operands, outputs and parts in a lane. `stored`: the operands before
-// casts; `operands`: the format each is cast to, or null; `gradients`: of the operands.
+// The formats of a node's operands, outputs and inner values in a lane. `stored`: the operands
+// before casts; `operands`: the format each is cast to, or null; `gradients`: of the operands.
 struct NodeFormats {
   const Format* low = nullptr;  // the format that linear's class would cast to here or follow
-  std::vector<const Format*> stored = {}, operands = {}, gradients = {}, outputs = {}, parts = {};
+  std::vector<const Format*> stored = {}, operands = {}, gradients = {}, outputs = {}, inner = {};
 };
 
-// Whether an op rounds between its own parts to the format of its output 0, see OpCall.
-enum class RoundsParts : uint8_t {
+// Whether an op rounds inside to the format of its output 0, see OpCall.
+enum class RoundsInside : uint8_t {
   kNever,
   kAlways,  // several kernels in PyTorch
   kOnCpu,   // where the policy imitates PyTorch's CPU kernel ([softmax] log)
@@ -174,10 +174,10 @@ struct OpDef {
   // (attention that widens FP16 and BF16 first). Null: no node of the op does.
   bool (*computes_wide)(const Node& node) = nullptr;
   // For ops that PyTorch's CPU build casts and rounds differently: changes the formats in place if
-  // the policy selects that ([recurrent] cells). Backward nodes get the same parts.
+  // the policy selects that ([recurrent] cells). Backward nodes get the same inner formats.
   void (*cpu_formats)(const Node& node, NodeFormats& formats) = nullptr;
-  // Backward nodes round their parts as the forward node does.
-  RoundsParts rounds_parts = RoundsParts::kNever;
+  // Backward nodes round inside as the forward node does.
+  RoundsInside rounds_inside = RoundsInside::kNever;
   // Bytes per element of its integer outputs in frameworks that store them: masks 1, indices 8.
   int integer_bytes = 4;
   // A training loss. The ops that feed one are the model, all other forward ops are the loss; the

@@ -1,4 +1,4 @@
-// If all parts arrive in the format of one shared cast, they are summed in it.
+// If all addends arrive in the format of one shared cast, they are summed in it.
 #include "src/lower/gradient_join.h"
 
 #include <algorithm>

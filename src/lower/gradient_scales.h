@@ -23,7 +23,7 @@ class LayerScales {
   void set_backward(const Node& node, double scale);
 
   double of_node(const std::string& node_id) const;
-  // The factor of the sum of one gradient's parts. The sum stays scaled inside a layer; that of a
+  // The factor of the sum of one gradient's addends. The sum stays scaled inside a layer; that of a
   // parameter stays scaled if all its consumers agree.
   double of_join(const Node& join) const;
 

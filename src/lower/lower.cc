@@ -25,8 +25,8 @@ struct Lowered {
   std::vector<int> value = {};               // program value that the op reads
   std::vector<const Format*> gradient = {};  // the operand's format by the op's class
   std::vector<const Format*> seen = {};      // Operand::seen
-  std::vector<const Format*> parts = {};     // OpCall::part_formats
-  const Format* compute = nullptr;           // the op's format by rule or as a part, or null
+  std::vector<const Format*> inner = {};     // OpCall::inner_formats
+  const Format* compute = nullptr;  // the op's format by rule or inside a composed op, or null
 };
 
 // The parameters and buffers that [storage] keep_fp32 keeps, by value id. A node without parameters
@@ -47,7 +47,7 @@ class Lowering {
  public:
   explicit Lowering(const LowerInputs& in)
       : in_(in),
-        parts_(composed_parts(in.graph)),
+        composed_inner_(composed_inner_nodes(in.graph)),
         rules_(in.policy, in.graph, in.sites),
         scaled_(in.policy, in.graph),
         border_(in.policy, in.graph),
@@ -117,12 +117,12 @@ class Lowering {
     const OpDef& op = find_op(node.op);
     // Check the rules first, so that one that matches here counts as used.
     const Format* rule = rules_.compute(node);
-    const Format* compute = parts_.contains(node.id) ? in_.container : rule;
+    const Format* compute = composed_inner_.contains(node.id) ? in_.container : rule;
     const bool autocast = !rules_.autocast_off(node) && node.autocast != AutocastRegion::kOff;
     NodeFormats formats = formats_.of_forward(node, op, compute, autocast);
     Lowered& used = lowered_[node.id];
     used.gradient = std::move(formats.gradients);
-    used.parts = std::move(formats.parts);
+    used.inner = std::move(formats.inner);
     used.compute = compute;
     std::vector<int> inputs;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -134,7 +134,7 @@ class Lowering {
     }
     if (!autocast) checks_.check_region(node, op, used.gradient);
     scales_.set_forward(node, rules_.loss_scale(node));
-    ops_.add(node, op, std::move(inputs), {formats.outputs, used.seen, used.parts, compute});
+    ops_.add(node, op, std::move(inputs), {formats.outputs, used.seen, used.inner, compute});
   }
 
   void lower_backward(const Node& node) {
@@ -170,7 +170,7 @@ class Lowering {
       const Format* own = gradient_format(node, k, forward, used);
       outputs.push_back(own != nullptr ? own : formats_.output(node, op, k, used.compute, first));
     }
-    ops_.add(node, op, std::move(inputs), {outputs, seen, used.parts, used.compute});
+    ops_.add(node, op, std::move(inputs), {outputs, seen, used.inner, used.compute});
     scales_.set_backward(node, scale);
   }
 
@@ -230,7 +230,7 @@ class Lowering {
   }
 
   LowerInputs in_;
-  std::set<std::string> parts_;  // nodes inside composed ops, FP32 under every policy
+  std::set<std::string> composed_inner_;  // nodes inside composed ops, FP32 under every policy
   RuleBook rules_;
   ScaledFactors scaled_;
   ModelBorder border_;

@@ -59,9 +59,9 @@ const Format* ClassFormats::own_format(const Node& node, const OpDef& op,
   return in_.container->is_fp64() || !contains(*in_.container, written) ? in_.container : &written;
 }
 
-bool ClassFormats::rounds_parts(const OpDef& op) const {
-  return op.rounds_parts == RoundsParts::kAlways ||
-         (op.rounds_parts == RoundsParts::kOnCpu && in_.policy.rounds_log_softmax);
+bool ClassFormats::rounds_inside(const OpDef& op) const {
+  return op.rounds_inside == RoundsInside::kAlways ||
+         (op.rounds_inside == RoundsInside::kOnCpu && in_.policy.rounds_log_softmax);
 }
 
 // The format of operands and output by the node's class; null: they follow the operands.
@@ -116,8 +116,8 @@ NodeFormats ClassFormats::of_forward(const Node& node, const OpDef& op, const Fo
     formats.low = low != nullptr ? low : first;
     op.cpu_formats(node, formats);
   }
-  if (rounds_parts(op) && !contains(*formats.outputs[0], *in_.container)) {
-    formats.parts = {formats.outputs[0]};
+  if (rounds_inside(op) && !contains(*formats.outputs[0], *in_.container)) {
+    formats.inner = {formats.outputs[0]};
   }
   return formats;
 }

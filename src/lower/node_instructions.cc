@@ -107,7 +107,7 @@ void OpLowering::add(const Node& node, const OpDef& op, std::vector<int> inputs,
     roundings.push_back(std::move(rounding));
   }
   Instruction& run = builder_.add_op(node, std::move(inputs), std::move(roundings));
-  run.part_formats = formats.parts;
+  run.inner_formats = formats.inner;
   run.gemm_accumulator = wide_enough(in_.policy.gemm_accumulator, node, op, formats.compute);
   run.reduce_accumulator = wide_enough(in_.policy.reduce_accumulator, node, op, formats.compute);
   if (!op.has_gemm_accumulator) return;

@@ -34,7 +34,7 @@ struct Operand {
 struct OpFormats {
   std::vector<const Format*> outputs = {};  // before rules on single values
   std::vector<const Format*> seen = {};     // Operand::seen of every operand
-  std::vector<const Format*> parts = {};    // OpCall::part_formats
+  std::vector<const Format*> inner = {};    // OpCall::inner_formats
   const Format* compute = nullptr;          // the forward node's compute rule, or null
 };
 

@@ -52,7 +52,7 @@ struct Instruction {
   // kOp with sums of products: the formats in which the accumulator reads the inputs, by index;
   // null for inputs that are not factors.
   std::vector<const Format*> factor_formats = {};
-  std::vector<const Format*> part_formats = {};  // kOp: see OpCall
+  std::vector<const Format*> inner_formats = {};  // kOp: see OpCall
   float factor = 1;  // kCast: a power of two that multiplies before the rounding
   // kCast: one of Program::scaled_casts, or -1. An op that reads such values has their scales
   // divided out of its sums of products.

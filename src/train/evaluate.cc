@@ -63,18 +63,18 @@ Evaluator::Evaluator(const Model& model, const ModelSizes& sizes, const DataSet&
       batch_norm_eps_(batch_norm_eps),
       in_fp32_(in_fp32) {}
 
-Evaluator::Plan& Evaluator::plan_for(int64_t batch, size_t lane_count) {
-  std::unique_ptr<Plan>& plan = plans_[batch];
-  if (plan == nullptr) {
-    plan = std::make_unique<Plan>();
+Evaluator::BatchRunners& Evaluator::runners_for(int64_t batch, size_t lane_count) {
+  std::unique_ptr<BatchRunners>& runners = runners_[batch];
+  if (runners == nullptr) {
+    runners = std::make_unique<BatchRunners>();
     Graph forward = model_.build({batch, data_.image_shape(), data_.class_count(), sizes_},
                                  /*training=*/false);
     if (batch_norm_eps_) set_batch_norm_eps(forward, *batch_norm_eps_);
-    plan->graph = differentiate(forward);
-    plan->sites = make_sites(plan->graph, state_count(spec_));
-    plan->runners.resize(lane_count);
+    runners->graph = differentiate(forward);
+    runners->sites = make_sites(runners->graph, state_count(spec_));
+    runners->of_lanes.resize(lane_count);
   }
-  return *plan;
+  return *runners;
 }
 
 EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
@@ -93,8 +93,8 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
     // Every evaluation sees the same masks and the same noise.
     const uint64_t draw = static_cast<uint64_t>(batch_index);
     Batch batch = data_.gather(indices, draw);
-    Plan& plan = plan_for(size, lanes.size());
-    add_noise(plan.graph, seed_, draw, batch);
+    BatchRunners& runners = runners_for(size, lanes.size());
+    add_noise(runners.graph, seed_, draw, batch);
     for (size_t l = 0; l < lanes.size(); ++l) {
       if (!alive[l]) continue;
       const LaneDescription& lane = lanes[l]->description();
@@ -102,10 +102,10 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       // The truth lane keeps its own policy.
       const bool in_fp32 = in_fp32_ && container != Container::kF64;
       const Policy& policy = in_fp32 ? fp32_policy : lane.policy;
-      auto& runner = plan.runners[l];
+      auto& runner = runners.of_lanes[l];
       if (runner == nullptr) {
         runner = std::make_unique<StepRunner>(
-            plan.graph, plan.sites, policy, container,
+            runners.graph, runners.sites, policy, container,
             in_fp32 ? active_kernels : find_engine(lane.engine).kernels);
         lanes[l]->bind_state(*runner, in_fp32);
       }
@@ -119,10 +119,10 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       const double value = runner->loss();
       // A batch's loss is a mean over its labels or, without labels, over its examples.
       int64_t weight = size;
-      const auto logits = plan.graph.outputs.find("logits");
-      if (logits != plan.graph.outputs.end()) {
+      const auto logits = runners.graph.outputs.find("logits");
+      if (logits != runners.graph.outputs.end()) {
         const Tensor& values = runner->executor().value(logits->second);
-        const Tensor& labels = runner->executor().value(plan.graph.outputs.at("labels"));
+        const Tensor& labels = runner->executor().value(runners.graph.outputs.at("labels"));
         const Score score = container == Container::kF64 ? score_of<double>(values, labels)
                                                          : score_of<float>(values, labels);
         scores[l].merge(score);

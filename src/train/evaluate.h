@@ -33,13 +33,13 @@ class Evaluator {
                             const std::vector<bool>& alive, int64_t steps_done);
 
  private:
-  // One batch size: the graph and, per lane, its program.
-  struct Plan {
+  // Of one batch size: the graph and each lane's runner, made when a batch of that size comes.
+  struct BatchRunners {
     Graph graph;
     SiteTable sites;
-    std::vector<std::unique_ptr<StepRunner>> runners;
+    std::vector<std::unique_ptr<StepRunner>> of_lanes;
   };
-  Plan& plan_for(int64_t batch, size_t lane_count);
+  BatchRunners& runners_for(int64_t batch, size_t lane_count);
 
   const Model& model_;
   ModelSizes sizes_;
@@ -49,7 +49,7 @@ class Evaluator {
   uint64_t seed_;
   std::optional<double> batch_norm_eps_;
   bool in_fp32_;
-  std::map<int64_t, std::unique_ptr<Plan>> plans_;  // by batch size
+  std::map<int64_t, std::unique_ptr<BatchRunners>> runners_;  // by batch size
 };
 
 }  // namespace lockstep

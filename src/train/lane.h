@@ -39,7 +39,7 @@ class Lane {
   bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
   DeathCause died_of() const { return died_of_; }
 
-  // The parts of a step, in this order. `reference` is null for the reference itself.
+  // The stages of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   void move_weights_by_one_ulp(int64_t step);              // the twin
   // These three run for every micro-batch of the step, and within it for every worker; statistics
@@ -80,8 +80,8 @@ class Lane {
     size_t group;               // parameter group, see LaneContext::groups
     // The gradient over the micro-batches and the losses, if it is changed before its use.
     Tensor sum;
-    // Its parts by backward pass, if they are kept apart (Lane::parts_losses); empty for a pass
-    // without a gradient.
+    // Its parts by backward pass, if they are kept apart (Lane::keeps_losses_apart); empty for a
+    // pass without a gradient.
     std::vector<Tensor> of_losses;
     // By sum (one per pass, or a single one) and worker, if there are several workers.
     std::vector<std::vector<Tensor>> of_workers;
@@ -110,7 +110,7 @@ class Lane {
   void make_sums(ParameterState& parameter) const;
   const Format* unscaled_format(const ParameterState& p) const;
   bool keeps_gradients() const;
-  bool parts_losses() const;
+  bool keeps_losses_apart() const;
   const Tensor& gradient(const ParameterState& parameter) const;
   void keep_gradients(ParameterState& parameter, bool first, int64_t worker);
   void add_up_losses();

@@ -19,13 +19,13 @@ namespace lockstep {
 // them first.
 bool Lane::keeps_gradients() const {
   const RunOptions& options = *context_.options;
-  return options.parts() > 1 || options.clip_norm > 0 || options.clip_value > 0 ||
+  return options.micro_steps() > 1 || options.clip_norm > 0 || options.clip_value > 0 ||
          context_.step_graph->passes.size() > 1;
 }
 
 // Losses with one scale add up as they come, in p.grad. If each has a scale, each is unscaled
 // first. Workers exchange every loss's gradients after its pass.
-bool Lane::parts_losses() const {
+bool Lane::keeps_losses_apart() const {
   return context_.step_graph->passes.size() > 1 &&
          (separates_losses() || context_.options->workers > 1);
 }
@@ -35,7 +35,7 @@ void Lane::make_sums(ParameterState& p) const {
   const Container container = p.weight.container();
   const auto workers = static_cast<size_t>(context_.options->workers);
   if (keeps_gradients()) p.sum = Tensor(shape, container);
-  if (parts_losses()) {
+  if (keeps_losses_apart()) {
     for (const bool reached : p.reached) {
       p.of_losses.push_back(reached ? Tensor(shape, container) : Tensor());
     }
@@ -82,17 +82,17 @@ void Lane::add_up_losses() {
     bool begun = false;
     const auto add = [&]<typename T>(T, size_t pass) {
       const Tensor& from = p.of_losses[pass];
-      const T* part = from.as<T>().data();
+      const T* own = from.as<T>().data();
       T* sum = p.sum.as<T>().data();
       if (separates_losses() && unscaling_changes(pass)) {
         if (unscaled_.size() < from.size()) unscaled_ = Tensor(from.shape(), from.container());
-        unscale(pass, part, unscaled_.as<T>().data(), from.size());
-        part = unscaled_.as<T>().data();
+        unscale(pass, own, unscaled_.as<T>().data(), from.size());
+        own = unscaled_.as<T>().data();
       }
       if (begun) {
-        active_kernels().of<T>().add(sum, part, sum, from.size());
+        active_kernels().of<T>().add(sum, own, sum, from.size());
       } else {
-        std::copy_n(part, from.size(), sum);
+        std::copy_n(own, from.size(), sum);
       }
       quantize<T>(p.sum.as<T>(), p.sum.as<T>(), {format}, nullptr);
     };
@@ -144,7 +144,7 @@ void Lane::all_reduce(const Lane* reference, LaneStep& record) {
           sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum_of(k), scale(scaler_of(k)));
     }
   }
-  if (parts_losses() && !separates_losses()) add_up_losses();
+  if (keeps_losses_apart() && !separates_losses()) add_up_losses();
 }
 
 bool Lane::unscaling_changes(size_t scaler) const {

@@ -57,7 +57,7 @@ const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState
 // Rounds with the key of the previous step: this is its end state.
 void Lane::restart_from(const Lane& reference, int64_t step) {
   step_ = step - 1;
-  micro_step_ = step * context_.options->parts() - 1;
+  micro_step_ = step * context_.options->micro_steps() - 1;
   for (ParameterState& p : parameters_) {
     const ParameterState& ref = *partner(&reference, p);
     store_weight(p, ref.updated());

@@ -124,7 +124,7 @@ void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t wor
   } else {
     unpack_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)], drawn);
   }
-  const bool several = options.parts() > 1;
+  const bool several = options.micro_steps() > 1;
   each_active([&](size_t l, const Lane*, LaneStep&) {
     if (several) clear_sites(micro_sites[l]);
     lanes[l]->begin_micro_batch(step, micro, drawn, worker);

@@ -51,7 +51,7 @@ struct RunOptions {
   std::map<std::string, std::string> policy_texts;
 
   // The number of forward and backward passes in a step.
-  int64_t parts() const { return accumulate * workers; }
+  int64_t micro_steps() const { return accumulate * workers; }
   bool samples_sums(int64_t step) const { return sums_every > 0 && step % sums_every == 0; }
 };
 

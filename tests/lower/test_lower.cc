@@ -362,7 +362,7 @@ TEST_CASE("recurrent: PyTorch's CPU keeps a GRU's state in FP32 and an LSTM's in
   const Lowered cuda = lowered("gru", false, "torch-autocast-bf16");
   CHECK(cuda.reads(cuda.op("rnn", "gru")) == "bf16 bf16 bf16 bf16");
   CHECK(cuda.writes(cuda.op("rnn", "gru")) == "bf16 bf16 fp32 bf16");
-  CHECK(cuda.op("rnn", "gru").part_formats.empty());
+  CHECK(cuda.op("rnn", "gru").inner_formats.empty());
 }
 
 // y = linear(x); loss(softmax(y) * linear2(y)): y is read in FP16 by one op and in FP32 by another.

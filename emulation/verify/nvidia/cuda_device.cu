@@ -50,9 +50,9 @@ __device__ Tile tile_of(const Job& job, int64_t t) {
 __global__ void make_words(Job job, Matrix matrix, uint32_t* words, int words_per_tile) {
   for (int64_t i = first_index(); i < job.count * words_per_tile; i += index_step()) {
     const uint64_t tile = job.first_tile + static_cast<uint64_t>(i / words_per_tile);
-    const TilePlan plan = plan_tile(job.stream, job.shape, tile);
+    const TileDesign design = design_tile(job.stream, job.shape, tile);
     words[i] =
-        case_word(job.stream, plan, job.shape, tile, matrix, static_cast<int>(i % words_per_tile));
+        case_word(job.stream, design, job.shape, tile, matrix, static_cast<int>(i % words_per_tile));
   }
 }
 
@@ -62,7 +62,7 @@ __global__ void cancel_addends(Job job, Rule rule) {
   for (int64_t i = first_index(); i < job.count * words_per_tile; i += index_step()) {
     const int64_t t = i / words_per_tile;
     const uint64_t number = job.first_tile + static_cast<uint64_t>(t);
-    if (plan_tile(job.stream, job.shape, number).pattern != Pattern::kCancelAddend) continue;
+    if (design_tile(job.stream, job.shape, number).pattern != Pattern::kCancelAddend) continue;
     job.c[i] = cancelling_word(job.stream, rule, job.shape, tile_of(job, t), number,
                                static_cast<int>(i % words_per_tile));
   }

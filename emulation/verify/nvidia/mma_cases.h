@@ -122,45 +122,45 @@ LOCKSTEP_HOST_DEVICE inline uint32_t special_code(const BlockEncoding& e, Draw& 
 }
 
 // Values that all numbers of a tile share.
-struct TilePlan {
+struct TileDesign {
   Pattern pattern;
   int a_exponent, b_exponent;  // centres
   int spread;
   int lone_k;  // of kZeroProducts and kFloorTies; -1: none
 };
 
-LOCKSTEP_HOST_DEVICE inline TilePlan plan_tile(const CaseStream& stream, const Shape& shape,
-                                               uint64_t tile) {
-  constexpr int kLongestSpread = 16, kPlanPlace = 0;
-  Draw draw(case_bits(stream.seed, tile, kPlanPlace));
-  TilePlan plan;
-  plan.pattern = stream.only_one
-                     ? stream.pattern
-                     : static_cast<Pattern>(tile % static_cast<uint64_t>(kMixedPatterns));
+LOCKSTEP_HOST_DEVICE inline TileDesign design_tile(const CaseStream& stream, const Shape& shape,
+                                                   uint64_t tile) {
+  constexpr int kLongestSpread = 16, kDesignPlace = 0;
+  Draw draw(case_bits(stream.seed, tile, kDesignPlace));
+  TileDesign design;
+  design.pattern = stream.only_one
+                       ? stream.pattern
+                       : static_cast<Pattern>(tile % static_cast<uint64_t>(kMixedPatterns));
   const BlockEncoding a = drawn_encoding(shape.a), b = drawn_encoding(shape.b);
   const BlockEncoding c = shape.accumulator();
   const int a_last = largest_exponent(a), b_last = largest_exponent(b);
-  plan.a_exponent = draw.between(a.emin, a_last);
-  plan.b_exponent = draw.between(b.emin, b_last);
-  plan.spread = draw.below(kLongestSpread);
-  plan.lone_k = draw.below(shape.k);
-  if (plan.pattern == Pattern::kZeroProducts && !shape.halves && draw.below(3) == 0) {
-    plan.lone_k = -1;
+  design.a_exponent = draw.between(a.emin, a_last);
+  design.b_exponent = draw.between(b.emin, b_last);
+  design.spread = draw.below(kLongestSpread);
+  design.lone_k = draw.below(shape.k);
+  if (design.pattern == Pattern::kZeroProducts && !shape.halves && draw.below(3) == 0) {
+    design.lone_k = -1;
   }
-  const bool ties = plan.pattern == Pattern::kFloorTies;
-  if (ties || plan.pattern == Pattern::kUnderflow || plan.pattern == Pattern::kOverflow) {
+  const bool ties = design.pattern == Pattern::kFloorTies;
+  if (ties || design.pattern == Pattern::kUnderflow || design.pattern == Pattern::kOverflow) {
     // a_exponent + b_exponent about `target`, as far as the formats allow.
     const int smallest = c.emin - c.fraction_bits();
-    const int target = ties                                  ? smallest - draw.below(2)
-                       : plan.pattern == Pattern::kUnderflow ? smallest + draw.between(-12, 12)
-                                                             : -c.emin + draw.between(-4, 4);
+    const int target = ties                                    ? smallest - draw.below(2)
+                       : design.pattern == Pattern::kUnderflow ? smallest + draw.between(-12, 12)
+                                                               : -c.emin + draw.between(-4, 4);
     const int low = target - b_last > a.emin ? target - b_last : a.emin;
     const int high = target - b.emin < a_last ? target - b.emin : a_last;
-    plan.a_exponent = low <= high ? draw.between(low, high) : (low > a_last ? a_last : a.emin);
-    plan.b_exponent = target - plan.a_exponent;
-    plan.spread = draw.below(4);
+    design.a_exponent = low <= high ? draw.between(low, high) : (low > a_last ? a_last : a.emin);
+    design.b_exponent = target - design.a_exponent;
+    design.spread = draw.below(4);
   }
-  return plan;
+  return design;
 }
 
 // The matrix of a place, so that no two draws share their bits.
@@ -171,31 +171,31 @@ LOCKSTEP_HOST_DEVICE constexpr uint64_t case_place(Matrix matrix, int row, int c
 }
 
 // Number k of a row of A or of a column of B.
-LOCKSTEP_HOST_DEVICE inline uint32_t case_factor(const CaseStream& stream, const TilePlan& plan,
+LOCKSTEP_HOST_DEVICE inline uint32_t case_factor(const CaseStream& stream, const TileDesign& design,
                                                  const Shape& shape, uint64_t tile, Matrix matrix,
                                                  int row, int k) {
   const bool is_b = matrix == Matrix::kB;
   const BlockEncoding e = drawn_encoding(is_b ? shape.b : shape.a);
-  const bool in_pair = plan.pattern == Pattern::kCancelPairs;
+  const bool in_pair = design.pattern == Pattern::kCancelPairs;
   // Both numbers of a pair come from the same draw.
   Draw draw(case_bits(stream.seed, tile, case_place(matrix, row, in_pair ? k / 2 * 2 : k)));
   const uint32_t word = draw.word();
   const bool negative = draw.below(2) != 0;
-  const int centre = is_b ? plan.b_exponent : plan.a_exponent;
-  switch (plan.pattern) {
+  const int centre = is_b ? design.b_exponent : design.a_exponent;
+  switch (design.pattern) {
     case Pattern::kAnyBits:
       return word & (e.sign_bit() | (e.sign_bit() - 1));
     case Pattern::kNearOne:
     case Pattern::kCancelAddend:
       return code_with_exponent(e, negative, draw.between(-1, 1), word);
     case Pattern::kWindow:
-      return code_with_exponent(e, negative, centre + draw.between(-plan.spread, plan.spread),
+      return code_with_exponent(e, negative, centre + draw.between(-design.spread, design.spread),
                                 word);
     case Pattern::kSubnormal:
       return code_with_exponent(e, negative, e.emin + draw.between(-1, 1), word);
     case Pattern::kCancelPairs: {
-      const uint32_t code =
-          code_with_exponent(e, negative, draw.between(-plan.spread / 2, plan.spread / 2), word);
+      const uint32_t code = code_with_exponent(
+          e, negative, draw.between(-design.spread / 2, design.spread / 2), word);
       const bool second = k % 2 != 0;
       if (is_b) return second ? code ^ e.sign_bit() : code;
       const bool off = second && draw.below(4) == 0;
@@ -206,16 +206,16 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_factor(const CaseStream& stream, const
       if (draw.below(16) == 0) return special_code(e, draw);
       return code_with_exponent(e, negative, draw.between(-1, 1), word);
     case Pattern::kZeroProducts:
-      if (k == plan.lone_k) return code_with_exponent(e, negative, draw.between(-12, -4), word);
+      if (k == design.lone_k) return code_with_exponent(e, negative, draw.between(-12, -4), word);
       if (!is_b) return negative ? e.sign_bit() : 0;
       return code_with_exponent(e, negative, largest_exponent(e) - draw.below(4), word);
     case Pattern::kFloorTies:
-      if (k == plan.lone_k) return code_with_exponent(e, false, centre, 0);
+      if (k == design.lone_k) return code_with_exponent(e, false, centre, 0);
       if (!is_b && draw.below(2) == 0) return 0;
       return code_with_exponent(e, negative, centre - draw.between(0, 13), word);
     case Pattern::kUnderflow:
     case Pattern::kOverflow:
-      return code_with_exponent(e, negative, centre + draw.between(-plan.spread, plan.spread),
+      return code_with_exponent(e, negative, centre + draw.between(-design.spread, design.spread),
                                 word);
     default:
       return code_of_integer(e, draw.between(-7, 7));
@@ -223,7 +223,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_factor(const CaseStream& stream, const
 }
 
 // c of one output, before kCancelAddend sets it.
-LOCKSTEP_HOST_DEVICE inline uint32_t case_addend(const CaseStream& stream, const TilePlan& plan,
+LOCKSTEP_HOST_DEVICE inline uint32_t case_addend(const CaseStream& stream, const TileDesign& design,
                                                  const Shape& shape, uint64_t tile, int row,
                                                  int column) {
   const BlockEncoding e = shape.accumulator();
@@ -231,8 +231,8 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_addend(const CaseStream& stream, const
   const uint32_t word = draw.word();
   const bool negative = draw.below(2) != 0;
   const uint32_t zero = negative ? e.sign_bit() : 0;
-  const int products = plan.a_exponent + plan.b_exponent;
-  switch (plan.pattern) {
+  const int products = design.a_exponent + design.b_exponent;
+  switch (design.pattern) {
     case Pattern::kAnyBits:
       return word & (e.sign_bit() | (e.sign_bit() - 1));
     case Pattern::kSpecials:
@@ -249,7 +249,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_addend(const CaseStream& stream, const
     case Pattern::kOverflow:
       return code_with_exponent(e, negative, -e.emin - draw.below(4), word);
     case Pattern::kZeroProducts:
-      if (plan.lone_k < 0) {
+      if (design.lone_k < 0) {
         return code_with_exponent(e, negative, e.emin + draw.between(0, 24), word);
       }
       if (draw.below(3) == 0) return zero;
@@ -274,7 +274,7 @@ LOCKSTEP_HOST_DEVICE inline uint32_t cancelling_addend(const BlockEncoding& e, u
 }
 
 // Word `index` of a matrix of tile `tile`, several numbers packed.
-LOCKSTEP_HOST_DEVICE inline uint32_t case_word(const CaseStream& stream, const TilePlan& plan,
+LOCKSTEP_HOST_DEVICE inline uint32_t case_word(const CaseStream& stream, const TileDesign& design,
                                                const Shape& shape, uint64_t tile, Matrix matrix,
                                                int index) {
   const bool is_c = matrix == Matrix::kC;
@@ -285,8 +285,8 @@ LOCKSTEP_HOST_DEVICE inline uint32_t case_word(const CaseStream& stream, const T
   uint32_t word = 0;
   for (int i = 0; i < per_word; ++i) {
     const int column = index % row_words * per_word + i;
-    const uint32_t code = is_c ? case_addend(stream, plan, shape, tile, row, column)
-                               : case_factor(stream, plan, shape, tile, matrix, row, column);
+    const uint32_t code = is_c ? case_addend(stream, design, shape, tile, row, column)
+                               : case_factor(stream, design, shape, tile, matrix, row, column);
     word |= code << (i * bits);
   }
   return word;

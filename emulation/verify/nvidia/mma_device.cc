@@ -22,20 +22,20 @@ TileBatch make_tiles(const CaseStream& stream, const Rule& rule, const Shape& sh
   TileBatch batch(shape, count);
   parallel_for(count, [&](int64_t i) {
     const uint64_t number = first + static_cast<uint64_t>(i);
-    const TilePlan plan = plan_tile(stream, shape, number);
+    const TileDesign design = design_tile(stream, shape, number);
     uint32_t* a = batch.a.data() + i * shape.a_words();
     uint32_t* b = batch.b.data() + i * shape.b_words();
     uint32_t* c = batch.c.data() + i * shape.c_words();
     for (int w = 0; w < shape.a_words(); ++w) {
-      a[w] = case_word(stream, plan, shape, number, Matrix::kA, w);
+      a[w] = case_word(stream, design, shape, number, Matrix::kA, w);
     }
     for (int w = 0; w < shape.b_words(); ++w) {
-      b[w] = case_word(stream, plan, shape, number, Matrix::kB, w);
+      b[w] = case_word(stream, design, shape, number, Matrix::kB, w);
     }
     for (int w = 0; w < shape.c_words(); ++w) {
-      c[w] = plan.pattern == Pattern::kCancelAddend
+      c[w] = design.pattern == Pattern::kCancelAddend
                  ? cancelling_word(stream, rule, shape, {a, b, c}, number, w)
-                 : case_word(stream, plan, shape, number, Matrix::kC, w);
+                 : case_word(stream, design, shape, number, Matrix::kC, w);
     }
   });
   return batch;

@@ -18,7 +18,7 @@ void run_logsumexp(const OpCall& call) {
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     call.kernels.of<T>().logsumexp(x, output<T>(call, 0), layout.rows, layout.cols,
-                                   call.reduce_accumulator, part_format(call));
+                                   call.reduce_accumulator, inner_format(call));
   });
 }
 
@@ -47,7 +47,7 @@ void run_backward(const OpCall& call) {
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* dx) {
       call.kernels.of<T>().logsumexp_backward(x, input<T>(call, 1), input<T>(call, 2), dx,
-                                              layout.rows, layout.cols, part_format(call));
+                                              layout.rows, layout.cols, inner_format(call));
     });
   });
 }
@@ -65,7 +65,7 @@ std::vector<OpDef> logsumexp_ops() {
        .infer = infer_logsumexp,
        .vjp = logsumexp_vjp,
        .run = run_logsumexp,
-       .rounds_parts = RoundsParts::kAlways},
+       .rounds_inside = RoundsInside::kAlways},
       {.name = "logsumexp_backward",
        .help = "dx = dy exp(x - y); operands x, y, dy",
        .source = "chain rule of logsumexp",

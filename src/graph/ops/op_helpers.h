@@ -108,9 +108,9 @@ T* output(const OpCall& call, size_t index) {
 inline const Format* factor_format(const OpCall& call, size_t index) {
   return index < call.factor_formats.size() ? call.factor_formats[index] : nullptr;
 }
-// The format to which an op with OpDef::rounds_parts rounds inside; null: none.
-inline const Format* part_format(const OpCall& call) {
-  return call.part_formats.empty() ? nullptr : call.part_formats[0];
+// The format to which an op with OpDef::rounds_inside rounds inside; null: none.
+inline const Format* inner_format(const OpCall& call) {
+  return call.inner_formats.empty() ? nullptr : call.inner_formats[0];
 }
 inline const Shape& input_shape(const OpCall& call, size_t index) {
   return call.inputs[index]->shape();

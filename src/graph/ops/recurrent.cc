@@ -197,7 +197,7 @@ void cpu_formats(const Node& node, NodeFormats& formats) {
   outputs.push_back(h);
   outputs.resize(formats.outputs.size(), low);
   formats.outputs = std::move(outputs);
-  formats.parts = {low, h, c};
+  formats.inner = {low, h, c};
 }
 
 // Per cell: the input's projection of all steps, and one product per step with the hidden state.

@@ -20,9 +20,9 @@ template <typename T, typename Args>
 void set_operands(const OpCall& call, const RecurrentLayout& l, Args& args) {
   args.extents = l;
   args.math = inner_math<T>(call, 0, l.first_weight());
-  if (!call.part_formats.empty()) {
+  if (!call.inner_formats.empty()) {
     args.cells = RecurrentCells::kTorchCpu;
-    args.formats = {call.part_formats[0], call.part_formats[1], call.part_formats[2]};
+    args.formats = {call.inner_formats[0], call.inner_formats[1], call.inner_formats[2]};
     args.math.rounding.format = args.formats.h;
   }
   args.x = input<T>(call, 0), args.h0 = input<T>(call, 1);

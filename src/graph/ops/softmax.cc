@@ -34,13 +34,13 @@ void run_forward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const Kernels<T>& kernels = call.kernels.of<T>();
     // Along other dimensions ATen's CPU kernel rounds nothing inside.
-    const Format* parts = is_along_last(call) ? part_format(call) : nullptr;
+    const Format* inner = is_along_last(call) ? inner_format(call) : nullptr;
     const RowLayout layout = layout_of(call);
     std::vector<T> storage;
     const T* x = layout.gather(input<T>(call, 0), storage);
     layout.write_rows(output<T>(call, 0), [&](T* y) {
       if (is_log(call.node)) {
-        kernels.log_softmax(x, y, layout.rows, layout.cols, call.reduce_accumulator, parts);
+        kernels.log_softmax(x, y, layout.rows, layout.cols, call.reduce_accumulator, inner);
       } else {
         kernels.softmax(x, y, layout.rows, layout.cols, call.reduce_accumulator);
       }
@@ -89,7 +89,7 @@ std::vector<OpDef> softmax_ops() {
        .infer = infer_forward,
        .vjp = vjp,
        .run = run_forward,
-       .rounds_parts = RoundsParts::kOnCpu},
+       .rounds_inside = RoundsInside::kOnCpu},
       {.name = "softmax_backward",
        .help = "dx = y (dy - sum dy y) along `dim`; operands y, dy",
        .source = "chain rule of softmax",

@@ -119,9 +119,9 @@ class Dump {
   }
 
   CaptureValue dataset(hid_t dataset, const std::string& path) {
-    const hdf5::Handle plan(H5Dget_create_plist(dataset), "read " + path);
-    require(H5Pget_external_count(plan.id()) == 0, path, "keeps its data in another file");
-    require(H5Pget_layout(plan.id()) != H5D_VIRTUAL, path, "is a view of other datasets");
+    const hdf5::Handle properties(H5Dget_create_plist(dataset), "read " + path);
+    require(H5Pget_external_count(properties.id()) == 0, path, "keeps its data in another file");
+    require(H5Pget_layout(properties.id()) != H5D_VIRTUAL, path, "is a view of other datasets");
     const hdf5::Handle type(H5Dget_type(dataset), "read " + path);
     const hdf5::Handle space(H5Dget_space(dataset), "read " + path);
     return value(type.id(), space.id(), path, [&](hid_t memory, void* out) {
@@ -245,9 +245,9 @@ void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
   H5PLset_loading_state(0);  // no plug-in is loaded for the file's filters
   try {
     const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open it");
-    const hdf5::Handle plan(H5Fget_create_plist(file.id()), "open it");
+    const hdf5::Handle properties(H5Fget_create_plist(file.id()), "open it");
     hsize_t found = 0;
-    hdf5::check(H5Pget_userblock(plan.id(), &found), "read the size of its block");
+    hdf5::check(H5Pget_userblock(properties.id(), &found), "read the size of its block");
     if (found != block) {
       throw hdf5::Error(
           fmt::format("its HDF5 data begin at byte {}, the block says {}", found, block));

@@ -121,9 +121,9 @@ void LaneRecorder::make(hid_t lane, bool create) {
     return found->second.id();
   };
   const auto add = [&](const Quantity& quantity, hid_t group, const std::string& name,
-                       size_t part) {
+                       size_t loss) {
     const QuantityColumn& column =
-        columns_.emplace_back(&quantity, extent_.width(quantity.axis), part);
+        columns_.emplace_back(&quantity, extent_.width(quantity.axis), loss);
     std::vector<int64_t> shape = {column.width};
     if (quantity.axis == Axis::kOne || quantity.axis == Axis::kLoss) shape = {};
     if (quantity.axis == Axis::kSiteAndBin) shape = {site_count_, kHistogramBins};
@@ -159,7 +159,7 @@ size_t LaneRecorder::column_of(const Source& source) const {
 void LaneRecorder::write(const std::vector<QuantityRow>& rows, int64_t at) {
   size_t c = 0;
   for (const QuantityRow& row : rows) {
-    while (columns_[c].quantity != row.column().quantity || columns_[c].part != row.column().part) {
+    while (columns_[c].quantity != row.column().quantity || columns_[c].loss != row.column().loss) {
       ++c;
     }
     datasets_[c].write(at, row.data());

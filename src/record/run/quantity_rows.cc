@@ -93,8 +93,8 @@ void QuantityRow::set_lane(const LaneStep& lane) {
   if (several == nullptr) return;
   const std::vector<double>& values = lane.**several;
   const auto width = static_cast<size_t>(column_.width);
-  for (size_t i = 0; i < width && column_.part + i < values.size(); ++i) {
-    put(i, values[column_.part + i]);
+  for (size_t i = 0; i < width && column_.loss + i < values.size(); ++i) {
+    put(i, values[column_.loss + i]);
   }
 }
 

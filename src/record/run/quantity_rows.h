@@ -14,7 +14,7 @@ namespace lockstep {
 struct QuantityColumn {
   const Quantity* quantity;
   int64_t width = 1;
-  size_t part = 0;  // of Axis::kLoss: which loss
+  size_t loss = 0;  // of Axis::kLoss: which loss
 };
 
 class QuantityRow {

@@ -289,12 +289,12 @@ CaptureNode capture_of(const Graph& graph) {
 }
 
 void write_tree(const std::string& path, const CaptureNode& tree, bool newest) {
-  const hdf5::Handle plan(H5Pcreate(H5P_FILE_CREATE), "make a property list");
-  hdf5::check(H5Pset_userblock(plan.id(), kBlockBytes), "ask for a user block");
+  const hdf5::Handle properties(H5Pcreate(H5P_FILE_CREATE), "make a property list");
+  hdf5::check(H5Pset_userblock(properties.id(), kBlockBytes), "ask for a user block");
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
   const H5F_libver_t form = newest ? H5F_LIBVER_LATEST : H5F_LIBVER_EARLIEST;
   hdf5::check(H5Pset_libver_bounds(access.id(), form, H5F_LIBVER_LATEST), "choose a file format");
-  const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, plan.id(), access.id()),
+  const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, properties.id(), access.id()),
                           "write " + path);
   const hdf5::Handle root = hdf5::open_group(file.id(), "/");
   write_node(root.id(), tree);

@@ -38,14 +38,14 @@ void many_links(hid_t group, H5L_type_t) {
 
 // 64 MiB of zeros in one compressed chunk of some kilobytes.
 void bomb(hid_t at, hsize_t chunk, bool shuffled) {
-  const Handle plan = layout();
-  check(H5Pset_chunk(plan.id(), 1, &chunk), "set a chunk");
-  if (shuffled) check(H5Pset_shuffle(plan.id()), "set a filter");
-  check(H5Pset_deflate(plan.id(), 9), "set a filter");
+  const Handle properties = layout();
+  check(H5Pset_chunk(properties.id(), 1, &chunk), "set a chunk");
+  if (shuffled) check(H5Pset_shuffle(properties.id()), "set a filter");
+  check(H5Pset_deflate(properties.id(), 9), "set a filter");
   const hsize_t now = 4, most = H5S_UNLIMITED;
   const Handle space(H5Screate_simple(1, &now, &most), "make a space");
   const Handle set(
-      H5Dcreate2(at, "bomb", H5T_STD_I8LE, space.id(), H5P_DEFAULT, plan.id(), H5P_DEFAULT),
+      H5Dcreate2(at, "bomb", H5T_STD_I8LE, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
       "create");
   const int8_t zeros[4] = {};
   check(H5Dwrite(set.id(), H5T_STD_I8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros), "write");
@@ -113,15 +113,15 @@ const std::vector<Damage>& damages() {
       {"a shuffled chunk of 1 MiB", [](hid_t, hid_t g) { bomb(g, hsize_t{1} << 20, true); }},
       {"data in another file",
        [](hid_t, hid_t g) {
-         const Handle plan = layout();
-         check(H5Pset_external(plan.id(), "/etc/hostname", 0, 3), "external");
-         create(g, "elsewhere", H5T_STD_U8LE, {3}, plan.id());
+         const Handle properties = layout();
+         check(H5Pset_external(properties.id(), "/etc/hostname", 0, 3), "external");
+         create(g, "elsewhere", H5T_STD_U8LE, {3}, properties.id());
        }},
       {"a view of other data",
        [](hid_t, hid_t g) {
-         const Handle plan = layout(), space = space_of({3});
-         check(H5Pset_virtual(plan.id(), space.id(), "other.h5", "x", space.id()), "virtual");
-         create(g, "view", H5T_STD_U8LE, {3}, plan.id());
+         const Handle properties = layout(), space = space_of({3});
+         check(H5Pset_virtual(properties.id(), space.id(), "other.h5", "x", space.id()), "virtual");
+         create(g, "view", H5T_STD_U8LE, {3}, properties.id());
        }},
       {"a record",
        [](hid_t, hid_t g) {
