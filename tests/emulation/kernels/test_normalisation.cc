@@ -344,15 +344,19 @@ TEST_CASE("elementwise: division, a product in double and one ulp by hand") {
   k.scale(&next, static_cast<float>(1 + 0x1p-24), y.data(), 1);
   CHECK(y[0] == next);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> before = {1, -2, 0, kInfinity, 0x1p-149f};
+  const std::vector<float> before = {1, -2, 0, kInfinity, 3, 0x1p-149f, -1, 5};
   const RandomStream signs(3, RandomPurpose::kTwin, 0);
   std::vector<float> x = before;
-  k.move_by_one_ulp(x.data(), signs, 7, 5);
-  for (const size_t i : {0, 1, 4}) {
+  k.move_by_one_ulp(x.data(), signs, 7, 8);
+  int grown = 0;
+  for (const size_t i : {0, 1, 4, 5, 6, 7}) {
     const bool grows = (signs.bits(7 + i) & 1) != 0;
     const float bound = grows ? std::copysign(kInfinity, before[i]) : 0.0f;
     CHECK(x[i] == std::nextafter(before[i], bound));
+    grown += grows;
   }
+  CHECK(grown > 0);
+  CHECK(grown < 6);
   CHECK(x[2] == 0);
   CHECK(x[3] == kInfinity);
 }
