@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 
 int main() {
@@ -11,7 +12,8 @@ int main() {
   const std::vector<float> gradients = {3e-9f, -2e-8f, 1e-7f, 4e-5f, -0.1f, 1.0f, 7e4f, 0.0f};
   std::vector<float> rounded(gradients.size());
   TensorStats stats;
-  quantize<float>(gradients, rounded, {&find_format("fp16"), Rounding::kNearestEven, {}}, &stats);
+  quantize<float>(active_kernels(), gradients, rounded,
+                  {&find_format("fp16"), Rounding::kNearestEven, {}}, &stats);
   for (size_t i = 0; i < gradients.size(); ++i) {
     fmt::print("{:>10.3g} -> {:.6g}\n", gradients[i], rounded[i]);
   }

@@ -7,8 +7,8 @@
 
 #include "analysis/faithful/gate_bounds.h"
 #include "analysis/faithful/gate_norms.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/random.h"
-#include "src/train/twin.h"
 
 namespace lockstep {
 
@@ -16,7 +16,9 @@ Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed) {
   uint32_t index = 0;
   for (const Parameter& p : graph.parameters) {
     const RandomStream signs(seed, RandomPurpose::kTwin, index++);
-    move_by_one_ulp(values.at(p.name).as<float>(), signs, 0);
+    const auto weights = values.at(p.name).as<float>();
+    active_kernels().f32.move_by_one_ulp(weights.data(), signs, 0,
+                                         static_cast<int64_t>(weights.size()));
   }
   return values;
 }

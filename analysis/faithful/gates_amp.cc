@@ -18,6 +18,7 @@
 #include "analysis/faithful/chaos.h"
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/execute/finite.h"
 #include "src/policy/find_policy.h"
 #include "src/train/captured_lane.h"
@@ -31,8 +32,9 @@ constexpr double kLossShare = 0.5, kChaosFactor = 2;
 constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
 
 bool all_finite(const Tensors& tensors) {
-  return std::ranges::all_of(tensors,
-                             [](const auto& entry) { return lockstep::all_finite(entry.second); });
+  return std::ranges::all_of(tensors, [](const auto& entry) {
+    return lockstep::all_finite(active_kernels(), entry.second);
+  });
 }
 
 // Sums over the steps of 1 - cos: emulated to captured, captured to FP32, emulated to its twin.
@@ -68,8 +70,8 @@ Tensors clipped(Tensors gradients, const CapturedClip& clip, double factor) {
     for (float& x : gradient.as<float>()) x = static_cast<float>(x * factor);
     all.push_back({&gradient, &find_format("fp32")});
   }
-  if (clip.max_norm > 0) clip_by_norm(all, clip.max_norm, clip.norm_type);
-  clip_by_value(all, clip.max_value);
+  if (clip.max_norm > 0) clip_by_norm(active_kernels(), all, clip.max_norm, clip.norm_type);
+  clip_by_value(active_kernels(), all, clip.max_value);
   return gradients;
 }
 

@@ -8,6 +8,7 @@
 #include "analysis/faithful/gate_bounds.h"
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/policy/loss_scale.h"
 #include "src/update/optimizers.h"
 #include "src/update/stored_parameter.h"
@@ -43,7 +44,7 @@ SteppedParameter step_parameter(const Optimizer& row, const HyperNumbers& number
   }
   OptimizerArrays<float> call = arrays_of<float>(out.stored, gradient, out.steps);
   call.formats.arithmetic = call.formats.state = call.formats.weight = kFp32;
-  optimizer_step(row, numbers, numbers["lr"], call, nullptr);
+  optimizer_step(active_kernels(), row, numbers, numbers["lr"], call, nullptr);
   return out;
 }
 

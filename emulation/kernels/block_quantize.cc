@@ -1,16 +1,15 @@
-// The public functions: check sizes, find the tensor's scale, call the active kernel set.
+// Checks sizes, finds the tensor's scale, calls the kernels.
 #include "emulation/kernels/block_quantize.h"
 
 #include <stdexcept>
 #include <string>
 
-#include "emulation/kernels/active_kernels.h"
-
 namespace lockstep {
 
 template <typename T>
-void quantize_blocks(std::span<const T> before, std::span<T> after, const BlockShape& shape,
-                     const BlockQuantizeSpec& spec, TensorStats* stats, BlockScales* scales) {
+void quantize_blocks(const KernelSet& set, std::span<const T> before, std::span<T> after,
+                     const BlockShape& shape, const BlockQuantizeSpec& spec, TensorStats* stats,
+                     BlockScales* scales) {
   const auto count = static_cast<size_t>(shape.count());
   if (before.size() != count || after.size() != count || shape.axis < 0 || shape.axis > 1) {
     throw std::logic_error("quantize_blocks: arrays of " + std::to_string(before.size()) + " and " +
@@ -23,7 +22,7 @@ void quantize_blocks(std::span<const T> before, std::span<T> after, const BlockS
     throw std::logic_error("quantize_blocks: tensor_scale " + std::to_string(spec.tensor_scale) +
                            ": >= 0 required, and 0 for " + spec.format->name);
   }
-  const Kernels<T>& kernels = active_kernels().of<T>();
+  const Kernels<T>& kernels = set.of<T>();
   T tensor_scale = 1;
   if (spec.tensor_scale > 0) {
     tensor_scale = static_cast<T>(spec.tensor_scale);
@@ -40,9 +39,11 @@ void quantize_blocks(std::span<const T> before, std::span<T> after, const BlockS
   kernels.quantize_blocks(before.data(), after.data(), shape, spec, tensor_scale, stats, codes);
 }
 
-template void quantize_blocks(std::span<const float>, std::span<float>, const BlockShape&,
-                              const BlockQuantizeSpec&, TensorStats*, BlockScales*);
-template void quantize_blocks(std::span<const double>, std::span<double>, const BlockShape&,
-                              const BlockQuantizeSpec&, TensorStats*, BlockScales*);
+template void quantize_blocks(const KernelSet&, std::span<const float>, std::span<float>,
+                              const BlockShape&, const BlockQuantizeSpec&, TensorStats*,
+                              BlockScales*);
+template void quantize_blocks(const KernelSet&, std::span<const double>, std::span<double>,
+                              const BlockShape&, const BlockQuantizeSpec&, TensorStats*,
+                              BlockScales*);
 
 }  // namespace lockstep

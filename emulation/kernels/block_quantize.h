@@ -1,7 +1,7 @@
 // Rounds a matrix to a block format and measures the effect.
 // Blocks run along one axis of a row-major matrix; the last block of a row or column may be
-// shorter. These functions run the kernel of the active instruction set. All sets give equal bits,
-// statistics and scale codes.
+// shorter. The function runs the kernels of the given set. All sets give equal bits, statistics and
+// scale codes.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulation/kernels/args/block_spec.h"
+#include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/tensor_stats.h"
 
 namespace lockstep {
@@ -24,7 +25,8 @@ struct BlockScales {
 // to_infinity.
 // Shapes: before and after hold shape.count() elements.
 template <typename T>
-void quantize_blocks(std::span<const T> before, std::span<T> after, const BlockShape& shape,
-                     const BlockQuantizeSpec& spec, TensorStats* stats, BlockScales* scales);
+void quantize_blocks(const KernelSet& set, std::span<const T> before, std::span<T> after,
+                     const BlockShape& shape, const BlockQuantizeSpec& spec, TensorStats* stats,
+                     BlockScales* scales);
 
 }  // namespace lockstep

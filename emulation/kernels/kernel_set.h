@@ -4,6 +4,9 @@
 // to a format: quantize does that, so that the value before rounding can be measured. Sums use the
 // accumulator they are given. The argument structs are in one header per theme (gemm_args.h,
 // conv_args.h, ...); active_kernels.h lists the sets.
+// Every computation on the elements of a lane's tensors is an entry, from the ops to the optimizer,
+// and runs on the set of the lane's engine. Not entries: plain copies and zeroing, conversions
+// between containers, checks of integer operands, and the exact recomputation of sampled sums.
 // T is float (software lanes) or double (the truth lane). All arrays are dense and row-major.
 #pragma once
 
@@ -55,6 +58,7 @@ struct MovementKernels {
   void (*strided_copy)(const std::vector<StridedDim>&, const T* x, T* y);
   void (*pick_rows)(const RowPick&, const T* x, T* y);
   void (*pick_elements)(const ElementPick&, const T* x, T* y);
+  void (*fill)(T value, T* y, int64_t count);
 };
 
 template <typename T>
@@ -67,7 +71,11 @@ struct Kernels {
   // block_size x block_size neighbours share one scale; the tensor's scale is 1
   void (*quantize_block_squares)(const T* before, T* after, int64_t rows, int64_t cols,
                                  const BlockQuantizeSpec&, TensorStats*);
-  T (*finite_abs_max)(const T* x, int64_t count);
+  T (*finite_abs_max)(const T* x, int64_t count);  // 0 if no element is finite
+  T (*abs_max)(const T* x, int64_t count);         // infinities count, NaN does not; 0 if none
+  bool (*all_finite)(const T* x, int64_t count);
+  // in double, one element after the other
+  double (*sum_of_squares)(const T* x, int64_t count);
   void (*compare)(const T* lane, const float* reference, int64_t count, double scale,
                   const Format& lane_format, ErrorStats*);
   // sums of products
@@ -88,6 +96,11 @@ struct Kernels {
   void (*add)(const T* a, const T* b, T* y, int64_t count);
   void (*mul)(const T* a, const T* b, T* y, int64_t count);
   void (*scale)(const T* x, T factor, T* y, int64_t count);
+  // the product is formed in double and rounded to T
+  void (*scale_in_double)(const T* x, double factor, T* y, int64_t count);
+  void (*divide)(const T* x, T divisor, T* y, int64_t count);
+  // every element but zeros and non-finite ones, by the sign of draw `first` + i
+  void (*move_by_one_ulp)(T* x, const RandomStream& signs, uint64_t first, int64_t count);
   // y (N,C,plane) += b (C)
   void (*add_channels)(T* y, const T* b, int64_t batch, int64_t channels, int64_t plane);
   void (*relu)(const T* x, T* y, int64_t count);                         // NaN stays NaN

@@ -1,11 +1,8 @@
-// The public functions: take spans, call the active kernel set.
+// See quantize.h.
 #include "emulation/kernels/quantize.h"
 
 #include <stdexcept>
-#include <type_traits>
-
-#include "emulation/kernels/active_kernels.h"
-#include "emulation/kernels/scalar/quantize.h"
+#include <string>
 
 namespace lockstep {
 namespace {
@@ -19,48 +16,42 @@ void check_sizes(size_t a, size_t b) {
 }  // namespace
 
 template <typename T>
-void quantize(std::span<const T> before, std::span<T> after, const QuantizeSpec& spec,
-              TensorStats* stats) {
+void quantize(const KernelSet& kernels, std::span<const T> before, std::span<T> after,
+              const QuantizeSpec& spec, TensorStats* stats) {
   if (!spec.measure_only) check_sizes(before.size(), after.size());
-  active_kernels().of<T>().quantize(before.data(), after.data(),
-                                    static_cast<int64_t>(before.size()), spec, stats);
+  kernels.of<T>().quantize(before.data(), after.data(), static_cast<int64_t>(before.size()), spec,
+                           stats);
 }
 
 template <typename T>
-TensorStats observe(std::span<const T> values, const Format& format) {
+TensorStats observe(const KernelSet& kernels, std::span<const T> values, const Format& format) {
   TensorStats stats;
   QuantizeSpec spec;
   spec.format = &format;
   spec.measure_only = true;
-  quantize<T>(values, {}, spec, &stats);
+  quantize<T>(kernels, values, {}, spec, &stats);
   return stats;
 }
 
-template <typename T, typename R>
-ErrorStats compare(std::span<const T> lane, std::span<const R> reference, double scale,
-                   const Format& lane_format) {
+template <typename T>
+ErrorStats compare(const KernelSet& kernels, std::span<const T> lane,
+                   std::span<const float> reference, double scale, const Format& lane_format) {
   check_sizes(lane.size(), reference.size());
   if (!(scale > 0)) throw std::logic_error("compare: scale must be > 0");
   ErrorStats error;
-  const auto count = static_cast<int64_t>(lane.size());
-  if constexpr (std::is_same_v<R, float>) {
-    active_kernels().of<T>().compare(lane.data(), reference.data(), count, scale, lane_format,
-                                     &error);
-  } else {
-    scalar_compare(lane.data(), reference.data(), count, scale, lane_format, &error);
-  }
+  kernels.of<T>().compare(lane.data(), reference.data(), static_cast<int64_t>(lane.size()), scale,
+                          lane_format, &error);
   return error;
 }
 
-template void quantize(std::span<const float>, std::span<float>, const QuantizeSpec&, TensorStats*);
-template void quantize(std::span<const double>, std::span<double>, const QuantizeSpec&,
-                       TensorStats*);
-template TensorStats observe(std::span<const float>, const Format&);
-template TensorStats observe(std::span<const double>, const Format&);
-template ErrorStats compare(std::span<const float>, std::span<const float>, double, const Format&);
-template ErrorStats compare(std::span<const double>, std::span<const float>, double, const Format&);
-template ErrorStats compare(std::span<const float>, std::span<const double>, double, const Format&);
-template ErrorStats compare(std::span<const double>, std::span<const double>, double,
-                            const Format&);
+#define LOCKSTEP_INSTANTIATE(T)                                                                   \
+  template void quantize(const KernelSet&, std::span<const T>, std::span<T>, const QuantizeSpec&, \
+                         TensorStats*);                                                           \
+  template TensorStats observe(const KernelSet&, std::span<const T>, const Format&);              \
+  template ErrorStats compare(const KernelSet&, std::span<const T>, std::span<const float>,       \
+                              double, const Format&);
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+#undef LOCKSTEP_INSTANTIATE
 
 }  // namespace lockstep

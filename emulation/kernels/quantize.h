@@ -1,11 +1,12 @@
 // Rounds a whole array and measures the effect, in one pass.
-// These functions run the kernel of the active instruction set (scalar, AVX2, AVX-512). All sets
-// give equal bits and equal statistics.
+// These functions check sizes and run the kernel of the given set: a lane passes its engine's,
+// other callers active_kernels(). All sets give equal bits and equal statistics.
 #pragma once
 
 #include <span>
 
 #include "emulation/kernels/args/quantize_spec.h"
+#include "emulation/kernels/kernel_set.h"
 
 namespace lockstep {
 
@@ -13,16 +14,16 @@ namespace lockstep {
 // `stats` may be null (round only); otherwise it is overwritten. T is float or double; a float
 // container must contain the format.
 template <typename T>
-void quantize(std::span<const T> before, std::span<T> after, const QuantizeSpec& spec,
-              TensorStats* stats);
+void quantize(const KernelSet& kernels, std::span<const T> before, std::span<T> after,
+              const QuantizeSpec& spec, TensorStats* stats);
 
 // Statistics of an array that is not rounded (after == before, in `format`).
 template <typename T>
-TensorStats observe(std::span<const T> values, const Format& format);
+TensorStats observe(const KernelSet& kernels, std::span<const T> values, const Format& format);
 
 // Error of `lane` against `reference` (see ErrorStats). Shapes: equal sizes. Requires: scale > 0.
-template <typename T, typename R>
-ErrorStats compare(std::span<const T> lane, std::span<const R> reference, double scale,
-                   const Format& lane_format);
+template <typename T>
+ErrorStats compare(const KernelSet& kernels, std::span<const T> lane,
+                   std::span<const float> reference, double scale, const Format& lane_format);
 
 }  // namespace lockstep

@@ -10,7 +10,6 @@
 
 #include "emulation/format/power_of_two.h"
 #include "emulation/kernels/quantize.h"
-#include "src/core/chunks.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"
 
@@ -30,24 +29,6 @@ float finite_quotient(float largest, float amax) {
 }
 
 }  // namespace
-
-// The bits of magnitudes have the order of the numbers; those of NaN come last.
-float scaling_amax(std::span<const float> x) {
-  constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
-  const auto count = static_cast<int64_t>(x.size());
-  std::vector<uint32_t> parts(static_cast<size_t>((count + kElementGrain - 1) / kElementGrain));
-  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
-    uint32_t largest = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const uint32_t bits = std::bit_cast<uint32_t>(x[static_cast<size_t>(i)]) & kMagnitude;
-      largest = std::max(largest, bits > kInfinity ? 0 : bits);
-    }
-    parts[static_cast<size_t>(begin / kElementGrain)] = largest;
-  });
-  uint32_t largest = 0;
-  for (const uint32_t part : parts) largest = std::max(largest, part);
-  return std::bit_cast<float>(largest);
-}
 
 float two_level_scale(float amax, const BlockFormat& format) {
   static const double kLargestBlockScale = find_format("fp8_e4m3").max_finite;
@@ -95,22 +76,18 @@ DelayedScaleState delayed_scale_update(DelayedScaleState state, float amax, cons
   return state;
 }
 
-void quantize_scaled(std::span<const float> before, std::span<float> after, float scale,
-                     const QuantizeSpec& spec, TensorStats* stats) {
+void quantize_scaled(const KernelSet& kernels, std::span<const float> before,
+                     std::span<float> after, float scale, const QuantizeSpec& spec,
+                     TensorStats* stats) {
   if (before.size() != after.size() || !(scale > 0) || !std::isfinite(scale)) {
     throw std::logic_error("quantize_scaled: " + std::to_string(before.size()) + " and " +
                            std::to_string(after.size()) + " elements, must be equal; scale " +
                            std::to_string(scale) + ", must be finite and > 0");
   }
-  const auto multiply = [&](const float* x, float factor) {
-    parallel_chunks(static_cast<int64_t>(after.size()), kElementGrain,
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i) after[i] = x[i] * factor;
-                    });
-  };
-  multiply(before.data(), scale);
-  quantize<float>(after, after, spec, stats);
-  multiply(after.data(), 1 / scale);
+  const auto count = static_cast<int64_t>(after.size());
+  kernels.f32.scale(before.data(), scale, after.data(), count);
+  quantize<float>(kernels, after, after, spec, stats);
+  kernels.f32.scale(after.data(), 1 / scale, after.data(), count);
 }
 
 }  // namespace lockstep

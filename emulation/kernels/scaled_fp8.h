@@ -1,8 +1,8 @@
 // The factor that brings a tensor into the range of an 8-bit format.
 // One FP32 scale per tensor. The tensor is multiplied by it and rounded with saturation; its
 // consumer divides by it. The scale follows from the largest magnitude, amax, of this tensor
-// (current scaling) or of earlier steps (delayed scaling). Pure functions of state and amax; no
-// knowledge of steps, layers or the origin of amax.
+// (current scaling) or of earlier steps (delayed scaling). The kernel abs_max finds the amax. Pure
+// functions of state and amax; no knowledge of steps, layers or the origin of amax.
 //
 //   value = round(x * scale) * (1 / scale)         each operation rounded to FP32
 //
@@ -18,11 +18,9 @@
 
 #include "emulation/format/block_format.h"
 #include "emulation/kernels/args/quantize_spec.h"
+#include "emulation/kernels/kernel_set.h"
 
 namespace lockstep {
-
-// The amax of a tensor: the largest |x|, an infinity included, NaN left out; 0 if there is none.
-float scaling_amax(std::span<const float> x);
 
 // The scale of a tensor from its own amax: max_finite / amax in FP32.
 //   amax below amax_epsilon counts as amax_epsilon; amax zero, infinite or NaN gives 1;
@@ -79,7 +77,8 @@ DelayedScaleState delayed_scale_update(DelayedScaleState state, float amax, cons
 // may be `before`; `stats` may be null. The statistics are those of the scaled values, before and
 // after their rounding. spec.format is used as given: pass one that saturates. Requires: scale
 // finite, > 0.
-void quantize_scaled(std::span<const float> before, std::span<float> after, float scale,
-                     const QuantizeSpec& spec, TensorStats* stats);
+void quantize_scaled(const KernelSet& kernels, std::span<const float> before,
+                     std::span<float> after, float scale, const QuantizeSpec& spec,
+                     TensorStats* stats);
 
 }  // namespace lockstep

@@ -78,9 +78,9 @@ void Executor::bind_constants() {
       value = value.to(container_);
       const QuantizeSpec spec{format};
       if (container_ == Container::kF64) {
-        quantize<double>(value.as<double>(), value.as<double>(), spec, nullptr);
+        quantize<double>(kernels(), value.as<double>(), value.as<double>(), spec, nullptr);
       } else {
-        quantize<float>(value.as<float>(), value.as<float>(), spec, nullptr);
+        quantize<float>(kernels(), value.as<float>(), value.as<float>(), spec, nullptr);
       }
     }
     constants_.push_back(std::move(value));

@@ -70,6 +70,7 @@ class Executor {
 
   const Program& program() const { return program_; }
   Container container() const { return container_; }
+  const KernelSet& kernels() const { return kernels_(); }  // of the engine
 
  private:
   struct Measured {  // sites whose record already holds an observer's values

@@ -6,14 +6,6 @@
 #include "src/execute/executor.h"
 
 namespace lockstep {
-namespace {
-
-template <typename T>
-const T* data(const Tensor& tensor) {
-  return tensor.as<T>().data();
-}
-
-}  // namespace
 
 void Executor::run_node(int node, const Executor* reference, std::span<SiteRecord> records) {
   const auto [begin, end] = node_range_[static_cast<size_t>(node)];
@@ -44,11 +36,8 @@ ErrorStats Executor::error_of(int value, const TensorStats& stats, const Format&
                               double scale, const Executor* reference) const {
   if (reference == nullptr) return error_of_reference(stats);
   if (!(scale > 0 && std::isfinite(scale))) return {};  // a loss scale that has fallen to zero
-  const Tensor& lane = tensor(value);
   const Tensor& ref = reference->value(program_.values[value].graph_value);
-  ErrorStats error;
-  kernels_().of<T>().compare(data<T>(lane), data<float>(ref), lane.size(), scale, format, &error);
-  return error;
+  return compare<T>(kernels(), tensor(value).as<T>(), ref.as<float>(), scale, format);
 }
 
 template <typename T>
@@ -82,13 +71,13 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
     const ScaledCast& cast = program_.scaled_casts[static_cast<size_t>(instruction.scaled_cast)];
     value_scale_[value] = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
   } else {
-    const T* source = data<T>(x);
+    const T* source = x.as<T>().data();
     if (instruction.factor != 1) {
-      kernels_().of<T>().scale(source, instruction.factor, y.as<T>().data(), x.size());
+      kernels().of<T>().scale(source, instruction.factor, y.as<T>().data(), x.size());
       source = y.as<T>().data();
     }
-    kernels_().of<T>().quantize(source, y.as<T>().data(), x.size(),
-                                {rounding.format, rounding.rounding, key}, stats);
+    kernels().of<T>().quantize(source, y.as<T>().data(), x.size(),
+                               {rounding.format, rounding.rounding, key}, stats);
   }
   if (!measure) return;
   if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
@@ -108,12 +97,12 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   if (measure && instruction.accumulator_site >= 0) {
     events.assign(static_cast<size_t>(outputs[0]->size()), 0);
   }
-  const KernelSet& kernels = kernels_();
+  const KernelSet& set = kernels();
   const size_t node = static_cast<size_t>(instruction.node);
   OpCall call{graph_.nodes[node],
               inputs,
               outputs,
-              kernels,
+              set,
               *instruction.gemm_accumulator,
               *instruction.reduce_accumulator,
               instruction.factor_formats,
@@ -157,8 +146,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     const QuantizeSpec spec{
         rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
     T* y = outputs[o]->as<T>().data();
-    kernels.of<T>().quantize(y, y, outputs[o]->size(), spec,
-                             measured ? &records[site].stats : nullptr);
+    set.of<T>().quantize(y, y, outputs[o]->size(), spec, measured ? &records[site].stats : nullptr);
     if (!measured) continue;
     const int value = instruction.outputs[o];
     if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
@@ -178,7 +166,7 @@ void Executor::measure_accumulator(const Instruction& instruction, std::span<con
   SiteRecord& record = records[instruction.accumulator_site];
   record.measured = true;
   record.scale = site_scale(instruction.accumulator_site) * scale_of_sums(instruction);
-  record.stats = observe<T>(tensor(value).as<T>(), format);
+  record.stats = observe<T>(kernels(), tensor(value).as<T>(), format);
   record.error =
       is_output ? error_of<T>(value, record.stats, format, record.scale, reference) : ErrorStats{};
   TensorStats& stats = record.stats;
@@ -201,8 +189,8 @@ void Executor::run_observe(const Instruction& instruction, const Executor* refer
   const int value = instruction.inputs.at(0);
   const int32_t site = rounding.sites[0];
   const int32_t known = measured_[value].stats_site;
-  records[site].stats =
-      known >= 0 ? records[known].stats : observe<T>(tensor(value).as<T>(), *rounding.format);
+  records[site].stats = known >= 0 ? records[known].stats
+                                   : observe<T>(kernels(), tensor(value).as<T>(), *rounding.format);
   measured_[value].stats_site = site;
   finish_record<T>(value, rounding, reference, records);
 }

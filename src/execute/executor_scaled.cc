@@ -6,7 +6,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "src/core/chunks.h"
 #include "src/execute/executor.h"
 
 namespace lockstep {
@@ -46,11 +45,11 @@ float Executor::run_scaled_cast(const ScaledCast& cast, std::span<const float> x
                                 std::span<float> y, const StochasticKey& key, TensorStats* stats) {
   const bool wants_amax = cast.kind == ScalingKind::kCurrent ||
                           cast.kind == ScalingKind::kDelayed || has_two_levels(cast);
-  const float amax = wants_amax ? scaling_amax(x) : 0;
-  const float scale = scale_of(cast, amax);
-  const Kernels<float>& kernels = kernels_().of<float>();
-  const float* scaled = x.data();
+  const Kernels<float>& kernels = this->kernels().f32;
   const auto count = static_cast<int64_t>(x.size());
+  const float amax = wants_amax ? kernels.abs_max(x.data(), count) : 0;
+  const float scale = scale_of(cast, amax);
+  const float* scaled = x.data();
   if (scale != 1) {
     kernels.scale(x.data(), scale, y.data(), count);
     scaled = y.data();
@@ -86,13 +85,8 @@ void Executor::divide_out_scales(const Instruction& instruction) {
   }
   if (inverse == 1) return;
   const auto sums = writable(instruction.outputs.at(0)).as<float>();
-  parallel_chunks(static_cast<int64_t>(sums.size()), kElementGrain,
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t i = begin; i < end; ++i) {
-                      float& y = sums[static_cast<size_t>(i)];
-                      y = static_cast<float>(static_cast<double>(y) * inverse);
-                    }
-                  });
+  kernels().f32.scale_in_double(sums.data(), inverse, sums.data(),
+                                static_cast<int64_t>(sums.size()));
 }
 
 }  // namespace lockstep

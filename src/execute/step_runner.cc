@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/execute/storage.h"
@@ -51,7 +50,7 @@ void StepRunner::begin(const StepPass& pass, const Batch& batch) {
     Tensor seed({}, Container::kF64);
     seed.as<double>()[0] = pass.loss_scales[i] / pass.loss_divisor;
     const Format* format = executor_.external_format(seed_id(graph_, i));
-    store(seed, seeds_[i], {format, Rounding::kNearestEven, {}});
+    store(kernels(), seed, seeds_[i], {format, Rounding::kNearestEven, {}});
   }
   bind_inputs(batch);
   executor_.begin_step(pass.key, pass.loss_scales, pass.sample_sums);
@@ -76,7 +75,8 @@ void StepRunner::bind_inputs(const Batch& batch) {
     Tensor& copy = converted_inputs_[input.id];
     if (copy.empty()) copy = Tensor(it->second.shape(), executor_.container());
     const uint32_t site = siteless_key(sites_, SitelessKind::kInput, converted++);
-    store(it->second, copy, {format, rounding_, {key_.seed, key_.stream, site, key_.step}});
+    store(kernels(), it->second, copy,
+          {format, rounding_, {key_.seed, key_.stream, site, key_.step}});
     executor_.bind(input.id, copy);
   }
   executor_.forget_masks();
@@ -124,8 +124,8 @@ void StepRunner::add_gradient(const std::string& parameter, size_t pass, bool fi
       std::copy_n(g.as<T>().data(), g.size(), sum);
       return;
     }
-    active_kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
-    quantize<T>(total.as<T>(), total.as<T>(), {format}, nullptr);
+    kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
+    quantize<T>(kernels(), total.as<T>(), total.as<T>(), {format}, nullptr);
   };
   executor_.container() == Container::kF64 ? add(double()) : add(float());
 }
@@ -144,7 +144,7 @@ void StepRunner::take_mutations(std::map<std::string, Tensor>& buffers) const {
         kept == read_before.end() ? executor_.value(mutation.value) : kept->second;
     const auto at = std::ranges::find(graph_.buffers, mutation.buffer, &Buffer::name);
     const uint32_t site = siteless_key(sites_, SitelessKind::kBuffer, at - graph_.buffers.begin());
-    store(value, buffers.at(mutation.buffer),
+    store(kernels(), value, buffers.at(mutation.buffer),
           storage_rounding(buffer_format(mutation.buffer), rounding_, key_, site));
   }
 }

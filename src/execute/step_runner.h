@@ -71,6 +71,7 @@ class StepRunner {
   void forget_values();
 
   const Graph& graph() const { return graph_; }
+  const KernelSet& kernels() const { return executor_.kernels(); }
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
 

@@ -10,7 +10,7 @@ namespace lockstep {
 
 // to = round(from), with a change of container if they differ; integers are copied.
 // Requires: as many elements in both.
-void store(const Tensor& from, Tensor& to, const QuantizeSpec& spec);
+void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const QuantizeSpec& spec);
 
 // Rounding to a format in storage. A policy's rounding applies to formats narrower than FP32; FP32
 // rounds to nearest. `site`: a site id, or a siteless_key().

@@ -51,7 +51,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
         Tensor start = state_before_first_step(state, shape, container);
         const auto given = initial.find(state_key(p.name, p.states.size()));
         if (given != initial.end()) start = given->second.to(container);
-        store(start, p.states.emplace_back(shape, container),
+        store(kernels(), start, p.states.emplace_back(shape, container),
               {description.policy.state_of(p.format), Rounding::kNearestEven, {}});
       }
       if (description.policy.has_master(p.format)) p.master = Tensor(shape, container);
@@ -66,7 +66,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     const bool is_int = buffer.type.element == ElementType::kInt;
     Tensor& mine = buffers_[buffer.name] =
         Tensor(buffer.type.shape, is_int ? Container::kI32 : container);
-    store(initial.at(buffer.name), mine, buffer_rounding(buffer.name));
+    store(kernels(), initial.at(buffer.name), mine, buffer_rounding(buffer.name));
   }
   description_.memory = memory_facts(
       graph, runner_->executor().program(), description.policy, [&](const Parameter& parameter) {

@@ -94,6 +94,7 @@ class Lane {
   std::vector<std::unique_ptr<StepRunner>> make_runners() const;
   void choose_runner(size_t number);
   Container container() const { return runner_->executor().container(); }
+  const KernelSet& kernels() const { return runner_->kernels(); }
   const Tensor& computed_gradient(const ParameterState& parameter, size_t pass) const;
 
   void survey_programs();

@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "src/execute/finite.h"
 #include "src/train/lane.h"
@@ -90,11 +89,11 @@ void Lane::add_up_losses() {
         own = unscaled_.as<T>().data();
       }
       if (begun) {
-        active_kernels().of<T>().add(sum, own, sum, from.size());
+        kernels().of<T>().add(sum, own, sum, from.size());
       } else {
         std::copy_n(own, from.size(), sum);
       }
-      quantize<T>(p.sum.as<T>(), p.sum.as<T>(), {format}, nullptr);
+      quantize<T>(kernels(), p.sum.as<T>(), p.sum.as<T>(), {format}, nullptr);
     };
     for (size_t pass = 0; pass < p.of_losses.size(); ++pass) {
       if (p.of_losses[pass].empty()) continue;
@@ -118,7 +117,7 @@ void Lane::enter_all_reduce(const Lane* reference, LaneStep& record) {
       SiteRecord all;
       for (size_t w = 0; w < p.of_workers[k].size(); ++w) {
         TensorStats stats;
-        lockstep::enter_all_reduce(how, format, workers, p.of_workers[k][w],
+        lockstep::enter_all_reduce(kernels(), how, format, workers, p.of_workers[k][w],
                                    context_.options->measure ? &stats : nullptr);
         if (!context_.options->measure) continue;
         all.merge(gradient_record(p.of_workers[k][w], stats, format,
@@ -137,8 +136,9 @@ void Lane::all_reduce(const Lane* reference, LaneStep& record) {
       if (p.of_workers[k].empty()) continue;
       TensorStats stats;
       Tensor& sum = p.sum_of(k);
-      lockstep::all_reduce(how, how.format == nullptr ? *p.format : *how.format, *p.format,
-                           p.of_workers[k], sum, context_.options->measure ? &stats : nullptr);
+      lockstep::all_reduce(kernels(), how, how.format == nullptr ? *p.format : *how.format,
+                           *p.format, p.of_workers[k], sum,
+                           context_.options->measure ? &stats : nullptr);
       if (!context_.options->measure) continue;
       record.sites[context_.updates.at(p.name).reduced[k]] = gradient_record(
           sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum_of(k), scale(scaler_of(k)));
@@ -156,10 +156,10 @@ template <typename T>
 void Lane::unscale(size_t scaler, const T* from, T* to, int64_t count) const {
   if (scaler_.unscale == LossScaler::Unscale::kDivide) {
     const T divisor = scale(scaler);
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i] / divisor;
+    kernels().of<T>().divide(from, divisor, to, count);
   } else {
     const T factor = unscale_factor(scales_[scaler].scale);
-    active_kernels().of<T>().scale(from, factor, to, count);
+    kernels().of<T>().scale(from, factor, to, count);
   }
 }
 
@@ -174,8 +174,8 @@ SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
     out.error = error_of_reference(stats);
   } else if (scale > 0 && std::isfinite(scale)) {  // otherwise the scale has collapsed
     const auto compare = [&]<typename T>(T) {
-      active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
-                                       values.size(), scale, format, &out.error);
+      out.error =
+          lockstep::compare<T>(kernels(), values.as<T>(), reference->as<float>(), scale, format);
     };
     container() == Container::kF64 ? compare(double()) : compare(float());
   }
@@ -191,7 +191,7 @@ double Lane::clip_gradients() {
   if (!description_.policy.loss_scale_use.skip_by_group) return clip(groups);
   std::vector<double> norms;
   for (const size_t group : groups) norms.push_back(clip({group}));
-  return norm_of_norms(norms, context_.options->clip_norm_type);
+  return norm_of_norms(kernels(), norms, context_.options->clip_norm_type);
 }
 
 // In double, one element after the other. Gradients that are not kept are unscaled on their way
@@ -201,12 +201,10 @@ std::vector<double> Lane::gradient_norms() const {
   const double divisor = keeps_gradients() ? 1.0 : scale(0);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i].trains) continue;
-    double squares = 0;
-    const auto add = [&](auto values) {
-      for (const double x : values) squares += x * x;
-    };
     const Tensor& g = gradient(parameters_[i]);
-    g.container() == Container::kF64 ? add(g.as<double>()) : add(g.as<float>());
+    const double squares = g.container() == Container::kF64
+                               ? kernels().f64.sum_of_squares(g.as<double>().data(), g.size())
+                               : kernels().f32.sum_of_squares(g.as<float>().data(), g.size());
     norms[i] = std::sqrt(squares) / divisor;
   }
   return norms;
@@ -229,7 +227,7 @@ double Lane::clip(const std::vector<size_t>& groups) {
       const auto in_place = [&](auto values) {
         unscale(0, values.data(), values.data(), gradient.values->size());
         using T = typename decltype(values)::value_type;
-        quantize<T>(values, values, {gradient.format}, nullptr);
+        quantize<T>(kernels(), values, values, {gradient.format}, nullptr);
       };
       container() == Container::kF64 ? in_place(gradient.values->as<double>())
                                      : in_place(gradient.values->as<float>());
@@ -238,9 +236,9 @@ double Lane::clip(const std::vector<size_t>& groups) {
   if (!clips_scaled) unscale_all();
   double norm = std::numeric_limits<double>::quiet_NaN();
   if (options.clip_norm > 0) {
-    norm = clip_by_norm(gradients, options.clip_norm, options.clip_norm_type);
+    norm = clip_by_norm(kernels(), gradients, options.clip_norm, options.clip_norm_type);
   }
-  if (options.clip_value > 0) clip_by_value(gradients, options.clip_value);
+  if (options.clip_value > 0) clip_by_value(kernels(), gradients, options.clip_value);
   if (clips_scaled) unscale_all();
   return norm;
 }
@@ -248,13 +246,13 @@ double Lane::clip(const std::vector<size_t>& groups) {
 // Whether the gradients are finite where the lane's scaler checks: as they arrive, still scaled
 // (GradScaler.unscale_), or after the unscaling, which can overflow when the scale is below 1.
 bool Lane::stays_finite(const Tensor& gradient, size_t scaler) const {
-  if (scaler_.check != LossScaler::Check::kUnscaled) return all_finite(gradient);
+  if (scaler_.check != LossScaler::Check::kUnscaled) return all_finite(kernels(), gradient);
   Tensor unscaled(gradient.shape(), gradient.container());
   const auto fill = [&]<typename T>(T) {
     unscale(scaler, gradient.as<T>().data(), unscaled.as<T>().data(), gradient.size());
   };
   container() == Container::kF64 ? fill(double()) : fill(float());
-  return all_finite(unscaled);
+  return all_finite(kernels(), unscaled);
 }
 
 // By scaler and parameter group: whether a gradient has a value that is not finite.

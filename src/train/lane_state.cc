@@ -8,7 +8,6 @@
 #include "src/core/random.h"
 #include "src/execute/storage.h"
 #include "src/train/lane.h"
-#include "src/train/twin.h"
 
 namespace lockstep {
 
@@ -36,10 +35,10 @@ void Lane::store_weight(ParameterState& p, const Tensor& exact) {
     site = static_cast<int32_t>(siteless_key(*context_.sites, SitelessKind::kParameter, index));
   }
   if (!p.master.empty()) {
-    store(exact, p.master,
+    store(kernels(), exact, p.master,
           rounding_to(description_.policy.master, context_.updates.at(p.name).master));
   }
-  store(exact, p.weight, rounding_to(p.format, site));
+  store(kernels(), exact, p.weight, rounding_to(p.format, site));
 }
 
 void Lane::bind_state(StepRunner& runner, bool masters) const {
@@ -63,13 +62,13 @@ void Lane::restart_from(const Lane& reference, int64_t step) {
     store_weight(p, ref.updated());
     if (!p.compensation.empty()) p.compensation.fill_zero();
     for (size_t k = 0; k < p.states.size(); ++k) {
-      store(ref.states[k], p.states[k],
+      store(kernels(), ref.states[k], p.states[k],
             rounding_to(description_.policy.state_of(p.format),
                         context_.updates.at(p.name).states[k]));
     }
   }
   for (auto& [name, tensor] : buffers_) {
-    store(reference.buffers_.at(name), tensor, buffer_rounding(name));
+    store(kernels(), reference.buffers_.at(name), tensor, buffer_rounding(name));
   }
   optimizer_steps_ = reference.optimizer_steps_;
 }
@@ -80,7 +79,8 @@ void Lane::move_weights_by_one_ulp(int64_t step) {
     const RandomStream signs(context_.options->seed, RandomPurpose::kTwin,
                              static_cast<uint32_t>(i));
     const uint64_t first = static_cast<uint64_t>(step) << kStepShift;
-    move_by_one_ulp(parameters_[i].updated().as<float>(), signs, first);
+    Tensor& weight = parameters_[i].updated();
+    kernels().f32.move_by_one_ulp(weight.as<float>().data(), signs, first, weight.size());
   }
 }
 

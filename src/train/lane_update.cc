@@ -4,7 +4,6 @@
 #include <optional>
 #include <type_traits>
 
-#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "src/execute/finite.h"
 #include "src/train/lane.h"
@@ -46,7 +45,7 @@ bool Lane::tries_again(int64_t attempts) {
 
 bool Lane::weights_finite() const {
   for (const ParameterState& p : parameters_) {
-    if (!all_finite(p.weight)) return false;
+    if (!all_finite(kernels(), p.weight)) return false;
   }
   return true;
 }
@@ -82,8 +81,7 @@ void Lane::record_site(int32_t site, const Tensor& values, const TensorStats& st
   out.stats = stats;
   out.error = {};
   if (reference != nullptr) {
-    active_kernels().of<T>().compare(values.as<T>().data(), reference->as<float>().data(),
-                                     values.size(), 1, format, &out.error);
+    out.error = compare<T>(kernels(), values.as<T>(), reference->as<float>(), 1, format);
   } else {
     out.error.compared = stats.count - stats.exponent_histogram[kHistogramBins - 1];
     out.error.dot_ref = out.error.ref_sq = stats.sum_sq;
@@ -109,7 +107,7 @@ QuantizeSpec Lane::update_rounding(const Format* format, int32_t site) const {
 template <typename T>
 void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* reference,
                             LaneStep& record) {
-  const Kernels<T>& kernels = active_kernels().of<T>();
+  const Kernels<T>& kernels = this->kernels().of<T>();
   const Policy& policy = description_.policy;
   const auto& sites = context_.updates.at(p.name);
   Tensor& weight = p.updated();
@@ -123,7 +121,8 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   if (skip) {
     p.update.fill_zero();
     update.count = static_cast<uint64_t>(weight.size());
-    update.weight_sq = observe<T>(std::as_const(weight).as<T>(), *weight_format).sum_sq;
+    update.weight_sq =
+        observe<T>(this->kernels(), std::as_const(weight).as<T>(), *weight_format).sum_sq;
   } else {
     const Tensor* gradient = &this->gradient(p);
     if (!keeps_gradients() && unscaling_changes(0)) {
@@ -156,8 +155,9 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       }
     }
     const OptimizerGroup& group = context_.groups[p.group];
-    optimizer_step(*group.optimizer, context_.numbers(p.group, step_), context_.lr(p.group, step_),
-                   call, context_.options->measure ? &update : nullptr);
+    optimizer_step(this->kernels(), *group.optimizer, context_.numbers(p.group, step_),
+                   context_.lr(p.group, step_), call,
+                   context_.options->measure ? &update : nullptr);
   }
   if (!context_.options->measure) {
     if (p.master.empty() || skip) return;
@@ -173,8 +173,9 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
                                  const std::optional<TensorStats>& stats, const Format& format,
                                  const Tensor* ref) {
     if (site < 0) return;
-    record_site<T>(site, values, stats ? *stats : observe<T>(values.as<T>(), format), format, ref,
-                   record);
+    record_site<T>(site, values,
+                   stats ? *stats : observe<T>(this->kernels(), values.as<T>(), format), format,
+                   ref, record);
   };
   record_values(sites.update, p.update, of_update, *update_format,
                 reference ? &reference->update : nullptr);

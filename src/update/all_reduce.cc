@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "emulation/kernels/active_kernels.h"
-#include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/quantize.h"
 
 namespace lockstep {
@@ -26,30 +24,33 @@ void join_events(TensorStats& stats, const TensorStats& earlier) {
 template <typename T>
 class Rounded {
  public:
-  Rounded(const Format& format, TensorStats* stats) : format_(&format), stats_(stats) {}
+  Rounded(const KernelSet& kernels, const Format& format, TensorStats* stats)
+      : kernels_(kernels), format_(&format), stats_(stats) {}
 
   void round(Tensor& tensor) { round(tensor, *format_); }
   void round(Tensor& tensor, const Format& format) {
     TensorStats here;
-    quantize<T>(tensor.as<T>(), tensor.as<T>(), {&format}, stats_ == nullptr ? nullptr : &here);
+    quantize<T>(kernels_, tensor.as<T>(), tensor.as<T>(), {&format},
+                stats_ == nullptr ? nullptr : &here);
     if (stats_ == nullptr) return;
     if (any_) join_events(here, *stats_);
     *stats_ = here;
     any_ = true;
   }
   void divide(Tensor& tensor, int64_t by) {
-    const T divisor = static_cast<T>(by);
-    for (T& x : tensor.as<T>()) x /= divisor;
+    T* x = tensor.as<T>().data();
+    kernels_.of<T>().divide(x, static_cast<T>(by), x, tensor.size());
     round(tensor);
   }
   // to += x
   void add(const Tensor& x, Tensor& to) {
     T* sum = to.as<T>().data();
-    active_kernels().of<T>().add(sum, x.as<T>().data(), sum, to.size());
+    kernels_.of<T>().add(sum, x.as<T>().data(), sum, to.size());
     round(to);
   }
 
  private:
+  const KernelSet& kernels_;
   const Format* format_;
   TensorStats* stats_;
   bool any_ = false;
@@ -68,10 +69,11 @@ void take_stage(const std::vector<Tensor>& workers, int64_t k, Tensor& addends) 
 }
 
 template <typename T>
-void reduce(const AllReduce& how, const Format& format, const Format& gradient_format,
-            std::vector<Tensor>& workers, Tensor& result, TensorStats* stats) {
+void reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
+            const Format& gradient_format, std::vector<Tensor>& workers, Tensor& result,
+            TensorStats* stats) {
   const auto count = static_cast<int64_t>(workers.size());
-  Rounded<T> rounded(format, stats);
+  Rounded<T> rounded(kernels, format, stats);
   if (how.order == AllReduce::Order::kRing) {
     Tensor addends(result.shape(), result.container());
     take_stage<T>(workers, 1, result);
@@ -93,22 +95,23 @@ void reduce(const AllReduce& how, const Format& format, const Format& gradient_f
 
 }  // namespace
 
-void enter_all_reduce(const AllReduce& how, const Format& format, int64_t workers, Tensor& gradient,
-                      TensorStats* stats) {
+void enter_all_reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
+                      int64_t workers, Tensor& gradient, TensorStats* stats) {
   const auto enter = [&]<typename T>(T) {
-    Rounded<T> rounded(format, stats);
+    Rounded<T> rounded(kernels, format, stats);
     rounded.round(gradient);
     if (how.divides_before) rounded.divide(gradient, workers);
   };
   gradient.container() == Container::kF64 ? enter(double()) : enter(float());
 }
 
-void all_reduce(const AllReduce& how, const Format& format, const Format& gradient_format,
-                std::vector<Tensor>& workers, Tensor& result, TensorStats* stats) {
+void all_reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
+                const Format& gradient_format, std::vector<Tensor>& workers, Tensor& result,
+                TensorStats* stats) {
   if (result.container() == Container::kF64) {
-    reduce<double>(how, format, gradient_format, workers, result, stats);
+    reduce<double>(kernels, how, format, gradient_format, workers, result, stats);
   } else {
-    reduce<float>(how, format, gradient_format, workers, result, stats);
+    reduce<float>(kernels, how, format, gradient_format, workers, result, stats);
   }
 }
 

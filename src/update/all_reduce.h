@@ -20,6 +20,7 @@
 
 #include <vector>
 
+#include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/tensor_stats.h"
 #include "src/core/tensor.h"
 #include "src/policy/policy.h"
@@ -29,12 +30,13 @@ namespace lockstep {
 // Step 1, in place. `stats` may be null. to_zero, to_infinity and saturated count over all
 // roundings so far (two halves of a tree may overflow in one element), at most `count`; all other
 // fields are of the last rounding.
-void enter_all_reduce(const AllReduce& how, const Format& format, int64_t workers, Tensor& gradient,
-                      TensorStats* stats);
+void enter_all_reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
+                      int64_t workers, Tensor& gradient, TensorStats* stats);
 
 // Steps 2 and 3, on gradients after step 1, which are not kept. `stats` as above.
 // Requires: at least 2 workers, all tensors of one size and container.
-void all_reduce(const AllReduce& how, const Format& format, const Format& gradient_format,
-                std::vector<Tensor>& workers, Tensor& result, TensorStats* stats);
+void all_reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
+                const Format& gradient_format, std::vector<Tensor>& workers, Tensor& result,
+                TensorStats* stats);
 
 }  // namespace lockstep

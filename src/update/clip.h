@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulation/format/format.h"
+#include "emulation/kernels/kernel_set.h"
 #include "src/core/tensor.h"
 
 namespace lockstep {
@@ -21,13 +22,14 @@ struct ClippedGradient {
 //   total              the norm of the norms, in their format; FP32 if the formats differ
 //   coefficient        each operation rounded to total's format
 // Requires: norm_type > 0. Returns: total.
-double clip_by_norm(const std::vector<ClippedGradient>& gradients, double max_norm,
-                    double norm_type = 2);
+double clip_by_norm(const KernelSet& kernels, const std::vector<ClippedGradient>& gradients,
+                    double max_norm, double norm_type = 2);
 
 // The norm of the numbers, NaN if one is NaN. Requires: norm_type > 0.
-double norm_of_norms(std::span<const double> norms, double norm_type);
+double norm_of_norms(const KernelSet& kernels, std::span<const double> norms, double norm_type);
 
 // Clips every element to [-max_value, max_value] (rounded to the format); NaN stays NaN.
-void clip_by_value(const std::vector<ClippedGradient>& gradients, double max_value);
+void clip_by_value(const KernelSet& kernels, const std::vector<ClippedGradient>& gradients,
+                   double max_value);
 
 }  // namespace lockstep

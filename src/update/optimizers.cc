@@ -6,7 +6,6 @@
 
 #include <string>
 
-#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"
 
@@ -232,13 +231,14 @@ int state_count(const OptimizerSpec& spec) {
 }
 
 template <typename T>
-void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
-                    const OptimizerArrays<T>& arrays, UpdateStats* stats) {
-  active_kernels().of<T>().optimizer(optimizer.rule(numbers, lr), arrays, stats);
+void optimizer_step(const KernelSet& kernels, const Optimizer& optimizer,
+                    const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
+                    UpdateStats* stats) {
+  kernels.of<T>().optimizer(optimizer.rule(numbers, lr), arrays, stats);
 }
-template void optimizer_step(const Optimizer&, const HyperNumbers&, double,
+template void optimizer_step(const KernelSet&, const Optimizer&, const HyperNumbers&, double,
                              const OptimizerArrays<float>&, UpdateStats*);
-template void optimizer_step(const Optimizer&, const HyperNumbers&, double,
+template void optimizer_step(const KernelSet&, const Optimizer&, const HyperNumbers&, double,
                              const OptimizerArrays<double>&, UpdateStats*);
 
 float unscale_factor(double scale) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "emulation/kernels/args/optimizer_args.h"
+#include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/optimizer_rules.h"
 #include "src/update/hyper_parameters.h"
 #include "src/update/optimizer_spec.h"
@@ -66,8 +67,9 @@ int state_count(const OptimizerSpec& spec);
 
 // One step with the learning rate of this step.
 template <typename T>
-void optimizer_step(const Optimizer& optimizer, const HyperNumbers& numbers, double lr,
-                    const OptimizerArrays<T>& arrays, UpdateStats* stats);
+void optimizer_step(const KernelSet& kernels, const Optimizer& optimizer,
+                    const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
+                    UpdateStats* stats);
 
 // GradScaler.unscale_ multiplies gradients by this factor: the double reciprocal, rounded to FP32.
 // Infinite for scale <= 2^-128.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "emulation/stats/hash.h"
 #include "src/core/random.h"
@@ -41,9 +42,11 @@ struct TestLane {
     Tensor& mine = bound[id] = value.to(executor.container());
     const QuantizeSpec spec{executor.external_format(id), Rounding::kNearestEven, {}};
     if (mine.container() == Container::kF64) {
-      quantize<double>(std::as_const(mine).as<double>(), mine.as<double>(), spec, nullptr);
+      quantize<double>(active_kernels(), std::as_const(mine).as<double>(), mine.as<double>(), spec,
+                       nullptr);
     } else {
-      quantize<float>(std::as_const(mine).as<float>(), mine.as<float>(), spec, nullptr);
+      quantize<float>(active_kernels(), std::as_const(mine).as<float>(), mine.as<float>(), spec,
+                      nullptr);
     }
     executor.bind(id, mine);
   }
@@ -174,7 +177,7 @@ TEST_CASE("an operand that no cast feeds is measured unchanged, also without a n
         const TensorStats& stats = lane.records[site.id].stats;
         const Tensor& value = lane.executor.value(site.value);
         const Format& format = find_format(policy == std::string("fp32") ? "fp32" : "fp16");
-        const TensorStats recount = observe<float>(value.as<float>(), format);
+        const TensorStats recount = observe<float>(active_kernels(), value.as<float>(), format);
         CHECK(stats.count == recount.count);
         CHECK(stats.inexact == 0);
         CHECK(stats.round_err_sq == 0);

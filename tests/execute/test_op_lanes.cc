@@ -45,7 +45,7 @@ std::map<std::string, Tensor> run_under(const Graph& step, std::string_view lane
     Tensor& mine = bound[id] = value;
     if (value.container() != Container::kI32) {
       mine = value.to(Container::kF32);
-      quantize<float>(std::as_const(mine).as<float>(), mine.as<float>(),
+      quantize<float>(active_kernels(), std::as_const(mine).as<float>(), mine.as<float>(),
                       {executor.external_format(id)}, nullptr);
     }
     executor.bind(id, mine);
@@ -74,7 +74,7 @@ TEST_CASE("lstm and gru: states are rounded at every step, as a chain of single 
     const Tensor& hidden = values.at(output_id(node, node.outputs.size() - 1));  // (1,T,N,H)
     const Format& bf16 = find_format("bf16");
     std::vector<float> rounded(hidden.as<float>().begin(), hidden.as<float>().end());
-    quantize<float>(hidden.as<float>(), rounded, {&bf16}, nullptr);
+    quantize<float>(active_kernels(), hidden.as<float>(), rounded, {&bf16}, nullptr);
     CHECK(std::equal(rounded.begin(), rounded.end(), hidden.as<float>().begin()));
 
     std::vector<Operand> operands = recurrent_operands(lstm, 1, 1, true);

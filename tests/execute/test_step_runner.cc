@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/execute/storage.h"
 #include "src/graph/autodiff.h"
@@ -32,9 +33,10 @@ Batch linear_batch(float target) {
 
 // A runner of linear_graph() with w = (3, 4).
 struct LinearRunner {
-  explicit LinearRunner(std::string_view policy, Container container = Container::kF32)
+  explicit LinearRunner(std::string_view policy, Container container = Container::kF32,
+                        const KernelSet& (*kernels)() = active_kernels)
       : sites(make_sites(graph, 0)),
-        runner(graph, sites, find_policy(policy), container),
+        runner(graph, sites, find_policy(policy), container, kernels),
         weight(Tensor::from<float>({1, 2}, {3, 4}).to(container)) {
     runner.bind_parameter("fc.weight", weight);
   }
@@ -189,6 +191,47 @@ TEST_CASE("masks apply to one pass") {
   CHECK(loss(batch) == drawn);
 }
 
+namespace {
+
+// Calls of the counting set's entries.
+int quantized = 0, added = 0;
+
+const KernelSet& counting_kernels() {
+  static const KernelSet set = [] {
+    KernelSet counting = active_kernels();
+    counting.f32.quantize = [](const float* before, float* after, int64_t count,
+                               const QuantizeSpec& spec, TensorStats* stats) {
+      ++quantized;
+      active_kernels().f32.quantize(before, after, count, spec, stats);
+    };
+    counting.f32.add = [](const float* a, const float* b, float* y, int64_t count) {
+      ++added;
+      active_kernels().f32.add(a, b, y, count);
+    };
+    return counting;
+  }();
+  return set;
+}
+
+}  // namespace
+
+TEST_CASE("a runner's own set rounds its inputs and seed and adds up its gradients") {
+  LinearRunner linear("pure-fp16", Container::kF32, counting_kernels);
+  StepRunner& runner = linear.runner;
+  quantized = added = 0;
+  linear.begin(10);
+  CHECK(quantized == 3);  // x, target and the seed
+  runner.run_all();
+  Tensor total({1, 2}, Container::kF32);
+  runner.add_gradient("fc.weight", 0, /*first=*/true, total);
+  const int before = quantized;
+  CHECK(added == 0);
+  runner.add_gradient("fc.weight", 0, /*first=*/false, total);
+  CHECK(added == 1);
+  CHECK(quantized == before + 1);
+  CHECK(at(total, 0) == 2 * at(runner.gradient("fc.weight"), 0));
+}
+
 TEST_CASE("storage: FP32 rounds to nearest, narrower formats as the policy says") {
   const ExecutionKey key{1, 2, 3};
   const QuantizeSpec wide = storage_rounding(&find_format("fp32"), Rounding::kStochastic, key, 7);
@@ -198,7 +241,8 @@ TEST_CASE("storage: FP32 rounds to nearest, narrower formats as the policy says"
   CHECK(narrow.key.site == 7);
   CHECK(narrow.key.step == 3);
   Tensor to({2}, Container::kF64);
-  store(Tensor::from<float>({2}, {2049, 0.5}), to, {&find_format("fp16"), Rounding::kNearestEven});
+  store(active_kernels(), Tensor::from<float>({2}, {2049, 0.5}), to,
+        {&find_format("fp16"), Rounding::kNearestEven});
   CHECK(to.as<double>()[0] == 2048);
   CHECK(first_value(to) == 2048);
 }

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/block_quantize.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
@@ -44,7 +45,7 @@ void decode_all(const Format& format, const std::string& out) {
 
 void round_all(const Format& format, const std::string& in, const std::string& out) {
   std::vector<float> values = read_floats(in);
-  quantize<float>(values, values, {.format = &format}, nullptr);
+  quantize<float>(active_kernels(), values, values, {.format = &format}, nullptr);
   write_raw(out, values);
 }
 
@@ -90,7 +91,8 @@ void block(const BlockFormat& format, const BlockShape& shape, const std::string
            const std::string& out, const std::string& codes) {
   std::vector<float> values = read_floats(in);
   BlockScales scales;
-  quantize_blocks<float>(values, values, shape, {.format = &format}, nullptr, &scales);
+  quantize_blocks<float>(active_kernels(), values, values, shape, {.format = &format}, nullptr,
+                         &scales);
   write_raw(out, values);
   write_raw(codes, scales.codes);
 }

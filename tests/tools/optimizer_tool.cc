@@ -14,6 +14,7 @@
 #include <iostream>
 
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
@@ -74,7 +75,7 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
     std::transform(from, from + arrays.count, g.begin(), rounded);
     arrays.step = step + 1;
     rates.push_back(scheduled_lr(schedule, numbers["lr"], step, steps));
-    optimizer_step(optimizer, numbers, rates.back(), arrays, nullptr);
+    optimizer_step(active_kernels(), optimizer, numbers, rates.back(), arrays, nullptr);
   }
   write_raw(directory + "/out.f64", {w.begin(), w.end()});
   write_raw(directory + "/lr.f64", rates);

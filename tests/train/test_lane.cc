@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/execute/engines.h"
@@ -26,13 +27,15 @@ TEST_CASE("synced: each step starts from the reference's weights, rounded to the
       CAPTURE(site.label());
       const Tensor& w = reference.at("weight/" + site.value.substr(2));
       Tensor rounded(w.shape(), Container::kF32);
-      quantize<float>(w.as<float>(), rounded.as<float>(), {&find_format("fp16")}, nullptr);
+      quantize<float>(active_kernels(), w.as<float>(), rounded.as<float>(), {&find_format("fp16")},
+                      nullptr);
       const auto& lanes = recorder.steps[step].lanes;
       const auto hash = [&](size_t lane) { return lanes[lane].sites[site.id].stats.bits_hash; };
       const Format& fp64 = find_format("fp64");
-      CHECK(hash(1) == observe<float>(std::as_const(rounded).as<float>(), fp64).bits_hash);
+      CHECK(hash(1) ==
+            observe<float>(active_kernels(), std::as_const(rounded).as<float>(), fp64).bits_hash);
       const Tensor exact = w.to(Container::kF64);
-      CHECK(hash(2) == observe<double>(exact.as<double>(), fp64).bits_hash);
+      CHECK(hash(2) == observe<double>(active_kernels(), exact.as<double>(), fp64).bits_hash);
       // The twin's weights are one ulp away (half an ulp downwards from the start of a binade).
       const ErrorStats& twin = lanes[3].sites[site.id].error;
       CHECK(twin.err_sq > 0);
@@ -185,7 +188,8 @@ TEST_CASE("master weights: the model weights are the masters, rounded") {
   const auto& tensors = end.lanes[1].tensors;
   const Tensor& master = tensors.at("master/fc1.weight");
   Tensor rounded(master.shape(), Container::kF32);
-  quantize<float>(master.as<float>(), rounded.as<float>(), {&find_format("bf16")}, nullptr);
+  quantize<float>(active_kernels(), master.as<float>(), rounded.as<float>(), {&find_format("bf16")},
+                  nullptr);
   CHECK(rounded.same_bits(tensors.at("weight/fc1.weight")));
   CHECK_FALSE(rounded.same_bits(master));
   LockstepRun fresh(small_run({"fp32"}, 1));

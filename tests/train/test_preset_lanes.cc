@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "emulation/format/rounding.h"
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/policy.h"
@@ -15,7 +16,7 @@ namespace {
 
 bool is_in(const Tensor& tensor, const Format& format) {
   Tensor rounded(tensor.shape(), Container::kF32);
-  quantize<float>(tensor.as<float>(), rounded.as<float>(), {&format}, nullptr);
+  quantize<float>(active_kernels(), tensor.as<float>(), rounded.as<float>(), {&format}, nullptr);
   return rounded.same_bits(tensor);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/graph/autodiff.h"
@@ -84,14 +85,14 @@ TEST_CASE("accumulation: two micro-batches of 8 are one batch of 16, except for 
 TEST_CASE("clip: torch's coefficient, always multiplied") {
   Tensor a = vector_of({3, 0}), b = vector_of({0, 4});
   const Format* fp32 = &find_format("fp32");
-  CHECK(clip_by_norm({{&a, fp32}, {&b, fp32}}, 1) == 5);
+  CHECK(clip_by_norm(active_kernels(), {{&a, fp32}, {&b, fp32}}, 1) == 5);
   const float coefficient = 1.0f / (5.0f + 1e-6f);
   CHECK(a.as<float>()[0] == 3 * coefficient);
   CHECK(b.as<float>()[1] == 4 * coefficient);
   Tensor small = vector_of({3});
-  CHECK(clip_by_norm({{&small, fp32}}, 3) == 3);
+  CHECK(clip_by_norm(active_kernels(), {{&small, fp32}}, 3) == 3);
   CHECK(small.as<float>()[0] == 0.99999964f * 3);  // as measured with torch
-  CHECK(clip_by_norm({{&small, fp32}}, 10) > 0);
+  CHECK(clip_by_norm(active_kernels(), {{&small, fp32}}, 10) > 0);
   CHECK(small.as<float>()[0] == 0.99999964f * 3);  // below the limit: times one
 }
 
@@ -100,7 +101,7 @@ TEST_CASE("clip: other norms than the 2-norm") {
   const Format *fp32 = &find_format("fp32"), *fp16 = &find_format("fp16");
   const auto norm_of = [&](double norm_type, std::vector<float> first, std::vector<float> second) {
     Tensor a = vector_of(first), b = vector_of(second);
-    return clip_by_norm({{&a, fp32}, {&b, fp32}}, 1e9, norm_type);
+    return clip_by_norm(active_kernels(), {{&a, fp32}, {&b, fp32}}, 1e9, norm_type);
   };
   CHECK(norm_of(kInf, {3, -7}, {5}) == 7);
   CHECK(norm_of(1, {3, -7}, {5}) == 15);
@@ -110,16 +111,17 @@ TEST_CASE("clip: other norms than the 2-norm") {
   CHECK(std::isnan(norm_of(kInf, {std::nanf(""), 1}, {2})));
   CHECK(norm_of(kInf, {1, -std::numeric_limits<float>::infinity()}, {2}) == kInf);
   Tensor a = vector_of({2, -4});
-  CHECK(clip_by_norm({{&a, fp32}}, 1, kInf) == 4);
+  CHECK(clip_by_norm(active_kernels(), {{&a, fp32}}, 1, kInf) == 4);
   CHECK(a.as<float>()[1] == -4 * (1.0f / (4.0f + 1e-6f)));
   Tensor low = vector_of({2048, 1});
-  CHECK(clip_by_norm({{&low, fp16}}, 1e4, 1) == 2048);  // 2049 is not an FP16 number
+  CHECK(clip_by_norm(active_kernels(), {{&low, fp16}}, 1e4, 1) ==
+        2048);  // 2049 is not an FP16 number
 }
 
 TEST_CASE("clip: by value keeps NaN and the sign") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Tensor g = vector_of({0.5f, -3, 3, nan});
-  clip_by_value({{&g, &find_format("fp32")}}, 1);
+  clip_by_value(active_kernels(), {{&g, &find_format("fp32")}}, 1);
   CHECK(g.as<float>()[0] == 0.5f);
   CHECK(g.as<float>()[1] == -1);
   CHECK(g.as<float>()[2] == 1);

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "emulation/kernels/active_kernels.h"
+
 using namespace lockstep;
 
 namespace {
@@ -50,13 +52,14 @@ TEST_CASE("all-reduce by hand: four workers, four elements in FP16") {
     uint64_t entering_zero = 0;
     for (const auto& gradient : gradients) {
       TensorStats stats;
-      enter_all_reduce(how, fp16, 4, workers.emplace_back(vector_of(gradient)), &stats);
+      enter_all_reduce(active_kernels(), how, fp16, 4, workers.emplace_back(vector_of(gradient)),
+                       &stats);
       entering_zero += stats.to_zero;
     }
     CHECK(entering_zero == c.entering_zero);
     Tensor mean = vector_of({7, 7, 7, 7});
     TensorStats stats;
-    all_reduce(how, fp16, fp16, workers, mean, &stats);
+    all_reduce(active_kernels(), how, fp16, fp16, workers, mean, &stats);
     CHECK(mean.same_bits(vector_of(c.mean)));
     CHECK(stats.to_infinity == c.overflows);
     CHECK(stats.count == 4);
@@ -69,7 +72,7 @@ TEST_CASE("all-reduce: cast before the sum, and back to the gradient's own forma
   AllReduce how{&fp16, Order::kRing, true};
   Tensor g = vector_of({70000, 2049, 0x1p-26f});
   TensorStats stats;
-  enter_all_reduce(how, fp16, 2, g, &stats);
+  enter_all_reduce(active_kernels(), how, fp16, 2, g, &stats);
   CHECK(g.same_bits(vector_of({std::numeric_limits<float>::infinity(), 1024, 0})));
   CHECK(stats.to_infinity == 1);
   CHECK(stats.to_zero == 1);
@@ -77,7 +80,7 @@ TEST_CASE("all-reduce: cast before the sum, and back to the gradient's own forma
   how = {&fp32, Order::kTree, false};
   std::vector<Tensor> workers = {vector_of({4096}), vector_of({2})};
   Tensor mean = vector_of({0});
-  all_reduce(how, fp32, fp16, workers, mean, &stats);
+  all_reduce(active_kernels(), how, fp32, fp16, workers, mean, &stats);
   CHECK(mean.as<float>()[0] == 2048);
   CHECK(stats.inexact == 1);
 }

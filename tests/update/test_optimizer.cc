@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/update/optimizers.h"
 
@@ -26,7 +27,7 @@ struct OneWeight {
     call.step = ++steps;
     const Format* fp64 = &find_format("fp64");
     call.formats = {fp64, fp64, fp64, Rounding::kNearestEven, {}};
-    optimizer_step(optimizer, numbers, numbers["lr"], call, &stats);
+    optimizer_step(active_kernels(), optimizer, numbers, numbers["lr"], call, &stats);
     return weight;
   }
 
@@ -120,7 +121,7 @@ TEST_CASE("FP16 arithmetic rounds adam's eps of 1e-8 to zero: a zero gradient gi
   call.update = &update;
   call.formats = {fp16, fp16, fp16, Rounding::kNearestEven, {}};
   UpdateStats stats;
-  optimizer_step(find_optimizer("adam"), numbers_of(spec), 0.125, call, &stats);
+  optimizer_step(active_kernels(), find_optimizer("adam"), numbers_of(spec), 0.125, call, &stats);
   CHECK(std::isnan(weight));
 }
 

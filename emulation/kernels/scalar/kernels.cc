@@ -25,12 +25,13 @@
 #include "emulation/kernels/scalar/stacked_gemm.h"
 #include "emulation/kernels/scalar/strided_copy.h"
 #include "emulation/kernels/scalar/upsample2d.h"
+#include "emulation/kernels/scalar/whole_array.h"
 
 namespace lockstep {
 namespace {
 
 template <typename T>
-constexpr MovementKernels<T> kMovement = {strided_copy<T>, pick_rows<T>, pick_elements<T>};
+constexpr MovementKernels<T> kMovement = {strided_copy<T>, pick_rows<T>, pick_elements<T>, fill<T>};
 
 template <typename T>
 Kernels<T> make_kernels() {
@@ -39,7 +40,10 @@ Kernels<T> make_kernels() {
       .quantize_blocks = scalar_quantize_blocks<T>,
       .quantize_block_squares = scalar_quantize_block_squares<T>,
       .finite_abs_max = scalar_finite_abs_max<T>,
-      .compare = scalar_compare<T, float>,
+      .abs_max = abs_max<T>,
+      .all_finite = all_finite<T>,
+      .sum_of_squares = sum_of_squares<T>,
+      .compare = scalar_compare<T>,
       .gemm = scalar_gemm<T>,
       .rounded_gemm = nullptr,
       .stacked_gemm = scalar_stacked_gemm<T>,
@@ -51,6 +55,9 @@ Kernels<T> make_kernels() {
       .add = scalar_add<T>,
       .mul = scalar_mul<T>,
       .scale = scalar_scale<T>,
+      .scale_in_double = scale_in_double<T>,
+      .divide = scalar_divide<T>,
+      .move_by_one_ulp = move_by_one_ulp<T>,
       .add_channels = scalar_add_channels<T>,
       .relu = scalar_relu<T>,
       .relu_backward = scalar_relu_backward<T>,

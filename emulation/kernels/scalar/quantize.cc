@@ -118,8 +118,8 @@ void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpe
   stats->round_err_sq = totals.sum[kRoundErrors];
 }
 
-template <typename T, typename R>
-void scalar_compare(const T* lane, const R* reference, int64_t count, double scale,
+template <typename T>
+void scalar_compare(const T* lane, const float* reference, int64_t count, double scale,
                     const Format& lane_format, ErrorStats* error) {
   *error = ErrorStats();
   const auto totals = for_each_chunk<kCompareSums>(
@@ -152,10 +152,6 @@ template void scalar_quantize(const double*, double*, int64_t, const QuantizeSpe
 template void scalar_compare(const float*, const float*, int64_t, double, const Format&,
                              ErrorStats*);
 template void scalar_compare(const double*, const float*, int64_t, double, const Format&,
-                             ErrorStats*);
-template void scalar_compare(const float*, const double*, int64_t, double, const Format&,
-                             ErrorStats*);
-template void scalar_compare(const double*, const double*, int64_t, double, const Format&,
                              ErrorStats*);
 
 }  // namespace lockstep

@@ -16,9 +16,9 @@ template <typename T>
 void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpec& spec,
                      TensorStats* stats);
 
-// Kernels<T>::compare. `error` is overwritten. R is float or double.
-template <typename T, typename R = float>
-void scalar_compare(const T* lane, const R* reference, int64_t count, double scale,
+// Kernels<T>::compare. `error` is overwritten.
+template <typename T>
+void scalar_compare(const T* lane, const float* reference, int64_t count, double scale,
                     const Format& lane_format, ErrorStats* error);
 
 }  // namespace lockstep

@@ -117,8 +117,18 @@ void strided_copy(const std::vector<StridedDim>& dims, const T* x, T* y) {
       });
 }
 
-template void strided_copy(const std::vector<StridedDim>&, const float*, float*);
-template void strided_copy(const std::vector<StridedDim>&, const double*, double*);
-template void strided_copy(const std::vector<StridedDim>&, const int32_t*, int32_t*);
+template <typename T>
+void fill(T value, T* y, int64_t count) {
+  parallel_chunks(count, kElementGrain,
+                  [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, value); });
+}
+
+#define LOCKSTEP_INSTANTIATE(T)                                             \
+  template void strided_copy(const std::vector<StridedDim>&, const T*, T*); \
+  template void fill(T, T*, int64_t);
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+LOCKSTEP_INSTANTIATE(int32_t)
+#undef LOCKSTEP_INSTANTIATE
 
 }  // namespace lockstep

@@ -13,4 +13,8 @@ namespace lockstep {
 template <typename T>
 void strided_copy(const std::vector<StridedDim>& dims, const T* x, T* y);
 
+// y[i] = value
+template <typename T>
+void fill(T value, T* y, int64_t count);
+
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Replaces add, mul, scale, relu and relu_backward of both element types.
+// Replaces add, mul, scale, divide, add_channels, relu and relu_backward of both element types.
 void use_simd_elementwise(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

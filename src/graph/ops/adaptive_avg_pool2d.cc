@@ -2,7 +2,6 @@
 // is floor(p H / P) up to ceil((p + 1) H / P). A single output pixel is the mean over the whole
 // plane, summed in the order of emulation/kernels/reduction.h, like all long sums; otherwise each
 // window is summed by itself.
-#include "emulation/accumulator/fast_round.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -49,7 +48,7 @@ void run(const OpCall& call) {
     const int64_t planes = x[0] * x[1], pixels = x[2] * x[3];
     call.kernels.of<T>().channel_sum(input<T>(call, 0), out, 1, planes, pixels,
                                      call.reduce_accumulator);
-    for (int64_t i = 0; i < planes; ++i) out[i] = canonical_nan(out[i] / static_cast<T>(pixels));
+    call.kernels.of<T>().divide(out, static_cast<T>(pixels), out, planes);
   });
 }
 

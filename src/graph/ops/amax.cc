@@ -24,7 +24,7 @@ void run_forward(const OpCall& call) {
     const Shape& shape = input_shape(call, 0);
     const RowLayout layout(shape, dims_of(call.node, shape));
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
     int32_t* index = call.outputs.size() > 1 ? output<int32_t>(call, 1) : nullptr;
     call.kernels.of<T>().row_maxima(x, output<T>(call, 0), index, layout.rows, layout.cols);
   });
@@ -52,8 +52,8 @@ void run_amax_backward(const OpCall& call) {
     const Shape& shape = input_shape(call, 0);
     const RowLayout layout(shape, dims_of(call.node, shape));
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
-    layout.write_rows(output<T>(call, 0), [&](T* dx) {
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* dx) {
       call.kernels.of<T>().row_maxima_backward(x, input<T>(call, 1), input<T>(call, 2), dx,
                                                layout.rows, layout.cols);
     });
@@ -83,7 +83,7 @@ void run_max_dim_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const Shape& shape = output_shape(call, 0);
     const RowLayout layout(shape, dims_of(call.node, shape));
-    layout.write_rows(output<T>(call, 0), [&](T* dx) {
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* dx) {
       call.kernels.of<T>().row_index_backward(input<int32_t>(call, 0), input<T>(call, 1), dx,
                                               layout.rows, layout.cols);
     });

@@ -22,8 +22,8 @@ void run_cumsum(const OpCall& call) {
     const std::vector<int64_t> dims = {single_dim(call.node, shape, -1)};
     const RowLayout layout(shape, dims);
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
-    layout.write_rows(output<T>(call, 0), [&](T* y) {
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* y) {
       call.kernels.of<T>().running_sums(x, kReversed, y, layout.rows, layout.cols,
                                         call.reduce_accumulator);
     });

@@ -30,7 +30,7 @@ void make_mask(const OpCall& call) {
   int32_t* mask = output<int32_t>(call, 1);
   const int64_t count = call.outputs[1]->size();
   if (dropped_share(call.node) == 0) {
-    std::fill_n(mask, count, 1);
+    call.kernels.i32.movement.fill(1, mask, count);
   } else if (call.inputs.size() == 2) {
     std::copy_n(input<int32_t>(call, 1), count, mask);
   } else {

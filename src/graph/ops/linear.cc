@@ -46,7 +46,6 @@ void linear_vjp(GradientBuilder& builder, const Node& node) {
 
 void run_linear(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    const Kernels<T>& kernels = call.kernels.of<T>();
     const int64_t m = rows_of(input_shape(call, 0));
     const int64_t n = input_shape(call, 1)[0], k = input_shape(call, 1)[1];
     T* y = output<T>(call, 0);  // (M,N)
@@ -62,8 +61,7 @@ void run_linear(const OpCall& call) {
     if (bool_attribute(call.node, "separate_bias", false)) {
       inner_math<T>(call, 0, 1).round(y, m * n, /*part=*/1);
     }
-    const T* b = input<T>(call, 2);
-    for (int64_t row = 0; row < m; ++row) kernels.add(y + row * n, b, y + row * n, n);
+    call.kernels.of<T>().add_channels(y, input<T>(call, 2), m, n, /*plane=*/1);
   });
 }
 

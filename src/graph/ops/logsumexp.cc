@@ -16,7 +16,7 @@ void run_logsumexp(const OpCall& call) {
     const Shape& shape = input_shape(call, 0);
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
     call.kernels.of<T>().logsumexp(x, output<T>(call, 0), layout.rows, layout.cols,
                                    call.reduce_accumulator, inner_format(call));
   });
@@ -44,8 +44,8 @@ void run_backward(const OpCall& call) {
     const Shape& shape = input_shape(call, 0);
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
-    layout.write_rows(output<T>(call, 0), [&](T* dx) {
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* dx) {
       call.kernels.of<T>().logsumexp_backward(x, input<T>(call, 1), input<T>(call, 2), dx,
                                               layout.rows, layout.cols, inner_format(call));
     });

@@ -60,11 +60,12 @@ void run_pad(const OpCall& call) {
       std::all_of(common.begin(), common.end(), [](int64_t extent) { return extent >= 1; });
   dispatch(call, [&]<typename T>(T*) {
     T* out = output<T>(call, 0);
-    std::fill_n(out, call.outputs[0]->size(),
-                static_cast<T>(double_attribute(call.node, "value", 0)));
+    const MovementKernels<T>& movement = call.kernels.movement<T>();
+    movement.fill(static_cast<T>(double_attribute(call.node, "value", 0)), out,
+                  call.outputs[0]->size());
     if (!overlaps) return;
-    call.kernels.movement<T>().strided_copy(strided_dims(common, from, to),
-                                            input<T>(call, 0) + x_offset, out + y_offset);
+    movement.strided_copy(strided_dims(common, from, to), input<T>(call, 0) + x_offset,
+                          out + y_offset);
   });
 }
 

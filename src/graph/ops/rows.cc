@@ -1,9 +1,8 @@
-// See rows.h. Rows are spread over the threads; the index within a row counts like an odometer.
+// See rows.h.
 #include "src/graph/ops/rows.h"
 
 #include <algorithm>
 
-#include "src/core/chunks.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -52,73 +51,31 @@ Shape reduced_shape(const Shape& shape, std::span<const int64_t> dims, bool keep
 }
 
 RowLayout::RowLayout(const Shape& shape, std::span<const int64_t> dims) {
-  std::vector<int64_t> strides(shape.size());
+  const auto is_reduced = [&](size_t dim) {
+    return std::find(dims.begin(), dims.end(), static_cast<int64_t>(dim)) != dims.end();
+  };
+  const std::vector<int64_t> strides = dense_strides(shape);
+  std::vector<int64_t> row_strides(shape.size());
   int64_t step = 1;
-  for (size_t dim = shape.size(); dim-- > 0; step *= shape[dim]) strides[dim] = step;
-  bool reduced_before = false;
+  for (const bool reduced : {true, false}) {
+    for (size_t dim = shape.size(); dim-- > 0;) {
+      if (is_reduced(dim) != reduced) continue;
+      row_strides[dim] = step;
+      step *= shape[dim];
+      (reduced ? cols : rows) *= shape[dim];
+    }
+  }
   for (size_t dim = 0; dim < shape.size(); ++dim) {
-    if (shape[dim] == 1) continue;
-    const bool reduced =
-        std::find(dims.begin(), dims.end(), static_cast<int64_t>(dim)) != dims.end();
-    in_place = in_place && (reduced || !reduced_before);
-    reduced_before = reduced_before || reduced;
-    (reduced ? cols : rows) *= shape[dim];
-    std::vector<Dim>& group = reduced ? reduced_ : kept_;
-    if (!group.empty() && group.back().stride == shape[dim] * strides[dim]) {
-      group.back() = {group.back().extent * shape[dim], strides[dim]};
-    } else {
-      group.push_back({shape[dim], strides[dim]});
+    in_place = in_place && (shape[dim] == 1 || row_strides[dim] == strides[dim]);
+    from_rows_.push_back({shape[dim], row_strides[dim], strides[dim]});
+  }
+  for (const bool reduced : {false, true}) {
+    for (size_t dim = 0; dim < shape.size(); ++dim) {
+      if (is_reduced(dim) == reduced) {
+        to_rows_.push_back({shape[dim], strides[dim], row_strides[dim]});
+      }
     }
   }
 }
-
-// move(position in the rows, offset into x, stride in x, count) for runs of the last reduced group.
-template <typename Move>
-void RowLayout::for_each_run(Move move) const {
-  const Dim last = reduced_.empty() ? Dim{1, 1} : reduced_.back();
-  parallel_chunks(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      int64_t base = 0, rest = row;
-      for (size_t i = kept_.size(); i-- > 0; rest /= kept_[i].extent) {
-        base += rest % kept_[i].extent * kept_[i].stride;
-      }
-      for (int64_t col = 0; col < cols; col += last.extent) {
-        int64_t offset = base;
-        rest = col / last.extent;
-        for (size_t i = reduced_.size() < 2 ? 0 : reduced_.size() - 1; i-- > 0;
-             rest /= reduced_[i].extent) {
-          offset += rest % reduced_[i].extent * reduced_[i].stride;
-        }
-        move(row * cols + col, offset, last.stride, last.extent);
-      }
-    }
-  });
-}
-
-template <typename T>
-const T* RowLayout::gather(const T* x, std::vector<T>& storage) const {
-  if (in_place) return x;
-  storage.resize(static_cast<size_t>(rows * cols));
-  T* out = storage.data();
-  for_each_run([=](int64_t position, int64_t offset, int64_t stride, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) out[position + i] = x[offset + i * stride];
-  });
-  return out;
-}
-
-template <typename T>
-void RowLayout::scatter(const T* from, T* x) const {
-  for_each_run([=](int64_t position, int64_t offset, int64_t stride, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) x[offset + i * stride] = from[position + i];
-  });
-}
-
-#define LOCKSTEP_INSTANTIATE(T)                                            \
-  template const T* RowLayout::gather<T>(const T*, std::vector<T>&) const; \
-  template void RowLayout::scatter<T>(const T*, T*) const;
-LOCKSTEP_INSTANTIATE(float)
-LOCKSTEP_INSTANTIATE(double)
-LOCKSTEP_INSTANTIATE(int32_t)
-#undef LOCKSTEP_INSTANTIATE
 
 }  // namespace lockstep

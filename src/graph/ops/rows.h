@@ -29,27 +29,25 @@ struct RowLayout {
 
   // x as (rows, cols): x itself or `storage`, which is filled.
   template <typename T>
-  const T* gather(const T* x, std::vector<T>& storage) const;
-  // The inverse: rows (rows, cols) into an array of the original shape. Requires: rows != x.
-  template <typename T>
-  void scatter(const T* rows, T* x) const;
+  const T* gather(const KernelSet& kernels, const T* x, std::vector<T>& storage) const {
+    if (in_place) return x;
+    storage.resize(static_cast<size_t>(rows * cols));
+    kernels.movement<T>().strided_copy(to_rows_, x, storage.data());
+    return storage.data();
+  }
 
   // Calls write(rows) with an array of (rows, cols), then moves its elements to their places in x.
   template <typename T, typename Write>
-  void write_rows(T* x, Write write) const {
+  void write_rows(const KernelSet& kernels, T* x, Write write) const {
     if (in_place) return write(x);
     std::vector<T> storage(static_cast<size_t>(rows * cols));
     write(storage.data());
-    scatter(static_cast<const T*>(storage.data()), x);
+    kernels.movement<T>().strided_copy(from_rows_, storage.data(), x);
   }
 
  private:
-  struct Dim {
-    int64_t extent, stride;
-  };
-  template <typename Move>
-  void for_each_run(Move move) const;
-  std::vector<Dim> kept_, reduced_;  // neighbours that are one run in memory are merged
+  // The dimensions in the order of the array that is written, the fastest last.
+  std::vector<StridedDim> to_rows_, from_rows_;
 };
 
 }  // namespace lockstep

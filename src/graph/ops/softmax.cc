@@ -37,8 +37,8 @@ void run_forward(const OpCall& call) {
     const Format* inner = is_along_last(call) ? inner_format(call) : nullptr;
     const RowLayout layout = layout_of(call);
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
-    layout.write_rows(output<T>(call, 0), [&](T* y) {
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* y) {
       if (is_log(call.node)) {
         kernels.log_softmax(x, y, layout.rows, layout.cols, call.reduce_accumulator, inner);
       } else {
@@ -61,9 +61,9 @@ void run_backward(const OpCall& call) {
     const auto kernel = is_log(call.node) ? kernels.log_softmax_backward : kernels.softmax_backward;
     const RowLayout layout = layout_of(call);
     std::vector<T> y_storage, dy_storage;
-    const T* y = layout.gather(input<T>(call, 0), y_storage);
-    const T* dy = layout.gather(input<T>(call, 1), dy_storage);
-    layout.write_rows(output<T>(call, 0), [&](T* dx) {
+    const T* y = layout.gather(call.kernels, input<T>(call, 0), y_storage);
+    const T* dy = layout.gather(call.kernels, input<T>(call, 1), dy_storage);
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* dx) {
       kernel(y, dy, dx, layout.rows, layout.cols, call.reduce_accumulator);
     });
   });

@@ -17,7 +17,7 @@ void run_sum(const OpCall& call) {
     const Shape& shape = input_shape(call, 0);
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
     T* y = output<T>(call, 0);
     call.kernels.of<T>().row_sums(x, y, layout.rows, layout.cols, call.reduce_accumulator);
     if (kMean) call.kernels.of<T>().repeat_rows(y, static_cast<T>(layout.cols), y, layout.rows, 1);
@@ -47,7 +47,7 @@ void run_backward(const OpCall& call) {
     const Shape& shape = output_shape(call, 0);
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     const T divisor = kMean ? static_cast<T>(layout.cols) : T(1);
-    layout.write_rows(output<T>(call, 0), [&](T* rows) {
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* rows) {
       call.kernels.of<T>().repeat_rows(input<T>(call, 0), divisor, rows, layout.rows, layout.cols);
     });
   });

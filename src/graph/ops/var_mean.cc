@@ -18,7 +18,7 @@ void run_var_mean(const OpCall& call) {
     const Shape& shape = input_shape(call, 0);
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
     call.kernels.of<T>().row_variances(x, double_attribute(call.node, "correction", 1),
                                        output<T>(call, 0), output<T>(call, 1), layout.rows,
                                        layout.cols, call.reduce_accumulator);
@@ -62,12 +62,12 @@ void run_backward(const OpCall& call) {
     const Shape& shape = input_shape(call, 0);
     const RowLayout layout(shape, reduced_dims(call.node, "dims", shape));
     std::vector<T> storage;
-    const T* x = layout.gather(input<T>(call, 0), storage);
+    const T* x = layout.gather(call.kernels, input<T>(call, 0), storage);
     const bool has_dvar = bool_attribute(call.node, "has_dvar", true);
     const T* dvar = has_dvar ? input<T>(call, 2) : nullptr;
     const T* dmean =
         bool_attribute(call.node, "has_dmean", true) ? input<T>(call, has_dvar ? 3 : 2) : nullptr;
-    layout.write_rows(output<T>(call, 0), [&](T* dx) {
+    layout.write_rows(call.kernels, output<T>(call, 0), [&](T* dx) {
       call.kernels.of<T>().row_variances_backward(x, input<T>(call, 1), dvar, dmean,
                                                   double_attribute(call.node, "correction", 1), dx,
                                                   layout.rows, layout.cols);

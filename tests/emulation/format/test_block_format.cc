@@ -156,7 +156,8 @@ std::vector<float> quantized(const std::vector<float>& values, const BlockFormat
                              BlockScales* scales = nullptr, TensorStats* stats = nullptr) {
   std::vector<float> after(values.size());
   const BlockShape shape{1, static_cast<int64_t>(values.size()), 1};
-  quantize_blocks<float>(values, after, shape, {.format = &format}, stats, scales);
+  quantize_blocks<float>(active_kernels(), values, after, shape, {.format = &format}, stats,
+                         scales);
   return after;
 }
 
@@ -474,7 +475,7 @@ TEST_CASE("stochastic block rounding is unbiased, and keyed by the element's pla
   std::vector<float> values(kBlocks * kSize, 2.4f), after(values.size());
   for (size_t i = 0; i < values.size(); i += kSize) values[i] = 8;
   quantize_blocks<float>(
-      values, after, {kBlocks, kSize, 1},
+      active_kernels(), values, after, {kBlocks, kSize, 1},
       {.format = &format, .rounding = Rounding::kStochastic, .key = {.seed = 12}}, nullptr,
       nullptr);
   double sum = 0;
@@ -496,13 +497,13 @@ TEST_CASE("a tensor scale given beforehand is used") {
   const std::vector<float> values = {6, 3, 1, 0.4f};
   std::vector<float> after(values.size());
   BlockScales scales;
-  quantize_blocks<float>(values, after, {1, 4, 1}, {.format = &format, .tensor_scale = 0.5},
-                         nullptr, &scales);
+  quantize_blocks<float>(active_kernels(), values, after, {1, 4, 1},
+                         {.format = &format, .tensor_scale = 0.5}, nullptr, &scales);
   CHECK(scales.tensor_scale == 0.5);
   CHECK(scales.codes == std::vector<uint8_t>{0x40});  // (6 / 6) / 0.5 = 2
   CHECK(after == std::vector<float>{6, 3, 1, 0.5f});
   CHECK_THROWS_AS(
-      quantize_blocks<float>(values, after, {1, 4, 1},
+      quantize_blocks<float>(active_kernels(), values, after, {1, 4, 1},
                              {.format = &find_block_format("mxfp4"), .tensor_scale = 0.5}, nullptr,
                              nullptr),
       std::logic_error);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/block_quantize.h"
 #include "emulation/kernels/scalar/block_squares.h"
 #include "emulation/kernels/scaled_fp8.h"
@@ -69,7 +70,7 @@ TEST_CASE("squares: one row equals blocks along rows; a square shares the larges
   std::vector<float> squares(x.size()), lines(x.size());
   TensorStats a, b;
   scalar_quantize_block_squares(x.data(), squares.data(), 1, 100, spec_of("mxfp8"), &a);
-  quantize_blocks<float>(x, lines, {1, 100, 1}, spec_of("mxfp8"), &b, nullptr);
+  quantize_blocks<float>(active_kernels(), x, lines, {1, 100, 1}, spec_of("mxfp8"), &b, nullptr);
   CHECK(squares == lines);
   CHECK(a.sum_sq == b.sum_sq);
   CHECK(a.to_subnormal == b.to_subnormal);
@@ -119,16 +120,19 @@ TEST_CASE("block values are exact in FP32 containers, for every element and ever
   CHECK(infinite < wanted / 20);
 }
 
-TEST_CASE("amax of scaling: infinities count, NaN does not, on any number of threads") {
+TEST_CASE("abs_max: infinities count, NaN does not, on any number of threads") {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  CHECK(scaling_amax(std::vector<float>{1, -3, nan, 2}) == 3);
-  CHECK(scaling_amax(std::vector<float>{1, -kInf, nan}) == kInf);
-  CHECK(scaling_amax(std::vector<float>{nan, -0.0f}) == 0);
-  CHECK(scaling_amax(std::vector<float>{}) == 0);
+  const auto abs_max = [](const std::vector<float>& x) {
+    return active_kernels().f32.abs_max(x.data(), static_cast<int64_t>(x.size()));
+  };
+  CHECK(abs_max({1, -3, nan, 2}) == 3);
+  CHECK(abs_max({1, -kInf, nan}) == kInf);
+  CHECK(abs_max({nan, -0.0f}) == 0);
+  CHECK(abs_max({}) == 0);
   std::vector<float> x(100000, 1);
   x[70001] = -5;
-  CHECK(scaling_amax(x) == 5);
+  CHECK(abs_max(x) == 5);
 }
 
 TEST_CASE("the scale under e4m3 block scales: 448 * 6 / amax, and its special cases") {

@@ -1,5 +1,6 @@
 // The distance of a lane's array from the reference's: every instruction set against the scalar
 // kernel, and the sums by hand.
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"
@@ -47,11 +48,11 @@ TEST_CASE("comparison checked by hand") {
   const Format& fp16 = find_format("fp16");
   const float lane[] = {2.0f, 4.0f, kFloatInfinity, -8.0f};
   const float reference[] = {1.0f, 2.5f, 1.0f, -4.0f};
-  const ErrorStats e = compare<float, float>(lane, reference, 2.0, fp16);
+  const ErrorStats e = compare<float>(active_kernels(), lane, reference, 2.0, fp16);
   CHECK(e.compared == 3);
   CHECK(e.err_sq == 0.25);  // 0, -0.5, 0
   CHECK(e.dot_ref == 1 + 2 * 2.5 + 16);
   CHECK(e.ref_sq == 1 + 6.25 + 16);
   CHECK(e.err_max_ulps == 1.0 / 0x1p-8);  // 0.5 * 2 at 5: ulp 2^(2-10)
-  CHECK_THROWS_AS((compare<float, float>(lane, reference, 0.0, fp16)), std::logic_error);
+  CHECK_THROWS_AS((compare<float>(active_kernels(), lane, reference, 0.0, fp16)), std::logic_error);
 }

@@ -273,30 +273,92 @@ TEST_CASE("softmax: NaN, infinities and rows of -inf give NaN") {
   CHECK(y[10] == 0);
 }
 
-TEST_CASE("elementwise: every kernel set gives the scalar bits, and writes nothing beyond") {
-  for (const size_t count : {1, 7, 31, 32, 33, 1000, 40001}) {
-    const auto a = make_data<float>(count, DataKind::kSpecial, find_format("fp32"), 1);
-    const auto b = make_data<float>(count, DataKind::kSpecial, find_format("fp32"), 2);
-    const auto results = [&](const Kernels<float>& k) {
-      std::vector<float> all;
-      std::vector<float> y(count + 1, 42);
-      const auto keep = [&] { all.insert(all.end(), y.begin(), y.end()); };
-      const auto n = static_cast<int64_t>(count);
-      k.add(a.data(), b.data(), y.data(), n), keep();
-      k.mul(a.data(), b.data(), y.data(), n), keep();
-      k.scale(a.data(), 0.1f, y.data(), n), keep();
-      k.relu(a.data(), y.data(), n), keep();
-      k.relu_backward(a.data(), b.data(), y.data(), n), keep();
-      CHECK(y.back() == 42);
-      return all;
-    };
-    const auto want = results(scalar_kernels().f32);
-    for (const KernelSet* set : available_kernel_sets()) {
+namespace {
+
+// Every elementwise kernel, one after the other, and the numbers of whole arrays.
+template <typename T>
+std::vector<T> all_elementwise(const Kernels<T>& k, const std::vector<T>& a,
+                               const std::vector<T>& b) {
+  std::vector<T> all, y(a.size() + 1, 42);
+  const auto keep = [&] { all.insert(all.end(), y.begin(), y.end()); };
+  const auto n = static_cast<int64_t>(a.size());
+  k.add(a.data(), b.data(), y.data(), n), keep();
+  k.mul(a.data(), b.data(), y.data(), n), keep();
+  k.scale(a.data(), T(0.1), y.data(), n), keep();
+  k.scale_in_double(a.data(), 0.1, y.data(), n), keep();
+  k.divide(a.data(), T(3), y.data(), n), keep();
+  k.divide(a.data(), T(0), y.data(), n), keep();
+  k.relu(a.data(), y.data(), n), keep();
+  k.relu_backward(a.data(), b.data(), y.data(), n), keep();
+  k.add_channels(y.data(), b.data(), n, 1, 1), keep();
+  k.add_channels(y.data(), b.data(), 1, n, 1), keep();
+  k.add_channels(y.data(), b.data(), n / 5, 5, 1), keep();
+  k.add_channels(y.data(), b.data(), n / 35, 5, 7), keep();
+  k.add_channels(y.data(), b.data(), 1, n / 33, 33), keep();
+  k.move_by_one_ulp(y.data(), RandomStream(1, RandomPurpose::kTwin, 2), 3, n), keep();
+  k.movement.fill(T(-7), y.data(), n), keep();
+  CHECK(y.back() == 42);
+  all.push_back(k.abs_max(a.data(), n));
+  all.push_back(k.all_finite(a.data(), n) ? T(1) : T(0));
+  all.push_back(static_cast<T>(k.sum_of_squares(b.data(), n)));
+  return all;
+}
+
+template <typename T>
+void check_elementwise(size_t count, DataKind kind) {
+  const auto a = make_data<T>(count, kind, find_format("fp32"), 1);
+  const auto b = make_data<T>(count, kind, find_format("fp32"), 2);
+  const auto want = all_elementwise(scalar_kernels().of<T>(), a, b);
+  for (const KernelSet* set : available_kernel_sets()) {
+    for (const int threads : {1, 3}) {
+      const ThreadCountGuard guard(threads);
       CAPTURE(set->name);
       CAPTURE(count);
-      CHECK(same_bits(results(set->f32), want));
+      CHECK(same_bits(all_elementwise(set->of<T>(), a, b), want));
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("elementwise: every kernel set gives the scalar bits, and writes nothing beyond") {
+  for (const size_t count : {1, 7, 31, 32, 33, 1000, 40001}) {
+    check_elementwise<float>(count, DataKind::kSpecial);
+    check_elementwise<double>(count, DataKind::kSpecial);
+    check_elementwise<float>(count, DataKind::kWide);
+  }
+}
+
+TEST_CASE("elementwise: division, a product in double and one ulp by hand") {
+  const Kernels<float>& k = scalar_kernels().f32;
+  std::vector<float> y(5);
+  k.divide(std::vector<float>{1, -6, 0, -0.0f, 0x1p-149f}.data(), 3, y.data(), 5);
+  CHECK(y == std::vector<float>{1.0f / 3, -2, 0, 0, 0});
+  CHECK(std::signbit(y[3]));
+  k.divide(y.data(), 0, y.data(), 2);
+  CHECK(y[1] == -std::numeric_limits<float>::infinity());
+  // (1 + 2^-23)(1 + 2^-24) is 1 + 1.5 ulp in double, below a tie in FP32: FP32's factor is 1
+  const float next = 1 + 0x1p-23f;
+  k.scale_in_double(&next, 1 + 0x1p-24, y.data(), 1);
+  CHECK(y[0] == 1 + 0x1p-22f);
+  k.scale(&next, static_cast<float>(1 + 0x1p-24), y.data(), 1);
+  CHECK(y[0] == next);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> before = {1, -2, 0, kInfinity, 3, 0x1p-149f, -1, 5};
+  const RandomStream signs(3, RandomPurpose::kTwin, 0);
+  std::vector<float> x = before;
+  k.move_by_one_ulp(x.data(), signs, 7, 8);
+  int grown = 0;
+  for (const size_t i : {0, 1, 4, 5, 6, 7}) {
+    const bool grows = (signs.bits(7 + i) & 1) != 0;
+    const float bound = grows ? std::copysign(kInfinity, before[i]) : 0.0f;
+    CHECK(x[i] == std::nextafter(before[i], bound));
+    grown += grows;
+  }
+  CHECK(grown > 0);
+  CHECK(grown < 6);
+  CHECK(x[2] == 0);
+  CHECK(x[3] == kInfinity);
 }
 
 TEST_CASE("elementwise: zeros, NaN and aliasing") {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
 #include "emulation/kernels/scalar/optimizer.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
@@ -266,7 +267,7 @@ TEST_CASE("optimizers: measurements show the effect of the roundings") {
   CHECK(stats.stagnant == count);
   // The hash is that of the kept values.
   const auto kept = [&](const std::vector<float>& x) {
-    return observe<float>(std::span<const float>(x), format).bits_hash;
+    return observe<float>(active_kernels(), std::span<const float>(x), format).bits_hash;
   };
   CHECK(of_weight.bits_hash == kept(w));
   CHECK(of_update.bits_hash == kept(update));
@@ -298,7 +299,7 @@ TEST_CASE("optimizers: without narrow formats a measurement equals quantize's") 
     exact[i] = weights[i] + update[i];
     whole += double(exact[i]) == double(weights[i]) + double(update[i]);
   }
-  quantize<float>(exact, rounded, {formats.weight}, &want);
+  quantize<float>(active_kernels(), exact, rounded, {formats.weight}, &want);
   CHECK(same_bits(w, rounded));
   CHECK(measured.count == want.count);
   CHECK(measured.to_zero == want.to_zero);

@@ -141,7 +141,7 @@ TEST_CASE("measuring alone: nothing is stored, after == before") {
   scalar_quantize(values.data(), values.data(), 5000, round, nullptr);
   TensorStats again;
   scalar_quantize(values.data(), values.data(), 5000, round, &again);
-  CHECK(difference(observe<float>(values, fp16), again) == "");
+  CHECK(difference(observe<float>(active_kernels(), values, fp16), again) == "");
 }
 
 TEST_CASE("a float container refuses fp64") {
@@ -180,7 +180,8 @@ TEST_CASE("stochastic rounding is unbiased within 5 sigma, for every format") {
       const std::vector<float> data(n, input);
       std::vector<float> out(n);
       TensorStats s;
-      quantize<float>(data, out, {&f, Rounding::kStochastic, {.seed = 1, .site = ++site}}, &s);
+      quantize<float>(active_kernels(), data, out,
+                      {&f, Rounding::kStochastic, {.seed = 1, .site = ++site}}, &s);
       REQUIRE(s.count == n);
       const double low = round_to_format(input, f, Rounding::kTowardZero);
       const double high = round_to_format(input, f, x > 0 ? Rounding::kUp : Rounding::kDown);

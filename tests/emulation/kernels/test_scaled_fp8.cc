@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scaled_fp8.h"
 #include "src/core/error.h"
 
@@ -96,7 +97,7 @@ TEST_CASE("scaled rounding: three FP32 operations and the statistics of the scal
   std::vector<float> after(values.size());
   TensorStats stats;
   const float scale = current_scale(3, e4m3(), {});
-  quantize_scaled(values, after, scale, {.format = &e4m3()}, &stats);
+  quantize_scaled(active_kernels(), values, after, scale, {.format = &e4m3()}, &stats);
   // 1 * 149.33 -> 144 or 152, step 16 above 128: 144; 0.149 -> 0.15625 - 2^-6 = 0.140625 or
   // 0.15625, the nearer 0.15625; 5 * 149.3 saturates.
   const float inverse = 1 / scale;
@@ -109,7 +110,7 @@ TEST_CASE("scaled rounding: three FP32 operations and the statistics of the scal
   CHECK(stats.saturated == 1);
   CHECK(stats.nan == 1);
   CHECK(stats.abs_max == 5 * scale);
-  CHECK_THROWS_AS(quantize_scaled(values, after, 0, {.format = &e4m3()}, nullptr),
+  CHECK_THROWS_AS(quantize_scaled(active_kernels(), values, after, 0, {.format = &e4m3()}, nullptr),
                   std::logic_error);
 }
 

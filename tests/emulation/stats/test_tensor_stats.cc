@@ -92,7 +92,7 @@ TEST_CASE("sums of floats are formed in groups, in any binade") {
   }
   // All terms are positive: |s - exact| <= gamma of float for 4 additions, of double for the rest.
   TensorStats s;
-  quantize<float>(base, y, {.format = &fp16}, &s);
+  quantize<float>(active_kernels(), base, y, {.format = &fp16}, &s);
   CHECK(s.sum_sq == sums[0]);
   Exact sum_sq, err_sq;
   for (size_t i = 0; i < base.size(); ++i) {
@@ -127,7 +127,7 @@ TEST_CASE("saturation is counted") {
   const float x[] = {1e5f, -1e5f, 70000.0f, 65504.0f, kFloatInfinity};
   float y[5];
   TensorStats s;
-  quantize<float>(x, y, {&find_format("fp16"), Rounding::kTowardZero}, &s);
+  quantize<float>(active_kernels(), x, y, {&find_format("fp16"), Rounding::kTowardZero}, &s);
   CHECK(s.saturated == 3);
   CHECK(s.to_infinity == 0);
   CHECK(y[1] == -65504.0f);
@@ -140,7 +140,7 @@ TEST_CASE("flushes, saturated infinities and NaN in formats without any are coun
   const auto count = [&](const char* name) {
     float y[7];
     TensorStats s;
-    quantize<float>(x, y, {.format = &find_format(name)}, &s);
+    quantize<float>(active_kernels(), x, y, {.format = &find_format(name)}, &s);
     CHECK(s.nan == 1);
     CHECK(std::isnan(y[5]));
     return s;
@@ -171,7 +171,7 @@ TEST_CASE("doubles: the same statistics, bins clamped, any exponent") {
   const double x[] = {1e300, -1e-300, 1.5, 0.0, -0.0, std::nan(""), 0x1p-1074};
   double y[7];
   TensorStats s;
-  quantize<double>(x, y, {.format = &find_format("fp32")}, &s);
+  quantize<double>(active_kernels(), x, y, {.format = &find_format("fp32")}, &s);
   CHECK(std::isinf(y[0]));
   CHECK(s.to_infinity == 1);
   CHECK(s.to_zero == 2);
@@ -180,7 +180,7 @@ TEST_CASE("doubles: the same statistics, bins clamped, any exponent") {
   CHECK(s.exponent_histogram[0] == 4);
   CHECK(s.abs_min_nonzero == 0x1p-1074);
   CHECK(std::signbit(y[1]));
-  TensorStats observed = observe<double>(x, find_format("fp64"));
+  TensorStats observed = observe<double>(active_kernels(), x, find_format("fp64"));
   CHECK(observed.inexact == 0);
   CHECK(observed.abs_max == 1e300);
 }
