@@ -1,6 +1,8 @@
 // Finding the row of a table by its name.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -38,7 +40,7 @@ const auto& find_row_or_throw(std::string_view name, const Rows& rows, const std
 // unknown".
 template <typename Rows>
 const auto& find_row(std::string_view kind, std::string_view name, const Rows& rows) {
-  return find_row_or_throw(name, rows, std::string(kind) + " '" + std::string(name) + "': unknown");
+  return find_row_or_throw(name, rows, fmt::format("{} '{}': unknown", kind, name));
 }
 
 }  // namespace lockstep
