@@ -85,8 +85,7 @@ int64_t first_nonfinite_loss(const std::vector<double>& loss,
 }
 
 // Once the loss is not finite every site holds NaN, which would hide what happened before.
-void read_health(const RunFile& run, int lane, const std::vector<ScalerRecord>& scalers,
-                 LaneReport& out) {
+void read_health(const RunFile& run, int lane, LaneReport& out) {
   HealthTally tally(run.sites().sites.size());
   const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
   for (int64_t step = 0; step < end; ++step) {
@@ -95,11 +94,8 @@ void read_health(const RunFile& run, int lane, const std::vector<ScalerRecord>& 
       tally.add(step, counts);
       add_updates(run.sites(), run.updates(lane, step), out.updates);
     }
-    const bool skipped = scalers[static_cast<size_t>(step)].skipped;
-    if (!out.nonfinite && !skipped) out.nonfinite = find_nonfinite(run.sites(), counts, step);
   }
   out.health = layer_health(run.sites(), tally.sites());
-  out.underflow = worst_gradient_underflow(run.sites(), tally.sites());
 }
 
 LaneReport read_lane(const RunFile& run, int lane) {
@@ -118,7 +114,8 @@ LaneReport read_lane(const RunFile& run, int lane) {
     if (!out.info.scaler_losses.empty()) out.scalers.back().loss = out.info.scaler_losses[i];
   }
   out.nonfinite_loss_at = first_nonfinite_loss(out.loss, scalers);
-  read_health(run, lane, scalers, out);
+  read_health(run, lane, out);
+  out.findings = find_findings(run, lane);
   out.sums = run.sums(lane);
   for (const int32_t attempts : run.attempts(lane)) {
     if (attempts > 1) out.repeated_attempts += static_cast<uint64_t>(attempts - 1);
@@ -133,15 +130,16 @@ void judge_lanes(Report& report) {
   for (LaneReport& lane : report.lanes) {
     JudgeInput input{.lane = lane.loss,
                      .reference = reference.loss,
-                     .twin = {},
+                     .twins = {},
                      .held_out = lane.held_out,
                      .reference_held_out = reference.held_out,
-                     .twin_held_out = {},
+                     .twins_held_out = {},
+                     .skips = lane.skips,
                      .died_at = lane.info.died_at,
                      .keeps_own_weights = report.options.mode == LaneMode::kFree};
-    if (twin != nullptr) {
-      input.twin = twin->loss;
-      input.twin_held_out = twin->held_out;
+    if (twin != nullptr && &lane != twin) {
+      input.twins = {twin->loss};
+      input.twins_held_out = {twin->held_out};
     }
     lane.judgement = judge(input);
     if (lane.info.is_reference && lane.judgement.verdict != Verdict::kBroke) {

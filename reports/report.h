@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "analysis/faithful/captured_run.h"
-#include "analysis/run/first_cause.h"
+#include "analysis/findings/findings.h"
 #include "analysis/run/health.h"
 #include "analysis/run/outcome.h"
 #include "src/capture/capture.h"
@@ -45,23 +45,19 @@ struct LaneReport {
   double seconds = 0;  // the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;
-  std::vector<int64_t> skips;               // the steps
-  std::vector<ScalerReport> scalers;        // at least one
-  bool has_scaler = false;                  // some scale changed or is not 1
-  int64_t nonfinite_loss_at = -1;           // first step whose loss is NaN or infinite, -1: none
-  std::vector<LayerHealth> health;          // of the steps before that one
-  uint64_t repeated_attempts = 0;           // batches repeated with another loss scale
-  std::vector<AccumulatorHealth> sums;      // by site, of the steps that sampled them
-  std::vector<Stagnation> updates;          // by layer, of the same steps
-  std::optional<UnderflowCause> underflow;  // worst gradient site
-  std::optional<NonfiniteCause> nonfinite;  // the first one in a step that was not skipped
+  std::vector<int64_t> skips;           // the steps
+  std::vector<ScalerReport> scalers;    // at least one
+  bool has_scaler = false;              // some scale changed or is not 1
+  int64_t nonfinite_loss_at = -1;       // first step whose loss is NaN or infinite, -1: none
+  std::vector<LayerHealth> health;      // of the steps before that one
+  uint64_t repeated_attempts = 0;       // batches repeated with another loss scale
+  std::vector<AccumulatorHealth> sums;  // by site, of the steps that sampled them
+  std::vector<Stagnation> updates;      // by layer, of the same steps
+  std::vector<Finding> findings;        // the gravest first
   std::optional<CapturedComparison>
       beside_captured;  // of emulated lanes, if there is a captured run
 
-  // Neither the reference nor a lane that measures it (truth, twin).
-  bool is_candidate() const {
-    return !info.is_reference && info.name != kTruthLane && info.name != kTwinLane;
-  }
+  bool is_candidate() const { return lockstep::is_candidate(info); }
   // PyTorch's recorded run: none of its sites was measured.
   bool is_captured() const { return info.name == kCapturedLane; }
 };

@@ -5,9 +5,10 @@
 
 #include "reports/text_writer.h"
 
-#define LOCKSTEP_SECTIONS(section)                                                  \
-  section(capture) section(verdict) section(lanes) section(loss) section(gradients) \
-      section(layers) section(updates) section(sums) section(loss_scale) section(provenance)
+#define LOCKSTEP_SECTIONS(section)                                                          \
+  section(capture) section(verdict) section(findings) section(lanes) section(loss)          \
+      section(gradients) section(layers) section(updates) section(sums) section(loss_scale) \
+          section(provenance)
 
 namespace lockstep {
 

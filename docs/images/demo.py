@@ -2,8 +2,7 @@
 
     ./dev demo && python3 docs/images/demo.py build/demo/report.txt
 
-The picture holds the report's own lines: the first paragraph of the verdict, the paragraphs on the lanes that
-broke, and the table of lanes. Nothing is rewritten; an omission shows as a line with an ellipsis.
+The picture holds the report's own lines: the verdict and the table of lanes. Nothing is rewritten; an omission shows as a line with an ellipsis.
 """
 
 import pathlib
@@ -14,8 +13,7 @@ from xml.sax.saxutils import escape
 TITLE = "lockstep report build/demo/run.h5"
 CHARACTER, LINE, MARGIN, BAR, FONT = 8.43, 19, 18, 34, 14   # pixels; a character is 0.602 of the font's height
 BACKGROUND, FRAME, TEXT, DIM = "#1b1f27", "#2a303c", "#d7dce5", "#8b94a5"
-COLOURS = {"broke": "#ff7b72", "Broke": "#ff7b72", "worse": "#e3b341", "Worse": "#e3b341", "fine": "#7ee787",
-           "Fine": "#7ee787"}
+COLOURS = {"broke": "#ff7b72", "worse": "#ff7b72", "stalled": "#ff7b72", "unclear": "#e3b341", "fine": "#7ee787"}
 
 
 def sections(report):
@@ -29,27 +27,16 @@ def sections(report):
 
 def shown_lines(report):
     parts = sections(report)
-    paragraphs = parts["Verdict"].split("\n\n")
     table = parts["Lanes"].split("\n")
     rows = table[:2 + next(i for i, row in enumerate(table[2:]) if "  " not in row.strip())]
-    broken = [row.split()[0] for row in rows if " broke " in row]
-    lines, skipping = ["Verdict", "======="], False
-    for i, paragraph in enumerate(paragraphs):
-        if i == 0 or re.split("[ :.,]", paragraph)[0] in broken:
-            lines += [*paragraph.split("\n"), ""]
-            skipping = False
-        elif not skipping:
-            lines += ["…", ""]
-            skipping = True
-    return lines + ["Lanes", "=====", *rows]
+    return ["Verdict", "======="] + parts["Verdict"].split("\n") + ["", "Lanes", "=====", *rows]
 
 
 def runs(line):
     """(column, text, colour) of the words of a line: columns of a table apart, verdicts apart from what surrounds them."""
     for piece in re.finditer(r"\S+(?: \S+)*", line):
         column = piece.start()
-        # `Fine means` explains the word; it is no verdict.
-        for text in re.split(r"\b(fine|worse|broke|Worse|Broke|Fine(?=:))\b", piece[0]):
+        for text in re.split(rf"\b({'|'.join(COLOURS)})\b", piece[0]):
             if text.strip():
                 indent = len(text) - len(text.lstrip())
                 yield column + indent, text.strip(), COLOURS.get(text, TEXT)

@@ -16,6 +16,7 @@ std::string accuracy_text(double accuracy) {
 
 // The truth lane and the twin are measures, not candidates.
 std::string verdict_text(const LaneReport& lane) {
+  if (lane.is_captured()) return "(recorded)";
   const bool is_measure = !lane.is_candidate() && !lane.info.is_reference;
   if (is_measure && lane.judgement.verdict != Verdict::kBroke) return "(measure)";
   return std::string(to_string(lane.judgement.verdict));

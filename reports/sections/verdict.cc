@@ -1,158 +1,165 @@
-// Which lanes trained as well as the reference, and where the others broke first.
+// The first screen: for each lane, worst first, at most three lines: outcome, step, place, cause
+// and what to try.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
+#include "analysis/findings/finding_kinds.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
+#include "reports/text_writer.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
 
-std::string place(const Report& report, int32_t site_id) {
-  const Site& site = report.site(site_id);
-  const std::string layer = site.layer.empty() ? "(no layer)" : site.layer;
-  if (site.role == Role::kAccumulator) {
-    return fmt::format("layer {}, in the sums of {}", layer, site.op);
-  }
-  return fmt::format("layer {}, {} ({} {})", layer, to_string(site.role), site.op,
-                     to_string(site.point));
+constexpr size_t kLinesPerLane = 3;
+
+// 0: named first.
+int rank(Verdict verdict) {
+  constexpr Verdict kOrder[] = {Verdict::kBroke,   Verdict::kStalled,  Verdict::kWorse,
+                                Verdict::kUnclear, Verdict::kTooShort, Verdict::kUnjudged,
+                                Verdict::kFine,    Verdict::kReference};
+  return static_cast<int>(std::ranges::find(kOrder, verdict) - kOrder);
 }
 
-std::string nonfinite_text(const Report& report, const NonfiniteCause& cause) {
-  std::string what = "values were already infinite before rounding";
-  if (cause.to_infinity > 0) {
-    what = fmt::format("{} of {} values overflowed to infinity", with_thousands(cause.to_infinity),
-                       with_thousands(cause.count));
-  } else if (cause.nan > 0) {
-    what = fmt::format("{} of {} values were NaN", with_thousands(cause.nan),
-                       with_thousands(cause.count));
-  }
-  return fmt::format("First non-finite values: step {}, {}: {}{}.", cause.step,
-                     place(report, cause.site), what,
-                     cause.feeds_finite ? ", everything feeding it was finite" : "");
+FindingContext context_of(const Report& report, const LaneReport& lane, const Finding& finding) {
+  return {finding, report.sites, lane.has_scaler, report.steps};
 }
 
-double points(int64_t part, int64_t answers) {
-  return 100 * static_cast<double>(part) / static_cast<double>(answers);
+// The finding to name first: of a lane that broke, one of a kind that breaks.
+const Finding* main_finding(const LaneReport& lane) {
+  if (lane.findings.empty()) return nullptr;
+  if (lane.judgement.verdict != Verdict::kBroke) return &lane.findings.front();
+  const auto found =
+      std::ranges::find_if(lane.findings, [](const Finding& f) { return row_of(f.kind).breaks; });
+  return found == lane.findings.end() ? nullptr : &*found;
 }
 
-// "100 of 10000 held-out answers (1.00 points)"
-std::string held_out_margin_text(const LaneJudgement& j) {
-  return fmt::format("{} of {} held-out answers ({:.2f} points)", j.correct_margin, j.answers,
-                     points(j.correct_margin, j.answers));
+int64_t break_step(const LaneReport& lane, const Finding* finding) {
+  if (finding != nullptr) return finding->first_step;
+  return lane.nonfinite_loss_at >= 0 ? lane.nonfinite_loss_at : lane.info.died_at;
 }
 
-std::string underflow_text(const Report& report, const LaneReport& lane) {
-  return fmt::format(
-      "{}: gradients underflow. At {}, {} of the nonzero values become zero over the run; the "
-      "worst step is {} with {}. Check the loss to see whether this matters.",
-      lane.info.name, place(report, lane.underflow->site), percent(lane.underflow->to_zero_rate),
-      lane.underflow->worst_step, percent(lane.underflow->worst_step_rate));
-}
-
-std::string names_of(const Report& report, Verdict verdict) {
-  std::vector<std::string> names;
-  for (const LaneReport& lane : report.lanes) {
-    const bool listed = lane.is_candidate() || verdict == Verdict::kBroke;
-    if (listed && lane.judgement.verdict == verdict) names.push_back(lane.info.name);
-  }
-  return join(names, ", ");
-}
-
-std::string margin_text(const Report& report) {
-  const LaneJudgement& j = report.reference().judgement;
-  std::string text =
-      fmt::format("loss over the last {} at most {} above the fp32 reference's",
-                  counted(tail_of(report.reference().loss).size(), "step"), short_number(j.margin));
-  if (j.answers > 0) text += fmt::format(", at most {} fewer correct", held_out_margin_text(j));
-  return text;
-}
-
-std::string noise_text(const Report& report) {
-  if (report.twin < 0) {
-    return "No twin lane was run, so the effect of one-ulp noise alone is not known: add `twin` to "
-           "--lanes.";
-  }
-  const LaneReport& twin = report.lanes[static_cast<size_t>(report.twin)];
-  return fmt::format(
-      "Noise: the twin (fp32, every weight moved by one ulp) ends {} from the reference in loss; a "
-      "smaller difference says nothing about a format.",
-      short_number(std::fabs(twin.judgement.gap)));
-}
-
-void add_broken(const Report& report, const LaneReport& lane, Blocks& out) {
-  std::string text = lane.info.name + " broke";
-  if (lane.nonfinite_loss_at >= 0) {
-    text += fmt::format(": its loss is not finite from step {} on", lane.nonfinite_loss_at);
-  }
-  if (lane.info.died_at >= 0) text += fmt::format(", it stopped at step {}", lane.info.died_at);
-  if (lane.info.died_of == DeathCause::kLossScaler) {
-    text += ": its loss scaler stops training when the scale cannot shrink any further";
-  }
-  text += ". ";
-  out.push_back(paragraph(text));
-}
-
-// "loss 0.244 above the reference's, give or take 0.1 of batch noise; held out: 12 of 1,000 answers
-// (1.20 points) fewer correct, give or take 9.5"
+// "loss 1.51, 0.31 above the reference's (noise 0.05); 1.20 points fewer held-out answers right"
 std::string distance_text(const LaneJudgement& j) {
-  std::string text = fmt::format("loss {} {} the reference's, give or take {} of batch noise",
-                                 short_number(std::fabs(j.gap)), j.gap < 0 ? "below" : "above",
-                                 short_number(j.noise));
-  if (j.answers > 0) {
-    const int64_t apart = std::abs(j.correct_drop);
-    text +=
-        fmt::format("; held out, {} of {} answers ({:.2f} points) {} correct, give or take {:.1f}",
-                    apart, j.answers, points(apart, j.answers),
-                    j.correct_drop < 0 ? "more" : "fewer", j.correct_noise);
+  const double likely = std::max(j.batch_noise, j.chaos);
+  std::string text =
+      fmt::format("loss {}, {} {} the reference's (noise {}", short_number(j.tail_loss),
+                  two_digits(std::fabs(j.gap)), j.gap < 0 ? "below" : "above", two_digits(likely));
+  const bool is_wide = std::isfinite(j.chaos_bound) && j.chaos_bound > 2 * likely;
+  if (j.verdict == Verdict::kUnclear && is_wide) {
+    text += fmt::format(", perhaps up to {}", two_digits(j.chaos_bound));
   }
+  text += ")";
+  if (j.answers == 0) return text;
+  if (j.correct_drop == 0) return text + "; as many held-out answers right";
+  const auto points = [&](double answers) {
+    constexpr double kPercent = 100;
+    return kPercent * answers / static_cast<double>(j.answers);
+  };
+  return text + fmt::format("; {:.2f} points {} held-out answers right (noise {})",
+                            points(std::fabs(static_cast<double>(j.correct_drop))),
+                            j.correct_drop > 0 ? "fewer" : "more",
+                            two_digits(points(std::max(j.correct_noise, j.correct_chaos))));
+}
+
+std::string outcome_text(const LaneReport& lane, const Finding* finding) {
+  const LaneJudgement& j = lane.judgement;
+  switch (j.verdict) {
+    case Verdict::kBroke: {
+      std::string text = fmt::format("{} broke", lane.info.name);
+      const int64_t step = break_step(lane, finding);
+      return step < 0 ? text : fmt::format("{} at step {}", text, step);
+    }
+    case Verdict::kTooShort:
+    case Verdict::kUnjudged:
+      return lane.info.name + ", not judged";
+    default:
+      return fmt::format("{} is {}: {}", lane.info.name, to_string(j.verdict), distance_text(j));
+  }
+}
+
+std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,
+                          size_t remedies, bool with_follows) {
+  const Verdict verdict = lane.judgement.verdict;
+  std::string text = outcome_text(lane, finding);
+  if (finding == nullptr) {
+    if (verdict == Verdict::kBroke)
+      return text + ". Its loss or weights are not finite; no single cause was found.";
+    const bool silent = verdict == Verdict::kTooShort || verdict == Verdict::kUnjudged;
+    return text + (silent ? "; no finding." : ".");
+  }
+  const FindingKindRow& row = row_of(finding->kind);
+  const FindingContext context = context_of(report, lane, *finding);
+  const bool leads =
+      verdict == Verdict::kBroke || verdict == Verdict::kTooShort || verdict == Verdict::kUnjudged;
+  text += (leads                          ? ". "
+           : verdict == Verdict::kFine    ? ". Still, "
+           : verdict == Verdict::kUnclear ? ". Possible cause: "
+                                          : ". Likely cause: ") +
+          row.sentence(context) + ".";
+  const std::string follows = with_follows ? row.follows(context) : "";
+  if (!follows.empty()) text += " " + follows + ".";
+  std::vector<std::string> candidates = row.remedies(context);
+  candidates.resize(std::min(candidates.size(), remedies));
+  if (!candidates.empty()) text += " Try (untested): " + join(candidates, "; ") + ".";
   return text;
+}
+
+// What fits into the lines; the cause always stays.
+std::string lane_text(const Report& report, const LaneReport& lane) {
+  const Finding* finding = main_finding(lane);
+  const auto fits = [](const std::string& text) {
+    return split(wrap(text, kTextWidth), '\n').size() <= kLinesPerLane;
+  };
+  for (const auto& [remedies, follows] :
+       {std::pair<size_t, bool>{3, true}, {1, true}, {1, false}}) {
+    const std::string text = sentence_with(report, lane, finding, remedies, follows);
+    if (fits(text)) return text;
+  }
+  return sentence_with(report, lane, finding, 0, false);
+}
+
+std::string why_unjudged(const Report& report) {
+  if (report.options.mode == LaneMode::kSynced) {
+    return "Outcomes are not judged: in synced mode every lane starts each step from the "
+           "reference's weights.";
+  }
+  if (report.captured >= 0) {
+    return fmt::format("{} do not show how training ends, only where numbers are lost.",
+                       counted(static_cast<uint64_t>(report.steps), "captured step"));
+  }
+  if (!std::isfinite(report.reference().judgement.tail_loss)) {
+    return "Outcomes are not judged: the reference's own loss is not finite.";
+  }
+  return "Outcomes are not judged: the reference's loss fell by no more than its batch noise.";
 }
 
 Blocks write_verdict(const Report& report) {
   Blocks out;
-  std::string lead;
-  const std::string fine = names_of(report, Verdict::kFine);
-  if (!fine.empty()) lead = fmt::format("Fine: {}. ", fine);
-  const std::string worse = names_of(report, Verdict::kWorse);
-  if (!worse.empty()) lead += fmt::format("Worse: {}. ", worse);
-  const std::string unclear = names_of(report, Verdict::kUnclear);
-  if (!unclear.empty()) lead += fmt::format("Unclear, the run is too short to tell: {}. ", unclear);
-  const std::string broke = names_of(report, Verdict::kBroke);
-  if (!broke.empty()) lead += fmt::format("Broke: {}. ", broke);
-  const std::string unjudged = names_of(report, Verdict::kUnjudged);
-  if (!unjudged.empty()) {
-    const char* why =
-        report.options.mode == LaneMode::kSynced
-            ? "in synced mode every lane starts each step from the reference's weights; only free "
-              "mode shows outcomes"
-        : report.captured >= 0
-            ? "a handful of captured steps does not show how training ends; the sections below "
-              "show where numbers are lost"
-            : "the reference did not learn: its loss fell by no more than its batch noise";
-    lead += fmt::format("Not judged: {} ({}). ", unjudged, why);
-  }
-  if (!fine.empty() || !worse.empty() || !unclear.empty()) {
-    lead += fmt::format("Fine means: {}. ", margin_text(report));
-  }
-  if (report.lanes.size() == 1) lead += "Only the reference was run; name other lanes in --lanes. ";
-  lead +=
-      noise_text(report) + " One seed rules out a large regression; it does not prove equality.";
-  out.push_back(paragraph(lead));
+  std::vector<const LaneReport*> lanes;
   for (const LaneReport& lane : report.lanes) {
-    const Verdict verdict = lane.judgement.verdict;
-    if (verdict == Verdict::kBroke) add_broken(report, lane, out);
-    if (lane.is_candidate() && (verdict == Verdict::kWorse || verdict == Verdict::kUnclear)) {
-      out.push_back(paragraph(fmt::format("{}, {}: {}.", lane.info.name, to_string(verdict),
-                                          distance_text(lane.judgement))));
-    }
-    if (lane.nonfinite && (lane.is_candidate() || verdict == Verdict::kBroke)) {
-      out.push_back(paragraph(lane.info.name + ". " + nonfinite_text(report, *lane.nonfinite)));
-    }
-    if (lane.underflow) out.push_back(paragraph(underflow_text(report, lane)));
+    const bool broke = lane.judgement.verdict == Verdict::kBroke;
+    if (lane.is_candidate() || broke) lanes.push_back(&lane);
+  }
+  std::ranges::stable_sort(lanes, {},
+                           [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
+  for (const LaneReport* lane : lanes) out.push_back(paragraph(lane_text(report, *lane)));
+  if (lanes.empty()) out.push_back(paragraph("Only the reference was run; name lanes in --lanes."));
+  const auto unjudged = [](const LaneReport* lane) {
+    return lane->judgement.verdict == Verdict::kTooShort ||
+           lane->judgement.verdict == Verdict::kUnjudged;
+  };
+  if (std::ranges::any_of(lanes, unjudged)) {
+    out.push_back(paragraph(why_unjudged(report)));
+  } else if (report.twin < 0) {
+    out.push_back(
+        paragraph("No twin lane was run, so what one ulp does is not known and no lane "
+                  "can be called worse: add `twin` to --lanes."));
+  } else if (!lanes.empty()) {
+    out.push_back(paragraph("One seed rules out a large regression; it does not prove equality."));
   }
   return out;
 }

@@ -1,10 +1,11 @@
-// lockstep report: a run file as text.
+// lockstep report: a run file as text or JSON.
 #include <fmt/format.h>
 
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "reports/report_json.h"
 #include "reports/section.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
@@ -23,14 +24,16 @@ struct ReportArgs {
 
 int report(const ReportArgs& args) {
   ProblemList problems("report");
-  if (args.format != "text") {
-    problems.add(fmt::format("--format {}: this version writes text only", args.format),
-                 "use --format text");
+  const bool is_json = args.format == "json";
+  if (!is_json && args.format != "text") {
+    problems.add(fmt::format("--format {}: this version writes text and JSON only", args.format),
+                 "use --format text, or --format json");
   }
   for (const char* other : {".html", ".htm", ".md", ".json", ".xml"}) {
-    if (!args.output.ends_with(other)) continue;
-    problems.add(fmt::format("-o {}: this version writes text only", args.output),
-                 "a name that ends in .txt");
+    if (!args.output.ends_with(other) || (is_json && args.output.ends_with(".json"))) continue;
+    problems.add(fmt::format("-o {}: this would be {}", args.output, args.format),
+                 is_json ? "a name that ends in .json"
+                         : "a name that ends in .txt, or --format json for JSON");
   }
   if (!args.output.empty()) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
@@ -39,7 +42,8 @@ int report(const ReportArgs& args) {
   std::optional<RunFile> run;
   collect_problems(problems, [&] { run.emplace(args.run); });
   problems.throw_if_any();
-  const std::string text = report_text(read_report(*run));
+  const Report report = read_report(*run);
+  const std::string text = is_json ? report_json(report) : report_text(report);
   if (args.output.empty()) {
     fmt::print("{}", text);
     return kExitFine;
@@ -57,7 +61,7 @@ std::function<int()> declare_report(CLI::App& app) {
   app.add_option("-o,--output", args->output, "write here instead of to the terminal")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
-  app.add_option("--format", args->format, "text (html, markdown, json: not in this version)")
+  app.add_option("--format", args->format, "text or json (html, markdown: not in this version)")
       ->type_name("NAME")
       ->capture_default_str();
   return [args] { return report(*args); };

@@ -198,6 +198,9 @@ struct OpDef {
   // y = operand 0 + alpha operand 1: joins gradients of one value, and adds up losses.
   bool is_sum = false;
   FirstValues first_values = FirstValues::kNone;
+  // The operand at whose zero the result is infinite or NaN: a divisor, the argument of a
+  // logarithm; -1: none. Findings name it when rounding made it zero.
+  int pole_operand = -1;
 };
 
 std::span<const OpDef> ops();

@@ -95,6 +95,12 @@ bool answers_to(const Policy& policy, const std::string& name) {
 
 }  // namespace
 
+Policy parse_recorded_policy(std::string_view toml, std::string_view name) {
+  if (name.ends_with(kExtension)) return parse_policy(toml, name);
+  return read_policy({toml, std::string(name), /*is_preset=*/true,
+                      [](const std::string& base) { return find_policy(base); }});
+}
+
 Policy parse_policy(std::string_view toml, std::string_view file_name) {
   PolicyText source{toml, std::string(file_name), /*is_preset=*/false, nullptr};
   source.find_base = [](const std::string& name) {

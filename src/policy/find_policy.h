@@ -12,6 +12,10 @@ namespace lockstep {
 // Reads a policy file's text. Throws: InputError with every problem (unknown key, format, op, ...).
 Policy parse_policy(std::string_view toml, std::string_view file_name);
 
+// A policy from the text that a run file keeps of it. `name`: NAME[:VERSION] of a preset, whose
+// text may name what this version lacks, or a path that ends in ".toml". Throws: as parse_policy.
+Policy parse_recorded_policy(std::string_view toml, std::string_view name);
+
 // The truth lane's policy: every value, sum and state is FP64, and nothing is ever cast.
 Policy truth_policy();
 

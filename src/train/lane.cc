@@ -10,6 +10,7 @@
 #include "src/core/error.h"
 #include "src/execute/engines.h"
 #include "src/execute/storage.h"
+#include "src/lower/site_formats.h"
 #include "src/train/loss_passes.h"
 
 namespace lockstep {
@@ -73,6 +74,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
         const size_t group = context.updates.at(parameter.name).group;
         return static_cast<int>(context.groups[group].states.size());
       });
+  describe_formats();
   for (const auto& runner : runners_) {
     bind_state(*runner);
     runner->executor().learn_scaling(scaling_);
@@ -89,6 +91,27 @@ std::vector<std::unique_ptr<StepRunner>> Lane::make_runners() const {
   add(*context_.step_graph, *context_.sites);
   for (const StepGraph& other : context_.other_shapes) add(other.graph, other.sites);
   return runners;
+}
+
+// The formats of all sites: the program's, then those of gradients between workers and of updates.
+void Lane::describe_formats() {
+  const Policy& policy = description_.policy;
+  std::vector<std::string>& formats = description_.site_formats;
+  formats = site_formats(runner_->executor().program(), context_.sites->sites.size());
+  const auto note = [&](int32_t site, const Format* format) {
+    if (site >= 0) formats.at(static_cast<size_t>(site)) = format->name;
+  };
+  for (const ParameterState& p : parameters_) {
+    const LaneContext::Update& sites = context_.updates.at(p.name);
+    const Format* exchanged =
+        policy.all_reduce.format == nullptr ? p.format : policy.all_reduce.format;
+    for (const int32_t site : sites.entering) note(site, exchanged);
+    for (const int32_t site : sites.reduced) note(site, p.format);
+    note(sites.update, policy.update_of(p.format));
+    for (const int32_t site : sites.states) note(site, policy.state_of(p.format));
+    if (!p.master.empty()) note(sites.master, policy.master);
+    note(sites.weight, p.format);
+  }
 }
 
 // A preset's dynamic scaler continues from the captured scaler's state, with its numbers; a policy

@@ -97,6 +97,7 @@ class Lane {
   const KernelSet& kernels() const { return runner_->kernels(); }
   const Tensor& computed_gradient(const ParameterState& parameter, size_t pass) const;
 
+  void describe_formats();
   void survey_programs();
   void take_captured_scaler();
   // The micro-batch in progress.

@@ -21,6 +21,8 @@ struct LaneDescription {
   std::vector<std::string> fallbacks;  // kernels that the engine lacked
   MemoryFacts memory;                  // what the recipe keeps in memory on hardware
   std::vector<std::string> warnings;   // numbers of the run that its formats cannot hold
+  // By site id: the format that values are rounded to there; "": the lane lacks the site.
+  std::vector<std::string> site_formats;
   // The losses that have a scaler each, in the scalers' order; empty: one scaler for all.
   std::vector<std::string> scaler_losses;
 };

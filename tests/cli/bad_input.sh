@@ -146,7 +146,7 @@ errs "exists"
 that test ! -s policy.toml
 expect 2 recommend good.h5 --formats fp8
 expect 2 report good.h5 --format html
-errs "text only"
+errs "text and JSON only"
 # Text never replaces a run: not another run, not through a link, not with --overwrite.
 cp good.h5 other.h5
 ln -s good.h5 link.toml

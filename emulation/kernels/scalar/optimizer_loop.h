@@ -218,7 +218,8 @@ class OptimizerLoop {
 
   void run(UpdateStats* stats) {
     const int64_t blocks = (a_.count + kReductionBlock - 1) / kReductionBlock;
-    std::vector<double> update_sq(static_cast<size_t>(blocks)), weight_sq(update_sq);
+    std::vector<double> update_sq(static_cast<size_t>(blocks)), weight_sq(update_sq),
+        stagnant_sq(update_sq);
     std::vector<uint64_t> stagnant(static_cast<size_t>(blocks));
     const auto plus = [](double x, double y) { return x + y; };
     parallel_for(blocks, [&](int64_t block) {
@@ -238,6 +239,12 @@ class OptimizerLoop {
           n, [&](int64_t j) { return dw[j] * dw[j]; }, plus);
       weight_sq[b] = reduce_fixed<double>(
           n, [&](int64_t j) { return before[j] * before[j]; }, plus);
+      stagnant_sq[b] = reduce_fixed<double>(
+          n,
+          [&](int64_t j) {
+            return static_cast<double>(a_.weight[begin + j]) == before[j] ? dw[j] * dw[j] : 0;
+          },
+          plus);
     });
     of_weight_.finish();
     of_update_.finish();
@@ -250,6 +257,7 @@ class OptimizerLoop {
     stats->count = static_cast<uint64_t>(a_.count);
     stats->update_sq = join_blocks(std::move(update_sq), plus);
     stats->weight_sq = join_blocks(std::move(weight_sq), plus);
+    stats->stagnant_sq = join_blocks(std::move(stagnant_sq), plus);
   }
 
  private:

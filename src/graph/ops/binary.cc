@@ -87,7 +87,7 @@ void run_div_backward(const OpCall& call) {
 
 OpDef forward_row(std::string_view name, std::string_view help, std::string_view source,
                   void (*vjp)(GradientBuilder&, const Node&), void (*run)(const OpCall&),
-                  ForeignNames foreign_names) {
+                  ForeignNames foreign_names, int pole_operand = -1) {
   return {.name = name,
           .help = help,
           .source = source,
@@ -98,11 +98,12 @@ OpDef forward_row(std::string_view name, std::string_view help, std::string_view
           .vjp = vjp,
           .run = run,
           .keeps_masks = true,
-          .foreign_names = foreign_names};
+          .foreign_names = foreign_names,
+          .pole_operand = pole_operand};
 }
 
 OpDef backward_row(std::string_view name, std::string_view help, std::string_view source,
-                   void (*run)(const OpCall&)) {
+                   void (*run)(const OpCall&), int pole_operand = -1) {
   return {.name = name,
           .help = help,
           .source = source,
@@ -110,7 +111,8 @@ OpDef backward_row(std::string_view name, std::string_view help, std::string_vie
           .max_inputs = 3,
           .attributes = {"scalar"},
           .infer = infer_backward,
-          .run = run};
+          .run = run,
+          .pole_operand = pole_operand};
 }
 
 }  // namespace
@@ -124,7 +126,8 @@ std::vector<OpDef> binary_ops() {
       forward_row("div", "y = a / b; shapes broadcast; b may be the number `scalar`",
                   "torch.div; CUDA autocast: not listed, type promotion decides", div_vjp,
                   run_function<Binary::kDiv>,
-                  {.torch = "__truediv__", .mxnet = "elemwise_div broadcast_div"}),
+                  {.torch = "__truediv__", .mxnet = "elemwise_div broadcast_div"},
+                  /*pole_operand=*/1),
       forward_row("minimum", "y = the smaller of a and b, NaN if either is; shapes as in sub",
                   "torch.minimum; CUDA autocast: not listed, type promotion decides", choice_vjp,
                   run_function<Binary::kMinimum>, {.mxnet = "broadcast_minimum"}),
@@ -132,7 +135,7 @@ std::vector<OpDef> binary_ops() {
                   "torch.maximum; CUDA autocast: not listed, type promotion decides", choice_vjp,
                   run_function<Binary::kMaximum>, {.mxnet = "broadcast_maximum"}),
       backward_row("div_backward_divisor", "db = -dy (a / b) / b; operands a, b, dy",
-                   "chain rule of div", run_div_backward),
+                   "chain rule of div", run_div_backward, /*pole_operand=*/1),
       backward_row("minimum_backward",
                    "da = dy where a < b, dy / 2 where a = b, else 0; operands a, b, dy",
                    "torch's derivative of minimum", run_choice_backward<1>),

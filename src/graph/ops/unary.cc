@@ -24,6 +24,8 @@ struct Row {
   Unary variant = function;  // with approximate = "tanh", for the op that has it
   ForeignNames foreign_names = {};
   Kink (*kink)(const Node& node) = nullptr;
+  bool has_pole = false;           // f(0) is infinite
+  bool has_gradient_pole = false;  // the backward row's operand 0 is a divisor
 };
 
 constexpr CastClass kFollow = CastClass::kFollow, kFp32 = CastClass::kFp32;
@@ -45,17 +47,20 @@ constexpr Row kRows[] = {
      .function = Unary::kSqrt,
      .cast_class = kFollow,
      .help = "y = sqrt(x)",
-     .source = kFollows},
+     .source = kFollows,
+     .has_gradient_pole = true},
     {.name = "rsqrt",
      .function = Unary::kRsqrt,
      .cast_class = kFp32,
      .help = "y = 1 / sqrt(x)",
-     .source = kWide},
+     .source = kWide,
+     .has_pole = true},
     {.name = "reciprocal",
      .function = Unary::kReciprocal,
      .cast_class = kFp32,
      .help = "y = 1 / x",
-     .source = kWide},
+     .source = kWide,
+     .has_pole = true},
     {.name = "exp",
      .function = Unary::kExp,
      .cast_class = kFp32,
@@ -65,7 +70,9 @@ constexpr Row kRows[] = {
      .function = Unary::kLog,
      .cast_class = kFp32,
      .help = "y = ln x",
-     .source = kWide},
+     .source = kWide,
+     .has_pole = true,
+     .has_gradient_pole = true},
     {.name = "tanh",
      .function = Unary::kTanh,
      .cast_class = kFollow,
@@ -222,7 +229,8 @@ std::vector<OpDef> unary_ops() {
                   .vjp = vjp,
                   .run = run_forward,
                   .foreign_names = row.foreign_names,
-                  .kink = row.kink};
+                  .kink = row.kink,
+                  .pole_operand = row.has_pole ? 0 : -1};
     for (const Argument& parameter : row.parameters) {
       if (!parameter.name.empty()) forward.attributes.push_back(parameter.name);
     }
@@ -236,7 +244,8 @@ std::vector<OpDef> unary_ops() {
                    .max_inputs = 2,
                    .attributes = forward.attributes,
                    .infer = infer_backward,
-                   .run = run_backward};
+                   .run = run_backward,
+                   .pole_operand = row.has_gradient_pole ? 0 : -1};
     rows.push_back(std::move(forward));
     rows.push_back(std::move(backward));
   }

@@ -20,6 +20,11 @@ struct LaneInfo {
   // The losses that have a scaler each, in column order; empty: one scaler for all.
   std::vector<std::string> scaler_losses;
   size_t scaler_count() const { return scaler_losses.empty() ? 1 : scaler_losses.size(); }
+  // Numbers of the run that the lane's formats cannot hold (beta2 = 0.999 in bf16).
+  std::vector<std::string> warnings;
+  // By site id: the format that values are rounded to there; "": the lane lacks the site. Empty in
+  // files without it.
+  std::vector<std::string> site_formats;
   // Bytes that the lane's recipe keeps on hardware; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };

@@ -74,6 +74,12 @@ LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int6
   if (lane.memory != MemoryFacts{}) {
     hdf5::write_attribute(group, run_names::kMemory, to_json(lane.memory));
   }
+  if (!lane.warnings.empty()) {
+    hdf5::write_attribute(group, run_names::kWarnings, join(lane.warnings, "\n"));
+  }
+  if (!lane.site_formats.empty()) {
+    hdf5::write_texts(group, run_names::kSiteFormats, lane.site_formats);
+  }
   hdf5::write_text(group, run_names::kPolicy, lane.policy.text);
   r.extent_ = extent;
   r.site_count_ = extent.sites;
@@ -122,6 +128,8 @@ void LaneRecorder::make(hid_t lane, bool create) {
   };
   const auto add = [&](const Quantity& quantity, hid_t group, const std::string& name,
                        size_t loss) {
+    // Files of earlier versions are continued without it.
+    if (!create && quantity.optional && H5Lexists(group, name.c_str(), H5P_DEFAULT) <= 0) return;
     const QuantityColumn& column =
         columns_.emplace_back(&quantity, extent_.width(quantity.axis), loss);
     std::vector<int64_t> shape = {column.width};

@@ -54,6 +54,8 @@ std::vector<Quantity> make_rows() {
        "sum of squared updates", At::kUpdated},
       {"updates/weight_sq", Axis::kSite, &UpdateStats::weight_sq, kTolerance,
        "sum of squared weights", At::kUpdated},
+      {"updates/stagnant_sq", Axis::kSite, &UpdateStats::stagnant_sq, kTolerance,
+       "sum of squared updates that moved no weight", At::kUpdated, kNaN, /*optional=*/true},
       {"loss", Axis::kOne, &LaneStep::loss, kTolerance, "training loss of the step"},
       {"loss_scale/scale", Axis::kScaler, &ScalerRecord::scale, kExact, "loss scale of the step"},
       {"loss_scale/found_inf", Axis::kScaler, &ScalerRecord::found_inf, kExact,

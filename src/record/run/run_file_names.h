@@ -42,6 +42,9 @@ inline constexpr char kMemory[] = "memory";
 inline constexpr char kDiedAt[] = "died_at", kDiedOf[] = "died_of";
 inline constexpr char kScalerLosses[] = "losses";  // of loss_scale
 inline constexpr char kPolicyHash[] = "policy_hash";
+inline constexpr char kWarnings[] = "warnings";  // one per line
+// Lane objects.
+inline constexpr char kSiteFormats[] = "site_formats";
 
 // A hash as files store it: 16 hexadecimal digits.
 std::string hex(uint64_t hash);

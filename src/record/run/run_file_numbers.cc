@@ -136,6 +136,7 @@ void RunFile::Impl::fill_members(int lane, int64_t row, std::vector<Record>& rec
   for (const Quantity& quantity : quantities()) {
     if_member<Record>(quantity, [&](const auto& member) {
       using Value = std::decay_t<decltype(std::invoke(member, records[0]))>;
+      if (quantity.optional && !has(lane, quantity.name)) return;
       const auto values = rows_of<StoredAs<Value>>(lane, quantity.name, row, 1);
       if (values.size() != records.size()) {
         throw hdf5::Error(fmt::format("{} has {} numbers a row, {} required",
@@ -152,7 +153,8 @@ void RunFile::Impl::fill_members(int lane, int64_t row, std::vector<Record>& rec
 int64_t RunFile::Impl::common_rows(int lane, Rows rows) const {
   int64_t common = std::numeric_limits<int64_t>::max();
   for (const Quantity& quantity : quantities()) {
-    if (quantity.rows() == rows) common = std::min(common, dataset(lane, quantity.name).rows());
+    if (quantity.rows() != rows || (quantity.optional && !has(lane, quantity.name))) continue;
+    common = std::min(common, dataset(lane, quantity.name).rows());
   }
   return common;
 }

@@ -97,6 +97,15 @@ void RunFile::Impl::read_description() {
     if (hdf5::has_attribute(lane.id(), run_names::kDiedOf)) {
       info.died_of = static_cast<DeathCause>(hdf5::int_attribute(lane.id(), run_names::kDiedOf));
     }
+    if (hdf5::has_attribute(lane.id(), run_names::kWarnings)) {
+      info.warnings = split(hdf5::text_attribute(lane.id(), run_names::kWarnings), '\n');
+    }
+    if (H5Lexists(lane.id(), run_names::kSiteFormats, H5P_DEFAULT) > 0) {
+      info.site_formats = hdf5::read_texts(lane.id(), run_names::kSiteFormats);
+      if (info.site_formats.size() != sites.sites.size()) {
+        damaged("lane '" + name + "': site_formats does not have a row per site");
+      }
+    }
     if (hdf5::has_attribute(lane.id(), run_names::kMemory)) {
       info.memory = memory_facts_from_json(hdf5::text_attribute(lane.id(), run_names::kMemory));
     }

@@ -1,0 +1,53 @@
+// What went wrong in a lane, where, and how much of it: plain data.
+// find_findings() makes the list; report, recommendation and check read it. finding_kinds.h has a
+// row for each kind: its sentence and its remedies.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// In the order of the rows in finding_kinds.cc, the gravest first.
+enum class FindingKind : uint8_t {
+  kOverflow,          // a value beyond the format's largest number became infinite
+  kStorageOverflow,   // the same, of a weight, input or buffer when it was first stored
+  kSumOverflow,       // a sum exceeded the format it is formed in
+  kInvalid,           // 0/0, inf - inf, log 0, 1/0 and the like
+  kStateUnderflow,    // optimizer state became zero
+  kNoGradient,        // a gradient became zero altogether
+  kScaleCollapse,     // overflows in the backward pass force the loss scale down without end
+  kScaleFloor,        // the scaler gave up
+  kStorageUnderflow,  // weights, inputs or buffers became zero when first stored
+  kUnderflow,         // a gradient lost a noticeable share of its energy to zero
+  kForwardUnderflow,  // the same of an activation
+  kSaturated,         // values beyond the largest number were set to it, with the same effect
+  kLostUpdates,       // weight updates too small to move the weight
+  kSwamping,          // sums in which small terms had no effect
+  kLostConstant,      // a number of the optimizer that the format cannot hold
+};
+
+// Energy: the sum of squares. All steps are 0-based.
+struct Finding {
+  FindingKind kind = FindingKind::kOverflow;
+  int lane = 0;
+  int64_t first_step = 0, last_step = 0;
+  int64_t steps = 0;          // in which it happened
+  int64_t skipped_steps = 0;  // of these, discarded by the loss scaler
+  int32_t site = -1;          // -1: the lane as a whole
+  bool backward = false;
+  std::string format = {};  // of the site; "" if not recorded
+  // The largest magnitude that was to be rounded and the format's largest finite number.
+  double value = std::numeric_limits<double>::quiet_NaN();
+  double limit = std::numeric_limits<double>::quiet_NaN();
+  double share = std::numeric_limits<double>::quiet_NaN();  // 0..1, of what the kind's row says
+  double scale = 1;                                         // the loss scale within `value`
+  int32_t cause = -1;     // the site of the operand that caused it
+  std::string text = {};  // kLostConstant: the warning
+  // The sites that went wrong because of it, in execution order, one for each layer.
+  std::vector<int32_t> consequences = {};
+};
+
+}  // namespace lockstep

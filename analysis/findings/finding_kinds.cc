@@ -1,0 +1,278 @@
+// The rows, the gravest kind first.
+#include "analysis/findings/finding_kinds.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+
+namespace lockstep {
+namespace {
+
+std::string scale_note(const FindingContext& c) {
+  if (!c.has_scaler || !c.finding.backward || c.finding.scale == 1) return "";
+  return fmt::format(" at loss scale {}", two_digits(c.finding.scale));
+}
+
+std::string format_of(const FindingContext& c) {
+  return c.finding.format.empty() ? "the format" : c.finding.format;
+}
+
+// "its input", "its gradient", "its result": what the site is to the op.
+std::string what_of(const Site& site) {
+  const bool operand = site.point == Point::kOperand;
+  switch (site.role) {
+    case Role::kGradActivation:
+    case Role::kGradWeight:
+      return operand ? "the gradient that comes in" : "its gradient";
+    case Role::kWeight:
+      return "the weight";
+    case Role::kInput:
+      return "the input";
+    case Role::kBuffer:
+      return "the buffer";
+    case Role::kLoss:
+      return "the loss";
+    case Role::kUpdate:
+      return "the update";
+    case Role::kOptimizerState:
+      return "the optimizer state";
+    case Role::kMasterWeight:
+      return "the master weight";
+    default:
+      return operand ? "its input" : "its result";
+  }
+}
+
+// ", fp16 ends at 65504"; nothing where the format was not recorded.
+std::string limit_text(const FindingContext& c) {
+  if (!std::isfinite(c.finding.limit)) return "";
+  return fmt::format(", {} ends at {}", format_of(c), two_digits(c.finding.limit));
+}
+
+std::string overflow_sentence(const FindingContext& c) {
+  if (!std::isfinite(c.finding.value)) {
+    return fmt::format("{}: {} becomes infinite in {}", place_text(c.site()), what_of(c.site()),
+                       format_of(c));
+  }
+  return fmt::format("{}: {} reaches {}{}{}", place_text(c.site()), what_of(c.site()),
+                     two_digits(c.finding.value), scale_note(c), limit_text(c));
+}
+std::string overflow_follows(const FindingContext& c) {
+  if (c.finding.backward || !is_in_graph(c.site())) return "";
+  return c.has_scaler ? "Loss scaling cannot help: it is the forward pass" : "";
+}
+std::vector<std::string> overflow_remedies(const FindingContext& c) {
+  if (c.finding.backward && c.has_scaler && c.finding.scale > 1) {
+    return {"a lower or dynamic loss scale", "this layer's gradient in fp32 or bf16"};
+  }
+  if (c.finding.backward) return {"this layer's gradient in fp32 or bf16"};
+  return {"this op in fp32 or bf16", "smaller values before it"};
+}
+
+std::string storage_overflow_sentence(const FindingContext& c) {
+  return fmt::format("{}: {} reaches {} and becomes infinite when stored{}", place_text(c.site()),
+                     what_of(c.site()), two_digits(c.finding.value), limit_text(c));
+}
+std::vector<std::string> storage_remedies(const FindingContext& c) {
+  return {fmt::format("keep {} in fp32 or bf16", what_of(c.site())), "rescale it"};
+}
+
+std::string sum_overflow_sentence(const FindingContext& c) {
+  const double value = c.finding.value;
+  if (value > c.finding.limit) {
+    return fmt::format("{}: the sum reaches {}{}{}", place_text(c.site()), two_digits(value),
+                       scale_note(c), limit_text(c));
+  }
+  const std::string limit =
+      std::isfinite(c.finding.limit)
+          ? fmt::format(" beyond {}'s {}", format_of(c), two_digits(c.finding.limit))
+          : "";
+  const std::string result =
+      std::isfinite(value) ? fmt::format(", though the result is only {}", two_digits(value)) : "";
+  return fmt::format("{}: a sum grows{}{}{}", place_text(c.site()),
+                     limit.empty() ? " too large" : limit, scale_note(c), result);
+}
+std::vector<std::string> sum_remedies(const FindingContext& c) {
+  std::vector<std::string> out = {"sums in fp32"};
+  if (c.finding.backward && c.has_scaler && c.finding.scale > 1)
+    out.emplace_back("a lower loss scale");
+  return out;
+}
+
+std::string invalid_sentence(const FindingContext& c) {
+  std::string text =
+      fmt::format("{}: {} becomes NaN or infinite", place_text(c.site()), what_of(c.site()));
+  if (c.finding.cause >= 0) {
+    const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
+    text += fmt::format(" because {} became zero", is_in_graph(cause)
+                                                       ? what_of(cause) + " at " + place_text(cause)
+                                                       : what_of(cause));
+  }
+  return text;
+}
+std::vector<std::string> invalid_remedies(const FindingContext& c) {
+  if (c.finding.cause >= 0 &&
+      c.sites.sites[static_cast<size_t>(c.finding.cause)].role == Role::kOptimizerState) {
+    return {"optimizer state in fp32", "a larger eps"};
+  }
+  if (c.finding.cause >= 0) return {"this op in fp32", "a larger eps"};
+  return {"this op in fp32"};
+}
+
+std::string state_sentence(const FindingContext& c) {
+  return fmt::format("{}: {} of the optimizer state's nonzero elements became zero in {}",
+                     place_text(c.site()), share_text(c.finding.share), format_of(c));
+}
+std::vector<std::string> state_remedies(const FindingContext&) {
+  return {"optimizer state in fp32", "a larger eps"};
+}
+
+std::vector<std::string> gradient_remedies(const FindingContext& c) {
+  if (!c.finding.backward) return {"this op in fp32 or bf16"};
+  if (c.has_scaler && c.finding.scale > 1) {
+    return {"a larger loss scale", "this layer in fp32 or bf16"};
+  }
+  return {"a loss scale (GradScaler)", "bf16"};
+}
+std::string no_gradient_sentence(const FindingContext& c) {
+  const size_t layers = c.finding.consequences.size();
+  const std::string more =
+      layers == 0 ? ""
+                  : fmt::format(", and {} more layer{} get none", layers, layers == 1 ? "" : "s");
+  return fmt::format("{}: the whole gradient became zero in {} in {} of {} steps{}{}",
+                     place_text(c.site()), format_of(c), c.finding.steps, c.steps, scale_note(c),
+                     more);
+}
+std::string underflow_sentence(const FindingContext& c) {
+  return fmt::format("{}: {} loses {} of its energy to underflow in {}{}", place_text(c.site()),
+                     what_of(c.site()), share_text(c.finding.share), format_of(c), scale_note(c));
+}
+
+std::string collapse_sentence(const FindingContext& c) {
+  std::string text = fmt::format(
+      "{} of {} steps were skipped and the loss scale fell from {} to {}", c.finding.skipped_steps,
+      c.finding.steps, two_digits(c.finding.scale), two_digits(c.finding.value));
+  if (c.finding.site >= 0) text += ", mostly because of " + place_text(c.site());
+  return text;
+}
+std::vector<std::string> collapse_remedies(const FindingContext&) {
+  return {"the named layer's gradient in fp32 or bf16", "gradient clipping inside the model"};
+}
+std::string floor_sentence(const FindingContext& c) {
+  return "the loss scaler gave up: " + collapse_sentence(c);
+}
+
+std::string saturated_sentence(const FindingContext& c) {
+  return fmt::format("{}: {} reaches {}{}; cutting it off costs {} of its energy",
+                     place_text(c.site()), what_of(c.site()), two_digits(c.finding.value),
+                     limit_text(c), share_text(c.finding.share));
+}
+std::vector<std::string> saturated_remedies(const FindingContext&) {
+  return {"a scale per tensor", "this layer in bf16"};
+}
+
+std::string updates_sentence(const FindingContext& c) {
+  return fmt::format("{}: {} of the update energy is lost, {} weights are too coarse to take it",
+                     place_text(c.site()), share_text(c.finding.share), format_of(c));
+}
+std::vector<std::string> updates_remedies(const FindingContext&) {
+  return {"fp32 master weights", "stochastic rounding or Kahan summation"};
+}
+
+std::string swamping_sentence(const FindingContext& c) {
+  return fmt::format("{}: {} of the terms are swamped, the sums are wrong by {}",
+                     place_text(c.site()), share_text(c.finding.share),
+                     share_text(c.finding.value));
+}
+
+std::string constant_sentence(const FindingContext& c) {
+  return c.finding.text;
+}
+std::vector<std::string> constant_remedies(const FindingContext&) {
+  return {"optimizer state and arithmetic in fp32"};
+}
+
+std::string nothing(const FindingContext&) {
+  return "";
+}
+
+constexpr FindingKindRow kRows[] = {
+    {FindingKind::kOverflow, "overflow", "a value beyond the largest number became infinite", true,
+     overflow_sentence, overflow_follows, overflow_remedies},
+    {FindingKind::kStorageOverflow, "storage overflow",
+     "a weight, input or buffer became infinite when it was first stored", true,
+     storage_overflow_sentence, overflow_follows, storage_remedies},
+    {FindingKind::kSumOverflow, "sum overflow", "a sum exceeded the format it is formed in", true,
+     sum_overflow_sentence, overflow_follows, sum_remedies},
+    {FindingKind::kInvalid, "invalid operation", "0/0, inf - inf, log 0, 1/0 and the like", true,
+     invalid_sentence, overflow_follows, invalid_remedies},
+    {FindingKind::kStateUnderflow, "state underflow", "optimizer state became zero", false,
+     state_sentence, nothing, state_remedies},
+    {FindingKind::kNoGradient, "no gradient", "a gradient became zero altogether", true,
+     no_gradient_sentence, nothing, gradient_remedies},
+    {FindingKind::kScaleCollapse, "scale collapse", "overflows force the loss scale down", true,
+     collapse_sentence, nothing, collapse_remedies},
+    {FindingKind::kScaleFloor, "scale floor", "the scaler gave up at its smallest scale", true,
+     floor_sentence, nothing, collapse_remedies},
+    {FindingKind::kStorageUnderflow, "storage underflow",
+     "a weight, input or buffer lost energy to zero when it was first stored", false,
+     underflow_sentence, nothing, storage_remedies},
+    {FindingKind::kUnderflow, "underflow", "a gradient lost energy to zero", false,
+     underflow_sentence, nothing, gradient_remedies},
+    {FindingKind::kForwardUnderflow, "forward underflow", "an activation lost energy to zero",
+     false, underflow_sentence, nothing, gradient_remedies},
+    {FindingKind::kSaturated, "saturation", "values were cut to the largest number", false,
+     saturated_sentence, nothing, saturated_remedies},
+    {FindingKind::kLostUpdates, "lost updates", "updates too small to move the weight", false,
+     updates_sentence, nothing, updates_remedies},
+    {FindingKind::kSwamping, "swamping", "small terms of sums had no effect", false,
+     swamping_sentence, nothing, sum_remedies},
+    {FindingKind::kLostConstant, "lost constant",
+     "a number of the optimizer that the format cannot hold", false, constant_sentence, nothing,
+     constant_remedies},
+};
+
+}  // namespace
+
+std::span<const FindingKindRow> finding_kinds() {
+  return kRows;
+}
+
+const FindingKindRow& row_of(FindingKind kind) {
+  return kRows[static_cast<size_t>(kind)];
+}
+
+std::string place_text(const Site& site) {
+  std::string text = site.layer.empty() ? "(no layer)" : site.layer;
+  if (is_in_graph(site)) {
+    text += " " + site.op;
+  } else {
+    text = site.node.substr(site.node.find(':') + 1);  // the parameter
+  }
+  if (!site.source_line.empty()) text += " (" + site.source_line + ")";
+  return text;
+}
+
+std::string two_digits(double value) {
+  if (!std::isfinite(value)) return fmt::format("{}", value);
+  const double size = std::fabs(value);
+  constexpr double kWhole = 1e5, kSmall = 1e-3;
+  if (size >= 1 && size < kWhole && value == std::floor(value)) return fmt::format("{:.0f}", value);
+  if (size >= kSmall && size < kWhole) {
+    constexpr double kHundred = 100;
+    return size >= kHundred ? fmt::format("{:.0f}", value) : fmt::format("{:.2g}", value);
+  }
+  if (value == 0) return "0";
+  const std::string digits = fmt::format("{:.1e}", value);  // "1.1e+05"
+  const size_t e = digits.find('e');
+  return fmt::format("{}e{}", digits.substr(0, e), std::stoi(digits.substr(e + 1)));
+}
+
+std::string share_text(double share) {
+  constexpr double kPercent = 100;
+  if (share >= 1) return "all";
+  return two_digits(kPercent * share) + "%";
+}
+
+}  // namespace lockstep

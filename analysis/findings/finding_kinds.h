@@ -1,0 +1,46 @@
+// What does a finding of each kind mean, and what can be done?
+// One row per kind: its sentence, what follows from it, and remedies to try. The remedies are
+// candidates; only running them shows whether they help.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "analysis/findings/finding.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+// What a sentence may refer to.
+struct FindingContext {
+  const Finding& finding;
+  const SiteTable& sites;
+  bool has_scaler = false;  // the lane multiplies its loss
+  int64_t steps = 0;        // of the run
+
+  const Site& site() const { return sites.sites[static_cast<size_t>(finding.site)]; }
+};
+
+struct FindingKindRow {
+  FindingKind kind;
+  std::string_view name, help;
+  bool breaks;  // it can end a training: named first
+  // "blocks.2.attn matmul (model.py:41) reaches 1.1e5, fp16 ends at 65504": no full stop.
+  std::string (*sentence)(const FindingContext&);
+  // "Loss scaling cannot help: it is the forward pass."; may be empty.
+  std::string (*follows)(const FindingContext&);
+  std::vector<std::string> (*remedies)(const FindingContext&);
+};
+std::span<const FindingKindRow> finding_kinds();  // in the order of FindingKind
+const FindingKindRow& row_of(FindingKind kind);
+
+// "blocks.2.attn matmul (model.py:41)"; "(no layer)" where the module path is empty.
+std::string place_text(const Site& site);
+// Two significant digits, however small: "1.1e5", "65504", "0.034", "3.2e-7".
+std::string two_digits(double value);
+// "12%", "0.034%", "all".
+std::string share_text(double share);
+
+}  // namespace lockstep

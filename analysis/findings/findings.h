@@ -1,0 +1,20 @@
+// What went wrong in each lane of a run?
+// The one place that decides what broke: the report, the recommendation and the check read this
+// list. finding.h says what a finding is, finding_kinds.h what each kind means.
+#pragma once
+
+#include <vector>
+
+#include "analysis/findings/finding.h"
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+
+// Not the reference, the truth, the twin or PyTorch's own recorded run: a lane that is judged.
+bool is_candidate(const LaneInfo& lane);
+
+// Of one lane, the gravest first. Only candidates have findings. Cost: reads every step of the lane
+// and of the reference.
+std::vector<Finding> find_findings(const RunFile& run, int lane);
+
+}  // namespace lockstep

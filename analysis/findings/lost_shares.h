@@ -1,0 +1,80 @@
+// What did a lane lose without ever overflowing?
+// Shares of energy (sums of squares) that rounding took, averaged over the steps:
+//
+//   underflow      sum (after - before)^2 / sum before^2 where values became zero. Rounding normal
+//                  numbers loses at most u^2 of the energy, u the unit roundoff: less than
+//                  kRoundingTimes u^2 is not underflow.
+//   sums           the same for an accumulator, from the error that the first step adds to that of
+//                  the operands: there both lanes have the same weights
+//   lost updates   sum dw^2 over updates that moved no weight / sum dw^2, for each parameter. Kahan
+//                  summation and stochastic rounding lose no update in the long run.
+//   state          nonzero elements of optimizer state that became zero / nonzero elements
+//   swamping       sum (computed - exact)^2 / sum exact^2 of the sampled sums of products
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "analysis/findings/finding.h"
+#include "analysis/findings/step_evidence.h"
+#include "src/graph/site.h"
+#include "src/policy/policy.h"
+
+namespace lockstep {
+
+// The limits are judgements: a tenth of a norm, of the updates, of the state or of the terms.
+inline constexpr double kEnergyLimit = 0.01;  // 1 % of the energy is 10 % of the norm
+inline constexpr double kRoundingTimes = 2;
+inline constexpr double kLostUpdateLimit = 0.1;  // of a parameter's update energy
+inline constexpr double kStateLimit = 0.1;       // of the state's nonzero elements
+inline constexpr double kSwampedLimit = 0.1;     // of the addends; and kEnergyLimit of the sum
+// A gradient whose largest value is below 2^-kNoiseOctaves of its layer's largest is rounding noise
+// (a bias before a batch norm: zero in theory).
+inline constexpr int kNoiseGradientOctaves = 20;
+
+class LostShares {
+ public:
+  // All must outlive the object. `formats` by site id, may be empty.
+  LostShares(int lane, const SiteTable& sites, const std::vector<std::string>& formats);
+
+  // Steps in which the lane's loss was finite or that were skipped.
+  void add(int64_t step, bool skipped, const StepEvidence& lane, const StepEvidence& reference,
+           const std::vector<UpdateRecord>& updates, const std::vector<UpdateRecord>& of_reference);
+
+  std::vector<Finding> findings(const Policy& policy, const std::vector<AccumulatorHealth>& sums,
+                                const std::vector<AccumulatorHealth>& of_reference) const;
+
+ private:
+  struct SiteShares {
+    int64_t steps = 0, zero_steps = 0;    // measured; altogether zero although the reference is not
+    int64_t first = -1, last = -1;        // steps with a loss
+    double underflow = 0, saturated = 0;  // sums of shares over steps
+    double stored = 0;                    // first step: error share of what was stored
+    uint64_t to_zero = 0, nonzero = 0;
+    double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;
+    double ref_largest = 0, largest = 0;
+    double scale = 1;
+
+    double mean(double sum) const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
+  };
+  Finding at(FindingKind kind, const Site& site, double share) const;
+  bool is_noise(const Site& site) const;
+  double added_error(const Site& site, const StepEvidence& lane) const;
+  void add_no_gradient(std::vector<Finding>& out) const;
+  void add_underflow(bool backward, std::vector<Finding>& out) const;
+  void add_worst(FindingKind kind, double limit, double (*share_of)(const SiteShares&),
+                 bool (*belongs)(const Site&), std::vector<Finding>& out) const;
+  void add_swamping(const std::vector<AccumulatorHealth>& sums,
+                    const std::vector<AccumulatorHealth>& of_reference,
+                    std::vector<Finding>& out) const;
+
+  int lane_;
+  const SiteTable& sites_;
+  const std::vector<std::string>& formats_;
+  std::vector<double> rounding_;    // by site id: what rounding alone may take
+  std::vector<SiteShares> shares_;  // by site id
+};
+
+}  // namespace lockstep

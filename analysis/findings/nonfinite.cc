@@ -1,0 +1,190 @@
+// See nonfinite.h.
+#include "analysis/findings/nonfinite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "emulation/format/format.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+NonfiniteOrigins::NonfiniteOrigins(int lane, const SiteTable& sites,
+                                   const std::vector<std::string>& formats)
+    : lane_(lane),
+      sites_(sites),
+      formats_(formats),
+      readers_(sites.sites.size()),
+      skips_by_site_(sites.sites.size()) {
+  for (const Site& site : sites.sites) {
+    for (const int32_t feed : site.feeds) readers_[static_cast<size_t>(feed)].push_back(site.id);
+  }
+}
+
+// From the last site to the first: readers have larger ids.
+std::vector<bool> NonfiniteOrigins::absorbed(const StepEvidence& lane,
+                                             const std::vector<bool>& bad) const {
+  std::vector<bool> out(bad.size(), false);
+  for (size_t i = bad.size(); i-- > 0;) {
+    if (lane.nan[i] > 0 || readers_[i].empty()) continue;
+    out[i] = std::ranges::all_of(readers_[i], [&](int32_t reader) {
+      const auto r = static_cast<size_t>(reader);
+      // What the lane does not measure is seen at the readers behind it.
+      if (lane.count[r] == 0 || bad[r]) return static_cast<bool>(out[r]);
+      return lane.err_sq[r] <= kAbsorbedErrorShare * lane.ref_sq[r];
+    });
+  }
+  return out;
+}
+
+// Whether the op adds up many numbers there: an accumulator, a product, or fewer results than
+// operands.
+bool NonfiniteOrigins::is_sum(const Site& site) const {
+  if (site.point == Point::kAccumulator) return true;
+  if (!is_in_graph(site) || site.point == Point::kOperand) return false;
+  const OpDef& op = find_op(site.op);
+  return op.has_gemm_accumulator || std::ranges::any_of(site.feeds, [&](int32_t feed) {
+           return element_count(sites_.sites[static_cast<size_t>(feed)].shape) >
+                  element_count(site.shape);
+         });
+}
+
+std::vector<int32_t> NonfiniteOrigins::consequences_of(size_t origin,
+                                                       const std::vector<bool>& bad) const {
+  std::vector<bool> reached(bad.size(), false);
+  std::set<std::string> layers = {sites_.sites[origin].layer};
+  std::vector<int32_t> out;
+  reached[origin] = true;
+  for (size_t i = origin + 1; i < bad.size(); ++i) {
+    const Site& site = sites_.sites[i];
+    const bool follows = std::ranges::any_of(
+        site.feeds, [&](int32_t feed) { return reached[static_cast<size_t>(feed)]; });
+    reached[i] = follows;
+    if (follows && bad[i] && layers.insert(site.layer).second) out.push_back(site.id);
+  }
+  return out;
+}
+
+int32_t NonfiniteOrigins::vanished_operand(const Site& site, const StepEvidence& lane,
+                                           const StepEvidence& reference) const {
+  std::vector<int32_t> operands;
+  const int pole = is_in_graph(site) ? find_op(site.op).pole_operand : -1;
+  if (pole >= 0) operands.push_back(sites_.find(site.node, Point::kOperand, pole));
+  for (const Site& other : sites_.sites) {
+    const bool is_state =
+        !is_in_graph(site) && other.node == site.node && other.role == Role::kOptimizerState;
+    if (is_state) operands.push_back(other.id);
+  }
+  std::erase(operands, -1);
+  int32_t found = -1;
+  uint64_t most = 0;
+  for (const int32_t operand : operands) {
+    const auto o = static_cast<size_t>(operand);
+    const uint64_t zeros = lane.source_zero[o] + lane.to_zero[o];
+    if (zeros <= reference.source_zero[o] || zeros - reference.source_zero[o] <= most) continue;
+    most = zeros - reference.source_zero[o];
+    found = operand;
+  }
+  return found;
+}
+
+Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvidence& lane,
+                                   const StepEvidence& reference) const {
+  const auto i = static_cast<size_t>(site.id);
+  Finding f{.lane = lane_,
+            .first_step = step,
+            .last_step = step,
+            .site = site.id,
+            .backward = is_backward(site)};
+  if (!formats_.empty()) f.format = formats_[i];
+  if (!f.format.empty()) f.limit = find_format(f.format).max_finite;
+  f.scale = std::isfinite(lane.scale[i]) ? lane.scale[i] : 1;
+  const double expected = reference.abs_max[i] * f.scale;
+  f.value = std::isfinite(lane.abs_max[i]) ? lane.abs_max[i] : expected;
+  f.share =
+      static_cast<double>(lane.to_infinity[i] + lane.nan[i]) / static_cast<double>(lane.count[i]);
+  // Finite before the rounding: no pole, and no storage.
+  const bool formed_before = lane.to_infinity[i] == 0 || std::isinf(lane.abs_max[i]);
+  if (lane.nan[i] > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);
+  if (lane.nan[i] > 0 || f.cause >= 0) {
+    f.kind = FindingKind::kInvalid;
+  } else if (is_stored(site) && formed_before) {
+    f.kind = FindingKind::kStorageOverflow;
+  } else if (site.point == Point::kAccumulator || (formed_before && is_sum(site))) {
+    f.kind = FindingKind::kSumOverflow;
+  }
+  return f;
+}
+
+void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
+                           const StepEvidence& reference) {
+  std::vector<bool> bad(sites_.sites.size());
+  for (size_t i = 0; i < bad.size(); ++i) bad[i] = lane.nonfinite(i) && !reference.nonfinite(i);
+  if (std::ranges::count(bad, true) == 0) return;
+  const std::vector<bool> disappears = absorbed(lane, bad);
+  bool first_of_step = true, leaves_traces = false;
+  for (const Site& site : sites_.sites) {
+    const auto i = static_cast<size_t>(site.id);
+    if (!bad[i]) continue;
+    const bool is_kept = (site.role == Role::kBuffer && site.point == Point::kOutput) ||
+                         (!is_in_graph(site) && !skipped);
+    leaves_traces = leaves_traces || is_kept;
+    const auto is_bad = [&](int32_t feed) { return bad[static_cast<size_t>(feed)]; };
+    if (std::ranges::any_of(site.feeds, is_bad) || disappears[i]) continue;
+    if (skipped && is_backward(site)) {
+      if (first_of_step) ++skips_by_site_[i];
+      first_of_step = false;
+      continue;
+    }
+    first_of_step = false;
+    const auto same_origin = [&](const Finding& f) {
+      const Site& origin = sites_.sites[static_cast<size_t>(f.site)];
+      return origin.node == site.node || (!is_in_graph(origin) && !is_in_graph(site)) ||
+             (is_stored(origin) && origin.value == site.value);
+    };
+    auto known = std::ranges::find_if(findings_, same_origin);
+    if (known == findings_.end()) {
+      if (poisoned_) continue;
+      known = findings_.insert(findings_.end(), describe(step, site, lane, reference));
+      known->consequences = consequences_of(i, bad);
+    } else if (known->last_step == step) {  // another output of the node
+      if (known->first_step == step) {
+        Finding other = describe(step, site, lane, reference);
+        const bool names_cause = known->cause < 0 && other.cause >= 0;
+        const bool is_larger = sites_.sites[static_cast<size_t>(known->site)].node == site.node &&
+                               known->cause < 0 && other.value > known->value;
+        const bool says_more =
+            other.kind < known->kind || (other.kind == known->kind && (names_cause || is_larger));
+        if (says_more) {
+          other.consequences = known->consequences;
+          other.steps = known->steps;
+          other.skipped_steps = known->skipped_steps;
+          *known = other;
+        }
+      }
+      continue;
+    }
+    known->last_step = step;
+    known->steps += 1;
+    known->skipped_steps += skipped;
+    if (known->site == site.id && std::isfinite(lane.abs_max[i])) {
+      known->value = std::max(known->value, lane.abs_max[i]);
+    }
+  }
+  poisoned_ = poisoned_ || leaves_traces;
+  // No site qualified, but weights or buffers are spoilt: the first site in execution order.
+  if (!findings_.empty() || !poisoned_ || skipped) return;
+  for (const Site& site : sites_.sites) {
+    const auto i = static_cast<size_t>(site.id);
+    if (!bad[i] || disappears[i]) continue;
+    findings_.push_back(describe(step, site, lane, reference));
+    findings_.back().steps = 1;
+    return;
+  }
+}
+
+std::vector<Finding> NonfiniteOrigins::findings() const {
+  return findings_;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// Where did infinities and NaN come from?
+// A site is an origin in a step if it saw a non-finite value, the reference did not see one there
+// in the same step, and all sites feeding it were finite. An infinity that disappears again (a
+// mask's huge number before a softmax) is no origin: all sites that read it are finite and agree
+// with the reference.
+#pragma once
+
+#include <vector>
+
+#include "analysis/findings/finding.h"
+#include "analysis/findings/step_evidence.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+// Readers of a site whose error is below this share of the reference's energy agree with it.
+inline constexpr double kAbsorbedErrorShare = 1e-2;
+
+class NonfiniteOrigins {
+ public:
+  // `formats` by site id, may be empty. All must outlive the object.
+  NonfiniteOrigins(int lane, const SiteTable& sites, const std::vector<std::string>& formats);
+
+  // Requires: steps in ascending order. Once infinities or NaN are left in buffers, weights or
+  // optimizer state, later steps show only consequences: of these, known origins are counted.
+  void add(int64_t step, bool skipped, const StepEvidence& lane, const StepEvidence& reference);
+
+  // Forward origins of all steps, backward ones of steps that were not skipped; by first step, then
+  // in execution order. One for each node, and one for all optimizer updates.
+  std::vector<Finding> findings() const;
+  // How often each site was the first origin of a skipped step, backward pass only: by site id.
+  const std::vector<int64_t>& skips_by_site() const { return skips_by_site_; }
+
+ private:
+  // The operand at a pole of the op, or the optimizer state, with the most zeros that the reference
+  // does not have; -1: none.
+  int32_t vanished_operand(const Site& site, const StepEvidence& lane,
+                           const StepEvidence& reference) const;
+  // By site: its infinities disappear again.
+  std::vector<bool> absorbed(const StepEvidence& lane, const std::vector<bool>& bad) const;
+  bool is_sum(const Site& site) const;
+  Finding describe(int64_t step, const Site& site, const StepEvidence& lane,
+                   const StepEvidence& reference) const;
+  std::vector<int32_t> consequences_of(size_t origin, const std::vector<bool>& bad) const;
+
+  int lane_;
+  const SiteTable& sites_;
+  const std::vector<std::string>& formats_;
+  std::vector<std::vector<int32_t>> readers_;  // by site id: the sites it feeds
+  std::vector<Finding> findings_;
+  std::vector<int64_t> skips_by_site_;
+  bool poisoned_ = false;
+};
+
+// Part of the backward pass: its values are multiplied by the loss scale. Optimizer sites are in
+// neither pass.
+inline bool is_backward(const Site& site) {
+  return site.scaled;
+}
+
+// An operand that nothing in the step computes: its values came from storage.
+inline bool is_stored(const Site& site) {
+  const bool holds = site.role == Role::kWeight || site.role == Role::kInput ||
+                     site.role == Role::kBuffer || site.role == Role::kMasterWeight;
+  return holds && is_in_graph(site) && !is_backward(site) && site.feeds.empty();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+// See scale_story.h.
+#include "analysis/findings/scale_story.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "analysis/findings/nonfinite.h"
+
+namespace lockstep {
+
+std::vector<Finding> scale_findings(const LaneInfo& info, int lane,
+                                    std::span<const ScalerRecord> scalers,
+                                    const std::vector<int64_t>& skips_by_site,
+                                    const SiteTable& sites, std::span<const Finding> origins) {
+  size_t alive = 0;
+  while (alive < scalers.size() && std::isfinite(scalers[alive].scale)) ++alive;
+  const std::span<const ScalerRecord> lived = scalers.first(alive);
+  const auto is_skip = [](const ScalerRecord& s) { return s.skipped && s.found_inf; };
+  const int64_t skips = std::ranges::count_if(lived, is_skip);
+  if (skips == 0) return {};
+  const bool gave_up = info.died_of == DeathCause::kLossScaler;
+  const auto late = lived.subspan(alive / 2);
+  const double late_rate =
+      static_cast<double>(std::ranges::count_if(late, is_skip)) / static_cast<double>(late.size());
+  const bool falls = lived.back().scale < lived.front().scale;
+  const bool none_taken = skips == static_cast<int64_t>(alive) && skips >= kFewestSkips;
+  const bool collapses = none_taken || (falls && late_rate >= kSkipRateLimit &&
+                                        static_cast<int64_t>(alive) >= kFewestScaledSteps);
+  if (!gave_up && !collapses) return {};
+  const bool forward = std::ranges::any_of(origins, [&](const Finding& f) {
+    const bool in_forward = !f.backward && is_in_graph(sites.sites[static_cast<size_t>(f.site)]);
+    return in_forward && 2 * f.skipped_steps >= skips;
+  });
+  if (forward) return {};
+  const auto culprit = std::ranges::max_element(skips_by_site);
+  Finding f{.kind = gave_up ? FindingKind::kScaleFloor : FindingKind::kScaleCollapse,
+            .lane = lane,
+            .last_step = static_cast<int64_t>(alive) - 1,
+            .steps = static_cast<int64_t>(alive),
+            .skipped_steps = skips,
+            .backward = true,
+            .value = lived.back().scale,
+            .share = late_rate,
+            .scale = lived.front().scale};
+  const auto first = std::ranges::find_if(lived, is_skip);
+  f.first_step = first - lived.begin();
+  if (culprit != skips_by_site.end() && *culprit > 0) {
+    f.site = static_cast<int32_t>(culprit - skips_by_site.begin());
+    f.backward = is_backward(sites.sites[static_cast<size_t>(f.site)]);
+  } else {
+    f.site = first->culprit_site;
+  }
+  return {f};
+}
+
+}  // namespace lockstep

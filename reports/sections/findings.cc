@@ -1,0 +1,56 @@
+// Every finding of every lane, the gravest first, with what follows from it.
+#include <fmt/format.h>
+
+#include "analysis/findings/finding_kinds.h"
+#include "reports/number_text.h"
+#include "reports/section.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kShownLayers = 3;  // of those a finding affects; the rest are counted
+
+std::string steps_text(const Finding& f) {
+  if (f.kind == FindingKind::kLostConstant || f.kind == FindingKind::kSwamping) return "";
+  return f.first_step == f.last_step ? fmt::format("{}", f.first_step)
+                                     : fmt::format("{}..{}", f.first_step, f.last_step);
+}
+
+std::string layers_text(const Report& report, const Finding& f) {
+  std::string text;
+  for (size_t i = 0; i < std::min(f.consequences.size(), kShownLayers); ++i) {
+    const Site& site = report.site(f.consequences[i]);
+    text += (i == 0 ? "" : ", ") + (site.layer.empty() ? site.op : site.layer);
+  }
+  if (f.consequences.size() > kShownLayers) {
+    text += fmt::format(" and {} more", f.consequences.size() - kShownLayers);
+  }
+  return text;
+}
+
+Blocks write_findings(const Report& report) {
+  Blocks out;
+  for (const LaneReport& lane : report.lanes) {
+    if (lane.findings.empty()) continue;
+    out.push_back(paragraph(fmt::format("{}:", lane.info.name)));
+    for (const Finding& f : lane.findings) {
+      const FindingKindRow& row = row_of(f.kind);
+      const FindingContext context{f, report.sites, lane.has_scaler, report.steps};
+      std::string text = fmt::format("- {}", row.name);
+      const std::string steps = steps_text(f);
+      if (!steps.empty()) text += fmt::format(", step {}", steps);
+      text += ". " + row.sentence(context) + ".";
+      if (!f.consequences.empty()) text += " Then: " + layers_text(report, f) + ".";
+      out.push_back(paragraph(text));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Section findings_section() {
+  return {"findings", "Findings", false, write_findings};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// Five sites of two layers and an optimizer update, and a step in which nothing was lost.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/findings/step_evidence.h"
+#include "src/graph/site.h"
+
+namespace lockstep::testing {
+
+inline Site site(int32_t id, std::string layer, std::string op, Role role,
+                 std::vector<int32_t> feeds) {
+  Site s{};
+  s.id = id;
+  s.layer = std::move(layer);
+  s.op = std::move(op);
+  s.role = role;
+  s.point = role == Role::kAccumulator ? Point::kAccumulator : Point::kOutput;
+  s.feeds = std::move(feeds);
+  s.node = "n" + std::to_string(id);
+  s.value = s.node;
+  s.scaled = role == Role::kGradActivation || role == Role::kGradWeight;
+  return s;
+}
+
+// 0 fc1 activation -> 1 fc2 activation -> 2 fc2 gradient -> 3 fc1 gradient -> 4 update of
+// fc1.weight
+inline SiteTable chain() {
+  SiteTable table{{site(0, "fc1", "linear", Role::kActivation, {}),
+                   site(1, "fc2", "linear", Role::kActivation, {0}),
+                   site(2, "fc2", "linear_backward_input", Role::kGradActivation, {1}),
+                   site(3, "fc1", "linear_backward_weight", Role::kGradWeight, {2}),
+                   site(4, "fc1", "optimizer", Role::kUpdate, {3})}};
+  table.sites[4].node = "optimizer:fc1.weight";
+  return table;
+}
+inline const std::vector<std::string>& chain_formats() {
+  static const std::vector<std::string> formats(5, "fp16");
+  return formats;
+}
+
+// 100 elements of size 1 everywhere, equal to the reference's.
+inline StepEvidence clean_step(size_t sites = 5) {
+  const std::vector<uint64_t> none(sites, 0);
+  const std::vector<double> zero(sites, 0);
+  return {.count = std::vector<uint64_t>(sites, 100),
+          .source_zero = none,
+          .to_zero = none,
+          .to_infinity = none,
+          .saturated = none,
+          .nan = none,
+          .abs_max = std::vector<double>(sites, 1),
+          .sum_sq = std::vector<double>(sites, 100),
+          .round_err_sq = zero,
+          .err_sq = zero,
+          .ref_sq = std::vector<double>(sites, 100),
+          .scale = std::vector<double>(sites, 1)};
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,61 @@
+// The rows of kinds, and the numbers in their sentences.
+#include "analysis/findings/finding_kinds.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "tests/analysis/findings/hand_evidence.h"
+
+namespace lockstep {
+namespace {
+
+TEST_CASE("every kind has its row, in the order of the kinds, with a sentence of its own") {
+  const SiteTable sites = testing::chain();
+  std::set<std::string> names;
+  for (size_t i = 0; i < finding_kinds().size(); ++i) {
+    const FindingKindRow& row = finding_kinds()[i];
+    CAPTURE(row.name);
+    CHECK(row.kind == static_cast<FindingKind>(i));
+    CHECK(&row_of(row.kind) == &row);
+    CHECK(names.insert(std::string(row.name)).second);
+    const Finding finding{.kind = row.kind,
+                          .site = 1,
+                          .format = "fp16",
+                          .value = 1.1e5,
+                          .limit = 65504,
+                          .share = 0.5,
+                          .text = "eps"};
+    const FindingContext context{finding, sites, true, 10};
+    const std::string sentence = row.sentence(context);
+    CHECK_FALSE(sentence.empty());
+    CHECK(sentence.back() != '.');
+    CHECK_FALSE(row.remedies(context).empty());
+  }
+  CHECK(finding_kinds().size() == static_cast<size_t>(FindingKind::kLostConstant) + 1);
+}
+
+TEST_CASE("an overflow says place, source line, value and limit") {
+  SiteTable sites = testing::chain();
+  sites.sites[1].source_line = "model.py:41";
+  const Finding finding{.site = 1, .format = "fp16", .value = 112345, .limit = 65504};
+  const FindingContext context{finding, sites, true, 10};
+  const FindingKindRow& row = row_of(FindingKind::kOverflow);
+  CHECK(row.sentence(context) ==
+        "fc2 linear (model.py:41): its result reaches 1.1e5, fp16 ends at 65504");
+  CHECK(row.follows(context) == "Loss scaling cannot help: it is the forward pass");
+}
+
+TEST_CASE("two digits, however small the number") {
+  CHECK(two_digits(65504) == "65504");
+  CHECK(two_digits(112345) == "1.1e5");
+  CHECK(two_digits(0.0341) == "0.034");
+  CHECK(two_digits(3.24e-7) == "3.2e-7");
+  CHECK(two_digits(0) == "0");
+  CHECK(two_digits(312.4) == "312");
+  CHECK(share_text(1) == "all");
+  CHECK(share_text(0.00034) == "0.034%");
+}
+
+}  // namespace
+}  // namespace lockstep

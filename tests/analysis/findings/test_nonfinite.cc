@@ -1,0 +1,126 @@
+// Origins of infinities and NaN on a chain of five sites.
+#include "analysis/findings/nonfinite.h"
+
+#include <doctest/doctest.h>
+
+#include <limits>
+
+#include "tests/analysis/findings/hand_evidence.h"
+
+namespace lockstep {
+namespace {
+
+using testing::chain;
+using testing::chain_formats;
+using testing::clean_step;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<Finding> of_one_step(const SiteTable& sites, const StepEvidence& lane,
+                                 const StepEvidence& reference, bool skipped = false) {
+  NonfiniteOrigins origins(1, sites, chain_formats());
+  origins.add(7, skipped, lane, reference);
+  return origins.findings();
+}
+
+TEST_CASE("the origin is the site whose feeds are finite; the rest follows from it") {
+  const SiteTable sites = chain();
+  StepEvidence lane = clean_step();
+  CHECK(of_one_step(sites, lane, clean_step()).empty());
+  lane.to_infinity[2] = 3;
+  lane.abs_max[2] = 1e5;
+  lane.nan[3] = lane.nan[4] = 1;
+  const auto found = of_one_step(sites, lane, clean_step());
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kOverflow);
+  CHECK(found[0].site == 2);
+  CHECK(found[0].first_step == 7);
+  CHECK(found[0].backward);
+  CHECK(found[0].value == 1e5);
+  CHECK(found[0].limit == 65504);
+  CHECK(found[0].consequences == std::vector<int32_t>{3});  // one for each layer
+}
+
+TEST_CASE("what the reference shows as well is not a finding") {
+  const SiteTable sites = chain();
+  StepEvidence lane = clean_step();
+  lane.abs_max[0] = kInfinity;
+  CHECK(of_one_step(sites, lane, lane).empty());
+}
+
+TEST_CASE("an infinity that its reader absorbs is a mask; one that changes the result is not") {
+  const SiteTable sites = chain();
+  StepEvidence lane = clean_step(), reference = clean_step();
+  lane.to_infinity[0] = 10;
+  lane.abs_max[0] = reference.abs_max[0] = 1e9;
+  CHECK(of_one_step(sites, lane, reference).empty());
+  lane.err_sq[1] = 2 * kAbsorbedErrorShare * lane.ref_sq[1];
+  const auto found = of_one_step(sites, lane, reference);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].site == 0);
+}
+
+TEST_CASE("a NaN is never absorbed") {
+  const SiteTable sites = chain();
+  StepEvidence lane = clean_step();
+  lane.nan[0] = 1;
+  const auto found = of_one_step(sites, lane, clean_step());
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kInvalid);
+}
+
+TEST_CASE(
+    "an infinity formed inside an op is a sum's, or that of a pole whose operand became zero") {
+  SiteTable sites = chain();
+  StepEvidence lane = clean_step();
+  lane.abs_max[1] = kInfinity;
+  lane.nan[2] = 1;
+  sites.sites[1].op = "exp";  // adds nothing up
+  CHECK(of_one_step(sites, lane, clean_step()).at(0).kind == FindingKind::kOverflow);
+  sites.sites[1].op = "linear";
+  auto found = of_one_step(sites, lane, clean_step());
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kSumOverflow);
+  CHECK(found[0].value == 1);  // what the reference has there
+  sites.sites[1].op = "log";
+  sites.sites[0] = testing::site(0, "fc1", "log", Role::kActivation, {});
+  sites.sites[0].node = "n1";
+  sites.sites[0].point = Point::kOperand;
+  lane.to_zero[0] = 4;
+  found = of_one_step(sites, lane, clean_step());
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kInvalid);
+  CHECK(found[0].cause == 0);
+}
+
+TEST_CASE("backward overflows of skipped steps are the scaler's, forward ones are findings") {
+  const SiteTable sites = chain();
+  StepEvidence backward = clean_step();
+  backward.to_infinity[2] = backward.nan[3] = 1;
+  NonfiniteOrigins origins(1, sites, chain_formats());
+  origins.add(0, /*skipped=*/true, backward, clean_step());
+  CHECK(origins.findings().empty());
+  CHECK(origins.skips_by_site()[2] == 1);
+  StepEvidence forward = clean_step();
+  forward.to_infinity[1] = forward.nan[2] = 1;
+  origins.add(1, /*skipped=*/true, forward, clean_step());
+  origins.add(2, /*skipped=*/true, forward, clean_step());
+  REQUIRE(origins.findings().size() == 1);
+  CHECK(origins.findings()[0].skipped_steps == 2);
+  CHECK(origins.findings()[0].last_step == 2);
+}
+
+TEST_CASE("once an update is NaN, later steps show consequences only") {
+  const SiteTable sites = chain();
+  StepEvidence first = clean_step(), later = clean_step();
+  first.nan[4] = 5;
+  later.nan[0] = later.nan[1] = later.nan[2] = later.nan[3] = later.nan[4] = 100;
+  NonfiniteOrigins origins(1, sites, chain_formats());
+  origins.add(0, false, first, clean_step());
+  origins.add(1, false, later, clean_step());
+  REQUIRE(origins.findings().size() == 1);
+  CHECK(origins.findings()[0].site == 4);
+}
+
+}  // namespace
+}  // namespace lockstep

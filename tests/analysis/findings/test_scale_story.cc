@@ -1,0 +1,61 @@
+// Loss scales that find their place, and such that do not.
+#include "analysis/findings/scale_story.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/analysis/findings/hand_evidence.h"
+
+namespace lockstep {
+namespace {
+
+// 's' skipped with an overflow, '.' taken.
+std::vector<ScalerRecord> scalers(const std::string& steps) {
+  std::vector<ScalerRecord> out;
+  double scale = 65536;
+  for (const char step : steps) {
+    const bool skip = step == 's';
+    out.push_back(
+        {.scale = scale, .found_inf = skip, .skipped = skip, .culprit_site = skip ? 3 : -1});
+    if (skip) scale /= 2;
+  }
+  return out;
+}
+
+std::vector<Finding> found_in(const std::string& steps, DeathCause cause = DeathCause::kAlive,
+                              const std::vector<Finding>& origins = {}) {
+  LaneInfo info;
+  info.died_of = cause;
+  return scale_findings(info, 1, scalers(steps), {0, 0, 5, 1, 0}, testing::chain(), origins);
+}
+
+TEST_CASE("probing at the start, and a single skip later, are ordinary") {
+  CHECK(found_in("................").empty());
+  CHECK(found_in("ssssss..........").empty());
+  CHECK(found_in("s.........s.....").empty());
+  CHECK(found_in("ss").empty());  // too few steps to tell
+  CHECK(found_in("ssss").size() == 1);
+}
+
+TEST_CASE("a scale that keeps falling is a collapse, named with its most frequent origin") {
+  const auto found = found_in("s.s.s.s.s.s.s.s.");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kScaleCollapse);
+  CHECK(found[0].site == 2);
+  CHECK(found[0].skipped_steps == 8);
+  CHECK(found[0].scale == 65536);
+  CHECK(found[0].value == 256);
+}
+
+TEST_CASE("a forward pass that overflows is its own finding, not the scaler's") {
+  const Finding forward{.kind = FindingKind::kOverflow, .skipped_steps = 16, .site = 0};
+  CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {forward}).empty());
+}
+
+TEST_CASE("a scaler that gives up") {
+  const auto found = found_in("ssss", DeathCause::kLossScaler);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kScaleFloor);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+"""Is a planted fault found in the right layer, with the right kind, in the lanes where it fires, and nowhere else?"""
+
+import json
+
+import h5py
+import planted_faults as planted
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SOURCE
+from lockstep_capture import Capture
+
+STEPS = 12
+
+
+def loss_of(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def capture(fault, path):
+    torch.manual_seed(1)
+    model = planted.Net(fault.planted())
+    optimizer = fault.optimizer(model.parameters(), lr=fault.lr)
+    dice = torch.Generator().manual_seed(2)
+    recorder = Capture(path, model, optimizer, loss_of, steps=STEPS)
+    for _ in range(STEPS):
+        batch = (torch.randn(8, planted.WIDTH, generator=dice) * fault.data_scale,
+                 torch.randint(0, planted.CLASSES, (8,), generator=dice))
+        with recorder.step(batch):
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+def check(lockstep, run, fires, silent):
+    lanes = {lane["name"]: lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]}
+    for name, (kinds, layer) in fires.items():
+        findings = lanes[name]["findings"]
+        assert findings, f"{name}: nothing found"
+        first = findings[0]
+        assert first["kind"] in kinds, f"{name}: {first['sentence']}"
+        assert layer is None or first["site"]["layer"].startswith(layer), f"{name}: {first['sentence']}"
+    for name in silent:
+        assert not lanes[name]["findings"], f"{name}: {lanes[name]['findings'][0]['sentence']}"
+
+
+@pytest.mark.parametrize("fault", planted.FAULTS, ids=lambda fault: fault.name)
+def test_captured(lockstep, tmp_path, fault):
+    run = tmp_path / "run.h5"
+    path = capture(fault, tmp_path / "net.h5")
+    lockstep("replay", path, "--lanes", ",".join(["fp32", *fault.fires, *fault.silent]), "-o", run, "--quiet")
+    check(lockstep, run, fault.fires, fault.silent)
+
+
+@pytest.mark.parametrize("name,arguments,fires,silent", planted.BUILT_IN, ids=lambda x: x if isinstance(x, str) else "")
+def test_built_in(lockstep, tmp_path, name, arguments, fires, silent):
+    run = tmp_path / "run.h5"
+    lockstep("replay", *arguments, "--lanes", ",".join(["fp32", *fires, *silent]), "-o", run, "--quiet", cwd=SOURCE)
+    check(lockstep, run, fires, silent)
+
+
+def test_a_run_file_of_an_earlier_version(lockstep, tmp_path):
+    """Without formats of sites and squares of stagnant updates: fewer numbers in the sentences, no error."""
+    run = tmp_path / "run.h5"
+    lockstep("replay", "lenet", *planted.ADAM, "--lanes", "fp32,half", "-o", run, "--quiet")
+    with h5py.File(run, "r+") as file:
+        for lane in file["lanes"].values():
+            del lane["site_formats"], lane["updates/stagnant_sq"]
+    text = lockstep("report", run).stdout
+    assert "half broke at step 0. conv1.weight" in text and "nan" not in text.split("Lanes")[0]
+    lockstep("check", run, "--baseline", run)
