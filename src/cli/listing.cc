@@ -7,6 +7,7 @@
 #include <array>
 
 #include "analysis/check/check_rules.h"
+#include "analysis/findings/finding_kinds.h"
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/accumulator/accumulator_picture.h"
 #include "emulation/format/block_format.h"
@@ -263,6 +264,14 @@ Listing list_quantities() {
   return out;
 }
 
+Listing list_findings() {
+  Listing out{{"kind", "what it means", "decided by"}, {}};
+  for (const FindingKindRow& row : finding_kinds()) {
+    out.rows.push_back({str(row.name), str(row.help), str(row.rule)});
+  }
+  return out;
+}
+
 Listing list_checks() {
   Listing out{{"compared", "how", "meaning"}, {}};
   for (const CheckRule& r : check_rules()) {
@@ -299,6 +308,7 @@ constexpr std::array kTopics = {
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
               list_quantities},
+    ListTopic{"findings", "what can go wrong in a lane, and how it is decided", list_findings},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},
 };
 

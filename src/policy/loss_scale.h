@@ -14,6 +14,9 @@
 
 namespace lockstep {
 
+// The scaler of captured loops: torch.amp.GradScaler.
+inline constexpr std::string_view kGradScaler = "torch-dynamic";
+
 // The numbers of [loss_scale]. Each kind reads those that its row lists; their help explains them.
 struct LossScaleSpec {
   std::string kind = "none";

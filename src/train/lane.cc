@@ -14,22 +14,38 @@
 #include "src/train/loss_passes.h"
 
 namespace lockstep {
+namespace {
+
+// A captured loop under FP16 autocast without a GradScaler is replayed without one, whatever the
+// preset has; a policy file's own scaler is kept.
+LaneDescription as_in_loop(LaneDescription lane, const LaneContext& context) {
+  const bool is_file = parse_lane_name(lane.name).policy.ends_with(".toml");
+  const bool has_grad_scaler = lane.policy.loss_scale.kind == kGradScaler;
+  if (context.loop == nullptr || !context.loop->lacks_scaler || is_file || !has_grad_scaler) {
+    return lane;
+  }
+  lane.policy.loss_scale = {};
+  lane.policy.notes.emplace_back("the captured loop has no GradScaler, so this lane has none");
+  return lane;
+}
+
+}  // namespace
 
 Lane::Lane(const LaneContext& context, const LaneDescription& description,
            const std::map<std::string, Tensor>& initial)
     : context_(context),
-      description_(description),
+      description_(as_in_loop(description, context)),
       runners_(make_runners()),
       runner_(runners_.front().get()),
       scaling_(runner_->executor().program()),
-      scaler_(find_loss_scaler(description.policy.loss_scale.kind)),
-      scales_{scaler_.initial(description.policy.loss_scale)},
+      scaler_(find_loss_scaler(description_.policy.loss_scale.kind)),
+      scales_{scaler_.initial(description_.policy.loss_scale)},
       optimizer_steps_(context.groups.size(), 0) {
   survey_programs();
   take_captured_scaler();
   const Graph& graph = *context.step_graph;
   const Container container = this->container();
-  if (has_scaler_per_loss(description.policy, graph)) {
+  if (has_scaler_per_loss(description_.policy, graph)) {
     for (const BackwardPass& pass : graph.passes) description_.scaler_losses.push_back(pass.name);
     scales_.assign(graph.passes.size(), scales_[0]);
   }

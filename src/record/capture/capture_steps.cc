@@ -26,7 +26,7 @@ std::string format_of(const std::string& torch_dtype, const CaptureFields& at) {
 void read_scaler(const CaptureFields& at, CapturedScaler& scaler) {
   scaler.enabled = at.there() && at.flag("enabled", false);
   if (!scaler.enabled) return;
-  scaler.spec = find_loss_scaler("torch-dynamic").defaults;
+  scaler.spec = find_loss_scaler(kGradScaler).defaults;
   scaler.spec.init_scale = at.number("scale", scaler.spec.init_scale);
   scaler.spec.growth_factor = at.number("growth_factor", scaler.spec.growth_factor);
   scaler.spec.backoff_factor = at.number("backoff_factor", scaler.spec.backoff_factor);
@@ -39,7 +39,7 @@ void read_scaler(const CaptureFields& at, CapturedScaler& scaler) {
   require(s.growth_factor > 1 && std::isfinite(s.growth_factor), "growth_factor must be above 1");
   require(s.backoff_factor > 0 && s.backoff_factor < 1, "backoff_factor must be in (0, 1)");
   require(s.growth_interval > 0, "growth_interval must be positive");
-  scaler.start = find_loss_scaler("torch-dynamic").initial(s);
+  scaler.start = find_loss_scaler(kGradScaler).initial(s);
   scaler.start.growth_tracker = at.integer("growth_tracker", 0);
 }
 

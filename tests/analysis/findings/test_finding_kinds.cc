@@ -31,6 +31,7 @@ TEST_CASE("every kind has its row, in the order of the kinds, with a sentence of
     CHECK_FALSE(sentence.empty());
     CHECK(sentence.back() != '.');
     CHECK_FALSE(row.remedies(context).empty());
+    CHECK_FALSE(row.rule.empty());
   }
   CHECK(finding_kinds().size() == static_cast<size_t>(FindingKind::kLostConstant) + 1);
 }

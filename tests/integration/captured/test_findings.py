@@ -60,6 +60,37 @@ def test_built_in(lockstep, tmp_path, name, arguments, fires, silent):
     check(lockstep, run, fires, silent)
 
 
+def test_a_loop_in_fp16_without_a_grad_scaler(lockstep, tmp_path):
+    """Its lanes have none either, or they would not do what PyTorch did; the finding says what is missing."""
+    torch.manual_seed(1)
+    model = planted.Net(planted.After(torch.tanh))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def tiny_loss(model, batch):
+        return loss_of(model, batch) * 1e-6
+
+    path, run = tmp_path / "net.h5", tmp_path / "run.h5"
+    recorder = Capture(path, model, optimizer, tiny_loss, steps=STEPS)
+    for _ in range(STEPS):
+        batch = (torch.randn(8, planted.WIDTH), torch.randint(0, planted.CLASSES, (8,)))
+        with torch.autocast("cpu", dtype=torch.float16), recorder.step(batch):
+            tiny_loss(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    policy = tmp_path / "scaled.toml"
+    policy.write_text('extends = "torch-autocast-fp16-cpu:2.13"\n')
+    lanes = ["torch-autocast-fp16-cpu", "torch-autocast-fp16", policy]
+    said = lockstep("replay", path, "--lanes", ",".join(["fp32", *map(str, lanes)]), "-o", run).stderr
+    assert "the captured loop has no GradScaler, so this lane has none" in said
+    report = {lane["name"]: lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]}
+    for lane in lanes[:2]:
+        first = report[lane]["findings"][0]
+        assert first["kind"] in ("no gradient", "underflow") and first["pass"] == "backward", first["sentence"]
+        assert first["remedies"][0] == "a loss scale (GradScaler)"
+    assert not report[str(policy)]["findings"]  # a policy file keeps its own scaler
+    assert "PASS" in lockstep("verify", path).stdout
+
+
 def test_a_run_file_of_an_earlier_version(lockstep, tmp_path):
     """Without formats of sites and squares of stagnant updates: fewer numbers in the sentences, no error."""
     run = tmp_path / "run.h5"
