@@ -26,7 +26,7 @@ struct FindingContext {
 struct FindingKindRow {
   FindingKind kind;
   std::string_view name, help, rule;  // rule: how it is decided
-  bool breaks;  // it can end a training: named first
+  bool breaks;                        // it can end a training: named first
   // "blocks.2.attn matmul (model.py:41) reaches 1.1e5, fp16 ends at 65504": no full stop.
   std::string (*sentence)(const FindingContext&);
   // "Loss scaling cannot help: it is the forward pass."; may be empty.

@@ -9,7 +9,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "emulation/format/format.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/autodiff.h"
@@ -181,8 +180,6 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   problems.throw_if_any();
   loop.clips_scaled = capture.steps.front().clip.scaled;
   if (capture.scaler.enabled) loop.scaler = capture.scaler;
-  loop.lacks_scaler = capture.amp.autocast && &find_format(capture.amp.dtype) == &find_format("fp16") &&
-                      !capture.scaler.enabled;
   return loop;
 }
 

@@ -22,7 +22,7 @@ struct CapturedLoop {
   std::vector<int64_t> steps_taken;           // by group, before the first captured step
   bool clips_scaled = false;
   std::optional<CapturedScaler> scaler;
-  bool lacks_scaler = false;  // FP16 autocast without a GradScaler
+  bool lacks_scaler = false;  // autocast to a format of small range, without a GradScaler
 
   // The first step by which both the main graph and graphs[index] have been used.
   int64_t first_step(size_t index) const;

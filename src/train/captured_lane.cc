@@ -32,6 +32,11 @@ bool uses_autocast(const Capture& capture) {
          });
 }
 
+bool lacks_scaler(const Capture& capture) {
+  return uses_autocast(capture) && !capture.scaler.enabled &&
+         find_format(capture.amp.dtype).emax < find_format("fp32").emax;
+}
+
 std::string equal_lane(const Capture& capture) {
   const bool keeps_fp32 = captured_notes(capture).empty();
   if (!keeps_fp32) return "";

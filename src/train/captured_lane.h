@@ -18,6 +18,9 @@ inline constexpr std::string_view kCapturedNote = "# note: ";
 std::string autocast_preset(const Capture& capture);
 // Whether autocast is used around the model or inside it.
 bool uses_autocast(const Capture& capture);
+// The loop trains under autocast to a format with a smaller range than FP32 (FP16), without a
+// GradScaler.
+bool lacks_scaler(const Capture& capture);
 // The lane that does what PyTorch did, except for the order of sums; "" where no lane does (TF32,
 // means over several ranks). The lane's policy text has it after kCapturedEqual.
 std::string equal_lane(const Capture& capture);

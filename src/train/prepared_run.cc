@@ -82,6 +82,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const Capture& from)
   collect_problems(problems, [&] {
     loop = make_captured_loop(from, options.steps);
     take_loop_options(from, loop, options);
+    loop.lacks_scaler = lacks_scaler(from);
   });
   if (problems.empty()) check_run_numbers(options, problems);
   std::erase(options.lanes, std::string(kCapturedLane));  // always there

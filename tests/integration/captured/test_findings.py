@@ -70,10 +70,10 @@ def test_a_loop_in_fp16_without_a_grad_scaler(lockstep, tmp_path):
         return loss_of(model, batch) * 1e-6
 
     path, run = tmp_path / "net.h5", tmp_path / "run.h5"
-    recorder = Capture(path, model, optimizer, tiny_loss, steps=STEPS)
+    recorder = Capture(path, model, optimizer, tiny_loss, steps=STEPS, autocast="float16")
     for _ in range(STEPS):
         batch = (torch.randn(8, planted.WIDTH), torch.randint(0, planted.CLASSES, (8,)))
-        with torch.autocast("cpu", dtype=torch.float16), recorder.step(batch):
+        with recorder.step(batch), torch.autocast("cpu", dtype=torch.float16):
             tiny_loss(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
