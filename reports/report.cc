@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 
 namespace lockstep {
@@ -73,15 +74,6 @@ std::vector<int64_t> skipped_steps(const std::vector<ScalerRecord>& scaler) {
     if (scaler[i].skipped) steps.push_back(static_cast<int64_t>(i));
   }
   return steps;
-}
-
-// A skipped step's values are discarded, so only values of other steps can harm the lane.
-int64_t first_nonfinite_loss(const std::vector<double>& loss,
-                             const std::vector<ScalerRecord>& scalers) {
-  for (size_t i = 0; i < loss.size(); ++i) {
-    if (!std::isfinite(loss[i]) && !scalers[i].skipped) return static_cast<int64_t>(i);
-  }
-  return -1;
 }
 
 // Once the loss is not finite every site holds NaN, which would hide what happened before.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "analysis/faithful/captured_run.h"
+#include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
 #include "analysis/run/health.h"
 #include "analysis/run/outcome.h"
@@ -75,6 +76,12 @@ struct Report {
   const LaneReport& reference() const { return lanes.front(); }
   const Site& site(int32_t id) const { return sites.sites[static_cast<size_t>(id)]; }
 };
+
+// What the sentences of a lane's finding refer to.
+inline FindingContext context_of(const Report& report, const LaneReport& lane,
+                                 const Finding& finding) {
+  return {finding, report.sites, lane.has_scaler, report.steps};
+}
 
 // Cost: reads every step's counts of every lane.
 Report read_report(const RunFile& run);

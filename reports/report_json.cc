@@ -31,7 +31,7 @@ std::string_view pass_of(const Report& report, const Finding& f) {
 
 ordered_json finding_json(const Report& report, const LaneReport& lane, const Finding& f) {
   const FindingKindRow& row = row_of(f.kind);
-  const FindingContext context{f, report.sites, lane.has_scaler, report.steps};
+  const FindingContext context = context_of(report, lane, f);
   ordered_json out = {{"kind", row.name},
                       {"sentence", row.sentence(context)},
                       {"follows", row.follows(context)},

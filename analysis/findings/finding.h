@@ -1,6 +1,6 @@
 // What went wrong in a lane, where, and how much of it: plain data.
-// find_findings() makes the list; report, recommendation and check read it. finding_kinds.h has a
-// row for each kind: its sentence and its remedies.
+// find_findings() makes the list, and the report reads it. finding_kinds.h has a row for each kind:
+// its sentence and its remedies.
 #pragma once
 
 #include <cstdint>

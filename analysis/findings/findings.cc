@@ -2,26 +2,17 @@
 #include "analysis/findings/findings.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "analysis/findings/lost_shares.h"
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/scale_story.h"
+#include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 #include "src/policy/find_policy.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {
-
-// The first step that was not skipped and whose loss is not finite: from there on every site holds
-// NaN, which would hide what happened before.
-int64_t end_of_evidence(const std::vector<double>& loss, const std::vector<ScalerRecord>& scalers) {
-  for (size_t i = 0; i < loss.size(); ++i) {
-    if (!std::isfinite(loss[i]) && !scalers[i].skipped) return static_cast<int64_t>(i);
-  }
-  return static_cast<int64_t>(loss.size());
-}
 
 // Origins of infinities and NaN come as they happened, then the kinds in their order. A forward
 // pass that lost most of a tensor comes before the gradients that vanish because of it.
@@ -51,7 +42,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   NonfiniteOrigins origins(lane, run.sites(), info.site_formats);
   LostShares shares(lane, run.sites(), info.site_formats);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
-  const int64_t end = end_of_evidence(run.loss(lane), scalers);
+  const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
+  const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
   for (int64_t step = 0; step < run.steps(); ++step) {
     const StepEvidence mine = read_evidence(run, lane, step);
     const StepEvidence reference = read_evidence(run, 0, step);

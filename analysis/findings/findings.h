@@ -1,6 +1,6 @@
 // What went wrong in each lane of a run?
-// The one place that decides what broke: the report, the recommendation and the check read this
-// list. finding.h says what a finding is, finding_kinds.h what each kind means.
+// Decides what broke; the report reads this list (the recommendation and the check do not yet).
+// finding.h says what a finding is, finding_kinds.h what each kind means.
 #pragma once
 
 #include <vector>

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "analysis/findings/nonfinite.h"
+#include "analysis/run/noise_gradient.h"
 #include "emulation/format/format.h"
 
 namespace lockstep {
@@ -125,8 +125,7 @@ bool LostShares::is_noise(const Site& site) const {
     if (other.layer != site.layer || !is_gradient(other)) continue;
     largest = std::max(largest, shares_[static_cast<size_t>(other.id)].ref_largest);
   }
-  return shares_[static_cast<size_t>(site.id)].ref_largest <
-         std::ldexp(largest, -kNoiseGradientOctaves);
+  return shares_[static_cast<size_t>(site.id)].ref_largest < std::ldexp(largest, -kNoiseOctaves);
 }
 
 void LostShares::add_no_gradient(std::vector<Finding>& out) const {

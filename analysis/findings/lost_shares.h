@@ -12,7 +12,6 @@
 //   swamping       sum (computed - exact)^2 / sum exact^2 of the sampled sums of products
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,9 +29,6 @@ inline constexpr double kRoundingTimes = 2;
 inline constexpr double kLostUpdateLimit = 0.1;  // of a parameter's update energy
 inline constexpr double kStateLimit = 0.1;       // of the state's nonzero elements
 inline constexpr double kSwampedLimit = 0.1;     // of the addends; and kEnergyLimit of the sum
-// A gradient whose largest value is below 2^-kNoiseOctaves of its layer's largest is rounding noise
-// (a bias before a batch norm: zero in theory).
-inline constexpr int kNoiseGradientOctaves = 20;
 
 class LostShares {
  public:

@@ -9,6 +9,7 @@
 #include "src/graph/op.h"
 
 namespace lockstep {
+
 NonfiniteOrigins::NonfiniteOrigins(int lane, const SiteTable& sites,
                                    const std::vector<std::string>& formats)
     : lane_(lane),
@@ -29,7 +30,7 @@ std::vector<bool> NonfiniteOrigins::absorbed(const StepEvidence& lane,
     if (lane.nan[i] > 0 || readers_[i].empty()) continue;
     out[i] = std::ranges::all_of(readers_[i], [&](int32_t reader) {
       const auto r = static_cast<size_t>(reader);
-      // What the lane does not measure is seen at the readers behind it.
+      // A reader that the lane does not measure passes the question on to its own readers.
       if (lane.count[r] == 0 || bad[r]) return static_cast<bool>(out[r]);
       return lane.err_sq[r] <= kAbsorbedErrorShare * lane.ref_sq[r];
     });
@@ -37,10 +38,8 @@ std::vector<bool> NonfiniteOrigins::absorbed(const StepEvidence& lane,
   return out;
 }
 
-// Whether the op adds up many numbers there: an accumulator, a product, or fewer results than
-// operands.
+// Whether the op adds up many numbers there: products, or more operand elements than results.
 bool NonfiniteOrigins::is_sum(const Site& site) const {
-  if (site.point == Point::kAccumulator) return true;
   if (!is_in_graph(site) || site.point == Point::kOperand) return false;
   const OpDef& op = find_op(site.op);
   return op.has_gemm_accumulator || std::ranges::any_of(site.feeds, [&](int32_t feed) {

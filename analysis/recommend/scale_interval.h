@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/run/noise_gradient.h"
 #include "emulation/format/format.h"
 #include "emulation/stats/tensor_stats.h"
 #include "src/graph/ir.h"
@@ -29,15 +30,6 @@ namespace lockstep {
 
 inline constexpr int kHeadroomOctaves = 1;
 inline constexpr double kLostShareLimit = 1e-3;  // of the values that count, per site
-// A value below 2^-kNegligibleOctaves of its tensor's largest does not count: FP32 (24 significand
-// bits) would also lose it when adding it to the largest. Without this, the tiny tail of a softmax
-// gradient would forbid every format.
-inline constexpr int kNegligibleOctaves = 24;
-// A parameter gradient whose largest value of the run is below 2^-kNoiseOctaves of its layer's
-// largest gradient is taken for rounding noise and needs no scale (a convolution's bias before a
-// batch norm: exactly zero in theory). One rounding error is 2^-24 of the terms; a sum of 2^8 of
-// them, of random signs, grows by sqrt(2^8) = 2^4.
-inline constexpr int kNoiseOctaves = kNegligibleOctaves - 4;
 // Scales outside 2^kMinScaleExponent .. 2^kMaxScaleExponent are not considered.
 inline constexpr int kMinScaleExponent = -24, kMaxScaleExponent = 48;
 // A static scale is this far below the largest feasible one if the interval allows it.

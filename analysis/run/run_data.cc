@@ -21,6 +21,14 @@ bool StepCounts::nonfinite(size_t site) const {
   return to_infinity[site] > 0 || nan[site] > 0 || std::isinf(abs_max[site]);
 }
 
+int64_t first_nonfinite_loss(const std::vector<double>& loss,
+                             const std::vector<ScalerRecord>& scalers) {
+  for (size_t i = 0; i < loss.size(); ++i) {
+    if (!std::isfinite(loss[i]) && !scalers[i].skipped) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
 StepCounts read_counts(const RunFile& run, int lane, int64_t step) {
   StepCounts counts;
   counts.count = run.count(lane, "count", step);

@@ -21,6 +21,12 @@ struct StepCounts {
   bool nonfinite(size_t site) const;
 };
 
+// The first step that was not skipped and whose loss is not finite, -1: none. A skipped step's
+// values are discarded, so only values of other steps can harm the lane; from this step on every
+// site holds NaN, which would hide what happened before. Requires: of one length.
+int64_t first_nonfinite_loss(const std::vector<double>& loss,
+                             const std::vector<ScalerRecord>& scalers);
+
 // Infinities that the graph intends (Site::stat_exempt) are left out.
 StepCounts read_counts(const RunFile& run, int lane, int64_t step);
 

@@ -35,7 +35,7 @@ Blocks write_findings(const Report& report) {
     out.push_back(paragraph(fmt::format("{}:", lane.info.name)));
     for (const Finding& f : lane.findings) {
       const FindingKindRow& row = row_of(f.kind);
-      const FindingContext context{f, report.sites, lane.has_scaler, report.steps};
+      const FindingContext context = context_of(report, lane, f);
       std::string text = fmt::format("- {}", row.name);
       const std::string steps = steps_text(f);
       if (!steps.empty()) text += fmt::format(", step {}", steps);

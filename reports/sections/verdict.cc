@@ -24,10 +24,6 @@ int rank(Verdict verdict) {
   return static_cast<int>(std::ranges::find(kOrder, verdict) - kOrder);
 }
 
-FindingContext context_of(const Report& report, const LaneReport& lane, const Finding& finding) {
-  return {finding, report.sites, lane.has_scaler, report.steps};
-}
-
 // The finding to name first: of a lane that broke, one of a kind that breaks.
 const Finding* main_finding(const LaneReport& lane) {
   if (lane.findings.empty()) return nullptr;
