@@ -10,6 +10,10 @@ Block paragraph(std::string text) {
   return Paragraph{std::move(text)};
 }
 
+Block paragraph(std::string text, Tone tone, size_t toned) {
+  return Paragraph{std::move(text), tone, toned};
+}
+
 Block verbatim(std::string text) {
   return Verbatim{std::move(text)};
 }

@@ -9,8 +9,12 @@
 
 namespace lockstep {
 
+enum class Tone { kPlain, kGood, kDoubtful, kBad };
+
 struct Paragraph {
   std::string text;  // one line; the writer wraps it
+  Tone tone = Tone::kPlain;
+  size_t toned = 0;  // so many bytes at the start have the tone; fewer than a line
 };
 
 enum class Align { kLeft, kRight };
@@ -34,6 +38,7 @@ using Block = std::variant<Paragraph, TableBlock, Verbatim>;
 using Blocks = std::vector<Block>;
 
 Block paragraph(std::string text);
+Block paragraph(std::string text, Tone tone, size_t toned);
 Block verbatim(std::string text);
 
 }  // namespace lockstep

@@ -49,7 +49,7 @@ std::string range_text(const Recommendation& found) {
                    {"loss scales"},
                    {"lost at 1"},
                    {fmt::format("lost at 2^{}", ranges.scale_exponent)},
-                   {"raw"},
+                   {"values"},
                    {"margin"},
                    {"verdict", Align::kLeft}};
   std::vector<std::string> reasons;
@@ -57,8 +57,8 @@ std::string range_text(const Recommendation& found) {
     table.rows.push_back(
         {layer.layer.empty() ? "-" : layer.layer, scales_text(layer),
          layer.has_gradients ? percent(layer.unscaled_gradient_lost) : "-",
-         layer.has_gradients ? percent(layer.counted_lost) : "-",
-         layer.has_gradients ? percent(layer.raw_lost) : "-",
+         layer.has_gradients ? percent(layer.lost_energy) : "-",
+         layer.has_gradients ? percent(layer.lost_values) : "-",
          layer.unscaled_margin ? fmt::format("{} octaves", *layer.unscaled_margin) : "-",
          layer.reason.empty() ? ranges.format->name : "fp32"});
     if (!layer.reason.empty()) {
@@ -67,15 +67,12 @@ std::string range_text(const Recommendation& found) {
   }
   table.notes = {fmt::format(
       "loss scales: those at which every gradient of the layer fits {} with {} octave of headroom "
-      "and "
-      "at most {} of its values become zero. lost at 1: largest share of a gradient tensor's "
-      "values "
-      "that become zero without a loss scale. Values below 2^-{} of their tensor's largest do not "
-      "count. raw: the same share at 2^{} of all nonzero values. margin: octaves between "
-      "the largest input, weight or activation and the format's "
-      "largest binade.",
-      ranges.format->name, kHeadroomOctaves, percent(kLostShareLimit), kNegligibleOctaves,
-      ranges.scale_exponent)};
+      "and loses at most {} of its energy (sum of squares) to zero. lost at 1: the largest such "
+      "share "
+      "of a gradient tensor without a loss scale. values: the share of its nonzero values, however "
+      "small, that become zero at 2^{}. margin: octaves between the largest input, weight or "
+      "activation and the format's largest binade.",
+      ranges.format->name, kHeadroomOctaves, percent(kEnergyLimit), ranges.scale_exponent)};
   if (!ranges.ignored.empty()) {
     table.notes.push_back(
         fmt::format("Ignored as rounding noise (largest value below 2^-{} of the layer's largest "

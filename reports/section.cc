@@ -3,8 +3,6 @@
 
 #include <vector>
 
-#include "reports/text_writer.h"
-
 #define LOCKSTEP_SECTIONS(section)                                                          \
   section(capture) section(verdict) section(findings) section(lanes) section(loss)          \
       section(gradients) section(layers) section(updates) section(sums) section(loss_scale) \
@@ -23,14 +21,14 @@ std::span<const Section> sections() {
   return all;
 }
 
-std::string report_text(const Report& report, bool summary_only) {
+std::string report_text(const Report& report, bool summary_only, const TextStyle& style) {
   std::string out;
   for (const Section& section : sections()) {
     if (summary_only && !section.in_summary) continue;
     const Blocks blocks = section.write(report);
     if (blocks.empty()) continue;
     if (!out.empty()) out += "\n";
-    out += heading_text(section.title) + to_text(blocks);
+    out += heading_text(section.title) + to_text(blocks, style);
   }
   return out;
 }

@@ -8,6 +8,7 @@
 
 #include "reports/block.h"
 #include "reports/report.h"
+#include "reports/text_writer.h"
 
 namespace lockstep {
 
@@ -19,6 +20,7 @@ struct Section {
 std::span<const Section> sections();
 
 // The whole report, or only the sections that are `in_summary`, as text.
-std::string report_text(const Report& report, bool summary_only = false);
+std::string report_text(const Report& report, bool summary_only = false,
+                        const TextStyle& style = {});
 
 }  // namespace lockstep

@@ -41,8 +41,8 @@ std::string shortened(const std::string& text, int width) {
 
 // Shrinks the widest left-aligned columns until the table fits the page; no column becomes narrower
 // than its title.
-void shrink_to_page(const TableBlock& table, std::vector<int>& width) {
-  int excess = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1)) - kTextWidth;
+void shrink_to_page(const TableBlock& table, int page, std::vector<int>& width) {
+  int excess = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1)) - page;
   for (const int w : width) excess += w;
   while (excess > 0) {
     int* widest = nullptr;
@@ -57,10 +57,35 @@ void shrink_to_page(const TableBlock& table, std::vector<int>& width) {
   }
 }
 
-struct TextWriter {
-  std::string out;
+// An escape sequence of ECMA-48: bold, and a colour that dark and light backgrounds show.
+std::string_view escape_of(Tone tone) {
+  switch (tone) {
+    case Tone::kBad:
+      return "\x1b[1;31m";
+    case Tone::kDoubtful:
+      return "\x1b[1;33m";
+    case Tone::kGood:
+      return "\x1b[1;32m";
+    case Tone::kPlain:
+      break;
+  }
+  return "";
+}
 
-  void operator()(const Paragraph& p) { out += wrap(p.text, kTextWidth); }
+struct TextWriter {
+  TextStyle style;
+  std::string out = {};
+
+  int prose_width() const { return std::min(style.width, kTextWidth); }
+  void operator()(const Paragraph& p) {
+    const std::string text = wrap(p.text, prose_width());
+    const std::string_view escape = style.colour ? escape_of(p.tone) : "";
+    if (escape.empty() || p.toned == 0 || p.toned > text.find('\n')) {
+      out += text;
+      return;
+    }
+    out += std::string(escape) + text.substr(0, p.toned) + "\x1b[0m" + text.substr(p.toned);
+  }
   void operator()(const Verbatim& v) {
     for (const std::string& line : split(v.text, '\n')) {
       // A line that is too long is wrapped.
@@ -74,7 +99,7 @@ struct TextWriter {
     for (const auto& row : t.rows) {
       for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], display_width(row[i]));
     }
-    shrink_to_page(t, width);
+    shrink_to_page(t, style.width, width);
     std::string line(kIndent), rule(kIndent);
     for (size_t i = 0; i < t.columns.size(); ++i) {
       if (i > 0) line += kGap;
@@ -91,7 +116,7 @@ struct TextWriter {
       }
       out += trimmed_line(line);
     }
-    for (const std::string& note : t.notes) out += wrap(note, kTextWidth, kIndent);
+    for (const std::string& note : t.notes) out += wrap(note, prose_width(), kIndent);
   }
 };
 
@@ -125,8 +150,8 @@ std::string heading_text(std::string_view title) {
          "\n";
 }
 
-std::string to_text(const Blocks& blocks) {
-  TextWriter writer;
+std::string to_text(const Blocks& blocks, const TextStyle& style) {
+  TextWriter writer{style};
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (i > 0) writer.out += "\n";
     std::visit(writer, blocks[i]);

@@ -15,6 +15,7 @@ enum class FindingKind : uint8_t {
   kOverflow,          // a value beyond the format's largest number became infinite
   kStorageOverflow,   // the same, of a weight, input or buffer when it was first stored
   kSumOverflow,       // a sum exceeded the format it is formed in
+  kStateOverflow,     // optimizer state became infinite
   kInvalid,           // 0/0, inf - inf, log 0, 1/0 and the like
   kStateUnderflow,    // optimizer state became zero
   kNoGradient,        // a gradient became zero altogether
@@ -44,8 +45,8 @@ struct Finding {
   double limit = std::numeric_limits<double>::quiet_NaN();
   double share = std::numeric_limits<double>::quiet_NaN();  // 0..1, of what the kind's row says
   double scale = 1;                                         // the loss scale within `value`
-  int32_t cause = -1;     // the site of the operand that caused it
-  std::string text = {};  // kLostConstant: the warning
+  int32_t cause = -1;     // the site of the operand that caused it, or that was lost
+  std::string text = {};  // kLostConstant: the warning; of optimizer state: its name
   // The sites that went wrong because of it, in execution order, one for each layer.
   std::vector<int32_t> consequences = {};
 };

@@ -44,6 +44,11 @@ std::string what_of(const Site& site) {
   }
 }
 
+// "exp_avg_sq", the optimizer's name of its state.
+std::string state_of(const FindingContext& c) {
+  return c.finding.text.empty() ? what_of(c.site()) : c.finding.text;
+}
+
 // ", fp16 ends at 65504"; nothing where the format was not recorded.
 std::string limit_text(const FindingContext& c) {
   if (!std::isfinite(c.finding.limit)) return "";
@@ -120,15 +125,23 @@ std::vector<std::string> invalid_remedies(const FindingContext& c) {
   return {"this op in fp32"};
 }
 
+std::string state_overflow_sentence(const FindingContext& c) {
+  const std::string size = std::isfinite(c.finding.value) ? two_digits(c.finding.value) : "inf";
+  return fmt::format("{}: {} reaches {}{}", place_text(c.site()), state_of(c), size, limit_text(c));
+}
+std::vector<std::string> state_overflow_remedies(const FindingContext&) {
+  return {"optimizer state in fp32", "clip the gradients"};
+}
 std::string state_sentence(const FindingContext& c) {
-  return fmt::format("{}: {} of the optimizer state's nonzero elements became zero in {}",
-                     place_text(c.site()), share_text(c.finding.share), format_of(c));
+  return fmt::format("{}: {} of {} became zero in {}", place_text(c.site()),
+                     share_text(c.finding.share), state_of(c), format_of(c));
 }
 std::vector<std::string> state_remedies(const FindingContext&) {
   return {"optimizer state in fp32", "a larger eps"};
 }
 
 std::vector<std::string> gradient_remedies(const FindingContext& c) {
+  if (c.finding.cause >= 0) return {"this op in fp32", "smaller values before it"};
   if (!c.finding.backward) return {"this op in fp32 or bf16"};
   if (c.has_scaler && c.finding.scale > 1) {
     return {"a larger loss scale", "this layer in fp32 or bf16"};
@@ -137,6 +150,12 @@ std::vector<std::string> gradient_remedies(const FindingContext& c) {
 }
 std::string no_gradient_sentence(const FindingContext& c) {
   const size_t layers = c.finding.consequences.size();
+  if (c.finding.cause >= 0) {
+    const Site& flat = c.sites.sites[static_cast<size_t>(c.finding.cause)];
+    return fmt::format("{}: no gradient passes in {} of {} steps: rounded to {}, {} has no slope",
+                       place_text(c.site()), c.finding.steps, c.steps, format_of(c),
+                       what_of(flat) + " at " + place_text(flat));
+  }
   const std::string more =
       layers == 0 ? ""
                   : fmt::format(", and {} more layer{} get none", layers, layers == 1 ? "" : "s");
@@ -181,6 +200,12 @@ std::vector<std::string> updates_remedies(const FindingContext&) {
 }
 
 std::string swamping_sentence(const FindingContext& c) {
+  if (c.finding.cause >= 0) {  // a plain sum
+    const Site& lost = c.sites.sites[static_cast<size_t>(c.finding.cause)];
+    return fmt::format("{}: the sum is {} times operand {} and loses {} of its energy in {}",
+                       place_text(c.site()), two_digits(c.finding.value), lost.index,
+                       share_text(c.finding.share), format_of(c));
+  }
   return fmt::format("{}: {} of the terms are swamped, the sums are wrong by {}",
                      place_text(c.site()), share_text(c.finding.share),
                      share_text(c.finding.value));
@@ -189,6 +214,11 @@ std::string swamping_sentence(const FindingContext& c) {
 std::string constant_sentence(const FindingContext& c) {
   return c.finding.text;
 }
+std::vector<std::string> swamping_remedies(const FindingContext& c) {
+  if (c.finding.cause >= 0) return {"this sum in fp32", "smaller values beside it"};
+  return sum_remedies(c);
+}
+
 std::vector<std::string> constant_remedies(const FindingContext&) {
   return {"optimizer state and arithmetic in fp32"};
 }
@@ -208,17 +238,22 @@ constexpr FindingKindRow kRows[] = {
     {FindingKind::kSumOverflow, "sum overflow", "a sum exceeded the format it is formed in",
      "infinite in an accumulator, or before the result of an op that adds up is rounded", true,
      sum_overflow_sentence, overflow_follows, sum_remedies},
+    {FindingKind::kStateOverflow, "state overflow", "optimizer state became infinite",
+     "finite before the rounding, infinite after it, in the optimizer's state", true,
+     state_overflow_sentence, nothing, state_overflow_remedies},
     {FindingKind::kInvalid, "invalid operation", "0/0, inf - inf, log 0, 1/0 and the like",
      "NaN from finite operands, or an infinity at a pole whose operand rounding had made zero",
      true, invalid_sentence, overflow_follows, invalid_remedies},
     {FindingKind::kStateUnderflow, "state underflow", "optimizer state became zero",
-     "at least 10 % of its nonzero elements", false, state_sentence, nothing, state_remedies},
+     "at least 1 % of its energy; of a state that divides also 10 % of its nonzero elements", false,
+     state_sentence, nothing, state_remedies},
     {FindingKind::kNoGradient, "no gradient", "a gradient became zero altogether",
-     "in at least half of the steps; the reference has one there", true, no_gradient_sentence,
-     nothing, gradient_remedies},
+     "in at least half of the steps, by its own rounding or by a forward value that was rounded to "
+     "where the op has no slope; the reference has one there",
+     true, no_gradient_sentence, nothing, gradient_remedies},
     {FindingKind::kScaleCollapse, "scale collapse", "overflows force the loss scale down",
      "at least 25 % of the second half of the steps are skipped and the scale falls, or no step is "
-     "taken",
+     "taken, or the scale falls below 1",
      true, collapse_sentence, nothing, collapse_remedies},
     {FindingKind::kScaleFloor, "scale floor", "the scaler gave up at its smallest scale",
      "the lane stopped because of it", true, floor_sentence, nothing, collapse_remedies},
@@ -240,8 +275,9 @@ constexpr FindingKindRow kRows[] = {
      "rounding",
      false, updates_sentence, nothing, updates_remedies},
     {FindingKind::kSwamping, "swamping", "small terms of sums had no effect",
-     "at least 10 % of the terms, and an error of 10 % of the sum that FP32 does not show", false,
-     swamping_sentence, nothing, sum_remedies},
+     "products: at least 10 % of the terms, and an error of 10 % of the sum that FP32 does not "
+     "show; plain sums of the forward pass: 10 % of the energy of the smaller operand",
+     false, swamping_sentence, nothing, swamping_remedies},
     {FindingKind::kLostConstant, "lost constant",
      "a number of the optimizer that the format cannot hold",
      "before the run, from the numbers alone", false, constant_sentence, nothing,
@@ -263,7 +299,7 @@ std::string place_text(const Site& site) {
   if (is_in_graph(site)) {
     text += " " + site.op;
   } else {
-    text = site.node.substr(site.node.find(':') + 1);  // the parameter
+    text = parameter_of(site);
   }
   if (!site.source_line.empty()) text += " (" + site.source_line + ")";
   return text;

@@ -10,6 +10,7 @@
 #include "src/capture/capture.h"
 #include "src/policy/find_policy.h"
 #include "src/train/lane_name.h"
+#include "src/update/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -29,6 +30,22 @@ Policy policy_of(const LaneInfo& info) {
   return parse_recorded_policy(info.policy_text, parse_lane_name(info.name).policy);
 }
 
+// By site id: what optimizer state the site holds; without a name elsewhere.
+std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& options) {
+  std::vector<OptimizerState> out(sites.sites.size());
+  for (const Site& site : sites.sites) {
+    if (site.role != Role::kOptimizerState) continue;
+    const Parameter parameter{.name = parameter_of(site)};
+    const size_t group = group_of(parameter, options.groups);
+    const OptimizerSpec& spec =
+        group == 0 ? options.optimizer : options.groups[group - 1].optimizer;
+    const auto states = find_optimizer(spec.name).states(numbers_of(spec));
+    const auto index = static_cast<size_t>(site.index);
+    if (index < states.size()) out[static_cast<size_t>(site.id)] = states[index];
+  }
+  return out;
+}
+
 }  // namespace
 
 bool is_candidate(const LaneInfo& lane) {
@@ -40,7 +57,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   const LaneInfo& info = run.lanes()[static_cast<size_t>(lane)];
   if (!is_candidate(info)) return {};
   NonfiniteOrigins origins(lane, run.sites(), info.site_formats);
-  LostShares shares(lane, run.sites(), info.site_formats);
+  const std::vector<OptimizerState> states = states_of(run.sites(), run.options());
+  LostShares shares(lane, run.sites(), info.site_formats, states);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
   const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
   const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
@@ -65,6 +83,9 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   add(shares.findings(policy_of(info), run.sums(lane), run.sums(0)));
   for (const std::string& warning : info.warnings) {
     all.push_back({.kind = FindingKind::kLostConstant, .lane = lane, .text = warning});
+  }
+  for (Finding& f : all) {
+    if (f.site >= 0) f.text = states[static_cast<size_t>(f.site)].name;
   }
   std::ranges::stable_sort(all, {}, order_of);
   return all;

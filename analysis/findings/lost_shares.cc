@@ -8,6 +8,7 @@
 #include "analysis/findings/nonfinite.h"
 #include "analysis/run/noise_gradient.h"
 #include "emulation/format/format.h"
+#include "src/graph/op.h"
 
 namespace lockstep {
 namespace {
@@ -28,10 +29,12 @@ double ratio(double part, double whole) {
 
 }  // namespace
 
-LostShares::LostShares(int lane, const SiteTable& sites, const std::vector<std::string>& formats)
+LostShares::LostShares(int lane, const SiteTable& sites, const std::vector<std::string>& formats,
+                       std::vector<OptimizerState> states)
     : lane_(lane),
       sites_(sites),
       formats_(formats),
+      states_(std::move(states)),
       rounding_(sites.sites.size()),
       shares_(sites.sites.size()) {
   for (size_t i = 0; i < formats.size(); ++i) {
@@ -76,6 +79,10 @@ void LostShares::add(int64_t step, bool skipped, const StepEvidence& lane,
     s.steps += 1;
     s.to_zero += lane.to_zero[i];
     s.nonzero += lane.count[i] - lane.source_zero[i];
+    s.ref_zero += reference.source_zero[i];
+    s.ref_count += reference.count[i];
+    s.sum_sq += lane.sum_sq[i];
+    s.round_err_sq += std::isfinite(lane.round_err_sq[i]) ? lane.round_err_sq[i] : 0;
     s.ref_largest = std::max(s.ref_largest, reference.abs_max[i]);
     s.largest = std::max(s.largest, lane.abs_max[i]);
     s.scale = lane.scale[i];
@@ -128,10 +135,30 @@ bool LostShares::is_noise(const Site& site) const {
   return shares_[static_cast<size_t>(site.id)].ref_largest < std::ldexp(largest, -kNoiseOctaves);
 }
 
+bool LostShares::is_gone(const Site& site) const {
+  const SiteShares& s = shares_[static_cast<size_t>(site.id)];
+  return s.zero_steps > 0 && 2 * s.zero_steps >= s.steps;
+}
+
+// The rounded forward value that leaves the op no slope (a tanh that became 1), where the gradient
+// that comes in is not zero; -1: none. Zeros in the value itself are a layer that is dead.
+int32_t LostShares::flat_operand(const Site& site) const {
+  int32_t found = -1;
+  for (const int32_t feed : site.feeds) {
+    const Site& operand = sites_.sites[static_cast<size_t>(feed)];
+    if (is_gradient(operand) && is_gone(operand)) return -1;
+    for (int32_t at = feed; at >= 0;) {  // back to the rounding that made the value
+      const Site& value = sites_.sites[static_cast<size_t>(at)];
+      const SiteShares& s = shares_[static_cast<size_t>(at)];
+      if (!is_backward(value) && s.round_err_sq > 0 && s.nonzero > s.to_zero) found = at;
+      const bool copies = value.point == Point::kOperand && value.feeds.size() == 1;
+      at = copies ? value.feeds.front() : -1;
+    }
+  }
+  return found;
+}
+
 void LostShares::add_no_gradient(std::vector<Finding>& out) const {
-  const auto is_gone = [&](size_t i) {
-    return shares_[i].zero_steps > 0 && 2 * shares_[i].zero_steps >= shares_[i].steps;
-  };
   // By rounding, here or in the sums of the same node: zeros alone may be a layer that is dead.
   const auto became_zero = [&](const Site& site) {
     return std::ranges::any_of(sites_.sites, [&](const Site& other) {
@@ -140,13 +167,16 @@ void LostShares::add_no_gradient(std::vector<Finding>& out) const {
   };
   for (const Site& site : sites_.sites) {
     const auto i = static_cast<size_t>(site.id);
-    if (!is_gradient(site) || !is_gone(i) || is_noise(site) || !became_zero(site)) continue;
+    if (!is_gradient(site) || !is_gone(site) || is_noise(site)) continue;
+    const int32_t flat = became_zero(site) ? -1 : flat_operand(site);
+    if (flat < 0 && !became_zero(site)) continue;
     Finding f = at(FindingKind::kNoGradient, site, 1);
+    f.cause = flat;
     f.steps = shares_[i].zero_steps;
     std::set<std::string> layers = {site.layer};
     for (const Site& later : sites_.sites) {
-      const bool gone = later.id > site.id && is_gradient(later) &&
-                        is_gone(static_cast<size_t>(later.id)) && !is_noise(later);
+      const bool gone =
+          later.id > site.id && is_gradient(later) && is_gone(later) && !is_noise(later);
       if (gone && layers.insert(later.layer).second) f.consequences.push_back(later.id);
     }
     out.push_back(f);
@@ -198,7 +228,7 @@ void LostShares::add_worst(FindingKind kind, double limit, double (*share_of)(co
   if (worst == nullptr) return;
   Finding f = at(kind, *worst, most);
   if (kind == FindingKind::kLostUpdates && !formats_.empty()) {
-    const std::string parameter = worst->node.substr(worst->node.find(':') + 1);
+    const std::string parameter = parameter_of(*worst);
     int32_t weight = sites_.find_update(parameter, Role::kMasterWeight);
     const bool has_master = weight >= 0 && !formats_[static_cast<size_t>(weight)].empty();
     if (!has_master) {
@@ -244,6 +274,112 @@ void LostShares::add_swamping(const std::vector<AccumulatorHealth>& sums,
   out.push_back(f);
 }
 
+// Of the operand of a plain sum, repeated to the sum's shape; 0: not measured.
+double LostShares::energy_of(const Site& operand) const {
+  const Site* at = &operand;
+  while (shares_[static_cast<size_t>(at->id)].steps == 0) {  // it is read as it was written
+    if (at->point != Point::kOperand || at->feeds.size() != 1) return 0;
+    at = &sites_.sites[static_cast<size_t>(at->feeds.front())];
+  }
+  return shares_[static_cast<size_t>(at->id)].sum_sq /
+         static_cast<double>(element_count(operand.shape));
+}
+
+// Whether zeros of the sum's readers hide the operand's elements: a mask, which swamps scores on
+// purpose before a softmax makes 0 of them. By the reference.
+bool LostShares::is_masked(const Site& sum, const Site& operand) const {
+  const auto zero_rate = [&](const Site& site) {
+    const SiteShares& s = shares_[static_cast<size_t>(site.id)];
+    return ratio(static_cast<double>(s.ref_zero), static_cast<double>(s.ref_count));
+  };
+  const double hidden = 1 - zero_rate(operand);
+  return std::ranges::any_of(sites_.sites, [&](const Site& reader) {
+    const bool reads = reader.id > sum.id && std::ranges::count(reader.feeds, sum.id) > 0;
+    if (!reads || is_backward(reader)) return false;
+    return std::ranges::any_of(sites_.sites, [&](const Site& result) {
+      return result.node == reader.node && result.point == Point::kOutput &&
+             zero_rate(result) > 0 && zero_rate(result) >= hidden;
+    });
+  });
+}
+
+// Plain sums of the forward pass (a residual stream): what rounding the sum takes, against its
+// smaller operand. A bias that is still small is no finding, nor is a sum of numbers (losses),
+// whose rounding changes no gradient, nor what FP32 would lose as well.
+void LostShares::add_lost_operands(std::vector<Finding>& out) const {
+  const double u = find_format("fp32").unit_roundoff();
+  Finding worst;
+  std::set<std::string> layers;
+  std::vector<int32_t> all;
+  for (const Site& site : sites_.sites) {
+    const SiteShares& s = shares_[static_cast<size_t>(site.id)];
+    const bool adds = is_in_graph(site) && !is_backward(site) && site.point == Point::kOutput &&
+                      element_count(site.shape) > 1 && s.round_err_sq > 0 &&
+                      (find_op(site.op).is_sum || find_op(site.op).is_difference);
+    if (!adds) continue;
+    const auto count = static_cast<double>(element_count(site.shape));
+    const Site *smaller = nullptr, *larger = nullptr;
+    double least = s.sum_sq / count, most = 0;
+    for (const Site& operand : sites_.sites) {
+      if (operand.node != site.node || operand.point != Point::kOperand) continue;
+      const double energy = energy_of(operand);
+      if (energy > most) larger = &operand, most = energy;
+      const bool is_bias =
+          operand.role == Role::kWeight && element_count(operand.shape) < element_count(site.shape);
+      if (energy == 0 || energy >= least || is_bias) continue;
+      smaller = &operand;
+      least = energy;
+    }
+    if (smaller == nullptr) continue;
+    const double lost = s.round_err_sq / count / least;
+    if (lost < kSwampedLimit || kRoundingTimes * u * u * s.sum_sq / count >= kSwampedLimit * least)
+      continue;
+    if (larger != nullptr && larger != smaller && is_masked(site, *larger)) continue;
+    if (layers.insert(site.layer).second) all.push_back(site.id);
+    if (worst.site >= 0 && lost <= worst.share) continue;
+    worst = at(FindingKind::kSwamping, site, lost);
+    worst.cause = smaller->id;
+    worst.value = std::sqrt(s.sum_sq / count / least);  // how many times the sum is larger
+  }
+  if (worst.site < 0) return;
+  const std::string& layer = sites_.sites[static_cast<size_t>(worst.site)].layer;
+  std::erase_if(all,
+                [&](int32_t s) { return sites_.sites[static_cast<size_t>(s)].layer == layer; });
+  worst.consequences = all;
+  out.push_back(worst);
+}
+
+// The worst optimizer state; a share of elements counts where the state divides.
+void LostShares::add_lost_state(std::vector<Finding>& out) const {
+  const auto state_of = [&](const Site& site) {
+    const auto i = static_cast<size_t>(site.id);
+    return i < states_.size() ? states_[i] : OptimizerState{};
+  };
+  const auto excess = [&](const Site& site) {  // over the limit, in multiples of it
+    const SiteShares& s = shares_[static_cast<size_t>(site.id)];
+    if (!is_state(site)) return 0.0;
+    const double elements = ratio(static_cast<double>(s.to_zero), static_cast<double>(s.nonzero));
+    return std::max(s.mean(s.underflow) / kEnergyLimit,
+                    state_of(site).divides ? elements / kStateLimit : 0);
+  };
+  const Site* worst = nullptr;
+  std::set<std::string> layers;
+  for (const Site& site : sites_.sites) {
+    if (excess(site) >= 1 && (worst == nullptr || excess(site) > excess(*worst))) worst = &site;
+  }
+  if (worst == nullptr) return;
+  const SiteShares& s = shares_[static_cast<size_t>(worst->id)];
+  const bool divides = state_of(*worst).divides;
+  Finding f = at(FindingKind::kStateUnderflow, *worst,
+                 divides ? ratio(static_cast<double>(s.to_zero), static_cast<double>(s.nonzero))
+                         : s.mean(s.underflow));
+  layers.insert(worst->layer);
+  for (const Site& site : sites_.sites) {
+    if (excess(site) >= 1 && layers.insert(site.layer).second) f.consequences.push_back(site.id);
+  }
+  out.push_back(f);
+}
+
 std::vector<Finding> LostShares::findings(
     const Policy& policy, const std::vector<AccumulatorHealth>& sums,
     const std::vector<AccumulatorHealth>& of_reference) const {
@@ -251,12 +387,7 @@ std::vector<Finding> LostShares::findings(
   add_worst(
       FindingKind::kStorageUnderflow, kEnergyLimit, [](const SiteShares& s) { return s.stored; },
       is_stored, out);
-  add_worst(
-      FindingKind::kStateUnderflow, kStateLimit,
-      [](const SiteShares& s) {
-        return ratio(static_cast<double>(s.to_zero), static_cast<double>(s.nonzero));
-      },
-      is_state, out);
+  add_lost_state(out);
   add_no_gradient(out);
   if (out.empty() || out.back().kind != FindingKind::kNoGradient) add_underflow(true, out);
   add_underflow(false, out);
@@ -278,6 +409,7 @@ std::vector<Finding> LostShares::findings(
         is_update, out);
   }
   add_swamping(sums, of_reference, out);
+  add_lost_operands(out);
   return out;
 }
 

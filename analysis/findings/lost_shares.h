@@ -8,8 +8,11 @@
 //                  the operands: there both lanes have the same weights
 //   lost updates   sum dw^2 over updates that moved no weight / sum dw^2, for each parameter. Kahan
 //                  summation and stochastic rounding lose no update in the long run.
-//   state          nonzero elements of optimizer state that became zero / nonzero elements
+//   state          sum (after - before)^2 / sum before^2 where values became zero; of a state whose
+//                  root divides the update also nonzero elements that became zero / nonzero
+//                  elements: however small, each of them decides the size of its own update
 //   swamping       sum (computed - exact)^2 / sum exact^2 of the sampled sums of products
+//   plain sums     sum (after - before)^2 of a + b / the smaller of sum a^2 and sum b^2
 #pragma once
 
 #include <cstdint>
@@ -18,22 +21,26 @@
 
 #include "analysis/findings/finding.h"
 #include "analysis/findings/step_evidence.h"
+#include "analysis/run/energy.h"
 #include "src/graph/site.h"
 #include "src/policy/policy.h"
+#include "src/update/optimizers.h"
 
 namespace lockstep {
 
-// The limits are judgements: a tenth of a norm, of the updates, of the state or of the terms.
-inline constexpr double kEnergyLimit = 0.01;  // 1 % of the energy is 10 % of the norm
+// The limits are judgements: a tenth of the updates, of the state or of the terms.
 inline constexpr double kRoundingTimes = 2;
 inline constexpr double kLostUpdateLimit = 0.1;  // of a parameter's update energy
 inline constexpr double kStateLimit = 0.1;       // of the state's nonzero elements
-inline constexpr double kSwampedLimit = 0.1;     // of the addends; and kEnergyLimit of the sum
+// Of the addends of a sum of products, and kEnergyLimit of the sum; of a plain sum's smaller
+// operand.
+inline constexpr double kSwampedLimit = 0.1;
 
 class LostShares {
  public:
-  // All must outlive the object. `formats` by site id, may be empty.
-  LostShares(int lane, const SiteTable& sites, const std::vector<std::string>& formats);
+  // All must outlive the object. `formats` and `states` by site id, may be empty.
+  LostShares(int lane, const SiteTable& sites, const std::vector<std::string>& formats,
+             std::vector<OptimizerState> states);
 
   // Steps in which the lane's loss was finite or that were skipped.
   void add(int64_t step, bool skipped, const StepEvidence& lane, const StepEvidence& reference,
@@ -48,7 +55,8 @@ class LostShares {
     int64_t first = -1, last = -1;        // steps with a loss
     double underflow = 0, saturated = 0;  // sums of shares over steps
     double stored = 0;                    // first step: error share of what was stored
-    uint64_t to_zero = 0, nonzero = 0;
+    uint64_t to_zero = 0, nonzero = 0, ref_zero = 0, ref_count = 0;
+    double sum_sq = 0, round_err_sq = 0;  // over the steps
     double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;
     double ref_largest = 0, largest = 0;
     double scale = 1;
@@ -58,6 +66,8 @@ class LostShares {
   Finding at(FindingKind kind, const Site& site, double share) const;
   bool is_noise(const Site& site) const;
   double added_error(const Site& site, const StepEvidence& lane) const;
+  bool is_gone(const Site& site) const;
+  int32_t flat_operand(const Site& site) const;
   void add_no_gradient(std::vector<Finding>& out) const;
   void add_underflow(bool backward, std::vector<Finding>& out) const;
   void add_worst(FindingKind kind, double limit, double (*share_of)(const SiteShares&),
@@ -66,9 +76,15 @@ class LostShares {
                     const std::vector<AccumulatorHealth>& of_reference,
                     std::vector<Finding>& out) const;
 
+  double energy_of(const Site& operand) const;
+  bool is_masked(const Site& sum, const Site& operand) const;
+  void add_lost_operands(std::vector<Finding>& out) const;
+  void add_lost_state(std::vector<Finding>& out) const;
+
   int lane_;
   const SiteTable& sites_;
   const std::vector<std::string>& formats_;
+  std::vector<OptimizerState> states_;
   std::vector<double> rounding_;    // by site id: what rounding alone may take
   std::vector<SiteShares> shares_;  // by site id
 };

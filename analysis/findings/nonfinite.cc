@@ -107,6 +107,8 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   if (lane.nan[i] > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);
   if (lane.nan[i] > 0 || f.cause >= 0) {
     f.kind = FindingKind::kInvalid;
+  } else if (site.role == Role::kOptimizerState) {
+    f.kind = FindingKind::kStateOverflow;
   } else if (is_stored(site) && formed_before) {
     f.kind = FindingKind::kStorageOverflow;
   } else if (site.point == Point::kAccumulator || (formed_before && is_sum(site))) {
@@ -133,7 +135,8 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     if (skipped && is_backward(site)) {
       if (first_of_step) ++skips_by_site_[i];
       first_of_step = false;
-      continue;
+      // No scale helps where the gradient is divided by a number that rounding made zero.
+      if (vanished_operand(site, lane, reference) < 0) continue;
     }
     first_of_step = false;
     const auto same_origin = [&](const Finding& f) {

@@ -26,12 +26,15 @@ std::vector<Finding> scale_findings(const LaneInfo& info, int lane,
   const bool none_taken = skips == static_cast<int64_t>(alive) && skips >= kFewestSkips;
   const bool collapses = none_taken || (falls && late_rate >= kSkipRateLimit &&
                                         static_cast<int64_t>(alive) >= kFewestScaledSteps);
-  if (!gave_up && !collapses) return {};
-  const bool forward = std::ranges::any_of(origins, [&](const Finding& f) {
-    const bool in_forward = !f.backward && is_in_graph(sites.sites[static_cast<size_t>(f.site)]);
-    return in_forward && 2 * f.skipped_steps >= skips;
+  const bool below_one = lived.front().scale >= 1 && lived.back().scale < 1;
+  if (!gave_up && !collapses && !below_one) return {};
+  // No scale helps there: the forward pass, or a division by a number that became zero.
+  const bool elsewhere = std::ranges::any_of(origins, [&](const Finding& f) {
+    const bool in_graph = is_in_graph(sites.sites[static_cast<size_t>(f.site)]);
+    const bool unscaled = !f.backward || f.kind == FindingKind::kInvalid;
+    return in_graph && unscaled && 2 * f.skipped_steps >= skips;
   });
-  if (forward) return {};
+  if (elsewhere) return {};
   const auto culprit = std::ranges::max_element(skips_by_site);
   Finding f{.kind = gave_up ? FindingKind::kScaleFloor : FindingKind::kScaleCollapse,
             .lane = lane,

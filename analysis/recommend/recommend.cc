@@ -71,12 +71,12 @@ Recommendation recommend(const RunFile& run, const std::string& format) {
 std::string policy_toml(const Policy& base, const RangeTable& ranges, const std::string& evidence) {
   std::string out = comment(fmt::format(
       "Written by `lockstep recommend`. Evidence: {}. Ranges only: in that trace no value of the "
-      "layers left in {} overflows ({} octave of headroom). At this loss scale, among each "
-      "gradient tensor's values within a factor 2^{} of the largest, a share of at most {:.3g} "
-      "becomes zero (allowed: {:g}); among all its nonzero values, at most {:.3g}. Run it to see "
-      "the outcome.",
-      evidence, ranges.format->name, kHeadroomOctaves, kNegligibleOctaves, ranges.counted_lost(),
-      kLostShareLimit, ranges.raw_lost()));
+      "layers left in {} overflows ({} octave of headroom). At this loss scale, each "
+      "gradient tensor loses at most a share of {:.3g} of its energy to zero (allowed: {:g}), and "
+      "of "
+      "its nonzero values at most {:.3g}. Run it to see the outcome.",
+      evidence, ranges.format->name, kHeadroomOctaves, ranges.lost_energy(), kEnergyLimit,
+      ranges.lost_values()));
   if (!ranges.ignored.empty()) {
     out +=
         comment(fmt::format("Ignored as rounding noise (largest value below 2^-{} of the layer's "

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace lockstep {
 namespace {
@@ -26,7 +27,7 @@ LayerRange& row_of(std::vector<LayerRange>& rows, const std::string& layer) {
 void add_gradient(LayerRange& row, const RangeSample& sample, const Format& format) {
   const ScaleInterval here = feasible_scales(sample, format);
   row.has_gradients = true;
-  row.unscaled_gradient_lost = std::max(row.unscaled_gradient_lost, sample.lost_share(0, format));
+  row.unscaled_gradient_lost = std::max(row.unscaled_gradient_lost, sample.lost_energy(0, format));
   if (here.lo > row.scales.lo) {
     row.scales.lo = here.lo;
     row.lo_site = sample.label;
@@ -38,7 +39,6 @@ void add_gradient(LayerRange& row, const RangeSample& sample, const Format& form
 }
 
 void add_unscaled(LayerRange& row, const RangeSample& sample, const Format& format) {
-  row.unscaled_lost_share = std::max(row.unscaled_lost_share, sample.lost_share(0, format));
   const std::optional<int> top = sample.max_exponent();
   if (!top) return;
   const int margin = format.emax - *top;
@@ -119,22 +119,22 @@ std::optional<int> RangeSample::max_exponent() const {
   return std::nullopt;
 }
 
-double RangeSample::lost_share(int k, const Format& format) const {
+double RangeSample::lost_energy(int k, const Format& format) const {
   const std::optional<int> top = max_exponent();
   if (!top) return 0;
-  uint64_t lost = 0, whole = 0;
+  double lost = 0, whole = 0;
   for (int bin = 0; bin < static_cast<int>(kNonfiniteBin); ++bin) {
     const int exponent = bin - kFp32Bias;
-    if (exponent < *top - kNegligibleOctaves) continue;
     uint64_t n = histogram[static_cast<size_t>(bin)];
     if (bin == 0) n = n > zeros ? n - zeros : 0;
-    whole += n;
-    if (exponent + k < smallest_kept_exponent(format)) lost += n;
+    const double energy = std::ldexp(static_cast<double>(n), 2 * (exponent - *top));
+    whole += energy;
+    if (exponent + k < smallest_kept_exponent(format)) lost += energy;
   }
-  return static_cast<double>(lost) / static_cast<double>(whole);
+  return lost / whole;
 }
 
-double RangeSample::raw_lost_share(int k, const Format& format) const {
+double RangeSample::lost_values(int k, const Format& format) const {
   uint64_t lost = 0, whole = 0;
   for (int bin = 0; bin < static_cast<int>(kNonfiniteBin); ++bin) {
     uint64_t n = histogram[static_cast<size_t>(bin)];
@@ -153,7 +153,7 @@ ScaleInterval feasible_scales(const RangeSample& sample, const Format& format) {
   if (!top) return interval;  // only zeros: every scale is feasible
   interval.hi = std::min(interval.hi, format.emax - kHeadroomOctaves - *top);
   while (interval.lo < kMaxScaleExponent &&
-         sample.lost_share(interval.lo, format) > kLostShareLimit) {
+         sample.lost_energy(interval.lo, format) > kEnergyLimit) {
     ++interval.lo;
   }
   return interval;
@@ -188,24 +188,24 @@ RangeTable make_range_table(const std::vector<RangeSample>& samples, const Forma
     if (!sample.scaled || is_rounding_noise(sample, samples)) continue;
     LayerRange& row = row_of(table.layers, sample.layer);
     const int k = table.scale_exponent;
-    row.counted_lost = std::max(row.counted_lost, sample.lost_share(k, format));
-    row.raw_lost = std::max(row.raw_lost, sample.raw_lost_share(k, format));
+    row.lost_energy = std::max(row.lost_energy, sample.lost_energy(k, format));
+    row.lost_values = std::max(row.lost_values, sample.lost_values(k, format));
   }
   return table;
 }
 
-double RangeTable::counted_lost() const {
+double RangeTable::lost_energy() const {
   double worst = 0;
   for (const LayerRange& row : layers) {
-    if (row.reason.empty()) worst = std::max(worst, row.counted_lost);
+    if (row.reason.empty()) worst = std::max(worst, row.lost_energy);
   }
   return worst;
 }
 
-double RangeTable::raw_lost() const {
+double RangeTable::lost_values() const {
   double worst = 0;
   for (const LayerRange& row : layers) {
-    if (row.reason.empty()) worst = std::max(worst, row.raw_lost);
+    if (row.reason.empty()) worst = std::max(worst, row.lost_values);
   }
   return worst;
 }

@@ -8,11 +8,12 @@
 //   <------------|--------------------------|----------->   e + k
 //          emin - p + 1              emax - kHeadroomOctaves
 //
-// Feasible: no value of the run has e + k above the upper mark, and at most kLostShareLimit of the
-// values that count (kNegligibleOctaves) lie below the lower one. (Values in [min_subnormal / 2,
-// min_subnormal) would round up; they count as lost, because only their exponent would remain.)
-// Not modelled: the effect of the format's own rounding errors on later values, and gradients
-// larger than any in the trace (the headroom is for these).
+// Feasible: no value of the run has e + k above the upper mark, and at most kEnergyLimit of the
+// tensor's energy lies below the lower one: the limit of the findings. Energy from a histogram: the
+// values of a bin have the mean square of a uniform distribution, 7/3 4^e. (Values in
+// [min_subnormal / 2, min_subnormal) would round up; they count as lost, because only their
+// exponent would remain.) Not modelled: the effect of the format's own rounding errors on later
+// values, and gradients larger than any in the trace (the headroom is for these).
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/run/energy.h"
 #include "analysis/run/noise_gradient.h"
 #include "emulation/format/format.h"
 #include "emulation/stats/tensor_stats.h"
@@ -29,7 +31,6 @@
 namespace lockstep {
 
 inline constexpr int kHeadroomOctaves = 1;
-inline constexpr double kLostShareLimit = 1e-3;  // of the values that count, per site
 // Scales outside 2^kMinScaleExponent .. 2^kMaxScaleExponent are not considered.
 inline constexpr int kMinScaleExponent = -24, kMaxScaleExponent = 48;
 // A static scale is this far below the largest feasible one if the interval allows it.
@@ -44,11 +45,10 @@ struct RangeSample {
   uint64_t zeros = 0;  // of bin 0; the rest of that bin are FP32 subnormals
 
   std::optional<int> max_exponent() const;  // of finite nonzero values
-  // Share of the nonzero values within kNegligibleOctaves of the largest that become zero in
-  // `format` when multiplied by 2^k.
-  double lost_share(int k, const Format& format) const;
-  // The same over all nonzero values, however small.
-  double raw_lost_share(int k, const Format& format) const;
+  // Share of the energy in values that become zero in `format` when multiplied by 2^k.
+  double lost_energy(int k, const Format& format) const;
+  // Share of the nonzero values, however small.
+  double lost_values(int k, const Format& format) const;
 };
 
 struct ScaleInterval {
@@ -65,14 +65,13 @@ struct LayerRange {
   bool has_gradients = false;
   ScaleInterval scales;
   std::string lo_site, hi_site;
-  double unscaled_gradient_lost = 0;  // largest share of a gradient lost to zero at scale 1
-  // At the chosen scale, the largest lost_share and raw_lost_share of the layer's gradients.
-  double counted_lost = 0, raw_lost = 0;
+  double unscaled_gradient_lost = 0;  // largest share of a gradient's energy lost at scale 1
+  // At the chosen scale, the largest of the layer's gradients.
+  double lost_energy = 0, lost_values = 0;
   // Unscaled values (inputs, weights, activations): octaves between the largest value and
-  // the format's emax (negative: it overflows), and the largest share lost to zero.
+  // the format's emax (negative: it overflows).
   std::optional<int> unscaled_margin;
   std::string unscaled_site;
-  double unscaled_lost_share = 0;
   // Not empty: why the layer must not use the format.
   std::string reason;
 };
@@ -85,8 +84,8 @@ struct RangeTable {
   int scale_exponent = 0;            // chosen: see choose_scale
   std::vector<std::string> ignored;  // gradients taken for rounding noise (kNoiseOctaves): labels
   // Over the gradients of the layers without a reason: see LayerRange.
-  double counted_lost() const;
-  double raw_lost() const;
+  double lost_energy() const;
+  double lost_values() const;
 };
 
 // Intersects layer by layer. If no scale suits all layers, keeps the scale that suits most of them;

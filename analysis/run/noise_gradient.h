@@ -4,14 +4,10 @@
 
 namespace lockstep {
 
-// A value below 2^-kNegligibleOctaves of its tensor's largest does not count: FP32 (24 significand
-// bits) would also lose it when adding it to the largest. Without this, the tiny tail of a softmax
-// gradient would forbid every format.
-inline constexpr int kNegligibleOctaves = 24;
 // A parameter gradient whose largest value of the run is below 2^-kNoiseOctaves of its layer's
 // largest gradient is taken for rounding noise and needs no scale (a convolution's bias before a
 // batch norm: exactly zero in theory). One rounding error is 2^-24 of the terms; a sum of 2^8 of
 // them, of random signs, grows by sqrt(2^8) = 2^4.
-inline constexpr int kNoiseOctaves = kNegligibleOctaves - 4;
+inline constexpr int kNoiseOctaves = 24 - 4;
 
 }  // namespace lockstep

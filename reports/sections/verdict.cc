@@ -118,6 +118,29 @@ std::string lane_text(const Report& report, const LaneReport& lane) {
   return sentence_with(report, lane, finding, 0, false);
 }
 
+Tone tone_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kBroke:
+    case Verdict::kStalled:
+    case Verdict::kWorse:
+      return Tone::kBad;
+    case Verdict::kUnclear:
+      return Tone::kDoubtful;
+    case Verdict::kFine:
+      return Tone::kGood;
+    default:
+      return Tone::kPlain;
+  }
+}
+
+// The lane and its outcome, "half broke at step 0", have a tone.
+Block lane_paragraph(const Report& report, const LaneReport& lane) {
+  std::string text = lane_text(report, lane);
+  const size_t end = text.find_first_of(".:", lane.info.name.size());
+  return paragraph(std::move(text), tone_of(lane.judgement.verdict),
+                   end == std::string::npos ? 0 : end);
+}
+
 std::string why_unjudged(const Report& report) {
   if (report.options.mode == LaneMode::kSynced) {
     return "Outcomes are not judged: in synced mode every lane starts each step from the "
@@ -142,7 +165,7 @@ Blocks write_verdict(const Report& report) {
   }
   std::ranges::stable_sort(lanes, {},
                            [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
-  for (const LaneReport* lane : lanes) out.push_back(paragraph(lane_text(report, *lane)));
+  for (const LaneReport* lane : lanes) out.push_back(lane_paragraph(report, *lane));
   if (lanes.empty()) out.push_back(paragraph("Only the reference was run; name lanes in --lanes."));
   const auto unjudged = [](const LaneReport* lane) {
     return lane->judgement.verdict == Verdict::kTooShort ||

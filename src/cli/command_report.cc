@@ -9,6 +9,7 @@
 #include "reports/section.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/terminal.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
@@ -43,7 +44,9 @@ int report(const ReportArgs& args) {
   collect_problems(problems, [&] { run.emplace(args.run); });
   problems.throw_if_any();
   const Report report = read_report(*run);
-  const std::string text = is_json ? report_json(report) : report_text(report);
+  const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
+  const std::string text =
+      is_json ? report_json(report) : report_text(report, /*summary_only=*/false, style);
   if (args.output.empty()) {
     fmt::print("{}", text);
     return kExitFine;

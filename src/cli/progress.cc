@@ -2,7 +2,6 @@
 #include "src/cli/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "reports/number_text.h"
 #include "reports/text_writer.h"
+#include "src/cli/terminal.h"
 
 namespace lockstep {
 namespace {
@@ -18,12 +18,6 @@ namespace {
 constexpr int kBarWidth = 20;
 constexpr int kPlainLines = 10;  // over the whole run
 constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
-
-int terminal_width() {
-  winsize size = {};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kTextWidth;
-  return size.ws_col;
-}
 
 std::string bar(double share) {
   const int full = static_cast<int>(share * kBarWidth);
@@ -80,7 +74,7 @@ void Progress::on_step(const StepRecord& step) {
     const std::string line = fmt::format(
         "{} {}/{}  {}", bar(static_cast<double>(done) / static_cast<double>(step_count_)), done,
         step_count_, status(step));
-    fmt::print(stderr, "\r\x1b[K{}", cut(line, terminal_width() - 1));
+    fmt::print(stderr, "\r\x1b[K{}", cut(line, terminal_width(STDERR_FILENO) - 1));
     line_open_ = true;
   } else if (done >= next_line_ || done == step_count_) {
     fmt::print(stderr, "step {}/{}  {}\n", done, step_count_, status(step));

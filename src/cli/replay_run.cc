@@ -13,6 +13,7 @@
 #include "src/cli/command.h"
 #include "src/cli/progress.h"
 #include "src/cli/stop_signal.h"
+#include "src/cli/terminal.h"
 #include "src/core/text.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/run_file.h"
@@ -29,7 +30,7 @@ void print_end(const std::string& path, bool finished, bool quiet) {
     return;
   }
   if (quiet) return;
-  fmt::print("\n{}\n", report_text(read_report(run), /*summary_only=*/true));
+  fmt::print("\n{}\n", report_text(read_report(run), /*summary_only=*/true, output_style()));
   fmt::print(
       "Recorded {} steps in {}. Next:\n  lockstep report {}\n"
       "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.\n",

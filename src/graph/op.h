@@ -197,6 +197,8 @@ struct OpDef {
   bool has_running_statistics = false;
   // y = operand 0 + alpha operand 1: joins gradients of one value, and adds up losses.
   bool is_sum = false;
+  // y = operand 0 - operand 1. In this and in is_sum a small operand may have no effect.
+  bool is_difference = false;
   FirstValues first_values = FirstValues::kNone;
   // The operand at whose zero the result is infinite or NaN: a divisor, the argument of a
   // logarithm; -1: none. Findings name it when rounding made it zero.

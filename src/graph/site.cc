@@ -250,6 +250,10 @@ bool is_in_graph(const Site& site) {
   return !site.node.starts_with(kAllReduce) && !site.node.starts_with(kOptimizer);
 }
 
+std::string parameter_of(const Site& site) {
+  return site.node.substr(site.node.find(':') + 1);
+}
+
 SiteTable make_sites(const Graph& step, int optimizer_states) {
   return make_sites(step, [=](const Parameter&) { return optimizer_states; });
 }

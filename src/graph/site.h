@@ -62,5 +62,7 @@ SiteTable make_sites(const Graph& step,
 
 // Whether the site belongs to a node of the step graph.
 bool is_in_graph(const Site& site);
+// The parameter of a site that is not in the graph: "fc1.weight" of "optimizer:fc1.weight".
+std::string parameter_of(const Site& site);
 
 }  // namespace lockstep

@@ -72,10 +72,14 @@ constexpr HyperParameter kLionParameters[] = {
 };
 
 constexpr StateRow kSgdStates[] = {{"momentum_buffer", "momentum"}};
-constexpr StateRow kAdamStates[] = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", "amsgrad"}};
-constexpr StateRow kAdagradStates[] = {{"sum", "", "initial_accumulator_value"}};
-constexpr StateRow kRmspropStates[] = {
-    {"square_avg"}, {"grad_avg", "centered"}, {"momentum_buffer", "momentum"}};
+constexpr StateRow kAdamStates[] = {
+    {"exp_avg"},
+    {.name = "exp_avg_sq", .divides = true},
+    {.name = "max_exp_avg_sq", .only_with = "amsgrad", .divides = true}};
+constexpr StateRow kAdagradStates[] = {{"sum", "", "initial_accumulator_value", true}};
+constexpr StateRow kRmspropStates[] = {{.name = "square_avg", .divides = true},
+                                       {"grad_avg", "centered"},
+                                       {"momentum_buffer", "momentum"}};
 constexpr StateRow kLionStates[] = {{"exp_avg"}};
 
 // Adam's first average moves by 1 - beta1 of a difference; no format rounds that factor to 1.
@@ -197,7 +201,8 @@ std::vector<OptimizerState> Optimizer::states(const HyperNumbers& numbers) const
   std::vector<OptimizerState> found;
   for (const StateRow& row : all_states) {
     if (!row.only_with.empty() && numbers[row.only_with] == 0) continue;
-    found.push_back({row.name, row.initial.empty() ? 0 : numbers[row.initial]});
+    const double initial = row.initial.empty() ? 0 : numbers[row.initial];
+    found.push_back({row.name, initial, row.divides});
   }
   return found;
 }

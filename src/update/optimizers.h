@@ -18,6 +18,7 @@ namespace lockstep {
 struct OptimizerState {
   std::string_view name;
   double initial = 0;
+  bool divides = false;
 };
 
 // A state tensor that a parameter may have.
@@ -25,6 +26,7 @@ struct StateRow {
   std::string_view name;
   std::string_view only_with = {};  // exists if this number is not 0; "": always
   std::string_view initial = {};    // the number that gives its first value; "": 0
+  bool divides = false;             // the update is divided by its root: a zero leaves eps alone
 };
 
 struct Optimizer {

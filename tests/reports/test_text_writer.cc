@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -42,6 +43,35 @@ TEST_CASE("a table too wide for the page loses the middle of its widest left-ali
   CHECK(text.find("  headx") != std::string::npos);
   CHECK(text.find("x…x") != std::string::npos);
   CHECK(text.find("xtail  1") != std::string::npos);
+}
+
+TEST_CASE("a terminal's width: prose up to kTextWidth columns, tables the whole of it") {
+  const std::string prose(400, 'x');
+  std::string words;
+  for (int i = 0; i < 100; ++i) words += "word ";
+  TableBlock table;
+  table.columns = {{"a", Align::kLeft}};
+  table.rows = {{prose}};
+  for (const int width : {60, 80, 160}) {
+    const TextStyle style{.width = width};
+    const auto widest = [&](const Blocks& blocks) {
+      int most = 0;
+      for (const std::string& line : split(to_text(blocks, style), '\n')) {
+        most = std::max(most, display_width(line));
+      }
+      return most;
+    };
+    CHECK(widest({paragraph(words)}) <= std::min(width, kTextWidth));
+    CHECK(widest({paragraph(words)}) > std::min(width, kTextWidth) - 5);
+    CHECK(widest({table}) == width);
+  }
+}
+
+TEST_CASE("colour is only in what a terminal shows") {
+  const Blocks blocks = {paragraph("half broke. Why", Tone::kBad, 10)};
+  CHECK(to_text(blocks) == "half broke. Why\n");
+  CHECK(to_text(blocks, {.colour = true}) == "\x1b[1;31mhalf broke\x1b[0m. Why\n");
+  CHECK(to_text(blocks, {.width = 6, .colour = true}) == "half\nbroke.\nWhy\n");  // two lines
 }
 
 TEST_CASE("numbers") {

@@ -118,7 +118,7 @@ OpDef backward_row(std::string_view name, std::string_view help, std::string_vie
 }  // namespace
 
 std::vector<OpDef> binary_ops() {
-  return {
+  std::vector<OpDef> rows = {
       forward_row("sub", "y = a - b; shapes broadcast; b may be the number `scalar`",
                   "torch.sub; CUDA autocast: not listed, type promotion decides", sub_vjp,
                   run_function<Binary::kSub>,
@@ -143,6 +143,8 @@ std::vector<OpDef> binary_ops() {
                    "da = dy where a > b, dy / 2 where a = b, else 0; operands a, b, dy",
                    "torch's derivative of maximum", run_choice_backward<-1>),
   };
+  rows.front().is_difference = true;
+  return rows;
 }
 
 }  // namespace lockstep

@@ -20,9 +20,10 @@ std::vector<UpdateRecord> no_updates() {
 std::vector<Finding> found_in(const StepEvidence& lane, const StepEvidence& reference,
                               const std::vector<UpdateRecord>& updates = no_updates(),
                               const char* policy = "pure-fp16",
-                              const std::vector<AccumulatorHealth>& sums = {}) {
-  static const SiteTable sites = chain();
-  LostShares shares(1, sites, chain_formats());
+                              const std::vector<AccumulatorHealth>& sums = {},
+                              const SiteTable& sites = chain(),
+                              const std::vector<OptimizerState>& states = {}) {
+  LostShares shares(1, sites, chain_formats(), states);
   for (int64_t step = 0; step < 4; ++step) {
     shares.add(step, false, lane, reference, updates, no_updates());
   }
@@ -100,6 +101,100 @@ TEST_CASE("swamping: terms without effect and a wrong sum, which FP32 gets right
   CHECK(found[0].value == doctest::Approx(0.2));
   sums[1].err_sq = 1e-4;
   CHECK(found_in(clean_step(), clean_step(), no_updates(), "pure-fp16", sums).empty());
+}
+
+TEST_CASE("no gradient: a tanh that rounding made 1 has no slope; a dead layer is another matter") {
+  SiteTable sites = chain();
+  sites.sites[1].op = "tanh";
+  sites.sites[2].op = "tanh_backward";
+  StepEvidence lane = clean_step(), reference = clean_step();
+  lane.source_zero[2] = lane.source_zero[3] = 100;
+  lane.sum_sq[2] = lane.sum_sq[3] = 0;
+  CHECK(found_in(lane, reference, no_updates(), "pure-fp16", {}, sites).empty());
+  lane.round_err_sq[1] = 1e-4;
+  const auto found = found_in(lane, reference, no_updates(), "pure-fp16", {}, sites);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kNoGradient);
+  CHECK(found[0].site == 2);
+  CHECK(found[0].cause == 1);
+  lane.source_zero[1] = 100;  // dead: nothing comes out of it
+  CHECK(found_in(lane, reference, no_updates(), "pure-fp16", {}, sites).empty());
+}
+
+TEST_CASE("state: momentum by its energy, a divisor also by its elements") {
+  SiteTable sites = chain();
+  sites.sites[4].role = Role::kOptimizerState;
+  const auto found = [&](const StepEvidence& lane, bool divides) {
+    const std::vector<OptimizerState> states(5, {"state", 0, divides});
+    return found_in(lane, clean_step(), no_updates(), "pure-fp16", {}, sites, states);
+  };
+  StepEvidence lane = clean_step();
+  lane.to_zero[4] = 90;
+  lane.round_err_sq[4] = 0.9 * kEnergyLimit * lane.sum_sq[4];
+  CHECK(found(lane, false).empty());
+  REQUIRE(found(lane, true).size() == 1);
+  CHECK(found(lane, true)[0].kind == FindingKind::kStateUnderflow);
+  CHECK(found(lane, true)[0].share == doctest::Approx(0.9));
+  lane.round_err_sq[4] = 2 * kEnergyLimit * lane.sum_sq[4];
+  REQUIRE(found(lane, false).size() == 1);
+  CHECK(found(lane, false)[0].share == doctest::Approx(2 * kEnergyLimit));
+  lane.to_zero[4] = 9;
+  lane.round_err_sq[4] = 0;
+  CHECK(found(lane, true).empty());
+}
+
+// 0, 1 operands of 2, their sum; 3 reads the sum, 4 is what it makes of it.
+SiteTable plain_sum() {
+  SiteTable table = chain();
+  for (const size_t operand : {0, 1}) {
+    table.sites[operand] =
+        testing::site(static_cast<int32_t>(operand), "block", "add", Role::kActivation, {});
+    table.sites[operand].node = "sum";
+    table.sites[operand].point = Point::kOperand;
+    table.sites[operand].index = static_cast<int>(operand);
+  }
+  table.sites[2] = testing::site(2, "block", "add", Role::kActivation, {0, 1});
+  table.sites[2].node = "sum";
+  table.sites[3] = testing::site(3, "block", "softmax", Role::kActivation, {2});
+  table.sites[3].point = Point::kOperand;
+  table.sites[4] = testing::site(4, "block", "softmax", Role::kActivation, {3});
+  table.sites[4].node = table.sites[3].node = "reader";
+  for (Site& site : table.sites) site.shape = {100};
+  return table;
+}
+
+TEST_CASE("plain sums: what rounding the sum takes, against the smaller operand") {
+  StepEvidence lane = clean_step(), reference = clean_step();
+  lane.sum_sq = {1e4, 1, 1e4, 1e4, 100};
+  lane.round_err_sq[2] = 0.9 * kSwampedLimit;
+  const auto found = [&](const SiteTable& sites) {
+    return found_in(lane, reference, no_updates(), "pure-bf16", {}, sites);
+  };
+  CHECK(found(plain_sum()).empty());
+  lane.round_err_sq[2] = 0.5;
+  REQUIRE(found(plain_sum()).size() == 1);
+  const Finding swamped = found(plain_sum()).front();
+  CHECK(swamped.kind == FindingKind::kSwamping);
+  CHECK(swamped.site == 2);
+  CHECK(swamped.cause == 1);
+  CHECK(swamped.share == doctest::Approx(0.5));
+  CHECK(swamped.value == doctest::Approx(100));
+
+  SiteTable bias = plain_sum();  // a vector of weights that is added to rows
+  bias.sites[1].role = Role::kWeight;
+  bias.sites[1].shape = {10};
+  lane.sum_sq[1] = 0.1;
+  CHECK(found(bias).empty());
+  lane.sum_sq[1] = 1;
+
+  reference.source_zero[0] = 40;  // a mask: of the 60 numbers that are not zero, the
+  reference.source_zero[4] = 60;  // softmax makes zeros
+  CHECK(found(plain_sum()).empty());
+  reference.source_zero[4] = 59;
+  CHECK(found(plain_sum()).size() == 1);
+
+  lane.sum_sq = {1e16, 1, 1e16, 1e16, 100};  // FP32 would lose it, too
+  CHECK(found(plain_sum()).empty());
 }
 
 }  // namespace

@@ -110,6 +110,34 @@ TEST_CASE("backward overflows of skipped steps are the scaler's, forward ones ar
   CHECK(origins.findings()[0].last_step == 2);
 }
 
+TEST_CASE("a skipped step with a division by what rounding made zero is a finding") {
+  SiteTable sites = chain();
+  sites.sites[2].op = "sqrt_backward";
+  sites.sites[1] = testing::site(1, "fc2", "sqrt_backward", Role::kActivation, {});
+  sites.sites[1].node = "n2";
+  sites.sites[1].point = Point::kOperand;
+  StepEvidence lane = clean_step();
+  lane.abs_max[2] = kInfinity;
+  CHECK(of_one_step(sites, lane, clean_step(), /*skipped=*/true).empty());
+  lane.to_zero[1] = 4;
+  const auto found = of_one_step(sites, lane, clean_step(), /*skipped=*/true);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kInvalid);
+  CHECK(found[0].cause == 1);
+  CHECK(found[0].skipped_steps == 1);
+}
+
+TEST_CASE("optimizer state that became infinite is a kind of its own") {
+  SiteTable sites = chain();
+  sites.sites[4].role = Role::kOptimizerState;
+  StepEvidence lane = clean_step();
+  lane.to_infinity[4] = 1;
+  lane.abs_max[4] = 1e5;
+  const auto found = of_one_step(sites, lane, clean_step());
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kStateOverflow);
+}
+
 TEST_CASE("once an update is NaN, later steps show consequences only") {
   const SiteTable sites = chain();
   StepEvidence first = clean_step(), later = clean_step();

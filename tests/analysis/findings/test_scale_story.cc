@@ -51,6 +51,18 @@ TEST_CASE("a forward pass that overflows is its own finding, not the scaler's") 
   CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {forward}).empty());
 }
 
+TEST_CASE("nor is a division by a number that became zero, though it is in the backward pass") {
+  Finding division{.kind = FindingKind::kInvalid, .skipped_steps = 16, .site = 2, .backward = true};
+  CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {division}).empty());
+  division.kind = FindingKind::kOverflow;
+  CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {division}).size() == 1);
+}
+
+TEST_CASE("a scale below 1, however early it was reached") {
+  CHECK(found_in("ssssssssssssssss" + std::string(40, '.')).empty());  // 65536 / 2^16 = 1
+  CHECK(found_in("sssssssssssssssss" + std::string(40, '.')).size() == 1);
+}
+
 TEST_CASE("a scaler that gives up") {
   const auto found = found_in("ssss", DeathCause::kLossScaler);
   REQUIRE(found.size() == 1);
