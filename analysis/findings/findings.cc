@@ -16,13 +16,15 @@ namespace lockstep {
 namespace {
 
 // Origins of infinities and NaN come as they happened, then the kinds in their order. A forward
-// pass that lost most of a tensor comes before the gradients that vanish because of it.
+// pass that lost most of a tensor comes before the gradients that vanish or overflow because of it.
 int order_of(const Finding& finding) {
   constexpr double kMost = 0.5;
-  const bool forward_first = (finding.kind == FindingKind::kForwardUnderflow ||
-                              finding.kind == FindingKind::kStorageUnderflow) &&
-                             finding.share >= kMost;
-  const FindingKind kind = forward_first ? FindingKind::kStateUnderflow : finding.kind;
+  const bool in_forward =
+      finding.kind == FindingKind::kForwardUnderflow ||
+      finding.kind == FindingKind::kStorageUnderflow ||
+      (finding.kind == FindingKind::kSwamping && finding.cause >= 0);  // a plain sum
+  const bool first = in_forward && finding.share >= kMost;
+  const FindingKind kind = first ? FindingKind::kStateUnderflow : finding.kind;
   return std::max(static_cast<int>(kind), static_cast<int>(FindingKind::kInvalid));
 }
 
@@ -35,7 +37,9 @@ std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& 
   std::vector<OptimizerState> out(sites.sites.size());
   for (const Site& site : sites.sites) {
     if (site.role != Role::kOptimizerState) continue;
-    const Parameter parameter{.name = parameter_of(site)};
+    Parameter parameter;
+    parameter.name = parameter_of(site);
+    parameter.layer = site.layer;
     const size_t group = group_of(parameter, options.groups);
     const OptimizerSpec& spec =
         group == 0 ? options.optimizer : options.groups[group - 1].optimizer;

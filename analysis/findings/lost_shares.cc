@@ -144,6 +144,7 @@ bool LostShares::is_gone(const Site& site) const {
 // that comes in is not zero; -1: none. Zeros in the value itself are a layer that is dead.
 int32_t LostShares::flat_operand(const Site& site) const {
   int32_t found = -1;
+  if (find_op(site.op).has_gemm_accumulator) return found;  // has no slope of its own
   for (const int32_t feed : site.feeds) {
     const Site& operand = sites_.sites[static_cast<size_t>(feed)];
     if (is_gradient(operand) && is_gone(operand)) return -1;

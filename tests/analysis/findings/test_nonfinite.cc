@@ -118,6 +118,7 @@ TEST_CASE("a skipped step with a division by what rounding made zero is a findin
   sites.sites[1].point = Point::kOperand;
   StepEvidence lane = clean_step();
   lane.abs_max[2] = kInfinity;
+  lane.nan[3] = 1;
   CHECK(of_one_step(sites, lane, clean_step(), /*skipped=*/true).empty());
   lane.to_zero[1] = 4;
   const auto found = of_one_step(sites, lane, clean_step(), /*skipped=*/true);

@@ -72,9 +72,9 @@ TEST_CASE("layers with a reason become fp32 rules") {
 
 TEST_CASE("the policy's comments show the evidence, the interval and both ends") {
   // FP16 keeps 2^-24 and more, below 2^16 with one octave of headroom: k of at least 6 for `low`
-  // (2^-30..2^-20 within the format), at most 10 for `high`.
+  // (2^-30, with 4^-3 of the energy), at most 10 for `high`.
   const RangeTable ranges =
-      make_range_table({gradient("low", {-30, -20}), gradient("high", {4})}, find_format("fp16"));
+      make_range_table({gradient("low", {-30, -27}), gradient("high", {4})}, find_format("fp16"));
   REQUIRE(ranges.scales.lo == 6);
   REQUIRE(ranges.scales.hi == 10);
   const std::string text =
