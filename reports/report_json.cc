@@ -25,7 +25,9 @@ ordered_json place(const Site& site) {
 }
 
 std::string_view pass_of(const Report& report, const Finding& f) {
-  if (f.site < 0 || !is_in_graph(report.site(f.site))) return "update";
+  if (f.site < 0) return "update";
+  const Site& site = report.site(f.site);
+  if (!is_in_graph(site) && !is_storage(site)) return "update";
   return f.backward ? "backward" : "forward";
 }
 

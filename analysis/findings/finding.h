@@ -13,7 +13,7 @@ namespace lockstep {
 // In the order of the rows in finding_kinds.cc, the gravest first.
 enum class FindingKind : uint8_t {
   kOverflow,          // a value beyond the format's largest number became infinite
-  kStorageOverflow,   // the same, of a weight, input or buffer when it was first stored
+  kStorageOverflow,   // the same, of a weight, input, buffer or constant when it was stored
   kSumOverflow,       // a sum exceeded the format it is formed in
   kStateOverflow,     // optimizer state became infinite
   kInvalid,           // 0/0, inf - inf, log 0, 1/0 and the like
@@ -21,7 +21,7 @@ enum class FindingKind : uint8_t {
   kNoGradient,        // a gradient became zero altogether
   kScaleCollapse,     // overflows in the backward pass force the loss scale down without end
   kScaleFloor,        // the scaler gave up
-  kStorageUnderflow,  // weights, inputs or buffers became zero when first stored
+  kStorageUnderflow,  // weights, inputs, buffers or constants became zero when stored
   kUnderflow,         // a gradient lost a noticeable share of its energy to zero
   kForwardUnderflow,  // the same of an activation
   kSaturated,         // values beyond the largest number were set to it, with the same effect

@@ -64,7 +64,7 @@ std::string overflow_sentence(const FindingContext& c) {
                      two_digits(c.finding.value), scale_note(c), limit_text(c));
 }
 std::string overflow_follows(const FindingContext& c) {
-  if (c.finding.backward || !is_in_graph(c.site())) return "";
+  if (c.finding.backward || (!is_in_graph(c.site()) && !is_storage(c.site()))) return "";
   return c.has_scaler ? "Loss scaling cannot help: it is the forward pass" : "";
 }
 std::vector<std::string> overflow_remedies(const FindingContext& c) {
@@ -76,11 +76,18 @@ std::vector<std::string> overflow_remedies(const FindingContext& c) {
 }
 
 std::string storage_overflow_sentence(const FindingContext& c) {
-  return fmt::format("{}: {} reaches {} and becomes infinite when stored{}", place_text(c.site()),
-                     what_of(c.site()), two_digits(c.finding.value), limit_text(c));
+  return fmt::format("{} reaches {} and becomes infinite when stored{}", place_text(c.site()),
+                     two_digits(c.finding.value), limit_text(c));
+}
+std::string storage_underflow_sentence(const FindingContext& c) {
+  if (c.finding.share >= 1) {
+    return fmt::format("{} becomes zero when stored in {}", place_text(c.site()), format_of(c));
+  }
+  return fmt::format("{} loses {} of its energy to underflow when stored in {}",
+                     place_text(c.site()), share_text(c.finding.share), format_of(c));
 }
 std::vector<std::string> storage_remedies(const FindingContext& c) {
-  return {fmt::format("keep {} in fp32 or bf16", what_of(c.site())), "rescale it"};
+  return {fmt::format("keep {} in fp32 or bf16", stored_name(c.site())), "rescale it"};
 }
 
 std::string sum_overflow_sentence(const FindingContext& c) {
@@ -110,9 +117,10 @@ std::string invalid_sentence(const FindingContext& c) {
       fmt::format("{}: {} becomes NaN or infinite", place_text(c.site()), what_of(c.site()));
   if (c.finding.cause >= 0) {
     const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
-    text += fmt::format(" because {} became zero", is_in_graph(cause)
-                                                       ? what_of(cause) + " at " + place_text(cause)
-                                                       : what_of(cause));
+    const std::string what = is_storage(cause)    ? place_text(cause)
+                             : is_in_graph(cause) ? what_of(cause) + " at " + place_text(cause)
+                                                  : what_of(cause);
+    text += fmt::format(" because {} became zero{}", what, is_storage(cause) ? " when stored" : "");
   }
   return text;
 }
@@ -121,7 +129,12 @@ std::vector<std::string> invalid_remedies(const FindingContext& c) {
       c.sites.sites[static_cast<size_t>(c.finding.cause)].role == Role::kOptimizerState) {
     return {"optimizer state in fp32", "a larger eps"};
   }
-  if (c.finding.cause >= 0) return {"this op in fp32", "a larger eps"};
+  if (c.finding.cause >= 0) {
+    const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
+    if (is_storage(cause))
+      return {fmt::format("keep {} in fp32", stored_name(cause)), "a larger eps"};
+    return {"this op in fp32", "a larger eps"};
+  }
   return {"this op in fp32"};
 }
 
@@ -232,9 +245,9 @@ constexpr FindingKindRow kRows[] = {
      "finite before the rounding, infinite after it; everything that feeds it was finite", true,
      overflow_sentence, overflow_follows, overflow_remedies},
     {FindingKind::kStorageOverflow, "storage overflow",
-     "a weight, input or buffer became infinite when it was first stored",
-     "infinite as stored; nothing in the step computes it", true, storage_overflow_sentence,
-     overflow_follows, storage_remedies},
+     "a weight, input, buffer or constant became infinite when it was stored",
+     "infinite at its storage site; sites that read it show the same", true,
+     storage_overflow_sentence, overflow_follows, storage_remedies},
     {FindingKind::kSumOverflow, "sum overflow", "a sum exceeded the format it is formed in",
      "infinite in an accumulator, or before the result of an op that adds up is rounded", true,
      sum_overflow_sentence, overflow_follows, sum_remedies},
@@ -258,9 +271,10 @@ constexpr FindingKindRow kRows[] = {
     {FindingKind::kScaleFloor, "scale floor", "the scaler gave up at its smallest scale",
      "the lane stopped because of it", true, floor_sentence, nothing, collapse_remedies},
     {FindingKind::kStorageUnderflow, "storage underflow",
-     "a weight, input or buffer lost energy to zero when it was first stored",
-     "at least 1 % of the energy, in the first step", false, underflow_sentence, nothing,
-     storage_remedies},
+     "a weight, input, buffer or constant lost energy to zero when it was stored",
+     "at least 1 % of the energy, on average over the steps that store it, and the result of an op "
+     "that reads it is wrong by 1 % of its energy",
+     false, storage_underflow_sentence, nothing, storage_remedies},
     {FindingKind::kUnderflow, "underflow", "a gradient lost energy to zero",
      "at least 1 % of the energy, on average over the steps", false, underflow_sentence, nothing,
      gradient_remedies},
@@ -296,7 +310,9 @@ const FindingKindRow& row_of(FindingKind kind) {
 
 std::string place_text(const Site& site) {
   std::string text = site.layer.empty() ? "(no layer)" : site.layer;
-  if (is_in_graph(site)) {
+  if (is_storage(site)) {
+    text = stored_name(site);
+  } else if (is_in_graph(site)) {
     text += " " + site.op;
   } else {
     text = parameter_of(site);

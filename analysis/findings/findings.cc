@@ -63,17 +63,20 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   NonfiniteOrigins origins(lane, run.sites(), info.site_formats);
   const std::vector<OptimizerState> states = states_of(run.sites(), run.options());
   LostShares shares(lane, run.sites(), info.site_formats, states);
+  StoredEvidence stored(run.sites()), stored_in_reference(run.sites());
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
   const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
   const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
   for (int64_t step = 0; step < run.steps(); ++step) {
-    const StepEvidence mine = read_evidence(run, lane, step);
-    const StepEvidence reference = read_evidence(run, 0, step);
+    StepEvidence mine = read_evidence(run, lane, step);
+    StepEvidence reference = read_evidence(run, 0, step);
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
-    origins.add(step, skipped, mine, reference);
     if (step < end) {
       shares.add(step, skipped, mine, reference, run.updates(lane, step), run.updates(0, step));
     }
+    stored.complete(mine);
+    stored_in_reference.complete(reference);
+    origins.add(step, skipped, mine, reference);
   }
   std::vector<Finding> all = origins.findings();
   const auto add = [&all](const std::vector<Finding>& more) {
@@ -88,6 +91,11 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   for (const std::string& warning : info.warnings) {
     all.push_back({.kind = FindingKind::kLostConstant, .lane = lane, .text = warning});
   }
+  // A stored value that became zero and made an operation invalid is that finding's cause.
+  std::erase_if(all, [&](const Finding& f) {
+    return f.kind == FindingKind::kStorageUnderflow &&
+           std::ranges::any_of(of_values, [&](const Finding& o) { return o.cause == f.site; });
+  });
   for (Finding& f : all) {
     if (f.site >= 0) f.text = states[static_cast<size_t>(f.site)].name;
   }

@@ -36,12 +36,32 @@ LostShares::LostShares(int lane, const SiteTable& sites, const std::vector<std::
       formats_(formats),
       states_(std::move(states)),
       rounding_(sites.sites.size()),
+      results_(sites.sites.size()),
       shares_(sites.sites.size()) {
   for (size_t i = 0; i < formats.size(); ++i) {
     if (formats[i].empty()) continue;
     const double u = find_format(formats[i]).unit_roundoff();
     rounding_[i] = kRoundingTimes * u * u;
   }
+  for (const Site& site : sites.sites) {
+    if (site.point != Point::kOutput || is_backward(site)) continue;
+    for (const int32_t operand : site.feeds) {
+      for (const int32_t from : sites.sites[static_cast<size_t>(operand)].feeds) {
+        const auto f = static_cast<size_t>(from);
+        if (is_storage(sites.sites[f])) results_[f].push_back(static_cast<size_t>(site.id));
+      }
+    }
+  }
+}
+
+// Without a measured result, every loss matters.
+bool LostShares::matters(const Site& stored, const StepEvidence& lane) const {
+  const auto is_wrong = [&](size_t i) {
+    return lane.nonfinite(i) || ratio(lane.err_sq[i], lane.ref_sq[i]) >= kEnergyLimit;
+  };
+  const auto& results = results_[static_cast<size_t>(stored.id)];
+  const auto is_measured = [&](size_t i) { return lane.count[i] > 0; };
+  return std::ranges::any_of(results, is_wrong) || std::ranges::none_of(results, is_measured);
 }
 
 // The error share of a sum beyond that of what it is made from.
@@ -75,7 +95,6 @@ void LostShares::add(int64_t step, bool skipped, const StepEvidence& lane,
     }
     if (lane.count[i] == 0 || lane.nonfinite(i) || reference.nonfinite(i)) continue;
     if (skipped && is_backward(site)) continue;
-    const bool first_step = s.steps == 0;
     s.steps += 1;
     s.to_zero += lane.to_zero[i];
     s.nonzero += lane.count[i] - lane.source_zero[i];
@@ -93,10 +112,9 @@ void LostShares::add(int64_t step, bool skipped, const StepEvidence& lane,
     if (lost < rounding_[i]) lost = 0;
     const bool is_sum = site.point == Point::kAccumulator;
     if (is_sum) lost = step == 0 && !skipped ? added_error(site, lane) : 0;
+    if (is_storage(site) && lost > 0 && !matters(site, lane)) lost = 0;
     if (lane.to_zero[i] > 0) s.underflow += lost;
     if (lane.saturated[i] > 0) s.saturated += lost;
-    const bool more_zeros = lane.to_zero[i] == 0 && lane.source_zero[i] > reference.source_zero[i];
-    if (first_step && more_zeros) s.stored = ratio(lane.err_sq[i], lane.ref_sq[i]);
     if (vanished || (lost > 0 && lane.to_zero[i] + lane.saturated[i] > 0)) {
       if (s.first < 0) s.first = step;
       s.last = step;
@@ -386,15 +404,16 @@ std::vector<Finding> LostShares::findings(
     const std::vector<AccumulatorHealth>& of_reference) const {
   std::vector<Finding> out;
   add_worst(
-      FindingKind::kStorageUnderflow, kEnergyLimit, [](const SiteShares& s) { return s.stored; },
-      is_stored, out);
+      FindingKind::kStorageUnderflow, kEnergyLimit,
+      [](const SiteShares& s) { return s.mean(s.underflow); }, is_storage, out);
   add_lost_state(out);
   add_no_gradient(out);
   if (out.empty() || out.back().kind != FindingKind::kNoGradient) add_underflow(true, out);
   add_underflow(false, out);
   add_worst(
       FindingKind::kSaturated, kEnergyLimit,
-      [](const SiteShares& s) { return s.mean(s.saturated); }, is_in_graph, out);
+      [](const SiteShares& s) { return s.mean(s.saturated); },
+      [](const Site& site) { return is_in_graph(site) || is_storage(site); }, out);
   const bool keeps_updates = policy.update_rounding == UpdateRounding::kKahan ||
                              policy.update_rounding == UpdateRounding::kStochastic ||
                              (policy.update_rounding == UpdateRounding::kStorage &&

@@ -4,6 +4,9 @@
 //   underflow      sum (after - before)^2 / sum before^2 where values became zero. Rounding normal
 //                  numbers loses at most u^2 of the energy, u the unit roundoff: less than
 //                  kRoundingTimes u^2 is not underflow.
+//   storage        underflow where a weight, input, buffer or constant is stored, in steps in which
+//                  the result of an op that reads it is wrong by kEnergyLimit: a lost eps next to
+//                  large numbers does no harm
 //   sums           the same for an accumulator, from the error that the first step adds to that of
 //                  the operands: there both lanes have the same weights
 //   lost updates   sum dw^2 over updates that moved no weight / sum dw^2, for each parameter. Kahan
@@ -54,7 +57,6 @@ class LostShares {
     int64_t steps = 0, zero_steps = 0;    // measured; altogether zero although the reference is not
     int64_t first = -1, last = -1;        // steps with a loss
     double underflow = 0, saturated = 0;  // sums of shares over steps
-    double stored = 0;                    // first step: error share of what was stored
     uint64_t to_zero = 0, nonzero = 0, ref_zero = 0, ref_count = 0;
     double sum_sq = 0, round_err_sq = 0;  // over the steps
     double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;
@@ -65,6 +67,7 @@ class LostShares {
   };
   Finding at(FindingKind kind, const Site& site, double share) const;
   bool is_noise(const Site& site) const;
+  bool matters(const Site& stored, const StepEvidence& lane) const;
   double added_error(const Site& site, const StepEvidence& lane) const;
   bool is_gone(const Site& site) const;
   int32_t flat_operand(const Site& site) const;
@@ -85,8 +88,9 @@ class LostShares {
   const SiteTable& sites_;
   const std::vector<std::string>& formats_;
   std::vector<OptimizerState> states_;
-  std::vector<double> rounding_;    // by site id: what rounding alone may take
-  std::vector<SiteShares> shares_;  // by site id
+  std::vector<double> rounding_;              // by site id: what rounding alone may take
+  std::vector<std::vector<size_t>> results_;  // by storage site: forward outputs made from it
+  std::vector<SiteShares> shares_;            // by site id
 };
 
 }  // namespace lockstep

@@ -9,6 +9,13 @@
 #include "src/graph/op.h"
 
 namespace lockstep {
+namespace {
+
+bool is_of_update(const Site& site) {
+  return !is_in_graph(site) && !is_storage(site);
+}
+
+}  // namespace
 
 NonfiniteOrigins::NonfiniteOrigins(int lane, const SiteTable& sites,
                                    const std::vector<std::string>& formats)
@@ -87,6 +94,27 @@ int32_t NonfiniteOrigins::vanished_operand(const Site& site, const StepEvidence&
   return found;
 }
 
+int32_t NonfiniteOrigins::stored_cause(int32_t site, const StepEvidence& lane,
+                                       const StepEvidence& reference) const {
+  const auto excess = [&](int32_t id) {  // share of zeros that the reference does not have
+    const auto i = static_cast<size_t>(id);
+    const uint64_t zeros = lane.source_zero[i] + lane.to_zero[i];
+    if (lane.count[i] == 0 || zeros <= reference.source_zero[i]) return 0.0;
+    return static_cast<double>(zeros - reference.source_zero[i]) /
+           static_cast<double>(lane.count[i]);
+  };
+  int32_t at = site;
+  while (!is_storage(sites_.sites[static_cast<size_t>(at)])) {
+    const std::vector<int32_t>& feeds = sites_.sites[static_cast<size_t>(at)].feeds;
+    const auto most = std::ranges::max_element(feeds, {}, excess);
+    const bool goes_on = lane.to_zero[static_cast<size_t>(at)] == 0 && most != feeds.end() &&
+                         excess(*most) > 0 && excess(*most) >= kMadeZeros * excess(at);
+    if (!goes_on) return site;
+    at = *most;
+  }
+  return at;
+}
+
 Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvidence& lane,
                                    const StepEvidence& reference) const {
   const auto i = static_cast<size_t>(site.id);
@@ -102,14 +130,15 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   f.value = std::isfinite(lane.abs_max[i]) ? lane.abs_max[i] : expected;
   f.share =
       static_cast<double>(lane.to_infinity[i] + lane.nan[i]) / static_cast<double>(lane.count[i]);
-  // Finite before the rounding: no pole, and no storage.
+  // Infinite before the rounding.
   const bool formed_before = lane.to_infinity[i] == 0 || std::isinf(lane.abs_max[i]);
   if (lane.nan[i] > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);
+  if (f.cause >= 0) f.cause = stored_cause(f.cause, lane, reference);
   if (lane.nan[i] > 0 || f.cause >= 0) {
     f.kind = FindingKind::kInvalid;
   } else if (site.role == Role::kOptimizerState) {
     f.kind = FindingKind::kStateOverflow;
-  } else if (is_stored(site) && formed_before) {
+  } else if (is_storage(site)) {
     f.kind = FindingKind::kStorageOverflow;
   } else if (site.point == Point::kAccumulator || (formed_before && is_sum(site))) {
     f.kind = FindingKind::kSumOverflow;
@@ -120,7 +149,15 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
 void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
                            const StepEvidence& reference) {
   std::vector<bool> bad(sites_.sites.size());
-  for (size_t i = 0; i < bad.size(); ++i) bad[i] = lane.nonfinite(i) && !reference.nonfinite(i);
+  for (size_t i = bad.size(); i-- > 0;) {  // readers first
+    bad[i] = lane.nonfinite(i) && !reference.nonfinite(i);
+    if (!bad[i] || !is_storage(sites_.sites[i])) continue;
+    const auto agrees = [&](int32_t reader) {
+      const auto r = static_cast<size_t>(reader);
+      return lane.count[r] == 0 || bad[r];
+    };
+    bad[i] = readers_[i].empty() || std::ranges::any_of(readers_[i], agrees);
+  }
   if (std::ranges::count(bad, true) == 0) return;
   const std::vector<bool> disappears = absorbed(lane, bad);
   bool first_of_step = true, leaves_traces = false;
@@ -128,7 +165,7 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     const auto i = static_cast<size_t>(site.id);
     if (!bad[i]) continue;
     const bool is_kept = (site.role == Role::kBuffer && site.point == Point::kOutput) ||
-                         (!is_in_graph(site) && !skipped);
+                         (is_of_update(site) && !skipped);
     leaves_traces = leaves_traces || is_kept;
     const auto is_bad = [&](int32_t feed) { return bad[static_cast<size_t>(feed)]; };
     if (std::ranges::any_of(site.feeds, is_bad) || disappears[i]) continue;
@@ -141,8 +178,7 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     first_of_step = false;
     const auto same_origin = [&](const Finding& f) {
       const Site& origin = sites_.sites[static_cast<size_t>(f.site)];
-      return origin.node == site.node || (!is_in_graph(origin) && !is_in_graph(site)) ||
-             (is_stored(origin) && origin.value == site.value);
+      return origin.node == site.node || (is_of_update(origin) && is_of_update(site));
     };
     auto known = std::ranges::find_if(findings_, same_origin);
     if (known == findings_.end()) {

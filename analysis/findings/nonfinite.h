@@ -2,7 +2,8 @@
 // A site is an origin in a step if it saw a non-finite value, the reference did not see one there
 // in the same step, and all sites feeding it were finite. An infinity that disappears again (a
 // mask's huge number before a softmax) is no origin: all sites that read it are finite and agree
-// with the reference.
+// with the reference. Storage sites are measured when a value is stored: StoredEvidence fills in
+// the later steps, in which a site counts as long as a site that reads it shows the same.
 #pragma once
 
 #include <vector>
@@ -36,6 +37,8 @@ class NonfiniteOrigins {
   // does not have; -1: none.
   int32_t vanished_operand(const Site& site, const StepEvidence& lane,
                            const StepEvidence& reference) const;
+  // The storage site whose rounding made most of the zeros at `site`; `site` itself: none did.
+  int32_t stored_cause(int32_t site, const StepEvidence& lane, const StepEvidence& reference) const;
   // By site: its infinities disappear again.
   std::vector<bool> absorbed(const StepEvidence& lane, const std::vector<bool>& bad) const;
   bool is_sum(const Site& site) const;
@@ -52,17 +55,13 @@ class NonfiniteOrigins {
   bool poisoned_ = false;
 };
 
+// A result's zeros come from an operand that has at least this share as many.
+inline constexpr double kMadeZeros = 0.5;
+
 // Part of the backward pass: its values are multiplied by the loss scale. Optimizer sites are in
 // neither pass.
 inline bool is_backward(const Site& site) {
   return site.scaled;
-}
-
-// An operand that nothing in the step computes: its values came from storage.
-inline bool is_stored(const Site& site) {
-  const bool holds = site.role == Role::kWeight || site.role == Role::kInput ||
-                     site.role == Role::kBuffer || site.role == Role::kMasterWeight;
-  return holds && is_in_graph(site) && !is_backward(site) && site.feeds.empty();
 }
 
 }  // namespace lockstep

@@ -24,4 +24,33 @@ StepEvidence read_evidence(const RunFile& run, int lane, int64_t step) {
           .scale = run.scale(lane, step)};
 }
 
+StoredEvidence::StoredEvidence(const SiteTable& sites) {
+  for (const Site& site : sites.sites) {
+    if (is_storage(site)) sites_.push_back(static_cast<size_t>(site.id));
+  }
+}
+
+void StoredEvidence::complete(StepEvidence& step) {
+  if (last_.count.empty()) {
+    last_ = step;
+    return;
+  }
+  std::vector<size_t> missing;
+  std::vector<size_t> measured;
+  for (const size_t site : sites_) (step.count[site] == 0 ? missing : measured).push_back(site);
+  const auto exchange = [&](auto member) {
+    for (const size_t site : measured) (last_.*member)[site] = (step.*member)[site];
+    for (const size_t site : missing) (step.*member)[site] = (last_.*member)[site];
+  };
+  using E = StepEvidence;
+  for (const auto member :
+       {&E::count, &E::source_zero, &E::to_zero, &E::to_infinity, &E::saturated, &E::nan}) {
+    exchange(member);
+  }
+  for (const auto member :
+       {&E::abs_max, &E::sum_sq, &E::round_err_sq, &E::err_sq, &E::ref_sq, &E::scale}) {
+    exchange(member);
+  }
+}
+
 }  // namespace lockstep

@@ -21,4 +21,16 @@ struct StepEvidence {
 };
 StepEvidence read_evidence(const RunFile& run, int lane, int64_t step);
 
+// The last measurement at each storage site of one lane: most stored values are rounded only once.
+class StoredEvidence {
+ public:
+  explicit StoredEvidence(const SiteTable& sites);
+  // Requires: steps in ascending order. Fills in storage sites that the step does not measure.
+  void complete(StepEvidence& step);
+
+ private:
+  std::vector<size_t> sites_;
+  StepEvidence last_;
+};
+
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include "src/execute/scaling_state.h"
 #include "src/execute/site_record.h"
 #include "src/graph/op.h"
+#include "src/graph/site.h"
 #include "src/lower/program.h"
 
 namespace lockstep {
@@ -60,6 +61,10 @@ class Executor {
   // errors are measured against; it must have run the same node. Null: this is the reference, whose
   // error is zero by definition.
   void run_node(int node, const Executor* reference, std::span<SiteRecord> records);
+  // Measures a bound value of this step at its storage site, into `records` as run_node() does.
+  // `stats`: of the rounding that made it; null: it is bound as it came.
+  void record_bound(std::string_view value_id, int32_t site, const TensorStats* stats,
+                    const Executor* reference, std::span<SiteRecord> records);
   int node_count() const { return static_cast<int>(graph_.nodes.size()); }
 
   // For changing a value between two nodes, after its producer has run.
@@ -77,6 +82,9 @@ class Executor {
     int32_t stats_site = -1, error_site = -1;
   };
 
+  template <typename T>
+  void record_external(int value, int32_t site, const TensorStats* stats, const Executor* reference,
+                       std::span<SiteRecord> records);
   template <typename T>
   void run_instruction(const Instruction& instruction, const Executor* reference,
                        std::span<SiteRecord> records);

@@ -18,6 +18,26 @@ void Executor::run_node(int node, const Executor* reference, std::span<SiteRecor
   }
 }
 
+void Executor::record_bound(std::string_view value_id, int32_t site, const TensorStats* stats,
+                            const Executor* reference, std::span<SiteRecord> records) {
+  const int value = program_.external.at(std::string(value_id));
+  if (container_ == Container::kF64) {
+    record_external<double>(value, site, stats, reference, records);
+  } else {
+    record_external<float>(value, site, stats, reference, records);
+  }
+}
+
+template <typename T>
+void Executor::record_external(int value, int32_t site, const TensorStats* stats,
+                               const Executor* reference, std::span<SiteRecord> records) {
+  const Format& format = *program_.values[static_cast<size_t>(value)].format;
+  TensorStats& mine = records[static_cast<size_t>(site)].stats;
+  mine = stats != nullptr ? *stats : observe<T>(kernels(), tensor(value).as<T>(), format);
+  if (mine.inexact == 0) measured_[static_cast<size_t>(value)].stats_site = site;
+  finish_record<T>(value, {.format = &format, .sites = {site}}, reference, records);
+}
+
 template <typename T>
 void Executor::run_instruction(const Instruction& instruction, const Executor* reference,
                                std::span<SiteRecord> records) {

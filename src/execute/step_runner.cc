@@ -14,7 +14,7 @@ namespace lockstep {
 StepRunner::StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy,
                        Container container, const KernelSet& (*kernels)())
     : graph_(graph),
-      sites_(sites),
+      storage_sites_(sites.storage_sites()),
       rounding_(policy.rounding),
       executor_(graph, sites, lower(graph, sites, policy, container == Container::kF64), container,
                 kernels) {
@@ -40,7 +40,14 @@ const Format* StepRunner::buffer_format(const std::string& name) const {
   return executor_.external_format("b:" + name);
 }
 
-void StepRunner::begin(const StepPass& pass, const Batch& batch) {
+// -1: no site. Its roundings then draw from a stream of their own.
+int32_t StepRunner::storage_site(const std::string& value_id) const {
+  const auto found = storage_sites_.find(value_id);
+  return found == storage_sites_.end() ? -1 : found->second;
+}
+
+void StepRunner::begin(const StepPass& pass, const Batch& batch, const StepRunner* reference,
+                       std::span<SiteRecord> records) {
   if (pass.loss_scales.size() != pass_count(graph_)) {
     throw std::logic_error("a loss scale for every backward pass required");
   }
@@ -52,12 +59,13 @@ void StepRunner::begin(const StepPass& pass, const Batch& batch) {
     const Format* format = executor_.external_format(seed_id(graph_, i));
     store(kernels(), seed, seeds_[i], {format, Rounding::kNearestEven, {}});
   }
-  bind_inputs(batch);
   executor_.begin_step(pass.key, pass.loss_scales, pass.sample_sums);
+  bind_inputs(batch, reference, records);
 }
 
-void StepRunner::bind_inputs(const Batch& batch) {
-  int64_t converted = 0;  // these draw from different streams
+void StepRunner::bind_inputs(const Batch& batch, const StepRunner* reference,
+                             std::span<SiteRecord> records) {
+  const Executor* compared = reference == nullptr ? nullptr : &reference->executor_;
   for (const GraphInput& input : graph_.inputs) {
     if (is_seed(input.id)) continue;
     const auto it = batch.find(input.path);
@@ -66,18 +74,23 @@ void StepRunner::bind_inputs(const Batch& batch) {
                        "' that the data does not have");
     }
     const Format* format = executor_.external_format(input.id);
+    const int32_t site = storage_site(input.id);
+    const bool measure = !records.empty() && site >= 0;
     const bool as_it_is =
         format == nullptr || (format->is_fp32() && executor_.container() == it->second.container());
     if (as_it_is) {
       executor_.bind(input.id, it->second);
+      if (measure) executor_.record_bound(input.id, site, nullptr, compared, records);
       continue;
     }
     Tensor& copy = converted_inputs_[input.id];
     if (copy.empty()) copy = Tensor(it->second.shape(), executor_.container());
-    const uint32_t site = siteless_key(sites_, SitelessKind::kInput, converted++);
+    TensorStats stats;
     store(kernels(), it->second, copy,
-          {format, rounding_, {key_.seed, key_.stream, site, key_.step}});
+          {format, rounding_, {key_.seed, key_.stream, static_cast<uint32_t>(site), key_.step}},
+          measure ? &stats : nullptr);
     executor_.bind(input.id, copy);
+    if (measure) executor_.record_bound(input.id, site, &stats, compared, records);
   }
   executor_.forget_masks();
   for (const auto& [name, tensor] : batch) {
@@ -142,10 +155,10 @@ void StepRunner::take_mutations(std::map<std::string, Tensor>& buffers) const {
     const auto kept = read_before.find(mutation.value);
     const Tensor& value =
         kept == read_before.end() ? executor_.value(mutation.value) : kept->second;
-    const auto at = std::ranges::find(graph_.buffers, mutation.buffer, &Buffer::name);
-    const uint32_t site = siteless_key(sites_, SitelessKind::kBuffer, at - graph_.buffers.begin());
+    const int32_t site = storage_site("b:" + mutation.buffer);
     store(kernels(), value, buffers.at(mutation.buffer),
-          storage_rounding(buffer_format(mutation.buffer), rounding_, key_, site));
+          storage_rounding(buffer_format(mutation.buffer), rounding_, key_,
+                           static_cast<uint32_t>(site)));
   }
 }
 

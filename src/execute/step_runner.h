@@ -45,9 +45,12 @@ class StepRunner {
 
   // Binds the loss seeds and the batch with its masks; `batch` must live until the nodes have run.
   // A seed is scale / divisor, rounded to the seed's format. Inputs with a format or container
-  // other than the batch's are converted.
+  // other than the batch's are converted. `records` (by site id; empty: nothing is measured)
+  // receives the measurements of the inputs, against a `reference` that has begun with the same
+  // batch.
   // Throws: InputError if the batch lacks an input.
-  void begin(const StepPass& pass, const Batch& batch);
+  void begin(const StepPass& pass, const Batch& batch, const StepRunner* reference = nullptr,
+             std::span<SiteRecord> records = {});
   void begin(const StepPass& pass, Batch&& batch) = delete;
 
   // See Executor::run_node: `reference` has run the node, or is null.
@@ -76,11 +79,12 @@ class StepRunner {
   const Executor& executor() const { return executor_; }
 
  private:
-  void bind_inputs(const Batch& batch);
+  void bind_inputs(const Batch& batch, const StepRunner* reference, std::span<SiteRecord> records);
+  int32_t storage_site(const std::string& value_id) const;
 
   const Graph& graph_;
-  const SiteTable& sites_;
-  Rounding rounding_;  // the policy's
+  std::map<std::string, int32_t> storage_sites_;  // by value id
+  Rounding rounding_;                             // the policy's
   Executor executor_;
   std::vector<Tensor> seeds_;  // by backward pass; empty for a graph without one
   std::map<std::string, Tensor> converted_inputs_;  // by value id

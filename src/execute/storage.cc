@@ -7,7 +7,8 @@
 
 namespace lockstep {
 
-void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const QuantizeSpec& spec) {
+void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const QuantizeSpec& spec,
+           TensorStats* stats) {
   if (to.container() == Container::kI32) {
     std::ranges::copy(from.as<int32_t>(), to.as<int32_t>().begin());
     return;
@@ -15,9 +16,9 @@ void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const Quant
   const Tensor converted = from.container() == to.container() ? Tensor() : from.to(to.container());
   const Tensor& source = converted.empty() ? from : converted;
   if (to.container() == Container::kF64) {
-    quantize<double>(kernels, source.as<double>(), to.as<double>(), spec, nullptr);
+    quantize<double>(kernels, source.as<double>(), to.as<double>(), spec, stats);
   } else {
-    quantize<float>(kernels, source.as<float>(), to.as<float>(), spec, nullptr);
+    quantize<float>(kernels, source.as<float>(), to.as<float>(), spec, stats);
   }
 }
 

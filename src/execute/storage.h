@@ -8,12 +8,14 @@
 
 namespace lockstep {
 
-// to = round(from), with a change of container if they differ; integers are copied.
+// to = round(from), with a change of container if they differ; integers are copied. `stats` may be
+// null, and of integers stays as it is.
 // Requires: as many elements in both.
-void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const QuantizeSpec& spec);
+void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const QuantizeSpec& spec,
+           TensorStats* stats = nullptr);
 
 // Rounding to a format in storage. A policy's rounding applies to formats narrower than FP32; FP32
-// rounds to nearest. `site`: a site id, or a siteless_key().
+// rounds to nearest. `site`: a site id.
 QuantizeSpec storage_rounding(const Format* format, Rounding of_policy, const ExecutionKey& key,
                               uint32_t site);
 

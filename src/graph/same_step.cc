@@ -147,9 +147,20 @@ SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_
   for (const Site& site : other_sites.sites) {
     if (is_in_graph(site)) found[{nodes.at(site.node), site.point, site.index}] = &site;
   }
-  SiteTable table = main_sites;  // sites outside the graph belong to parameters and do not change
+  std::map<std::string, const Site*> stored;
+  for (const Site& site : other_sites.sites) {
+    if (is_storage(site)) stored[site.node] = &site;
+  }
+  // Sites of updates and of exchanged gradients belong to parameters and do not change.
+  SiteTable table = main_sites;
   size_t taken = 0;
   for (Site& site : table.sites) {
+    if (is_storage(site)) {
+      const auto there = stored.find(site.node);
+      site.value = there == stored.end() ? "" : there->second->value;
+      if (there != stored.end()) site.shape = there->second->shape;
+      continue;
+    }
     if (!is_in_graph(site)) continue;
     const auto at = found.find({site.node, site.point, site.index});
     if (at == found.end()) {

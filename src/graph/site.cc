@@ -15,9 +15,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::array<std::string_view, 3> kPoints = {"operand", "output", "accumulator"};
+constexpr std::array<std::string_view, 4> kPoints = {"operand", "output", "accumulator", "storage"};
 // Prefixes of the node ids of sites outside the graph; the parameter's name follows.
 constexpr std::string_view kAllReduce = "all_reduce:", kOptimizer = "optimizer:";
+// The value follows: its id or, of an input, its path.
+constexpr std::string_view kStorage = "storage:";
 
 class SiteMaker {
  public:
@@ -26,6 +28,7 @@ class SiteMaker {
   std::vector<Site> make(const std::function<int(const Parameter&)>& optimizer_states,
                          int64_t workers) {
     find_masked_constants();
+    add_storage();
     for (const Node& node : step_.nodes) add_node(node);
     for (const Parameter& parameter : step_.parameters) {
       if (workers > 1 && step_.gradients.contains(parameter.name))
@@ -97,6 +100,40 @@ class SiteMaker {
     site.stat_exempt = point != Point::kAccumulator && masked_.contains(value);
     sites_.push_back(std::move(site));
     return sites_.back();
+  }
+
+  // In the order of the roundings: what is stored once, then the batch.
+  void add_storage() {
+    for (const Node& node : step_.nodes) {
+      for (const std::string& value : node.inputs) first_reader_.try_emplace(value, &node);
+    }
+    for (const Parameter& p : step_.parameters) {
+      add_stored("p:" + p.name, "p:" + p.name, layer_of_parameter(p), p.type);
+    }
+    for (const Buffer& b : step_.buffers) {
+      add_stored("b:" + b.name, "b:" + b.name, b.layer.empty() ? b.name : b.layer, b.type);
+    }
+    for (const Constant& c : step_.constants) {
+      add_stored("c:" + c.name, "c:" + c.name, "", c.type);
+    }
+    for (const GraphInput& input : step_.inputs) {
+      if (!is_seed(input.id)) add_stored(input.id, input.path, "", input.type);
+    }
+  }
+
+  // A value without an owner has the layer and the source line of its first reader.
+  void add_stored(const std::string& value, const std::string& name, const std::string& owner,
+                  const TensorType& type) {
+    if (type.element != ElementType::kFloat) return;
+    const auto reader = first_reader_.find(value);
+    const bool is_read = reader != first_reader_.end();
+    const std::string layer = !owner.empty() ? owner
+                              : is_read      ? layer_of(step_, *reader->second)
+                                             : name;
+    Site& site = add(layer, "storage", role_of(value), Point::kStorage, type.shape,
+                     std::string(kStorage) + name, 0, value);
+    if (owner.empty() && is_read) site.source_line = reader->second->source_line;
+    output_site_[value] = site.id;
   }
 
   void add_node(const Node& node) {
@@ -199,8 +236,9 @@ class SiteMaker {
 
   const Graph& step_;
   std::vector<Site> sites_;
-  std::map<std::string, int32_t> output_site_;  // value id -> site of that output
-  std::set<std::string> masked_;                // value ids with infinities intended by the graph
+  std::map<std::string, int32_t> output_site_;  // value id -> site of that output, or of storage
+  std::map<std::string, const Node*> first_reader_;  // by value id
+  std::set<std::string> masked_;  // value ids with infinities intended by the graph
 };
 
 }  // namespace
@@ -246,8 +284,27 @@ int32_t SiteTable::find_all_reduce(std::string_view parameter, Point point, int 
   return find(std::string(kAllReduce) + std::string(parameter), point, pass);
 }
 
+std::map<std::string, int32_t> SiteTable::storage_sites() const {
+  std::map<std::string, int32_t> found;
+  for (const Site& site : sites) {
+    if (!is_storage(site)) break;
+    found[site.value] = site.id;
+  }
+  return found;
+}
+
+std::string stored_name(const Site& site) {
+  const std::string name = site.node.substr(kStorage.size());
+  if (site.role == Role::kInput) return "input " + name;
+  const std::string_view kind = site.role == Role::kWeight     ? "weight "
+                                : site.value.starts_with("c:") ? "constant "
+                                                               : "buffer ";
+  return std::string(kind) + name.substr(2);  // without "p:", "b:", "c:"
+}
+
 bool is_in_graph(const Site& site) {
-  return !site.node.starts_with(kAllReduce) && !site.node.starts_with(kOptimizer);
+  return !is_storage(site) && !site.node.starts_with(kAllReduce) &&
+         !site.node.starts_with(kOptimizer);
 }
 
 std::string parameter_of(const Site& site) {

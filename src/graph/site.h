@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +14,8 @@
 
 namespace lockstep {
 
-enum class Point : uint8_t { kOperand, kOutput, kAccumulator };
+// kStorage: a weight, buffer, constant or input is rounded to the format it is stored in.
+enum class Point : uint8_t { kOperand, kOutput, kAccumulator, kStorage };
 std::string_view to_string(Point point);
 Point find_point(std::string_view name);
 
@@ -23,8 +25,9 @@ struct Site {
   Role role;
   Point point;
   Shape shape;
-  // Id of the node; "all_reduce:PARAM" for the gradients that workers exchange, "optimizer:PARAM"
-  // for update sites. The latter two are not nodes of the graph.
+  // Id of the node. Not nodes of the graph: "storage:p:PARAM", "storage:b:BUFFER",
+  // "storage:c:CONSTANT" and "storage:INPUT" (its path in the batch) for storage,
+  // "all_reduce:PARAM" for the gradients that workers exchange, "optimizer:PARAM" for update sites.
   std::string node;
   int index;                   // of the operand or output; of all_reduce sites the backward pass
   std::string value;           // value id
@@ -51,6 +54,8 @@ struct SiteTable {
   // (W, ...)), or its result (output). Only with several workers; with several backward passes each
   // pass has its own.
   int32_t find_all_reduce(std::string_view parameter, Point point, int pass = 0) const;
+  // The storage sites by value id. They are the first of the table. Loss seeds have none.
+  std::map<std::string, int32_t> storage_sites() const;
 };
 
 // Integer values have no sites. `optimizer_states` is the number of state tensors per parameter, or
@@ -64,5 +69,10 @@ SiteTable make_sites(const Graph& step,
 bool is_in_graph(const Site& site);
 // The parameter of a site that is not in the graph: "fc1.weight" of "optimizer:fc1.weight".
 std::string parameter_of(const Site& site);
+inline bool is_storage(const Site& site) {
+  return site.point == Point::kStorage;
+}
+// "weight fc1.weight", "buffer bn1.running_var", "constant mask", "input images" of a storage site.
+std::string stored_name(const Site& site);
 
 }  // namespace lockstep

@@ -83,7 +83,13 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     const bool is_int = buffer.type.element == ElementType::kInt;
     Tensor& mine = buffers_[buffer.name] =
         Tensor(buffer.type.shape, is_int ? Container::kI32 : container);
-    store(kernels(), initial.at(buffer.name), mine, buffer_rounding(buffer.name));
+    store_measured("b:" + buffer.name, initial.at(buffer.name), mine, buffer_rounding(buffer.name));
+  }
+  for (const Constant& constant : graph.constants) {  // the programs have rounded their own
+    const std::string id = "c:" + constant.name;
+    if (!context.stored.contains(id)) continue;
+    Tensor rounded(constant.type.shape, container);
+    store_measured(id, *constant.data, rounded, {runner_->executor().external_format(id)});
   }
   description_.memory = memory_facts(
       graph, runner_->executor().program(), description.policy, [&](const Parameter& parameter) {
@@ -109,7 +115,8 @@ std::vector<std::unique_ptr<StepRunner>> Lane::make_runners() const {
   return runners;
 }
 
-// The formats of all sites: the program's, then those of gradients between workers and of updates.
+// The formats of all sites: the program's, those of storage, of gradients between workers and of
+// updates.
 void Lane::describe_formats() {
   const Policy& policy = description_.policy;
   std::vector<std::string>& formats = description_.site_formats;
@@ -117,6 +124,9 @@ void Lane::describe_formats() {
   const auto note = [&](int32_t site, const Format* format) {
     if (site >= 0) formats.at(static_cast<size_t>(site)) = format->name;
   };
+  for (const auto& [value, site] : context_.stored) {
+    note(site, runner_->executor().external_format(value));
+  }
   for (const ParameterState& p : parameters_) {
     const LaneContext::Update& sites = context_.updates.at(p.name);
     const Format* exchanged =

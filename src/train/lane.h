@@ -41,11 +41,13 @@ class Lane {
 
   // The stages of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
-  void move_weights_by_one_ulp(int64_t step);              // the twin
+  void observe_stored();  // synced mode, the reference: what the others restart from
+  void move_weights_by_one_ulp(int64_t step);  // the twin
   // These three run for every micro-batch of the step, and within it for every worker; statistics
   // of nodes go to `sites`. Workers share weights and begin with equal buffers; worker 0's are
-  // kept.
-  void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker = 0);
+  // kept. `sites` may be empty: the inputs are not measured.
+  void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker = 0,
+                         const Lane* reference = nullptr, std::span<SiteRecord> sites = {});
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
   void finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker = 0);
   // With several workers, after all micro-batches. The reference must have entered, but not
@@ -103,7 +105,11 @@ class Lane {
   // The micro-batch in progress.
   ExecutionKey key() const;
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;
-  QuantizeSpec buffer_rounding(std::string_view name) const;
+  QuantizeSpec buffer_rounding(const std::string& name) const;
+  // to = round(exact), measured at the value's storage site.
+  void store_measured(const std::string& value_id, const Tensor& exact, Tensor& to,
+                      const QuantizeSpec& spec);
+  void record_stored(LaneStep& record);
   void store_weight(ParameterState& parameter, const Tensor& exact);
   template <typename Self, typename Visit>
   static void visit_tensors(Self& self, Visit visit);
@@ -154,6 +160,8 @@ class Lane {
   std::map<std::string, Tensor> buffers_, kept_buffers_;
   std::map<std::string, Tensor> next_buffers_;  // worker 0's, while the others run
   Tensor unscaled_;                             // scratch: one gradient after unscaling
+  // Of weights, buffers and constants by storage site, until the step that they belong to ends.
+  std::map<int32_t, SiteRecord> stored_;
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
   int64_t step_ = -1;                   // the step in progress
   int64_t micro_step_ = -1;             // number of earlier passes, over all steps and workers

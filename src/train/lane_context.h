@@ -36,6 +36,7 @@ struct LaneContext {
   const RunOptions* options = nullptr;
   std::vector<OptimizerGroup> groups;
   std::map<std::string, Update> updates;  // by parameter name
+  std::map<std::string, int32_t> stored;  // storage sites by value id
   std::vector<std::string> losses;        // loss_names()
   // By backward pass and site: whether its values lead to or come from that pass's loss.
   std::vector<std::vector<bool>> sites_of_pass;

@@ -13,8 +13,8 @@ void Lane::choose_runner(size_t number) {
 // The loss is divided by the number of micro-batches, so that their gradients add up to the mean's;
 // a captured loop may have divided by another number. The all-reduce computes the mean over
 // workers. Stochastic keys count micro-batches as if every step had as many as the longest.
-void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch,
-                             int64_t worker) {
+void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker,
+                             const Lane* reference, std::span<SiteRecord> sites) {
   const int64_t count = context_.options->accumulate;
   step_ = step;
   micro_step_ = (step * count + micro_batch) * context_.options->workers + worker;
@@ -26,7 +26,8 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
   for (size_t i = 0; i < pass_count(*context_.step_graph); ++i) {
     pass.loss_scales.push_back(scale(scaler_of(i)));
   }
-  runner_->begin(pass, batch);
+  runner_->begin(pass, batch, reference == nullptr ? nullptr : reference->runner_,
+                 context_.options->measure ? sites : std::span<SiteRecord>());
 }
 
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {

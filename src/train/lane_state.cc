@@ -2,8 +2,10 @@
 // which tensors a checkpoint has.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <span>
+#include <utility>
 
+#include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/core/random.h"
 #include "src/execute/storage.h"
@@ -19,26 +21,69 @@ QuantizeSpec Lane::rounding_to(const Format* format, int32_t site) const {
   return storage_rounding(format, description_.policy.rounding, key(), static_cast<uint32_t>(site));
 }
 
-QuantizeSpec Lane::buffer_rounding(std::string_view name) const {
-  const auto& buffers = context_.step_graph->buffers;
-  const auto at = std::ranges::find(buffers, name, &Buffer::name);
-  return storage_rounding(
-      runner_->buffer_format(std::string(name)), description_.policy.rounding, key(),
-      siteless_key(*context_.sites, SitelessKind::kBuffer, at - buffers.begin()));
+// Integers have no site, and nothing to round.
+QuantizeSpec Lane::buffer_rounding(const std::string& name) const {
+  const auto site = context_.stored.find("b:" + name);
+  return rounding_to(runner_->buffer_format(name),
+                     site == context_.stored.end() ? -1 : site->second);
+}
+
+void Lane::store_measured(const std::string& value_id, const Tensor& exact, Tensor& to,
+                          const QuantizeSpec& spec) {
+  const auto site = context_.stored.find(value_id);
+  if (site == context_.stored.end() || !context_.options->measure) {
+    store(kernels(), exact, to, spec);
+    return;
+  }
+  SiteRecord& record = stored_[site->second];
+  record = {.measured = true, .stats = {}, .error = {}, .health = {}};
+  store(kernels(), exact, to, spec, &record.stats);
+  if (description_.is_reference) {
+    record.error = error_of_reference(record.stats);
+    return;
+  }
+  const Tensor converted =
+      exact.container() == Container::kF32 ? Tensor() : exact.to(Container::kF32);
+  const std::span<const float> expected = (converted.empty() ? exact : converted).as<float>();
+  record.error =
+      to.container() == Container::kF64
+          ? compare<double>(kernels(), std::as_const(to).as<double>(), expected, 1, *spec.format)
+          : compare<float>(kernels(), std::as_const(to).as<float>(), expected, 1, *spec.format);
+}
+
+void Lane::observe_stored() {
+  stored_.clear();
+  const auto add = [&](const std::string& value_id, const Tensor& values, const Format* format) {
+    const auto site = context_.stored.find(value_id);
+    if (site == context_.stored.end() || !context_.options->measure) return;
+    SiteRecord& record = stored_[site->second];
+    record.measured = true;
+    record.stats = observe<float>(kernels(), values.as<float>(), *format);
+    record.error = error_of_reference(record.stats);
+  };
+  for (const ParameterState& p : parameters_) add("p:" + p.name, p.weight, p.format);
+  for (const auto& [name, tensor] : buffers_)
+    add("b:" + name, tensor, runner_->buffer_format(name));
+}
+
+// Weights, buffers and constants are stored before the first step, weights and buffers in synced
+// mode before every step.
+void Lane::record_stored(LaneStep& record) {
+  if (step_ == 0 || context_.options->mode == LaneMode::kSynced) {
+    for (const auto& [site, measured] : stored_) record.sites[static_cast<size_t>(site)] = measured;
+  }
+  stored_.clear();
 }
 
 // Masters get the exact value and the weights are rounded from them, or directly without masters.
 void Lane::store_weight(ParameterState& p, const Tensor& exact) {
   int32_t site = context_.updates.at(p.name).weight;
-  if (site < 0) {
-    const int64_t index = &p - parameters_.data();
-    site = static_cast<int32_t>(siteless_key(*context_.sites, SitelessKind::kParameter, index));
-  }
+  if (site < 0) site = context_.stored.at("p:" + p.name);
   if (!p.master.empty()) {
     store(kernels(), exact, p.master,
           rounding_to(description_.policy.master, context_.updates.at(p.name).master));
   }
-  store(kernels(), exact, p.weight, rounding_to(p.format, site));
+  store_measured("p:" + p.name, exact, p.weight, rounding_to(p.format, site));
 }
 
 void Lane::bind_state(StepRunner& runner, bool masters) const {
@@ -57,6 +102,7 @@ const Lane::ParameterState* Lane::partner(const Lane* lane, const ParameterState
 void Lane::restart_from(const Lane& reference, int64_t step) {
   step_ = step - 1;
   micro_step_ = step * context_.options->micro_steps() - 1;
+  if (step > 0) stored_.clear();  // constants are stored once
   for (ParameterState& p : parameters_) {
     const ParameterState& ref = *partner(&reference, p);
     store_weight(p, ref.updated());
@@ -68,7 +114,7 @@ void Lane::restart_from(const Lane& reference, int64_t step) {
     }
   }
   for (auto& [name, tensor] : buffers_) {
-    store(kernels(), reference.buffers_.at(name), tensor, buffer_rounding(name));
+    store_measured("b:" + name, reference.buffers_.at(name), tensor, buffer_rounding(name));
   }
   optimizer_steps_ = reference.optimizer_steps_;
 }

@@ -223,9 +223,11 @@ void Lane::record_scalers(const std::vector<std::vector<bool>>& found,
   }
 }
 
-// 1. found_inf on scaled gradients   2. unscale, clip   3. update, or skip   4. the next scales
+// 1. what was stored before the step   2. found_inf on scaled gradients   3. unscale, clip
+// 4. update, or skip   5. the next scales
 // An overflow of any loss skips the step; each scaler moves by those of its own.
 void Lane::finish_step(const Lane* reference, LaneStep& record) {
+  record_stored(record);
   record.lr.clear();
   for (size_t group = 0; group < context_.groups.size(); ++group) {
     record.lr.push_back(context_.lr(group, step_));

@@ -125,9 +125,10 @@ void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t wor
     unpack_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)], drawn);
   }
   const bool several = options.micro_steps() > 1;
-  each_active([&](size_t l, const Lane*, LaneStep&) {
+  each_active([&](size_t l, const Lane* ref, LaneStep& out) {
     if (several) clear_sites(micro_sites[l]);
-    lanes[l]->begin_micro_batch(step, micro, drawn, worker);
+    lanes[l]->begin_micro_batch(step, micro, drawn, worker, ref,
+                                several ? micro_sites[l] : out.sites);
   });
   const Graph& nodes_of = context.graph(context.graph_of(step, micro));
   for (int node = 0; node < static_cast<int>(nodes_of.nodes.size()); ++node) {
@@ -155,6 +156,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
     Lane& lane = *lanes[l];
     const bool synced = options.mode == LaneMode::kSynced;
     if (synced && ref != nullptr) lane.restart_from(*ref, step);
+    if (synced && ref == nullptr && step > 0) lane.observe_stored();
     const bool is_twin = lane.description().policy.name == kTwinLane;
     if (is_twin && (synced || step == 0)) lane.move_weights_by_one_ulp(step);
     if (replays) lane.keep_buffers();

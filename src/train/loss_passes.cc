@@ -34,6 +34,10 @@ std::vector<std::vector<bool>> sites_of_passes(const Graph& step, const SiteTabl
     const std::set<std::string> forward = ancestors(step, step.passes[pass].loss);
     std::vector<bool>& mine = found.emplace_back();
     for (const Site& site : sites.sites) {
+      if (is_storage(site)) {
+        mine.push_back(forward.contains(site.value));
+        continue;
+      }
       const auto node = nodes.find(site.node);
       if (node == nodes.end()) {  // the optimizer's sites come after the losses are added up
         mine.push_back(site.op == "all_reduce" && site.index == static_cast<int>(pass));

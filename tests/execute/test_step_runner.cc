@@ -246,11 +246,3 @@ TEST_CASE("storage: FP32 rounds to nearest, narrower formats as the policy says"
   CHECK(to.as<double>()[0] == 2048);
   CHECK(first_value(to) == 2048);
 }
-
-TEST_CASE("keys without a site: after the last site, distinct for every kind") {
-  const LinearRunner linear("fp32");
-  const auto first = static_cast<uint32_t>(linear.sites.sites.size());
-  CHECK(siteless_key(linear.sites, SitelessKind::kInput, 0) == first);
-  CHECK(siteless_key(linear.sites, SitelessKind::kParameter, 2) == first + 0x10002);
-  CHECK(siteless_key(linear.sites, SitelessKind::kBuffer, 1) == first + 0x20001);
-}

@@ -19,7 +19,8 @@ namespace {
 constexpr int kStates = 2;
 
 TEST_CASE("points: every point is found by its name") {
-  for (const Point point : {Point::kOperand, Point::kOutput, Point::kAccumulator}) {
+  for (const Point point :
+       {Point::kOperand, Point::kOutput, Point::kAccumulator, Point::kStorage}) {
     CHECK(find_point(to_string(point)) == point);
   }
   CHECK_THROWS_WITH_AS(find_point("ouput"), doctest::Contains("did you mean 'output'?"),
@@ -47,16 +48,25 @@ TEST_CASE("every site: id is its index, feeds point backwards, look-ups find it"
         continue;
       }
       CHECK(table.find(site.node, site.point, site.index) == site.id);
+      if (is_storage(site)) {
+        CHECK_FALSE(site.scaled);
+        CHECK_FALSE(is_in_graph(site));
+        CHECK(site.feeds.empty());
+        continue;
+      }
       const Node& node = step.node(site.node);
       CHECK(site.op == node.op);
       const bool gradient = site.role == Role::kGradActivation || site.role == Role::kGradWeight;
       if (gradient) CHECK(site.scaled);
       if (site.point == Point::kOperand) {
         CHECK(site.value == node.inputs[static_cast<size_t>(site.index)]);
-        // Fed by the site of the output it reads, if there is one.
-        const Node* producer = step.producer_of(site.value);
-        CHECK(site.feeds.size() == (producer ? 1 : 0));
-        if (producer) CHECK(table.sites[static_cast<size_t>(site.feeds[0])].value == site.value);
+        // Fed by the site of the output or of the stored value that it reads.
+        CHECK(site.feeds.size() == (is_seed(site.value) ? 0 : 1));
+        if (!site.feeds.empty()) {
+          const Site& feed = table.sites[static_cast<size_t>(site.feeds[0])];
+          CHECK(feed.value == site.value);
+          CHECK(is_storage(feed) == (step.producer_of(site.value) == nullptr));
+        }
       } else {
         CHECK(site.scaled == node.is_backward());
         CHECK(site.feeds.size() >= 1);
@@ -88,8 +98,49 @@ TEST_CASE("every floating operand and output of every node has exactly one site,
     CHECK(output > last);
     last = output;
   }
-  expected += step.gradients.size() * (1 + kStates + 2);
+  expected += step.gradients.size() * (1 + kStates + 2) + table.storage_sites().size();
   CHECK(table.sites.size() == expected);
+}
+
+TEST_CASE("storage: one site for each value that is not computed, before all others") {
+  GraphBuilder b("stored");
+  const TensorType type{{2, 3}, ElementType::kFloat};
+  const Value x = b.input("x", type);
+  const Value t = b.input("t", type);
+  const Value mask = b.constant("mask", Tensor::from<float>({2, 3}, {0, 0, -1e9F, 0, 0, 0}));
+  const Value masked =
+      b.op("add", {b.batch_norm("bn", x, std::nullopt), mask}, {}, "mask_add", "model.py:41");
+  b.set_loss(b.op("mse_loss", {b.linear("fc", masked, 3), t}, {}, "loss"));
+  const Graph step = differentiate(b.finish());
+  const SiteTable table = make_sites(step, kStates);
+  const std::map<std::string, int32_t> stored = table.storage_sites();
+  std::set<std::string> values;
+  for (const Parameter& p : step.parameters) values.insert("p:" + p.name);
+  for (const Buffer& buffer : step.buffers) {
+    if (buffer.type.element == ElementType::kFloat) values.insert("b:" + buffer.name);
+  }
+  values.insert({"c:mask", "in0", "in1"});
+  CHECK(values.size() == 4 + 2 + 1 + 2);  // num_batches_tracked is an integer
+  REQUIRE(stored.size() == values.size());
+  for (const auto& [value, site] : stored) CHECK(values.contains(value));
+  for (const Site& site : table.sites) {
+    CHECK(is_storage(site) == (site.id < static_cast<int32_t>(stored.size())));
+  }
+  const auto at = [&](const char* value) {
+    return table.sites[static_cast<size_t>(stored.at(value))];
+  };
+  CHECK(at("p:fc.weight").label() == "fc storage weight storage");
+  CHECK(at("p:fc.weight").node == "storage:p:fc.weight");
+  CHECK(stored_name(at("p:fc.weight")) == "weight fc.weight");
+  CHECK(at("b:bn.running_var").layer == "bn");
+  CHECK(stored_name(at("b:bn.running_var")) == "buffer bn.running_var");
+  CHECK(at("c:mask").layer == "mask_add");  // that of its reader
+  CHECK(at("c:mask").source_line == "model.py:41");
+  CHECK(at("c:mask").stat_exempt);
+  CHECK(stored_name(at("c:mask")) == "constant mask");
+  CHECK(at("in0").role == Role::kInput);
+  CHECK(at("in0").layer == "bn");
+  CHECK(stored_name(at("in0")) == "input x");
 }
 
 TEST_CASE("roles: the origin of a value decides") {

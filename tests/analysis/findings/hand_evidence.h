@@ -40,6 +40,20 @@ inline const std::vector<std::string>& chain_formats() {
   return formats;
 }
 
+// 0 a stored value -> 1 operand of fc1 -> 2 fc1's result -> 3 fc2's result
+inline SiteTable stored_chain(const std::string& value = "p:fc1.weight",
+                              Role role = Role::kWeight) {
+  SiteTable table{{site(0, "fc1", "storage", role, {}), site(1, "fc1", "linear", role, {0}),
+                   site(2, "fc1", "linear", Role::kActivation, {1}),
+                   site(3, "fc2", "tanh", Role::kActivation, {2})}};
+  table.sites[0].point = Point::kStorage;
+  table.sites[0].node = "storage:" + value;
+  table.sites[0].value = table.sites[1].value = value;
+  table.sites[1].point = Point::kOperand;
+  table.sites[1].node = table.sites[2].node;
+  return table;
+}
+
 // 100 elements of size 1 everywhere, equal to the reference's.
 inline StepEvidence clean_step(size_t sites = 5) {
   const std::vector<uint64_t> none(sites, 0);

@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 TEST_CASE("every kind has its row, in the order of the kinds, with a sentence of its own") {
-  const SiteTable sites = testing::chain();
+  const SiteTable computed = testing::chain(), stored = testing::stored_chain();
   std::set<std::string> names;
   for (size_t i = 0; i < finding_kinds().size(); ++i) {
     const FindingKindRow& row = finding_kinds()[i];
@@ -19,8 +19,11 @@ TEST_CASE("every kind has its row, in the order of the kinds, with a sentence of
     CHECK(row.kind == static_cast<FindingKind>(i));
     CHECK(&row_of(row.kind) == &row);
     CHECK(names.insert(std::string(row.name)).second);
+    const bool of_storage =
+        row.kind == FindingKind::kStorageOverflow || row.kind == FindingKind::kStorageUnderflow;
+    const SiteTable& sites = of_storage ? stored : computed;
     const Finding finding{.kind = row.kind,
-                          .site = 1,
+                          .site = of_storage ? 0 : 1,
                           .format = "fp16",
                           .value = 1.1e5,
                           .limit = 65504,
@@ -45,6 +48,36 @@ TEST_CASE("an overflow says place, source line, value and limit") {
   CHECK(row.sentence(context) ==
         "fc2 linear (model.py:41): its result reaches 1.1e5, fp16 ends at 65504");
   CHECK(row.follows(context) == "Loss scaling cannot help: it is the forward pass");
+}
+
+TEST_CASE("storage: the value is named, with the line that reads a constant") {
+  const SiteTable weight = testing::stored_chain();
+  Finding finding{.kind = FindingKind::kStorageOverflow,
+                  .site = 0,
+                  .format = "fp16",
+                  .value = 112345,
+                  .limit = 65504,
+                  .share = 1};
+  const auto sentence = [&](const SiteTable& sites) {
+    return row_of(finding.kind).sentence({finding, sites, true, 10});
+  };
+  CHECK(sentence(weight) ==
+        "weight fc1.weight reaches 1.1e5 and becomes infinite when stored, fp16 ends at 65504");
+  CHECK(row_of(finding.kind).follows({finding, weight, true, 10}) ==
+        "Loss scaling cannot help: it is the forward pass");
+  SiteTable constant = testing::stored_chain("c:eps", Role::kBuffer);
+  constant.sites[0].source_line = "model.py:41";
+  finding.kind = FindingKind::kStorageUnderflow;
+  CHECK(sentence(constant) == "constant eps (model.py:41) becomes zero when stored in fp16");
+  finding.share = 0.034;
+  CHECK(sentence(testing::stored_chain("in0", Role::kInput)) ==
+        "input in0 loses 3.4% of its energy to underflow when stored in fp16");
+  finding.kind = FindingKind::kInvalid;
+  finding.site = 2;
+  finding.cause = 0;
+  CHECK(sentence(constant) ==
+        "fc1 linear: its result becomes NaN or infinite because constant eps (model.py:41) became "
+        "zero when stored");
 }
 
 TEST_CASE("two digits, however small the number") {

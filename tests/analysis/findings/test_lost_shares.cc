@@ -77,6 +77,29 @@ TEST_CASE("a gradient that is gone altogether is a kind of its own, with all lay
   CHECK(found_in(lane, reference).empty());
 }
 
+TEST_CASE("storage: a lost value is found where the result of its reader is wrong") {
+  const SiteTable sites = testing::stored_chain("c:eps", Role::kBuffer);
+  const std::vector<UpdateRecord> updates(4);
+  const auto found = [&](double error_of_result) {
+    LostShares shares(1, sites, chain_formats());
+    StepEvidence lane = clean_step(4);
+    lane.to_zero[0] = 100;
+    lane.round_err_sq[0] = lane.sum_sq[0];
+    lane.err_sq[2] = error_of_result * lane.ref_sq[2];
+    shares.add(0, false, lane, clean_step(4), updates, updates);
+    lane.count[0] = 0;  // stored once
+    shares.add(1, false, lane, clean_step(4), updates, updates);
+    return shares.findings(find_policy("pure-fp16"), {}, {});
+  };
+  CHECK(found(0.9 * kEnergyLimit).empty());
+  const std::vector<Finding> harmful = found(1.1 * kEnergyLimit);
+  REQUIRE(harmful.size() == 1);
+  CHECK(harmful[0].kind == FindingKind::kStorageUnderflow);
+  CHECK(harmful[0].site == 0);
+  CHECK(harmful[0].share == 1);
+  CHECK(harmful[0].steps == 1);
+}
+
 TEST_CASE("updates: by their energy, and not where Kahan's sum or chance keeps them") {
   std::vector<UpdateRecord> updates = no_updates();
   updates[4] = {true, {.stagnant = 99, .count = 100, .update_sq = 1, .stagnant_sq = 0.05}};

@@ -139,6 +139,85 @@ TEST_CASE("optimizer state that became infinite is a kind of its own") {
   CHECK(found[0].kind == FindingKind::kStateOverflow);
 }
 
+TEST_CASE("a weight that overflows when stored: one finding, in every step that reads it") {
+  const SiteTable sites = testing::stored_chain();
+  StepEvidence first = clean_step(4), later = clean_step(4);
+  first.to_infinity[0] = 2;
+  first.abs_max[0] = 1e5;
+  for (StepEvidence* step : {&first, &later}) {
+    step->abs_max[1] = step->abs_max[2] = kInfinity;
+    step->nan[3] = 1;
+  }
+  later.count[0] = 0;  // stored once
+  NonfiniteOrigins origins(1, sites, chain_formats());
+  StoredEvidence stored(sites);
+  for (int64_t step = 0; step < 3; ++step) {
+    StepEvidence lane = step == 0 ? first : later;
+    stored.complete(lane);
+    CHECK(lane.count[0] == 100);
+    origins.add(step, /*skipped=*/false, lane, clean_step(4));
+  }
+  const auto found = origins.findings();
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kStorageOverflow);
+  CHECK(found[0].site == 0);
+  CHECK(found[0].steps == 3);
+  CHECK(found[0].value == 1e5);
+  CHECK(found[0].consequences == std::vector<int32_t>{3});
+  // Once the weight is finite again, what else overflows is a finding of its own.
+  StepEvidence other = clean_step(4);
+  other.count[0] = 0;
+  other.to_infinity[3] = 1;
+  stored.complete(other);
+  origins.add(3, /*skipped=*/false, other, clean_step(4));
+  REQUIRE(origins.findings().size() == 2);
+  CHECK(origins.findings()[0].steps == 3);
+  CHECK(origins.findings()[1].site == 3);
+}
+
+TEST_CASE(
+    "a stored mask that is absorbed is silent, and hides no later fault; a large constant is") {
+  const SiteTable sites = testing::stored_chain("c:mask", Role::kBuffer);
+  const auto overflowing = [] {
+    StepEvidence lane = clean_step(4);
+    lane.to_infinity[0] = 10;
+    lane.abs_max[0] = 1e9;
+    lane.abs_max[1] = lane.abs_max[2] = kInfinity;
+    return lane;
+  };
+  NonfiniteOrigins origins(1, sites, chain_formats());
+  origins.add(0, false, overflowing(), clean_step(4));
+  CHECK(origins.findings().empty());
+  StepEvidence lane = overflowing();
+  lane.err_sq[3] = 2 * kAbsorbedErrorShare * lane.ref_sq[3];
+  origins.add(1, false, lane, clean_step(4));
+  REQUIRE(origins.findings().size() == 1);
+  CHECK(origins.findings()[0].kind == FindingKind::kStorageOverflow);
+  CHECK(origins.findings()[0].value == 1e9);
+}
+
+TEST_CASE("an eps that became zero when stored is the cause of the division by zero") {
+  // 0 eps stored -> 1 operand of an add -> 2 the sum -> 3 divisor -> 4 quotient
+  SiteTable sites = testing::stored_chain("c:eps", Role::kBuffer);
+  sites.sites[3] = testing::site(3, "fc1", "div", Role::kActivation, {2});
+  sites.sites[3].point = Point::kOperand;
+  sites.sites[3].index = 1;
+  sites.sites.push_back(testing::site(4, "fc1", "div", Role::kActivation, {3}));
+  sites.sites[4].node = sites.sites[3].node;
+  StepEvidence lane = clean_step(5);
+  lane.to_zero[0] = lane.count[0];
+  for (const size_t i : {1, 2, 3}) lane.source_zero[i] = lane.count[i];
+  lane.nan[4] = 7;
+  auto found = of_one_step(sites, lane, clean_step(5));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kInvalid);
+  CHECK(found[0].site == 4);
+  CHECK(found[0].cause == 0);
+  lane.to_zero[0] = 0;  // the divisor vanished for another reason
+  found = of_one_step(sites, lane, clean_step(5));
+  CHECK(found.at(0).cause == 3);
+}
+
 TEST_CASE("once an update is NaN, later steps show consequences only") {
   const SiteTable sites = chain();
   StepEvidence first = clean_step(), later = clean_step();

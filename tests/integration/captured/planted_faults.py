@@ -73,6 +73,33 @@ def large_weights():
     return layer
 
 
+class Stored(nn.Module):
+    """A linear layer, and a body that is given a stored value: a parameter, a buffer or a plain tensor."""
+
+    def __init__(self, kind, number, body):
+        super().__init__()
+        self.fc, self.body = nn.Linear(WIDTH, WIDTH), body
+        value = torch.full((WIDTH,), number)
+        if kind == "buffer":
+            self.register_buffer("value", value)
+        else:
+            self.value = nn.Parameter(value) if kind == "weight" else value
+
+    def forward(self, x):
+        return self.body(self.fc(x), self.value)
+
+
+def divided_by_eps(y, eps):
+    nothing = torch.relu(-torch.relu(y))
+    return y + nothing / (nothing + eps)
+
+
+def large_variance():
+    layer = After(nn.BatchNorm1d(WIDTH))
+    layer.body.running_var.fill_(1e6)
+    return layer
+
+
 def norm_by_hand(y):
     y = y * 1e-4
     return y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-10)
@@ -123,6 +150,19 @@ FAULTS = [
     Fault("weights too large to store", large_weights, {HALF: found("storage overflow")}, (BF16,)),
     Fault("inputs too large to store", lambda: After(torch.tanh), {HALF: found("storage overflow", layer="first")},
           (BF16,), lr=1e-14, data_scale=1e5),
+    Fault("a constant too large to store", lambda: Stored("constant", 1e5, lambda y, c: y + y * c * 1e-6),
+          {HALF: found("storage overflow")}, (FP16, BF16)),
+    Fault("a buffer too large to store", lambda: Stored("buffer", 1e5, lambda y, c: y + y * c * 1e-6),
+          {HALF: found("storage overflow")}, (FP16, BF16)),
+    Fault("a running variance too large to store", large_variance, {HALF: found("storage overflow")}, (FP16, BF16)),
+    Fault("an eps that vanishes when stored", lambda: Stored("constant", 1e-8, divided_by_eps),
+          {HALF: found("invalid operation")}, (BF16,)),
+    Fault("an eps that vanishes without harm", lambda: Stored("constant", 1e-8, lambda y, c: y / (y * y + 1 + c)), {},
+          (MASTERS, FP16, BF16)),
+    Fault("a weight that vanishes when stored", lambda: Stored("weight", 1e-8, lambda y, w: y + y * w),
+          {HALF: found("storage underflow")}, (FP16, BF16)),
+    Fault("a constant that vanishes when stored", lambda: Stored("constant", 1e-8, lambda y, c: y + y * c),
+          {HALF: found("storage underflow")}, (FP16, BF16)),
     Fault("updates too small for bf16", lambda: After(torch.tanh), {"pure-bf16": found("lost updates", layer=None)},
           (FP16, BF16, "pure-bf16-kahan", "pure-bf16-stochastic", "pure-bf16-master"), lr=1e-6),
     Fault("adam's squares vanish", lambda: After(torch.tanh), {HALF: found("invalid operation", layer=None)},

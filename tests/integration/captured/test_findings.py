@@ -91,6 +91,32 @@ def test_a_loop_in_fp16_without_a_grad_scaler(lockstep, tmp_path):
     assert "PASS" in lockstep("verify", path).stdout
 
 
+@pytest.mark.parametrize("name,said", [
+    ("weights too large to store", "weight planted.fc.weight reaches 2.5e5 and becomes infinite when stored, "
+                                   "fp16 ends at 65504"),
+    ("inputs too large to store", "becomes infinite when stored, fp16 ends at 65504"),
+    ("a running variance too large to store", "buffer planted.body.running_var reaches 1.0e6 and becomes infinite"),
+    ("a constant too large to store", "reaches 1.0e5 and becomes infinite when stored, fp16 ends at 65504"),
+    ("an eps that vanishes when stored", "became zero when stored"),
+    ("a weight that vanishes when stored", "weight planted.value becomes zero when stored in fp16"),
+])
+def test_the_stored_value_is_named(lockstep, tmp_path, name, said):
+    fault = next(fault for fault in planted.FAULTS if fault.name == name)
+    run = tmp_path / "run.h5"
+    path = capture(fault, tmp_path / "net.h5")
+    lockstep("replay", path, "--lanes", f"fp32,{planted.HALF}", "-o", run, "--quiet")
+    lanes = {lane["name"]: lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]}
+    findings = lanes[planted.HALF]["findings"]
+    assert said in findings[0]["sentence"], findings[0]["sentence"]
+    of_storage = [finding["sentence"] for finding in findings if finding["kind"].startswith("storage")]
+    assert len(of_storage) == (0 if "eps" in name else 1), of_storage
+    with h5py.File(run) as file:
+        points = file["sites/point"].asstr()[()]
+        counts = file[f"lanes/{planted.HALF}/counts/count"][:, points == "storage"]
+        once = file["sites/role"].asstr()[()][points == "storage"] != "input"
+    assert (counts[0] > 0).all() and (counts[1:, once] == 0).all()
+
+
 def test_a_run_file_of_an_earlier_version(lockstep, tmp_path):
     """Without formats of sites and squares of stagnant updates: fewer numbers in the sentences, no error."""
     run = tmp_path / "run.h5"
