@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "analysis/findings/drift.h"
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 
@@ -115,6 +116,21 @@ LaneReport read_lane(const RunFile& run, int lane) {
   return out;
 }
 
+// Of lanes that did not train as well although nothing went wrong.
+void explain_drift(const RunFile& run, Report& report) {
+  for (size_t l = 0; l < report.lanes.size(); ++l) {
+    LaneReport& lane = report.lanes[l];
+    const Verdict verdict = lane.judgement.verdict;
+    const bool is_behind =
+        verdict == Verdict::kStalled || verdict == Verdict::kWorse || verdict == Verdict::kUnclear;
+    if (!is_behind || !lane.is_candidate() || !lane.findings.empty()) continue;
+    const int index = static_cast<int>(l);
+    const auto drift =
+        find_drift(index, run.loss_effects(index), report.sites, lane.info.site_formats);
+    if (drift) lane.findings.push_back(*drift);
+  }
+}
+
 void judge_lanes(Report& report) {
   const LaneReport& reference = report.reference();
   const LaneReport* twin =
@@ -164,6 +180,7 @@ Report read_report(const RunFile& run) {
         compare_with_captured(run, static_cast<int>(lane), report.captured);
   }
   judge_lanes(report);
+  explain_drift(run, report);
   return report;
 }
 

@@ -28,6 +28,7 @@ enum class FindingKind : uint8_t {
   kLostUpdates,       // weight updates too small to move the weight
   kSwamping,          // sums in which small terms had no effect
   kLostConstant,      // a number of the optimizer that the format cannot hold
+  kDrift,             // no event; the rounding that moves the loss most
 };
 
 // Energy: the sum of squares. All steps are 0-based.
@@ -45,8 +46,9 @@ struct Finding {
   double limit = std::numeric_limits<double>::quiet_NaN();
   double share = std::numeric_limits<double>::quiet_NaN();  // 0..1, of what the kind's row says
   double scale = 1;                                         // the loss scale within `value`
-  int32_t cause = -1;     // the site of the operand that caused it, or that was lost
-  std::string text = {};  // kLostConstant: the warning; of optimizer state: its name
+  int32_t cause = -1;  // the site of the operand that caused it, or that was lost
+  std::string text =
+      {};  // the warning of kLostConstant; the name of optimizer state; kDrift: what moves the loss
   // The sites that went wrong because of it, in execution order, one for each layer.
   std::vector<int32_t> consequences = {};
 };

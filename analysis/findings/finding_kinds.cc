@@ -236,6 +236,18 @@ std::vector<std::string> constant_remedies(const FindingContext&) {
   return {"optimizer state and arithmetic in fp32"};
 }
 
+std::string drift_sentence(const FindingContext& c) {
+  const char* what = c.finding.text == "range" ? "values out of range" : "rounding";
+  return fmt::format(
+      "no single event; of all sites {} moves the loss most: {} in {} changes it by "
+      "{} ({} of the sum of all sites), to first order",
+      place_text(c.site()), what, format_of(c), two_digits(c.finding.value),
+      share_text(c.finding.share));
+}
+std::vector<std::string> drift_remedies(const FindingContext&) {
+  return {"this op in fp32"};
+}
+
 std::string nothing(const FindingContext&) {
   return "";
 }
@@ -296,6 +308,10 @@ constexpr FindingKindRow kRows[] = {
      "a number of the optimizer that the format cannot hold",
      "before the run, from the numbers alone", false, constant_sentence, nothing,
      constant_remedies},
+    {FindingKind::kDrift, "drift", "no event; the rounding that moves the loss most",
+     "only of a lane that is stalled, worse or unclear without another finding: the largest sum of "
+     "error x derivative over a tensor, derivatives from the reference",
+     false, drift_sentence, nothing, drift_remedies},
 };
 
 }  // namespace

@@ -16,7 +16,8 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
       sites_(sites),
       program_(std::move(program)),
       container_(container),
-      kernels_(kernels) {
+      kernels_(kernels),
+      adjoints_(graph, sites) {
   for (const Node& node : graph_.nodes) {
     const OpDef& op = *ops_.emplace_back(&find_op(node.op));
     const bool has_site = op.has_gemm_accumulator && op.shows_sums;
@@ -167,6 +168,7 @@ void Executor::begin_step(const ExecutionKey& key, std::span<const double> loss_
   loss_scales_.assign(loss_scales.begin(), loss_scales.end());
   sample_sums_ = sample_sums && container_ == Container::kF32;
   std::fill(measured_.begin(), measured_.end(), Measured{});
+  errors_.clear();
 }
 
 double Executor::site_scale(int32_t site) const {

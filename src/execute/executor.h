@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "emulation/kernels/active_kernels.h"
+#include "src/execute/loss_effect.h"
 #include "src/execute/rounding_keys.h"
 #include "src/execute/scaling_state.h"
 #include "src/execute/site_record.h"
@@ -51,7 +53,8 @@ class Executor {
   // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
   // pass (one for all of them: `loss_scale`).
   // `sample_sums`: some outputs of every sum of products are recomputed exactly (SiteRecord::health
-  // of its accumulator site); never in FP64 containers.
+  // of its accumulator site), and roundings are weighed by the loss (SiteRecord::effect); never in
+  // FP64 containers.
   void begin_step(const ExecutionKey& key, std::span<const double> loss_scales,
                   bool sample_sums = false);
   void begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums = false);
@@ -118,6 +121,12 @@ class Executor {
   double scale_of_sums(const Instruction& instruction) const;
   void divide_out_scales(const Instruction& instruction);
 
+  // Keeps the errors of a forward rounding that changed something, until the backward pass knows
+  // what they do to the loss; then writes SiteRecord::effect.
+  void keep_errors(const ValueRounding& rounding, std::span<const float> before,
+                   std::span<const float> after, std::span<SiteRecord> records);
+  void weigh_errors(size_t node, const Executor& reference, std::span<SiteRecord> records);
+
   void find_passes();
   void bind_constants();
   double site_scale(int32_t site) const;
@@ -146,6 +155,8 @@ class Executor {
   ExecutionKey key_;
   std::vector<size_t> pass_of_;      // by site: its backward pass
   std::vector<double> loss_scales_;  // by backward pass
+  Adjoints adjoints_;
+  std::map<int32_t, std::shared_ptr<const RoundingErrors>> errors_;  // by site, not yet weighed
   bool sample_sums_ = false;
 };
 

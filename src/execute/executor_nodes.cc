@@ -1,5 +1,6 @@
 // Runs the instructions of a node, one function per kind, and measures what they compute.
 #include <cmath>
+#include <type_traits>
 #include <utility>
 
 #include "emulation/kernels/quantize.h"
@@ -15,6 +16,33 @@ void Executor::run_node(int node, const Executor* reference, std::span<SiteRecor
     } else {
       run_instruction<float>(program_.instructions[i], reference, records);
     }
+  }
+  if (!errors_.empty() && reference != nullptr) {
+    weigh_errors(static_cast<size_t>(node), *reference, records);
+  }
+}
+
+void Executor::keep_errors(const ValueRounding& rounding, std::span<const float> before,
+                           std::span<const float> after, std::span<SiteRecord> records) {
+  if (records[static_cast<size_t>(rounding.sites.front())].stats.inexact == 0) return;
+  std::shared_ptr<const RoundingErrors> errors;
+  for (const int32_t site : rounding.sites) {
+    if (adjoints_.of_site(site).empty()) continue;
+    if (errors == nullptr) {
+      errors = std::make_shared<RoundingErrors>(rounding_errors(before, after, *rounding.format));
+    }
+    errors_[site] = errors;
+  }
+}
+
+// The reference has run the node, and its loss scale is 1.
+void Executor::weigh_errors(size_t node, const Executor& reference, std::span<SiteRecord> records) {
+  for (const int32_t site : adjoints_.after_node(node)) {
+    const auto kept = errors_.find(site);
+    if (kept == errors_.end()) continue;
+    const Tensor& derivative = reference.value(adjoints_.of_site(site));
+    records[static_cast<size_t>(site)].effect = loss_effect(*kept->second, derivative.as<float>());
+    errors_.erase(kept);
   }
 }
 
@@ -98,6 +126,12 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
     }
     kernels().of<T>().quantize(source, y.as<T>().data(), x.size(),
                                {rounding.format, rounding.rounding, key}, stats);
+    if constexpr (std::is_same_v<T, float>) {
+      const bool weighs = measure && sample_sums_ && reference != nullptr;
+      if (weighs && instruction.factor == 1) {
+        keep_errors(rounding, x.as<float>(), y.as<float>(), records);
+      }
+    }
   }
   if (!measure) return;
   if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
@@ -166,8 +200,15 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     const QuantizeSpec spec{
         rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
     T* y = outputs[o]->as<T>().data();
+    const bool weighs = measured && sample_sums_ && reference != nullptr &&
+                        !rounding.format->is_fp32() &&
+                        !adjoints_.of_site(rounding.sites[0]).empty();
+    const std::vector<T> before(y, weighs ? y + outputs[o]->size() : y);
     set.of<T>().quantize(y, y, outputs[o]->size(), spec, measured ? &records[site].stats : nullptr);
     if (!measured) continue;
+    if constexpr (std::is_same_v<T, float>) {
+      if (weighs) keep_errors(rounding, before, outputs[o]->as<float>(), records);
+    }
     const int value = instruction.outputs[o];
     if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
     finish_record<T>(value, rounding, reference, records);

@@ -7,11 +7,14 @@ namespace lockstep {
 
 void SiteRecord::merge(const SiteRecord& other) {
   health.merge(other.health);
+  effect.merge(other.effect);
   if (!other.measured) return;
   if (!measured) {
     const AccumulatorHealth sampled = health;
+    const LossEffect weighed = effect;
     *this = other;
     health = sampled;
+    effect = weighed;
     return;
   }
   TensorStats theirs = other.stats;

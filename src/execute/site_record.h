@@ -3,6 +3,7 @@
 
 #include "emulation/stats/accumulator_health.h"
 #include "emulation/stats/tensor_stats.h"
+#include "src/execute/loss_effect.h"
 
 namespace lockstep {
 
@@ -12,6 +13,7 @@ struct SiteRecord {
   TensorStats stats;
   ErrorStats error;
   AccumulatorHealth health;  // at accumulator sites, in steps that sample sums
+  LossEffect effect;         // of the rounding, in steps that sample sums
   // Adds another micro-batch of the same step. If its scale differs (scaled casts), its moments are
   // converted to this scale; the histograms are added unchanged.
   void merge(const SiteRecord& other);

@@ -130,6 +130,7 @@ class Differentiation {
       if (is_reached(builder, *node)) find_op(node->op).vjp(builder, *node);
     }
     next_id_ = builder.next_id_;
+    step_.adjoints = builder.gradient_;
     std::map<std::string, std::string> gradients;
     for (const Parameter& parameter : forward_.parameters) {
       const auto found = builder.gradient_.find("p:" + parameter.name);
@@ -230,6 +231,7 @@ Graph differentiate_per_loss(const Graph& forward) {
     step.gradients.insert(pass.gradients.begin(), pass.gradients.end());
     step.passes.push_back(std::move(pass));
   }
+  step.adjoints.clear();  // of the last pass, not of the whole loss
   return std::move(step);
 }
 

@@ -131,6 +131,9 @@ struct Graph {
   // Step graphs only (after autodiff): parameter name -> value id of its gradient; with several
   // passes, the gradient of the first pass that reaches the parameter.
   std::map<std::string, std::string> gradients;
+  // Step graphs with one backward pass, as autodiff makes them (not in JSON): value id of a forward
+  // value -> value id of its gradient.
+  std::map<std::string, std::string> adjoints;
   // Step graphs with a backward pass per loss; empty if a single pass starts from `loss`.
   std::vector<BackwardPass> passes;
 

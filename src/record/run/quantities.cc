@@ -79,6 +79,12 @@ std::vector<Quantity> make_rows() {
   });
   for (const HealthColumn& column : health_columns()) rows.push_back(row_of(column));
   add({
+      {"loss_effect/rounding", Axis::kSite, &LossEffect::rounding, kNone,
+       "change of the loss by the digits that this forward rounding took, to first order",
+       At::kEverySite, 0, /*optional=*/true},
+      {"loss_effect/range", Axis::kSite, &LossEffect::range, kNone,
+       "the same by values that became zero or were set to the largest number", At::kEverySite, 0,
+       /*optional=*/true},
       {"exponent_histogram", Axis::kSiteAndBin, Gathered::kHistograms, kExact,
        "exponent histograms of single steps, by site and bin"},
       {"exponent_histogram_step", Axis::kOne, Gathered::kHistogramSteps, kExact,
@@ -141,7 +147,9 @@ struct RowsOf {
   template <typename Value, typename Record>
   Rows operator()(Value Record::*) const {
     if (std::is_same_v<Record, Evaluation>) return Rows::kEvaluation;
-    return std::is_same_v<Record, AccumulatorHealth> ? Rows::kSample : Rows::kStep;
+    const bool is_sampled =
+        std::is_same_v<Record, AccumulatorHealth> || std::is_same_v<Record, LossEffect>;
+    return is_sampled ? Rows::kSample : Rows::kStep;
   }
 };
 

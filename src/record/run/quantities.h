@@ -62,6 +62,7 @@ using Source =
     std::variant<const Statistic*, uint64_t TensorStats::*, double SiteRecord::*,  // of sites
                  uint64_t UpdateStats::*, double UpdateStats::*,                   // of updates
                  uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,       // of sums
+                 double LossEffect::*,                                             // on the loss
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
                  double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
                  int64_t Evaluation::*, double Evaluation::*, Gathered>;

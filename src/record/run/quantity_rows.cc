@@ -80,6 +80,9 @@ void QuantityRow::set(size_t at, const UpdateStats& update) {
 void QuantityRow::set(size_t at, const AccumulatorHealth& health) {
   set_member(at, health);
 }
+void QuantityRow::set(size_t at, const LossEffect& effect) {
+  set_member(at, effect);
+}
 void QuantityRow::set(size_t at, const ScalerRecord& scaler) {
   set_member(at, scaler);
 }
@@ -142,7 +145,10 @@ std::vector<QuantityRow> sample_rows(const std::vector<QuantityColumn>& columns,
     if (column.quantity->rows() != Rows::kSample || !column.quantity->is_wide()) continue;
     QuantityRow& row = rows.emplace_back(column);
     const auto sites = std::min(static_cast<size_t>(column.width), lane.sites.size());
-    for (size_t s = 0; lane.alive && s < sites; ++s) row.set(s, lane.sites[s].health);
+    for (size_t s = 0; lane.alive && s < sites; ++s) {
+      row.set(s, lane.sites[s].health);
+      row.set(s, lane.sites[s].effect);
+    }
   }
   return rows;
 }

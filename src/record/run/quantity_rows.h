@@ -29,6 +29,7 @@ class QuantityRow {
   void set(size_t at, const SiteRecord& site);
   void set(size_t at, const UpdateStats& update);
   void set(size_t at, const AccumulatorHealth& health);
+  void set(size_t at, const LossEffect& effect);
   void set(size_t at, const ScalerRecord& scaler);
   void set(const Evaluation& evaluation);
   void set_lane(
@@ -48,7 +49,8 @@ class QuantityRow {
 // order. A lane that has died has absent rows.
 std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
                                    const LaneStep& lane);
-// The rows of a step that sampled sums of products, for the columns of AccumulatorHealth.
+// The rows of a step that sampled sums of products, for the columns of AccumulatorHealth and
+// LossEffect.
 std::vector<QuantityRow> sample_rows(const std::vector<QuantityColumn>& columns,
                                      const LaneStep& lane);
 

@@ -98,6 +98,8 @@ class RunFile {
   std::vector<int64_t> sums_steps(int lane) const;  // steps that sampled sums of products
   // Statistics of the sampled sums of products over all steps with samples, [site].
   std::vector<AccumulatorHealth> sums(int lane) const;
+  // Of the same steps, [sample][site]; empty for files without it.
+  std::vector<std::vector<LossEffect>> loss_effects(int lane) const;
   // Sum over all steps (the 50-step sums joined), [site * 256].
   std::vector<uint64_t> total_histogram(int lane) const;
   // The steps that total_histogram covers: all of them, unless a kill interrupted a block of 50.

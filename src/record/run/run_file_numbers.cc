@@ -287,6 +287,19 @@ std::vector<AccumulatorHealth> RunFile::sums(int lane) const {
   });
 }
 
+std::vector<std::vector<LossEffect>> RunFile::loss_effects(int lane) const {
+  const size_t samples = sums_steps(lane).size();
+  return impl_->guard([&] {
+    std::vector<std::vector<LossEffect>> found;
+    if (!impl_->has(lane, quantity_of(&LossEffect::rounding).name)) return found;
+    found.assign(samples, std::vector<LossEffect>(impl_->sites.sites.size()));
+    for (size_t row = 0; row < samples; ++row) {
+      impl_->fill_members(lane, static_cast<int64_t>(row), found[row]);
+    }
+    return found;
+  });
+}
+
 std::vector<uint64_t> RunFile::total_histogram(int lane) const {
   return impl_->guard([&] {
     const std::vector<int64_t> covered = impl_->covered_blocks(lane);
@@ -368,6 +381,9 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
   if (quantity.rows() == Rows::kSample) {
     const std::vector<AccumulatorHealth> totals = sums(lane);
     if_member<AccumulatorHealth>(quantity, [&](const auto& member) { take(totals, member); });
+    for (const std::vector<LossEffect>& sample : loss_effects(lane)) {
+      if_member<LossEffect>(quantity, [&](const auto& member) { take(sample, member); });
+    }
     return found;
   }
   if (quantity.rows() == Rows::kEvaluation) {
