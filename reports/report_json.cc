@@ -18,6 +18,7 @@ ordered_json number(double value) {
 ordered_json place(const Site& site) {
   return {{"layer", site.layer},
           {"op", site.op},
+          {"torch_op", site.torch_op},
           {"role", to_string(site.role)},
           {"point", to_string(site.point)},
           {"node", site.node},

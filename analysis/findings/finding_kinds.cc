@@ -5,6 +5,9 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
+
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -258,6 +261,16 @@ const FindingKindRow& row_of(FindingKind kind) {
   return kRows[static_cast<size_t>(kind)];
 }
 
+std::string torch_name(const Site& site) {
+  const size_t name = site.torch_op.find('.');
+  if (name == std::string::npos) return "";
+  const size_t overload = site.torch_op.find('.', name + 1);
+  const std::string call = site.torch_op.substr(0, overload);
+  std::string plain = call.substr(name + 1);
+  if (plain.ends_with('_')) plain.pop_back();  // in place
+  return site.op == plain || site.op.starts_with(plain + "_backward") ? "" : call;
+}
+
 std::string place_text(const Site& site) {
   std::string text = site.layer.empty() ? "(no layer)" : site.layer;
   if (is_in_graph(site)) {
@@ -265,8 +278,11 @@ std::string place_text(const Site& site) {
   } else {
     text = site.node.substr(site.node.find(':') + 1);  // the parameter
   }
-  if (!site.source_line.empty()) text += " (" + site.source_line + ")";
-  return text;
+  std::vector<std::string> more;
+  for (const std::string& known : {torch_name(site), site.source_line}) {
+    if (!known.empty()) more.push_back(known);
+  }
+  return more.empty() ? text : text + " (" + join(more, ", ") + ")";
 }
 
 std::string two_digits(double value) {
