@@ -46,7 +46,8 @@ ordered_json finding_json(const Report& report, const LaneReport& lane, const Fi
                       {"value", number(f.value)},
                       {"limit", number(f.limit)},
                       {"share", number(f.share)},
-                      {"loss_scale", number(f.scale)}};
+                      {"loss_scale", number(f.scale)},
+                      {"fitting_scale", number(f.fitting_scale)}};
   if (f.site >= 0) out["site"] = place(report.site(f.site));
   if (f.cause >= 0) out["cause"] = place(report.site(f.cause));
   out["consequences"] = ordered_json::array();

@@ -138,14 +138,35 @@ std::vector<std::string> gradient_remedies(const FindingContext& c) {
   }
   return {"a loss scale (GradScaler)", "bf16"};
 }
-std::string no_gradient_sentence(const FindingContext& c) {
+// ", and 2 more layers get none"
+std::string more_layers(const FindingContext& c) {
   const size_t layers = c.finding.consequences.size();
-  const std::string more =
-      layers == 0 ? ""
-                  : fmt::format(", and {} more layer{} get none", layers, layers == 1 ? "" : "s");
+  if (layers == 0) return "";
+  return fmt::format(", and {} more layer{} get none", layers, layers == 1 ? "" : "s");
+}
+std::string no_scaler_sentence(const FindingContext& c) {
+  const Finding& f = c.finding;
+  const std::string how =
+      f.share >= 1
+          ? fmt::format("the whole gradient became zero in {} of {} steps", f.steps, c.steps)
+          : fmt::format("{} loses {} of its energy", what_of(c.site()), share_text(f.share));
+  return fmt::format(
+      "no loss scale although gradients vanish: {}: {}, largest {}, {}'s smallest {}{}",
+      place_text(c.site()), how, two_digits(f.value), format_of(c), two_digits(f.limit),
+      f.share >= 1 ? more_layers(c) : "");
+}
+std::vector<std::string> no_scaler_remedies(const FindingContext& c) {
+  std::vector<std::string> out = {"a loss scale (GradScaler)"};
+  if (std::isfinite(c.finding.fitting_scale)) {
+    out.push_back(fmt::format("a static loss scale of 2^{}", std::ilogb(c.finding.fitting_scale)));
+  }
+  out.emplace_back("bf16");
+  return out;
+}
+std::string no_gradient_sentence(const FindingContext& c) {
   return fmt::format("{}: the whole gradient became zero in {} in {} of {} steps{}{}",
                      place_text(c.site()), format_of(c), c.finding.steps, c.steps, scale_note(c),
-                     more);
+                     more_layers(c));
 }
 std::string underflow_sentence(const FindingContext& c) {
   return fmt::format("{}: {} loses {} of its energy to underflow in {}{}", place_text(c.site()),
@@ -216,6 +237,11 @@ constexpr FindingKindRow kRows[] = {
      true, invalid_sentence, overflow_follows, invalid_remedies},
     {FindingKind::kStateUnderflow, "state underflow", "optimizer state became zero",
      "at least 10 % of its nonzero elements", false, state_sentence, nothing, state_remedies},
+    {FindingKind::kNoScaler, "no scaler", "gradients vanish, and the loss has no scale",
+     "no gradient or underflow in a gradient of smaller range than bf16, at loss scale 1 and "
+     "without "
+     "a scale per tensor",
+     true, no_scaler_sentence, nothing, no_scaler_remedies},
     {FindingKind::kNoGradient, "no gradient", "a gradient became zero altogether",
      "in at least half of the steps; the reference has one there", true, no_gradient_sentence,
      nothing, gradient_remedies},

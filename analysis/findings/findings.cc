@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "analysis/findings/lost_shares.h"
+#include "analysis/findings/missing_scaler.h"
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/scale_story.h"
 #include "analysis/run/run_data.h"
@@ -41,6 +42,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   if (!is_candidate(info)) return {};
   NonfiniteOrigins origins(lane, run.sites(), info.site_formats);
   LostShares shares(lane, run.sites(), info.site_formats);
+  MissingScaler missing(run.sites(), info.site_formats);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
   const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
   const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
@@ -50,6 +52,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
     origins.add(step, skipped, mine, reference);
     if (step < end) {
+      missing.add(reference);
       shares.add(step, skipped, mine, reference, run.updates(lane, step), run.updates(0, step));
     }
   }
@@ -62,7 +65,9 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     add(scale_findings(info, lane, run.scalers(lane, i), origins.skips_by_site(), run.sites(),
                        of_values));
   }
-  add(shares.findings(policy_of(info), run.sums(lane), run.sums(0)));
+  const Policy policy = policy_of(info);
+  add(shares.findings(policy, run.sums(lane), run.sums(0)));
+  missing.fold(policy, scalers, all);
   for (const std::string& warning : info.warnings) {
     all.push_back({.kind = FindingKind::kLostConstant, .lane = lane, .text = warning});
   }
