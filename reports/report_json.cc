@@ -18,6 +18,7 @@ ordered_json number(double value) {
 ordered_json place(const Site& site) {
   return {{"layer", site.layer},
           {"op", site.op},
+          {"torch_op", site.torch_op},
           {"role", to_string(site.role)},
           {"point", to_string(site.point)},
           {"node", site.node},
@@ -47,7 +48,8 @@ ordered_json finding_json(const Report& report, const LaneReport& lane, const Fi
                       {"value", number(f.value)},
                       {"limit", number(f.limit)},
                       {"share", number(f.share)},
-                      {"loss_scale", number(f.scale)}};
+                      {"loss_scale", number(f.scale)},
+                      {"fitting_scale", number(f.fitting_scale)}};
   if (f.site >= 0) out["site"] = place(report.site(f.site));
   if (f.cause >= 0) out["cause"] = place(report.site(f.cause));
   out["consequences"] = ordered_json::array();

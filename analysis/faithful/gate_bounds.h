@@ -12,10 +12,20 @@ struct GateBounds {
 };
 inline constexpr GateBounds kBoundsV1{1e-12, 1e-9, 1e-12};
 inline constexpr GateBounds kBoundsV3{1e-6, 1e-5, 1e-6};
-// Where FP32 itself does not determine the loss this well (huge logits that cancel), V3 allows this
-// many times the difference between the FP32 loss and PyTorch's FP64 loss, in Lockstep or in
-// PyTorch, whichever is smaller: a wrong loss on one side alone does not raise its own bound.
-inline constexpr double kLossNoiseFactor = 3;
+// Floors from the error of FP32 itself, |FP32 - FP64|, with PyTorch's own FP64. Two results with an
+// error each are at most the sum of both apart; one order of sums may do better than another.
+inline constexpr double kNoiseFactor = 3;
+// V3's loss (huge logits that cancel): kNoiseFactor times the smaller of Lockstep's error and
+// PyTorch's. The larger counts as far as the order of a sum explains it: up to kSumFactor sqrt(n) u
+// of the loss, the random walk of n roundings in a sequential sum. Beyond that, a wrong loss on one
+// side alone does not raise its own bound. V3's gradients: the same of PyTorch's error alone.
+// Here n is the number of elements of the largest tensor, no sum has more terms. Below n = 1700 the
+// plain bound of gradients is larger.
+inline constexpr double kSumFactor = 4;
+// V4's buffers (a running mean that is all cancellation): kNoiseFactor times PyTorch's own error,
+// if the FP64 replay is within this share of that error: a wrong momentum is not. FP64's own
+// rounding is 2^-29 of FP32's.
+inline constexpr double kExactShare = 0x1p-10;
 // Where FP32 itself does not determine a gradient this well (a small difference of large numbers,
 // as after a normalisation over two elements), V3 allows this many times the largest change that
 // one ulp of the weights makes, over kChaosTwins draws of signs, with PyTorch's choices at kinks. A

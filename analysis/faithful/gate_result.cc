@@ -16,6 +16,7 @@ void FloorShare::add(const FloorShare& other) {
   by_chaos += other.by_chaos;
   elements += other.elements;
   noise += other.noise;
+  by_torch += other.by_torch;
 }
 
 std::string FloorShare::text() const {
@@ -25,8 +26,9 @@ std::string FloorShare::text() const {
   };
   add(by_floor, tensors, "by the absolute floor");
   add(by_chaos, tensors, "by what one ulp moves");
+  add(by_torch, tensors, "by the error of PyTorch's own FP32");
   add(noise, elements, "elements left out as noise");
-  return text;
+  return text.empty() ? text : "judged by a floor: " + text;
 }
 
 }  // namespace lockstep

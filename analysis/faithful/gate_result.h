@@ -25,9 +25,11 @@ struct FloorShare {
   int64_t by_chaos = 0;  // of these: the bound is what one ulp of the weights changes
   int64_t elements = 0;  // of these tensors
   int64_t noise = 0;     // of these elements: left out, see `noise` in docs/capture-file.md
+  int64_t by_torch = 0;  // of the tensors: the bound is the error of PyTorch's own FP32
 
   void add(const FloorShare& other);
-  std::string text() const;  // "3 of 18 by the absolute floor, ..."; "" if there is none
+  // "judged by a floor: 3 of 18 by the absolute floor, ..."; "" if there is none.
+  std::string text() const;
 };
 
 struct GateResult {

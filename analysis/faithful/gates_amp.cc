@@ -3,8 +3,9 @@
 // sums.
 //
 //   loss       mean |emulated - captured| <= max(half of mean |captured - FP32|, twice the chaos
-//              floor): the mean |twin - its lane|, the larger of the FP32 lane's and the emulated
-//              one's; a twin is the lane from weights moved by one FP32 ulp
+//              floor, one ulp of the loss in its own format). The chaos floor is the mean |twin -
+//              its lane|, the larger of the FP32 lane's and the emulated one's; a twin is the lane
+//              from weights moved by one FP32 ulp
 //   gradients  per parameter, mean over steps: 1 - cos(emulated, captured)
 //              <= max(0.001, a tenth of 1 - cos(captured, FP32), the chaos floor: 1 - cos(twin,
 //              emulated) of the emulated lane's twin, once); noise elements left out
@@ -18,6 +19,7 @@
 #include "analysis/faithful/chaos.h"
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
+#include "emulation/format/format.h"
 #include "emulation/kernels/active_kernels.h"
 #include "src/execute/finite.h"
 #include "src/policy/find_policy.h"
@@ -55,6 +57,8 @@ struct Cosines {
 struct AmpFindings {
   double emulated = 0, captured = 0;  // sums of |loss differences|
   double chaos_fp32 = 0, chaos_low = 0;
+  double ulps = 0;  // of the captured losses, in their format
+  std::string loss_format;
   int64_t steps = 0;
   std::map<std::string, Cosines> cosines;
   FloorShare floor;          // elements and noise over the steps
@@ -102,8 +106,13 @@ void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
 GateResult judge(const AmpFindings& found, GateResult gate) {
   const auto n = static_cast<double>(found.steps);
   const double chaos = std::max(found.chaos_fp32, found.chaos_low);
-  const double bound = std::max(kLossShare * found.captured, kChaosFactor * chaos) / n;
   const double emulated = found.emulated / n;
+  const double measured = std::max(kLossShare * found.captured, kChaosFactor * chaos) / n;
+  const double bound = std::max(measured, found.ulps / n);
+  const std::string by_ulp =
+      bound > measured && emulated > measured
+          ? fmt::format(", judged by a floor: one ulp of the loss in {}", found.loss_format)
+          : "";
   Worst gradients;
   gate.floor = found.floor;
   for (const auto& [name, c] : found.cosines) {
@@ -112,9 +121,9 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
   }
   gate.status = emulated <= bound && gradients.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
   gate.figure = fmt::format(
-      "loss {:.1e} (at most {:.1e}; captured to FP32 {:.1e}, one ulp {:.1e}), "
+      "loss {:.1e} (at most {:.1e}{}; captured to FP32 {:.1e}, one ulp of the weights {:.1e}), "
       "gradients {:.2g} of their bound (worst {}), {} steps{}",
-      emulated, bound, found.captured / n, chaos / n, gradients.ratio,
+      emulated, bound, by_ulp, found.captured / n, chaos / n, gradients.ratio,
       worst_text(gradients.where, gate.floor), found.steps,
       found.disagreement.empty() ? "" : "; " + found.disagreement);
   if (gate.status == GateStatus::kPass) {
@@ -167,6 +176,11 @@ GateResult gate_v7(const Capture& capture) {
     const double ours = single.run(step, values).loss;
     found.emulated += std::abs(emulated.loss - step.loss);
     found.captured += std::abs(step.loss - verify.loss32);
+    found.loss_format = step.loss_format;
+    for (const CapturedMicroBatch& micro : step.micro) {
+      found.ulps +=
+          ulp(micro.loss, find_format(step.loss_format)) / static_cast<double>(step.micro.size());
+    }
     const Tensors moved = twin_of(capture.graphs.front(), values);
     found.chaos_fp32 += std::abs(single.run(step, moved).loss - ours);
     const ComputedStep twin = low.run(step, moved, step.scale_before);

@@ -56,7 +56,7 @@ void judge_parameter(const SteppedParameter& ours, const CapturedVerify& verify,
   const Distance d = distance(ours.stored.weight, verify.after.values.at(name));
   weights.take(d.difference, kBoundWeight * d.reference + kBoundWeightAbsolute, at);
   const bool by_floor = kBoundWeightAbsolute > kBoundWeight * d.reference;
-  floor.add({1, by_floor ? 1 : 0, 0, d.elements, 0});
+  floor.add({.tensors = 1, .by_floor = by_floor, .elements = d.elements});
   const auto recorded = verify.after.optimizer.find(name);
   if (recorded == verify.after.optimizer.end()) return;
   for (size_t k = 0; k < ours.state_names.size(); ++k) {

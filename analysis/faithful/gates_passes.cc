@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -11,6 +13,7 @@
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
 #include "analysis/faithful/kinks.h"
+#include "emulation/format/format.h"
 #include "src/graph/infer.h"
 #include "src/policy/find_policy.h"
 
@@ -72,11 +75,29 @@ struct Judged {
   }
 };
 
-// The relative bound on an FP32 loss, see kLossNoiseFactor.
-double loss_bound_fp32(double ours, const CapturedVerify& verify) {
-  const double noise =
-      std::min(relative(ours, verify.loss64), relative(verify.loss32, verify.loss64));
-  return std::isfinite(noise) ? std::max(kBoundsV3.loss, kLossNoiseFactor * noise) : kBoundsV3.loss;
+// What the order of a sum explains, relative to the sum: see kSumFactor.
+double sum_noise(const Capture& capture) {
+  int64_t longest = 1;
+  for (const Graph& graph : capture.graphs) {
+    longest = std::max(longest, static_cast<int64_t>(graph.nodes.size()));  // a loop that adds up
+    for (const GraphInput& input : graph.inputs) {
+      longest = std::max(longest, element_count(input.type.shape));
+    }
+    for (const Node& node : graph.nodes) {
+      for (const TensorType& out : node.outputs) {
+        longest = std::max(longest, element_count(out.shape));
+      }
+    }
+  }
+  return kSumFactor * std::sqrt(static_cast<double>(longest)) * find_format("fp32").unit_roundoff();
+}
+
+// The relative bound on an FP32 loss, see kSumFactor.
+double loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_noise) {
+  const double here = relative(ours, verify.loss64);
+  const double torch = relative(verify.loss32, verify.loss64);
+  const double noise = std::max(std::min(here, torch), std::min(std::max(here, torch), sum_noise));
+  return std::isfinite(noise) ? std::max(kBoundsV3.loss, kNoiseFactor * noise) : kBoundsV3.loss;
 }
 
 // The results that a step is compared with.
@@ -86,9 +107,23 @@ struct Reference {
   GateBounds bounds;
 };
 
-// `chaos`: empty if every gradient must keep its bound.
+// Floors for gradients that FP32 does not determine. Empty: every gradient must keep its bound.
+struct GradientFloors {
+  GradientChaos chaos = {};
+  double sum_noise = 0;
+};
+
+// The error of PyTorch's own FP32 gradient, as far as the order of a sum explains it.
+double torch_noise(const std::string& name, const Tensor& wanted, double norm,
+                   const CapturedVerify& verify, double sum_noise) {
+  const Tensor* exact = find_named(verify.grads64, name);
+  if (sum_noise == 0 || exact == nullptr) return 0;
+  const double error = distance(wanted, *exact, find_named(verify.noise, name)).difference;
+  return std::min(kNoiseFactor * error, sum_noise * norm);
+}
+
 void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
-           const GradientChaos& chaos, Judged& judged) {
+           const GradientFloors& floors, Judged& judged) {
   judged.take_loss(relative(ours.loss, reference.loss), reference.loss_bound, verify.step);
   double largest = 0;
   for (const auto& [name, g] : reference.gradients) {
@@ -100,13 +135,18 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
     const double off = g != nullptr ? d.difference : d.reference;  // no gradient counts as zero
     const double by_size = reference.bounds.rtol * d.reference;
     const double absolute = reference.bounds.atol * largest;
-    const auto moved = chaos.find(name);
-    const double chaotic = moved == chaos.end() ? 0 : kChaosFactorV3 * moved->second;
-    judged.gradients.take(off, std::max(by_size + absolute, chaotic),
-                          fmt::format("{}, step {}", name, verify.step));
-    const bool by_chaos = chaotic > by_size + absolute;
-    judged.floor.add(
-        {1, !by_chaos && absolute > by_size ? 1 : 0, by_chaos ? 1 : 0, d.elements, d.noise});
+    const auto moved = floors.chaos.find(name);
+    const double chaotic = moved == floors.chaos.end() ? 0 : kChaosFactorV3 * moved->second;
+    const double own = torch_noise(name, wanted, d.reference, verify, floors.sum_noise);
+    const double bound = std::max({by_size + absolute, chaotic, own});
+    judged.gradients.take(off, bound, fmt::format("{}, step {}", name, verify.step));
+    const bool is_plain = bound == by_size + absolute, by_chaos = !is_plain && bound == chaotic;
+    judged.floor.add({.tensors = 1,
+                      .by_floor = is_plain && absolute > by_size,
+                      .by_chaos = by_chaos,
+                      .elements = d.elements,
+                      .noise = d.noise,
+                      .by_torch = !is_plain && !by_chaos});
   }
   for (const auto& [name, g] : ours.gradients) {
     if (reference.gradients.contains(name)) continue;
@@ -118,8 +158,8 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
 std::string figure_of(const Judged& judged, const GateBounds& bounds, const Capture& capture) {
   const std::string noise =
       judged.loss_bound > bounds.loss
-          ? fmt::format(": {} times the difference between FP32 and FP64 in {}", kLossNoiseFactor,
-                        judged.losses.where)
+          ? fmt::format(", judged by a floor: {} times the error of FP32 against FP64 in {}",
+                        kNoiseFactor, judged.losses.where)
           : "";
   return fmt::format(
       "loss {:.1e} (at most {:.{}e}{}), gradients {:.2g} of their bound (worst {}), {}",
@@ -159,16 +199,20 @@ bool is_mutated(const Capture& capture, const std::string& buffer) {
   });
 }
 
+// Buffers after a step of the FP64 replay, computed when first needed.
+using ExactBuffers = std::function<const Tensors&()>;
+
 // Compares every buffer that a graph reads or changes with PyTorch's repetition of the step. If the
 // file has a later state of the captured run, also checks that it changed only buffers that a graph
 // changes.
 struct JudgedBuffers {
   Worst worst;
+  FloorShare floor;
   bool any = false;  // some buffer changes
   std::vector<std::string> details;
 
   void take(const Capture& capture, const CapturedVerify& verify, const CapturedVerify* later,
-            const Tensors& ours) {
+            const Tensors& ours, const ExactBuffers& exact) {
     for (const Graph& graph : capture.graphs) {
       for (const Buffer& buffer : graph.buffers) {
         const Tensor* wanted = find_named(verify.after.values, buffer.name);
@@ -176,14 +220,36 @@ struct JudgedBuffers {
         any = any || is_mutated(capture, buffer.name);
         const bool is_int = wanted->container() == Container::kI32;
         const Distance d = distance(ours.at(buffer.name), *wanted);
-        worst.take(d.difference, is_int ? 0 : kBoundBuffer * d.reference,
-                   fmt::format("{}, step {}", buffer.name, verify.step));
+        double bound = is_int ? 0 : kBoundBuffer * d.reference;
+        const double own = d.difference > bound ? torch_error(verify, buffer.name, exact) : 0;
+        floor.add(
+            {.tensors = !is_int, .elements = is_int ? 0 : d.elements, .by_torch = own > bound});
+        bound = std::max(bound, own);
+        worst.take(d.difference, bound, fmt::format("{}, step {}", buffer.name, verify.step));
         if (later != nullptr) take_later(capture, verify, *later, buffer.name);
       }
     }
   }
 
  private:
+  // kNoiseFactor times the error of PyTorch's own FP32 buffer; 0 if PyTorch's FP64 buffer was not
+  // recorded or is not that of the FP64 replay.
+  double torch_error(const CapturedVerify& verify, const std::string& buffer,
+                     const ExactBuffers& exact) {
+    const Tensor* wanted = find_named(verify.buffers64, buffer);
+    if (wanted == nullptr) return 0;
+    const double error = distance(verify.after.values.at(buffer), *wanted).difference;
+    const Distance d = distance(exact().at(buffer), *wanted);
+    if (d.difference <= kBoundsV1.rtol * d.reference + kExactShare * error) {
+      return kNoiseFactor * error;
+    }
+    details.push_back(fmt::format(
+        "buffer '{}', step {}: in FP64 it is {:.1e} from PyTorch's, so its difference in FP32 is "
+        "more than rounding",
+        buffer, verify.step, d.difference));
+    return 0;
+  }
+
   void take_later(const Capture& capture, const CapturedVerify& verify, const CapturedVerify& later,
                   const std::string& buffer) {
     const Tensor* before = find_named(verify.before.values, buffer);
@@ -247,30 +313,39 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
   JudgedBuffers buffers;
   bool ok = true;
   int64_t flips = 0;
+  const double order_noise = sum_noise(capture);
+  CapturedStepRunner exact_runner(capture, policy, /*is_fp64=*/true);
   for (size_t number = 0; number < capture.verify.size(); ++number) {
     const CapturedVerify& verify = capture.verify[number];
     if (!verify.comparable()) continue;
     const Tensors& values = verify.before.values;
     const Fp32Run run = run_fp32(runner, capture, verify, values, /*force=*/false);
-    const auto judge_fp32 = [&](const ComputedStep& step, const GradientChaos& chaos) {
+    const auto judge_fp32 = [&](const ComputedStep& step, const GradientFloors& floors) {
       Judged out;
-      judge(step, {verify.loss32, loss_bound_fp32(step.loss, verify), verify.grads32, kBoundsV3},
-            verify, chaos, out);
+      const double loss_bound = loss_bound_fp32(step.loss, verify, order_noise);
+      judge(step, {verify.loss32, loss_bound, verify.grads32, kBoundsV3}, verify, floors, out);
       return out;
+    };
+    std::optional<ComputedStep> exact;
+    const auto exact_buffers = [&]() -> const Tensors& {
+      const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
+      if (!exact) exact = exact_runner.run(step, values);
+      return exact->buffers;
     };
     Judged judged = judge_fp32(run.step, {});
     const bool is_last = number + 1 == capture.verify.size();
-    buffers.take(capture, verify, is_last ? nullptr : &capture.verify[number + 1],
-                 run.step.buffers);
+    buffers.take(capture, verify, is_last ? nullptr : &capture.verify[number + 1], run.step.buffers,
+                 exact_buffers);
     if (!judged.ok()) {
       const Fp32Run forced = run_fp32(runner, capture, verify, values, /*force=*/true);
       Judged again = judge_fp32(forced.step, {});
       if (!again.ok()) {
+        const auto run_forced = [&](const Tensors& moved) {
+          return run_fp32(runner, capture, verify, moved, /*force=*/true).step;
+        };
         again = judge_fp32(
             forced.step,
-            gradient_chaos(capture, verify, forced.step.gradients, [&](const Tensors& moved) {
-              return run_fp32(runner, capture, verify, moved, /*force=*/true).step;
-            }));
+            {gradient_chaos(capture, verify, forced.step.gradients, run_forced), order_noise});
       }
       if (again.ok()) {
         flips += forced.flips;
@@ -303,8 +378,10 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
     return gate;
   }
   v4.status = buffers.worst.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
-  v4.figure = fmt::format("{:.2g} of the bound {:.0e} (worst {}); counts exact",
-                          buffers.worst.ratio, kBoundBuffer, buffers.worst.where);
+  v4.floor = buffers.floor;
+  v4.figure =
+      fmt::format("{:.2g} of the bound {:.0e} (worst {}); counts exact", buffers.worst.ratio,
+                  kBoundBuffer, worst_text(buffers.worst.where, buffers.floor));
   v4.details = std::move(buffers.details);
   return gate;
 }

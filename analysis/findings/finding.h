@@ -18,6 +18,7 @@ enum class FindingKind : uint8_t {
   kStateOverflow,     // optimizer state became infinite
   kInvalid,           // 0/0, inf - inf, log 0, 1/0 and the like
   kStateUnderflow,    // optimizer state became zero
+  kNoScaler,          // gradients vanish, and the loss has no scale
   kNoGradient,        // a gradient became zero altogether
   kScaleCollapse,     // overflows in the backward pass force the loss scale down without end
   kScaleFloor,        // the scaler gave up
@@ -41,14 +42,17 @@ struct Finding {
   int32_t site = -1;          // -1: the lane as a whole
   bool backward = false;
   std::string format = {};  // of the site; "" if not recorded
-  // The largest magnitude that was to be rounded and the format's largest finite number.
+  // The largest magnitude that was to be rounded and the format's largest finite number. kNoScaler:
+  // the largest magnitude of the gradient in FP32 and the format's smallest number.
   double value = std::numeric_limits<double>::quiet_NaN();
   double limit = std::numeric_limits<double>::quiet_NaN();
   double share = std::numeric_limits<double>::quiet_NaN();  // 0..1, of what the kind's row says
   double scale = 1;                                         // the loss scale within `value`
+  // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
+  double fitting_scale = std::numeric_limits<double>::quiet_NaN();
   int32_t cause = -1;  // the site of the operand that caused it, or that was lost
-  std::string text =
-      {};  // the warning of kLostConstant; the name of optimizer state; kDrift: what moves the loss
+  // The warning of kLostConstant; the name of optimizer state; of kDrift what moves the loss.
+  std::string text = {};
   // The sites that went wrong because of it, in execution order, one for each layer.
   std::vector<int32_t> consequences = {};
 };

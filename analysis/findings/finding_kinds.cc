@@ -5,6 +5,9 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
+
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -161,20 +164,41 @@ std::vector<std::string> gradient_remedies(const FindingContext& c) {
   }
   return {"a loss scale (GradScaler)", "bf16"};
 }
-std::string no_gradient_sentence(const FindingContext& c) {
+// ", and 2 more layers get none"
+std::string more_layers(const FindingContext& c) {
   const size_t layers = c.finding.consequences.size();
+  if (layers == 0) return "";
+  return fmt::format(", and {} more layer{} get none", layers, layers == 1 ? "" : "s");
+}
+std::string no_scaler_sentence(const FindingContext& c) {
+  const Finding& f = c.finding;
+  const std::string how =
+      f.share >= 1
+          ? fmt::format("the whole gradient became zero in {} of {} steps", f.steps, c.steps)
+          : fmt::format("{} loses {} of its energy", what_of(c.site()), share_text(f.share));
+  return fmt::format(
+      "no loss scale although gradients vanish: {}: {}, largest {}, {}'s smallest {}{}",
+      place_text(c.site()), how, two_digits(f.value), format_of(c), two_digits(f.limit),
+      f.share >= 1 ? more_layers(c) : "");
+}
+std::vector<std::string> no_scaler_remedies(const FindingContext& c) {
+  std::vector<std::string> out = {"a loss scale (GradScaler)"};
+  if (std::isfinite(c.finding.fitting_scale)) {
+    out.push_back(fmt::format("a static loss scale of 2^{}", std::ilogb(c.finding.fitting_scale)));
+  }
+  out.emplace_back("bf16");
+  return out;
+}
+std::string no_gradient_sentence(const FindingContext& c) {
   if (c.finding.cause >= 0) {
     const Site& flat = c.sites.sites[static_cast<size_t>(c.finding.cause)];
     return fmt::format("{}: no gradient passes in {} of {} steps: rounded to {}, {} has no slope",
                        place_text(c.site()), c.finding.steps, c.steps, format_of(c),
                        what_of(flat) + " at " + place_text(flat));
   }
-  const std::string more =
-      layers == 0 ? ""
-                  : fmt::format(", and {} more layer{} get none", layers, layers == 1 ? "" : "s");
   return fmt::format("{}: the whole gradient became zero in {} in {} of {} steps{}{}",
                      place_text(c.site()), format_of(c), c.finding.steps, c.steps, scale_note(c),
-                     more);
+                     more_layers(c));
 }
 std::string underflow_sentence(const FindingContext& c) {
   return fmt::format("{}: {} loses {} of its energy to underflow in {}{}", place_text(c.site()),
@@ -272,6 +296,11 @@ constexpr FindingKindRow kRows[] = {
     {FindingKind::kStateUnderflow, "state underflow", "optimizer state became zero",
      "at least 1 % of its energy; of a state that divides also 10 % of its nonzero elements", false,
      state_sentence, nothing, state_remedies},
+    {FindingKind::kNoScaler, "no scaler", "gradients vanish, and the loss has no scale",
+     "no gradient or underflow in a gradient of smaller range than bf16, at loss scale 1 and "
+     "without "
+     "a scale per tensor",
+     true, no_scaler_sentence, nothing, no_scaler_remedies},
     {FindingKind::kNoGradient, "no gradient", "a gradient became zero altogether",
      "in at least half of the steps, by its own rounding or by a forward value that was rounded to "
      "where the op has no slope; the reference has one there",
@@ -324,6 +353,16 @@ const FindingKindRow& row_of(FindingKind kind) {
   return kRows[static_cast<size_t>(kind)];
 }
 
+std::string torch_name(const Site& site) {
+  const size_t name = site.torch_op.find('.');
+  if (name == std::string::npos) return "";
+  const size_t overload = site.torch_op.find('.', name + 1);
+  const std::string call = site.torch_op.substr(0, overload);
+  std::string plain = call.substr(name + 1);
+  if (plain.ends_with('_')) plain.pop_back();  // in place
+  return site.op == plain || site.op.starts_with(plain + "_backward") ? "" : call;
+}
+
 std::string place_text(const Site& site) {
   std::string text = site.layer.empty() ? "(no layer)" : site.layer;
   if (is_storage(site)) {
@@ -333,8 +372,11 @@ std::string place_text(const Site& site) {
   } else {
     text = parameter_of(site);
   }
-  if (!site.source_line.empty()) text += " (" + site.source_line + ")";
-  return text;
+  std::vector<std::string> more;
+  for (const std::string& known : {torch_name(site), site.source_line}) {
+    if (!known.empty()) more.push_back(known);
+  }
+  return more.empty() ? text : text + " (" + join(more, ", ") + ")";
 }
 
 std::string two_digits(double value) {

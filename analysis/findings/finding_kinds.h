@@ -36,7 +36,10 @@ struct FindingKindRow {
 std::span<const FindingKindRow> finding_kinds();  // in the order of FindingKind
 const FindingKindRow& row_of(FindingKind kind);
 
-// "blocks.2.attn matmul (model.py:41)"; "(no layer)" where the module path is empty.
+// "aten.addmm": the call of PyTorch that the site's op comes from, without its overload; "" if it
+// is not known or has the name of our op ("aten.relu_", "aten.linear" of a linear_backward_input).
+std::string torch_name(const Site& site);
+// "blocks.2.attn matmul (aten.bmm, model.py:41)"; "(no layer)" where the module path is empty.
 std::string place_text(const Site& site);
 // Two significant digits, however small: "1.1e5", "65504", "0.034", "3.2e-7".
 std::string two_digits(double value);

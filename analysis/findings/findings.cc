@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "analysis/findings/lost_shares.h"
+#include "analysis/findings/missing_scaler.h"
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/scale_story.h"
 #include "analysis/run/run_data.h"
@@ -64,6 +65,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   const std::vector<OptimizerState> states = states_of(run.sites(), run.options());
   LostShares shares(lane, run.sites(), info.site_formats, states);
   StoredEvidence stored(run.sites()), stored_in_reference(run.sites());
+  MissingScaler missing(run.sites(), info.site_formats);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
   const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
   const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
@@ -72,6 +74,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     StepEvidence reference = read_evidence(run, 0, step);
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
     if (step < end) {
+      missing.add(reference);
       shares.add(step, skipped, mine, reference, run.updates(lane, step), run.updates(0, step));
     }
     stored.complete(mine);
@@ -87,7 +90,9 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     add(scale_findings(info, lane, run.scalers(lane, i), origins.skips_by_site(), run.sites(),
                        of_values));
   }
-  add(shares.findings(policy_of(info), run.sums(lane), run.sums(0)));
+  const Policy policy = policy_of(info);
+  add(shares.findings(policy, run.sums(lane), run.sums(0)));
+  missing.fold(policy, scalers, all);
   for (const std::string& warning : info.warnings) {
     all.push_back({.kind = FindingKind::kLostConstant, .lane = lane, .text = warning});
   }

@@ -58,6 +58,7 @@ struct CapturedClip {
 struct CapturedStep {
   std::vector<CapturedMicroBatch> micro;
   double loss = kNotRecorded;  // the mean over micro-batches
+  std::string loss_format = "fp32";  // of the loop's loss: our name
   double scale_before = 1, scale_after = 1;
   int64_t growth_tracker_after = 0;
   bool found_inf = false, stepped = true;
@@ -83,6 +84,7 @@ struct CapturedVerify {
   Tensors grads32, grads64;  // kF32, kF64
   Masks noise;               // 1 where FP32 itself does not determine the gradient
   CapturedState after;       // of the FP32 step; empty where no step was taken
+  Tensors buffers64;         // kF64: buffers after the FP64 step, those that it changed
   std::vector<CapturedInside> micro;
   // After a run has become NaN its losses cannot be compared with anything.
   bool comparable() const { return std::isfinite(loss32) && std::isfinite(loss64); }

@@ -57,6 +57,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
     result.gates.back().floor = {{"tensors", f.tensors},
                                  {"by_floor", f.by_floor},
                                  {"by_chaos", f.by_chaos},
+                                 {"by_torch", f.by_torch},
                                  {"elements", f.elements},
                                  {"noise", f.noise}};
   }

@@ -56,6 +56,7 @@ std::string GradientBuilder::add_node(const Node& node, std::string_view op,
   added.attributes = std::move(attributes);
   added.layer = layer_of(graph_, node);
   added.source_line = node.source_line;
+  added.torch_op = node.torch_op;
   added.forward_node = node.id;
   added.pass = pass_;
   std::vector<TensorType> types;

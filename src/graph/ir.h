@@ -67,6 +67,7 @@ struct Node {
   std::vector<TensorType> outputs;
   std::string layer;        // module path, e.g. "layer3.0.conv2"
   std::string source_line;  // "model.py:33", "" when unknown
+  std::string torch_op;     // "aten.addmm.default": the call of PyTorch it comes from, or ""
   AutocastRegion autocast = AutocastRegion::kUnsaid;
   bool no_grad = false;      // inside torch.no_grad(): no gradient flows through it
   bool stat_exempt = false;  // its result carries a mask's huge numbers, which are intended

@@ -83,6 +83,7 @@ Json node_json(const Node& node) {
                  {"out", list(node.outputs, type_json)},
                  {"module", node.layer},
                  {"src", node.source_line}};
+  if (!node.torch_op.empty()) object["aten"] = node.torch_op;
   if (node.autocast != AutocastRegion::kUnsaid) {
     object["autocast"]["enabled"] = node.autocast == AutocastRegion::kOn;
   }

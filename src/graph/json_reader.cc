@@ -269,6 +269,7 @@ class Reader {
         path, /*required=*/true);
     node.layer = string(item, path, "module", false);
     node.source_line = string(item, path, "src", false);
+    node.torch_op = string(item, path, "aten", false);
     node.forward_node = string(item, path, "forward_node", false);
     node.gradient_of = strings(item, path, "gradient_of", /*required=*/false);
     if (item.is_object() && item.contains("pass")) {

@@ -175,6 +175,7 @@ class SiteMaker {
 
   static void finish(Site& site, const Node& node, bool scaled) {
     site.source_line = node.source_line;
+    site.torch_op = node.torch_op;
     site.scaled = scaled;
   }
 

@@ -33,6 +33,7 @@ struct Site {
   std::string value;           // value id
   std::vector<int32_t> feeds;  // ids of the sites that feed this one
   std::string source_line;
+  std::string torch_op;  // "aten.addmm.default"; "" where the graph is not a captured one
   // True if the value includes the loss scale (backward pass, before unscaling).
   bool scaled;
   // True where the graph itself writes infinities, or numbers too large for FP16: a masked score.

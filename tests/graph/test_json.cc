@@ -56,6 +56,7 @@ void check_equal(const Graph& a, const Graph& b) {
     CHECK(m.outputs == n.outputs);
     CHECK(m.layer == n.layer);
     CHECK(m.source_line == n.source_line);
+    CHECK(m.torch_op == n.torch_op);
     CHECK(m.forward_node == n.forward_node);
     CHECK(m.gradient_of == n.gradient_of);
     CHECK(m.pass == n.pass);
@@ -73,6 +74,7 @@ TEST_CASE("round trip: forward and step graphs come back equal, text included") 
   Graph forward = testing::tiny_cnn();
   forward.parameters[1].requires_grad = false;
   forward.nodes[0].source_line = "model.py:33";
+  forward.nodes[0].torch_op = "aten.convolution.default";
   forward.nodes[0].layer = "a \"quoted\"\\path/\u00e9";
   for (const Graph& graph : {forward, differentiate(forward), testing::two_consumers(),
                              differentiate_per_loss(testing::two_losses())}) {
@@ -144,6 +146,7 @@ TEST_CASE("a capture's layout is read: missing parts, unknown fields, slots, i64
   CHECK(graph.inputs[1].type.element == ElementType::kInt);
   CHECK(graph.parameters[0].requires_grad);
   CHECK(graph.nodes[0].source_line == "model.py:33");
+  CHECK(graph.nodes[0].torch_op == "aten.batch_norm.default");
 }
 
 std::string refusal(const std::string& json) {

@@ -130,6 +130,32 @@ TEST_CASE("the report of a hand-made run is the golden one") {
   CHECK(text == read_text_file(golden));
 }
 
+TEST_CASE("what a short capture can show is said once, and only of captures") {
+  const std::string wanted =
+      "8 recorded steps show overflow, underflow and lost updates, not whether training converges: "
+      "record more steps, or repeat them with `lockstep replay --cycle`.";
+  const auto count = [&](const Report& report) {
+    std::string text = report_text(report);
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    int found = 0;
+    for (size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) {
+      ++found;
+    }
+    return found;
+  };
+  Report report = hand_made();
+  report.steps = 8;
+  CHECK(count(report) == 0);
+  report.lanes.push_back(lane("captured", 0.5, 0.97));
+  report.captured = 4;
+  for (LaneReport& one : report.lanes) one.judgement.verdict = Verdict::kTooShort;
+  CHECK(count(report) == 1);
+  report.lanes[3].judgement.verdict = Verdict::kBroke;
+  CHECK(count(report) == 1);
+  report.steps = 100;
+  CHECK(count(report) == 0);
+}
+
 TEST_CASE("the first screen: worst lane first, with step, place, value, limit and what to try") {
   std::string text = report_text(hand_made(), /*summary_only=*/true);
   std::replace(text.begin(), text.end(), '\n', ' ');  // line breaks do not matter here

@@ -174,6 +174,8 @@ class Recorder:
         writer.tensors(f"{place}/ref32/grads", ref32.grads)
         writer.tensors(f"{place}/ref64/grads", ref64.grads)
         writer.tensors(f"{place}/ref32/post/buffers", ref32.buffers)
+        writer.tensors(f"{place}/ref64/post/buffers",
+                       {path: tensor for path, tensor in ref64.buffers.items() if tensor.dtype == torch.float64})
         if subject.replays_optimizer:
             params, states = reference.stepped(subject, pre, step.hyper, ref32)
             writer.tensors(f"{place}/ref32/post/params", params)

@@ -107,6 +107,14 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
       read_states(post.child("opt_state"), capture, verify.after);
     }
   }
+  const CaptureFields buffers64 = ref64.optional("post").optional("buffers");
+  for (const Graph& graph : capture.graphs) {
+    for (const Buffer& b : graph.buffers) {
+      if (!buffers64.has(b.name) || verify.buffers64.contains(b.name)) continue;
+      verify.buffers64.emplace(b.name,
+                               buffers64.child(b.name).take_tensor(b.type, Container::kF64));
+    }
+  }
   const CaptureFields noise = at.optional("noise");
   for (const Parameter& p : capture.graphs.front().parameters) {
     if (!noise.has(p.name)) continue;

@@ -12,6 +12,13 @@
 namespace lockstep {
 namespace {
 
+// The format of a loss by torch's name of it; FP32 if nothing narrower was recorded.
+std::string loss_format_of(const std::string& torch_dtype) {
+  constexpr std::string_view kTorchDtypes[] = {"float16", "bfloat16"};
+  const auto known = std::ranges::find(kTorchDtypes, torch_dtype);
+  return known == std::end(kTorchDtypes) ? "fp32" : find_format(*known).name;
+}
+
 // Autocast's formats by torch's names, which are aliases of ours.
 std::string format_of(const std::string& torch_dtype, const CaptureFields& at) {
   constexpr std::string_view kTorchDtypes[] = {"float16", "bfloat16"};
@@ -135,6 +142,7 @@ CapturedClip read_clip(const CaptureFields& at) {
 CapturedStep read_step(const CaptureFields& at, const Capture& capture) {
   CapturedStep step;
   step.loss = at.number("loss", kNotRecorded);
+  step.loss_format = loss_format_of(at.text("loss_dtype", /*required=*/false));
   step.scale_before = at.number("scale_before", 1);
   step.scale_after = at.number("scale_after", 1);
   step.growth_tracker_after = at.integer("growth_tracker_after", 0, /*required=*/false);

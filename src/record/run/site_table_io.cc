@@ -39,6 +39,7 @@ void write_sites(hid_t root, const SiteTable& table) {
   column("order", [](const Site& s) { return s.id; });
   column("feeds", [](const Site& s) { return list_text(s.feeds); });
   column("source_line", [](const Site& s) { return s.source_line; });
+  column("torch_op", [](const Site& s) { return s.torch_op; });
   column("node", [](const Site& s) { return s.node; });
   column("index", [](const Site& s) { return static_cast<int32_t>(s.index); });
   column("value", [](const Site& s) { return s.value; });
@@ -73,6 +74,9 @@ SiteTable read_sites(hid_t root) {
   texts("feeds",
         [](Site& s, Text x) { s.feeds = nlohmann::json::parse(x).get<std::vector<int32_t>>(); });
   texts("source_line", [](Site& s, Text x) { s.source_line = x; });
+  if (hdf5::has_link(group.id(), "torch_op")) {  // absent in older files
+    texts("torch_op", [](Site& s, Text x) { s.torch_op = x; });
+  }
   texts("node", [](Site& s, Text x) { s.node = x; });
   texts("value", [](Site& s, Text x) { s.value = x; });
   take(hdf5::read_column<int32_t>(group.id(), "index"), "index",

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "emulation/format/format.h"
 #include "tests/analysis/faithful/hand_capture.h"
 
 namespace lockstep {
@@ -118,6 +119,97 @@ TEST_CASE("elements that FP32 does not determine are left out, and counted") {
   CHECK(gates.at("V3").floor.noise == 1);
   CHECK(gates.at("V3").floor.elements == 6);
   CHECK(gates.at("V3").floor.text() == "1 of 6 elements left out as noise");
+}
+
+// A buffer whose true value is zero: FP32 leaves rounding errors, and they differ.
+Capture cancelling_buffer() {
+  Capture capture = hand_capture();
+  CapturedVerify& verify = capture.verify[0];
+  Tensor& seen = verify.after.values.at(kSeen);
+  verify.buffers64.emplace(kSeen, seen.to(Container::kF64));
+  const testing::HandStep exact = testing::hand_step(testing::Hand::kDouble);
+  for (size_t k = 0; k < exact.y.size(); ++k) {
+    verify.buffers64.at(kSeen).as<double>()[k] = exact.y[k];
+    seen.as<float>()[k] *= 1 + 2e-5F;  // PyTorch's FP32 is this far off
+  }
+  return capture;
+}
+
+TEST_CASE(
+    "V4: a buffer that FP32 does not determine is judged by the error of PyTorch's own FP32") {
+  const GateResult v4 = gates_of(cancelling_buffer()).at("V4");
+  CHECK(v4.status == GateStatus::kPass);
+  CHECK(v4.floor.by_torch == 1);
+  CHECK(v4.figure.find("judged by a floor: 1 of 1 by the error of PyTorch's own FP32") !=
+        std::string::npos);
+
+  Capture older = cancelling_buffer();  // PyTorch's FP64 buffer was not recorded
+  older.verify[0].buffers64.clear();
+  CHECK(failed(older) == "V4");
+
+  // Another rule in PyTorch: then the FP64 buffers differ, too, and FP32's error is no excuse.
+  Capture wrong = cancelling_buffer();
+  for (double& x : wrong.verify[0].buffers64.at(kSeen).as<double>()) x *= 1 + 1e-6;
+  const GateResult refused = gates_of(wrong).at("V4");
+  CHECK(refused.status == GateStatus::kFail);
+  REQUIRE(refused.details.size() == 1);
+  CHECK(refused.details[0].find("buffer 'seen', step 0: in FP64 it is") == 0);
+
+  Capture beyond = cancelling_buffer();  // ours is further off than three times PyTorch's error
+  for (float& x : beyond.verify[0].before.values.at(kWeight).as<float>()) x *= 1 + 1e-3F;
+  CHECK(gates_of(beyond).at("V4").status == GateStatus::kFail);
+}
+
+TEST_CASE("V3: the order of a long sum may explain PyTorch's own error, a short one may not") {
+  const auto with_terms = [](int64_t terms) {
+    Capture capture = hand_capture();
+    GraphInput input;
+    input.id = "in2";
+    input.path = "long";
+    input.type = {{terms}};
+    capture.graphs[0].inputs.push_back(input);
+    for (CapturedStep& step : capture.steps) {
+      step.micro[0].inputs.emplace("long", Tensor({terms}, Container::kF32));
+    }
+    capture.verify[0].loss32 *= 1 + 1e-5;
+    return capture;
+  };
+  CHECK(failed(with_terms(100)) == "V3");
+  const Capture long_sum = with_terms(10'000);  // 3 * 4 sqrt(10^4) 2^-24 = 7e-5
+  const GateResult v3 = gates_of(long_sum).at("V3");
+  CHECK(v3.status == GateStatus::kPass);
+  CHECK(v3.figure.find("judged by a floor: 3 times the error of FP32 against FP64 in step 0") !=
+        std::string::npos);
+  Capture wrong = with_terms(10'000);
+  wrong.verify[0].loss32 *= 1 + 1e-3;
+  CHECK(failed(wrong) == "V3");
+
+  Capture gradient = with_terms(10'000);
+  for (float& x : gradient.verify[0].grads32.at(kWeight).as<float>()) x *= 1 + 2e-5F;
+  testing::step_again(gradient);
+  const GateResult by_torch = gates_of(gradient).at("V3");
+  CHECK(by_torch.status == GateStatus::kPass);
+  CHECK(by_torch.floor.by_torch == 1);
+  for (float& x : gradient.verify[0].grads32.at(kWeight).as<float>()) x *= 1 + 1e-3F;
+  testing::step_again(gradient);
+  CHECK(failed(gradient) == "V3");
+}
+
+TEST_CASE("V7: the loss may be one ulp of its own format off, and not two") {
+  const auto off_by = [](double ulps, const char* format) {
+    Capture capture = hand_capture();
+    CapturedStep& step = capture.steps[0];
+    const double unit = ulp(step.loss, find_format("bf16"));
+    step.loss_format = format;
+    step.loss += ulps * unit;
+    step.micro[0].loss = step.loss;
+    return gates_of(capture).at("V7");
+  };
+  CHECK(off_by(0.9, "fp32").status == GateStatus::kFail);
+  const GateResult v7 = off_by(0.9, "bf16");
+  CHECK(v7.status == GateStatus::kPass);
+  CHECK(v7.figure.find("judged by a floor: one ulp of the loss in bf16") != std::string::npos);
+  CHECK(off_by(-2.1, "bf16").status == GateStatus::kFail);
 }
 
 TEST_CASE("a gradient that one side lacks") {

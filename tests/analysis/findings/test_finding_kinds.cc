@@ -80,6 +80,24 @@ TEST_CASE("storage: the value is named, with the line that reads a constant") {
         "zero when stored");
 }
 
+TEST_CASE("a place names PyTorch's call where Lockstep's op has another name") {
+  Site site = testing::chain().sites[1];
+  const auto place = [&](const char* op, const char* torch_op, const char* line) {
+    site.op = op;
+    site.torch_op = torch_op;
+    site.source_line = line;
+    return place_text(site);
+  };
+  CHECK(place("linear", "aten.addmm.default", "model.py:41") ==
+        "fc2 linear (aten.addmm, model.py:41)");
+  CHECK(place("linear", "aten.addmm.default", "") == "fc2 linear (aten.addmm)");
+  CHECK(place("linear", "aten.linear.default", "model.py:41") == "fc2 linear (model.py:41)");
+  CHECK(place("relu", "aten.relu_.default", "") == "fc2 relu");
+  CHECK(place("linear_backward_input", "aten.linear.default", "") == "fc2 linear_backward_input");
+  CHECK(place("matmul_backward_a", "aten.bmm.default", "") == "fc2 matmul_backward_a (aten.bmm)");
+  CHECK(place("linear", "", "") == "fc2 linear");
+}
+
 TEST_CASE("two digits, however small the number") {
   CHECK(two_digits(65504) == "65504");
   CHECK(two_digits(112345) == "1.1e5");

@@ -85,8 +85,11 @@ def test_a_loop_in_fp16_without_a_grad_scaler(lockstep, tmp_path):
     report = {lane["name"]: lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]}
     for lane in lanes[:2]:
         first = report[lane]["findings"][0]
-        assert first["kind"] in ("no gradient", "underflow") and first["pass"] == "backward", first["sentence"]
+        assert first["kind"] == "no scaler" and first["pass"] == "backward", first["sentence"]
+        assert first["sentence"].startswith("no loss scale although gradients vanish: ")
         assert first["remedies"][0] == "a loss scale (GradScaler)"
+        assert not {"no gradient", "underflow"} & {f["kind"] for f in report[lane]["findings"]}, "folded under it"
+        assert first["value"] < 2**-14 and first["limit"] == 2**-24
     assert not report[str(policy)]["findings"]  # a policy file keeps its own scaler
     assert "PASS" in lockstep("verify", path).stdout
 

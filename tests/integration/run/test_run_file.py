@@ -76,7 +76,7 @@ def as_version_2(new, old):
     """A copy as the format was before sums were sampled and sites exempted from statistics."""
     shutil.copy(new, old)
     with h5py.File(old, "r+") as file:
-        del file["sites/stat_exempt"]
+        del file["sites/stat_exempt"], file["sites/torch_op"]
         for lane in file["lanes"].values():
             del lane["sums"]
         options = json.loads(file.attrs["options"])

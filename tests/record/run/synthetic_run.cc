@@ -34,6 +34,7 @@ SyntheticRun::SyntheticRun(int64_t steps, int64_t site_count, int64_t lane_count
     site.value = i == 0 ? "in0" : "n0";
     if (i > 0) site.feeds = {static_cast<int32_t>(i - 1)};
     site.source_line = "model.py:7";
+    site.torch_op = "aten.clamp_min.default";
     site.scaled = i == 1;
     sites.sites.push_back(site);
   }

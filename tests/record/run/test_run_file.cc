@@ -57,6 +57,7 @@ TEST_CASE("a run reads back as it was recorded") {
     CHECK(read.value == written.value);
     CHECK(read.scaled == written.scaled);
     CHECK(read.source_line == written.source_line);
+    CHECK(read.torch_op == written.torch_op);
   }
 
   const std::vector<Evaluation> evaluations = file.evaluations(1);
