@@ -307,7 +307,7 @@ constexpr FindingKindRow kRows[] = {
      true, no_gradient_sentence, nothing, gradient_remedies},
     {FindingKind::kScaleCollapse, "scale collapse", "overflows force the loss scale down",
      "at least 25 % of the second half of the steps are skipped and the scale falls, or no step is "
-     "taken, or the scale falls below 1",
+     "taken, or the scale falls to 1 or below",
      true, collapse_sentence, nothing, collapse_remedies},
     {FindingKind::kScaleFloor, "scale floor", "the scaler gave up at its smallest scale",
      "the lane stopped because of it", true, floor_sentence, nothing, collapse_remedies},

@@ -29,6 +29,16 @@ int order_of(const Finding& finding) {
   return std::max(static_cast<int>(kind), static_cast<int>(FindingKind::kInvalid));
 }
 
+// A state that divides the update and became zero makes weights jump: what is not finite in later
+// steps follows from it.
+void lead_with_lost_divisor(const std::vector<OptimizerState>& states, std::vector<Finding>& all) {
+  const auto lost = std::ranges::find_if(all, [&](const Finding& f) {
+    return f.kind == FindingKind::kStateUnderflow && states[static_cast<size_t>(f.site)].divides;
+  });
+  if (lost == all.end() || all.front().first_step <= lost->first_step) return;
+  std::rotate(all.begin(), lost, lost + 1);
+}
+
 Policy policy_of(const LaneInfo& info) {
   return parse_recorded_policy(info.policy_text, parse_lane_name(info.name).policy);
 }
@@ -105,6 +115,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     if (f.site >= 0) f.text = states[static_cast<size_t>(f.site)].name;
   }
   std::ranges::stable_sort(all, {}, order_of);
+  lead_with_lost_divisor(states, all);
   return all;
 }
 

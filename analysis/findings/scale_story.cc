@@ -26,8 +26,8 @@ std::vector<Finding> scale_findings(const LaneInfo& info, int lane,
   const bool none_taken = skips == static_cast<int64_t>(alive) && skips >= kFewestSkips;
   const bool collapses = none_taken || (falls && late_rate >= kSkipRateLimit &&
                                         static_cast<int64_t>(alive) >= kFewestScaledSteps);
-  const bool below_one = lived.front().scale >= 1 && lived.back().scale < 1;
-  if (!gave_up && !collapses && !below_one) return {};
+  const bool none_left = lived.front().scale > 1 && lived.back().scale <= 1;
+  if (!gave_up && !collapses && !none_left) return {};
   // No scale helps there: the forward pass, or a division by a number that became zero.
   const bool elsewhere = std::ranges::any_of(origins, [&](const Finding& f) {
     const bool in_graph = is_in_graph(sites.sites[static_cast<size_t>(f.site)]);

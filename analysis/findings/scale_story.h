@@ -1,7 +1,7 @@
 // Did the loss scaler do its work?
 // Ordinary: some skipped steps at the start, until the scale fits, and single ones later. A fault:
-// the scale keeps falling, falls below 1 (then gradients overflow without any scale), or the scaler
-// gives up. Steps skipped because the forward pass overflows
+// the scale keeps falling, falls to 1 or below (no scaling is left, and gradients overflow without
+// any), or the scaler gives up. Steps skipped because the forward pass overflows
 // are that overflow's consequence, not the scaler's fault.
 #pragma once
 

@@ -36,7 +36,8 @@ void Lane::store_measured(const std::string& value_id, const Tensor& exact, Tens
     return;
   }
   SiteRecord& record = stored_[site->second];
-  record = {.measured = true, .stats = {}, .error = {}, .health = {}};
+  record = {};
+  record.measured = true;
   store(kernels(), exact, to, spec, &record.stats);
   if (description_.is_reference) {
     record.error = error_of_reference(record.stats);

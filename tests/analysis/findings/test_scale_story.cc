@@ -58,9 +58,9 @@ TEST_CASE("nor is a division by a number that became zero, though it is in the b
   CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {division}).size() == 1);
 }
 
-TEST_CASE("a scale below 1, however early it was reached") {
-  CHECK(found_in("ssssssssssssssss" + std::string(40, '.')).empty());  // 65536 / 2^16 = 1
-  CHECK(found_in("sssssssssssssssss" + std::string(40, '.')).size() == 1);
+TEST_CASE("a scale of 1 or less: no scaling is left, however early it fell so far") {
+  CHECK(found_in(std::string(15, 's') + std::string(40, '.')).empty());  // 65536 / 2^15 = 2
+  CHECK(found_in(std::string(16, 's') + std::string(40, '.')).size() == 1);
 }
 
 TEST_CASE("a scaler that gives up") {
