@@ -168,6 +168,7 @@ TEST_CASE("a weight that overflows when stored: one finding, in every step that 
   StepEvidence other = clean_step(4);
   other.count[0] = 0;
   other.to_infinity[3] = 1;
+  other.err_sq[1] = other.ref_sq[1];  // finite, though not the reference's
   stored.complete(other);
   origins.add(3, /*skipped=*/false, other, clean_step(4));
   REQUIRE(origins.findings().size() == 2);
@@ -176,7 +177,7 @@ TEST_CASE("a weight that overflows when stored: one finding, in every step that 
 }
 
 TEST_CASE(
-    "a stored mask that is absorbed is silent, and hides no later fault; a large constant is") {
+    "a stored mask that is absorbed is silent; a large constant whose infinity stays is not") {
   const SiteTable sites = testing::stored_chain("c:mask", Role::kBuffer);
   const auto overflowing = [] {
     StepEvidence lane = clean_step(4);
