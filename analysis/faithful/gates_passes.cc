@@ -94,6 +94,7 @@ double sum_noise(const Capture& capture) {
 
 // The relative bound on an FP32 loss, see kSumFactor.
 double loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_noise) {
+  if (relative(ours, verify.loss32) <= kBoundsV3.loss) return kBoundsV3.loss;
   const double here = relative(ours, verify.loss64);
   const double torch = relative(verify.loss32, verify.loss64);
   const double noise = std::max(std::min(here, torch), std::min(std::max(here, torch), sum_noise));
