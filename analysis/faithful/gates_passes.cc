@@ -94,7 +94,6 @@ double sum_noise(const Capture& capture) {
 
 // The relative bound on an FP32 loss, see kSumFactor.
 double loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_noise) {
-  if (relative(ours, verify.loss32) <= kBoundsV3.loss) return kBoundsV3.loss;
   const double here = relative(ours, verify.loss64);
   const double torch = relative(verify.loss32, verify.loss64);
   const double noise = std::max(std::min(here, torch), std::min(std::max(here, torch), sum_noise));
@@ -120,7 +119,7 @@ double torch_noise(const std::string& name, const Tensor& wanted, double norm,
   const Tensor* exact = find_named(verify.grads64, name);
   if (sum_noise == 0 || exact == nullptr) return 0;
   const double error = distance(wanted, *exact, find_named(verify.noise, name)).difference;
-  return std::min(kNoiseFactor * error, sum_noise * norm);
+  return kNoiseFactor * std::min(error, sum_noise * norm);
 }
 
 void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
