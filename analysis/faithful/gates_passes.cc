@@ -119,7 +119,7 @@ double torch_noise(const std::string& name, const Tensor& wanted, double norm,
   const Tensor* exact = find_named(verify.grads64, name);
   if (sum_noise == 0 || exact == nullptr) return 0;
   const double error = distance(wanted, *exact, find_named(verify.noise, name)).difference;
-  return std::min(kNoiseFactor * error, sum_noise * norm);
+  return kNoiseFactor * std::min(error, sum_noise * norm);
 }
 
 void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,

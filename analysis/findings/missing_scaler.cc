@@ -20,7 +20,8 @@ bool needs_loss_scale(const Policy& policy, const Site& site, const std::string&
   const FactorScaling& scaling = policy.scaling;
   const FactorFormat* factors[] = {&scaling.activation, &scaling.weight, &scaling.gradient};
   return std::ranges::none_of(factors, [&](const FactorFormat* factor) {
-    return factor->element != nullptr && factor->element->name == f.name;
+    const Format* e = factor->element;  // whatever its overflow rule
+    return e != nullptr && e->precision == f.precision && e->emin == f.emin;
   });
 }
 

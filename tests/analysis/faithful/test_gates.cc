@@ -118,7 +118,7 @@ TEST_CASE("elements that FP32 does not determine are left out, and counted") {
   CHECK(gates.at("V3").status == GateStatus::kPass);
   CHECK(gates.at("V3").floor.noise == 1);
   CHECK(gates.at("V3").floor.elements == 6);
-  CHECK(gates.at("V3").floor.text() == "1 of 6 elements left out as noise");
+  CHECK(gates.at("V3").floor.text() == "judged by a floor: 1 of 6 elements left out as noise");
 }
 
 // A buffer whose true value is zero: FP32 leaves rounding errors, and they differ.

@@ -65,6 +65,90 @@ def test_no_other_gradient_has_that_bound(lockstep, tmp_path):
     assert "FAIL" in verify(lockstep, path, code=1)[0]["V3"]
 
 
+class Mirrored(nn.Module):
+    """A batch norm whose batch holds every row and its negative: the true mean of each channel is zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn, self.out = nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.bn(self.fc(x))))
+
+
+def mirrored(path):
+    torch.manual_seed(0)
+    model, batches = Mirrored(), []
+    for _ in range(3):
+        rows = torch.randn(256, 6)
+        batches.append((torch.cat([rows, -rows])[torch.randperm(512)], torch.randint(3, (512,))))
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches,
+            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=3)
+    return path
+
+
+def edit_graph(path, old, new):
+    with h5py.File(path, "r+") as file:
+        text = file["graphs/0/json"].asstr()[()]
+        assert old in text
+        del file["graphs/0/json"]
+        file["graphs/0"].create_dataset("json", data=text.replace(old, new))
+    tiny.seal(path)
+
+
+def test_a_running_mean_that_cancels_is_judged_by_pytorchs_own_error(lockstep, tmp_path):
+    path = mirrored(tmp_path / "net.h5")
+    with h5py.File(path) as file:
+        step = file["verify/000000"]
+        single, double = (step[f"{ref}/post/buffers/bn.running_mean"][()] for ref in ("ref32", "ref64"))
+        assert "bn.num_batches_tracked" not in step["ref64/post/buffers"]
+    assert double.dtype == np.float64 and np.linalg.norm(double) < 1e-15 < 1e-10 < np.linalg.norm(single)
+    lines, floor = verify(lockstep, path)
+    assert "PASS" in lines["V4"] and floor["V4"]["by_torch"] >= 1
+    assert f"judged by a floor: {floor['V4']['by_torch']} of 6 by the error of PyTorch's own FP32" in lines["V4"]
+    with h5py.File(path, "r+") as file:  # as captures were before
+        for step in file["verify"].values():
+            del step["ref64/post"]
+    tiny.seal(path)
+    assert "FAIL" in verify(lockstep, path, code=1)[0]["V4"]
+
+
+def test_a_wrong_momentum_fails_all_the_same(lockstep, tmp_path):
+    path = mirrored(tmp_path / "net.h5")
+    edit_graph(path, '"momentum": 0.1', '"momentum": 0.2')
+    lines, _ = verify(lockstep, path, code=1)
+    assert "FAIL" in lines["V4"] and "bn.running_var" in lines["V4"] and "PASS" in lines["V1"] and "PASS" in lines["V3"]
+
+
+class Counted(nn.Module):
+    """Five embeddings met thousands of times each: their gradients are long sums, which PyTorch forms one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.e, self.out = nn.Embedding(5, 4), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.out(self.e(x))
+
+
+def counted(path):
+    torch.manual_seed(3)
+    model = Counted()
+    batches = [(torch.randint(5, (20_000,)), torch.randint(5, (20_000,))) for _ in range(3)]
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches,
+            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=3)
+    return path
+
+
+def test_sums_of_thousands_of_terms_are_judged_by_pytorchs_own_error(lockstep, tmp_path):
+    path = counted(tmp_path / "net.h5")
+    lines, floor = verify(lockstep, path)
+    assert "PASS" in lines["V3"] and floor["V3"]["by_torch"] >= 1
+    assert "by the error of PyTorch's own FP32" in lines["V3"]
+    change(path, "verify/000000/ref32/grads/e.weight", 1.001)
+    assert "FAIL" in verify(lockstep, path, code=1)[0]["V3"]
+
+
 def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
     """A convolution's bias in front of a batch norm is noise; what is small is judged by the largest."""
     torch.manual_seed(3)
@@ -73,7 +157,7 @@ def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
     cap = Capture(path, model, optimizer, image_loss, autocast=torch.bfloat16, steps=4)
     train(model, optimizer, image_loss, image_batches(4), cap, dtype=torch.bfloat16)
     lines, floor = verify(lockstep, path)
-    expected = {name: {"tensors": 0, "by_floor": 0, "by_chaos": 0, "elements": 0, "noise": 0} for name in ("V1", "V3", "V5")}
+    expected = {name: {"tensors": 0, "by_floor": 0, "by_chaos": 0, "by_torch": 0, "elements": 0, "noise": 0} for name in ("V1", "V3", "V5")}
     with h5py.File(path) as file:
         for step in file["verify"].values():
             noise = {name: np.unpackbits(bits[()])[:np.prod(bits.attrs["shape"], dtype=int)]
@@ -98,4 +182,4 @@ def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
         e = expected[gate]
         assert f"{e['by_floor']} of {e['tensors']} by the absolute floor, {e['noise']} of {e['elements']} elements" in lines[gate]
     assert f"{floor['V7']['noise']} of {floor['V7']['elements']} elements left out as noise" in lines["V7"]
-    assert floor["V4"] == floor["V6"] == {}
+    assert floor["V4"]["by_torch"] == 0 and floor["V4"]["tensors"] == 6 and floor["V6"] == {}

@@ -314,7 +314,7 @@ def test_a_loss_that_fp32_does_not_determine_is_judged_by_its_noise(lockstep, tm
         loss_of(model, batch).backward()
         optimizer.step()
     line = next(line for line in lockstep("verify", tmp_path / "net.h5").stdout.splitlines() if line.startswith("V3"))
-    assert line.split()[1] == "PASS" and ": 3 times the difference between FP32 and FP64 in step 0)" in line
+    assert line.split()[1] == "PASS" and ", judged by a floor: 3 times the error of FP32 against FP64 in step 0)" in line
 
 
 # --- bad files ----------------------------------------------------------------------------------

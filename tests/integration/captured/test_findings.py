@@ -120,6 +120,23 @@ def test_the_stored_value_is_named(lockstep, tmp_path, name, said):
     assert (counts[0] > 0).all() and (counts[1:, once] == 0).all()
 
 
+def test_pytorchs_own_name_of_the_op(lockstep, tmp_path):
+    """Where Lockstep's op has another name, a finding says PyTorch's, in the sentence and in the JSON."""
+    fault = next(f for f in planted.FAULTS if f.name == "attention scores beyond 65504")
+    path, run = capture(fault, tmp_path / "net.h5"), tmp_path / "run.h5"
+    lockstep("replay", path, "--lanes", f"fp32,{planted.FP16}", "-o", run, "--quiet")
+    lane = json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"][1]
+    first = lane["findings"][0]
+    assert first["site"]["torch_op"] == "aten.matmul.default", first["site"]
+    text = lockstep("report", run).stdout
+    assert "8 recorded steps" not in text and text.count("12 recorded steps show overflow") == 1
+    with h5py.File(run, "r+") as file:  # as older files are
+        ops = file["sites/torch_op"].asstr()[()]
+        assert {"aten.linear.default", "aten.cross_entropy_loss.default", ""} <= set(ops)
+        del file["sites/torch_op"]
+    assert json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"][1]["findings"][0]["site"]["torch_op"] == ""
+
+
 def test_a_run_file_of_an_earlier_version(lockstep, tmp_path):
     """Without formats of sites and squares of stagnant updates: fewer numbers in the sentences, no error."""
     run = tmp_path / "run.h5"
