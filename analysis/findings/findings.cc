@@ -9,6 +9,7 @@
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 #include "src/policy/find_policy.h"
+#include "src/policy/twin_lane.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
@@ -32,7 +33,7 @@ Policy policy_of(const LaneInfo& info) {
 }  // namespace
 
 bool is_candidate(const LaneInfo& lane) {
-  return !lane.is_reference && lane.name != kTruthLane && lane.name != kTwinLane &&
+  return !lane.is_reference && lane.name != kTruthLane && twin_number(lane.name) == 0 &&
          lane.name != kCapturedLane;
 }
 

@@ -67,7 +67,7 @@ Report hand_made() {
              lane("torch-autocast-fp16", 0.505, 0.968), lane("pure-fp16", 0.5, 0.1)};
   r.lanes[0].info.is_reference = true;
   r.lanes[0].judgement.verdict = Verdict::kReference;
-  r.twin = 1;
+  r.twins = {1};
 
   LaneReport& scaled = r.lanes[2];
   scaled.has_scaler = true;
