@@ -127,6 +127,7 @@ Report read_report(const RunFile& run, ReportSeeds which) {
                 .steps = run.steps(),
                 .sites = run.sites(),
                 .lanes = {},
+                .twins = {},
                 .seeds = {},
                 .unfinished_seeds = {}};
   const bool several = which == ReportSeeds::kAll && run.seeds().size() > 1;
