@@ -179,9 +179,7 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   add(group, "--lanes", args->lanes, "A,B,...", "POLICY[:VERSION][@TARGET]; fp64: the truth")
       ->capture_default_str();
   whole(group, "--twins", args->twins, 0, kMostTwins,
-        "lanes of FP32 from weights moved by one ulp: they measure chaos, without which no lane "
-        "is called worse. The default applies where outcomes are judged: not in synced mode, and "
-        "not without a lane to judge");
+        "one-ulp twins of fp32, which measure chaos; 0: none");
   options.twins = app.get_option("--twins");
   whole(group, "--steps", o.steps, 1, kLargestCount,
         "training steps; default for a capture: all of its steps");
@@ -195,8 +193,7 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       {"free", "synced"});
   whole(group, "--seed", o.seed, 0, UINT64_MAX, "seed of weights, batches and noise");
   whole(group, "--seeds", o.seeds, 1, kMostSeeds,
-        "runs of the same lanes in one file, from --seed, --seed + 1, ...: outcomes rest on all of "
-        "them. Not for captures, not for synced mode");
+        "runs of the same lanes, from --seed, --seed + 1, ..., in one file");
 
   group = "Optimizer";
   add(group, "--optimizer", o.optimizer.name, "NAME", "see `lockstep list optimizers`")
@@ -279,6 +276,9 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       "--mode free: every lane keeps its own weights, as in training; synced: every step starts\n"
       "from the reference's weights and shows what one step loses. The fp32 reference always "
       "runs.\n"
+      "Twins run by default where an outcome is judged: in free mode, with a lane besides fp32 and "
+      "fp64.\nWithout twins a lane of a single seed is never called worse. --seeds is for built-in "
+      "models in\nfree mode: each lane is judged by its mean gap to fp32 of the same seed.\n"
       "Ctrl-C stops after the step in progress and leaves an intact run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
