@@ -1,6 +1,7 @@
 // Fills the report model from a run file.
 #include "reports/report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -17,13 +18,10 @@ bool is_weight_after_update(const Site& site) {
   return site.role == Role::kWeight && site.node.starts_with("optimizer:");
 }
 
-void read_held_out(LaneReport& out) {
+void read_accuracy(LaneReport& out) {
   out.accuracy = kNan;
-  if (out.evaluations.empty()) return;
+  if (held_out_of(out.evaluations).answers == 0) return;
   const Evaluation& last = out.evaluations.back();
-  if (!std::isfinite(last.accuracy)) return;
-  const double answers = static_cast<double>(last.example_count);
-  out.held_out = {.correct = std::llround(last.accuracy * answers), .answers = last.example_count};
   // Logits that are all NaN count as wrong answers, but a share of 0 would look like a measurement.
   if (last.accuracy > 0 || std::isfinite(last.loss)) out.accuracy = last.accuracy;
 }
@@ -68,15 +66,6 @@ ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
   return out;
 }
 
-// A step is skipped for all losses at once, so every scaler's column shows it.
-std::vector<int64_t> skipped_steps(const std::vector<ScalerRecord>& scaler) {
-  std::vector<int64_t> steps;
-  for (size_t i = 0; i < scaler.size() && std::isfinite(scaler[i].scale); ++i) {
-    if (scaler[i].skipped) steps.push_back(static_cast<int64_t>(i));
-  }
-  return steps;
-}
-
 // Once the loss is not finite every site holds NaN, which would hide what happened before.
 void read_health(const RunFile& run, int lane, LaneReport& out) {
   HealthTally tally(run.sites().sites.size());
@@ -96,7 +85,7 @@ LaneReport read_lane(const RunFile& run, int lane) {
   out.info = run.lanes()[static_cast<size_t>(lane)];
   out.loss = run.loss(lane);
   out.evaluations = run.evaluations(lane);
-  read_held_out(out);
+  read_accuracy(out);
   for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
   if (out.is_captured()) out.seconds = std::numeric_limits<double>::quiet_NaN();
   out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
@@ -131,34 +120,20 @@ void explain_drift(const RunFile& run, Report& report) {
   }
 }
 
-void judge_lanes(Report& report) {
-  const LaneReport& reference = report.reference();
-  const LaneReport* twin =
-      report.twin >= 0 ? &report.lanes[static_cast<size_t>(report.twin)] : nullptr;
-  for (LaneReport& lane : report.lanes) {
-    JudgeInput input{.lane = lane.loss,
-                     .reference = reference.loss,
-                     .twins = {},
-                     .held_out = lane.held_out,
-                     .reference_held_out = reference.held_out,
-                     .twins_held_out = {},
-                     .skips = lane.skips,
-                     .died_at = lane.info.died_at,
-                     .keeps_own_weights = report.options.mode == LaneMode::kFree};
-    if (twin != nullptr && &lane != twin) {
-      input.twins = {twin->loss};
-      input.twins_held_out = {twin->held_out};
-    }
-    lane.judgement = judge(input);
-    if (lane.info.is_reference && lane.judgement.verdict != Verdict::kBroke) {
-      lane.judgement.verdict = Verdict::kReference;
-    }
+// Mean over the seeds of the share of correct answers; NaN if some seed has none.
+double mean_accuracy(const std::vector<SeedCourses>& seeds, size_t lane) {
+  double sum = 0;
+  for (const SeedCourses& seed : seeds) {
+    const HeldOut& answers = seed.lanes[lane].held_out;
+    if (answers.answers == 0) return kNan;
+    sum += static_cast<double>(answers.correct) / static_cast<double>(answers.answers);
   }
+  return sum / static_cast<double>(seeds.size());
 }
 
 }  // namespace
 
-Report read_report(const RunFile& run) {
+Report read_report(const RunFile& run, ReportSeeds which) {
   Report report{.path = run.path(),
                 .command_line = run.command_line(),
                 .data = run.data(),
@@ -167,19 +142,43 @@ Report read_report(const RunFile& run) {
                 .environment = run.environment(),
                 .steps = run.steps(),
                 .sites = run.sites(),
-                .lanes = {}};
+                .lanes = {},
+                .twins = {},
+                .seeds = {},
+                .unfinished_seeds = {}};
+  const bool several = which == ReportSeeds::kAll && run.seeds().size() > 1;
+  const std::vector<SeedCourses> courses =
+      several ? read_all_courses(run) : std::vector<SeedCourses>{read_courses(run)};
+  for (const SeedCourses& seed : courses) report.seeds.push_back(seed.seed);
+  for (const uint64_t seed : run.seeds()) {
+    if (several && std::ranges::count(report.seeds, seed) == 0) {
+      report.unfinished_seeds.push_back(seed);
+    }
+  }
+  const std::vector<LaneJudgement> judged = judge_lanes(courses);
   for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
-    report.lanes.push_back(read_lane(run, lane));
-    if (report.lanes.back().info.name == kTwinLane) report.twin = lane;
-    if (report.lanes.back().info.name == kTruthLane) report.truth = lane;
-    if (report.lanes.back().is_captured()) report.captured = lane;
+    const LaneJudgement& judgement = judged[static_cast<size_t>(lane)];
+    // A lane that broke is shown in the first seed in which it did.
+    if (judgement.first_broken > 0) {
+      const uint64_t seed = report.seeds[static_cast<size_t>(judgement.first_broken)];
+      report.lanes.push_back(read_lane(RunFile(run.path(), false, seed), lane));
+    } else {
+      report.lanes.push_back(read_lane(run, lane));
+    }
+    LaneReport& now = report.lanes.back();
+    now.judgement = judgement;
+    now.findings_seed =
+        report.seeds[static_cast<size_t>(std::max<int64_t>(0, judgement.first_broken))];
+    if (several) now.accuracy = mean_accuracy(courses, static_cast<size_t>(lane));
+    if (now.is_twin()) report.twins.push_back(lane);
+    if (now.info.name == kTruthLane) report.truth = lane;
+    if (now.is_captured()) report.captured = lane;
   }
   for (size_t lane = 0; report.captured >= 0 && lane < report.lanes.size(); ++lane) {
     if (report.lanes[lane].is_captured()) continue;
     report.lanes[lane].beside_captured =
         compare_with_captured(run, static_cast<int>(lane), report.captured);
   }
-  judge_lanes(report);
   explain_drift(run, report);
   return report;
 }

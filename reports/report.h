@@ -10,8 +10,9 @@
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
 #include "analysis/run/health.h"
-#include "analysis/run/outcome.h"
+#include "analysis/run/lane_outcomes.h"
 #include "src/capture/capture.h"
+#include "src/policy/twin_lane.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
@@ -35,14 +36,16 @@ struct ScalerReport {
   double final_scale = 1;
 };
 
+// All but the judgement is of one seed: the first in which the lane broke, else the first.
 struct LaneReport {
   LaneInfo info;
-  LaneJudgement judgement;
+  LaneJudgement judgement;  // over all seeds
+  uint64_t findings_seed = 1;
   std::vector<double> loss;  // by step
   std::vector<Evaluation> evaluations;
   // The last evaluation's share of correct answers; NaN: no evaluation, or all answers NaN.
+  // Over several seeds: their mean.
   double accuracy = 0;
-  HeldOut held_out;
   double seconds = 0;  // the lane's own work, all steps
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
   double weight_distance = 0;
@@ -59,6 +62,7 @@ struct LaneReport {
       beside_captured;  // of emulated lanes, if there is a captured run
 
   bool is_candidate() const { return lockstep::is_candidate(info); }
+  bool is_twin() const { return twin_number(info.name) > 0; }  // noise, not a row of tables
   // PyTorch's recorded run: none of its sites was measured.
   bool is_captured() const { return info.name == kCapturedLane; }
 };
@@ -70,8 +74,13 @@ struct Report {
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
   SiteTable sites;
-  std::vector<LaneReport> lanes;             // the reference first
-  int twin = -1, truth = -1, captured = -1;  // lane indices, -1 when not run
+  std::vector<LaneReport> lanes;  // the reference first
+  std::vector<int> twins;         // lane indices
+  int truth = -1, captured = -1;  // lane indices, -1 when not run
+
+  std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
+  std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps
+  bool has_several_seeds() const { return seeds.size() > 1; }
 
   const LaneReport& reference() const { return lanes.front(); }
   const Site& site(int32_t id) const { return sites.sites[static_cast<size_t>(id)]; }
@@ -83,7 +92,10 @@ inline FindingContext context_of(const Report& report, const LaneReport& lane,
   return {finding, report.sites, lane.has_scaler, report.steps};
 }
 
-// Cost: reads every step's counts of every lane.
-Report read_report(const RunFile& run);
+// Whether outcomes rest on all seeds of the file, or on the one that `run` reads.
+enum class ReportSeeds : uint8_t { kAll, kThisOne };
+// Requires: for kAll, `run` reads the file's first seed. Cost: reads every step's counts of every
+// lane.
+Report read_report(const RunFile& run, ReportSeeds which = ReportSeeds::kAll);
 
 }  // namespace lockstep

@@ -66,6 +66,11 @@ ordered_json lane_json(const Report& report, const LaneReport& lane) {
                       {"batch_noise", number(j.batch_noise)},
                       {"chaos", number(j.chaos)},
                       {"chaos_bound", number(j.chaos_bound)},
+                      {"seed_bound", number(j.seed_bound)},
+                      {"seeds", j.seeds},
+                      {"broke_in", j.broke_in},
+                      {"seeds_to_decide", j.seeds_to_decide},
+                      {"findings_seed", lane.findings_seed},
                       {"accuracy", number(lane.accuracy)},
                       {"skipped_steps", lane.skips},
                       {"died_at", lane.info.died_at}};
@@ -81,7 +86,9 @@ std::string report_json(const Report& report) {
                       {"format_version", kReportJsonVersion},
                       {"run", report.path},
                       {"command_line", report.command_line},
-                      {"steps", report.steps}};
+                      {"steps", report.steps},
+                      {"seeds", report.seeds},
+                      {"unfinished_seeds", report.unfinished_seeds}};
   out["lanes"] = ordered_json::array();
   for (const LaneReport& lane : report.lanes) out["lanes"].push_back(lane_json(report, lane));
   constexpr int kIndent = 1;

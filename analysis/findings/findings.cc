@@ -10,6 +10,7 @@
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 #include "src/policy/find_policy.h"
+#include "src/policy/twin_lane.h"
 #include "src/train/lane_name.h"
 #include "src/update/parameter_groups.h"
 
@@ -64,7 +65,7 @@ std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& 
 }  // namespace
 
 bool is_candidate(const LaneInfo& lane) {
-  return !lane.is_reference && lane.name != kTruthLane && lane.name != kTwinLane &&
+  return !lane.is_reference && lane.name != kTruthLane && twin_number(lane.name) == 0 &&
          lane.name != kCapturedLane;
 }
 

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/math/distributions/normal.hpp>
-#include <boost/math/distributions/students_t.hpp>
+#include <boost/math/distributions/binomial.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -12,34 +11,67 @@
 namespace lockstep {
 namespace {
 
-double t_quantile(int64_t degrees) {
-  const boost::math::students_t t(static_cast<double>(degrees));
-  return boost::math::quantile(boost::math::complement(t, kErrorRate));
-}
-double normal_quantile() {
-  return boost::math::quantile(boost::math::complement(boost::math::normal(), kErrorRate));
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double mean_of(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// Standard deviation from step to step.
-double scatter(std::span<const double> tail) {
+// Standard deviation; 0 for one value.
+double deviation_of(std::span<const double> values) {
+  if (values.size() < 2) return 0;
+  const double mean = mean_of(values);
   double sum = 0;
-  for (size_t i = 1; i < tail.size(); ++i) sum += (tail[i] - tail[i - 1]) * (tail[i] - tail[i - 1]);
-  return std::sqrt(sum / 2 / static_cast<double>(tail.size() - 1));
+  for (const double x : values) sum += (x - mean) * (x - mean);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
 }
 
-// The means over stretches of the tail's length, from the end backwards through the second half of
-// the run; at least one.
-std::vector<double> stretches(std::span<const double> loss) {
-  const size_t length = tail_of(loss).size(), half = loss.size() / 2;
-  std::vector<double> means;
-  for (size_t end = loss.size(); length > 0 && end >= half + length; end -= length) {
-    const std::span<const double> stretch = loss.subspan(end - length, length);
-    means.push_back(std::accumulate(stretch.begin(), stretch.end(), 0.0) /
-                    static_cast<double>(length));
+// What one number (the gap, the drop of answers) is measured against.
+struct Paired {
+  std::vector<double> values;  // by seed
+  std::vector<double> noises;  // by seed: the bound of one value without chaos
+  std::vector<double> chaos;   // the twins' values, all seeds pooled
+  size_t fewest_chaos = 1;     // from which they are a bound
+
+  double root() const { return std::sqrt(static_cast<double>(values.size())); }
+  double mean() const { return mean_of(values); }
+  double noise() const {
+    double sum = 0;
+    for (const double noise : noises) sum += noise * noise;
+    return std::sqrt(sum) / static_cast<double>(values.size());
   }
-  if (means.empty() && length > 0) means = {tail_mean(loss)};
-  return means;
-}
+  double standard_error() const { return deviation_of(values) / root(); }
+  double seed_bound() const {
+    if (values.size() < 2) return kInfinity;
+    return t_quantile(static_cast<int64_t>(values.size()) - 1) * standard_error();
+  }
+  double chaos_mean() const { return chaos_of(chaos) / root(); }
+  double chaos_limit() const {
+    return chaos.size() < fewest_chaos ? kInfinity : chaos_bound(chaos) / root();
+  }
+
+  bool is_beyond() const { return mean() > std::max({noise(), chaos_mean(), standard_error()}); }
+  bool is_worse() const {
+    const bool several = values.size() > 1;
+    const double chaos_here = several && std::isinf(chaos_limit()) ? 0 : chaos_limit();
+    return mean() > std::max({noise(), chaos_here, several ? seed_bound() : 0.0});
+  }
+  // See LaneJudgement. One seed has no scatter of its own; what one ulp does is the least it can
+  // be.
+  int64_t seeds_to_decide() const {
+    const bool several = values.size() > 1;
+    const double scatter = several ? deviation_of(values) : chaos_of(chaos);
+    if (scatter == 0) return 0;
+    const double limit = std::isinf(chaos_limit()) ? 0 : chaos_limit();
+    return lockstep::seeds_to_decide(mean(), scatter, std::max(noise(), limit) * root());
+  }
+};
+
+// One seed of a lane.
+struct Course {
+  bool broke = false, learned = false;
+  double tail_loss = 0, gap = 0, batch_noise = 0;
+};
 
 // Without the losses of skipped steps that are not finite: no update was made from them.
 std::vector<double> without_skips(const JudgeInput& in) {
@@ -51,28 +83,87 @@ std::vector<double> without_skips(const JudgeInput& in) {
   return kept;
 }
 
-void count_answers(const JudgeInput& in, LaneJudgement& out) {
-  const HeldOut &lane = in.held_out, &reference = in.reference_held_out;
-  if (lane.answers == 0 || lane.answers != reference.answers) return;
-  out.answers = lane.answers;
-  out.correct_drop = reference.correct - lane.correct;
-  const auto variance = [](const HeldOut& h) {
-    const double share = static_cast<double>(h.correct) / static_cast<double>(h.answers);
-    return static_cast<double>(h.correct) * (1 - share);
-  };
-  out.correct_noise = normal_quantile() * std::sqrt(variance(lane) + variance(reference));
-  std::vector<double> drops;
-  for (const HeldOut& twin : in.twins_held_out) {
-    if (twin.answers != out.answers) continue;
-    drops.push_back(static_cast<double>(reference.correct - twin.correct));
-    out.correct_chaos = std::max(out.correct_chaos, std::fabs(drops.back()));
-  }
-  out.correct_chaos_bound =
-      drops.size() < kFewestTwins ? std::numeric_limits<double>::infinity() : chaos_bound(drops);
+double fall_of(std::span<const double> loss) {
+  return loss.empty() ? 0 : loss.front() - tail_mean(loss);
+}
+bool learned(std::span<const double> loss) {
+  return !loss.empty() && fall_of(loss) > learning_noise(loss);
 }
 
-bool learned(std::span<const double> loss) {
-  return !loss.empty() && loss.front() - tail_mean(loss) > learning_noise(loss);
+Course measure(const JudgeInput& in) {
+  Course out;
+  const std::vector<double> lane = without_skips(in);
+  const size_t behind = std::min(in.skips.size(), in.reference.size() / 2);
+  const std::span<const double> reference = in.reference.first(in.reference.size() - behind);
+  out.tail_loss = tail_mean(lane);
+  out.gap = out.tail_loss - tail_mean(reference);
+  out.batch_noise = batch_noise(lane, reference);
+  out.broke = in.died_at >= 0 || !std::isfinite(out.tail_loss);
+  out.learned = learned(lane);
+  return out;
+}
+
+Paired gaps_of(std::span<const JudgeInput> seeds, std::span<const Course> courses) {
+  Paired gaps;
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    if (courses[i].broke && courses.size() > 1) continue;
+    gaps.values.push_back(courses[i].gap);
+    gaps.noises.push_back(courses[i].batch_noise);
+    for (const std::span<const double> twin : seeds[i].twins) {
+      const std::vector<double> more = chaos_gaps(seeds[i].reference, twin);
+      gaps.chaos.insert(gaps.chaos.end(), more.begin(), more.end());
+    }
+  }
+  return gaps;
+}
+
+// No values unless every seed evaluated as many answers of both.
+Paired drops_of(std::span<const JudgeInput> seeds, std::span<const Course> courses) {
+  Paired drops{.values = {}, .noises = {}, .chaos = {}, .fewest_chaos = kFewestTwins};
+  const int64_t answers = seeds.front().held_out.answers;
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    if (courses[i].broke && courses.size() > 1) continue;
+    const HeldOut &lane = seeds[i].held_out, &reference = seeds[i].reference_held_out;
+    if (answers == 0 || lane.answers != answers || reference.answers != answers) {
+      return Paired{};
+    }
+    drops.values.push_back(static_cast<double>(reference.correct - lane.correct));
+    const auto variance = [](const HeldOut& h) {
+      const double share = static_cast<double>(h.correct) / static_cast<double>(h.answers);
+      return static_cast<double>(h.correct) * (1 - share);
+    };
+    drops.noises.push_back(normal_quantile() * std::sqrt(variance(lane) + variance(reference)));
+    for (const HeldOut& twin : seeds[i].twins_held_out) {
+      if (twin.answers != answers) continue;
+      drops.chaos.push_back(static_cast<double>(reference.correct - twin.correct));
+    }
+  }
+  return drops;
+}
+
+// A single twin may be close by luck, so the largest drop counts as what a twin did.
+double largest(std::span<const double> drops) {
+  double most = 0;
+  for (const double drop : drops) most = std::max(most, std::fabs(drop));
+  return most;
+}
+
+bool reference_learned(std::span<const JudgeInput> seeds) {
+  double fall = 0, noise_sq = 0;
+  for (const JudgeInput& seed : seeds) {
+    fall += fall_of(seed.reference);
+    noise_sq += std::pow(learning_noise(seed.reference), 2);
+  }
+  return fall > std::sqrt(noise_sq);  // means: both divided by the number of seeds
+}
+
+// Whether `count` of `seeds` is more than events of probability kErrorRate explain, at kErrorRate:
+// 1 of 1, 2 of 2 to 15, ...
+bool beyond_chance(int64_t count, int64_t seeds) {
+  if (count == 0) return false;
+  const boost::math::binomial chance(static_cast<double>(seeds), kErrorRate);
+  return boost::math::cdf(boost::math::complement(chance, static_cast<double>(count - 1))) <=
+         kErrorRate;
 }
 
 }  // namespace
@@ -83,91 +174,75 @@ std::string_view to_string(Verdict verdict) {
   return kNames[static_cast<size_t>(verdict)];
 }
 
-std::span<const double> tail_of(std::span<const double> loss) {
-  const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailDivisor);
-  return loss.last(std::min(wanted, loss.size()));
-}
-
-double tail_mean(std::span<const double> loss) {
-  if (loss.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const std::span<const double> tail = tail_of(loss);
-  double sum = 0;
-  for (const double x : tail) sum += x;
-  return sum / static_cast<double>(tail.size());
-}
-
-double batch_noise(std::span<const double> lane, std::span<const double> reference) {
-  const std::span<const double> x = tail_of(lane), y = tail_of(reference);
-  const size_t n = std::min(x.size(), y.size());
-  if (n < 2) return 0;
-  const double of_steps = t_quantile(static_cast<int64_t>(n) - 1) *
-                          std::hypot(scatter(x), scatter(y)) / std::sqrt(static_cast<double>(n));
-  std::vector<double> changes = stretches(reference);
-  std::adjacent_difference(changes.begin(), changes.end(), changes.begin());
-  if (!changes.empty()) changes.erase(changes.begin());
-  return changes.empty() ? of_steps : std::max(of_steps, chaos_bound(changes));
-}
-
-double learning_noise(std::span<const double> loss) {
-  const std::span<const double> tail = tail_of(loss);
-  if (tail.size() < 2) return 0;
-  const auto n = static_cast<double>(tail.size());
-  return t_quantile(static_cast<int64_t>(tail.size()) - 1) * scatter(tail) * std::sqrt(1 + 1 / n);
-}
-
-std::vector<double> chaos_gaps(std::span<const double> reference, std::span<const double> twin) {
-  std::vector<double> gaps = stretches(twin);
-  const std::vector<double> of_reference = stretches(reference);
-  for (size_t i = 0; i < gaps.size(); ++i) gaps[i] -= of_reference[i];
-  std::erase_if(gaps, [](double gap) { return !std::isfinite(gap); });
-  return gaps;
-}
-
-double chaos_of(std::span<const double> gaps) {
-  double sum = 0;
-  for (const double gap : gaps) sum += gap * gap;
-  return gaps.empty() ? 0 : std::sqrt(sum / static_cast<double>(gaps.size()));
-}
-
-double chaos_bound(std::span<const double> gaps) {
-  if (gaps.empty()) return std::numeric_limits<double>::infinity();
-  return t_quantile(static_cast<int64_t>(gaps.size())) * chaos_of(gaps);
-}
-
-LaneJudgement judge(const JudgeInput& in) {
-  LaneJudgement out;
-  const std::vector<double> lane = without_skips(in);
-  const size_t behind = std::min(in.skips.size(), in.reference.size() / 2);
-  const std::span<const double> reference = in.reference.first(in.reference.size() - behind);
-  out.tail_loss = tail_mean(lane);
-  out.gap = out.tail_loss - tail_mean(reference);
-  out.batch_noise = batch_noise(lane, reference);
-  std::vector<double> gaps;
-  for (const std::span<const double> twin : in.twins) {
-    const std::vector<double> more = chaos_gaps(in.reference, twin);
-    gaps.insert(gaps.end(), more.begin(), more.end());
+int64_t seeds_to_decide(double mean, double scatter, double other_bound) {
+  for (int64_t n = 2; n <= kMostDecidingSeeds; ++n) {
+    const double bound = std::max(t_quantile(n - 1) * scatter, other_bound);
+    if (bound / std::sqrt(static_cast<double>(n)) < mean) return n;
   }
-  out.chaos = chaos_of(gaps);
-  out.chaos_bound = chaos_bound(gaps);
-  count_answers(in, out);
-  if (in.died_at >= 0 || !std::isfinite(out.tail_loss)) {
+  return kMostDecidingSeeds + 1;
+}
+
+LaneJudgement judge_seeds(std::span<const JudgeInput> seeds) {
+  LaneJudgement out;
+  out.seeds = static_cast<int64_t>(seeds.size());
+  std::vector<Course> courses;
+  for (const JudgeInput& seed : seeds) {
+    const Course course = courses.emplace_back(measure(seed));
+    if (!course.broke) continue;
+    if (out.broke_in++ == 0) out.first_broken = static_cast<int64_t>(courses.size()) - 1;
+  }
+  const Paired gaps = gaps_of(seeds, courses), drops = drops_of(seeds, courses);
+  std::vector<double> tails;
+  for (const Course& course : courses) {
+    if (!course.broke || courses.size() == 1) tails.push_back(course.tail_loss);
+  }
+  out.tail_loss = tails.empty() ? std::numeric_limits<double>::quiet_NaN() : mean_of(tails);
+  out.gap = gaps.values.empty() ? std::numeric_limits<double>::quiet_NaN() : gaps.mean();
+  if (!gaps.values.empty()) {
+    out.batch_noise = gaps.noise();
+    out.seed_bound = gaps.seed_bound();
+    out.chaos = gaps.chaos_mean();
+    out.chaos_bound = gaps.chaos_limit();
+  }
+  const bool has_answers = !drops.values.empty();
+  if (has_answers) {
+    out.answers = seeds.front().held_out.answers;
+    out.correct_drop = drops.mean();
+    out.correct_noise = drops.noise();
+    out.correct_chaos = largest(drops.chaos) / drops.root();
+    out.correct_chaos_bound = drops.chaos_limit();
+    out.correct_seed_bound = drops.seed_bound();
+  }
+  const double chaos = chaos_of(gaps.chaos);
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    const Course& course = courses[i];
+    const bool stalled = !course.broke && !course.learned && learned(seeds[i].reference) &&
+                         course.gap > std::max(course.batch_noise, chaos);
+    if (stalled) ++out.stalled_in;
+  }
+  if (out.broke_in > 0) {
     out.verdict = Verdict::kBroke;
-  } else if (!in.keeps_own_weights) {
+  } else if (!seeds.front().keeps_own_weights) {
     out.verdict = Verdict::kUnjudged;
-  } else if (!learned(in.reference)) {
+  } else if (!reference_learned(seeds)) {
     out.verdict = Verdict::kTooShort;
-  } else if (!learned(lane) && out.gap > std::max(out.batch_noise, out.chaos)) {
+  } else if (beyond_chance(out.stalled_in, out.seeds)) {
     out.verdict = Verdict::kStalled;
+  } else if (gaps.is_worse() || (has_answers && drops.is_worse())) {
+    out.verdict = Verdict::kWorse;
   } else {
-    const auto drop = static_cast<double>(out.correct_drop);
-    const bool worse =
-        out.gap > std::max(out.batch_noise, out.chaos_bound) ||
-        (out.answers > 0 && drop > std::max(out.correct_noise, out.correct_chaos_bound));
-    const bool beyond = out.gap > std::max(out.batch_noise, out.chaos) ||
-                        drop > std::max(out.correct_noise, out.correct_chaos);
-    out.verdict = worse ? Verdict::kWorse : beyond ? Verdict::kUnclear : Verdict::kFine;
+    const bool loss_beyond = gaps.is_beyond();
+    const bool answers_beyond =
+        has_answers && drops.is_beyond() && out.correct_drop > out.correct_chaos;
+    out.verdict = loss_beyond || answers_beyond ? Verdict::kUnclear : Verdict::kFine;
+    if (loss_beyond) out.seeds_to_decide = gaps.seeds_to_decide();
+    if (answers_beyond && !loss_beyond) out.seeds_to_decide = drops.seeds_to_decide();
   }
   return out;
+}
+
+LaneJudgement judge(const JudgeInput& input) {
+  return judge_seeds({&input, 1});
 }
 
 }  // namespace lockstep

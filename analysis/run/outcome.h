@@ -1,40 +1,39 @@
 // Did a lane train as well as the reference?
 // Compares the mean loss at the end of the run, and the number of correct held-out answers, with
-// noise measured in the same run; no margin is set by hand. One seed rules out a large regression;
-// it cannot show that two lanes are equal.
+// noise measured in the same run (analysis/run/loss_noise.h); no margin is set by hand. A run may
+// hold several seeds: every lane is then compared with the reference of its own seed, which saw the
+// same batches, and the n gaps are judged together. One seed rules out a large regression; it
+// cannot show that two lanes are equal.
 //
-//   gap           tail mean of the lane's loss - tail mean of the reference's   (units of the
-//   loss).
-//                 A lane that skipped k steps is compared with the reference k steps before its
-//                 end: both have made as many updates.
-//   batch_noise   how far two tail means lie apart by their batches alone, at kErrorRate:
-//                 t(n - 1) sqrt((s^2 + s_ref^2) / n) over the n steps of the tail, s^2 = mean of
-//                 (x[i+1] - x[i])^2 / 2, which a slope hardly moves (von Neumann 1941); or, if that
-//                 is larger, t(k) times the root mean square of the k changes from one stretch of
-//                 the tail's length to the next, in the second half of the reference's run: single
-//                 batches with a large loss may dominate a tail, and progress within such a stretch
-//                 is no regression
-//   chaos         how far one ulp takes the loss: the root mean square of the gaps between the
-//                 reference and its twins. A single gap may be small by luck, so every stretch of
-//                 the tail's length in the second half of the run counts, k gaps in all.
-//   chaos_bound   t(k) chaos: a lane lies as far from the reference by one ulp alone, at
-//   kErrorRate;
-//                 infinite without twins
+//   gap           tail mean of the lane's loss - tail mean of the reference's (units of the loss),
+//                 mean over the seeds. A lane that skipped k steps is compared with the reference k
+//                 steps before its end: both have made as many updates.
+//   seed_bound    t(n - 1) s / sqrt(n), s the standard deviation of the n gaps: as far from 0 lies
+//                 the mean gap of a lane equal to the reference, at kErrorRate (Student's t test
+//                 of paired differences). Infinite for one seed, where it is not used.
+//   batch_noise   of the mean gap: sqrt(sum of squares of the seeds' batch noises) / n
+//   chaos         of the mean gap: root mean square of the twins' gaps, all seeds pooled, / sqrt(n)
+//   chaos_bound   t(k) chaos for k pooled gaps. Without twins: infinite for one seed; for several
+//                 it is not used, because the gaps' own scatter contains chaos.
 //
-//   correct_drop    correct answers of the reference - correct answers of the lane. Of its chaos
-//                   there is one value for each twin: with fewer than kFewestTwins the bound is
-//                   infinite.
-//   correct_noise   t(infinity) sqrt(n p (1 - p) + n q (1 - q)): two independent binomial counts
-//   with
-//                   the observed shares p and q. The lanes answer the same questions, so the true
-//                   value is smaller; which answers agree is not recorded.
+//   correct_drop  correct answers of the reference - correct answers of the lane, mean over the
+//                 seeds; its bounds as for the gap. A twin gives one value: with fewer than
+//                 kFewestTwins in all seeds together there is no bound from twins.
+//   correct_noise t(infinity) sqrt(a p (1 - p) + a q (1 - q)) for one seed: two independent
+//                 binomial counts of a answers with the observed shares p and q. The lanes answer
+//                 the same questions, so the true value is smaller; which answers agree is not
+//                 recorded.
 //
-// t(k): Student's quantile for k degrees of freedom at 1 - kErrorRate.
-//   fine      gap within batch noise or within what a twin did; the answers too
-//   worse     gap beyond batch_noise and chaos_bound, or the answers beyond theirs
-//   unclear   between the two
-// Nothing is judged unless the reference learned: its loss fell by more than learning_noise, the
-// bound of the first loss against the mean of the tail, t(n - 1) s sqrt(1 + 1/n).
+//   fine      the gap lies within batch noise, within what a twin did, or within its own standard
+//             error s / sqrt(n); the answers too
+//   worse     the gap lies beyond seed_bound, batch_noise and chaos_bound, or the answers beyond
+//             theirs: each at kErrorRate
+//   unclear   between the two; seeds_to_decide says how many seeds would decide
+//   broke     in at least one seed
+//   stalled   its loss did not fall, though the reference's did, in more seeds than chance explains
+//             at kErrorRate
+// Nothing is judged unless the reference learned: the fall of its loss, mean over the seeds, is
+// more than learning_noise.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +41,12 @@
 #include <string_view>
 #include <vector>
 
+#include "analysis/run/loss_noise.h"
+
 namespace lockstep {
 
-inline constexpr double kErrorRate = 0.01;   // of calling a lane worse that is not
-inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's steps,
-inline constexpr int64_t kTailSteps = 10;    // but at least this many
-inline constexpr size_t kFewestTwins = 3;    // from which a bound on answers is taken: t(3) = 4.5
+inline constexpr size_t kFewestTwins = 3;  // from which a bound on answers is taken: t(3) = 4.5
+inline constexpr int64_t kMostDecidingSeeds = 100;
 
 enum class Verdict : uint8_t {
   kReference,
@@ -61,22 +60,6 @@ enum class Verdict : uint8_t {
 };
 std::string_view to_string(Verdict verdict);
 
-// Mean over the last max(kTailSteps, size / kTailDivisor) values (all of a shorter run); NaN for
-// none.
-double tail_mean(std::span<const double> loss);
-std::span<const double> tail_of(std::span<const double> loss);
-
-// See above; 0 for fewer than two steps.
-double batch_noise(std::span<const double> lane, std::span<const double> reference);
-double learning_noise(std::span<const double> loss);
-
-// The gaps of a twin, from the end backwards. Requires: of one length.
-std::vector<double> chaos_gaps(std::span<const double> reference, std::span<const double> twin);
-// Root mean square of the gaps; 0 for none.
-double chaos_of(std::span<const double> gaps);
-// t(k) chaos of k gaps; infinite for none.
-double chaos_bound(std::span<const double> gaps);
-
 // Answers of one evaluation. `answers` 0: not evaluated.
 struct HeldOut {
   int64_t correct = 0, answers = 0;
@@ -84,10 +67,19 @@ struct HeldOut {
 
 struct LaneJudgement {
   Verdict verdict = Verdict::kUnjudged;
-  double tail_loss = 0, gap = 0, batch_noise = 0, chaos = 0, chaos_bound = 0;
-  // Held-out answers; 0 answers: the lane or the reference was not evaluated.
-  int64_t answers = 0, correct_drop = 0;
-  double correct_noise = 0, correct_chaos = 0, correct_chaos_bound = 0;
+  // Means over the seeds in which the lane did not break, and their noise.
+  double tail_loss = 0, gap = 0, batch_noise = 0, chaos = 0, chaos_bound = 0, seed_bound = 0;
+  // Held-out answers of one seed; 0 answers: the lane or the reference was not evaluated in some
+  // seed.
+  int64_t answers = 0;
+  double correct_drop = 0, correct_noise = 0, correct_chaos = 0, correct_chaos_bound = 0;
+  double correct_seed_bound = 0;
+  int64_t seeds = 1, broke_in = 0, stalled_in = 0;
+  int64_t first_broken = -1;  // index of the first seed in which it broke
+  // Only of kUnclear: the fewest seeds with which the bounds would be below the gap (or the drop),
+  // if gap and scatter stay as measured; kMostDecidingSeeds + 1: more than that; 0: not known,
+  // because no scatter was measured.
+  int64_t seeds_to_decide = 0;
 };
 
 struct JudgeInput {
@@ -99,6 +91,13 @@ struct JudgeInput {
   int64_t died_at = -1;
   bool keeps_own_weights = true;  // mode free
 };
+// One lane in one seed or several. Requires: at least one.
+LaneJudgement judge_seeds(std::span<const JudgeInput> seeds);
 LaneJudgement judge(const JudgeInput& input);
+
+// The smallest n >= 2 with t(n - 1) scatter / sqrt(n) < mean and other_bound / sqrt(n) < mean,
+// where `scatter` is a standard deviation over seeds and `other_bound` a bound for one seed.
+// Requires: mean > 0. Returns: at most kMostDecidingSeeds + 1.
+int64_t seeds_to_decide(double mean, double scatter, double other_bound);
 
 }  // namespace lockstep

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -23,7 +24,7 @@ import numpy as np
 
 from lockstep_capture.run_file import (
     SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site, json_dataset,
-    json_text, known_or_raise, opened, plain, step_datasets, take, texts, unescape_name)
+    json_text, known_or_raise, opened, plain, seeds_of, step_datasets, take, texts, unescape_name)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,19 +43,21 @@ def _usual_first(usual: Sequence[str]) -> Callable[[str], tuple[int, str]]:
     return key
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
+def read_run(path: str | os.PathLike[str], seed: int | None = None) -> Run:
     """Opens a run file of `lockstep replay` and reads its small tables.
 
-    Throws: RunFileError, with all problems of the file, if it is no run file, is damaged or too new.
+    seed: of a run with several (`--seeds`): the one to read, by default the first; `.seeds` lists them.
+    Throws: RunFileError, with all problems of the file, if it is no run file, is damaged or too new; KeyError for a
+    seed that it lacks.
     """
-    return Run(path)
+    return Run(path, seed)
 
 
 class Run:
     """A run file as tables.
 
     Attributes:
-        path, attributes (dict of the root's), steps_complete (int),
+        path, attributes (dict of the run's), steps_complete (int), seed (int), seeds (list: all in the file),
         graph (dict), options (dict), environment (dict), policies (dict: lane -> TOML text),
         sites       a row per site, index `site`
         lanes       a row per lane, index `lane`, the reference first
@@ -63,10 +66,15 @@ class Run:
         products    a row per sum of products of the step
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], seed: int | None = None):
         self.path = os.fspath(path)
-        self._pandas = import_pandas()
         with opened(self.path) as file:
+            check_root(self.path, {name: plain(value) for name, value in file.attrs.items()})
+            self.seeds = seeds_of(file)
+        known_or_raise([] if seed is None else [seed], self.seeds, "seed")
+        self.seed = self.seeds[0] if seed is None else seed
+        self._pandas = import_pandas()
+        with self._opened() as file:
             self.attributes = {name: plain(value) for name, value in file.attrs.items()}
             check_root(self.path, self.attributes)
             check_objects(self.path, file, int(self.attributes["steps_complete"]))
@@ -92,7 +100,7 @@ class Run:
 
     def statistic_names(self, lane: str) -> list[str]:
         """The statistics per step and site that this lane recorded."""
-        with opened(self.path) as file:
+        with self._opened() as file:
             return list(self._site_datasets(file[self._group(lane)]))
 
     def statistics(self, lane: str, names: str | Sequence[str] | None = None,
@@ -105,7 +113,7 @@ class Run:
         Throws: KeyError for an unknown lane or name.
         """
         pandas = self._pandas
-        with opened(self.path) as file:
+        with self._opened() as file:
             group = file[self._group(lane)]
             known = self._site_datasets(group)
             wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
@@ -142,7 +150,7 @@ class Run:
             how many steps a row covers.
         Returns: no row for a site that the lane lacks.
         """
-        with opened(self.path) as file:
+        with self._opened() as file:
             group = file[self._group(lane)]
             site_list = range(len(self.sites)) if sites is None else list(sites)
             known_or_raise(site_list, range(len(self.sites)), "site")
@@ -153,7 +161,7 @@ class Run:
     def sums(self, lane: str) -> pd.DataFrame:
         """The error of accumulators, where sums were sampled: a row per (step, site) with samples."""
         pandas = self._pandas
-        with opened(self.path) as file:
+        with self._opened() as file:
             group = file[self._group(lane)]
             if "sums/step" not in group:
                 return pandas.DataFrame()
@@ -171,7 +179,7 @@ class Run:
         Returns: nothing where no capture was replayed; NaN where there is no gradient, or it was not recorded.
         """
         pandas = self._pandas
-        with opened(self.path) as file:
+        with self._opened() as file:
             group = file[self._group(lane)]
             if "gradient_norms" not in group:
                 return pandas.DataFrame()
@@ -180,6 +188,12 @@ class Run:
         return pandas.DataFrame(norms, columns=names).rename_axis("step")
 
     # ---- how it is read
+
+    @contextmanager
+    def _opened(self) -> Iterator[h5py.Group]:
+        """The group of the seed's run: the file's root or a whole run of the same layout in it."""
+        with opened(self.path) as file:
+            yield file if self.seed == self.seeds[0] else file[f"seeds/{self.seed}"]
 
     def _group(self, lane: str) -> str:
         known_or_raise([lane], self._groups, "lane")

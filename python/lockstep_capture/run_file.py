@@ -61,6 +61,12 @@ def check_root(path: str, attributes: dict[str, Any]) -> None:
     _raise_all(path, problems)
 
 
+def seeds_of(file: h5py.File) -> list[int]:
+    """The seeds of all runs in the file, the first run's first (docs/run-file.md)."""
+    first = int(json_text(file.attrs.get("options")).get("seed", 1))
+    return [first, *sorted(int(name) for name in file.get("seeds", {}))]
+
+
 def check_objects(path: str, file: h5py.File, steps: int) -> None:
     """Checks what every table needs: sites, lanes, and as many rows as steps_complete says."""
     problems = [f"/{name} is missing" for name in ("graph", "sites", "lanes") if name not in file]

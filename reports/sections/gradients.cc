@@ -32,7 +32,7 @@ Blocks write_gradients(const Report& report) {
                         short_number(captured.last.captured), ""});
   for (const LaneReport& lane : report.lanes) {
     const NormComparison* first = recorded(lane);
-    if (first == nullptr) continue;
+    if (first == nullptr || lane.is_twin()) continue;
     table.rows.push_back({lane.info.name, short_number(first->lane),
                           short_number(lane.beside_captured->last.lane), furthest_text(*first)});
   }

@@ -14,7 +14,7 @@ std::string accuracy_text(double accuracy) {
   return std::isnan(accuracy) ? "-" : fmt::format("{:.2f}%", 100 * accuracy);
 }
 
-// The truth lane and the twin are measures, not candidates.
+// The truth lane is a measure, not a candidate.
 std::string verdict_text(const LaneReport& lane) {
   if (lane.is_captured()) return "(recorded)";
   const bool is_measure = !lane.is_candidate() && !lane.info.is_reference;
@@ -57,6 +57,17 @@ std::string steps_text(const Report& report) {
                      micro, o.batch);
 }
 
+std::string seeds_note(const Report& report) {
+  std::string text = fmt::format(
+      "verdict, loss, gap and held-out: over {} seeds. All else, here and below: seed {}",
+      report.seeds.size(), report.seeds.front());
+  for (const LaneReport& lane : report.lanes) {
+    if (lane.findings_seed == report.seeds.front()) continue;
+    text += fmt::format(", of {} seed {}", lane.info.name, lane.findings_seed);
+  }
+  return text + " (`lockstep report --seed S`: one seed).";
+}
+
 std::string distance_note(const Report& report) {
   std::string text =
       "gap: loss minus the reference's (fp32). distance: |w - w_ref| / |w_ref| over all weights "
@@ -66,7 +77,13 @@ std::string distance_note(const Report& report) {
     text += " The fp64 row's distance is the reference's own error against the truth.";
   }
   if (report.captured >= 0) text += " A - of the captured run was not measured.";
-  if (report.twin >= 0) text += " The twin row's distance is chaos: what one ulp grows to.";
+  for (const int index : report.twins) {
+    const LaneReport& twin = report.lanes[static_cast<size_t>(index)];
+    text += fmt::format(
+        " {} (one ulp moved, measures chaos): gap {}, distance {}, {}.", twin.info.name,
+        std::isnan(twin.judgement.gap) ? "-" : fmt::format("{:+.4f}", twin.judgement.gap),
+        short_number(twin.weight_distance), seconds_text(twin.seconds));
+  }
   return text;
 }
 
@@ -88,7 +105,9 @@ Blocks write_lanes(const Report& report) {
                    {"scale"},
                    {"died"},
                    {"time"}};
-  for (const LaneReport& lane : report.lanes) table.rows.push_back(row_of(lane));
+  for (const LaneReport& lane : report.lanes) {
+    if (!lane.is_twin()) table.rows.push_back(row_of(lane));
+  }
   const bool evaluates = report.options.capture_hash.empty();  // a capture holds nothing out
   if (!evaluates) drop_column(table, kHeldOutColumn);
   table.notes = {
@@ -100,6 +119,7 @@ Blocks write_lanes(const Report& report) {
                               "NaN). "
                             : ""),
       distance_note(report)};
+  if (report.has_several_seeds()) table.notes.push_back(seeds_note(report));
   return {table};
 }
 

@@ -88,6 +88,7 @@ Blocks write_layers(const Report& report) {
       "accumulator: sums of products as they are formed; grad sums: those of the backward pass.",
       percent(kShownLostRate), percent(kShownSubnormalRate))));
   for (const LaneReport& lane : report.lanes) {
+    if (lane.is_twin()) continue;
     if (lane.is_captured()) {
       out.push_back(paragraph(lane.info.name + ": not measured."));
       continue;

@@ -31,6 +31,7 @@ Blocks write_loss(const Report& report) {
   }
   table.columns.push_back({"course", Align::kLeft});
   for (const LaneReport& lane : report.lanes) {
+    if (lane.is_twin()) continue;
     std::vector<std::string> row = {lane.info.name};
     const std::span<const double> loss(lane.loss);
     for (size_t c = 0; c < columns; ++c) {

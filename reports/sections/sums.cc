@@ -25,6 +25,7 @@ Blocks write_sums(const Report& report) {
       {"lane", Align::kLeft}, {"samples"}, {"error"}, {"worst"}, {"swamped"}, {"worst"},
       {"where", Align::kLeft}};
   for (const LaneReport& lane : report.lanes) {
+    if (lane.is_twin()) continue;
     AccumulatorHealth all;
     const Site* worst = nullptr;
     double worst_error = 0, worst_rate = 0, error_sq = 0;

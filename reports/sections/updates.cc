@@ -17,7 +17,7 @@ Blocks write_updates(const Report& report) {
   table.columns = {{"lane", Align::kLeft}, {"all layers"}, {"worst layer"}, {"", Align::kLeft}};
   size_t quiet = 0;
   for (const LaneReport& lane : report.lanes) {
-    if (lane.is_captured()) continue;  // not measured
+    if (lane.is_captured() || lane.is_twin()) continue;  // not measured, or noise
     Stagnation all;
     const Stagnation* worst = nullptr;
     for (const Stagnation& layer : lane.updates) {

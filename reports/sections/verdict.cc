@@ -44,39 +44,73 @@ int64_t break_step(const LaneReport& lane, const Finding* finding) {
 // "loss 1.51, 0.31 above the reference's (noise 0.05); 1.20 points fewer held-out answers right"
 std::string distance_text(const LaneJudgement& j) {
   const double likely = std::max(j.batch_noise, j.chaos);
+  const bool several = j.seeds > 1 && std::isfinite(j.seed_bound);
+  const double bound = several ? std::max(j.seed_bound, likely) : likely;
   std::string text =
       fmt::format("loss {}, {} {} the reference's (noise {}", short_number(j.tail_loss),
-                  two_digits(std::fabs(j.gap)), j.gap < 0 ? "below" : "above", two_digits(likely));
-  const bool is_wide = std::isfinite(j.chaos_bound) && j.chaos_bound > 2 * likely;
+                  two_digits(std::fabs(j.gap)), j.gap < 0 ? "below" : "above", two_digits(bound));
+  const bool is_wide = std::isfinite(j.chaos_bound) && j.chaos_bound > 2 * bound;
   if (j.verdict == Verdict::kUnclear && is_wide) {
     text += fmt::format(", perhaps up to {}", two_digits(j.chaos_bound));
   }
-  text += ")";
+  text += several ? fmt::format(", {} seeds)", j.seeds) : ")";
   if (j.answers == 0) return text;
   if (j.correct_drop == 0) return text + "; as many held-out answers right";
   const auto points = [&](double answers) {
     constexpr double kPercent = 100;
     return kPercent * answers / static_cast<double>(j.answers);
   };
+  double noise = std::max(j.correct_noise, j.correct_chaos);
+  if (several) noise = std::max(noise, j.correct_seed_bound);
   return text + fmt::format("; {:.2f} points {} held-out answers right (noise {})",
-                            points(std::fabs(static_cast<double>(j.correct_drop))),
-                            j.correct_drop > 0 ? "fewer" : "more",
-                            two_digits(points(std::max(j.correct_noise, j.correct_chaos))));
+                            points(std::fabs(j.correct_drop)),
+                            j.correct_drop > 0 ? "fewer" : "more", two_digits(points(noise)));
+}
+
+// "; steps 0 and 1 skipped": only if there are few, and of one seed.
+std::string skips_text(const LaneReport& lane) {
+  constexpr size_t kMostNamed = 3;
+  const std::vector<int64_t>& skips = lane.skips;
+  if (skips.empty() || skips.size() > kMostNamed || lane.judgement.seeds > 1) return "";
+  std::string text = skips.size() == 1 ? "; step " : "; steps ";
+  for (size_t i = 0; i < skips.size(); ++i) {
+    const bool is_last = i + 1 == skips.size();
+    text += fmt::format("{}{}", i == 0 ? "" : is_last ? " and " : ", ", skips[i]);
+  }
+  return text + " skipped";
+}
+
+// "; about 5 seeds would decide"
+std::string deciding_text(const LaneJudgement& j) {
+  if (j.verdict != Verdict::kUnclear || j.seeds_to_decide == 0) return "";
+  if (j.seeds_to_decide > kMostDecidingSeeds) {
+    return fmt::format("; more than {} seeds would be needed to decide", kMostDecidingSeeds);
+  }
+  return fmt::format("; about {} seeds would decide", j.seeds_to_decide);
 }
 
 std::string outcome_text(const LaneReport& lane, const Finding* finding) {
   const LaneJudgement& j = lane.judgement;
   switch (j.verdict) {
     case Verdict::kBroke: {
+      const bool several = j.seeds > 1;
       std::string text = fmt::format("{} broke", lane.info.name);
+      if (several) text += fmt::format(" in {} of {} seeds", j.broke_in, j.seeds);
       const int64_t step = break_step(lane, finding);
-      return step < 0 ? text : fmt::format("{} at step {}", text, step);
+      if (step >= 0) text += fmt::format("{} at step {}", several ? "," : "", step);
+      if (several)
+        text += fmt::format("{} seed {}", step >= 0 ? " of" : ", shown:", lane.findings_seed);
+      return text;
     }
     case Verdict::kTooShort:
     case Verdict::kUnjudged:
       return lane.info.name + ", not judged";
     default:
-      return fmt::format("{} is {}: {}", lane.info.name, to_string(j.verdict), distance_text(j));
+      return fmt::format("{} is {}{}: {}{}{}", lane.info.name, to_string(j.verdict),
+                         j.verdict == Verdict::kStalled && j.seeds > 1
+                             ? fmt::format(" in {} of {} seeds", j.stalled_in, j.seeds)
+                             : "",
+                         distance_text(j), deciding_text(j), skips_text(lane));
   }
 }
 
@@ -168,6 +202,18 @@ std::string why_unjudged(const Report& report) {
   return "Outcomes are not judged: the reference's loss fell by no more than its batch noise.";
 }
 
+// What the outcomes rest on, and what they do not prove.
+std::string seeds_text(const Report& report) {
+  std::string text = fmt::format(
+      "Outcomes rest on {} seeds ({} to {}): mean gaps to the reference of the same seed. A lane "
+      "that is no worse is called worse by its loss in {:.0f} of 100 cases at most.",
+      report.seeds.size(), report.seeds.front(), report.seeds.back(), 100 * kErrorRate);
+  for (const uint64_t seed : report.unfinished_seeds) {
+    text += fmt::format(" Seed {} is unfinished and left out.", seed);
+  }
+  return text;
+}
+
 Blocks write_verdict(const Report& report) {
   Blocks out;
   std::vector<const LaneReport*> lanes;
@@ -187,12 +233,16 @@ Blocks write_verdict(const Report& report) {
   if (std::ranges::any_of(lanes, unjudged)) {
     const std::string why = why_unjudged(report);
     if (!why.empty()) out.push_back(paragraph(why));
-  } else if (report.twin < 0) {
+  } else if (report.twins.empty() && !report.has_several_seeds()) {
     out.push_back(
         paragraph("No twin lane was run, so what one ulp does is not known and no lane "
-                  "can be called worse: add `twin` to --lanes."));
+                  "can be called worse: replay with --twins 1 or more, or several --seeds."));
+  } else if (report.has_several_seeds()) {
+    out.push_back(paragraph(seeds_text(report)));
   } else if (!lanes.empty()) {
-    out.push_back(paragraph("One seed rules out a large regression; it does not prove equality."));
+    out.push_back(
+        paragraph("One seed rules out a large regression; it does not prove equality (--seeds N "
+                  "runs more)."));
   }
   return out;
 }

@@ -20,11 +20,11 @@ namespace {
 
 struct ReportArgs {
   std::string run, output, format = "text";
+  std::optional<uint64_t> seed;
   bool overwrite = false;
 };
 
-int report(const ReportArgs& args) {
-  ProblemList problems("report");
+int report(const ReportArgs& args, ProblemList& problems) {
   const bool is_json = args.format == "json";
   if (!is_json && args.format != "text") {
     problems.add(fmt::format("--format {}: this version writes text and JSON only", args.format),
@@ -41,9 +41,9 @@ int report(const ReportArgs& args) {
                  "-o OTHER, or --overwrite", problems);
   }
   std::optional<RunFile> run;
-  collect_problems(problems, [&] { run.emplace(args.run); });
+  collect_problems(problems, [&] { run.emplace(args.run, false, args.seed); });
   problems.throw_if_any();
-  const Report report = read_report(*run);
+  const Report report = read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
   const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
   const std::string text =
       is_json ? report_json(report) : report_text(report, /*summary_only=*/false, style);
@@ -60,14 +60,19 @@ int report(const ReportArgs& args) {
 
 std::function<int()> declare_report(CLI::App& app) {
   auto args = std::make_shared<ReportArgs>();
+  const ArgumentChecks checks("report");
   app.add_option("RUN", args->run, "a run file")->type_name("")->required();
   app.add_option("-o,--output", args->output, "write here instead of to the terminal")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
+  checks.whole(
+      app.add_option("--seed", args->seed, "this seed alone, of a run of several [all of them]")
+          ->type_name("S"),
+      0, UINT64_MAX);
   app.add_option("--format", args->format, "text or json (html, markdown: not in this version)")
       ->type_name("NAME")
       ->capture_default_str();
-  return [args] { return report(*args); };
+  return [args, checks] { return report(*args, checks.problems()); };
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "reports/number_text.h"
 #include "reports/text_writer.h"
@@ -50,8 +51,11 @@ std::string scales_text(const LaneStep& lane, const std::string& name, size_t co
 
 }  // namespace
 
-Progress::Progress(int64_t first_step, int64_t step_count)
-    : first_step_(first_step), step_count_(step_count), terminal_(isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(int64_t first_step, int64_t step_count, std::string seed_text)
+    : first_step_(first_step),
+      step_count_(step_count),
+      seed_text_(std::move(seed_text)),
+      terminal_(isatty(STDERR_FILENO) == 1) {}
 
 void Progress::on_start(const RunDescription& run) {
   for (const LaneDescription& lane : run.lanes) {
@@ -61,23 +65,25 @@ void Progress::on_start(const RunDescription& run) {
   start_ = std::chrono::steady_clock::now();
   last_drawn_ = start_ - kRedrawEvery;
   next_line_ = first_step_ + 1;
-  fmt::print(stderr, "{}, {} lane{}, steps {}..{}\n", run.data, lane_names_.size(),
-             lane_names_.size() == 1 ? "" : "s", first_step_, step_count_ - 1);
+  fmt::print(stderr, "{}{}, {} lane{}, steps {}..{}\n", seed_text_.empty() ? "" : seed_text_ + ": ",
+             run.data, lane_names_.size(), lane_names_.size() == 1 ? "" : "s", first_step_,
+             step_count_ - 1);
 }
 
 void Progress::on_step(const StepRecord& step) {
   const int64_t done = step.step + 1;
+  const std::string seed = seed_text_.empty() ? "" : seed_text_ + " ";
   const auto now = std::chrono::steady_clock::now();
   if (terminal_) {
     if (now - last_drawn_ < kRedrawEvery && done < step_count_) return;
     last_drawn_ = now;
     const std::string line = fmt::format(
-        "{} {}/{}  {}", bar(static_cast<double>(done) / static_cast<double>(step_count_)), done,
-        step_count_, status(step));
+        "{} {}{}/{}  {}", bar(static_cast<double>(done) / static_cast<double>(step_count_)), seed,
+        done, step_count_, status(step));
     fmt::print(stderr, "\r\x1b[K{}", cut(line, terminal_width(STDERR_FILENO) - 1));
     line_open_ = true;
   } else if (done >= next_line_ || done == step_count_) {
-    fmt::print(stderr, "step {}/{}  {}\n", done, step_count_, status(step));
+    fmt::print(stderr, "{}step {}/{}  {}\n", seed, done, step_count_, status(step));
     while (next_line_ <= done) next_line_ += std::max<int64_t>(1, step_count_ / kPlainLines);
   }
   std::fflush(stderr);

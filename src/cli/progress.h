@@ -13,8 +13,8 @@ namespace lockstep {
 
 class Progress : public Observer {
  public:
-  // `first_step`: where a resumed run starts.
-  Progress(int64_t first_step, int64_t step_count);
+  // `first_step`: where a resumed run starts. `seed_text`: "seed 2/3", or "" for the only one.
+  Progress(int64_t first_step, int64_t step_count, std::string seed_text);
   void on_start(const RunDescription& run) override;
   void on_step(const StepRecord& step) override;
   void on_finish() override;
@@ -24,6 +24,7 @@ class Progress : public Observer {
   std::string time_left(int64_t steps_done) const;
 
   int64_t first_step_, step_count_;
+  std::string seed_text_;
   bool terminal_;
   int64_t next_line_ = 0;  // steps done at which the next plain line is due
   bool line_open_ = false;

@@ -10,6 +10,7 @@
 #include "src/cli/number_options.h"
 #include "src/core/text.h"
 #include "src/policy/policy.h"
+#include "src/policy/twin_lane.h"
 #include "src/update/optimizers.h"
 #include "src/update/parameter_groups.h"
 #include "src/update/schedules.h"
@@ -17,6 +18,7 @@
 namespace lockstep {
 namespace {
 
+constexpr uint64_t kMostSeeds = 1000;
 constexpr uint64_t kMostThreads = 256;
 constexpr uint64_t kMostWorkers = 4096;
 
@@ -76,6 +78,49 @@ bool has_number(const std::string& optimizer, const std::string& number, const s
   return false;
 }
 
+void check_seeds(const ReplayArgs& args, ProblemList& problems) {
+  const RunOptions& o = args.options;
+  if (o.seeds <= 1) return;
+  const std::string given = fmt::format("--seeds {}", o.seeds);
+  if (is_capture(o.model)) {
+    problems.add(given + ": a capture has the weights and batches of one run",
+                 "leave --seeds out, or capture the loop again with another seed");
+  }
+  if (args.mode == "synced") {
+    problems.add(given + ": in synced mode no outcome is judged, which is what seeds are for",
+                 "leave --seeds out, or use --mode free");
+  }
+  if (o.seed > UINT64_MAX - static_cast<uint64_t>(o.seeds - 1)) {
+    problems.add(fmt::format("--seed {} {}: the last seed is beyond {}", o.seed, given, UINT64_MAX),
+                 "choose a smaller --seed");
+  }
+}
+
+bool is_judged(const std::string& lane) {
+  return !lane.empty() && lane != kReferenceLane && lane != kTruthLane && twin_number(lane) == 0;
+}
+
+// Adds twins until there are as many as wanted, those in --lanes included. By default one, if an
+// outcome is judged: some lane besides the reference keeps its own weights.
+void add_twins(ReplayArgs& args, bool given) {
+  std::vector<std::string>& lanes = args.options.lanes;
+  const bool judged = args.mode == "free" && std::ranges::any_of(lanes, is_judged);
+  const int64_t wanted = given || judged ? args.twins : 0;
+  int64_t there = std::ranges::count_if(lanes, [](const std::string& lane) {
+    return twin_number(lane.substr(0, lane.rfind('@'))) > 0;
+  });
+  for (int number = 1; there < wanted && number <= kMostTwins; ++number) {
+    const std::string twin = twin_name(number);
+    if (std::ranges::any_of(lanes, [&](const std::string& lane) {
+          return lane.substr(0, lane.rfind('@')) == twin;
+        })) {
+      continue;
+    }
+    lanes.push_back(twin);
+    ++there;
+  }
+}
+
 std::vector<std::string> globs(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
@@ -131,9 +176,11 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   checks.named_numbers(add(group, "--size", args->sizes, "NAME=X,...",
                            "sizes, e.g. layers=2,width=64: see `lockstep list models`"),
                        o.sizes);
-  add(group, "--lanes", args->lanes, "A,B,...",
-      "POLICY[:VERSION][@TARGET]; fp64: the truth; twin: measures chaos")
+  add(group, "--lanes", args->lanes, "A,B,...", "POLICY[:VERSION][@TARGET]; fp64: the truth")
       ->capture_default_str();
+  whole(group, "--twins", args->twins, 0, kMostTwins,
+        "one-ulp twins of fp32, which measure chaos; 0: none");
+  options.twins = app.get_option("--twins");
   whole(group, "--steps", o.steps, 1, kLargestCount,
         "training steps; default for a capture: all of its steps");
   whole(group, "--batch", o.batch, 1, kLargestBatch, "examples per step");
@@ -145,6 +192,8 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
           ->capture_default_str(),
       {"free", "synced"});
   whole(group, "--seed", o.seed, 0, UINT64_MAX, "seed of weights, batches and noise");
+  whole(group, "--seeds", o.seeds, 1, kMostSeeds,
+        "runs of the same lanes, from --seed, --seed + 1, ..., in one file");
 
   group = "Optimizer";
   add(group, "--optimizer", o.optimizer.name, "NAME", "see `lockstep list optimizers`")
@@ -227,6 +276,9 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       "--mode free: every lane keeps its own weights, as in training; synced: every step starts\n"
       "from the reference's weights and shows what one step loses. The fp32 reference always "
       "runs.\n"
+      "Twins run by default where an outcome is judged: in free mode, with a lane besides fp32 and "
+      "fp64.\nWithout twins a lane of a single seed is never called worse. --seeds is for built-in "
+      "models in\nfree mode: each lane is judged by its mean gap to fp32 of the same seed.\n"
       "Ctrl-C stops after the step in progress and leaves an intact run file (exit code 130).\n"
       "Example:\n  lockstep replay lenet --data mnist:DIR --steps 400 \\\n"
       "    --lanes fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16 -o run.h5");
@@ -251,6 +303,8 @@ void read_replay_options(ReplayArgs& args, const ReplayOptions& options, Problem
     problems.add("--cycle: only a capture can start again after its last step", "leave it out");
   }
   check_lanes(args, problems);
+  check_seeds(args, problems);
+  add_twins(args, options.twins->count() > 0);
   read_loop_options(args, problems);
 }
 

@@ -20,6 +20,7 @@ struct ReplayArgs {
   std::vector<std::string> groups;
   std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, eval_policy = "own";
   std::string mode = "free", backward = "joint", lanes = "fp32", sizes, output, resume_from, simd;
+  int64_t twins = 1;
   int threads = 0;
   bool overwrite = false, quiet = false;
 };
@@ -28,7 +29,7 @@ struct ReplayOptions {
   // Options that a run file fixes; the others may differ when a run is resumed.
   std::vector<CLI::Option*> fixed;
   std::vector<CLI::Option*> of_models;  // options of built-in models only
-  CLI::Option *steps, *resume;
+  CLI::Option *steps, *twins, *resume;
 };
 ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> args,
                                      const ArgumentChecks& checks);

@@ -21,20 +21,33 @@
 namespace lockstep {
 namespace {
 
+// "seed 2/3"; nothing if there is one seed.
+std::string seed_text(const RunOptions& first, uint64_t seed) {
+  if (first.seeds == 1) return "";
+  return fmt::format("seed {}/{}", seed - first.seed + 1, first.seeds);
+}
+
 void print_end(const std::string& path, bool finished, bool quiet) {
-  const RunFile run(path);
+  const RunFile first(path, /*allow_empty=*/true);
+  const RunOptions& options = first.options();
   if (!finished) {
+    const uint64_t seed = first.seeds().back();
+    const std::string of = seed_text(options, seed);
     fmt::print(
-        "Stopped after step {} of {}; {} is intact. To continue:\n  lockstep replay --resume {}\n",
-        run.steps(), run.options().steps, path, path);
+        "Stopped after step {} of {}{}; {} is intact. To continue:\n  lockstep replay --resume "
+        "{}\n",
+        RunFile(path, true, seed).steps(), options.steps, of.empty() ? "" : " (" + of + ")", path,
+        path);
     return;
   }
   if (quiet) return;
-  fmt::print("\n{}\n", report_text(read_report(run), /*summary_only=*/true, output_style()));
+  fmt::print("\n{}\n", report_text(read_report(first), /*summary_only=*/true, output_style()));
+  const std::string seeds =
+      options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
   fmt::print(
-      "Recorded {} steps in {}. Next:\n  lockstep report {}\n"
+      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n"
       "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.\n",
-      run.steps(), path, shell_quoted(path), path);
+      first.steps(), seeds, path, shell_quoted(path), path);
 }
 
 int report_write_error(const WriteError& error, const std::string& path) {
@@ -45,7 +58,7 @@ int report_write_error(const WriteError& error, const std::string& path) {
   return kExitUsage;
 }
 
-int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path) {
+void print_notes(const LockstepRun& run) {
   for (const LaneDescription& lane : run.description().lanes) {
     for (const std::string& note : lane.policy.notes) {
       fmt::print(stderr, "lockstep: note: lane {}: {}\n", lane.name, note);
@@ -54,6 +67,9 @@ int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const s
       fmt::print(stderr, "lockstep: warning: lane {}: {}\n", lane.name, warning);
     }
   }
+}
+
+int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path) {
   run.add_observer(&writer);
   if (progress != nullptr) run.add_observer(progress);
   try {
@@ -65,8 +81,9 @@ int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const s
   }
 }
 
-std::unique_ptr<Progress> make_progress(const ReplayArgs& args, int64_t first, int64_t steps) {
-  return args.quiet ? nullptr : std::make_unique<Progress>(first, steps);
+std::unique_ptr<Progress> make_progress(const ReplayArgs& args, int64_t first, int64_t steps,
+                                        const std::string& seed) {
+  return args.quiet ? nullptr : std::make_unique<Progress>(first, steps, seed);
 }
 
 // A run, and the capture it replays, if any, which outlives it.
@@ -136,6 +153,28 @@ bool is_complete(const RunFile& run) {
   return true;
 }
 
+// Records the seeds that the file lacks, each with the options of the first.
+int add_seeds(const ReplayArgs& args, const std::string& path) {
+  RunOptions first;
+  size_t recorded = 0;
+  {
+    const RunFile run(path, /*allow_empty=*/true);
+    first = run.options();
+    recorded = run.seeds().size();
+  }
+  for (auto k = static_cast<int64_t>(recorded); k < first.seeds; ++k) {
+    RunOptions options = first;
+    options.seed = first.seed + static_cast<uint64_t>(k);
+    Made made;
+    make_resumed_run(made, options, std::nullopt);
+    const auto writer = RunFileWriter::add_seed(path, options.seed);
+    const auto progress = make_progress(args, 0, options.steps, seed_text(first, options.seed));
+    const int code = execute(*made.run, *writer, progress.get(), path);
+    if (code != kExitFine) return code;
+  }
+  return kExitFine;
+}
+
 }  // namespace
 
 int start_run(ReplayArgs& args, ProblemList& problems) {
@@ -151,20 +190,24 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   });
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   args.options.backward_per_loss = args.backward == kBackwardPerLoss;
-  Made made;  // finds every other mistake before any file is touched
+  std::optional<Made> made(std::in_place);  // finds every other mistake before any file is touched
   if (args.options.model.empty()) {
     problems.add("MODEL: missing", "see `lockstep list models`, or name a capture file");
   } else if (std::ranges::count(args.options.lanes, "") == 0) {
-    collect_problems(problems, [&] { make_run(made, args.options); });
+    collect_problems(problems, [&] { make_run(*made, args.options); });
   }
   problems.throw_if_any();
-  LockstepRun& run = *made.run;
+  LockstepRun& run = *made->run;
+  print_notes(run);
   int code = kExitFine;
   {
     RunFileWriter writer(path, command_line(), args.overwrite);
-    const auto progress = make_progress(args, 0, run.description().options->steps);
+    const RunOptions& options = *run.description().options;
+    const auto progress = make_progress(args, 0, options.steps, seed_text(options, options.seed));
     code = execute(run, writer, progress.get(), path);
   }
+  made.reset();  // the next seed needs the memory
+  if (code == kExitFine) code = add_seeds(args, path);
   if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);
   return code;
 }
@@ -178,40 +221,48 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
   }
   std::string path = args.resume_from.empty() ? args.output : args.resume_from;
   if (path.empty()) path = kDefaultRunFile;
-  RunOptions options;
+  RunOptions first, options;
   std::optional<RunState> state;
-  bool complete = false;
+  bool complete = false, all_seeds = false;
+  uint64_t seed = 0;
   {
-    const RunFile run(
-        path,
-        /*allow_empty=*/true);  // a run killed before its first step can be resumed, too
-    options = run.options();
-    complete = is_complete(run);
-    if (!complete) state = read_checkpoint(path, run.steps());
+    // A run killed before its first step can be resumed, too. Seeds are recorded one after the
+    // other, so only the last in the file may be unfinished.
+    const RunFile file(path, /*allow_empty=*/true);
+    first = file.options();
+    seed = file.seeds().back();
+    all_seeds = static_cast<int64_t>(file.seeds().size()) == first.seeds;
+    const RunFile last(path, /*allow_empty=*/true, seed);
+    options = last.options();
+    complete = is_complete(last);
+    if (!complete) state = read_checkpoint(path, last.steps(), last.hashes_of_other_seeds());
   }
   if (!args.options.model.empty() && args.options.model != options.model) {
     throw InputError(
         fmt::format("model '{}': {} is a run of '{}'", args.options.model, path, options.model));
   }
-  if (complete) {
+  if (complete && all_seeds) {
     if (!args.quiet) {
       fmt::print(
-          "{} is complete: all {} steps are recorded, nothing is left to do. Next:\n"
+          "{} is complete: all {} steps{} are recorded, nothing is left to do. Next:\n"
           "  lockstep report {}\n",
-          path, options.steps, shell_quoted(path));
+          path, options.steps,
+          first.seeds == 1 ? "" : fmt::format(" from each of {} seeds", first.seeds),
+          shell_quoted(path));
     }
     return kExitFine;
   }
-  const int64_t from = state ? state->steps_done : 0;
-  Made made;
-  make_resumed_run(made, options, state);
-  LockstepRun& run = *made.run;
   int code = kExitFine;
-  {
-    const auto writer = RunFileWriter::resume(path, from);
-    const auto progress = make_progress(args, from, options.steps);
-    code = execute(run, *writer, progress.get(), path);
+  if (!complete) {
+    const int64_t from = state ? state->steps_done : 0;
+    Made made;
+    make_resumed_run(made, options, state);
+    print_notes(*made.run);
+    const auto writer = RunFileWriter::resume(path, from, seed);
+    const auto progress = make_progress(args, from, options.steps, seed_text(first, seed));
+    code = execute(*made.run, *writer, progress.get(), path);
   }
+  if (code == kExitFine) code = add_seeds(args, path);
   if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);
   return code;
 }

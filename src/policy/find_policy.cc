@@ -9,6 +9,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/policy/parse/policy_file.h"
+#include "src/policy/twin_lane.h"
 
 namespace lockstep {
 namespace {
@@ -82,7 +83,7 @@ void refuse_lane_name(const std::string& name) {
     throw InputError("policy '" + name + "': only a lane has a target, not a policy",
                      "leave '" + name.substr(at) + "' out");
   }
-  if (name == kTruthLane || name == kTwinLane) {
+  if (name == kTruthLane || twin_number(name) > 0) {
     throw InputError("policy '" + name + "': this is a lane, not a policy",
                      "run it with `lockstep replay MODEL --lanes fp32," + name + "`");
   }

@@ -5,13 +5,14 @@
 #include "src/execute/engines.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
+#include "src/policy/twin_lane.h"
 
 namespace lockstep {
 namespace {
 
-Policy twin_policy() {
+Policy twin_policy(const std::string& name) {
   Policy policy = find_policy(kReferenceLane);
-  policy.name = kTwinLane;
+  policy.name = name;
   policy.help = "the one-ulp twin: FP32 from weights moved by one ulp";
   policy.aliases.clear();
   return policy;
@@ -58,8 +59,8 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
   try {
     if (name.policy == kTruthLane) {
       lane.policy = truth_policy();
-    } else if (name.policy == kTwinLane) {
-      lane.policy = twin_policy();
+    } else if (twin_number(name.policy) > 0) {
+      lane.policy = twin_policy(name.policy);
     } else if (policy_text != nullptr) {
       lane.policy = parse_policy(*policy_text, name.policy);
     } else {
@@ -72,9 +73,9 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
   }
   problems.throw_if_any();
   if (hardware != nullptr) {
-    // The three lanes with fixed names have arithmetic that no low-precision unit has.
+    // The lanes with fixed names have arithmetic that no low-precision unit has.
     const std::string& policy = lane.policy.name;
-    if (policy == kReferenceLane || policy == kTruthLane || policy == kTwinLane) {
+    if (policy == kReferenceLane || policy == kTruthLane || twin_number(policy) > 0) {
       problems.add("'" + policy + "' runs on no hardware's low-precision units",
                    "leave '@" + name.target + "' out");
       problems.throw_if_any();

@@ -9,6 +9,7 @@
 #include "src/core/error.h"
 #include "src/core/random.h"
 #include "src/execute/storage.h"
+#include "src/policy/twin_lane.h"
 #include "src/train/lane.h"
 
 namespace lockstep {
@@ -122,9 +123,11 @@ void Lane::restart_from(const Lane& reference, int64_t step) {
 
 void Lane::move_weights_by_one_ulp(int64_t step) {
   constexpr int kStepShift = 40;  // no tensor has 2^40 elements
+  constexpr int kTwinShift = 24;  // no model has 2^24 parameter tensors
+  const auto twin = static_cast<uint32_t>(twin_number(description_.policy.name) - 1) << kTwinShift;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const RandomStream signs(context_.options->seed, RandomPurpose::kTwin,
-                             static_cast<uint32_t>(i));
+                             twin + static_cast<uint32_t>(i));
     const uint64_t first = static_cast<uint64_t>(step) << kStepShift;
     Tensor& weight = parameters_[i].updated();
     kernels().f32.move_by_one_ulp(weight.as<float>().data(), signs, first, weight.size());

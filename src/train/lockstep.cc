@@ -9,6 +9,7 @@
 
 #include "src/core/error.h"
 #include "src/data/noise.h"
+#include "src/policy/twin_lane.h"
 #include "src/train/captured_lane.h"
 #include "src/train/prepared_run.h"
 #include "src/train/run_setup.h"
@@ -157,7 +158,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
     const bool synced = options.mode == LaneMode::kSynced;
     if (synced && ref != nullptr) lane.restart_from(*ref, step);
     if (synced && ref == nullptr && step > 0) lane.observe_stored();
-    const bool is_twin = lane.description().policy.name == kTwinLane;
+    const bool is_twin = twin_number(lane.description().policy.name) > 0;
     if (is_twin && (synced || step == 0)) lane.move_weights_by_one_ulp(step);
     if (replays) lane.keep_buffers();
   });

@@ -20,7 +20,7 @@ struct RunOptions {
   std::string model = "lenet";
   std::map<std::string, double> sizes;        // of the model, where not the defaults
   std::string data;                           // "" = the model's default
-  std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", "twin"
+  std::vector<std::string> lanes = {"fp32"};  // POLICY[:VERSION][@TARGET], "fp64", twins
   int64_t steps = 200, batch = 64;
   int64_t accumulate = 1;          // micro-batches of `batch` examples merged into one step
   int64_t workers = 1;             // data parallel: each gets an equal part of every batch
@@ -42,6 +42,9 @@ struct RunOptions {
   int64_t histogram_every = 10, checkpoint_every = 50;
   int64_t sums_every = 50;  // steps between samples of the sums of products; 0: never
   uint64_t seed = 1;
+  // Runs of the same lanes in one run file, from seed, seed + 1, ... LockstepRun is one of them:
+  // `seed` is its own.
+  int64_t seeds = 1;
   // False: nothing is measured, and records hold only loss, scale and time. For benchmarks; a run
   // file needs everything.
   bool measure = true;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "src/policy/twin_lane.h"
 #include "src/train/lane_name.h"
 #include "src/update/parameter_groups.h"
 
@@ -24,8 +25,9 @@ std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, Prob
   for (std::string lane : lanes) {
     // Lanes with fixed names keep them: reports and checks find them by name.
     constexpr std::string_view kOwnEngine = "@software";
-    for (const std::string_view fixed : {kReferenceLane, kTruthLane, kTwinLane}) {
-      if (lane == std::string(fixed) + std::string(kOwnEngine)) lane = fixed;
+    if (lane.ends_with(kOwnEngine)) {
+      const std::string name = lane.substr(0, lane.size() - kOwnEngine.size());
+      if (name == kReferenceLane || name == kTruthLane || twin_number(name) > 0) lane = name;
     }
     if (!seen.insert(lane).second) problems.add("lane '" + lane + "': listed twice");
     if (lane != kReferenceLane) ordered.push_back(lane);

@@ -52,6 +52,15 @@ errs "did you mean 'sgd'?"
 expect 2 replay mlp --steps 0 --batch 0 -o bad.h5
 errs "steps 0"
 errs "batch 0"
+expect 2 replay mlp --seeds 0 --twins 100 -o bad.h5
+errs "--seeds 0: a whole number, 1 <= N <= 1000"
+errs "--twins 100: a whole number, 0 <= N <= 99"
+expect 2 replay mlp --seeds 2 --mode synced "${quick[@]}" -o bad.h5
+errs "--seeds 2: in synced mode no outcome is judged"
+expect 2 replay mlp --seed 18446744073709551615 --seeds 2 "${quick[@]}" -o bad.h5
+errs "the last seed is beyond 18446744073709551615"
+expect 2 report good.h5 --seed 2
+errs "no seed 2; it holds 1"
 expect 2 replay -o bad.h5
 errs "MODEL"
 expect 2 explain lenet --policy fp32 --backward per-loss
@@ -173,6 +182,8 @@ for model in mlp capture.h5; do
   errs "capture.h5: is a capture"
 done
 that test "$(wc -c <capture.h5)" -eq 25
+expect 2 replay capture.h5 --seeds 2 -o bad.h5
+errs "--seeds 2: a capture has the weights and batches of one run"
 expect 2 verify capture.h5 --only F16C --seed 3
 errs "--only: an option of --hardware"
 errs "--seed: an option of --hardware"

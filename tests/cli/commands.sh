@@ -63,6 +63,32 @@ says "fp16"
 expect 0 replay mlp --data synthetic:200 --steps 3 --batch 8 --lanes fp32,policy.toml -o v.h5 --quiet
 expect 0 replay mlp --data synthetic:200 --steps 3 --batch 8 --lanes tf32 -o v.h5 --overwrite --quiet
 
+# Twins run by default where outcomes are judged; seeds are runs of their own in one file.
+lanes_of() { h5ls "$1/lanes" | awk '{print $1}' | paste -sd,; }
+quick=(--data synthetic:100 --steps 2 --batch 4)
+expect 0 replay mlp "${quick[@]}" --lanes tf32 --seeds 2 --seed 5 -o seeds.h5
+errs "seed 2/2: synthetic"
+errs "seed 2/2 step 2/2"
+says "Recorded 2 steps from each of 2 seeds in seeds.h5."
+expect 0 report seeds.h5 --seed 6 --format json
+says '"findings_seed": 6'
+expect 0 replay --resume seeds.h5
+says "seeds.h5 is complete: all 2 steps from each of 2 seeds"
+expect 0 replay mlp "${quick[@]}" --lanes tf32,twin2 --twins 3 -o three.h5 --quiet
+expect 0 replay mlp "${quick[@]}" --lanes tf32 --twins 0 -o none.h5 --quiet
+expect 0 replay mlp "${quick[@]}" --lanes tf32,twin -o named.h5 --quiet
+expect 0 replay mlp "${quick[@]}" --lanes tf32 --mode synced -o synced.h5 --quiet
+expect 0 replay mlp "${quick[@]}" -o alone.h5 --quiet
+if command -v h5ls >/dev/null; then
+  that test "$(lanes_of seeds.h5)" = fp32,tf32,twin
+  that test "$(lanes_of seeds.h5/seeds/6)" = fp32,tf32,twin
+  that test "$(lanes_of three.h5)" = fp32,tf32,twin,twin2,twin3
+  that test "$(lanes_of none.h5)" = fp32,tf32
+  that test "$(lanes_of named.h5)" = fp32,tf32,twin
+  that test "$(lanes_of synced.h5)" = fp32,tf32
+  that test "$(lanes_of alone.h5)" = fp32
+fi
+
 expect 0 round 0.1 --format fp16
 says "0 01011 1001100110"
 says "0.0999755859375"

@@ -67,7 +67,7 @@ Report hand_made() {
              lane("torch-autocast-fp16", 0.505, 0.968), lane("pure-fp16", 0.5, 0.1)};
   r.lanes[0].info.is_reference = true;
   r.lanes[0].judgement.verdict = Verdict::kReference;
-  r.twin = 1;
+  r.twins = {1};
 
   LaneReport& scaled = r.lanes[2];
   scaled.has_scaler = true;
@@ -163,7 +163,7 @@ TEST_CASE("the first screen: worst lane first, with step, place, value, limit an
        {"pure-fp16 broke at step 39. fc1 linear (model.py:41): its result reaches 1.1e5, fp16 ends "
         "at 65504. Try (untested): this op in fp32 or bf16; smaller values before it.",
         "torch-autocast-fp16 is fine: loss 0.505, 0.005 above the reference's (noise 0.03); 0.20 "
-        "points fewer held-out answers right (noise 1.6)."}) {
+        "points fewer held-out answers right (noise 1.6); step 3 skipped."}) {
     CAPTURE(part);
     CHECK(text.find(part) != std::string::npos);
   }
@@ -194,6 +194,56 @@ TEST_CASE("a lane that is only worse has its gravest finding named as the likely
   CHECK(text.find(
             "- underflow, step 0..38. fc1 linear_backward_weight: its gradient loses 42% of its "
             "energy to underflow in fp16.") != std::string::npos);
+}
+
+TEST_CASE("several seeds: in how many a lane broke, and how many would decide") {
+  Report report = hand_made();
+  report.seeds = {7, 8, 9};
+  report.unfinished_seeds = {10};
+  for (LaneReport& lane : report.lanes) {
+    lane.judgement.seeds = 3;
+    lane.judgement.seed_bound = 0.05;
+    lane.findings_seed = 7;
+  }
+  report.lanes[2].judgement.verdict = Verdict::kUnclear;
+  report.lanes[2].judgement.seeds_to_decide = 5;
+  report.lanes[3].judgement.broke_in = 2;
+  report.lanes[3].findings_seed = 8;
+  std::string text = report_text(report, true);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  for (size_t at = 0; (at = text.find("  ", at)) != std::string::npos;) text.erase(at, 1);
+  for (const std::string part :
+       {"pure-fp16 broke in 2 of 3 seeds, at step 39 of seed 8. fc1 linear",
+        "torch-autocast-fp16 is unclear: loss 0.505, 0.005 above the reference's (noise 0.05, 3 "
+        "seeds);",
+        "about 5 seeds would decide", "Seed 10 is unfinished and left out.",
+        "of pure-fp16 seed 8 ("}) {
+    CAPTURE(part);
+    CHECK(text.find(part) != std::string::npos);
+  }
+  const auto json = nlohmann::json::parse(report_json(report));
+  CHECK(json["seeds"] == std::vector<uint64_t>{7, 8, 9});
+  CHECK(json["lanes"][2]["seeds_to_decide"] == 5);
+  CHECK(json["lanes"][2]["seed_bound"] == 0.05);
+  CHECK(json["lanes"][3]["broke_in"] == 2);
+  CHECK(json["lanes"][3]["findings_seed"] == 8);
+  report.lanes[2].judgement.seeds_to_decide = kMostDecidingSeeds + 1;
+  text = report_text(report, true);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  CHECK(text.find("more than 100 seeds would be needed to decide") != std::string::npos);
+}
+
+TEST_CASE("skipped steps are named if there are at most three; twins are no rows") {
+  Report report = hand_made();
+  CHECK(report_text(report, true).find("; step 3 skipped") != std::string::npos);
+  report.lanes[2].skips = {0, 1, 50};
+  std::string text = report_text(report, true);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  CHECK(text.find("; steps 0, 1 and 50 skipped") != std::string::npos);
+  report.lanes[2].skips = {0, 1, 2, 3};
+  CHECK(report_text(report, true).find(" skipped.") == std::string::npos);
+  CHECK(report_text(report).find("\n  twin ") == std::string::npos);
+  CHECK(text.find("twin (one ulp moved, measures chaos): gap +0.0010") != std::string::npos);
 }
 
 TEST_CASE("JSON: the outcome and the findings of every lane") {

@@ -47,6 +47,15 @@ TEST_CASE("synced: each step starts from the reference's weights, rounded to the
   CHECK(compared >= 3 * 6);  // three steps, weight and bias of three layers
 }
 
+TEST_CASE("twins move their weights by signs of their own") {
+  Recorder recorder;
+  run(small_run({"fp32", "twin", "twin2", "twin3"}, 1), recorder);
+  const auto& lanes = recorder.steps.at(0).lanes;
+  CHECK(lanes[1].loss != lanes[2].loss);
+  CHECK(lanes[2].loss != lanes[3].loss);
+  CHECK(lanes[1].loss != lanes[3].loss);
+}
+
 TEST_CASE("free: the twin starts one ulp away and drifts further") {
   Recorder recorder;
   run(small_run({"fp32", "twin"}, 6), recorder);

@@ -14,6 +14,7 @@
 #include "src/policy/parse/scaling_table.h"
 #include "src/policy/parse/sums_table.h"
 #include "src/policy/parse/toml_table.h"
+#include "src/policy/twin_lane.h"
 
 namespace lockstep {
 namespace {
@@ -141,8 +142,8 @@ class PolicyReader {
                       "add name = \"...\" or rename the file");
       }
     }
-    const bool is_fixed_lane =
-        policy_.name == kReferenceLane || policy_.name == kTruthLane || policy_.name == kTwinLane;
+    const bool is_fixed_lane = policy_.name == kReferenceLane || policy_.name == kTruthLane ||
+                               twin_number(policy_.name) > 0;
     if (!source_.is_preset && is_fixed_lane) {
       problems_.add("name = '" + policy_.name + "': this name belongs to a built-in lane",
                     "choose a name other than fp32, fp64 and twin");

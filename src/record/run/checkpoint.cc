@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -123,7 +124,8 @@ Checkpoint read_state(hid_t root) {
 }
 
 // All damage is reported in the same way, whatever HDF5 finds.
-std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit) {
+std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit,
+                                           const std::vector<std::string>& others) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::none) {
@@ -146,6 +148,8 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
                        "continue with the version of Lockstep that wrote it");
     }
     if (hdf5::int_attribute(root.id(), "steps_done") > limit) return std::nullopt;
+    const std::string hash = hdf5::text_attribute(root.id(), run_names::kRunHash);
+    if (std::ranges::count(others, hash) > 0) return std::nullopt;
     return read_state(root.id());
   } catch (const hdf5::Error& error) {
     throw InputError(fmt::format("checkpoint '{}' is damaged: {}", path, error.what()),
@@ -190,13 +194,14 @@ void write_checkpoint(const std::string& run_path, const RunState& run, const Re
   if (status) fail(path, status.value(), "");
 }
 
-std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit) {
-  std::optional<Checkpoint> newest = read_if_not_past(newest_path(run_path), limit);
-  return newest ? std::move(newest) : read_if_not_past(older_path(run_path), limit);
+std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit,
+                                          const std::vector<std::string>& others) {
+  std::optional<Checkpoint> newest = read_if_not_past(newest_path(run_path), limit, others);
+  return newest ? std::move(newest) : read_if_not_past(older_path(run_path), limit, others);
 }
 
 Checkpoint read_checkpoint_file(const std::string& path) {
-  std::optional<Checkpoint> found = read_if_not_past(path, std::numeric_limits<int64_t>::max());
+  std::optional<Checkpoint> found = read_if_not_past(path, std::numeric_limits<int64_t>::max(), {});
   if (found) return *std::move(found);
   throw InputError(fmt::format("checkpoint '{}': no such file", path),
                    "`lockstep replay -o RUN` writes RUN.state next to RUN");
@@ -208,8 +213,9 @@ void remove_checkpoints(const std::string& run_path) {
   fs::remove(older_path(run_path), ignored);
 }
 
-std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete) {
-  std::optional<Checkpoint> found = find_checkpoint(run_path, steps_complete);
+std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete,
+                                        const std::vector<std::string>& others) {
+  std::optional<Checkpoint> found = find_checkpoint(run_path, steps_complete, others);
   if (!found) return std::nullopt;
   return std::move(found->run);
 }

@@ -25,8 +25,10 @@ struct Checkpoint {
 // Writes PATH.state.tmp, syncs it, and renames. Throws: WriteError; the older files are kept.
 void write_checkpoint(const std::string& run_path, const RunState& run, const RecordState& record);
 
-// The newest one with steps_done <= limit. Throws: InputError if one is damaged.
-std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit);
+// The newest one with steps_done <= limit whose run_hash is not in `others` (the same file's other
+// seeds). Throws: InputError if one is damaged.
+std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit,
+                                          const std::vector<std::string>& others = {});
 
 // A checkpoint by its own path. Throws: InputError if it is missing or damaged.
 Checkpoint read_checkpoint_file(const std::string& path);

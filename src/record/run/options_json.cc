@@ -73,6 +73,7 @@ Json to_object(const RunOptions& o) {
       {"sums_every", o.sums_every},
       {"checkpoint_every", o.checkpoint_every},
       {"seed", o.seed},
+      {"seeds", o.seeds},
   };
 }
 
@@ -129,6 +130,7 @@ RunOptions options_from_json(std::string_view json) {
   o.sums_every = j.value("sums_every", int64_t{0});  // older files sampled nothing
   j.at("checkpoint_every").get_to(o.checkpoint_every);
   j.at("seed").get_to(o.seed);
+  o.seeds = j.value("seeds", int64_t{1});  // older files hold one
   return o;
 }
 

@@ -10,8 +10,11 @@
 namespace lockstep {
 
 ProgressSnapshot::ProgressSnapshot(std::string run_path, const std::vector<LaneDescription>& lanes,
-                                   int64_t steps)
-    : path_(run_path + ".progress.json"), steps_(steps) {
+                                   const RunOptions& options, uint64_t first_seed)
+    : path_(run_path + ".progress.json"),
+      steps_(options.steps),
+      seed_number_(static_cast<int64_t>(options.seed - first_seed) + 1),
+      seeds_(options.seeds) {
   for (const LaneDescription& lane : lanes) {
     lane_names_.push_back(lane.name);
     scaler_losses_.push_back(lane.scaler_losses);
@@ -36,13 +39,19 @@ void ProgressSnapshot::step(const StepRecord& record) {
 
 void ProgressSnapshot::finish() {
   if (last_.step < 0) return;  // a complete run was resumed: its last snapshot says more
-  state_ = last_.step + 1 >= steps_ ? "finished" : "stopped";
+  const bool is_done = last_.step + 1 >= steps_;
+  if (!is_done) state_ = "stopped";
+  if (is_done && seed_number_ == seeds_) state_ = "finished";
   write();
 }
 
 void ProgressSnapshot::write() {
   nlohmann::ordered_json json = {
       {"state", state_}, {"steps_done", last_.step + 1}, {"steps", steps_}};
+  if (seeds_ > 1) {
+    json["seed_number"] = seed_number_;
+    json["seeds"] = seeds_;
+  }
   json["lanes"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < last_.lanes.size() && i < lane_names_.size(); ++i) {
     const LaneStep& lane = last_.lanes[i];

@@ -29,8 +29,12 @@ class RunFileWriter : public Observer {
   RunFileWriter(std::string path, std::string command_line, bool overwrite);
   // Opens an existing run file to continue after `resume_from` steps. Steps already recorded are
   // checked (their bits_hash must equal the recomputed one: InputError with step, lane and site),
-  // later ones are written.
-  static std::unique_ptr<RunFileWriter> resume(std::string path, int64_t resume_from);
+  // later ones are written. `seed`: as for RunFile.
+  static std::unique_ptr<RunFileWriter> resume(std::string path, int64_t resume_from,
+                                               std::optional<uint64_t> seed = std::nullopt);
+  // Opens an existing run file to record the same lanes from another seed, as a whole run in the
+  // group /seeds/SEED. Throws: InputError if the file holds that seed.
+  static std::unique_ptr<RunFileWriter> add_seed(std::string path, uint64_t seed);
   ~RunFileWriter() override;
 
   void on_start(const RunDescription&) override;
@@ -51,17 +55,23 @@ class WriteError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reads up to steps_complete. Datasets are read on demand, whole steps at a time.
+// Reads one seed's run up to steps_complete. Datasets are read on demand, whole steps at a time.
 class RunFile {
  public:
   // Throws: InputError: not a run file, newer version, damaged, no step (unless `allow_empty`).
-  explicit RunFile(const std::string& path, bool allow_empty = false);
+  // `seed`: one of the file's seeds, by default its first. Throws: InputError for any other.
+  explicit RunFile(const std::string& path, bool allow_empty = false,
+                   std::optional<uint64_t> seed = std::nullopt);
   ~RunFile();
   RunFile(RunFile&&) noexcept;
 
   const std::string& path() const;
   int64_t steps() const;              // steps_complete
   const RunOptions& options() const;  // as the run was started, policy files' texts included
+  // Of all runs in the file, in the order in which they were recorded; the last may be unfinished.
+  const std::vector<uint64_t>& seeds() const;
+  // The hashes of the runs from the file's other seeds, which checkpoints name (read_checkpoint).
+  const std::vector<std::string>& hashes_of_other_seeds() const;
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
@@ -128,8 +138,9 @@ std::string start_hash(const std::map<std::string, Tensor>& start);
 // deletes it. Throws: InputError unless it is PATH[:LANE].
 bool starts_from_run(std::string_view text, const std::string& run_path);
 
-// The newest checkpoint of `run_path` that is not past `steps_complete`; nothing if there is none.
-// Throws: InputError if a checkpoint is damaged.
-std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete);
+// The newest checkpoint of `run_path` that is not past `steps_complete` and not of a run whose hash
+// is in `others`; nothing if there is none. Throws: InputError if a checkpoint is damaged.
+std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete,
+                                        const std::vector<std::string>& others = {});
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,9 @@ namespace lockstep {
 
 struct RunFile::Impl {
   std::string path;
-  hdf5::Handle file;
+  hdf5::Handle file, root;  // root: the group of the seed that is read
+  std::vector<uint64_t> seeds;
+  std::vector<std::string> other_hashes;
   int64_t version = 0, steps = 0;
   RunOptions options;
   std::string command_line, data, graph_json, products_json, verification_json;
@@ -41,7 +44,8 @@ struct RunFile::Impl {
     throw InputError(fmt::format("run file '{}' is damaged: {}", path, why),
                      "is it a complete copy of the file that replay wrote?");
   }
-  void open(bool allow_empty);
+  void open(bool allow_empty, std::optional<uint64_t> seed);
+  void read_seeds(std::optional<uint64_t> seed);  // also opens `root`
   void read_description();
 
   // All below throw InputError for a step that is not recorded, otherwise hdf5::Error.

@@ -4,6 +4,10 @@
 
 namespace lockstep::run_names {
 
+std::string seed_group(uint64_t seed) {
+  return fmt::format("{}/{}", kSeeds, seed);
+}
+
 std::string hex(uint64_t hash) {
   return fmt::format("{:016x}", hash);
 }

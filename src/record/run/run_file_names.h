@@ -30,6 +30,7 @@ inline constexpr char kGraph[] = "graph";
 inline constexpr char kProducts[] = "products";
 inline constexpr char kSites[] = "sites";
 inline constexpr char kLanes[] = "lanes";
+inline constexpr char kSeeds[] = "seeds";  // further runs, each in a group named by its seed
 inline constexpr char kPolicy[] = "policy";
 inline constexpr char kLossScale[] = "loss_scale";  // the group of the scalers
 // Lane attributes.
@@ -45,6 +46,9 @@ inline constexpr char kPolicyHash[] = "policy_hash";
 inline constexpr char kWarnings[] = "warnings";  // one per line
 // Lane objects.
 inline constexpr char kSiteFormats[] = "site_formats";
+
+// The group of a run other than the first: "seeds/8".
+std::string seed_group(uint64_t seed);
 
 // A hash as files store it: 16 hexadecimal digits.
 std::string hex(uint64_t hash);

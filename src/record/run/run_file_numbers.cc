@@ -48,14 +48,14 @@ std::string RunFile::Impl::lane_path(int lane, std::string_view name) const {
 }
 
 bool RunFile::Impl::has(int lane, std::string_view name) const {
-  return H5Lexists(file.id(), lane_path(lane, name).c_str(), H5P_DEFAULT) > 0;
+  return H5Lexists(root.id(), lane_path(lane, name).c_str(), H5P_DEFAULT) > 0;
 }
 
 const GrowingDataset& RunFile::Impl::dataset(int lane, std::string_view name) const {
   const std::string where = lane_path(lane, name);
   auto found = datasets.find(where);
   if (found == datasets.end()) {
-    found = datasets.emplace(where, GrowingDataset::open(file.id(), where)).first;
+    found = datasets.emplace(where, GrowingDataset::open(root.id(), where)).first;
   }
   return found->second;
 }
@@ -81,7 +81,7 @@ std::vector<T> RunFile::Impl::site_row(int lane, std::string_view name, int64_t 
 
 void RunFile::Impl::require_statistic(int lane, std::string_view group,
                                       std::string_view name) const {
-  const hdf5::Handle parent = hdf5::open_group(file.id(), lane_path(lane, group));
+  const hdf5::Handle parent = hdf5::open_group(root.id(), lane_path(lane, group));
   const std::vector<std::string> names = hdf5::link_names(parent.id());
   if (std::ranges::find(names, name) != names.end()) return;
   throw InputError(fmt::format("run file '{}': no statistic '{}' among its {}", path, name, group),

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,7 +20,7 @@
 
 namespace lockstep {
 
-void RunFile::Impl::open(bool allow_empty) {
+void RunFile::Impl::open(bool allow_empty, std::optional<uint64_t> seed) {
   hdf5::be_quiet();
   std::error_code status;
   if (!std::filesystem::is_regular_file(path, status)) {
@@ -41,30 +42,65 @@ void RunFile::Impl::open(bool allow_empty) {
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
   H5Pset_file_locking(access.id(), false, true);  // for file systems without locks
   file = hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "open it");
-  const hid_t root = file.id();
-  if (!hdf5::has_attribute(root, run_names::kFormat) ||
-      hdf5::text_attribute(root, run_names::kFormat) != run_names::kRunFormat) {
+  root = hdf5::open_group(file.id(), "/");
+  if (!hdf5::has_attribute(root.id(), run_names::kFormat) ||
+      hdf5::text_attribute(root.id(), run_names::kFormat) != run_names::kRunFormat) {
     throw InputError(fmt::format("run file '{}': an HDF5 file, but not a run file", path),
                      "a run file is what `lockstep replay -o` writes");
   }
-  version = hdf5::int_attribute(root, run_names::kFormatVersion);
+  version = hdf5::int_attribute(root.id(), run_names::kFormatVersion);
   if (version > kRunFormatVersion) {
     throw InputError(
         fmt::format("run file '{}': format version {}, at most {} is supported (written by "
                     "Lockstep {})",
                     path, version, kRunFormatVersion,
-                    hdf5::text_attribute(root, run_names::kLockstepVersion)),
+                    hdf5::text_attribute(root.id(), run_names::kLockstepVersion)),
         "read it with that version of Lockstep or a newer one");
   }
-  steps = hdf5::int_attribute(root, run_names::kStepsComplete);
+  read_seeds(seed);
+  steps = hdf5::int_attribute(root.id(), run_names::kStepsComplete);
   if (steps <= 0 && !allow_empty) {
     throw InputError(fmt::format("run file '{}': no complete step", path),
                      "the run was stopped before its first step ended; replay it again");
   }
 }
 
+void RunFile::Impl::read_seeds(std::optional<uint64_t> seed) {
+  const auto seed_of = [](hid_t run) {
+    return options_from_json(hdf5::text_attribute(run, run_names::kOptions)).seed;
+  };
+  std::vector<std::pair<uint64_t, hdf5::Handle>> runs;
+  runs.emplace_back(seed_of(root.id()), hdf5::open_group(file.id(), "/"));
+  if (hdf5::has_link(file.id(), run_names::kSeeds)) {
+    const hdf5::Handle others = hdf5::open_group(file.id(), run_names::kSeeds);
+    for (const std::string& link : hdf5::link_names(others.id())) {
+      hdf5::Handle run = hdf5::open_group(others.id(), link);
+      const uint64_t its = seed_of(run.id());
+      runs.emplace_back(its, std::move(run));
+    }
+  }
+  // Links are sorted as text ("10" before "9"); seeds are recorded in ascending order.
+  std::sort(runs.begin() + 1, runs.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  bool found = !seed.has_value();
+  const uint64_t wanted = seed.value_or(runs.front().first);
+  for (auto& [its, run] : runs) {
+    seeds.push_back(its);
+    if (its != wanted) {
+      other_hashes.push_back(hdf5::text_attribute(run.id(), run_names::kRunHash));
+      continue;
+    }
+    found = true;
+    root = std::move(run);
+  }
+  if (found) return;
+  std::string known;
+  for (const uint64_t its : seeds) known += fmt::format("{}{}", known.empty() ? "" : ", ", its);
+  throw InputError(fmt::format("run file '{}': no seed {}", path, wanted), "it holds " + known);
+}
+
 void RunFile::Impl::read_description() {
-  const hid_t root = file.id();
+  const hid_t root = this->root.id();
   options = options_from_json(hdf5::text_attribute(root, run_names::kOptions));
   command_line = hdf5::text_attribute(root, run_names::kCommandLine);
   data = hdf5::text_attribute(root, run_names::kData);
@@ -120,9 +156,10 @@ void RunFile::Impl::read_description() {
   }
 }
 
-RunFile::RunFile(const std::string& path, bool allow_empty) : impl_(std::make_unique<Impl>()) {
+RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64_t> seed)
+    : impl_(std::make_unique<Impl>()) {
   impl_->path = path;
-  impl_->guard([&] { impl_->open(allow_empty); });
+  impl_->guard([&] { impl_->open(allow_empty, seed); });
   impl_->guard([&] { impl_->read_description(); });
 }
 RunFile::~RunFile() = default;
@@ -136,6 +173,12 @@ int64_t RunFile::steps() const {
 }
 const RunOptions& RunFile::options() const {
   return impl_->options;
+}
+const std::vector<uint64_t>& RunFile::seeds() const {
+  return impl_->seeds;
+}
+const std::vector<std::string>& RunFile::hashes_of_other_seeds() const {
+  return impl_->other_hashes;
 }
 const std::string& RunFile::command_line() const {
   return impl_->command_line;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -32,7 +33,10 @@ namespace fs = std::filesystem;
 
 struct RunFileWriter::Impl {
   std::string path, temporary, command_line;
-  hdf5::Handle file;  // closed after everything in it
+  hdf5::Handle file;             // closed after everything in it
+  std::string group = "/";       // of the run in the file
+  std::optional<uint64_t> seed;  // absent: the file's first
+  std::optional<uint64_t> first_seed;
   std::vector<LaneRecorder> lanes;
   SiteTable sites;
   RecordState record;
@@ -73,11 +77,11 @@ struct RunFileWriter::Impl {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
-  // Flushes only the root group: a flush of everything costs some microseconds per dataset.
+  // Flushes only the run's group: a flush of everything costs some microseconds per dataset.
   void raise_steps_complete() {
-    const hdf5::Handle root = hdf5::open_group(file.id(), "/");
-    hdf5::write_attribute(root.id(), run_names::kStepsComplete, steps_done);
-    hdf5::check(H5Gflush(root.id()), "flush the root group");
+    const hdf5::Handle run = hdf5::open_group(file.id(), group);
+    hdf5::write_attribute(run.id(), run_names::kStepsComplete, steps_done);
+    hdf5::check(H5Gflush(run.id()), "flush the run's group");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
   void create(const RunDescription& description);
@@ -142,8 +146,17 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
   impl_->file = open_to_write(impl_->temporary, true);
 }
 
-std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t resume_from) {
-  const int64_t steps_complete = RunFile(path, true).steps();  // throws if it is damaged
+std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t resume_from,
+                                                     std::optional<uint64_t> seed) {
+  int64_t steps_complete = 0;
+  uint64_t first_seed = 0;
+  std::vector<std::string> others;
+  {
+    const RunFile file(path, true, seed);  // throws if it is damaged
+    steps_complete = file.steps();
+    first_seed = file.seeds().front();
+    others = file.hashes_of_other_seeds();
+  }
   if (resume_from < 0 || resume_from > steps_complete) {
     throw InputError(fmt::format("run file '{}': cannot continue after {} steps, {} are recorded",
                                  path, resume_from, steps_complete));
@@ -151,7 +164,7 @@ std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t r
   std::unique_ptr<RunFileWriter> writer(new RunFileWriter());
   Impl& impl = *writer->impl_;
   if (resume_from > 0) {
-    impl.checkpoint = find_checkpoint(path, resume_from);
+    impl.checkpoint = find_checkpoint(path, resume_from, others);
     if (!impl.checkpoint || impl.checkpoint->run.steps_done != resume_from) {
       throw InputError(
           fmt::format("run file '{}': no checkpoint after {} steps next to it", path, resume_from));
@@ -162,6 +175,30 @@ std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t r
   impl.steps_complete = steps_complete;
   impl.steps_done = resume_from;
   impl.resumed = true;
+  impl.first_seed = first_seed;
+  if (seed && *seed != first_seed) {
+    impl.seed = seed;
+    impl.group += run_names::seed_group(*seed);
+  }
+  return writer;
+}
+
+std::unique_ptr<RunFileWriter> RunFileWriter::add_seed(std::string path, uint64_t seed) {
+  std::unique_ptr<RunFileWriter> writer(new RunFileWriter());
+  Impl& impl = *writer->impl_;
+  {
+    const RunFile file(path, true);
+    if (std::ranges::count(file.seeds(), seed) > 0) {
+      throw InputError(fmt::format("run file '{}': seed {} is recorded", path, seed),
+                       "continue it with --resume");
+    }
+    impl.first_seed = file.seeds().front();
+    impl.command_line = file.command_line();
+  }
+  impl.file = open_to_write(path, false);
+  impl.path = std::move(path);
+  impl.seed = seed;
+  impl.group += run_names::seed_group(seed);
   return writer;
 }
 
@@ -172,11 +209,18 @@ void RunFileWriter::on_start(const RunDescription& description) {
     impl.record.lane_names.push_back(lane.name);
   }
   impl.guard([&] { impl.resumed ? impl.reopen(description) : impl.create(description); });
-  impl.progress.emplace(impl.path, description.lanes, description.options->steps);
+  const RunOptions& options = *description.options;
+  impl.progress.emplace(impl.path, description.lanes, options,
+                        impl.first_seed.value_or(options.seed));
 }
 
 void RunFileWriter::Impl::create(const RunDescription& description) {
-  const hid_t root = file.id();
+  if (seed && !hdf5::has_link(file.id(), run_names::kSeeds)) {
+    hdf5::create_group(file.id(), run_names::kSeeds);
+  }
+  const hdf5::Handle run =
+      seed ? hdf5::create_group(file.id(), group) : hdf5::open_group(file.id(), group);
+  const hid_t root = run.id();
   hdf5::write_attribute(root, run_names::kFormat, std::string(run_names::kRunFormat));
   hdf5::write_attribute(root, run_names::kFormatVersion, int64_t{kRunFormatVersion});
   hdf5::write_attribute(root, run_names::kLockstepVersion, std::string(LOCKSTEP_VERSION));
@@ -196,12 +240,13 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   hdf5::write_text(root, run_names::kGraph, to_json(*description.step_graph));
   hdf5::write_text(root, run_names::kProducts, to_json(product_facts(*description.step_graph)));
   write_sites(root, sites);
-  const hdf5::Handle group = hdf5::create_group(root, run_names::kLanes);
+  const hdf5::Handle of_lanes = hdf5::create_group(root, run_names::kLanes);
   for (const LaneDescription& lane : description.lanes) {
-    lanes.push_back(LaneRecorder::create(group.id(), lane, static_cast<int64_t>(lanes.size()),
+    lanes.push_back(LaneRecorder::create(of_lanes.id(), lane, static_cast<int64_t>(lanes.size()),
                                          lane_extent(description, lane)));
   }
   flush();
+  if (seed) return;
   // Only now does the name lead to a file, and it is complete. Checkpoints of an older run under
   // this name would be mistaken for this run's.
   remove_checkpoints(path);
@@ -212,7 +257,8 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
 }
 
 void RunFileWriter::Impl::reopen(const RunDescription& description) {
-  const hid_t root = file.id();
+  const hdf5::Handle run = hdf5::open_group(file.id(), group);
+  const hid_t root = run.id();
   std::vector<std::string> differences = run_differences(root, description);
   if (!differences.empty()) {
     throw InputError(fmt::format("run file '{}' is of another run", path), differences);
@@ -224,16 +270,17 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
                      "remove it to restart from step 0");
   }
   const size_t sum_count = sites.sites.size() * kHistogramBins;
-  const hdf5::Handle group = hdf5::open_group(root, run_names::kLanes);
+  const hdf5::Handle of_lanes = hdf5::open_group(root, run_names::kLanes);
   for (size_t i = 0; i < description.lanes.size(); ++i) {
     std::vector<uint64_t> sums(sum_count, 0);
     if (checkpoint) sums = checkpoint->record.unfinished_sums.at(i);
-    lanes.push_back(LaneRecorder::open(group.id(), description.lanes[i],
+    lanes.push_back(LaneRecorder::open(of_lanes.id(), description.lanes[i],
                                        lane_extent(description, description.lanes[i]),
                                        steps_complete, std::move(sums)));
   }
   checkpoint.reset();
-  for (const Evaluation& e : RunFile(path, true).evaluations(0)) evaluated.push_back(e.steps_done);
+  for (const Evaluation& e : RunFile(path, true, seed).evaluations(0))
+    evaluated.push_back(e.steps_done);
   flush();
 }
 

@@ -61,6 +61,38 @@ def test_fifty_kills(lockstep, binary_dir, tmp_path):
           f"{before_first} killed earlier, {after_last} later")
 
 
+def test_kills_in_every_seed(lockstep, binary_dir, tmp_path):
+    """Runs of three seeds killed at any moment end as those that were never stopped."""
+    args = ["30" if arg == "60" else arg for arg in ARGS] + ["--seeds", "3"]
+    whole = tmp_path / "whole.h5"
+    begin = time.monotonic()
+    lockstep(*args, "-o", whole)
+    duration = time.monotonic() - begin
+    rng = random.Random(20260102)
+    killed_in, attempts = {1: 0, 2: 0, 3: 0}, 0
+    while sum(killed_in.values()) < 12 or min(killed_in.values()) == 0:
+        attempts += 1
+        assert attempts <= 100, f"the kills must hit every seed: {killed_in}"
+        path = tmp_path / f"killed-{attempts}.h5"
+        process = subprocess.Popen([str(binary_dir / "lockstep"), *args, "-o", str(path)],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.02, 1.0) * duration)
+        process.kill()
+        process.wait()
+        if not path.exists():
+            continue
+        steps_complete(path)
+        with h5py.File(path, "r") as file:
+            seeds = 1 + len(file.get("seeds", {}))
+            last = file[f"seeds/{2 + seeds}"] if seeds > 1 else file
+            done = seeds == 3 and last.attrs["steps_complete"] == 30
+        killed_in[seeds] += not done
+        lockstep("replay", "--resume", path)
+        assert assert_same_run(whole, path) > 150
+        path.unlink()
+    print(f"killed in the first, second and third seed: {killed_in}")
+
+
 def test_resume_detects_other_bits(lockstep, tmp_path):
     """A recorded step that does not match what is recomputed is an error, not a silent overwrite."""
     path = tmp_path / "run.h5"

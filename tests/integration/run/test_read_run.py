@@ -177,3 +177,23 @@ def test_errors_name_the_problem(damaged, tmp_path):
     assert "2 problem(s)" in str(error.value)
     assert f"/lanes/fp32/loss has shape (3,), must have {STEPS} rows" in str(error.value)
     assert "/lanes/twin/counts/to_zero has shape" in str(error.value)
+
+
+def test_seeds(lockstep, tmp_path):
+    """Every seed reads as a run of its own; the first one by default."""
+    path = tmp_path / "seeds.h5"
+    args = ["replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--lanes", "tf32", "--quiet"]
+    lockstep(*args, "--seed", 9, "--seeds", 2, "-o", path)
+    runs = [read_run(path), read_run(path, seed=9), read_run(path, seed=10)]
+    assert [run.seeds for run in runs] == [[9, 10]] * 3
+    assert [run.seed for run in runs] == [run.options["seed"] for run in runs] == [9, 9, 10]
+    assert list(runs[2].lanes.index) == ["fp32", "tf32", "twin"], "a twin runs by default"
+    alone = tmp_path / "alone.h5"
+    lockstep(*args, "--seed", 10, "-o", alone)
+    alone = read_run(alone)
+    assert alone.seeds == [10]
+    pd.testing.assert_frame_equal(runs[2].steps.drop(columns="seconds"), alone.steps.drop(columns="seconds"))
+    pd.testing.assert_frame_equal(runs[2].statistics("tf32"), alone.statistics("tf32"))
+    assert not runs[0].steps["loss"].equals(runs[2].steps["loss"])
+    with pytest.raises(KeyError, match="no seed 11; there are: 9, 10"):
+        read_run(path, seed=11)
