@@ -17,6 +17,7 @@ enum class FindingKind : uint8_t {
   kSumOverflow,       // a sum exceeded the format it is formed in
   kStateOverflow,     // optimizer state became infinite
   kInvalid,           // 0/0, inf - inf, log 0, 1/0 and the like
+  kScaledClip,        // gradients were clipped while they held the loss scale
   kStateUnderflow,    // optimizer state became zero
   kNoScaler,          // gradients vanish, and the loss has no scale
   kNoGradient,        // a gradient became zero altogether
@@ -51,7 +52,8 @@ struct Finding {
   // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
   double fitting_scale = std::numeric_limits<double>::quiet_NaN();
   int32_t cause = -1;  // the site of the operand that caused it, or that was lost
-  // The warning of kLostConstant; the name of optimizer state; of kDrift what moves the loss.
+  // The warning of kLostConstant; the name of optimizer state; "NaN" or "infinite" of kInvalid; of
+  // kDrift what moves the loss.
   std::string text = {};
   // The sites that went wrong because of it, in execution order, one for each layer.
   std::vector<int32_t> consequences = {};

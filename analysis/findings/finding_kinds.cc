@@ -12,9 +12,17 @@
 namespace lockstep {
 namespace {
 
+// A loss scale, "2^24"; other numbers as two_digits.
+std::string power_text(double scale) {
+  constexpr int kWritten = 10;  // powers up to 2^10 are read more easily as numbers
+  const bool is_power = std::isfinite(scale) && scale > 0 && std::exp2(std::ilogb(scale)) == scale;
+  const bool is_plain = scale >= 1 && std::ilogb(scale) <= kWritten;
+  return is_power && !is_plain ? fmt::format("2^{}", std::ilogb(scale)) : two_digits(scale);
+}
+
 std::string scale_note(const FindingContext& c) {
   if (!c.has_scaler || !c.finding.backward || c.finding.scale == 1) return "";
-  return fmt::format(" at loss scale {}", two_digits(c.finding.scale));
+  return fmt::format(" at loss scale {}", power_text(c.finding.scale));
 }
 
 std::string format_of(const FindingContext& c) {
@@ -67,8 +75,9 @@ std::string overflow_sentence(const FindingContext& c) {
                      two_digits(c.finding.value), scale_note(c), limit_text(c));
 }
 std::string overflow_follows(const FindingContext& c) {
-  if (c.finding.backward || (!is_in_graph(c.site()) && !is_storage(c.site()))) return "";
-  return c.has_scaler ? "Loss scaling cannot help: it is the forward pass" : "";
+  if (!c.has_scaler || (!is_in_graph(c.site()) && !is_storage(c.site()))) return "";
+  if (!c.finding.backward) return "Loss scaling cannot help: it is the forward pass";
+  return c.finding.kind == FindingKind::kInvalid ? "Loss scaling cannot help" : "";
 }
 std::vector<std::string> overflow_remedies(const FindingContext& c) {
   if (c.finding.backward && c.has_scaler && c.finding.scale > 1) {
@@ -116,8 +125,8 @@ std::vector<std::string> sum_remedies(const FindingContext& c) {
 }
 
 std::string invalid_sentence(const FindingContext& c) {
-  std::string text =
-      fmt::format("{}: {} becomes NaN or infinite", place_text(c.site()), what_of(c.site()));
+  std::string text = fmt::format("{}: {} becomes {}", place_text(c.site()), what_of(c.site()),
+                                 c.finding.text.empty() ? "NaN or infinite" : c.finding.text);
   if (c.finding.cause >= 0) {
     const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
     const std::string what = is_storage(cause)    ? place_text(cause)
@@ -147,6 +156,15 @@ std::string state_overflow_sentence(const FindingContext& c) {
 }
 std::vector<std::string> state_overflow_remedies(const FindingContext&) {
   return {"optimizer state in fp32", "clip the gradients"};
+}
+std::string scaled_clip_sentence(const FindingContext& c) {
+  return fmt::format(
+      "gradients are clipped to {} while still scaled: their norm {} holds the loss scale {}, so "
+      "updates are too short by that factor",
+      two_digits(c.finding.limit), two_digits(c.finding.value), power_text(c.finding.scale));
+}
+std::vector<std::string> scaled_clip_remedies(const FindingContext&) {
+  return {"scaler.unscale_(optimizer) before clip_grad_norm_"};
 }
 std::string state_sentence(const FindingContext& c) {
   return fmt::format("{}: {} of {} became zero in {}", place_text(c.site()),
@@ -208,7 +226,7 @@ std::string underflow_sentence(const FindingContext& c) {
 std::string collapse_sentence(const FindingContext& c) {
   std::string text = fmt::format(
       "{} of {} steps were skipped and the loss scale fell from {} to {}", c.finding.skipped_steps,
-      c.finding.steps, two_digits(c.finding.scale), two_digits(c.finding.value));
+      c.finding.steps, power_text(c.finding.scale), power_text(c.finding.value));
   if (c.finding.site >= 0) text += ", mostly because of " + place_text(c.site());
   return text;
 }
@@ -293,6 +311,10 @@ constexpr FindingKindRow kRows[] = {
     {FindingKind::kInvalid, "invalid operation", "0/0, inf - inf, log 0, 1/0 and the like",
      "NaN from finite operands, or an infinity at a pole whose operand rounding had made zero",
      true, invalid_sentence, overflow_follows, invalid_remedies},
+    {FindingKind::kScaledClip, "scaled clip", "gradients were clipped while still scaled",
+     "in at least half of the steps taken the norm that was clipped is about the loss scale times "
+     "the reference's",
+     true, scaled_clip_sentence, nothing, scaled_clip_remedies},
     {FindingKind::kStateUnderflow, "state underflow", "optimizer state became zero",
      "at least 1 % of its energy; of a state that divides also 10 % of its nonzero elements", false,
      state_sentence, nothing, state_remedies},

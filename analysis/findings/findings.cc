@@ -7,6 +7,7 @@
 #include "analysis/findings/missing_scaler.h"
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/scale_story.h"
+#include "analysis/findings/scaled_clip.h"
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 #include "src/policy/find_policy.h"
@@ -101,6 +102,10 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     add(scale_findings(info, lane, run.scalers(lane, i), origins.skips_by_site(), run.sites(),
                        of_values));
   }
+  if (const auto clip = find_scaled_clip(lane, run.options().clip_norm, run.gradient_norm(lane),
+                                         run.gradient_norm(0), scalers)) {
+    all.push_back(*clip);
+  }
   const Policy policy = policy_of(info);
   add(shares.findings(policy, run.sums(lane), run.sums(0)));
   missing.fold(policy, scalers, all);
@@ -113,7 +118,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
            std::ranges::any_of(of_values, [&](const Finding& o) { return o.cause == f.site; });
   });
   for (Finding& f : all) {
-    if (f.site >= 0) f.text = states[static_cast<size_t>(f.site)].name;
+    const bool is_state = f.site >= 0 && !states[static_cast<size_t>(f.site)].name.empty();
+    if (is_state) f.text = states[static_cast<size_t>(f.site)].name;
   }
   std::ranges::stable_sort(all, {}, order_of);
   lead_with_lost_divisor(states, all);

@@ -109,7 +109,7 @@ int32_t NonfiniteOrigins::stored_cause(int32_t site, const StepEvidence& lane,
     const auto most = std::ranges::max_element(feeds, {}, excess);
     const bool goes_on = lane.to_zero[static_cast<size_t>(at)] == 0 && most != feeds.end() &&
                          excess(*most) > 0 && excess(*most) >= kMadeZeros * excess(at);
-    if (!goes_on) return site;
+    if (!goes_on) return lane.to_zero[static_cast<size_t>(at)] > 0 ? at : site;
     at = *most;
   }
   return at;
@@ -136,6 +136,7 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   if (f.cause >= 0) f.cause = stored_cause(f.cause, lane, reference);
   if (lane.nan[i] > 0 || f.cause >= 0) {
     f.kind = FindingKind::kInvalid;
+    f.text = lane.nan[i] > 0 ? "NaN" : "infinite";
   } else if (site.role == Role::kOptimizerState) {
     f.kind = FindingKind::kStateOverflow;
   } else if (is_storage(site)) {

@@ -20,11 +20,14 @@ std::vector<Finding> scale_findings(const LaneInfo& info, int lane,
   if (skips == 0) return {};
   const bool gave_up = info.died_of == DeathCause::kLossScaler;
   const auto late = lived.subspan(alive / 2);
-  const double late_rate =
-      static_cast<double>(std::ranges::count_if(late, is_skip)) / static_cast<double>(late.size());
+  const int64_t late_skips = std::ranges::count_if(late, is_skip);
+  const double late_rate = static_cast<double>(late_skips) / static_cast<double>(late.size());
   const bool falls = lived.back().scale < lived.front().scale;
   const bool none_taken = skips == static_cast<int64_t>(alive) && skips >= kFewestSkips;
-  const bool collapses = none_taken || (falls && late_rate >= kSkipRateLimit &&
+  const auto first_taken = std::ranges::find_if_not(lived, is_skip);
+  const bool only_probed = first_taken != lived.end() && first_taken - lived.begin() == skips;
+  const bool collapses = none_taken || (falls && late_rate >= kSkipRateLimit && !only_probed &&
+                                        late_skips >= kFewestLateSkips &&
                                         static_cast<int64_t>(alive) >= kFewestScaledSteps);
   const bool none_left = lived.front().scale > 1 && lived.back().scale <= 1;
   if (!gave_up && !collapses && !none_left) return {};

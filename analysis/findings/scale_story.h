@@ -19,6 +19,7 @@ namespace lockstep {
 // grown, which takes growth_interval steps (2000 by default): a quarter of the steps is far from
 // ordinary.
 inline constexpr double kSkipRateLimit = 0.25;  // of the steps in the second half of the run
+inline constexpr int64_t kFewestLateSkips = 2;  // one is an outlier batch
 inline constexpr int64_t kFewestScaledSteps = 8;
 inline constexpr int64_t kFewestSkips = 4;  // in a row from the first step on, without a step taken
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "analysis/findings/finding_kinds.h"
@@ -37,6 +38,7 @@ const Finding* main_finding(const LaneReport& lane) {
 }
 
 int64_t break_step(const LaneReport& lane, const Finding* finding) {
+  if (finding != nullptr && finding->kind == FindingKind::kScaleFloor) return lane.info.died_at;
   if (finding != nullptr) return finding->first_step;
   return lane.nonfinite_loss_at >= 0 ? lane.nonfinite_loss_at : lane.info.died_at;
 }
@@ -67,17 +69,33 @@ std::string distance_text(const LaneJudgement& j) {
                             j.correct_drop > 0 ? "fewer" : "more", two_digits(points(noise)));
 }
 
-// "; steps 0 and 1 skipped": only if there are few, and of one seed.
+// The scale before the first skipped step and after the last one: " (loss scale 2^16 to 2^13)".
+std::string fall_text(const LaneReport& lane) {
+  if (lane.scalers.size() != 1 || lane.scalers[0].overflows.empty()) return "";
+  const std::vector<SkipEvent>& events = lane.scalers[0].overflows;
+  const double first = events.front().scale, last = events.back().scale_after;
+  if (first == last) return fmt::format(" (loss scale {})", scale_text(first));
+  return fmt::format(" (loss scale {} to {})", scale_text(first), scale_text(last));
+}
+
+// "; steps 0 and 1 skipped (loss scale 2^16 to 2^14)"; many skips are counted. Of one seed only.
 std::string skips_text(const LaneReport& lane) {
   constexpr size_t kMostNamed = 3;
   const std::vector<int64_t>& skips = lane.skips;
-  if (skips.empty() || skips.size() > kMostNamed || lane.judgement.seeds > 1) return "";
+  if (skips.empty() || lane.judgement.seeds > 1) return "";
+  const auto count = static_cast<int64_t>(skips.size());
+  if (skips.size() > kMostNamed) {
+    const bool probes = skips.back() == count - 1;  // from the first step on
+    return (probes ? fmt::format("; steps 0 to {} skipped until the loss scale fitted", count - 1)
+                   : fmt::format("; {} of {} steps skipped", count, lane.loss.size())) +
+           fall_text(lane);
+  }
   std::string text = skips.size() == 1 ? "; step " : "; steps ";
   for (size_t i = 0; i < skips.size(); ++i) {
     const bool is_last = i + 1 == skips.size();
     text += fmt::format("{}{}", i == 0 ? "" : is_last ? " and " : ", ", skips[i]);
   }
-  return text + " skipped";
+  return text + " skipped" + fall_text(lane);
 }
 
 // "; about 5 seeds would decide"
@@ -104,7 +122,11 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
     }
     case Verdict::kTooShort:
     case Verdict::kUnjudged:
-      return lane.info.name + ", not judged";
+      if (!lane.skips.empty() && lane.skips.size() == lane.loss.size()) {
+        return fmt::format("{} took no step: all {} were skipped", lane.info.name,
+                           lane.skips.size());
+      }
+      return lane.info.name + ", not judged" + skips_text(lane);
     default:
       return fmt::format("{} is {}{}: {}{}{}", lane.info.name, to_string(j.verdict),
                          j.verdict == Verdict::kStalled && j.seeds > 1
@@ -112,6 +134,14 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
                              : "",
                          distance_text(j), deciding_text(j), skips_text(lane));
   }
+}
+
+// With a capital, unless it begins with the name of a module or parameter.
+std::string as_sentence(const FindingContext& context, std::string text) {
+  const bool names_place =
+      context.finding.site >= 0 && text.starts_with(place_text(context.site()));
+  if (!names_place && !text.empty()) text[0] = static_cast<char>(std::toupper(text[0]));
+  return text;
 }
 
 std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,
@@ -132,7 +162,7 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
            : verdict == Verdict::kFine    ? ". Still, "
            : verdict == Verdict::kUnclear ? ". Possible cause: "
                                           : ". Likely cause: ") +
-          row.sentence(context) + ".";
+          (leads ? as_sentence(context, row.sentence(context)) : row.sentence(context)) + ".";
   const std::string follows = with_follows ? row.follows(context) : "";
   if (!follows.empty()) text += " " + follows + ".";
   std::vector<std::string> candidates = row.remedies(context);

@@ -32,7 +32,10 @@ TEST_CASE("probing at the start, and a single skip later, are ordinary") {
   CHECK(found_in("................").empty());
   CHECK(found_in("ssssss..........").empty());
   CHECK(found_in("s.........s.....").empty());
-  CHECK(found_in("ss").empty());  // too few steps to tell
+  CHECK(found_in("ss").empty());        // too few steps to tell
+  CHECK(found_in("sssssss.").empty());  // the last step is taken
+  CHECK(found_in("....s...").empty());  // a batch with an outlier
+  CHECK(found_in("....s.s.").size() == 1);
   CHECK(found_in("ssss").size() == 1);
 }
 

@@ -1,0 +1,35 @@
+// Norms that were clipped with and without the loss scale.
+#include "analysis/findings/scaled_clip.h"
+
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST_CASE("a norm of loss scale times the reference's was clipped too early") {
+  const std::vector<double> reference = {2, 3, 2, 2};
+  const std::vector<ScalerRecord> scalers = {
+      {.scale = 1024, .skipped = true}, {.scale = 512}, {.scale = 512}, {.scale = 512}};
+  const auto found = [&](const std::vector<double>& norms, double clip = 1) {
+    return find_scaled_clip(1, clip, norms, reference, scalers);
+  };
+  const auto late = found({kNan, 1536, 1024, 1000});
+  REQUIRE(late);
+  CHECK(late->kind == FindingKind::kScaledClip);
+  CHECK(late->steps == 3);
+  CHECK(late->first_step == 1);
+  CHECK(late->value == 1000);
+  CHECK(late->scale == 512);
+  CHECK_FALSE(found({kNan, 3, 2, 2}));              // unscaled before
+  CHECK_FALSE(found({kNan, 1536, 1024, 1000}, 0));  // not clipped
+  CHECK_FALSE(found({kNan, 1536, 1024, 1000}, 5000));
+  CHECK_FALSE(found({kNan, 1536, 2, 2}));  // one of three
+}
+
+}  // namespace
+}  // namespace lockstep
