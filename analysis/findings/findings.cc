@@ -118,7 +118,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
            std::ranges::any_of(of_values, [&](const Finding& o) { return o.cause == f.site; });
   });
   for (Finding& f : all) {
-    const bool is_state = f.site >= 0 && !states[static_cast<size_t>(f.site)].name.empty();
+    const bool is_state =
+        f.kind == FindingKind::kStateOverflow || f.kind == FindingKind::kStateUnderflow;
     if (is_state) f.text = states[static_cast<size_t>(f.site)].name;
   }
   std::ranges::stable_sort(all, {}, order_of);
