@@ -33,7 +33,7 @@ def test_attributes(run_file):
         assert file.attrs["format"] in ("lockstep-run", b"lockstep-run")
         assert int(file.attrs["format_version"]) == 3
         assert int(file.attrs["steps_complete"]) == STEPS
-        assert sorted(file["lanes"]) == sorted(LANES)
+        assert sorted(file["lanes"]) == sorted([*LANES, "twin"])
 
 
 def test_histograms_sum_to_counts(run_file):
