@@ -16,12 +16,11 @@ inline constexpr GateBounds kBoundsV3{1e-6, 1e-5, 1e-6};
 // error each are at most the sum of both apart; one order of sums may do better than another.
 inline constexpr double kNoiseFactor = 3;
 // V3's loss (huge logits that cancel): kNoiseFactor times the smaller of Lockstep's error and
-// PyTorch's. The larger counts as far as the order of a sum explains it: up to kSumFactor sqrt(n) u
-// of the loss, the random walk of n roundings in a sequential sum. Beyond that, a wrong loss on one
-// side alone does not raise its own bound. V3's gradients: the same of PyTorch's error alone.
-// Here n is the number of elements of the largest tensor, no sum has more terms. Below n = 1700 the
-// plain bound of gradients is larger.
-inline constexpr double kSumFactor = 4;
+// PyTorch's. The larger counts as far as the order of a sum explains it, up to sqrt(n) u of the
+// loss: the random walk of n roundings in a sequential sum. Beyond that, a wrong loss on one side
+// alone does not raise its own bound. V3's gradients: the same of PyTorch's error alone. Here n is
+// the number of elements of the largest tensor: no sum has more terms. Below n = 3100 the plain
+// bound of gradients is larger.
 // V4's buffers (a running mean that is all cancellation): kNoiseFactor times PyTorch's own error,
 // if the FP64 replay is within this share of that error: a wrong momentum is not. FP64's own
 // rounding is 2^-29 of FP32's.

@@ -75,7 +75,7 @@ struct Judged {
   }
 };
 
-// What the order of a sum explains, relative to the sum: see kSumFactor.
+// What the order of a sum explains, relative to the sum: see kNoiseFactor.
 double sum_noise(const Capture& capture) {
   int64_t longest = 1;
   for (const Graph& graph : capture.graphs) {
@@ -89,10 +89,10 @@ double sum_noise(const Capture& capture) {
       }
     }
   }
-  return kSumFactor * std::sqrt(static_cast<double>(longest)) * find_format("fp32").unit_roundoff();
+  return std::sqrt(static_cast<double>(longest)) * find_format("fp32").unit_roundoff();
 }
 
-// The relative bound on an FP32 loss, see kSumFactor.
+// The relative bound on an FP32 loss, see kNoiseFactor.
 double loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_noise) {
   const double here = relative(ours, verify.loss64);
   const double torch = relative(verify.loss32, verify.loss64);

@@ -175,16 +175,16 @@ TEST_CASE("V3: the order of a long sum may explain PyTorch's own error, a short 
     return capture;
   };
   CHECK(failed(with_terms(100)) == "V3");
-  const Capture long_sum = with_terms(10'000);  // 3 * 4 sqrt(10^4) 2^-24 = 7e-5
+  const Capture long_sum = with_terms(40'000);  // 3 sqrt(40 000) 2^-24 = 3.6e-5
   const GateResult v3 = gates_of(long_sum).at("V3");
   CHECK(v3.status == GateStatus::kPass);
   CHECK(v3.figure.find("judged by a floor: 3 times the error of FP32 against FP64 in step 0") !=
         std::string::npos);
-  Capture wrong = with_terms(10'000);
+  Capture wrong = with_terms(40'000);
   wrong.verify[0].loss32 *= 1 + 1e-3;
   CHECK(failed(wrong) == "V3");
 
-  Capture gradient = with_terms(10'000);
+  Capture gradient = with_terms(40'000);
   for (float& x : gradient.verify[0].grads32.at(kWeight).as<float>()) x *= 1 + 2e-5F;
   testing::step_again(gradient);
   const GateResult by_torch = gates_of(gradient).at("V3");
