@@ -67,8 +67,10 @@ def missing(case, screen):
 def quote(case, screen):
     """The sentences of the first screen, without remedies and line numbers."""
     if case.command:
-        first = next(i for i, line in enumerate(screen[""]) if case.says[""][0] in line)
-        return "`" + joined(screen[""][first:first + case.quoted_lines]) + "`"
+        first = case.says[""][0]
+        line = next(i for i, text in enumerate(screen[""]) if first in text)
+        text = joined(screen[""][line:line + case.quoted_lines])
+        return text[text.index(first.strip()):]
     said = [joined(screen[lane]).split(" Try (untested)")[0] for lane in case.says]
     return "<br>".join(re.sub(r" \(threads\.py:\d+\)", "", text)[:LONGEST_QUOTE] for text in said)
 
