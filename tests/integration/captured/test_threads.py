@@ -76,7 +76,8 @@ def quote(case, screen):
         text = joined(screen[""][line:line + case.quoted_lines])
         return text[text.index(first.strip()):]
     said = [joined(screen[lane]).split(" Try (untested)")[0] for lane in case.says]
-    return "<br>".join(textwrap.shorten(re.sub(r" \(threads\.py:\d+\)", "", text), LONGEST_QUOTE, placeholder=" …") for text in said)
+    said = [re.sub(r" \(threads\.py:\d+\)", "", text) for text in said]
+    return "<br>".join(textwrap.shorten(text, LONGEST_QUOTE, placeholder=" …") for text in said)
 
 
 def row_of(case, said):

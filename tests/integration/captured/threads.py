@@ -222,4 +222,7 @@ CASES = [
     Case(17, "Lightning#9799", "Infinities in the first steps: a fault?", "a first scale of 2^20",
          {"large.toml": ("no finding", "skip")}, answered="no", network=Network(TANH),
          policies={"large.toml": SCALER + "init_scale = 1048576\n"}),
+    Case(17, "Lightning#9799", "Infinities in the first steps: a fault?", "a first scale of 2^24: 7 of 8 steps skipped",
+         {"large.toml": ("no finding", "skip")}, answered="no", network=Network(TANH),
+         policies={"large.toml": SCALER + "init_scale = 16777216\n"}),
 ]
