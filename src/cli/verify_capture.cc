@@ -54,12 +54,9 @@ int verify_capture_file(const std::string& path, const std::string& json) {
         {gate.name, gate.subject, std::string(to_string(gate.status)), gate.figure, {}});
     const FloorShare& f = gate.floor;
     if (f.tensors == 0) continue;  // a gate without such bounds
-    result.gates.back().floor = {{"tensors", f.tensors},
-                                 {"by_floor", f.by_floor},
-                                 {"by_chaos", f.by_chaos},
-                                 {"by_torch", f.by_torch},
-                                 {"elements", f.elements},
-                                 {"noise", f.noise}};
+    result.gates.back().floor = {{"tensors", f.tensors},   {"by_floor", f.by_floor},
+                                 {"by_chaos", f.by_chaos}, {"by_torch", f.by_torch},
+                                 {"elements", f.elements}, {"noise", f.noise}};
   }
   if (any_failed(gates)) {
     fmt::print("Not faithful: a replay of this capture does not show what the model does.\n");
