@@ -1,0 +1,116 @@
+"""Builders of cases whose fault is in the weight update: lost updates, optimizer states that a format cannot hold."""
+
+import numpy as np
+from planted_case import PLAIN, Plant, replay, scaled_loss
+
+BF16_WEIGHTS = 'extends = "torch-autocast-bf16:2.12"\n[storage]\nweight = "bf16"\n'
+
+
+def trained_layers(scene):
+    """Module paths with a weight of their own that is trained."""
+    return [path for path, module in scene.model().named_modules()
+            if isinstance(getattr(module, "weight", None), type(next(scene.model().parameters())))
+            and module.weight.dim() > 1]
+
+
+def freeze_all_but(scene, path):
+    for name, parameter in scene.model().named_parameters():
+        parameter.requires_grad_(name.startswith(path + "."))
+
+
+def layers_of(path):
+    return None if path is None else {path}
+
+
+def lost_updates(scene):
+    """BF16 weights without masters, and a learning rate whose updates are below half an ulp."""
+    drawn = scene.draw()
+    how = scene.pick(["all", "frozen", "group"])
+    path = None if how == "all" else scene.pick(trained_layers(scene))
+    lr, name = scene.pick([(1e-6, "adam"), (1e-6, "adamw"), (1e-5, "sgd")])
+    if how == "frozen":
+        freeze_all_but(scene, path)
+        optimizer = scene.optimizer(name, lr)
+    elif how == "all":
+        optimizer = scene.optimizer(name, lr)
+    else:
+        slow = list(scene.model().get_submodule(path).parameters())
+        rest = [p for p in scene.model().parameters() if not any(p is q for q in slow)]
+        optimizer = scene.optimizer("adam", 5e-3, [{"params": rest}, {"params": slow, "lr": 1e-6}])
+    low = scene.pick([BF16_WEIGHTS, 'extends = "pure-bf16:1"\n'])
+    policy = scene.policy(low)
+    capture = scene.capture(optimizer)
+
+    def fires(raw):
+        steps = slice(0, raw.lived())
+        with np.errstate(all="ignore"):
+            share = raw["updates/stagnant_sq"][steps].sum(0) / raw["updates/update_sq"][steps].sum(0)
+        share = np.nan_to_num(share)
+        moved = [s for s in range(len(share)) if raw["updates/update_sq"][steps].sum(0)[s] > 0]
+        here = [s for s in moved if path is None or raw.layer[s] == path]
+        worst = max([share[s] for s in here], default=0)
+        others = max([share[s] for s in moved if s not in here], default=0)
+        if worst < 0.8:
+            return f"only {worst:.2g} of the updates' energy is lost"
+        return "" if others < 0.3 else f"another layer loses {others:.2g} of its updates"
+
+    return Plant("lost updates", f"{drawn.name}: {drawn.about}",
+                 f"{path or 'all layers'}: {name if how != 'group' else 'adam'}, learning rate {lr if how != 'group' else 1e-6:g}, "
+                 f"BF16 weights{' (others frozen)' * (how == 'frozen')}",
+                 layers_of(path), replay(capture, [policy]), "planted", fires)
+
+
+def state_case(scene, kind, factor, check):
+    drawn = scene.draw()
+    path = scene.pick(trained_layers(scene)) if scene.chance() else None
+    if path is not None:
+        freeze_all_but(scene, path)
+    f = factor(scene)
+    policy = scene.policy(PLAIN + '[optimizer]\nstate = "fp16"\n')
+    capture = scene.capture(scene.optimizer(scene.pick(["adam", "adamw"]), 1e-3), scaled_loss(f))
+
+    def fires(raw):
+        if not raw.reference_is_finite():
+            return "the reference is not finite"
+        sites = [s for s in raw.matching(None, role="optimizer_state") if path is None or raw.layer[s] == path]
+        return check(raw, sites)
+
+    return Plant(kind, f"{drawn.name}: {drawn.about}",
+                 f"{path or 'all layers'}: Adam with FP16 state, the loss times {f:.3g}{' (others frozen)' * (path is not None)}",
+                 layers_of(path), replay(capture, [policy]), "planted", fires)
+
+
+def state_vanished(scene):
+    def check(raw, sites):
+        lost = [raw["counts/to_zero"][0, s] / max(raw["counts/count"][0, s], 1) for s in sites]
+        return "" if max(lost, default=0) > 0.8 else f"at most {max(lost, default=0):.2g} of a state vanishes"
+    return state_case(scene, "optimizer state vanished", lambda s: s.between(1e-3, 0.3), check)
+
+
+def state_overflow(scene):
+    def check(raw, sites):
+        first = raw.first_bad()
+        if first is None:
+            return "no state overflows"
+        return "" if first[1] in sites else f"{raw.site(first[1])} overflows first"
+    return state_case(scene, "optimizer state overflow", lambda s: s.between(1e6, 1e9), check)
+
+
+def beta2(scene):
+    """Adam's beta2 = 0.999 is 1 in BF16."""
+    drawn = scene.draw()
+    text = scene.pick(['[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n',
+                       'extends = "pure-bf16:1"\n[optimizer]\nsteps = "elementary"\n',
+                       'extends = "torch-autocast-bf16:2.12"\n[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n'])
+    policy = scene.policy(text)
+    # Large steps, so that BF16 weights, where there are some, do move.
+    capture = scene.capture(scene.optimizer(scene.pick(["adam", "adamw"]), 1e-2))
+
+    def fires(raw):
+        steps = slice(0, raw.lived())
+        total = raw["updates/update_sq"][steps].sum()
+        lost = raw["updates/stagnant_sq"][steps].sum() / total if total > 0 else 1
+        return "" if lost < 0.1 else f"{lost:.2g} of the updates' energy is lost"
+
+    return Plant("beta2 is 1", f"{drawn.name}: {drawn.about}", "beta2 = 0.999 with BF16 state and arithmetic", None,
+                 replay(capture, [policy]), "planted", fires)
