@@ -3,7 +3,7 @@
 import numpy as np
 import planted_models as models
 import planted_modules as modules
-from planted_case import Plant, Redraw, replay, scaled_loss
+from planted_case import LANE, Plant, Redraw, replay, scaled_loss
 
 HALF_LEAST = 2.0 ** -25  # FP16: half of the least subnormal number; what is smaller rounds to 0
 
@@ -63,7 +63,7 @@ def gradient_loss(kind, share, most, target):
             return "" if share <= lost <= most else f"{lost:.2g} of the energy is lost"
 
         words_all = f"{words}; the loss times {factor:.3g}, loss scale {scale:g}"
-        return Plant(kind, f"{drawn.name}: {drawn.about}", words_all, layers, replay(capture, [policy]), "planted",
+        return Plant(kind, f"{drawn.name}: {drawn.about}", words_all, layers, replay(capture, [policy]), LANE,
                      fires)
     return build
 

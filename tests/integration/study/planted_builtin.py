@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import planted_runner as runner
-from planted_case import AUTOCAST_NO_SCALE, HALF, PLAIN, Plant, first_overflow_is_at
+from planted_case import AUTOCAST_NO_SCALE, HALF, LANE, PLAIN, Plant, first_overflow_is_at
 
 # Model: sizes, options that make a step cheap, layers with weights, and the optimizer that practice uses.
 MODELS = {
@@ -33,14 +33,14 @@ def healthy(scene, lanes):
 def start(scene, name, seed, edit):
     """A checkpoint of the model after one step whose weights `edit(name, array)` changed."""
     path = scene.folder / "start.h5"
-    runner.lockstep(*command(name, [], None, 1), "--seed", seed, *runner.CHEAP, "-o", path, "--overwrite")
+    runner.lockstep(scene.folder, *command(name, [], None, 1), "--seed", seed, *runner.CHEAP, "-o", path.name)
     with h5py.File(f"{path}.state", "r+") as file:
         for lane in file["lanes"].values():
             for key in lane["tensors"]:
                 new = edit(key, lane["tensors"][key][()])
                 if new is not None:
                     lane["tensors"][key][...] = new
-    return ["--start-from", f"{path}.state:fp32", "--seed", seed]
+    return ["--start-from", f"{path.name}.state:fp32", "--seed", seed]
 
 
 def weight_of(layer):
@@ -73,7 +73,7 @@ def forward_overflow(scene):
     name, layer, options, words = overflowing(scene)
     policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF]))
     return Plant("forward overflow", f"built-in {name}", words, {layer}, command(name, [policy], None, 8, *options),
-                 "planted", first_overflow_is_at({layer}, "output"))
+                 LANE, first_overflow_is_at({layer}, "output"))
 
 
 def all_skipped(scene):
@@ -100,7 +100,7 @@ def storage_overflow(scene):
         return "" if raw.first_bad() is not None or raw.died_at >= 0 else "nothing overflows"
 
     return Plant("storage overflow", f"built-in {name}", f"{layer}: weights times {factor:.3g}", {layer},
-                 command(name, [policy], None, 8, *options), "planted", fires)
+                 command(name, [policy], None, 8, *options), LANE, fires)
 
 
 def gradient_vanished(scene):
@@ -116,7 +116,7 @@ def gradient_vanished(scene):
         return "" if sites and raw.first_bad() is None else "no gradient of that layer vanishes"
 
     return Plant("gradient vanished", f"built-in {name}", f"{layer}: a factor of 2^-{power} on its gradients", {layer},
-                 command(name, [policy], None, 10), "planted", fires)
+                 command(name, [policy], None, 10), LANE, fires)
 
 
 def scale_collapse(scene):
@@ -135,7 +135,7 @@ def scale_collapse(scene):
         return "" if culprits == {layer} else f"the overflows are at {sorted(culprits)}"
 
     return Plant("scale collapse", f"built-in {name}", f"{layer}: a factor of 2^{power} on its gradients", {layer},
-                 command(name, [policy], None, 36), "planted", fires)
+                 command(name, [policy], None, 36), LANE, fires)
 
 
 def lost_updates(scene):
@@ -155,7 +155,7 @@ def lost_updates(scene):
         return "" if others < 0.3 else f"another layer loses {others:.2g} of its updates"
 
     return Plant("lost updates", f"built-in {name}", f"{layer}: adam, learning rate 1e-6, BF16 weights", {layer},
-                 command(name, [policy], ["--optimizer", "adam", "--lr", 5e-3], 12, *more), "planted", fires)
+                 command(name, [policy], ["--optimizer", "adam", "--lr", 5e-3], 12, *more), LANE, fires)
 
 
 def state_vanished(scene):
@@ -168,11 +168,11 @@ def state_vanished(scene):
         return "" if max(lost) > 0.8 else f"at most {max(lost):.2g} of a state vanishes"
 
     return Plant("optimizer state vanished", f"built-in {name}", "Adam with FP16 state", None,
-                 command(name, [policy], ["--optimizer", "adam", "--lr", "1e-3"], 10), "planted", fires)
+                 command(name, [policy], ["--optimizer", "adam", "--lr", "1e-3"], 10), LANE, fires)
 
 
 def beta2(scene):
     name = scene.pick(MODELS)
     policy = scene.policy(PLAIN + '[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n')
     return Plant("beta2 is 1", f"built-in {name}", "beta2 = 0.999 with BF16 state and arithmetic", None,
-                 command(name, [policy], ["--optimizer", "adamw", "--lr", "1e-3"], 12), "planted", lambda raw: "")
+                 command(name, [policy], ["--optimizer", "adam", "--lr", "1e-3"], 12), LANE, lambda raw: "", says="beta2")

@@ -15,6 +15,7 @@ AUTOCAST_NO_SCALE = 'extends = "torch-autocast-fp16:2.12"\n[loss_scale]\nkind = 
 HALF = 'extends = "half:1"\n'
 HALF_MASTERS = 'extends = "half:1"\n[optimizer]\nmaster_weights = true\narithmetic = "fp32"\nstate = "fp32"\n'
 BF16_MASTERS = 'extends = "pure-bf16-master:1"\n'
+LANE = "planted.toml"  # the name of the lane of a policy file
 PLAIN = ""  # FP32 but for what is added
 
 
@@ -29,8 +30,8 @@ class Plant:
     command: list           # of `lockstep replay`, without the output
     lane: str
     fires: Callable         # Raw -> '' or why the fault did not fire
-    clean: list | None = None  # command of the same model without the fault
-    kinds: set | None = None   # names to accept instead of the table's
+    kinds: str = ""         # the row of planted_names.ACCEPTED, if it is not the kind's own
+    says: str = ""          # what the sentence must contain
 
 
 class Redraw(Exception):
@@ -64,10 +65,10 @@ class Scene:
     def model(self):
         return self.drawn.model
 
-    def policy(self, text, name="planted"):
-        path = self.folder / f"{name}.toml"
+    def policy(self, text):
+        path = self.folder / LANE
         path.write_text(text)
-        return str(path)
+        return path.name
 
     def look(self, path, loss_of=None):
         """(shape, largest magnitude, gradient) of a module's output on the first batch, in FP32."""
@@ -101,7 +102,7 @@ class Scene:
         losses = runner.capture(path, self.drawn, loss_of or plain_loss, optimizer, **loop)
         if loop.get("amp") is None and not np.isfinite(losses).all():
             raise Redraw("the loop itself does not stay finite in FP32")
-        return str(path)
+        return path.name
 
 
 def plain_loss(model, batch):

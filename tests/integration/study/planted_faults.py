@@ -74,7 +74,7 @@ def attempt(kind, seed, number, folder):
     scene = Scene(rng, folder)
     plant = scene.pick(KINDS[kind])(scene)
     run = scene.folder / "run.h5"
-    runner.lockstep(*plant.command, *runner.CHEAP, "-o", run, "--overwrite")
+    runner.lockstep(scene.folder, *plant.command, *runner.CHEAP, "-o", run.name)
     return plant, run
 
 
@@ -94,23 +94,22 @@ def planted(seed, folder, kind=None):
     raise RuntimeError(f"seed {seed}: {kind} did not fire in {ATTEMPTS} attempts: {reasons}")
 
 
-def judge(plant, finding_kind, finding_layer):
+def judge(plant, finding_kind, finding_layer, sentence):
     """(kind is right, layer is right)."""
     accepted = names.ACCEPTED[plant.kinds or plant.kind]
-    layer = plant.layers is None or finding_layer in plant.layers
-    if plant.kind in names.LANE_KINDS.get(finding_kind, ()) and finding_layer is None:
-        layer = True
-    return finding_kind in accepted, layer
+    layer = (plant.layers is None or finding_layer in plant.layers
+             or (finding_layer is None and plant.kind in names.OF_THE_LANE))
+    return finding_kind in accepted and plant.says in sentence, layer
 
 
 def run_planted(seed, folder, kind=None):
     plant, run, reasons = planted(seed, folder, kind)
     found = runner.report(run, plant.lane)
     finding, layer, sentence = runner.named(found)
-    kind_right, layer_right = judge(plant, finding, layer)
+    kind_right, layer_right = judge(plant, finding, layer, sentence)
     return Outcome(seed, plant.kind, plant.model, plant.about, sorted(plant.layers) if plant.layers else None, finding,
                    layer, sentence, [f["kind"] for f in found["findings"][1:]], kind_right and layer_right, kind_right,
-                   len(reasons), reasons, shlex.join(map(str, ["lockstep", *plant.command, "-o", run])))
+                   len(reasons), reasons, f"cd {run.parent} && " + shlex.join(map(str, ["lockstep", *plant.command, "-o", run.name])))
 
 
 def run_clean(seed, folder):
@@ -124,12 +123,12 @@ def run_clean(seed, folder):
         command = replay(scene.capture(optimizer), CLEAN_LANES, scene.pick([None, 24, 40]))
         words = f"{drawn.name}: {drawn.about}, {type(optimizer).__name__}"
     run = scene.folder / "run.h5"
-    runner.lockstep(*command, *runner.CHEAP, "-o", run, "--overwrite")
+    runner.lockstep(scene.folder, *command, *runner.CHEAP, "-o", run.name)
     found = []
     for lane in CLEAN_LANES:
         for finding in runner.report(run, lane)["findings"]:
             found.append((lane, finding["kind"], (finding.get("site") or {}).get("layer"), finding["sentence"]))
-    return words, found, shlex.join(map(str, ["lockstep", *command, "-o", run]))
+    return words, found, f"cd {run.parent} && " + shlex.join(map(str, ["lockstep", *command, "-o", run.name]))
 
 
 def main():

@@ -4,7 +4,7 @@ import numpy as np
 import planted_models as models
 import planted_modules as modules
 import torch
-from planted_case import (AUTOCAST_NO_SCALE, BF16_MASTERS, HALF, HALF_MASTERS, Plant, Redraw, first_overflow_is_at,
+from planted_case import (AUTOCAST_NO_SCALE, BF16_MASTERS, HALF, HALF_MASTERS, LANE, Plant, Redraw, first_overflow_is_at,
                           replay)
 
 FP16_MAX = 65504.0
@@ -51,7 +51,7 @@ def forward_overflow(scene):
     layers, words = overflowing(scene)
     policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF, HALF_MASTERS]))
     path = scene.capture()
-    return Plant("forward overflow", f"{drawn.name}: {drawn.about}", words, layers, replay(path, [policy]), "planted",
+    return Plant("forward overflow", f"{drawn.name}: {drawn.about}", words, layers, replay(path, [policy]), LANE,
                  first_overflow_is_at(layers, "output"))
 
 
@@ -78,7 +78,7 @@ def sum_overflow(scene):
     capture = scene.capture()
     return Plant("sum overflow", f"{drawn.name}: {drawn.about}",
                  f"{path}: {'mean' if mean else 'alternating sum'} of values near {base:.3g} with an FP16 accumulator",
-                 {path}, replay(capture, [policy]), "planted", first_overflow_is_at({path}, "accumulator"))
+                 {path}, replay(capture, [policy]), LANE, first_overflow_is_at({path}, "accumulator"))
 
 
 def vanishes_at(layers, share, **keys):
@@ -102,7 +102,7 @@ def stored(scene, overflows):
     magnitude = scene.between(1e5, 1e7) if overflows else scene.between(1e-12, 1e-8)
     drawn = scene.draw(names=("mlp", "conv", "rnn") if how == "input" else ("mlp", "conv", "transformer", "rnn"))
     if how == "input":
-        layers = None
+        layers = {"mul"}  # an op of no module goes by its own name
         drawn.model = modules.Before(drawn.model, 1 / magnitude)
         drawn.batches = [(x * magnitude, y) for x, y in drawn.batches]
         words = f"features of about {magnitude:.1e}, which the model itself divides by that"
@@ -117,7 +117,7 @@ def stored(scene, overflows):
 
 def storage_overflow(scene):
     drawn, layers, words, command, how = stored(scene, True)
-    return Plant("storage overflow", f"{drawn.name}: {drawn.about}", words, layers, command, "planted",
+    return Plant("storage overflow", f"{drawn.name}: {drawn.about}", words, layers, command, LANE,
                  any_overflow())
 
 
@@ -129,7 +129,7 @@ def storage_underflow(scene):
             return "the reference is not finite"
         return "" if (raw["counts/to_zero"][0] + raw["counts/source_zero"][0] > 0).any() else "nothing vanishes"
 
-    return Plant("storage underflow", f"{drawn.name}: {drawn.about}", words, layers, command, "planted", fires)
+    return Plant("storage underflow", f"{drawn.name}: {drawn.about}", words, layers, command, LANE, fires)
 
 
 def any_overflow():
@@ -144,7 +144,7 @@ def invalid(scene):
     how = scene.pick(["log p", "log rest", "eps"])
     drawn = scene.draw()
     low = scene.pick([HALF, HALF_MASTERS])
-    kinds = None
+    kinds = ""
     if how == "log p":
         sharp = scene.between(10, 40)
         path, point = insert(scene, lambda n: modules.LogOfProbability(sharp))
@@ -158,7 +158,7 @@ def invalid(scene):
         eps = scene.pick([1e-8, 1e-9, 1e-10])
         path, point = insert(scene, lambda n: modules.ZeroRows(eps, tensor))
         words = f"{path}: 0 / (0 + {eps:g}) with {'eps a buffer' if tensor else 'eps a number'} that rounds to 0"
-        kinds = "eps stored" if tensor else None
+        kinds = "eps stored" if tensor else ""
     policy = scene.policy(low)
     capture = scene.capture()
 
@@ -175,7 +175,7 @@ def invalid(scene):
         return ""
 
     return Plant("invalid operation", f"{drawn.name}: {drawn.about}", words, {path}, replay(capture, [policy]),
-                 "planted", fires, kinds=kinds)
+                 LANE, fires, kinds=kinds)
 
 
 def forward_underflow(scene):
@@ -191,7 +191,7 @@ def forward_underflow(scene):
     policy = scene.policy(scene.pick([HALF, HALF_MASTERS]))
     capture = scene.capture()
     return Plant("forward underflow", f"{drawn.name}: {drawn.about}", words, {path}, replay(capture, [policy]),
-                 "planted", vanishes_at({path}, 0.9))
+                 LANE, vanishes_at({path}, 0.9))
 
 
 def swamping_sum(scene):
@@ -222,7 +222,7 @@ def swamping_sum(scene):
 
     return Plant("swamping in a sum", f"{drawn.name}: {drawn.about}",
                  f"{path}: {length} like products in a {accumulator} accumulator", {path}, replay(capture, [policy]),
-                 "planted", fires)
+                 LANE, fires)
 
 
 def swamping_add(scene):
@@ -247,7 +247,7 @@ def swamping_add(scene):
         return "" if lost > 0.3 else f"only {lost:.2g} of x is lost"
 
     return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: (x + {offset:g}) - {offset:g}",
-                 {path}, replay(capture, [policy]), "planted", fires)
+                 {path}, replay(capture, [policy]), LANE, fires)
 
 
 def fp8_saturation(scene):
@@ -294,7 +294,7 @@ def fp8_saturation(scene):
         return "nothing saturates"
 
     return Plant("saturation in FP8", f"{drawn.name}: {drawn.about}", words, layers, replay(capture, [policy]),
-                 "planted", fires)
+                 LANE, fires)
 
 
 def plain(model, batch):

@@ -30,8 +30,9 @@ def binary():
     return str(pathlib.Path(folder) / "lockstep")
 
 
-def lockstep(*args):
-    done = subprocess.run([binary(), *map(str, args)], capture_output=True, text=True)
+def lockstep(folder, *args):
+    """Runs the program in a folder, so that the names of files, and with them those of lanes, are short."""
+    done = subprocess.run([binary(), *map(str, args)], capture_output=True, text=True, cwd=folder)
     if done.returncode != 0:
         raise Refused(f"lockstep {args[0]}: exit code {done.returncode}: {done.stderr.strip()[-600:]}")
     return done.stdout
@@ -121,9 +122,9 @@ class Raw:
                 and all(getattr(self, k)[s] == v for k, v in keys.items())]
 
 
-def report(path, lane):
+def report(run, lane):
     """The lane's object of the JSON report."""
-    found = json.loads(lockstep("report", path, "--format", "json"))
+    found = json.loads(lockstep(run.parent, "report", run.name, "--format", "json"))
     return next(row for row in found["lanes"] if row["name"] == lane)
 
 

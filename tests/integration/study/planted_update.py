@@ -1,7 +1,7 @@
 """Builders of cases whose fault is in the weight update: lost updates, optimizer states that a format cannot hold."""
 
 import numpy as np
-from planted_case import PLAIN, Plant, replay, scaled_loss
+from planted_case import LANE, PLAIN, Plant, replay, scaled_loss
 
 BF16_WEIGHTS = 'extends = "torch-autocast-bf16:2.12"\n[storage]\nweight = "bf16"\n'
 
@@ -57,7 +57,7 @@ def lost_updates(scene):
     return Plant("lost updates", f"{drawn.name}: {drawn.about}",
                  f"{path or 'all layers'}: {name if how != 'group' else 'adam'}, learning rate {lr if how != 'group' else 1e-6:g}, "
                  f"BF16 weights{' (others frozen)' * (how == 'frozen')}",
-                 layers_of(path), replay(capture, [policy]), "planted", fires)
+                 layers_of(path), replay(capture, [policy]), LANE, fires)
 
 
 def state_case(scene, kind, factor, check):
@@ -77,7 +77,7 @@ def state_case(scene, kind, factor, check):
 
     return Plant(kind, f"{drawn.name}: {drawn.about}",
                  f"{path or 'all layers'}: Adam with FP16 state, the loss times {f:.3g}{' (others frozen)' * (path is not None)}",
-                 layers_of(path), replay(capture, [policy]), "planted", fires)
+                 layers_of(path), replay(capture, [policy]), LANE, fires)
 
 
 def state_vanished(scene):
@@ -104,7 +104,7 @@ def beta2(scene):
                        'extends = "torch-autocast-bf16:2.12"\n[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n'])
     policy = scene.policy(text)
     # Large steps, so that BF16 weights, where there are some, do move.
-    capture = scene.capture(scene.optimizer(scene.pick(["adam", "adamw"]), 1e-2))
+    capture = scene.capture(scene.optimizer("adam", 1e-2))
 
     def fires(raw):
         steps = slice(0, raw.lived())
@@ -113,4 +113,4 @@ def beta2(scene):
         return "" if lost < 0.1 else f"{lost:.2g} of the updates' energy is lost"
 
     return Plant("beta2 is 1", f"{drawn.name}: {drawn.about}", "beta2 = 0.999 with BF16 state and arithmetic", None,
-                 replay(capture, [policy]), "planted", fires)
+                 replay(capture, [policy]), LANE, fires, says="beta2")
