@@ -72,6 +72,31 @@ gradient_underflow = gradient_loss("gradient underflow", 0.3, 0.97, lambda scene
 gradient_vanished = gradient_loss("gradient vanished", 1, 1, lambda scene: scene.between(0.02, 0.4))
 
 
+def small_everywhere(scene):
+    """All gradients are too small for the lane's scale. The right layer is the first that gets nothing."""
+    drawn = scene.draw(size=32)
+    path = scene.pick(scene.model().points)
+    text, scale = scaler_text(scene)
+    level = float(scene.look(path)[2].abs().max())
+    factor = 2.0 ** np.floor(np.log2(scene.between(0.01, 0.3) * HALF_LEAST / (level * scale)))
+    policy = scene.policy(text)
+    capture = scene.capture(scene.optimizer("adam", 1e-3), scaled_loss(factor))
+    layers = set()
+
+    def fires(raw):
+        if raw.first_bad() is not None:
+            return "something overflows"
+        site = first_lossy(raw, 0, 0.9999)
+        if site is None:
+            return "no gradient vanishes"
+        layers.add(raw.layer[site])
+        return ""
+
+    return Plant("gradient vanished", f"{drawn.name}: {drawn.about}",
+                 f"the loss times {factor:.3g}, loss scale {scale:g}: all gradients are small", layers,
+                 replay(capture, [policy]), LANE, fires)
+
+
 def no_grad_scaler(scene):
     """A captured loop under FP16 autocast whose author forgot the scaler, and whose gradients vanish."""
     drawn = scene.draw(names=("mlp", "conv", "transformer"), size=32)

@@ -10,12 +10,13 @@ MODELS = {
     "mlp": (["--size", "hidden1=48,hidden2=32", "--data", "synthetic:400"], ["fc1", "fc2", "fc3"], ["--optimizer", "sgd", "--lr", "0.05"]),
     "lenet": (["--data", "synthetic:400"], ["conv1", "conv2", "fc1", "fc2", "fc3"], ["--optimizer", "sgd", "--lr", "0.02"]),
     "vae": (["--size", "hidden=32,latent=4", "--data", "synthetic:400"], None, ["--optimizer", "adam", "--lr", "1e-3"]),
-    "gpt": (["--size", "layers=1,width=16,heads=2,context=16,dropout=0", "--data", "grammar:4000"], None,
+    "gpt": (["--size", "layers=1,width=16,heads=2,context=16,dropout=0", "--data", "grammar:10000"], None,
             ["--optimizer", "adamw", "--lr", "1e-3"]),
-    "lstm": (["--size", "layers=1,embedding=8,hidden=16,context=12,dropout=0", "--data", "grammar:4000"], None,
+    "lstm": (["--size", "layers=1,embedding=8,hidden=16,context=12,dropout=0", "--data", "grammar:10000"], None,
              ["--optimizer", "adam", "--lr", "1e-3"]),
 }
 SMALL = ["mlp", "lenet"]
+CALM = ["--optimizer", "sgd", "--lr", "1e-12"]  # with starting weights of 1e5 the reference must stay finite
 
 
 def command(name, lanes, optimizer=None, steps=12, *more):
@@ -72,7 +73,7 @@ def overflowing(scene):
 def forward_overflow(scene):
     name, layer, options, words = overflowing(scene)
     policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF]))
-    return Plant("forward overflow", f"built-in {name}", words, {layer}, command(name, [policy], None, 8, *options),
+    return Plant("forward overflow", f"built-in {name}", words, {layer}, command(name, [policy], CALM, 8, *options),
                  LANE, first_overflow_is_at({layer}, "output"))
 
 
@@ -84,7 +85,7 @@ def all_skipped(scene):
         return overflow(raw) or ("" if raw["loss_scale/skipped"].all() else "some steps are not skipped")
 
     return Plant("every step skipped", f"built-in {name}", words, {layer},
-                 command(name, ["torch-autocast-fp16"], None, 12, *options), "torch-autocast-fp16", fires)
+                 command(name, ["torch-autocast-fp16"], CALM, 12, *options), "torch-autocast-fp16", fires)
 
 
 def storage_overflow(scene):
@@ -100,7 +101,7 @@ def storage_overflow(scene):
         return "" if raw.first_bad() is not None or raw.died_at >= 0 else "nothing overflows"
 
     return Plant("storage overflow", f"built-in {name}", f"{layer}: weights times {factor:.3g}", {layer},
-                 command(name, [policy], None, 8, *options), LANE, fires)
+                 command(name, [policy], CALM, 8, *options), LANE, fires)
 
 
 def gradient_vanished(scene):
@@ -116,6 +117,26 @@ def gradient_vanished(scene):
         return "" if sites and raw.first_bad() is None else "no gradient of that layer vanishes"
 
     return Plant("gradient vanished", f"built-in {name}", f"{layer}: a factor of 2^-{power} on its gradients", {layer},
+                 command(name, [policy], None, 10), LANE, fires)
+
+
+def gradient_underflow(scene):
+    """The same with a power that takes a part."""
+    name = scene.pick(SMALL)
+    layer = scene.pick(MODELS[name][1])
+    power = int(scene.rng.integers(6, 22))
+    policy = scene.policy(AUTOCAST_NO_SCALE + f'[[rule]]\nlayer = "{layer}"\nloss_scale = {2.0 ** -power!r}\n')
+
+    def fires(raw):
+        if raw.first_bad() is not None:
+            return "something overflows"
+        lost = raw.lost_energy()[0]
+        lossy = [s for s in raw.order if raw.scaled[s] and lost[s] > 0.2]
+        if not lossy or raw.layer[lossy[0]] != layer:
+            return "the gradients lose too little"
+        return "" if 0.3 <= max(lost[s] for s in lossy) <= 0.97 else "all of it vanishes"
+
+    return Plant("gradient underflow", f"built-in {name}", f"{layer}: a factor of 2^-{power} on its gradients", {layer},
                  command(name, [policy], None, 10), LANE, fires)
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 AUTOCAST_NO_SCALE = 'extends = "torch-autocast-fp16:2.12"\n[loss_scale]\nkind = "none"\n'
 HALF = 'extends = "half:1"\n'
 HALF_MASTERS = 'extends = "half:1"\n[optimizer]\nmaster_weights = true\narithmetic = "fp32"\nstate = "fp32"\n'
+STATIC = 'extends = "fp16-optimizer-static:1"\n'  # a constant scale of 128, nothing checked
 BF16_MASTERS = 'extends = "pure-bf16-master:1"\n'
 LANE = "planted.toml"  # the name of the lane of a policy file
 PLAIN = ""  # FP32 but for what is added
@@ -44,6 +45,7 @@ class Scene:
     def __init__(self, rng, folder):
         self.rng, self.folder = rng, pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.half_state = False
 
     def chance(self, p=0.5):
         return bool(self.rng.random() < p)
@@ -66,6 +68,9 @@ class Scene:
         return self.drawn.model
 
     def policy(self, text):
+        """Writes the policy of the lane. The optimizer of `half` is in FP16, where Adam's eps and squares vanish: a fault
+        of its own, so such lanes get SGD."""
+        self.half_state = text.startswith(HALF) and "arithmetic" not in text
         path = self.folder / LANE
         path.write_text(text)
         return path.name
@@ -95,9 +100,11 @@ class Scene:
         return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](parameters, lr=lr)
 
     def capture(self, optimizer=None, loss_of=None, name="case", **loop):
-        """Captures the drawn model as it is now; an ordinary optimizer unless one is given. Returns the path."""
+        """Captures the drawn model as it is now; an ordinary optimizer unless one is given. Returns the file's name.
+        loop: amp, scaler of planted_runner.capture."""
         if optimizer is None:
-            optimizer = self.optimizer(*self.pick([("sgd", 0.02), ("adam", 1e-3), ("adamw", 1e-3)]))
+            usual = [("sgd", 0.05), ("adam", 1e-3), ("adamw", 1e-3)]
+            optimizer = self.optimizer(*self.pick(usual[:1] if self.half_state else usual))
         path = self.folder / f"{name}.lscap.h5"
         losses = runner.capture(path, self.drawn, loss_of or plain_loss, optimizer, **loop)
         if loop.get("amp") is None and not np.isfinite(losses).all():
@@ -127,7 +134,7 @@ def first_overflow_is_at(layers, point=None):
         if first is None:
             return "nothing overflows"
         step, site = first
-        if raw["counts/to_infinity"][step, site] == 0:
+        if raw["counts/nan"][step, site] > 0:
             return f"a NaN comes first: {raw.site(site)}"
         if raw.layer[site] not in layers:
             return f"the first overflow is at {raw.site(site)}"

@@ -4,7 +4,7 @@ import numpy as np
 import planted_models as models
 import planted_modules as modules
 import torch
-from planted_case import (AUTOCAST_NO_SCALE, BF16_MASTERS, HALF, HALF_MASTERS, LANE, Plant, Redraw, first_overflow_is_at,
+from planted_case import (AUTOCAST_NO_SCALE, BF16_MASTERS, HALF, HALF_MASTERS, LANE, STATIC, Plant, Redraw, first_overflow_is_at,
                           replay)
 
 FP16_MAX = 65504.0
@@ -49,10 +49,32 @@ def overflowing(scene):
 def forward_overflow(scene):
     drawn = scene.draw()
     layers, words = overflowing(scene)
-    policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF, HALF_MASTERS]))
+    policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF, HALF_MASTERS, STATIC]))
     path = scene.capture()
     return Plant("forward overflow", f"{drawn.name}: {drawn.about}", words, layers, replay(path, [policy]), LANE,
                  first_overflow_is_at(layers, "output"))
+
+
+def overflow_in_one_batch(scene):
+    """An RMS norm by hand that fits until one batch with values some 30 times as large."""
+    drawn = scene.draw(names=("mlp", "rnn"))
+    if drawn.model.after_norm:
+        raise Redraw("a layer_norm would take the large batch back")
+    path = scene.pick(["inp"] if drawn.name == "rnn" else drawn.model.points)
+    gain = 100 / scene.look(path)[1]
+    where, point = insert(scene, lambda n: modules.HandNorm(gain), path)
+    step, factor = int(scene.rng.integers(1, len(drawn.batches))), scene.between(12, 60)
+    drawn.batches[step] = (drawn.batches[step][0] * factor, drawn.batches[step][1])
+    policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF, HALF_MASTERS]))
+    capture = scene.capture()
+    overflow = first_overflow_is_at({where}, "output")
+
+    def fires(raw):
+        return overflow(raw) or ("" if raw.first_bad()[0] == step else "it overflows in another step")
+
+    return Plant("forward overflow", f"{drawn.name}: {drawn.about}",
+                 f"{where}: an RMS norm by hand; the batch of step {step} is {factor:.0f} times as large", {where},
+                 replay(capture, [policy]), LANE, fires)
 
 
 def all_skipped(scene):
@@ -78,7 +100,7 @@ def sum_overflow(scene):
     capture = scene.capture()
     return Plant("sum overflow", f"{drawn.name}: {drawn.about}",
                  f"{path}: {'mean' if mean else 'alternating sum'} of values near {base:.3g} with an FP16 accumulator",
-                 {path}, replay(capture, [policy]), LANE, first_overflow_is_at({path}, "accumulator"))
+                 {path}, replay(capture, [policy]), LANE, first_overflow_is_at({path}))
 
 
 def vanishes_at(layers, share, **keys):
@@ -98,7 +120,7 @@ def vanishes_at(layers, share, **keys):
 
 def stored(scene, overflows):
     """A buffer, weight, constant or input that FP16 storage cannot hold."""
-    how = scene.pick(["buffer", "weight", "constant", "input"])
+    how = scene.pick(["buffer", "weight", "constant", "input"] + ["layer", "layer"] * overflows)
     magnitude = scene.between(1e5, 1e7) if overflows else scene.between(1e-12, 1e-8)
     drawn = scene.draw(names=("mlp", "conv", "rnn") if how == "input" else ("mlp", "conv", "transformer", "rnn"))
     if how == "input":
@@ -106,6 +128,12 @@ def stored(scene, overflows):
         drawn.model = modules.Before(drawn.model, 1 / magnitude)
         drawn.batches = [(x * magnitude, y) for x, y in drawn.batches]
         words = f"features of about {magnitude:.1e}, which the model itself divides by that"
+    elif how == "layer":
+        path = scene.pick(p for p in drawn.model.points if "ln" not in p and "norm" not in p and "bns" not in p)
+        models.scale_layer(drawn.model, path, magnitude)
+        models.insert(drawn.model, path, modules.Gain(1 / magnitude))
+        layers = {f"{path}.inner"}
+        words = f"{path}: weights and bias times {magnitude:.1e}, the result divided by it"
     else:
         path, point = insert(scene, lambda n: modules.Stored(how, n, magnitude))
         layers = {path}
@@ -141,7 +169,7 @@ def any_overflow():
 
 
 def invalid(scene):
-    how = scene.pick(["log p", "log rest", "eps"])
+    how = scene.pick(["log p", "log rest", "eps", "root"])
     drawn = scene.draw()
     low = scene.pick([HALF, HALF_MASTERS])
     kinds = ""
@@ -150,9 +178,14 @@ def invalid(scene):
         path, point = insert(scene, lambda n: modules.LogOfProbability(sharp))
         words = f"{path}: log of a softmax that rounds to 0"
     elif how == "log rest":
-        low = scene.pick([HALF, HALF_MASTERS, BF16_MASTERS])
+        low = scene.pick([HALF, HALF_MASTERS, BF16_MASTERS, AUTOCAST_NO_SCALE])
         path, point = insert(scene, lambda n: modules.LogOfRest(scene.between(20, 60)))
         words = f"{path}: log(1 - p) where p rounds to 1"
+    elif how == "root":
+        low = scene.pick([HALF, HALF_MASTERS, BF16_MASTERS])
+        mean = scene.between(30, 100)
+        path, point = insert(scene, lambda n: modules.Variance(mean))
+        words = f"{path}: the root of a variance computed as a difference of squares of about {mean:.0f}^2"
     else:
         tensor = scene.chance(0.3)
         eps = scene.pick([1e-8, 1e-9, 1e-10])
@@ -228,9 +261,9 @@ def swamping_sum(scene):
 def swamping_add(scene):
     drawn = scene.draw()
     low = scene.pick([HALF_MASTERS, BF16_MASTERS])
-    tensor = scene.chance()
+    tensor, stream = scene.chance(), scene.chance(0.4)
     offset = 2.0 ** (14 if low is HALF_MASTERS else int(scene.rng.integers(11, 15)))
-    path, point = insert(scene, lambda n: modules.Offset(offset, tensor, n))
+    path, point = insert(scene, lambda n: modules.Stream(offset, n) if stream else modules.Offset(offset, tensor, n))
     policy = scene.policy(low)
     capture = scene.capture()
 
@@ -243,10 +276,11 @@ def swamping_add(scene):
         outs = [s for s in raw.matching({path}, point="output") if raw.role[s] == "activation"]
         if not outs:
             return "no such site"
-        lost = raw["moments/err_sq"][0, outs[-1]] / max(raw["moments/ref_sq"][0, outs[-1]], 1e-300)
+        outs = [s for s in outs if raw.op[s] == "sub"]
+        lost = raw["moments/err_sq"][0, outs[-1]] / max(raw["moments/ref_sq"][0, outs[-1]], 1e-300) if outs else 0
         return "" if lost > 0.3 else f"only {lost:.2g} of x is lost"
 
-    return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: (x + {offset:g}) - {offset:g}",
+    return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: " + (f"four adds to a stream of {offset:g}" if stream else f"(x + {offset:g}) - {offset:g}"),
                  {path}, replay(capture, [policy]), LANE, fires)
 
 

@@ -211,3 +211,32 @@ class Before(nn.Module):
 
     def forward(self, x):
         return self.model(x * self.factor)
+
+
+class Variance(nn.Module):
+    """y = x + weight (z - mean) / root(mean z^2 - (mean z)^2), z = x + base: the difference of two numbers near base^2
+    is negative or zero where their ulp is larger than the variance."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+
+    def forward(self, x):
+        z = torch.tanh(x.detach()) * 0.5 + self.base
+        mean = z.mean(-1, keepdim=True)
+        variance = (z * z).mean(-1, keepdim=True) - mean * mean
+        return x + (z - mean) / torch.sqrt(variance + 0.02) * 0.1
+
+
+class Stream(nn.Module):
+    """A residual stream with a large constant: four small adds to it, then the constant is taken off."""
+
+    def __init__(self, offset, features):
+        super().__init__()
+        self.register_buffer("offset", torch.full((features,), float(offset)))
+
+    def forward(self, x):
+        stream = self.offset
+        for weight in (0.5, 0.3, 0.2, 0.1):
+            stream = stream + torch.tanh(x * weight)
+        return x + (stream - self.offset)

@@ -98,10 +98,14 @@ class Raw:
         bad = self.ref["counts/to_infinity"] + self.ref["counts/nan"]
         return not bad[: self.steps, self.exempt == 0].any() and np.isfinite(self.ref["loss"][: self.steps]).all()
 
+    @staticmethod
+    def _bad(data):
+        return ((data["counts/to_infinity"] + data["counts/nan"]) > 0) | np.isinf(data["moments/abs_max"])
+
     def first_bad(self, step=None):
-        """(step, site) of the first value in execution order that overflowed or is NaN; None: there is none."""
-        bad = (self["counts/to_infinity"] + self["counts/nan"]) > 0
-        bad &= ~((self.ref["counts/to_infinity"] + self.ref["counts/nan"]) > 0)
+        """(step, site) of the first value in execution order that overflowed, is NaN or arrived as an infinity (from a
+        sum that overflowed); None: there is none."""
+        bad = self._bad(self.data) & ~self._bad(self.ref)
         for t in range(self.lived()) if step is None else [step]:
             for s in self.order:
                 if bad[t, s]:
