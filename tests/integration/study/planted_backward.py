@@ -3,12 +3,13 @@
 import numpy as np
 import planted_models as models
 import planted_modules as modules
+import torch
 from planted_case import LANE, Plant, Redraw, replay, scaled_loss
 
 HALF_LEAST = 2.0 ** -25  # FP16: half of the least subnormal number; what is smaller rounds to 0
 
 
-def thin_gradient(scene, amp=False):
+def thin_gradient(scene):
     """Between a random layer and the division after it values are c times as large, gradients 1 / c as large.
     Returns (layers, words, the gradient there in FP32 with loss factor 1)."""
     model = scene.model()
@@ -18,7 +19,8 @@ def thin_gradient(scene, amp=False):
     models.scale_layer(model, path, c)
     models.insert(model, path, modules.Gain(1 / c))
     # The division's gradient is the first that vanishes; the layer before it turns that into nothing.
-    return {f"{path}.plant", f"{path}.inner"}, f"{path}: values {c:.3g} times as large, gradients as much smaller", gradient / c
+    words = f"{path}: values {c:.3g} times as large, gradients as much smaller"
+    return {f"{path}.plant", f"{path}.inner"}, words, gradient / c
 
 
 def scaler_text(scene):
@@ -136,7 +138,6 @@ def scale_collapse(scene):
     k = float(np.sqrt(boost))
     if k * scene.look(path)[1] > 3e4:
         raise Redraw("the amplifier would overflow in the forward pass")
-    import torch
     plant = torch.nn.Sequential(modules.Amplifier(k), modules.Amplifier(k))
     where = models.insert(model, path, plant)
     layers = {f"{where}.0", f"{where}.1"}

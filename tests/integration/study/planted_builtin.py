@@ -4,16 +4,17 @@ import h5py
 import numpy as np
 import planted_runner as runner
 from planted_case import AUTOCAST_NO_SCALE, HALF, LANE, PLAIN, Plant, first_overflow_is_at
+from planted_forward import stored_infinity
 
 # Model: sizes, options that make a step cheap, layers with weights, and the optimizer that practice uses.
+SGD, ADAM = ["--optimizer", "sgd", "--lr", "0.05"], ["--optimizer", "adam", "--lr", "1e-3"]
 MODELS = {
-    "mlp": (["--size", "hidden1=48,hidden2=32", "--data", "synthetic:400"], ["fc1", "fc2", "fc3"], ["--optimizer", "sgd", "--lr", "0.05"]),
-    "lenet": (["--data", "synthetic:400"], ["conv1", "conv2", "fc1", "fc2", "fc3"], ["--optimizer", "sgd", "--lr", "0.02"]),
-    "vae": (["--size", "hidden=32,latent=4", "--data", "synthetic:400"], None, ["--optimizer", "adam", "--lr", "1e-3"]),
+    "mlp": (["--size", "hidden1=48,hidden2=32", "--data", "synthetic:400"], ["fc1", "fc2", "fc3"], SGD),
+    "lenet": (["--data", "synthetic:400"], ["conv1", "conv2", "fc1", "fc2", "fc3"], SGD[:3] + ["0.02"]),
+    "vae": (["--size", "hidden=32,latent=4", "--data", "synthetic:400"], None, ADAM),
     "gpt": (["--size", "layers=1,width=16,heads=2,context=16,dropout=0", "--data", "grammar:10000"], None,
             ["--optimizer", "adamw", "--lr", "1e-3"]),
-    "lstm": (["--size", "layers=1,embedding=8,hidden=16,context=12,dropout=0", "--data", "grammar:10000"], None,
-             ["--optimizer", "adam", "--lr", "1e-3"]),
+    "lstm": (["--size", "layers=1,embedding=8,hidden=16,context=12,dropout=0", "--data", "grammar:10000"], None, ADAM),
 }
 SMALL = ["mlp", "lenet"]
 CALM = ["--optimizer", "sgd", "--lr", "1e-12"]  # with starting weights of 1e5 the reference must stay finite
@@ -95,13 +96,8 @@ def storage_overflow(scene):
     options = scaled_start(scene, name, layer, factor)
     policy = scene.policy(HALF)
 
-    def fires(raw):
-        if not raw.reference_is_finite():
-            return "the reference is not finite"
-        return "" if raw.first_bad() is not None or raw.died_at >= 0 else "nothing overflows"
-
     return Plant("storage overflow", f"built-in {name}", f"{layer}: weights times {factor:.3g}", {layer},
-                 command(name, [policy], CALM, 8, *options), LANE, fires)
+                 command(name, [policy], CALM, 8, *options), LANE, stored_infinity({layer}))
 
 
 def gradient_vanished(scene):
@@ -189,11 +185,11 @@ def state_vanished(scene):
         return "" if max(lost) > 0.8 else f"at most {max(lost):.2g} of a state vanishes"
 
     return Plant("optimizer state vanished", f"built-in {name}", "Adam with FP16 state", None,
-                 command(name, [policy], ["--optimizer", "adam", "--lr", "1e-3"], 10), LANE, fires)
+                 command(name, [policy], ADAM, 10), LANE, fires)
 
 
 def beta2(scene):
     name = scene.pick(MODELS)
     policy = scene.policy(PLAIN + '[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n')
     return Plant("beta2 is 1", f"built-in {name}", "beta2 = 0.999 with BF16 state and arithmetic", None,
-                 command(name, [policy], ["--optimizer", "adam", "--lr", "1e-3"], 12), LANE, lambda raw: "", says="beta2")
+                 command(name, [policy], ADAM, 12), LANE, lambda raw: "", says="beta2")

@@ -68,8 +68,8 @@ class Scene:
         return self.drawn.model
 
     def policy(self, text):
-        """Writes the policy of the lane. The optimizer of `half` is in FP16, where Adam's eps and squares vanish: a fault
-        of its own, so such lanes get SGD."""
+        """Writes the policy of the lane. The optimizer of `half` is in FP16, where Adam's eps and squares vanish: a
+        fault of its own, so such lanes get SGD."""
         self.half_state = text.startswith(HALF) and "arithmetic" not in text
         path = self.folder / LANE
         path.write_text(text)

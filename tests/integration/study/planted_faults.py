@@ -95,6 +95,10 @@ def planted(seed, folder, kind=None):
     raise RuntimeError(f"seed {seed}: {kind} did not fire in {ATTEMPTS} attempts: {reasons}")
 
 
+def shown(run, command):
+    return f"cd {run.parent} && " + shlex.join(map(str, ["lockstep", *command, "-o", run.name]))
+
+
 def judge(plant, finding_kind, finding_layer, sentence):
     """(kind is right, layer is right)."""
     accepted = names.ACCEPTED[plant.kinds or plant.kind]
@@ -110,7 +114,7 @@ def run_planted(seed, folder, kind=None):
     kind_right, layer_right = judge(plant, finding, layer, sentence)
     return Outcome(seed, plant.kind, plant.model, plant.about, sorted(plant.layers) if plant.layers else None, finding,
                    layer, sentence, [f["kind"] for f in found["findings"][1:]], kind_right and layer_right, kind_right,
-                   len(reasons), reasons, f"cd {run.parent} && " + shlex.join(map(str, ["lockstep", *plant.command, "-o", run.name])))
+                   len(reasons), reasons, shown(run, plant.command))
 
 
 def run_clean(seed, folder):
@@ -132,7 +136,7 @@ def run_clean(seed, folder):
     for lane in CLEAN_LANES:
         for finding in runner.report(run, lane)["findings"]:
             found.append((lane, finding["kind"], (finding.get("site") or {}).get("layer"), finding["sentence"]))
-    return words, found, f"cd {run.parent} && " + shlex.join(map(str, ["lockstep", *command, "-o", run.name]))
+    return words, found, shown(run, command)
 
 
 def main():

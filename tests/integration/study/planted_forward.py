@@ -4,10 +4,11 @@ import numpy as np
 import planted_models as models
 import planted_modules as modules
 import torch
-from planted_case import (AUTOCAST_NO_SCALE, BF16_MASTERS, HALF, HALF_MASTERS, LANE, STATIC, Plant, Redraw, first_overflow_is_at,
-                          replay)
+from planted_case import (AUTOCAST_NO_SCALE, BF16_MASTERS, HALF, HALF_MASTERS, LANE, STATIC, Plant, Redraw,
+                          first_overflow_is_at, replay, scaled_loss)
 
 FP16_MAX = 65504.0
+STORED = ("weight", "buffer", "input")  # roles of what is kept in storage
 
 
 def insert(scene, plant, path=None):
@@ -27,7 +28,7 @@ def overflowing(scene):
         path = scene.pick(p for p in model.points if "ln" not in p and "norm" not in p and "bns" not in p)
         largest = scene.look(path)[1]
         c = FP16_MAX * scene.between(1.5, 4) / largest
-        if c * float(model.get_submodule(path).weight.abs().max()) > 0.8 * FP16_MAX:
+        if c * float(model.get_submodule(path).weight.detach().abs().max()) > 0.8 * FP16_MAX:
             raise Redraw("the weights would overflow, too")
         models.scale_layer(model, path, c)
         models.insert(model, path, modules.Gain(1 / c))
@@ -130,6 +131,8 @@ def stored(scene, overflows):
         words = f"features of about {magnitude:.1e}, which the model itself divides by that"
     elif how == "layer":
         path = scene.pick(p for p in drawn.model.points if "ln" not in p and "norm" not in p and "bns" not in p)
+        weights = drawn.model.get_submodule(path).weight.detach()
+        magnitude = FP16_MAX * scene.between(2, 100) / float(weights.abs().max())
         models.scale_layer(drawn.model, path, magnitude)
         models.insert(drawn.model, path, modules.Gain(1 / magnitude))
         layers = {f"{path}.inner"}
@@ -146,7 +149,7 @@ def stored(scene, overflows):
 def storage_overflow(scene):
     drawn, layers, words, command, how = stored(scene, True)
     return Plant("storage overflow", f"{drawn.name}: {drawn.about}", words, layers, command, LANE,
-                 any_overflow())
+                 stored_infinity(layers))
 
 
 def storage_underflow(scene):
@@ -155,16 +158,27 @@ def storage_underflow(scene):
     def fires(raw):
         if not raw.reference_is_finite():
             return "the reference is not finite"
-        return "" if (raw["counts/to_zero"][0] + raw["counts/source_zero"][0] > 0).any() else "nothing vanishes"
+        if raw.first_bad(0) is not None:
+            return "something overflows in step 0"
+        # The rounding is not one of the step: all that the step reads is zero, and the reference's is not.
+        read = [s for s in raw.matching(layers, point="operand") if raw.role[s] in STORED]
+        gone = [s for s in read if raw["moments/sum_sq"][0, s] == 0 and raw.ref["moments/sum_sq"][0, s] > 0]
+        return "" if gone else "nothing vanishes"
 
     return Plant("storage underflow", f"{drawn.name}: {drawn.about}", words, layers, command, LANE, fires)
 
 
-def any_overflow():
+def stored_infinity(layers):
+    """The first value that is not finite is read from storage by one of these layers."""
     def fires(raw):
         if not raw.reference_is_finite():
             return "the reference is not finite"
-        return "" if raw.first_bad() is not None else "nothing is infinite or NaN"
+        first = raw.first_bad()
+        if first is None:
+            return "nothing is infinite"
+        step, site = first
+        right = step == 0 and raw.role[site] in STORED and raw.point[site] == "operand" and raw.layer[site] in layers
+        return "" if right else f"first comes {raw.site(site)}"
     return fires
 
 
@@ -236,7 +250,8 @@ def swamping_sum(scene):
         length = 8192
         scene.model().get_submodule(path).__init__(scene.features(point), length)
     base = 'extends = "torch-autocast-bf16:2.12"\n'
-    everywhere = scene.chance()
+    # Not everywhere in FP16: without a loss scale the gradients' sums would vanish, another fault.
+    everywhere = accumulator == "bf16" and scene.chance()
     text = (f'[gemm]\naccumulator = "{accumulator}"\n' if everywhere else
             f'[[rule]]\nlayer = "{path}"\naccumulator = "{accumulator}"\n')
     policy = scene.policy(base + text)
@@ -280,8 +295,8 @@ def swamping_add(scene):
         lost = raw["moments/err_sq"][0, outs[-1]] / max(raw["moments/ref_sq"][0, outs[-1]], 1e-300) if outs else 0
         return "" if lost > 0.3 else f"only {lost:.2g} of x is lost"
 
-    return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: " + (f"four adds to a stream of {offset:g}" if stream else f"(x + {offset:g}) - {offset:g}"),
-                 {path}, replay(capture, [policy]), LANE, fires)
+    words = f"four adds to a stream of {offset:g}" if stream else f"(x + {offset:g}) - {offset:g}"
+    return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: {words}", {path}, replay(capture, [policy]), LANE, fires)
 
 
 def fp8_saturation(scene):
@@ -315,7 +330,7 @@ def fp8_saturation(scene):
         # Unit scaling wants gradients of about 1: the loss is a sum, and Adam does not mind.
         g = scene.look(point)[2]
         factor = 2.0 ** round(float(torch.log2(4 / g.abs().max())))
-        capture = scene.capture(scene.optimizer("adam", 1e-3), lambda m, b: factor * plain(m, b))
+        capture = scene.capture(scene.optimizer("adam", 1e-3), scaled_loss(factor))
     else:
         capture = scene.capture()
 
@@ -329,7 +344,3 @@ def fp8_saturation(scene):
 
     return Plant("saturation in FP8", f"{drawn.name}: {drawn.about}", words, layers, replay(capture, [policy]),
                  LANE, fires)
-
-
-def plain(model, batch):
-    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])

@@ -4,7 +4,7 @@ Every network says where a fault may be put:
     points  module paths whose output is a float tensor of the hidden stream; `insert` appends a module there
     pairs   (A, B) paths of layers with a positively homogeneous function between them (relu, a weighted mean):
             A's weight and bias times c and B's weight times 1/c leave the function as it is
-    norms   (A, N): a normalisation N follows layer A, so A may be scaled alone
+    after_norm  (A, N): a normalisation N follows layer A
 Knows nothing of faults or of Lockstep. Training is a few steps on teacher labels with an ordinary initialisation.
 """
 
@@ -141,18 +141,6 @@ class Rnn(nn.Module):
         return self.head(h)
 
 
-class Scaled(nn.Module):
-    """cross entropy times a constant, plus what planted modules add to the loss."""
-
-    def __init__(self, factor=1.0):
-        super().__init__()
-        self.factor = factor
-
-    def __call__(self, model, batch):
-        loss = F.cross_entropy(model(batch[0]), batch[1])
-        return loss if self.factor == 1.0 else loss * self.factor
-
-
 @dataclasses.dataclass
 class Drawn:
     """A network with its batches."""
@@ -202,10 +190,6 @@ def draw(rng, names=("mlp", "conv", "transformer", "rnn"), count=8, size=None, w
         teacher.set_state(state)
         batches.append((x, labels_of(x, CLASSES, teacher)))
     return Drawn(name, model, batches, f"{about}, batches of {size}")
-
-
-def module_at(model, path):
-    return model.get_submodule(path)
 
 
 def insert(model, path, plant):

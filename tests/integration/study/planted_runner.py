@@ -113,7 +113,7 @@ class Raw:
         return None
 
     def lost_energy(self):
-        """[step, site]: share of the squared norm before the rounding that the rounding took away; 0 where nothing was."""
+        """[step, site]: share of the squared norm before the rounding that the rounding took away, or 0."""
         total, lost = self["moments/sum_sq"], self["moments/round_err_sq"]
         with np.errstate(all="ignore"):
             share = np.where(total > 0, lost / total, 0.0)

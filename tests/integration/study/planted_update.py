@@ -58,10 +58,12 @@ def lost_updates(scene):
             return f"only {worst:.2g} of the updates' energy is lost"
         return "" if others < 0.3 else f"another layer loses {others:.2g} of its updates"
 
+    if how == "group":
+        lr, name = 1e-6, "adam"
+    weights = "FP16" if low is FP16_WEIGHTS else "BF16"
     return Plant("lost updates", f"{drawn.name}: {drawn.about}",
-                 f"{path or 'all layers'}: {name if how != 'group' else 'adam'}, learning rate {lr if how != 'group' else 1e-6:g}, "
-                 f"{'FP16' if low is FP16_WEIGHTS else 'BF16'} weights{' (others frozen)' * (how == 'frozen')}",
-                 layers_of(path), replay(capture, [policy]), LANE, fires)
+                 f"{path or 'all layers'}: {name}, learning rate {lr:g}, {weights} weights"
+                 + " (others frozen)" * (how == "frozen"), layers_of(path), replay(capture, [policy]), LANE, fires)
 
 
 def state_case(scene, kind, factor, check):
@@ -84,8 +86,8 @@ def state_case(scene, kind, factor, check):
         return check(raw, sites)
 
     return Plant(kind, f"{drawn.name}: {drawn.about}",
-                 f"{path or 'all layers'}: {name} with FP16 state, the loss times {f:.3g}{' (others frozen)' * (path is not None)}",
-                 layers_of(path), replay(capture, [policy]), LANE, fires)
+                 f"{path or 'all layers'}: {name} with FP16 state, the loss times {f:.3g}"
+                 + " (others frozen)" * (path is not None), layers_of(path), replay(capture, [policy]), LANE, fires)
 
 
 def state_vanished(scene):
