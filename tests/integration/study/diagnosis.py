@@ -119,9 +119,9 @@ def page(planted, clean):
     rows = [
         "# Diagnosis: what the report names first, next to what was planted", "",
         "Written by `./dev study diagnosis`. A seeded generator draws a kind of fault, a model, a layer and the "
-        "numbers, and plants that fault. It was written without", "sight of the rules by which the report judges. That the "
-        "fault fires, and comes first, is checked with the counts of the run file; a case in which it", "does not is drawn "
-        "again. Right: kind and layer of the lane's first finding are the planted ones "
+        "numbers, and plants that fault. It was written without", "sight of the rules by which the report judges. That "
+        "the fault fires, and comes first, is checked with the counts of the run file; a case in which it", "does not is "
+        "drawn again. Right: kind and layer of the lane's first finding are the planted ones "
         "(`tests/integration/study/planted_names.py` says which names", "mean the same). Clean runs are such models "
         "without a fault, under FP16 autocast with a scaler, BF16 autocast and TF32.", "",
         f"- planted: **{right} of {len(planted)} right**; kind right, layer wrong: "

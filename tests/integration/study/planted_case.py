@@ -136,7 +136,7 @@ def first_overflow_is_at(layers, point=None):
         step, site = first
         if raw["counts/nan"][step, site] > 0:
             return f"a NaN comes first: {raw.site(site)}"
-        if raw.layer[site] not in layers:
+        if raw.layer[site] not in layers or raw.scaled[site]:
             return f"the first overflow is at {raw.site(site)}"
         if point and raw.point[site] != point:
             return f"the first overflow is of the {raw.point[site]}: {raw.site(site)}"

@@ -212,14 +212,14 @@ def invalid(scene):
     def fires(raw):
         if not raw.reference_is_finite():
             return "the reference is not finite"
+        if np.isfinite(raw["loss"][: raw.lived()]).all():
+            return "nothing is invalid, or a relu takes the infinity away: the loss stays finite"
         first = raw.first_bad()
         if first is None:
-            # -inf - an infinity that no rounding made - counts as neither; the loss shows it
-            bad = ~np.isfinite(raw["loss"][: raw.lived()])
-            return "" if bad.any() else "no result is invalid"
+            return "no site shows it"
         if raw["counts/to_infinity"][first[0], first[1]]:
             return f"an overflow comes first: {raw.site(first[1])}"
-        return ""
+        return "" if raw.layer[first[1]] == path else f"first comes {raw.site(first[1])}"
 
     return Plant("invalid operation", f"{drawn.name}: {drawn.about}", words, {path}, replay(capture, [policy]),
                  LANE, fires, kinds=kinds)
@@ -296,7 +296,8 @@ def swamping_add(scene):
         return "" if lost > 0.3 else f"only {lost:.2g} of x is lost"
 
     words = f"four adds to a stream of {offset:g}" if stream else f"(x + {offset:g}) - {offset:g}"
-    return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: {words}", {path}, replay(capture, [policy]), LANE, fires)
+    return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: {words}", {path},
+                 replay(capture, [policy]), LANE, fires)
 
 
 def fp8_saturation(scene):
