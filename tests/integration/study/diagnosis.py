@@ -35,9 +35,10 @@ def seeds():
 
 
 def sources():
-    """Hash of the program and of this generator: an outcome that was kept is taken again only under both."""
+    """Hash of the program, the capture and this generator: an outcome that was kept counts only under the same."""
     digest = hashlib.sha256(pathlib.Path(runner.binary()).read_bytes())
-    for path in sorted(pathlib.Path(__file__).parent.glob("planted_*.py")):
+    capture = pathlib.Path(runner.lockstep_capture.__file__).parent
+    for path in sorted([*pathlib.Path(__file__).parent.glob("planted_*.py"), *capture.rglob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -120,8 +121,8 @@ def page(planted, clean):
         "# Diagnosis: what the report names first, next to what was planted", "",
         "Written by `./dev study diagnosis`. A seeded generator draws a kind of fault, a model, a layer and the "
         "numbers, and plants that fault. It was written without", "sight of the rules by which the report judges. That "
-        "the fault fires, and comes first, is checked with the counts of the run file; a case in which it", "does not is "
-        "drawn again. Right: kind and layer of the lane's first finding are the planted ones "
+        "the fault fires, and comes first, is checked with the counts of the run file; a case in which it", "does not "
+        "is drawn again. Right: kind and layer of the lane's first finding are the planted ones "
         "(`tests/integration/study/planted_names.py` says which names", "mean the same). Clean runs are such models "
         "without a fault, under FP16 autocast with a scaler, BF16 autocast and TF32.", "",
         f"- planted: **{right} of {len(planted)} right**; kind right, layer wrong: "
