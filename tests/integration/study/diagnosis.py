@@ -141,7 +141,7 @@ def page(planted, clean):
         "| " + " | ".join(map(escaped, [o["seed"], o["model"], *row])) + " |" for o, row in reported]
         if reported else ["None."])
     rows += ["", "## Names that are right", "", "| planted | accepted |", "|---|---|"]
-    rows += [f"| {kind} | {', '.join(sorted(names.ACCEPTED[kind]))} |" for kind in faults.KINDS]
+    rows += [f"| {kind} | {', '.join(sorted(accepted))} |" for kind, accepted in names.ACCEPTED.items()]
     if failed:
         rows += ["", "## Cases that could not be run", ""]
         rows += [f"- seed {o['seed']}: {escaped(o['error'])[:800]}" for o in failed]

@@ -65,8 +65,8 @@ def gradient_loss(kind, share, most, target):
             return "" if share <= lost <= most else f"{lost:.2g} of the energy is lost"
 
         words_all = f"{words}; the loss times {factor:.3g}, loss scale {scale:g}"
-        return Plant(kind, f"{drawn.name}: {drawn.about}", words_all, layers, replay(capture, [policy]), LANE,
-                     fires)
+        return Plant(kind, f"{drawn.name}: {drawn.about}", words_all, layers, replay(capture, [policy]), LANE, fires,
+                     kinds=f"{kind}, no scale" if scale == 1 else "")
     return build
 
 
@@ -96,7 +96,7 @@ def small_everywhere(scene):
 
     return Plant("gradient vanished", f"{drawn.name}: {drawn.about}",
                  f"the loss times {factor:.3g}, loss scale {scale:g}: all gradients are small", layers,
-                 replay(capture, [policy]), LANE, fires)
+                 replay(capture, [policy]), LANE, fires, kinds="gradient vanished, no scale" if scale == 1 else "")
 
 
 def no_grad_scaler(scene):

@@ -113,7 +113,8 @@ def gradient_vanished(scene):
         return "" if sites and raw.first_bad() is None else "no gradient of that layer vanishes"
 
     return Plant("gradient vanished", f"built-in {name}", f"{layer}: a factor of 2^-{power} on its gradients", {layer},
-                 command(name, [policy], None, 10), LANE, fires)
+                 command(name, [policy], None, 10), LANE, fires,
+                 kinds="gradient vanished, no scale")
 
 
 def gradient_underflow(scene):
@@ -133,7 +134,8 @@ def gradient_underflow(scene):
         return "" if 0.3 <= max(lost[s] for s in lossy) <= 0.97 else "all of it vanishes"
 
     return Plant("gradient underflow", f"built-in {name}", f"{layer}: a factor of 2^-{power} on its gradients", {layer},
-                 command(name, [policy], None, 10), LANE, fires)
+                 command(name, [policy], None, 10), LANE, fires,
+                 kinds="gradient underflow, no scale")
 
 
 def scale_collapse(scene):

@@ -15,6 +15,9 @@ ACCEPTED = {
     "forward underflow": {"forward underflow"},
     "gradient underflow": {"underflow"},
     "gradient vanished": {"no gradient"},
+    # The same in a lane without any loss scale: that there is none is the other half of the same fault.
+    "gradient underflow, no scale": {"underflow", "no scaler"},
+    "gradient vanished, no scale": {"no gradient", "no scaler"},
     "no GradScaler": {"no scaler"},
     "lost updates": {"lost updates"},
     "optimizer state vanished": {"state underflow"},
