@@ -7,6 +7,7 @@ The table of docs/phenomena.md quotes the first screens; the quotes must be what
 import os
 import re
 import shutil
+import textwrap
 
 import pytest
 import threads
@@ -51,11 +52,14 @@ def joined(lines):
     return " ".join(" ".join(lines).split())
 
 
-def missing(case, screen):
-    """What the lanes should say and do not."""
+def wrong(case, screen):
+    """What the lanes should say and do not, or say and should not."""
     found = []
     for lane, words in case.says.items():
         text = joined(screen[lane])
+        found += [f"{lane}: '{word}' in '{text}'" for word in case.silent if word in text]
+        if not case.command and (len(screen[lane]) > LINES_PER_LANE or max(map(len, screen[lane])) > COLUMNS):
+            found.append(f"{lane}: more than {LINES_PER_LANE} lines of {COLUMNS} columns: {screen[lane]}")
         for word in words:
             before, word_found, text = text.partition(word)
             if not word_found:
@@ -72,7 +76,7 @@ def quote(case, screen):
         text = joined(screen[""][line:line + case.quoted_lines])
         return text[text.index(first.strip()):]
     said = [joined(screen[lane]).split(" Try (untested)")[0] for lane in case.says]
-    return "<br>".join(re.sub(r" \(threads\.py:\d+\)", "", text)[:LONGEST_QUOTE] for text in said)
+    return "<br>".join(textwrap.shorten(re.sub(r" \(threads\.py:\d+\)", "", text), LONGEST_QUOTE, placeholder=" …") for text in said)
 
 
 def row_of(case, said):
@@ -104,17 +108,11 @@ def test_thread(lockstep, tmp_path, case):
     if not case.says:
         return compare_with_page(case, row_of(case, "-"))
     screen = screen_of(lockstep, case, tmp_path)
-    if os.environ.get("SHOW"):
-        for lane in case.says: print("\n   ", case.answered, "\n    ".join(screen[lane][:40]))
-    for lane in case.says:
-        if not case.command:
-            assert len(screen[lane]) <= LINES_PER_LANE and max(map(len, screen[lane])) <= COLUMNS, screen[lane]
-        assert not any(word in joined(screen[lane]) for word in case.silent), screen[lane]
-    unsaid = missing(case, screen)
+    faults = wrong(case, screen)
     if case.answered == "no":
-        assert unsaid, "the first screen answers this now: set `answered` in threads.py"
+        assert faults, f"the first screen answers this now: set `answered` in threads.py: {screen}"
     else:
-        assert not unsaid, unsaid
+        assert not faults, faults
     compare_with_page(case, row_of(case, quote(case, screen)))
 
 
