@@ -186,7 +186,7 @@ std::vector<std::string> gradient_remedies(const FindingContext& c) {
 std::string more_layers(const FindingContext& c) {
   const size_t layers = c.finding.consequences.size();
   if (layers == 0) return "";
-  return fmt::format(", and {} more layer{} get none", layers, layers == 1 ? "" : "s");
+  return fmt::format(", and {} more layer{} none", layers, layers == 1 ? " gets" : "s get");
 }
 std::string no_scaler_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
@@ -407,7 +407,7 @@ std::string two_digits(double value) {
   constexpr double kWhole = 1e5, kSmall = 1e-3;
   if (size >= 1 && size < kWhole && value == std::floor(value)) return fmt::format("{:.0f}", value);
   if (size >= kSmall && size < kWhole) {
-    constexpr double kHundred = 100;
+    constexpr double kHundred = 99.5;  // 99.5 has three digits when rounded
     return size >= kHundred ? fmt::format("{:.0f}", value) : fmt::format("{:.2g}", value);
   }
   if (value == 0) return "0";

@@ -22,11 +22,12 @@ namespace {
 // pass that lost most of a tensor comes before the gradients that vanish or overflow because of it.
 int order_of(const Finding& finding) {
   constexpr double kMost = 0.5;
-  const bool in_forward =
-      finding.kind == FindingKind::kForwardUnderflow ||
-      finding.kind == FindingKind::kStorageUnderflow ||
-      (finding.kind == FindingKind::kSwamping && finding.cause >= 0);  // a plain sum
-  const bool first = in_forward && finding.share >= kMost;
+  const bool in_forward = !finding.backward && (finding.kind == FindingKind::kForwardUnderflow ||
+                                                finding.kind == FindingKind::kStorageUnderflow ||
+                                                finding.kind == FindingKind::kSwamping);
+  const bool of_products = finding.kind == FindingKind::kSwamping && finding.cause < 0;
+  const double lost = of_products ? finding.value : finding.share;  // value: relative error
+  const bool first = in_forward && lost >= kMost;
   const FindingKind kind = first ? FindingKind::kStateUnderflow : finding.kind;
   return std::max(static_cast<int>(kind), static_cast<int>(FindingKind::kInvalid));
 }

@@ -192,8 +192,11 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
         const bool names_cause = known->cause < 0 && other.cause >= 0;
         const bool is_larger = sites_.sites[static_cast<size_t>(known->site)].node == site.node &&
                                known->cause < 0 && other.value > known->value;
-        const bool says_more =
-            other.kind < known->kind || (other.kind == known->kind && (names_cause || is_larger));
+        // The update is infinite because its state is.
+        const bool names_state =
+            other.kind == FindingKind::kStateOverflow && known->kind == FindingKind::kOverflow;
+        const bool says_more = other.kind < known->kind || names_state ||
+                               (other.kind == known->kind && (names_cause || is_larger));
         if (says_more) {
           other.consequences = known->consequences;
           other.steps = known->steps;

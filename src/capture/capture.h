@@ -57,7 +57,7 @@ struct CapturedClip {
 
 struct CapturedStep {
   std::vector<CapturedMicroBatch> micro;
-  double loss = kNotRecorded;  // the mean over micro-batches
+  double loss = kNotRecorded;        // the mean over micro-batches
   std::string loss_format = "fp32";  // of the loop's loss: our name
   double scale_before = 1, scale_after = 1;
   int64_t growth_tracker_after = 0;

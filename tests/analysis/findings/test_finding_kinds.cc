@@ -105,6 +105,7 @@ TEST_CASE("two digits, however small the number") {
   CHECK(two_digits(3.24e-7) == "3.2e-7");
   CHECK(two_digits(0) == "0");
   CHECK(two_digits(312.4) == "312");
+  CHECK(two_digits(99.8) == "100");
   CHECK(share_text(1) == "all");
   CHECK(share_text(0.00034) == "0.034%");
 }

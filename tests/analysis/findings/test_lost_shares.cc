@@ -81,7 +81,7 @@ TEST_CASE("storage: a lost value is found where the result of its reader is wron
   const SiteTable sites = testing::stored_chain("c:eps", Role::kBuffer);
   const std::vector<UpdateRecord> updates(4);
   const auto found = [&](double error_of_result) {
-    LostShares shares(1, sites, chain_formats());
+    LostShares shares(1, sites, chain_formats(), {});
     StepEvidence lane = clean_step(4);
     lane.to_zero[0] = 100;
     lane.round_err_sq[0] = lane.sum_sq[0];

@@ -57,7 +57,7 @@ TEST_CASE("a vanished gradient and an underflow become one finding, which says w
   CHECK(row_of(f.kind).sentence(context) ==
         "no loss scale although gradients vanish: fc2 linear_backward_input: the whole gradient "
         "became zero in 4 of 10 steps, largest 3.0e-8, fp16's smallest 6.0e-8, and 1 more layer "
-        "get none");
+        "gets none");
 }
 
 // 3e-8 has exponent -25, fp16's smallest normal -14: 10 octaves above it are 21 octaves up. A

@@ -130,13 +130,16 @@ TEST_CASE("a skipped step with a division by what rounding made zero is a findin
 
 TEST_CASE("optimizer state that became infinite is a kind of its own") {
   SiteTable sites = chain();
-  sites.sites[4].role = Role::kOptimizerState;
-  StepEvidence lane = clean_step();
-  lane.to_infinity[4] = 1;
-  lane.abs_max[4] = 1e5;
-  const auto found = of_one_step(sites, lane, clean_step());
+  sites.sites.push_back(testing::site(5, "fc1", "optimizer", Role::kOptimizerState, {3}));
+  sites.sites[5].node = sites.sites[4].node;
+  StepEvidence lane = clean_step(6);
+  lane.abs_max[4] = kInfinity;  // the update, which the state made infinite
+  lane.to_infinity[5] = 1;
+  lane.abs_max[5] = 1e5;
+  const auto found = of_one_step(sites, lane, clean_step(6));
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kStateOverflow);
+  CHECK(found[0].site == 5);
 }
 
 TEST_CASE("a weight that overflows when stored: one finding, in every step that reads it") {

@@ -153,7 +153,8 @@ def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
     cap = Capture(path, model, optimizer, image_loss, autocast=torch.bfloat16, steps=4)
     train(model, optimizer, image_loss, image_batches(4), cap, dtype=torch.bfloat16)
     lines, floor = verify(lockstep, path)
-    expected = {name: {"tensors": 0, "by_floor": 0, "by_chaos": 0, "by_torch": 0, "elements": 0, "noise": 0} for name in ("V1", "V3", "V5")}
+    counts = ("tensors", "by_floor", "by_chaos", "by_torch", "elements", "noise")
+    expected = {name: dict.fromkeys(counts, 0) for name in ("V1", "V3", "V5")}
     with h5py.File(path) as file:
         for step in file["verify"].values():
             noise = {name: np.unpackbits(bits[()])[:np.prod(bits.attrs["shape"], dtype=int)]
