@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/findings/nonfinite.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -53,6 +54,16 @@ std::string what_of(const Site& site) {
     default:
       return operand ? "its input" : "its result";
   }
+}
+
+// Of a site elsewhere: "the result of block add (model.py:36)".
+std::string what_elsewhere(const Site& site) {
+  if (is_storage(site)) return place_text(site);
+  if (!is_in_graph(site)) return what_of(site);
+  const bool operand = site.point == Point::kOperand;
+  const char* what = is_backward(site) ? (operand ? "the gradient into " : "the gradient of ")
+                                       : (operand ? "the input of " : "the result of ");
+  return what + place_text(site);
 }
 
 // "exp_avg_sq", the optimizer's name of its state.
@@ -129,10 +140,8 @@ std::string invalid_sentence(const FindingContext& c) {
                                  c.finding.text.empty() ? "NaN or infinite" : c.finding.text);
   if (c.finding.cause >= 0) {
     const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
-    const std::string what = is_storage(cause)    ? place_text(cause)
-                             : is_in_graph(cause) ? what_of(cause) + " at " + place_text(cause)
-                                                  : what_of(cause);
-    text += fmt::format(" because {} became zero{}", what, is_storage(cause) ? " when stored" : "");
+    text += fmt::format(" because {} became zero{}", what_elsewhere(cause),
+                        is_storage(cause) ? " when stored" : "");
   }
   return text;
 }
@@ -209,10 +218,9 @@ std::vector<std::string> no_scaler_remedies(const FindingContext& c) {
 }
 std::string no_gradient_sentence(const FindingContext& c) {
   if (c.finding.cause >= 0) {
-    const Site& flat = c.sites.sites[static_cast<size_t>(c.finding.cause)];
     return fmt::format("{}: no gradient passes in {} of {} steps: rounded to {}, {} has no slope",
                        place_text(c.site()), c.finding.steps, c.steps, format_of(c),
-                       what_of(flat) + " at " + place_text(flat));
+                       what_elsewhere(c.sites.sites[static_cast<size_t>(c.finding.cause)]));
   }
   return fmt::format("{}: the whole gradient became zero in {} in {} of {} steps{}{}",
                      place_text(c.site()), format_of(c), c.finding.steps, c.steps, scale_note(c),

@@ -38,7 +38,7 @@ const Finding* main_finding(const LaneReport& lane) {
 }
 
 int64_t break_step(const LaneReport& lane, const Finding* finding) {
-  if (finding != nullptr && finding->kind == FindingKind::kScaleFloor) return lane.info.died_at;
+  if (finding != nullptr && finding->kind == FindingKind::kScaleFloor) return finding->last_step;
   if (finding != nullptr) return finding->first_step;
   return lane.nonfinite_loss_at >= 0 ? lane.nonfinite_loss_at : lane.info.died_at;
 }
@@ -69,20 +69,29 @@ std::string distance_text(const LaneJudgement& j) {
                             j.correct_drop > 0 ? "fewer" : "more", two_digits(points(noise)));
 }
 
+// The finding's sentence counts the skipped steps.
+bool tells_skips(const Finding* finding) {
+  return finding != nullptr && (finding->kind == FindingKind::kScaleCollapse ||
+                                finding->kind == FindingKind::kScaleFloor);
+}
+
 // The scale before the first skipped step and after the last one: " (loss scale 2^16 to 2^13)".
 std::string fall_text(const LaneReport& lane) {
   if (lane.scalers.size() != 1 || lane.scalers[0].overflows.empty()) return "";
   const std::vector<SkipEvent>& events = lane.scalers[0].overflows;
   const double first = events.front().scale, last = events.back().scale_after;
-  if (first == last) return fmt::format(" (loss scale {})", scale_text(first));
+  if (first == last || !std::isfinite(last)) {
+    return fmt::format(" (loss scale {})", scale_text(first));
+  }
   return fmt::format(" (loss scale {} to {})", scale_text(first), scale_text(last));
 }
 
-// "; steps 0 and 1 skipped (loss scale 2^16 to 2^14)"; many skips are counted. Of one seed only.
-std::string skips_text(const LaneReport& lane) {
+// "; steps 0 and 1 skipped (loss scale 2^16 to 2^14)"; many skips are counted. Of one seed only,
+// and if the finding does not say it.
+std::string skips_text(const LaneReport& lane, const Finding* finding) {
   constexpr size_t kMostNamed = 3;
   const std::vector<int64_t>& skips = lane.skips;
-  if (skips.empty() || lane.judgement.seeds > 1) return "";
+  if (skips.empty() || lane.judgement.seeds > 1 || tells_skips(finding)) return "";
   const auto count = static_cast<int64_t>(skips.size());
   if (skips.size() > kMostNamed) {
     const bool probes = skips.back() == count - 1;  // from the first step on
@@ -122,17 +131,17 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
     }
     case Verdict::kTooShort:
     case Verdict::kUnjudged:
-      if (!lane.skips.empty() && lane.skips.size() == lane.loss.size()) {
+      if (lane.skips.size() == lane.loss.size() && !tells_skips(finding)) {
         return fmt::format("{} took no step: all {} were skipped", lane.info.name,
                            lane.skips.size());
       }
-      return lane.info.name + ", not judged" + skips_text(lane);
+      return lane.info.name + ", not judged" + skips_text(lane, finding);
     default:
       return fmt::format("{} is {}{}: {}{}{}", lane.info.name, to_string(j.verdict),
                          j.verdict == Verdict::kStalled && j.seeds > 1
                              ? fmt::format(" in {} of {} seeds", j.stalled_in, j.seeds)
                              : "",
-                         distance_text(j), deciding_text(j), skips_text(lane));
+                         distance_text(j), deciding_text(j), skips_text(lane, finding));
   }
 }
 

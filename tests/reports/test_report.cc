@@ -163,7 +163,8 @@ TEST_CASE("the first screen: worst lane first, with step, place, value, limit an
        {"pure-fp16 broke at step 39. fc1 linear (model.py:41): its result reaches 1.1e5, fp16 ends "
         "at 65504. Try (untested): this op in fp32 or bf16; smaller values before it.",
         "torch-autocast-fp16 is fine: loss 0.505, 0.005 above the reference's (noise 0.03); 0.20 "
-        "points fewer held-out answers right (noise 1.6); step 3 skipped."}) {
+        "points fewer held-out answers right (noise 1.6); step 3 skipped "
+        "(loss scale 2^16 to 2^15)."}) {
     CAPTURE(part);
     CHECK(text.find(part) != std::string::npos);
   }

@@ -36,7 +36,7 @@ inline SiteTable chain() {
   return table;
 }
 inline const std::vector<std::string>& chain_formats() {
-  static const std::vector<std::string> formats(6, "fp16");
+  static const std::vector<std::string> formats(5, "fp16");
   return formats;
 }
 

@@ -36,7 +36,7 @@ TEST_CASE("every kind has its row, in the order of the kinds, with a sentence of
     CHECK_FALSE(row.remedies(context).empty());
     CHECK_FALSE(row.rule.empty());
   }
-  CHECK(finding_kinds().size() == static_cast<size_t>(FindingKind::kLostConstant) + 1);
+  CHECK(finding_kinds().size() == static_cast<size_t>(FindingKind::kDrift) + 1);
 }
 
 TEST_CASE("an overflow says place, source line, value and limit") {

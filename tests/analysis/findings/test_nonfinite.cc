@@ -136,7 +136,10 @@ TEST_CASE("optimizer state that became infinite is a kind of its own") {
   lane.abs_max[4] = kInfinity;  // the update, which the state made infinite
   lane.to_infinity[5] = 1;
   lane.abs_max[5] = 1e5;
-  const auto found = of_one_step(sites, lane, clean_step(6));
+  const std::vector<std::string> formats(6, "fp16");
+  NonfiniteOrigins origins(1, sites, formats);
+  origins.add(0, /*skipped=*/false, lane, clean_step(6));
+  const auto found = origins.findings();
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kStateOverflow);
   CHECK(found[0].site == 5);
