@@ -46,8 +46,8 @@ def test_gradients_that_fp32_does_not_determine_are_judged_by_one_ulp(lockstep, 
     assert seed == 2 or np.linalg.norm(single - double) > 1e-5 * np.linalg.norm(double)
     lines, floor = verify(lockstep, path)
     assert "PASS" in lines["V3"] and f"{floor['V3']['by_chaos']} of 18 by what one ulp moves" in lines["V3"]
-    # The layers behind the normalisation are not among them.
-    assert 0 < floor["V3"]["by_chaos"] <= 6 and floor["V1"]["by_chaos"] == 0
+    # Most layers behind the normalisation are not among them (which, depends on PyTorch's kernels).
+    assert 0 < floor["V3"]["by_chaos"] <= 9 and floor["V1"]["by_chaos"] == 0
 
 
 @pytest.mark.parametrize("name, factor", [("3.weight", 1.0001), ("1.weight", 1.0001), ("0.weight", 1.01)])

@@ -69,6 +69,8 @@ def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
             continue
         if name == "products" or name.endswith("/site_formats"):  # derived from graph and policy
             continue
+        if "/loss_effect/" in name:  # derived from errors and derivatives, which are compared
+            continue
         if name.rsplit("/", 1)[-1] in NOT_COMPARED:
             continue
         shutil.copy(base, changed)

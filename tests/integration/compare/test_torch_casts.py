@@ -17,6 +17,7 @@ import pytest
 import test_torch_models as steps
 import torch
 import torch_models as twins
+from cpu_kernels import need_low_precision_lstm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "casts_torch_cuda.txt"
@@ -126,6 +127,8 @@ CPU_CASES = [(name, low) for name in steps.MODELS for low in DTYPES if (name, lo
 
 @pytest.mark.parametrize("name,low", CPU_CASES)
 def test_cpu_casts_equal_torch(binary_dir, name, low):
+    if name == "lstm":
+        need_low_precision_lstm()
     program = explain(binary_dir, name, f"torch-autocast-{low}-cpu:2.13")
     ours = []
     for op in forward_ops(program):

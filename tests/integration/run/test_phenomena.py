@@ -97,7 +97,7 @@ def test_adam_in_fp16_divides_by_zero(run, lockstep):
     text = " ".join(lockstep("report", r.path).stdout.split())
     for lane in ("half", "pure-fp16"):
         place = text.split(f"{lane} broke at step 0. ")[1]
-        assert "the update becomes NaN or infinite because the optimizer state became zero." in place[:120]
+        assert "the update becomes infinite because the optimizer state became zero." in place[:120]
 
 
 def test_a_loss_scale_brings_the_detectors_gradients_back(run):
