@@ -177,7 +177,8 @@ def stored_infinity(layers):
         if first is None:
             return "nothing is infinite"
         step, site = first
-        right = step == 0 and raw.role[site] in STORED and raw.point[site] == "operand" and raw.layer[site] in layers
+        is_stored = raw.role[site] in STORED and raw.point[site] in ("operand", "storage")
+        right = step == 0 and is_stored and raw.layer[site] in layers
         return "" if right else f"first comes {raw.site(site)}"
     return fires
 
