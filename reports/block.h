@@ -22,6 +22,7 @@ enum class Align { kLeft, kRight };
 struct TableColumn {
   std::string title;
   Align align = Align::kRight;
+  bool optional = false;  // left out where the table does not fit, the last such column first
 };
 struct TableBlock {
   std::vector<TableColumn> columns;

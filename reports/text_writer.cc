@@ -2,6 +2,9 @@
 #include "reports/text_writer.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <vector>
 
 #include "src/core/text.h"
 
@@ -39,12 +42,44 @@ std::string shortened(const std::string& text, int width) {
   return front + "…" + back;
 }
 
+constexpr int kReadableName = 20;  // a left-aligned column is not made narrower for optional ones
+
+std::vector<int> widths_of(const TableBlock& table) {
+  std::vector<int> width;
+  for (const TableColumn& c : table.columns) width.push_back(display_width(c.title));
+  for (const auto& row : table.rows) {
+    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], display_width(row[i]));
+  }
+  return width;
+}
+
+// By how much the table is too wide for the page; at most 0: it fits.
+int excess_of(std::span<const int> width, int page) {
+  int excess = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1)) - page;
+  for (const int w : width) excess += w;
+  return excess;
+}
+
+// Without optional columns as long as names would have to become shorter than kReadableName.
+TableBlock that_fits(TableBlock table, int page) {
+  for (;;) {
+    std::vector<int> width = widths_of(table);
+    for (size_t i = 0; i < width.size(); ++i) {
+      if (table.columns[i].align == Align::kLeft) width[i] = std::min(width[i], kReadableName);
+    }
+    const auto last = std::ranges::find_if(table.columns.rbegin(), table.columns.rend(),
+                                           [](const TableColumn& c) { return c.optional; });
+    if (excess_of(width, page) <= 0 || last == table.columns.rend()) return table;
+    const auto at = std::distance(table.columns.begin(), last.base()) - 1;
+    table.columns.erase(table.columns.begin() + at);
+    for (auto& row : table.rows) row.erase(row.begin() + at);
+  }
+}
+
 // Shrinks the widest left-aligned columns until the table fits the page; no column becomes narrower
 // than its title.
 void shrink_to_page(const TableBlock& table, int page, std::vector<int>& width) {
-  int excess = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1)) - page;
-  for (const int w : width) excess += w;
-  while (excess > 0) {
+  for (int excess = excess_of(width, page); excess > 0; --excess) {
     int* widest = nullptr;
     for (size_t i = 0; i < width.size(); ++i) {
       const TableColumn& column = table.columns[i];
@@ -53,7 +88,6 @@ void shrink_to_page(const TableBlock& table, int page, std::vector<int>& width) 
     }
     if (widest == nullptr || *widest <= 1) return;
     --*widest;
-    --excess;
   }
 }
 
@@ -93,12 +127,9 @@ struct TextWriter {
       out += fits ? trimmed_line(std::string(kIndent) + line) : wrap(line, kTextWidth, kIndent);
     }
   }
-  void operator()(const TableBlock& t) {
-    std::vector<int> width;
-    for (const TableColumn& c : t.columns) width.push_back(display_width(c.title));
-    for (const auto& row : t.rows) {
-      for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], display_width(row[i]));
-    }
+  void operator()(const TableBlock& whole) {
+    const TableBlock t = that_fits(whole, style.width);
+    std::vector<int> width = widths_of(t);
     shrink_to_page(t, style.width, width);
     std::string line(kIndent), rule(kIndent);
     for (size_t i = 0; i < t.columns.size(); ++i) {

@@ -95,16 +95,17 @@ void drop_column(TableBlock& table, std::ptrdiff_t column) {
 
 Blocks write_lanes(const Report& report) {
   TableBlock table;
+  constexpr bool kOptional = true;
   table.columns = {{"lane", Align::kLeft},
                    {"verdict", Align::kLeft},
                    {"loss"},
                    {"gap"},
                    {"held-out"},
-                   {"distance"},
+                   {"distance", Align::kRight, kOptional},
                    {"skips"},
                    {"scale"},
-                   {"died"},
-                   {"time"}};
+                   {"died", Align::kRight, kOptional},
+                   {"time", Align::kRight, kOptional}};
   for (const LaneReport& lane : report.lanes) {
     if (!lane.is_twin()) table.rows.push_back(row_of(lane));
   }

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kLinesPerLane = 3;
+constexpr int kLinesPerLane = 3;
 // A replay of fewer captured steps ends within the first steps of a training: from here on the tail
 // that decides an outcome is a tenth of the run.
 constexpr int64_t kFewSteps = kTailSteps * kTailDivisor;
@@ -127,6 +127,9 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
       if (step >= 0) text += fmt::format("{} at step {}", several ? "," : "", step);
       if (several)
         text += fmt::format("{} seed {}", step >= 0 ? " of" : ", shown:", lane.findings_seed);
+      if (!several && lane.skips.size() == lane.loss.size()) {
+        text += fmt::format(", all {} steps skipped", lane.skips.size());
+      }
       return text;
     }
     case Verdict::kTooShort:
@@ -184,7 +187,7 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
 std::string lane_text(const Report& report, const LaneReport& lane) {
   const Finding* finding = main_finding(lane);
   const auto fits = [](const std::string& text) {
-    return split(wrap(text, kTextWidth), '\n').size() <= kLinesPerLane;
+    return std::ranges::count(wrap(text, kTextWidth), '\n') <= kLinesPerLane;
   };
   for (const auto& [remedies, follows] :
        {std::pair<size_t, bool>{3, true}, {1, true}, {1, false}}) {

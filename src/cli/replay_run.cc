@@ -44,10 +44,14 @@ void print_end(const std::string& path, bool finished, bool quiet) {
   fmt::print("\n{}\n", report_text(read_report(first), /*summary_only=*/true, output_style()));
   const std::string seeds =
       options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
+  const int width = std::min(output_style().width, kTextWidth);
   fmt::print(
-      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n"
-      "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.\n",
-      first.steps(), seeds, path, shell_quoted(path), path);
+      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n{}", first.steps(), seeds, path,
+      shell_quoted(path),
+      wrap(fmt::format(
+               "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.",
+               path),
+           width));
 }
 
 int report_write_error(const WriteError& error, const std::string& path) {

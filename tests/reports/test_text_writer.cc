@@ -67,6 +67,23 @@ TEST_CASE("a terminal's width: prose up to kTextWidth columns, tables the whole 
   }
 }
 
+TEST_CASE("optional columns give way before names become unreadable, the last one first") {
+  TableBlock table;
+  table.columns = {
+      {"name", Align::kLeft}, {"a"}, {"b", Align::kRight, true}, {"c", Align::kRight, true}};
+  table.rows = {{std::string(40, 'n'), "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"}};
+  const auto text = [&](int width) { return to_text({table}, {.width = width}); };
+  const auto shows = [&](int width, const char* cell) {
+    return text(width).find(cell) != std::string::npos;
+  };
+  CHECK(shows(80, "cccccccccc"));  // 2 + 40 + 3 * 12 columns
+  CHECK(shows(58, "cccccccccc"));  // with 20 columns of the name
+  CHECK_FALSE(shows(57, "cccccccccc"));
+  CHECK(shows(57, "bbbbbbbbbb"));
+  CHECK_FALSE(shows(45, "bbbbbbbbbb"));
+  CHECK(shows(30, "aaaaaaaaaa"));
+}
+
 TEST_CASE("colour is only in what a terminal shows") {
   const Blocks blocks = {paragraph("half broke. Why", Tone::kBad, 10)};
   CHECK(to_text(blocks) == "half broke. Why\n");
