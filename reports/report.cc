@@ -116,7 +116,9 @@ void explain_drift(const RunFile& run, Report& report) {
     const int index = static_cast<int>(l);
     const auto drift =
         find_drift(index, run.loss_effects(index), report.sites, lane.info.site_formats);
-    if (drift) lane.findings.push_back(*drift);
+    if (drift && drift->value >= kLeastDrift * drift->share * lane.judgement.gap) {
+      lane.findings.push_back(*drift);
+    }
   }
 }
 

@@ -16,6 +16,9 @@
 namespace lockstep {
 
 inline constexpr size_t kMostDriftSites = 3;  // named: the largest, and those that follow
+// Of the gap of the losses: less, from all sites together, is no explanation. A judgement: effects
+// of a step add up over the steps, but not to first order.
+inline constexpr double kLeastDrift = 0.01;
 
 // `effects`: [sample][site]. Nothing if no rounding was weighed.
 std::optional<Finding> find_drift(int lane, std::span<const std::vector<LossEffect>> effects,
