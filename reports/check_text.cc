@@ -83,6 +83,11 @@ std::string check_text(const CheckResult& result, const std::string& run_path,
       counted(result.lanes.size(), "lane"), counted(static_cast<uint64_t>(result.steps), "step"),
       options.strict ? "exactly too (--strict)"
                      : fmt::format("to a relative {:.3g}", options.rel_tol))));
+  std::vector<std::string> broke;
+  for (const NewFinding& found : result.new_findings) {
+    broke.push_back(fmt::format("{}: {}.", found.lane, found.sentence));
+  }
+  add_list(blocks, "New findings, which the baseline does not have:", broke);
   add_list(blocks, "Not comparable:", result.not_comparable);
   add_list(blocks, "Missing:", result.missing);
   if (result.has_first) {

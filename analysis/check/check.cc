@@ -12,6 +12,8 @@
 
 #include "analysis/check/check_rules.h"
 #include "analysis/check/check_setup.h"
+#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/findings.h"
 #include "src/graph/json.h"
 
 namespace lockstep {
@@ -136,6 +138,22 @@ class Comparer {
   std::optional<Place> first_place_;
 };
 
+// A finding is new if the baseline's lane has none of its kind at its site.
+void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePair& pair,
+                      CheckResult& result) {
+  const std::vector<Finding> before = find_findings(baseline, pair.baseline);
+  const bool has_scaler = std::ranges::any_of(run.scalers(pair.run),
+                                              [](const ScalerRecord& s) { return s.scale != 1; });
+  for (const Finding& finding : find_findings(run, pair.run)) {
+    const bool is_known = std::ranges::any_of(before, [&](const Finding& old) {
+      return old.kind == finding.kind && old.site == finding.site;
+    });
+    if (is_known) continue;
+    const FindingContext context{finding, run.sites(), has_scaler, run.steps()};
+    result.new_findings.push_back({pair.name, row_of(finding.kind).sentence(context)});
+  }
+}
+
 }  // namespace
 
 double relative_difference(double run, double baseline, double magnitude) {
@@ -171,6 +189,9 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
     }
   }
   comparer.finish();
+  for (const LanePair& pair : pairs) {
+    if (!result.groups.empty()) add_new_findings(run, baseline, pair, result);
+  }
   if (!result.groups.empty() || !result.missing.empty()) {
     result.verdict = pairs.empty() ? CheckVerdict::kNothingComparable : CheckVerdict::kRegression;
   } else if (!result.not_comparable.empty() || result.values == 0) {

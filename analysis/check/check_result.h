@@ -37,12 +37,18 @@ struct DifferenceGroup {
   Difference first, worst;
 };
 
+// What broke in a lane that did not break there in the baseline (analysis/findings).
+struct NewFinding {
+  std::string lane, sentence;
+};
+
 struct CheckResult {
   CheckVerdict verdict = CheckVerdict::kPass;
   std::vector<std::string> not_comparable;  // one line for each difference of the set-up
   std::vector<std::string> missing;         // lanes or steps that the run lacks
   std::vector<std::string> remarks;         // e.g. a different environment
   std::vector<DifferenceGroup> groups;      // with differences, most severe first
+  std::vector<NewFinding> new_findings;     // only if values differ
   bool has_first = false;
   Difference first;                // smallest (step, lane, site, rule)
   std::vector<std::string> lanes;  // compared

@@ -120,3 +120,25 @@ def test_a_capture_is_known_by_its_content(lockstep, tmp_path, captured):
     lockstep("replay", tiny.write(moved, tiny.make(steps=3, seed=1)), *arguments)
     said = lockstep("check", tmp_path / "run.h5", "--baseline", base, code=3).stdout
     assert "INCONCLUSIVE" in said and "model: 'capture with SHA-256" in said
+
+
+def test_a_new_finding_is_named(lockstep, binary_dir, tmp_path):
+    """An overflow that the baseline does not have stands at the top; one that it has is no news."""
+    base, changed = tmp_path / "base.h5", tmp_path / "changed.h5"
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
+             "--lanes", "fp32,torch-autocast-bf16", "--twins", 0, "-o", base)
+    shutil.copy(base, changed)
+    with h5py.File(changed, "r+") as file:
+        layers, ops = (file[f"sites/{name}"].asstr()[()] for name in ("layer", "op"))
+        points = file["sites/point"].asstr()[()]
+        site = np.flatnonzero((layers == "fc2") & (ops == "linear") & (points == "output"))[0]
+        lane = file["lanes/torch-autocast-bf16"]
+        lane["counts/to_infinity"][1, site] = 5
+        lane["moments/abs_max"][1, site] = 1e39
+        lane["moments/err_sq"][1] = np.inf
+    said = lockstep("check", changed, "--baseline", base, code=1).stdout
+    news = "New findings, which the baseline does not have:"
+    assert news in said and "torch-autocast-bf16: fc2 linear: its result reaches 1.0e39" in said, said
+    assert said.index(news) < said.index("First difference:")
+    said = lockstep("check", base, "--baseline", changed, code=1).stdout
+    assert news not in said, said
