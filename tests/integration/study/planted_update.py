@@ -54,6 +54,10 @@ def lost_updates(scene):
         here = [s for s in moved if path is None or raw.layer[s] == path]
         worst = max([share[s] for s in here], default=0)
         others = max([share[s] for s in moved if s not in here], default=0)
+        with np.errstate(all="ignore"):
+            in_fp32 = raw.ref["updates/stagnant_sq"][steps].sum(0) / raw.ref["updates/update_sq"][steps].sum(0)
+        if np.nan_to_num(in_fp32)[here].max(initial=0) > 0.1:
+            return "FP32 loses these updates, too"
         if worst < 0.8:
             return f"only {worst:.2g} of the updates' energy is lost"
         return "" if others < 0.3 else f"another layer loses {others:.2g} of its updates"

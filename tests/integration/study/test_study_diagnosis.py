@@ -1,4 +1,4 @@
-"""Study: planted faults and clean runs (diagnosis.py). Writes docs/study/diagnosis.md when LOCKSTEP_STUDY_DIR is set.
+"""Study: planted faults and clean runs (diagnosis.py). Writes diagnosis.md into the folder LOCKSTEP_STUDY_DIR.
 
 LOCKSTEP_STUDY_SEEDS=FIRST:COUNT runs other seeds than those of the figure, and writes no page.
 """
