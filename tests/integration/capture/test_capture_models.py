@@ -13,6 +13,7 @@ import torch
 
 import capture_models
 from capture_models import TASKS
+from cpu_kernels import need_low_precision_lstm
 from lockstep_capture.read_run import read_run
 
 STEPS = 8
@@ -38,6 +39,8 @@ def captured(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("captures"), {}
 
     def get(name, amp="none", dropout=0.1, **options):
+        if name == "lstm" and amp != "none":
+            need_low_precision_lstm()
         key = (name, amp, dropout, *sorted(options.items()))
         if key not in made:
             path = folder / f"{name}-{amp}-{dropout}-{len(made)}.lscap.h5"

@@ -27,6 +27,7 @@ import pytest
 import test_torch_models as steps
 import torch
 import torch_models as twins
+from cpu_kernels import need_low_precision_lstm
 
 STEPS, BATCHES = 50, 5
 FLOOR_SPREAD = 1.25  # of one realisation of the chaos floor
@@ -103,6 +104,8 @@ def one_minus_cosine(a, b, keep):
 
 def run_steps(binary_dir, directory, name, count=STEPS, policy=POLICY):
     """({kind of loss: one per step}, {parameter: mean 1 - cos to BF16 of (ours, FP32, moved, channels last)})."""
+    if name == "lstm":
+        need_low_precision_lstm()
     make, sizes, classes, dropout = steps.MODELS[name]
     torch.manual_seed(0)
     torch.set_num_threads(1)
