@@ -13,7 +13,7 @@ import torch
 
 import capture_models
 from capture_models import TASKS
-from cpu_kernels import need_low_precision_lstm
+from cpu_kernels import MODELLED_BF16, need_low_precision_lstm
 from lockstep_capture.read_run import read_run
 
 STEPS = 8
@@ -21,10 +21,6 @@ FLOOR = 1e-6          # of the loss: distances below are FP32's last digits
 TWIN_TIMES = 3        # a free run may be so many twin distances away
 OVERFLOWING = 2.0**24  # of FP16: gradients beyond 2^16 / 2^24 = 0.004 are infinite
 HAS_RUNNING_STATISTICS = {"cnn", "unet", "mobile"}
-# PyTorch's CPU kernels of BF16 were modelled where the CPU multiplies BF16 itself. Elsewhere it takes others, and a V7
-# that fails there is skipped, and counted.
-with open("/proc/cpuinfo") as cpu_facts:
-    MODELLED_CPU = "avx512_bf16" in cpu_facts.read()
 # Gradients of these jump when one activation rounds the other way (DECISIONS.md); V7's floor is one realisation of
 # that, so a miss by less than CHAOS_SPREAD is skipped, and counted.
 CHAOTIC, CHAOS_SPREAD = {"unet"}, 2
@@ -80,11 +76,11 @@ def test_gates_pass(verify, captured, name, amp, dropout):
     wanted = {"V0", "V1", "V3", "V5"} | ({"V6", "V7"} if amp == "bf16" else set())
     failed = [line for line in gates.values() if " FAIL" in line]
     only_v7 = all(line.startswith("V7") for line in failed)
-    assert failed == [] or only_v7 and (not MODELLED_CPU or jumps(name, failed[0])), failed
+    assert failed == [] or only_v7 and (not MODELLED_BF16 or jumps(name, failed[0])), failed
     assert wanted <= {gate for gate, line in gates.items() if "n/a" not in line}, gates
     assert ("n/a" in gates["V4"]) == (name not in HAS_RUNNING_STATISTICS), gates["V4"]
     if failed:
-        why = "is chaotic" if MODELLED_CPU else "on a CPU whose kernels are not modelled"
+        why = "is chaotic" if MODELLED_BF16 else "on a CPU whose kernels are not modelled"
         pytest.skip(f"V7 of {name} {why}: {failed[0]}")
     print("\n".join(f"{name} {amp} {dropout}: {line}" for line in gates.values()))
 
