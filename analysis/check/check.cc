@@ -142,8 +142,9 @@ class Comparer {
 void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePair& pair,
                       CheckResult& result) {
   const std::vector<Finding> before = find_findings(baseline, pair.baseline);
-  const bool has_scaler = std::ranges::any_of(run.scalers(pair.run),
-                                              [](const ScalerRecord& s) { return s.scale != 1; });
+  const bool has_scaler = std::ranges::any_of(run.scalers(pair.run), [](const ScalerRecord& s) {
+    return std::isfinite(s.scale) && s.scale != 1;
+  });
   for (const Finding& finding : find_findings(run, pair.run)) {
     const bool is_known = std::ranges::any_of(before, [&](const Finding& old) {
       return old.kind == finding.kind && old.site == finding.site;
@@ -168,6 +169,9 @@ double relative_difference(double run, double baseline, double magnitude) {
 CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckOptions& options) {
   CheckResult result;
   const std::vector<LanePair> pairs = pair_lanes(run, baseline, result);
+  if (run.seeds().size() > 1 || baseline.seeds().size() > 1) {
+    result.remarks.emplace_back("only the first seed of each file is compared");
+  }
   result.steps = pairs.empty() ? 0 : std::min(run.steps(), baseline.steps());
   Comparer comparer(options, run, result);
   const std::span<const CheckRule> rules = check_rules();

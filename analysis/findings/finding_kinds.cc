@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -78,7 +79,7 @@ std::string limit_text(const FindingContext& c) {
 }
 
 std::string overflow_sentence(const FindingContext& c) {
-  if (!std::isfinite(c.finding.value)) {
+  if (!std::isfinite(c.finding.value) || c.finding.value <= c.finding.limit) {
     return fmt::format("{}: {} becomes infinite in {}", place_text(c.site()), what_of(c.site()),
                        format_of(c));
   }
@@ -160,17 +161,23 @@ std::vector<std::string> invalid_remedies(const FindingContext& c) {
 }
 
 std::string state_overflow_sentence(const FindingContext& c) {
-  const std::string size = std::isfinite(c.finding.value) ? two_digits(c.finding.value) : "inf";
-  return fmt::format("{}: {} reaches {}{}", place_text(c.site()), state_of(c), size, limit_text(c));
+  if (!std::isfinite(c.finding.value) || c.finding.value <= c.finding.limit) {
+    return fmt::format("{}: {} becomes infinite in {}", place_text(c.site()), state_of(c),
+                       format_of(c));
+  }
+  return fmt::format("{}: {} reaches {}{}", place_text(c.site()), state_of(c),
+                     two_digits(c.finding.value), limit_text(c));
 }
 std::vector<std::string> state_overflow_remedies(const FindingContext&) {
   return {"optimizer state in fp32", "clip the gradients"};
 }
 std::string scaled_clip_sentence(const FindingContext& c) {
+  const Finding& f = c.finding;
   return fmt::format(
       "gradients are clipped to {} while still scaled: their norm {} holds the loss scale {}, so "
-      "updates are too short by that factor",
-      two_digits(c.finding.limit), two_digits(c.finding.value), power_text(c.finding.scale));
+      "updates are {} times too short",
+      two_digits(f.limit), two_digits(f.value), power_text(f.scale),
+      two_digits(std::min(f.scale, f.value / f.limit)));
 }
 std::vector<std::string> scaled_clip_remedies(const FindingContext&) {
   return {"scaler.unscale_(optimizer) before clip_grad_norm_"};
@@ -322,15 +329,15 @@ constexpr FindingKindRow kRows[] = {
     {FindingKind::kScaledClip, "scaled clip", "gradients were clipped while still scaled",
      "in at least half of the steps taken the norm that was clipped is about the loss scale times "
      "the reference's",
-     true, scaled_clip_sentence, nothing, scaled_clip_remedies},
+     false, scaled_clip_sentence, nothing, scaled_clip_remedies},
     {FindingKind::kStateUnderflow, "state underflow", "optimizer state became zero",
-     "at least 1 % of its energy; of a state that divides also 10 % of its nonzero elements", false,
+     "at least 1 % of its energy; or, of a state that divides, 10 % of its nonzero elements", false,
      state_sentence, nothing, state_remedies},
     {FindingKind::kNoScaler, "no scaler", "gradients vanish, and the loss has no scale",
      "no gradient or underflow in a gradient of smaller range than bf16, at loss scale 1 and "
      "without "
      "a scale per tensor",
-     true, no_scaler_sentence, nothing, no_scaler_remedies},
+     false, no_scaler_sentence, nothing, no_scaler_remedies},
     {FindingKind::kNoGradient, "no gradient", "a gradient became zero altogether",
      "in at least half of the steps, by its own rounding or by a forward value that was rounded to "
      "where the op has no slope; the reference has one there",

@@ -115,7 +115,8 @@ void LostShares::add(int64_t step, bool skipped, const StepEvidence& lane,
     if (is_storage(site) && lost > 0 && !matters(site, lane)) lost = 0;
     if (lane.to_zero[i] > 0) s.underflow += lost;
     if (lane.saturated[i] > 0) s.saturated += lost;
-    if (vanished || (lost > 0 && lane.to_zero[i] + lane.saturated[i] > 0)) {
+    const bool lost_state = is_state(site) && lane.to_zero[i] > 0;
+    if (vanished || lost_state || (lost > 0 && lane.to_zero[i] + lane.saturated[i] > 0)) {
       if (s.first < 0) s.first = step;
       s.last = step;
     }
@@ -384,7 +385,9 @@ void LostShares::add_lost_state(std::vector<Finding>& out) const {
   const Site* worst = nullptr;
   std::set<std::string> layers;
   for (const Site& site : sites_.sites) {
-    if (excess(site) >= 1 && (worst == nullptr || excess(site) > excess(*worst))) worst = &site;
+    // A lost divisor makes weights jump, and comes before lost averages.
+    const auto rank = [&](const Site& s) { return std::pair(state_of(s).divides, excess(s)); };
+    if (excess(site) >= 1 && (worst == nullptr || rank(site) > rank(*worst))) worst = &site;
   }
   if (worst == nullptr) return;
   const SiteShares& s = shares_[static_cast<size_t>(worst->id)];

@@ -210,7 +210,10 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     known->steps += 1;
     known->skipped_steps += skipped;
     if (known->site == site.id && std::isfinite(lane.abs_max[i])) {
-      known->value = std::max(known->value, lane.abs_max[i]);
+      if (lane.abs_max[i] > known->value) {
+        known->value = lane.abs_max[i];
+        known->scale = std::isfinite(lane.scale[i]) ? lane.scale[i] : 1;
+      }
     }
   }
   poisoned_ = poisoned_ || leaves_traces;

@@ -160,7 +160,7 @@ bool reference_learned(std::span<const JudgeInput> seeds) {
 // Whether `count` of `seeds` is more than events of probability kErrorRate explain, at kErrorRate:
 // 1 of 1, 2 of 2 to 15, ...
 bool beyond_chance(int64_t count, int64_t seeds) {
-  if (count == 0) return false;
+  if (count == 0 || seeds == 1) return count == 1;  // of one seed, chance is kErrorRate itself
   const boost::math::binomial chance(static_cast<double>(seeds), kErrorRate);
   return boost::math::cdf(boost::math::complement(chance, static_cast<double>(count - 1))) <=
          kErrorRate;

@@ -28,13 +28,14 @@ int rank(Verdict verdict) {
   return static_cast<int>(std::ranges::find(kOrder, verdict) - kOrder);
 }
 
-// The finding to name first: of a lane that broke, one of a kind that breaks.
+// The finding to name first. Of a lane that broke, the list explains it only if a finding of a kind
+// that breaks is in it; the origin leads the list even if it is of another kind.
 const Finding* main_finding(const LaneReport& lane) {
   if (lane.findings.empty()) return nullptr;
-  if (lane.judgement.verdict != Verdict::kBroke) return &lane.findings.front();
-  const auto found =
-      std::ranges::find_if(lane.findings, [](const Finding& f) { return row_of(f.kind).breaks; });
-  return found == lane.findings.end() ? nullptr : &*found;
+  const bool explains =
+      lane.judgement.verdict != Verdict::kBroke ||
+      std::ranges::any_of(lane.findings, [](const Finding& f) { return row_of(f.kind).breaks; });
+  return explains ? &lane.findings.front() : nullptr;
 }
 
 int64_t break_step(const LaneReport& lane, const Finding* finding) {
@@ -93,6 +94,7 @@ std::string skips_text(const LaneReport& lane, const Finding* finding) {
   const std::vector<int64_t>& skips = lane.skips;
   if (skips.empty() || lane.judgement.seeds > 1 || tells_skips(finding)) return "";
   const auto count = static_cast<int64_t>(skips.size());
+  if (skips.size() == lane.loss.size()) return fmt::format("; all {} steps skipped", count);
   if (skips.size() > kMostNamed) {
     const bool probes = skips.back() == count - 1;  // from the first step on
     return (probes ? fmt::format("; steps 0 to {} skipped until the loss scale fitted", count - 1)
@@ -150,8 +152,8 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
 
 // With a capital, unless it begins with the name of a module or parameter.
 std::string as_sentence(const FindingContext& context, std::string text) {
-  const bool names_place =
-      context.finding.site >= 0 && text.starts_with(place_text(context.site()));
+  const bool names_place = context.finding.site >= 0 && !is_storage(context.site()) &&
+                           text.starts_with(place_text(context.site()));
   if (!names_place && !text.empty()) text[0] = static_cast<char>(std::toupper(text[0]));
   return text;
 }

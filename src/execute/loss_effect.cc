@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <stdexcept>
 
 namespace lockstep {
 namespace {
@@ -58,6 +60,9 @@ RoundingErrors rounding_errors(std::span<const float> before, std::span<const fl
 }
 
 LossEffect loss_effect(const RoundingErrors& errors, std::span<const float> derivative) {
+  if (errors.error.size() != derivative.size()) {
+    throw std::logic_error("loss_effect: as many derivatives as errors required");
+  }
   LossEffect out;
   for (size_t i = 0; i < derivative.size(); ++i) {
     const double effect = static_cast<double>(errors.error[i]) * derivative[i];

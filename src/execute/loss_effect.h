@@ -2,13 +2,12 @@
 // To first order: the sum over a tensor of (after - before) * d loss / d value, both in FP32. The
 // derivative is the reference's, of the same step. Values that left the format's range (they became
 // zero or were set to the largest number) are added up apart from those that only lost digits.
-// Not weighed: infinities, roundings inside sums, of backward values, and of operands whose own
-// derivative the step graph does not compute (inputs).
+// Not weighed: infinities, roundings inside sums, into storage, of backward values, of casts with a
+// scale (FP8 recipes), and of operands whose own derivative the step graph does not compute
+// (inputs).
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +18,7 @@
 
 namespace lockstep {
 
-// Units: of the loss, unscaled. Summed over the micro-batches of a step.
+// Units: of the loss, unscaled. Summed over the micro-batches of a step, the mean over workers.
 struct LossEffect {
   double rounding = 0, range = 0;
   void merge(const LossEffect& other) {

@@ -179,6 +179,12 @@ void LockstepRun::Impl::run_batches(int64_t step) {
     }
   }
   if (options.workers == 1) return;
+  each_active([&](size_t, const Lane*, LaneStep& out) {  // the loss is the mean over the workers
+    for (SiteRecord& site : out.sites) {
+      site.effect.rounding /= static_cast<double>(options.workers);
+      site.effect.range /= static_cast<double>(options.workers);
+    }
+  });
   each_active(
       [&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->enter_all_reduce(ref, out); });
   each_active([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->all_reduce(ref, out); });
