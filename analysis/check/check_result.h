@@ -37,7 +37,7 @@ struct DifferenceGroup {
   Difference first, worst;
 };
 
-// What broke in a lane that did not break there in the baseline (analysis/findings).
+// A finding of a lane that the baseline's lane does not have (analysis/findings).
 struct NewFinding {
   std::string lane, sentence;
 };

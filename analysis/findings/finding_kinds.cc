@@ -285,7 +285,7 @@ std::string constant_sentence(const FindingContext& c) {
   return c.finding.text;
 }
 std::vector<std::string> swamping_remedies(const FindingContext& c) {
-  if (c.finding.cause >= 0) return {"this sum in fp32", "smaller values beside it"};
+  if (c.finding.cause >= 0) return {"this sum in fp32", "a smaller other operand"};
   return sum_remedies(c);
 }
 
@@ -335,8 +335,7 @@ constexpr FindingKindRow kRows[] = {
      state_sentence, nothing, state_remedies},
     {FindingKind::kNoScaler, "no scaler", "gradients vanish, and the loss has no scale",
      "no gradient or underflow in a gradient of smaller range than bf16, at loss scale 1 and "
-     "without "
-     "a scale per tensor",
+     "without a scale per tensor",
      false, no_scaler_sentence, nothing, no_scaler_remedies},
     {FindingKind::kNoGradient, "no gradient", "a gradient became zero altogether",
      "in at least half of the steps, by its own rounding or by a forward value that was rounded to "

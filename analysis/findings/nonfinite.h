@@ -26,8 +26,9 @@ class NonfiniteOrigins {
   // optimizer state, later steps show only consequences: of these, known origins are counted.
   void add(int64_t step, bool skipped, const StepEvidence& lane, const StepEvidence& reference);
 
-  // Forward origins of all steps, backward ones of steps that were not skipped; by first step, then
-  // in execution order. One for each node, and one for all optimizer updates.
+  // Forward origins of all steps, backward ones of steps that were not skipped or divide by a lost
+  // number; by first step, then in execution order. One for each node, and one for all optimizer
+  // updates.
   std::vector<Finding> findings() const;
   // How often each site was the first origin of a skipped step, backward pass only: by site id.
   const std::vector<int64_t>& skips_by_site() const { return skips_by_site_; }
@@ -37,7 +38,8 @@ class NonfiniteOrigins {
   // does not have; -1: none.
   int32_t vanished_operand(const Site& site, const StepEvidence& lane,
                            const StepEvidence& reference) const;
-  // The storage site whose rounding made most of the zeros at `site`; `site` itself: none did.
+  // The site, of storage or in the graph, whose rounding made most of the zeros at `site`; `site`
+  // itself: none did.
   int32_t stored_cause(int32_t site, const StepEvidence& lane, const StepEvidence& reference) const;
   // By site: its infinities disappear again.
   std::vector<bool> absorbed(const StepEvidence& lane, const std::vector<bool>& bad) const;

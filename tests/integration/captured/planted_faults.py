@@ -142,7 +142,7 @@ FAULTS = [
           {FP16: found("invalid operation"), HALF: found("invalid operation")}, (BF16,)),
     Fault("tanh without slope", lambda: After(lambda y: torch.tanh(5 + 0.1 * y)),
           {FP16: found("no gradient"), BF16: found("no gradient"), HALF: found("no gradient")}, ("tf32",)),
-    Fault("a branch beside a large stream", lambda: After(lambda y: F.layer_norm(1e3 * y + torch.tanh(y), (WIDTH,))),
+    Fault("a branch next to a large stream", lambda: After(lambda y: F.layer_norm(1e3 * y + torch.tanh(y), (WIDTH,))),
           {BF16: found("swamping")}, ("tf32",)),
     Fault("a large offset", lambda: After(lambda y: F.layer_norm(y + 1e4, (WIDTH,))),
           {FP16: found("swamping"), BF16: found("swamping"), HALF: found("swamping")}, ("tf32",)),
