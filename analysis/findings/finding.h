@@ -51,9 +51,12 @@ struct Finding {
   double scale = 1;                                         // the loss scale within `value`
   // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
   double fitting_scale = std::numeric_limits<double>::quiet_NaN();
-  int32_t cause = -1;  // the site of the operand that caused it, or that was lost
-  // The warning of kLostConstant; the name of optimizer state; "NaN" or "infinite" of kInvalid; of
-  // kDrift what moves the loss.
+  // The site of the operand that caused it, or that was lost. kUnderflow and kNoScaler: the weight
+  // gradient that it spoils, if this is worse than the loss itself; its error share is `value` or
+  // `share`.
+  int32_t cause = -1;
+  // The warning of kLostConstant; the name of optimizer state or of a buffer; "NaN" or "infinite"
+  // of kInvalid; of kDrift what moves the loss.
   std::string text = {};
   // The sites that went wrong because of it, in execution order, one for each layer.
   std::vector<int32_t> consequences = {};

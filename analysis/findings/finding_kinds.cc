@@ -206,10 +206,14 @@ std::string more_layers(const FindingContext& c) {
 }
 std::string no_scaler_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
-  const std::string how =
-      f.share >= 1
-          ? fmt::format("the whole gradient became zero in {} of {} steps", f.steps, c.steps)
-          : fmt::format("{} loses {} of its energy", what_of(c.site()), share_text(f.share));
+  std::string how =
+      fmt::format("{} loses {} of its energy", what_of(c.site()), share_text(f.share));
+  if (f.share >= 1) {
+    how = fmt::format("the whole gradient became zero in {} of {} steps", f.steps, c.steps);
+  } else if (f.cause >= 0) {
+    how = fmt::format("the weight gradient made from {} is wrong by {}", what_of(c.site()),
+                      share_text(f.share));
+  }
   return fmt::format(
       "no loss scale although gradients vanish: {}: {}, largest {}, {}'s smallest {}{}",
       place_text(c.site()), how, two_digits(f.value), format_of(c), two_digits(f.limit),
@@ -233,9 +237,16 @@ std::string no_gradient_sentence(const FindingContext& c) {
                      place_text(c.site()), format_of(c), c.finding.steps, c.steps, scale_note(c),
                      more_layers(c));
 }
+// ", and the weight gradient made from it is wrong by 12%", by energy.
+std::string weights_note(const FindingContext& c) {
+  if (c.finding.kind == FindingKind::kNoGradient || c.finding.cause < 0) return "";
+  return fmt::format(", and the weight gradient made from it is wrong by {}",
+                     share_text(c.finding.value));
+}
 std::string underflow_sentence(const FindingContext& c) {
-  return fmt::format("{}: {} loses {} of its energy to underflow in {}{}", place_text(c.site()),
-                     what_of(c.site()), share_text(c.finding.share), format_of(c), scale_note(c));
+  return fmt::format("{}: {} loses {} of its energy to underflow in {}{}{}", place_text(c.site()),
+                     what_of(c.site()), share_text(c.finding.share), format_of(c), scale_note(c),
+                     weights_note(c));
 }
 
 std::string collapse_sentence(const FindingContext& c) {
@@ -269,12 +280,26 @@ std::vector<std::string> updates_remedies(const FindingContext&) {
   return {"fp32 master weights", "stochastic rounding or Kahan summation"};
 }
 
+// "running_var".
+std::string buffer_of(const FindingContext& c) {
+  return c.finding.text.empty() ? "the buffer" : c.finding.text;
+}
+
 std::string swamping_sentence(const FindingContext& c) {
   if (c.finding.cause >= 0) {  // a plain sum
     const Site& lost = c.sites.sites[static_cast<size_t>(c.finding.cause)];
     return fmt::format("{}: the sum is {} times operand {} and loses {} of its energy in {}",
                        place_text(c.site()), two_digits(c.finding.value), lost.index,
                        share_text(c.finding.share), format_of(c));
+  }
+  if (c.site().point != Point::kAccumulator && !c.finding.backward) {
+    return fmt::format("{}: {} of the energy that batches add to {} is lost in {}",
+                       place_text(c.site()), share_text(c.finding.share), buffer_of(c),
+                       format_of(c));
+  }
+  if (c.site().point != Point::kAccumulator) {
+    return fmt::format("{}: adding up the micro-batches' gradients loses {} of their energy in {}",
+                       place_text(c.site()), share_text(c.finding.share), format_of(c));
   }
   return fmt::format("{}: {} of the terms are swamped, the sums are wrong by {}",
                      place_text(c.site()), share_text(c.finding.share),
@@ -286,6 +311,10 @@ std::string constant_sentence(const FindingContext& c) {
 }
 std::vector<std::string> swamping_remedies(const FindingContext& c) {
   if (c.finding.cause >= 0) return {"this sum in fp32", "a smaller other operand"};
+  if (c.site().point != Point::kAccumulator) {
+    if (!c.finding.backward) return {"this buffer in fp32", "a larger momentum"};
+    return {"gradients added up in fp32", "fewer micro-batches"};
+  }
   return sum_remedies(c);
 }
 
@@ -353,8 +382,9 @@ constexpr FindingKindRow kRows[] = {
      "that reads it is wrong by 1 % of its energy",
      false, storage_underflow_sentence, nothing, storage_remedies},
     {FindingKind::kUnderflow, "underflow", "a gradient lost energy to zero",
-     "at least 1 % of the energy, on average over the steps", false, underflow_sentence, nothing,
-     gradient_remedies},
+     "at least 1 % of the energy, on average over the steps, or of the weight gradient made from "
+     "it",
+     false, underflow_sentence, nothing, gradient_remedies},
     {FindingKind::kForwardUnderflow, "forward underflow", "an activation lost energy to zero",
      "at least 1 % of the energy, on average over the steps", false, underflow_sentence, nothing,
      gradient_remedies},
@@ -367,7 +397,10 @@ constexpr FindingKindRow kRows[] = {
      false, updates_sentence, nothing, updates_remedies},
     {FindingKind::kSwamping, "swamping", "small terms of sums had no effect",
      "products: at least 10 % of the terms, and an error of 10 % of the sum that FP32 does not "
-     "show; plain sums of the forward pass: 10 % of the energy of the smaller operand",
+     "show; plain sums of the forward pass: 10 % of the energy of the smaller operand; running "
+     "statistics and added-up gradients: 10 % of the energy added, and statistics that are wrong "
+     "by "
+     "1 % of their energy",
      false, swamping_sentence, nothing, swamping_remedies},
     {FindingKind::kLostConstant, "lost constant",
      "a number of the optimizer that the format cannot hold",

@@ -4,10 +4,12 @@
 #include <algorithm>
 
 #include "analysis/findings/lost_shares.h"
+#include "analysis/findings/lost_state.h"
 #include "analysis/findings/missing_scaler.h"
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/scale_story.h"
 #include "analysis/findings/scaled_clip.h"
+#include "analysis/findings/swamped_sums.h"
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 #include "src/policy/find_policy.h"
@@ -20,12 +22,20 @@ namespace {
 
 // Origins of infinities and NaN come as they happened, then the kinds in their order. A forward
 // pass that lost most of a tensor comes before the gradients that vanish or overflow because of it.
-int order_of(const Finding& finding) {
+int order_of(const SiteTable& sites, const Finding& finding) {
   constexpr double kMost = 0.5;
-  const bool in_forward = !finding.backward && (finding.kind == FindingKind::kForwardUnderflow ||
-                                                finding.kind == FindingKind::kStorageUnderflow ||
-                                                finding.kind == FindingKind::kSwamping);
-  const bool of_products = finding.kind == FindingKind::kSwamping && finding.cause < 0;
+  const auto is_at = [&](auto holds) {
+    return finding.site >= 0 && holds(sites.sites[static_cast<size_t>(finding.site)]);
+  };
+  // A buffer, which the forward pass of a training step does not read.
+  const bool of_buffer =
+      finding.cause < 0 && is_at([](const Site& s) { return s.point == Point::kOutput; });
+  const bool in_forward =
+      !finding.backward && (finding.kind == FindingKind::kForwardUnderflow ||
+                            finding.kind == FindingKind::kStorageUnderflow ||
+                            (finding.kind == FindingKind::kSwamping && !of_buffer));
+  const bool of_products = finding.kind == FindingKind::kSwamping &&
+                           is_at([](const Site& s) { return s.point == Point::kAccumulator; });
   const double lost = of_products ? finding.value : finding.share;  // value: relative error
   const bool first = in_forward && lost >= kMost;
   const FindingKind kind = first ? FindingKind::kStateUnderflow : finding.kind;
@@ -76,7 +86,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   if (!is_candidate(info)) return {};
   NonfiniteOrigins origins(lane, run.sites(), info.site_formats);
   const std::vector<OptimizerState> states = states_of(run.sites(), run.options());
-  LostShares shares(lane, run.sites(), info.site_formats, states);
+  ShareTally tally(lane, run.sites(), info.site_formats);
+  const bool synced = run.options().mode == LaneMode::kSynced;
   StoredEvidence stored(run.sites()), stored_in_reference(run.sites());
   MissingScaler missing(run.sites(), info.site_formats);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
@@ -88,7 +99,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
     if (step < end) {
       missing.add(reference);
-      shares.add(step, skipped, mine, reference, run.updates(lane, step), run.updates(0, step));
+      tally.add(step, skipped, synced || step == 0, mine, reference, run.updates(lane, step),
+                run.updates(0, step));
     }
     stored.complete(mine);
     stored_in_reference.complete(reference);
@@ -108,7 +120,9 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     all.push_back(*clip);
   }
   const Policy policy = policy_of(info);
-  add(shares.findings(policy, run.sums(lane), run.sums(0)));
+  add(find_lost_shares(tally, policy));
+  if (const auto lost = find_lost_state(tally, states)) all.push_back(*lost);
+  add(find_swamped_sums(tally, policy, run.sums(lane), run.sums(0)));
   missing.fold(policy, scalers, all);
   for (const std::string& warning : info.warnings) {
     all.push_back({.kind = FindingKind::kLostConstant, .lane = lane, .text = warning});
@@ -123,7 +137,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
         f.kind == FindingKind::kStateOverflow || f.kind == FindingKind::kStateUnderflow;
     if (is_state) f.text = states[static_cast<size_t>(f.site)].name;
   }
-  std::ranges::stable_sort(all, {}, order_of);
+  std::ranges::stable_sort(all, {}, [&](const Finding& f) { return order_of(run.sites(), f); });
   lead_with_lost_divisor(states, all);
   return all;
 }

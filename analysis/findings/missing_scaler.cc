@@ -39,7 +39,9 @@ void MissingScaler::add(const StepEvidence& reference) {
 
 bool MissingScaler::is_accused(const Policy& policy, const Finding& f) const {
   const bool vanishes = f.kind == FindingKind::kNoGradient || f.kind == FindingKind::kUnderflow;
-  if (!vanishes || f.site < 0 || f.cause >= 0) return false;  // a cause: no scale helps
+  if (!vanishes || f.site < 0) return false;
+  // Of a flat activation, no scale helps.
+  if (f.kind == FindingKind::kNoGradient && f.cause >= 0) return false;
   const auto site = static_cast<size_t>(f.site);
   return needs_loss_scale(policy, sites_.sites[site], formats_[site]);
 }
@@ -78,6 +80,7 @@ void MissingScaler::fold(const Policy& policy, std::span<const ScalerRecord> sca
   if (first == findings.end() || first->scale != 1) return;  // scaled by a rule of the policy
   Finding folded = *first;
   folded.kind = FindingKind::kNoScaler;
+  if (folded.cause >= 0) folded.share = first->value;
   for (const Finding& other : findings) {
     if (&other != &*first && accused(other)) folded.consequences.push_back(other.site);
   }

@@ -46,7 +46,7 @@ void add_updates(const SiteTable& sites, const std::vector<UpdateRecord>& update
                  std::vector<Stagnation>& layers) {
   for (const Site& site : sites.sites) {
     const UpdateRecord& update = updates[static_cast<size_t>(site.id)];
-    if (!update.measured) continue;
+    if (site.role != Role::kUpdate || !update.measured) continue;
     auto row = std::find_if(layers.begin(), layers.end(),
                             [&](const Stagnation& s) { return s.layer == site.layer; });
     if (row == layers.end()) {

@@ -48,6 +48,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
     for (const auto& [name, id] : pass.gradients) take_result(id, pass_gradient_result(pass, name));
   }
   find_passes();
+  find_buffer_updates();
   external_.assign(program_.values.size(), nullptr);
   measured_.assign(program_.values.size(), {});
   value_scale_.assign(program_.values.size(), 1);
@@ -63,6 +64,18 @@ void Executor::find_passes() {
     pass_of_.push_back(found == pass_of_node.end() ? 0 : found->second);
   }
   loss_scales_.assign(pass_count(graph_), 1);
+}
+
+void Executor::find_buffer_updates() {
+  old_of_.assign(program_.values.size(), -1);
+  for (const Mutation& mutation : graph_.mutations) {
+    const auto changed = value_of_.find(mutation.value);
+    const auto old = program_.external.find("b:" + mutation.buffer);
+    if (changed == value_of_.end() || old == program_.external.end()) continue;
+    const auto value = static_cast<size_t>(changed->second);
+    if (program_.values[value].type.element == ElementType::kInt) continue;
+    old_of_[value] = old->second;
+  }
 }
 
 // Constants are rounded once, to the nearest number of their format.

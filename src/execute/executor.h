@@ -128,6 +128,7 @@ class Executor {
   void weigh_errors(size_t node, const Executor& reference, std::span<SiteRecord> records);
 
   void find_passes();
+  void find_buffer_updates();
   void bind_constants();
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
@@ -142,6 +143,8 @@ class Executor {
   std::vector<const OpDef*> ops_;                      // by node
   std::vector<const Tensor*> given_masks_;             // by node, null: it draws
   std::vector<int32_t> sum_site_;                      // accumulator site by node, or -1
+  std::vector<int> old_of_;                            // by program value: the buffer whose new
+                                                       // value it is, as program value, or -1
   std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
   std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value
   std::vector<const Tensor*> external_;                // by program value, null: in a slot

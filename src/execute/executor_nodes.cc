@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "emulation/kernels/quantize.h"
+#include "src/execute/addition.h"
 #include "src/execute/executor.h"
 
 namespace lockstep {
@@ -203,15 +204,23 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     const bool weighs = measured && sample_sums_ && reference != nullptr &&
                         !rounding.format->is_fp32() &&
                         !adjoints_.of_site(rounding.sites[0]).empty();
-    const std::vector<T> before(y, weighs ? y + outputs[o]->size() : y);
+    const int value = instruction.outputs[o];
+    const int old = measured ? old_of_[static_cast<size_t>(value)] : -1;
+    const bool keeps = weighs || old >= 0;
+    const std::vector<T> before(y, keeps ? y + outputs[o]->size() : y);
     set.of<T>().quantize(y, y, outputs[o]->size(), spec, measured ? &records[site].stats : nullptr);
     if (!measured) continue;
     if constexpr (std::is_same_v<T, float>) {
       if (weighs) keep_errors(rounding, before, outputs[o]->as<float>(), records);
     }
-    const int value = instruction.outputs[o];
     if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
     finish_record<T>(value, rounding, reference, records);
+    if (old < 0) continue;
+    const T* buffer = tensor(old).as<T>().data();
+    const auto added = [&](int64_t i) {
+      return static_cast<double>(before[static_cast<size_t>(i)]) - static_cast<double>(buffer[i]);
+    };
+    records[site].update = {true, measure_addition(outputs[o]->size(), buffer, added, y)};
   }
 }
 

@@ -8,13 +8,16 @@ namespace lockstep {
 void SiteRecord::merge(const SiteRecord& other) {
   health.merge(other.health);
   effect.merge(other.effect);
+  update.merge(other.update);
   if (!other.measured) return;
   if (!measured) {
     const AccumulatorHealth sampled = health;
     const LossEffect weighed = effect;
+    const UpdateRecord added = update;
     *this = other;
     health = sampled;
     effect = weighed;
+    update = added;
     return;
   }
   TensorStats theirs = other.stats;

@@ -3,9 +3,22 @@
 
 #include "emulation/stats/accumulator_health.h"
 #include "emulation/stats/tensor_stats.h"
+#include "emulation/stats/update_stats.h"
 #include "src/execute/loss_effect.h"
 
 namespace lockstep {
+
+// Of what is added to a stored value: at update sites, at the outputs that are buffers' new values,
+// and at parameters' gradients that several passes add up.
+struct UpdateRecord {
+  bool measured = false;
+  UpdateStats stats;
+
+  void merge(const UpdateRecord& other) {
+    measured = measured || other.measured;
+    stats.merge(other.stats);
+  }
+};
 
 struct SiteRecord {
   bool measured = false;  // false: this lane lacks the site (count 0, NaN moments)
@@ -14,6 +27,7 @@ struct SiteRecord {
   ErrorStats error;
   AccumulatorHealth health;  // at accumulator sites, in steps that sample sums
   LossEffect effect;         // of the rounding, in steps that sample sums
+  UpdateRecord update;
   // Adds another micro-batch of the same step. If its scale differs (scaled casts), its moments are
   // converted to this scale; the histograms are added unchanged.
   void merge(const SiteRecord& other);

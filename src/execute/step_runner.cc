@@ -6,6 +6,7 @@
 
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
+#include "src/execute/addition.h"
 #include "src/execute/storage.h"
 #include "src/lower/lower.h"
 
@@ -18,6 +19,13 @@ StepRunner::StepRunner(const Graph& graph, const SiteTable& sites, const Policy&
       rounding_(policy.rounding),
       executor_(graph, sites, lower(graph, sites, policy, container == Container::kF64), container,
                 kernels) {
+  gradient_sites_.resize(pass_count(graph));
+  for (size_t pass = 0; pass < gradient_sites_.size(); ++pass) {
+    for (const auto& [name, id] : pass_gradients(graph, pass)) {
+      const auto [node, output] = split_value_id(id);
+      gradient_sites_[pass][name] = sites.find(node, Point::kOutput, output);
+    }
+  }
   const bool goes_back =
       std::ranges::any_of(graph.inputs, [](const GraphInput& input) { return is_seed(input.id); });
   if (!goes_back) return;
@@ -127,20 +135,32 @@ const Tensor& StepRunner::gradient(const std::string& parameter, size_t pass) co
   return executor_.value(pass_gradients(graph_, pass).at(parameter));
 }
 
-void StepRunner::add_gradient(const std::string& parameter, size_t pass, bool first,
-                              Tensor& total) const {
+int32_t StepRunner::gradient_site(const std::string& parameter, size_t pass) const {
+  return gradient_sites_[pass].at(parameter);
+}
+
+UpdateRecord StepRunner::add_gradient(const std::string& parameter, size_t pass, bool first,
+                                      Tensor& total, bool measure) const {
   const Tensor& g = gradient(parameter, pass);
   const Format* format = parameter_format(parameter);
+  UpdateRecord record;
   const auto add = [&]<typename T>(T) {
     T* sum = total.as<T>().data();
+    const T* addend = g.as<T>().data();
+    std::vector<T> before(sum, measure ? sum + g.size() : sum);
     if (first) {
-      std::copy_n(g.as<T>().data(), g.size(), sum);
-      return;
+      std::ranges::fill(before, T{0});
+      std::copy_n(addend, g.size(), sum);
+    } else {
+      kernels().of<T>().add(sum, addend, sum, g.size());
+      quantize<T>(kernels(), total.as<T>(), total.as<T>(), {format}, nullptr);
     }
-    kernels().of<T>().add(sum, g.as<T>().data(), sum, g.size());
-    quantize<T>(kernels(), total.as<T>(), total.as<T>(), {format}, nullptr);
+    if (!measure) return;
+    const auto added = [&](int64_t i) { return static_cast<double>(addend[i]); };
+    record = {true, measure_addition(g.size(), before.data(), added, sum)};
   };
   executor_.container() == Container::kF64 ? add(double()) : add(float());
+  return record;
 }
 
 // Values already have their buffer's format. A value may itself be another buffer: it is read

@@ -66,7 +66,11 @@ class StepRunner {
   double loss(const std::string& name) const;  // one of loss_names()
   const Tensor& gradient(const std::string& parameter, size_t pass = 0) const;
   // As torch's p.grad += g: the sum is rounded to the weight's format. `first`: total = gradient.
-  void add_gradient(const std::string& parameter, size_t pass, bool first, Tensor& total) const;
+  // Returns what the rounded sum took of g if `measure`.
+  UpdateRecord add_gradient(const std::string& parameter, size_t pass, bool first, Tensor& total,
+                            bool measure = false) const;
+  // The site at which the parameter's gradient leaves its op, -1: none.
+  int32_t gradient_site(const std::string& parameter, size_t pass) const;
   // buffers[name] becomes its new value from the forward pass.
   void take_mutations(std::map<std::string, Tensor>& buffers) const;
 
@@ -83,8 +87,9 @@ class StepRunner {
   int32_t storage_site(const std::string& value_id) const;
 
   const Graph& graph_;
-  std::map<std::string, int32_t> storage_sites_;  // by value id
-  Rounding rounding_;                             // the policy's
+  std::map<std::string, int32_t> storage_sites_;                // by value id
+  std::vector<std::map<std::string, int32_t>> gradient_sites_;  // by backward pass and parameter
+  Rounding rounding_;                                           // the policy's
   Executor executor_;
   std::vector<Tensor> seeds_;  // by backward pass; empty for a graph without one
   std::map<std::string, Tensor> converted_inputs_;  // by value id

@@ -120,7 +120,7 @@ class Lane {
   bool keeps_gradients() const;
   bool keeps_losses_apart() const;
   const Tensor& gradient(const ParameterState& parameter) const;
-  void keep_gradients(ParameterState& parameter, bool first, int64_t worker);
+  void keep_gradients(ParameterState& parameter, bool first, int64_t worker, LaneStep& record);
   void add_up_losses();
   double clip_gradients();
   std::vector<double> gradient_norms() const;

@@ -61,13 +61,18 @@ const Format* Lane::unscaled_format(const ParameterState& p) const {
 }
 
 // `first`: this is the step's first micro-batch.
-void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker) {
+void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker, LaneStep& record) {
   bool begun = false;
   for (size_t pass = 0; pass < p.reached.size(); ++pass) {
     if (!p.reached[pass]) continue;
     const size_t k = p.of_losses.empty() ? 0 : pass;
     Tensor& sum = p.of_workers.empty() ? p.sum_of(k) : p.of_workers[k][static_cast<size_t>(worker)];
-    runner_->add_gradient(p.name, pass, first && (k == pass || !begun), sum);
+    const int32_t site = runner_->gradient_site(p.name, pass);
+    const bool adds_up = context_.micro_batches(step_) > 1;
+    const bool measure = context_.options->measure && adds_up && site >= 0;
+    const UpdateRecord added =
+        runner_->add_gradient(p.name, pass, first && (k == pass || !begun), sum, measure);
+    if (measure) record.sites[static_cast<size_t>(site)].update.merge(added);
     begun = true;
   }
 }

@@ -53,7 +53,7 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
     record.losses[i] += runner_->loss(context_.losses[i]) / count;
   }
   if (!keeps_gradients()) return;
-  for (ParameterState& p : parameters_) keep_gradients(p, micro_batch == 0, worker);
+  for (ParameterState& p : parameters_) keep_gradients(p, micro_batch == 0, worker, record);
 }
 
 void Lane::take_buffers_back() {

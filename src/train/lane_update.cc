@@ -165,7 +165,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
                      rounding_to(p.format, sites.weight), nullptr);
     return;
   }
-  if (sites.update >= 0) record.updates[sites.update] = {true, update};
+  if (sites.update >= 0) record.sites[sites.update].update = {true, update};
 
   // A tensor without statistics of its rounding (skipped step, nothing rounded) is measured as
   // it is stored.

@@ -85,14 +85,13 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
   lane.gradient_norms.clear();
   lane.attempts = 1;
   lane.scalers.assign(1, {});
-  lane.updates.assign(sites.sites.size(), {});
   clear_sites(lane.sites);
 }
 
 void LockstepRun::Impl::clear_sites(std::vector<SiteRecord>& records) const {
   records.resize(sites.sites.size());
   for (SiteRecord& site : records) {
-    if (site.measured || site.health.samples > 0) site = {};
+    if (site.measured || site.update.measured || site.health.samples > 0) site = {};
   }
 }
 

@@ -5,7 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "emulation/kernels/args/optimizer_args.h"
 #include "src/execute/site_record.h"
 
 namespace lockstep {
@@ -15,10 +14,6 @@ struct ScalerRecord {
   bool found_inf = false, skipped = false;
   int32_t growth_tracker = 0;  // after the step
   int32_t culprit_site = -1;  // first site in execution order with a non-finite value, if found_inf
-};
-struct UpdateRecord {
-  bool measured = false;
-  UpdateStats stats;
 };
 // Why a lane stopped before the others. Run files store the numbers.
 enum class DeathCause : int8_t {
@@ -41,8 +36,7 @@ struct LaneStep {
   // One per scaler (LaneDescription::scaler_losses), at least one (scale 1 without scaling); then
   // one per group, if groups skip on their own.
   std::vector<ScalerRecord> scalers;
-  std::vector<SiteRecord> sites;      // by site id
-  std::vector<UpdateRecord> updates;  // by site id; measured at role kUpdate
+  std::vector<SiteRecord> sites;  // by site id
 };
 struct StepRecord {
   int64_t step = 0;             // 0-based

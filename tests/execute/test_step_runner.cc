@@ -84,7 +84,14 @@ TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
     linear.begin(10, 1, 2);
     runner.run_all();
     CHECK(at(runner.gradient("fc.weight"), 0) == 1);
-    runner.add_gradient("fc.weight", 0, /*first=*/false, total);
+    const UpdateRecord added =
+        runner.add_gradient("fc.weight", 0, /*first=*/false, total, /*measure=*/true);
+    REQUIRE(added.measured);  // 2048 + 1 and 4096 + 2 are ties to even
+    CHECK(added.stats.count == 2);
+    CHECK(added.stats.stagnant == 2);
+    CHECK(added.stats.update_sq == 1 + 2 * 2);
+    CHECK(added.stats.stagnant_sq == 1 + 2 * 2);
+    CHECK(added.stats.weight_sq == 2048. * 2048 + 4096. * 4096);
   }
   CHECK(at(total, 0) == 2048);  // 2048 + 1 is 2048 in FP16, twice
   CHECK(at(total, 1) == 4096);  // 4096 + 2 is 4096 too

@@ -89,7 +89,6 @@ void run(const std::vector<std::string>& args) {
     }
     LaneStep record;
     record.sites.resize(sites.sites.size());
-    record.updates.resize(sites.sites.size());
     lane.begin_micro_batch(step, 0, batch);
     for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
       lane.run_node(n, nullptr, record.sites);

@@ -87,10 +87,10 @@ inline int check_same_step(const StepRecord& a, const StepRecord& b) {
       }
       ++measured;
     }
-    for (size_t s = 0; s < x.updates.size(); ++s) {
-      CHECK(x.updates[s].measured == y.updates[s].measured);
-      CHECK(x.updates[s].stats.stagnant == y.updates[s].stats.stagnant);
-      CHECK(same(x.updates[s].stats.update_sq, y.updates[s].stats.update_sq));
+    for (size_t s = 0; s < x.sites.size(); ++s) {
+      CHECK(x.sites[s].update.measured == y.sites[s].update.measured);
+      CHECK(x.sites[s].update.stats.stagnant == y.sites[s].update.stats.stagnant);
+      CHECK(same(x.sites[s].update.stats.update_sq, y.sites[s].update.stats.update_sq));
     }
   }
   return measured;

@@ -102,7 +102,7 @@ TEST_CASE("an overflowing loss scale skips the step, halves the scale and names 
     CHECK(culprit.role == Role::kGradActivation);
     // A skipped step records zero updates.
     const int32_t update = sites.find_update("fc1.weight", Role::kUpdate);
-    const UpdateRecord& zero = recorder.steps[s].lanes[1].updates[update];
+    const UpdateRecord& zero = recorder.steps[s].lanes[1].sites[update].update;
     CHECK(zero.measured);
     CHECK(zero.stats.count == 120 * 400);
     CHECK(zero.stats.update_sq == 0);
@@ -136,14 +136,14 @@ TEST_CASE("a step skipped after a taken one records zero updates") {
   const int32_t update = sites.find_update("fc1.weight", Role::kUpdate);
   Recorder taken, skipped;
   RunState state = run(lockstep_run, taken);
-  CHECK(taken.steps[1].lanes[1].updates[update].stats.update_sq > 0);
+  CHECK(taken.steps[1].lanes[1].sites[update].update.stats.update_sq > 0);
   state.steps_done = 1;
   state.lanes[1].scalers.at(0).scale = std::ldexp(1.0f, 40);
   lockstep_run.restore(state);
   run(lockstep_run, skipped);
   REQUIRE(skipped.steps[0].lanes[1].scalers[0].skipped);
   const LaneStep& lane = skipped.steps[0].lanes[1];
-  CHECK(lane.updates[update].stats.update_sq == 0);
+  CHECK(lane.sites[update].update.stats.update_sq == 0);
   CHECK(lane.sites[update].stats.source_zero == lane.sites[update].stats.count);
   CHECK(lane.sites[update].stats.sum_sq == 0);
 }

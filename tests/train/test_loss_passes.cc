@@ -293,7 +293,6 @@ float after_one_step(const std::string& policy, const TwoGoals& goals, const std
             {{"w", Tensor::from<float>({1}, {0})}, {"v", Tensor::from<float>({1}, {0})}});
   LaneStep record;
   record.sites.resize(sites.sites.size());
-  record.updates.resize(sites.sites.size());
   lane.begin_micro_batch(0, 0, batch);
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
     lane.run_node(n, nullptr, record.sites);

@@ -135,7 +135,7 @@ TEST_CASE(
   const int32_t site = lockstep_run.description().sites->find_update("fc1.weight", Role::kUpdate);
   run(lockstep_run, tight);
   const auto update_sq = [&](size_t lane) {
-    return tight.steps[0].lanes[lane].updates[site].stats.update_sq;
+    return tight.steps[0].lanes[lane].sites[site].update.stats.update_sq;
   };
   CHECK(update_sq(1) == update_sq(0));
   // The coefficient is 1024 times smaller up to torch's guard of 1e-6 and a few roundings.

@@ -47,7 +47,6 @@ std::vector<LaneStep> steps_of(const Stored& net, const char* name, int64_t step
   for (int64_t step = 0; step < steps; ++step) {
     LaneStep of_reference;
     of_reference.sites.resize(net.sites.sites.size());
-    of_reference.updates.resize(net.sites.sites.size());
     LaneStep record = of_reference;
     const Batch batch = net.batch();
     if (options.mode == LaneMode::kSynced) {

@@ -138,8 +138,8 @@ TEST_CASE("clip in a run: the norm is recorded, unscaled, and the step is that m
   REQUIRE(fp32.gradient_norm > options.clip_norm);
   CHECK(std::abs(fp16.gradient_norm / fp32.gradient_norm - 1) < 0.01);
   double squares = 0;  // lr 1: the update is the clipped gradient
-  for (const UpdateRecord& update : fp32.updates) {
-    if (update.measured) squares += update.stats.update_sq;
+  for (const SiteRecord& site : fp32.sites) {
+    if (site.update.measured) squares += site.update.stats.update_sq;
   }
   CHECK(std::sqrt(squares) == doctest::Approx(options.clip_norm).epsilon(1e-5));
   options.clip_norm = 0;
@@ -374,7 +374,6 @@ TEST_CASE("several losses: each named one is recorded, their sum is trained on")
   Lane lane(context, describe_lane("fp32"), initial_state(find_model("mlp"), {}, graph, 1));
   LaneStep record;
   record.sites.resize(sites.sites.size());
-  record.updates.resize(sites.sites.size());
   const Tensor target = Tensor::from<float>({4, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
   for (int64_t micro = 0; micro < 2; ++micro) {
     Tensor input({4, 3}, Container::kF32);
@@ -410,7 +409,6 @@ TEST_CASE("integer buffers: num_batches_tracked counts, averages, is kept and re
     Lane lane(context, describe_lane(name), initial), other(context, describe_lane(name), initial);
     LaneStep record;
     record.sites.resize(sites.sites.size());
-    record.updates.resize(sites.sites.size());
     for (int64_t micro = 0; micro < 3; ++micro) {
       // The batches' means are 2, 4 and 6: averaged over all three, 4.
       const float mean = static_cast<float>(2 * micro + 2);

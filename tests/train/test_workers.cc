@@ -49,7 +49,6 @@ struct LinearStep {
     Lane lane(context, describe_lane(policy), zero);
     record = {};
     record.sites.resize(sites.sites.size());
-    record.updates.resize(sites.sites.size());
     for (int64_t k = 0; k < options.workers; ++k) {
       const Batch mine = batch(first + k);
       lane.begin_micro_batch(0, 0, mine, k);
@@ -222,7 +221,6 @@ TEST_CASE("batch_norm: each worker has its own statistics, worker 0's running on
   Lane lane(context, describe_lane("fp32"), initial_state(find_model("mlp"), {}, graph, 1));
   LaneStep record;
   record.sites.resize(sites.sites.size());
-  record.updates.resize(sites.sites.size());
   for (int64_t micro = 0; micro < 2; ++micro) {
     for (int64_t worker = 0; worker < 3; ++worker) {
       const float mean = static_cast<float>(10 * worker + micro + 1);

@@ -9,6 +9,7 @@
 
 #include "emulation/kernels/args/quantize_spec.h"
 #include "emulation/stats/tensor_stats.h"
+#include "emulation/stats/update_stats.h"
 
 namespace lockstep {
 
@@ -47,14 +48,6 @@ struct OptimizerMeasurements {
   TensorStats* weight = nullptr;
   TensorStats* update = nullptr;  // of dw; needs the array `update`
   TensorStats* states[kMaxOptimizerStates] = {};
-};
-
-struct UpdateStats {      // the run file's updates/
-  uint64_t stagnant = 0;  // update != 0 but the rounded weight did not move
-  uint64_t count = 0;
-  double update_sq = 0;    // sum of dw^2, dw as computed before the weight's rounding
-  double weight_sq = 0;    // sum of w^2 before the update
-  double stagnant_sq = 0;  // the stagnant updates' part of update_sq
 };
 
 // One parameter's arrays, all of `count` elements.

@@ -44,7 +44,7 @@ enum class At : uint8_t {
   kMeasured,  // in this lane
   kCompared,  // with an element finite in this lane and in the reference
   kNonzero,   // with an element that is not zero
-  kUpdated,   // whose weight was updated
+  kUpdated,   // with something added to a stored value
 };
 inline constexpr size_t kAtCount = 5;
 

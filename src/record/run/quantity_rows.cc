@@ -129,10 +129,10 @@ std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
   // One pass over the sites: a record is over 2 KB, so walking them once per quantity is slow.
   for (size_t s = 0; s < sites; ++s) {
     const SiteRecord* site = measured_site(lane, s);
-    const bool updated = s < lane.updates.size() && lane.updates[s].measured;
+    const bool updated = s < lane.sites.size() && lane.sites[s].update.measured;
     for (QuantityRow* row : by_site) {
       if (site != nullptr) row->set(s, *site);
-      if (updated) row->set(s, lane.updates[s].stats);
+      if (updated) row->set(s, lane.sites[s].update.stats);
     }
   }
   return rows;

@@ -161,10 +161,10 @@ TEST_CASE("a fault planted in any quantity is found by its rule") {
   while (!base.updates(1, 1)[update].measured) ++update;
   while (base.sums(1)[sum].samples == 0) ++sum;
   const std::map<std::string, std::function<void(LaneStep&)>> faults = {
-      {"updates/stagnant", [&](LaneStep& l) { l.updates[update].stats.stagnant += 1; }},
-      {"updates/count", [&](LaneStep& l) { l.updates[update].stats.count += 1; }},
-      {"updates/update_sq", [&](LaneStep& l) { l.updates[update].stats.update_sq *= 2; }},
-      {"updates/weight_sq", [&](LaneStep& l) { l.updates[update].stats.weight_sq *= 2; }},
+      {"updates/stagnant", [&](LaneStep& l) { l.sites[update].update.stats.stagnant += 1; }},
+      {"updates/count", [&](LaneStep& l) { l.sites[update].update.stats.count += 1; }},
+      {"updates/update_sq", [&](LaneStep& l) { l.sites[update].update.stats.update_sq *= 2; }},
+      {"updates/weight_sq", [&](LaneStep& l) { l.sites[update].update.stats.weight_sq *= 2; }},
       {"loss_scale/found_inf", [&](LaneStep& l) { l.scalers[0].found_inf = true; }},
       {"loss_scale/culprit_site", [&](LaneStep& l) { l.scalers[0].culprit_site = 3; }},
       {"sums/samples", [&](LaneStep& l) { l.sites[sum].health.samples += 1; }},

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include "analysis/findings/lost_state.h"
+#include "analysis/findings/swamped_sums.h"
+#include "analysis/run/energy.h"
 #include "src/policy/find_policy.h"
 #include "tests/analysis/findings/hand_evidence.h"
 
@@ -23,11 +26,17 @@ std::vector<Finding> found_in(const StepEvidence& lane, const StepEvidence& refe
                               const std::vector<AccumulatorHealth>& sums = {},
                               const SiteTable& sites = chain(),
                               const std::vector<OptimizerState>& states = {}) {
-  LostShares shares(1, sites, chain_formats(), states);
+  ShareTally tally(1, sites, chain_formats());
   for (int64_t step = 0; step < 4; ++step) {
-    shares.add(step, false, lane, reference, updates, no_updates());
+    tally.add(step, false, step == 0, lane, reference, updates, no_updates());
   }
-  return shares.findings(find_policy(policy), sums, std::vector<AccumulatorHealth>(sums.size()));
+  std::vector<Finding> all = find_lost_shares(tally, find_policy(policy));
+  if (const auto lost = find_lost_state(tally, states)) all.push_back(*lost);
+  const std::vector<AccumulatorHealth> of_reference(sums.size());
+  for (const Finding& f : find_swamped_sums(tally, find_policy(policy), sums, of_reference)) {
+    all.push_back(f);
+  }
+  return all;
 }
 
 TEST_CASE("many small values may become zero: energy decides") {
@@ -81,15 +90,15 @@ TEST_CASE("storage: a lost value is found where the result of its reader is wron
   const SiteTable sites = testing::stored_chain("c:eps", Role::kBuffer);
   const std::vector<UpdateRecord> updates(4);
   const auto found = [&](double error_of_result) {
-    LostShares shares(1, sites, chain_formats(), {});
+    ShareTally tally(1, sites, chain_formats());
     StepEvidence lane = clean_step(4);
     lane.to_zero[0] = 100;
     lane.round_err_sq[0] = lane.sum_sq[0];
     lane.err_sq[2] = error_of_result * lane.ref_sq[2];
-    shares.add(0, false, lane, clean_step(4), updates, updates);
+    tally.add(0, false, true, lane, clean_step(4), updates, updates);
     lane.count[0] = 0;  // stored once
-    shares.add(1, false, lane, clean_step(4), updates, updates);
-    return shares.findings(find_policy("pure-fp16"), {}, {});
+    tally.add(1, false, false, lane, clean_step(4), updates, updates);
+    return find_lost_shares(tally, find_policy("pure-fp16"));
   };
   CHECK(found(0.9 * kEnergyLimit).empty());
   const std::vector<Finding> harmful = found(1.1 * kEnergyLimit);
@@ -218,6 +227,46 @@ TEST_CASE("plain sums: what rounding the sum takes, against the smaller operand"
 
   lane.sum_sq = {1e16, 1, 1e16, 1e16, 100};  // FP32 would lose it, too
   CHECK(found(plain_sum()).empty());
+}
+
+TEST_CASE("additions: a buffer that no longer moves and is wrong; gradients that no longer grow") {
+  std::vector<UpdateRecord> updates = no_updates();
+  updates[0] = {true, {.stagnant = 90, .count = 100, .update_sq = 1, .stagnant_sq = 0.5}};
+  StepEvidence lane = clean_step();
+  const auto found = [&] { return found_in(lane, clean_step(), updates); };
+  CHECK(found().empty());  // it does not move because it has arrived
+  lane.err_sq[0] = 1.1 * kEnergyLimit * lane.ref_sq[0];
+  REQUIRE(found().size() == 1);
+  CHECK(found()[0].kind == FindingKind::kSwamping);
+  CHECK(found()[0].site == 0);
+  CHECK(found()[0].share == 0.5);
+  CHECK(found_in(lane, clean_step(), updates, "pure-fp16-stochastic").size() == 1);
+  updates[0].stats.stagnant_sq = 0.09;
+  CHECK(found().empty());
+
+  std::swap(updates[0], updates[3]);  // a weight gradient
+  lane.err_sq[0] = 0;
+  updates[3].stats.stagnant_sq = 0.2;
+  REQUIRE(found().size() == 1);
+  CHECK(found()[0].site == 3);
+  CHECK(found()[0].backward);
+}
+
+TEST_CASE("underflow: little of the gradient, but most of the weight gradient made from it") {
+  StepEvidence lane = clean_step();
+  lane.to_zero[2] = 50;
+  lane.round_err_sq[2] = lane.err_sq[2] = 0.1 * kEnergyLimit * lane.sum_sq[2];
+  CHECK(found_in(lane, clean_step()).empty());
+  lane.err_sq[3] = 0.3 * lane.ref_sq[3];
+  const auto found = found_in(lane, clean_step());
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kUnderflow);
+  CHECK(found[0].site == 2);
+  CHECK(found[0].cause == 3);
+  CHECK(found[0].share == doctest::Approx(0.1 * kEnergyLimit));
+  CHECK(found[0].value == doctest::Approx(0.3));
+  lane.err_sq[2] = 0.5 * lane.ref_sq[2];  // the gradient is wrong for another reason
+  CHECK(found_in(lane, clean_step()).empty());
 }
 
 }  // namespace

@@ -85,9 +85,12 @@ TEST_CASE("stagnation is summed by layer") {
   std::vector<UpdateRecord> updates(5);
   updates[3] = {.measured = true, .stats = {.stagnant = 3, .count = 10}};
   updates[4] = {.measured = true, .stats = {.stagnant = 5, .count = 10}};
+  SiteTable sites = table();
+  sites.sites[3].role = sites.sites[4].role = Role::kUpdate;
+  updates[0] = updates[4];  // a buffer
   std::vector<Stagnation> layers;
-  add_updates(table(), updates, layers);
-  add_updates(table(), updates, layers);
+  add_updates(sites, updates, layers);
+  add_updates(sites, updates, layers);
   REQUIRE(layers.size() == 1);
   CHECK(layers[0].layer == "fc1");
   CHECK(layers[0].rate() == 16.0 / 40);

@@ -73,6 +73,17 @@ def large_weights():
     return layer
 
 
+class SlowNorm(nn.Module):
+    """A batch norm whose running variance begins far from what it sees and moves little with every batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH, momentum=1e-3)
+
+    def forward(self, x):
+        return self.norm(self.fc(x) * 0.1)
+
+
 class Stored(nn.Module):
     """A linear layer, and a body that is given a stored value: a parameter, a buffer or a plain tensor."""
 
@@ -114,6 +125,7 @@ class Fault:
     optimizer: type = torch.optim.SGD
     lr: float = 0.01
     data_scale: float = 1.0
+    replay: tuple = ()  # further options of the replay
 
 
 def found(*kinds, layer="planted"):
@@ -146,6 +158,8 @@ FAULTS = [
           {BF16: found("swamping")}, ("tf32",)),
     Fault("a large offset", lambda: After(lambda y: F.layer_norm(y + 1e4, (WIDTH,))),
           {FP16: found("swamping"), BF16: found("swamping"), HALF: found("swamping")}, ("tf32",)),
+    Fault("a running variance that does not move", SlowNorm, {"pure-bf16-master": found("swamping")}, (BF16, "half"),
+          replay=("--cycle", "--steps", 160)),
     Fault("activations vanish", lambda: After(lambda y: y * 1e-9), {HALF: found("forward underflow")}, ()),
     Fault("weights too large to store", large_weights, {HALF: found("storage overflow")}, (BF16,)),
     Fault("inputs too large to store", lambda: After(torch.tanh), {HALF: found("storage overflow", layer="first")},
@@ -184,6 +198,9 @@ BUILT_IN = [
     ("a sum of squares", ("vae", "--size", "hidden=32", "--batch", 256, "--steps", 10, "--optimizer", "adam"),
      {POLICY + "fp16-masters.toml": found("overflow", layer="loss.reconstruction")},
      (POLICY + "fp16-masters-vae.toml",)),
+    ("too many micro-batches for bf16", ("mlp", "--size", "hidden1=8,hidden2=8", "--data", "synthetic:50", "--batch", 40,
+                                         "--accumulate", 600, "--steps", 1, "--lr", "1e-3"),
+     {"pure-bf16-master": found("swamping", layer=None)}, ("pure-fp16-master", BF16)),
     ("fp16 sums swallow terms", ("lenet", "--steps", 20),
      {"pure-fp16": found("swamping", "underflow", layer="conv1")}, (FP16, BF16, "tf32")),
 ]

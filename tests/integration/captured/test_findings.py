@@ -49,7 +49,8 @@ def check(lockstep, run, fires, silent):
 def test_captured(lockstep, tmp_path, fault):
     run = tmp_path / "run.h5"
     path = capture(fault, tmp_path / "net.h5")
-    lockstep("replay", path, "--lanes", ",".join(["fp32", *fault.fires, *fault.silent]), "-o", run, "--quiet")
+    lanes = ",".join(["fp32", *fault.fires, *fault.silent])
+    lockstep("replay", path, "--lanes", lanes, *fault.replay, "-o", run, "--quiet")
     check(lockstep, run, fault.fires, fault.silent)
 
 

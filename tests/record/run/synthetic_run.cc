@@ -91,7 +91,6 @@ StepRecord SyntheticRun::step(int64_t step) const {
     uint64_t n = 2;
     for (size_t s = 0; s < sites.sites.size(); ++s) {
       SiteRecord& site = lane.sites.emplace_back();
-      lane.updates.emplace_back();
       site.measured = !(l == 1 && s == 0);  // the second lane lacks site 0
       if (!site.measured) continue;
       site.scale = sites.sites[s].scaled ? scaler.scale : 1;
@@ -104,7 +103,7 @@ StepRecord SyntheticRun::step(int64_t step) const {
       n += 2;
       site.error.compared = 8;
       site.error.err_sq = random.uniform(n++);
-      UpdateRecord& update = lane.updates.back();
+      UpdateRecord& update = site.update;
       update.measured = sites.sites[s].role == Role::kUpdate;
       if (update.measured) update.stats = {random.bits(n++) % 8, 8, random.uniform(n), 3.5};
     }

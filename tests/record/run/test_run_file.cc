@@ -68,7 +68,7 @@ TEST_CASE("a run reads back as it was recorded") {
   CHECK(file.total_histogram_steps(0) == 120);
 
   const UpdateRecord update = file.updates(0, 7)[2];
-  const UpdateStats expected = run.step(7).lanes[0].updates[2].stats;
+  const UpdateStats expected = run.step(7).lanes[0].sites[2].update.stats;
   CHECK(update.measured);
   CHECK(update.stats.stagnant == expected.stagnant);
   CHECK(update.stats.update_sq == expected.update_sq);

@@ -1,0 +1,185 @@
+// See share_tally.h.
+#include "analysis/findings/share_tally.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "analysis/findings/nonfinite.h"
+#include "analysis/run/energy.h"
+#include "analysis/run/noise_gradient.h"
+#include "emulation/format/format.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+bool is_state(const Site& site) {
+  return site.role == Role::kOptimizerState;
+}
+
+}  // namespace
+
+double share_of(double part, double whole) {
+  return whole > 0 && std::isfinite(part) && std::isfinite(whole) ? part / whole : 0;
+}
+bool is_gradient(const Site& site) {
+  return is_in_graph(site) && is_backward(site);
+}
+
+double SiteShares::lost_additions() const {
+  const double lost = share_of(stagnant_sq, update_sq);
+  return lost > 2 * share_of(ref_stagnant_sq, ref_update_sq) ? lost : 0;
+}
+
+ShareTally::ShareTally(int lane, const SiteTable& sites, const std::vector<std::string>& formats)
+    : lane_(lane),
+      sites_(sites),
+      formats_(formats),
+      rounding_(sites.sites.size()),
+      results_(sites.sites.size()),
+      shares_(sites.sites.size()) {
+  for (size_t i = 0; i < formats.size(); ++i) {
+    if (formats[i].empty()) continue;
+    const double u = find_format(formats[i]).unit_roundoff();
+    rounding_[i] = kRoundingTimes * u * u;
+  }
+  for (const Site& site : sites.sites) {
+    if (site.point != Point::kOutput || is_backward(site)) continue;
+    for (const int32_t operand : site.feeds) {
+      for (const int32_t from : sites.sites[static_cast<size_t>(operand)].feeds) {
+        const auto f = static_cast<size_t>(from);
+        if (is_storage(sites.sites[f])) results_[f].push_back(static_cast<size_t>(site.id));
+      }
+    }
+  }
+}
+
+// Without a measured result, every loss matters.
+bool ShareTally::matters(const Site& stored, const StepEvidence& lane) const {
+  const auto is_wrong = [&](size_t i) {
+    return lane.nonfinite(i) || share_of(lane.err_sq[i], lane.ref_sq[i]) >= kEnergyLimit;
+  };
+  const auto& results = results_[static_cast<size_t>(stored.id)];
+  const auto is_measured = [&](size_t i) { return lane.count[i] > 0; };
+  return std::ranges::any_of(results, is_wrong) || std::ranges::none_of(results, is_measured);
+}
+
+// The error share of a sum beyond that of what it is made from.
+double ShareTally::added_error(const Site& site, const StepEvidence& lane) const {
+  double inherited = 0;
+  for (const int32_t feed : site.feeds) {
+    const auto f = static_cast<size_t>(feed);
+    inherited = std::max(inherited, share_of(lane.err_sq[f], lane.ref_sq[f]));
+  }
+  const auto i = static_cast<size_t>(site.id);
+  return std::max(0.0, share_of(lane.err_sq[i], lane.ref_sq[i]) - inherited);
+}
+
+// Where underflow is most of what is wrong with a gradient, the weight gradient made from it can be
+// wrong by much more: what became zero may have met the largest activations.
+void ShareTally::follow_to_weights(const Site& gradient, const std::vector<double>& lost,
+                                   const StepEvidence& lane) {
+  const auto g = static_cast<size_t>(gradient.id);
+  if (gradient.role != Role::kGradWeight || gradient.point != Point::kOutput) return;
+  if (!is_in_graph(gradient)) return;
+  const double wrong = share_of(lane.err_sq[g], lane.ref_sq[g]);
+  for (const int32_t feed : gradient.feeds) {
+    const auto f = static_cast<size_t>(feed);
+    const bool by_underflow =
+        lost[f] > 0 && 2 * lost[f] >= share_of(lane.err_sq[f], lane.ref_sq[f]);
+    if (!by_underflow || !is_gradient(sites_.sites[f])) continue;
+    if (wrong <= shares_[f].weight_share) continue;
+    shares_[f].weight_share = wrong;
+    shares_[f].weight_gradient = gradient.id;
+  }
+}
+
+void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEvidence& lane,
+                     const StepEvidence& reference, const std::vector<UpdateRecord>& updates,
+                     const std::vector<UpdateRecord>& of_reference) {
+  std::vector<double> to_zero(shares_.size());  // what underflow took of each site in this step
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    const Site& site = sites_.sites[i];
+    SiteShares& s = shares_[i];
+    if (!skipped && updates[i].measured) {
+      if (updates[i].stats.stagnant_sq > 0) {
+        if (s.first < 0) s.first = step;
+        s.last = step;
+      }
+      s.stagnant_sq += updates[i].stats.stagnant_sq;
+      s.update_sq += updates[i].stats.update_sq;
+      if (of_reference[i].measured) {
+        s.ref_stagnant_sq += of_reference[i].stats.stagnant_sq;
+        s.ref_update_sq += of_reference[i].stats.update_sq;
+      }
+    }
+    if (lane.count[i] == 0 || lane.nonfinite(i) || reference.nonfinite(i)) continue;
+    if (skipped && is_backward(site)) continue;
+    s.steps += 1;
+    s.to_zero += lane.to_zero[i];
+    s.nonzero += lane.count[i] - lane.source_zero[i];
+    s.ref_zero += reference.source_zero[i];
+    s.ref_count += reference.count[i];
+    s.sum_sq += lane.sum_sq[i];
+    s.round_err_sq += std::isfinite(lane.round_err_sq[i]) ? lane.round_err_sq[i] : 0;
+    s.ref_largest = std::max(s.ref_largest, reference.abs_max[i]);
+    s.largest = std::max(s.largest, lane.abs_max[i]);
+    s.scale = lane.scale[i];
+    const bool vanished = lane.all_zero(i) && reference.sum_sq[i] > 0;
+    s.zero_steps += vanished;
+    // A layer without gradients in FP32 loses nothing.
+    double lost = reference.sum_sq[i] > 0 ? share_of(lane.round_err_sq[i], lane.sum_sq[i]) : 0;
+    if (lost < rounding_[i]) lost = 0;
+    const bool is_sum = site.point == Point::kAccumulator;
+    if (is_sum) lost = same_weights ? added_error(site, lane) : 0;
+    s.judged_sums += is_sum && same_weights;
+    s.error_share = share_of(lane.err_sq[i], lane.ref_sq[i]);
+    if (is_storage(site) && lost > 0 && !matters(site, lane)) lost = 0;
+    if (lane.to_zero[i] > 0) s.underflow += to_zero[i] = lost;
+    if (same_weights && !skipped) follow_to_weights(site, to_zero, lane);
+    if (lane.saturated[i] > 0) s.saturated += lost;
+    const bool lost_state = is_state(site) && lane.to_zero[i] > 0;
+    if (vanished || lost_state || (lost > 0 && lane.to_zero[i] + lane.saturated[i] > 0)) {
+      if (s.first < 0) s.first = step;
+      s.last = step;
+    }
+  }
+}
+
+const std::string& ShareTally::format(int32_t site) const {
+  static const std::string kNone;
+  return formats_.empty() ? kNone : formats_[static_cast<size_t>(site)];
+}
+
+Finding ShareTally::finding(FindingKind kind, const Site& site, double share) const {
+  const auto i = static_cast<size_t>(site.id);
+  const SiteShares& s = shares_[i];
+  Finding f{.kind = kind,
+            .lane = lane_,
+            .first_step = std::max<int64_t>(s.first, 0),
+            .last_step = std::max<int64_t>(s.last, 0),
+            .steps = s.steps,
+            .site = site.id,
+            .backward = is_backward(site),
+            .share = std::min(share, 1.0)};
+  f.scale = std::isfinite(s.scale) ? s.scale : 1;
+  f.value = s.largest;
+  if (!formats_.empty() && !formats_[i].empty()) {
+    f.format = formats_[i];
+    f.limit = find_format(f.format).max_finite;
+  }
+  return f;
+}
+
+// In the reference.
+bool ShareTally::is_noise(const Site& site) const {
+  if (site.role != Role::kGradWeight) return false;
+  double largest = 0;
+  for (const Site& other : sites_.sites) {
+    if (other.layer != site.layer || !is_gradient(other)) continue;
+    largest = std::max(largest, shares_[static_cast<size_t>(other.id)].ref_largest);
+  }
+  return shares_[static_cast<size_t>(site.id)].ref_largest < std::ldexp(largest, -kNoiseOctaves);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+// What happened to the energy at every site of a lane, added up over the steps?
+// Energy is the sum of squares. Only numbers; lost_shares.h, lost_state.h and swamped_sums.h say
+// which of them are findings.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "analysis/findings/finding.h"
+#include "analysis/findings/step_evidence.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+// Rounding normal numbers loses at most u^2 of the energy, u the unit roundoff: less than this
+// times u^2 is not underflow.
+inline constexpr double kRoundingTimes = 2;
+
+struct SiteShares {
+  int64_t steps = 0, zero_steps = 0;    // measured; altogether zero although the reference is not
+  int64_t first = -1, last = -1;        // steps with a loss
+  double underflow = 0, saturated = 0;  // sums of shares over steps
+  int64_t judged_sums = 0;              // of an accumulator: steps in which its error was judged
+  // Of the gradient of an operand that lost values to zero: the error share of the weight gradient
+  // made from it, and the site of that.
+  double weight_share = 0;
+  int32_t weight_gradient = -1;
+  double error_share = 0;  // of the last step measured: err_sq / ref_sq
+  uint64_t to_zero = 0, nonzero = 0, ref_zero = 0, ref_count = 0;
+  double sum_sq = 0, round_err_sq = 0;  // over the steps
+  double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;
+  double ref_largest = 0, largest = 0;
+  double scale = 1;
+
+  double mean(double sum) const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
+  // What was added without effect, by energy; 0 where FP32 does not do better.
+  double lost_additions() const;
+};
+
+class ShareTally {
+ public:
+  // All must outlive the object. `formats` by site id, may be empty.
+  ShareTally(int lane, const SiteTable& sites, const std::vector<std::string>& formats);
+
+  // Steps in which the lane's loss was finite or that were skipped. `same_weights`: the lane and
+  // the reference began the step with the same weights, so that errors are the step's own.
+  void add(int64_t step, bool skipped, bool same_weights, const StepEvidence& lane,
+           const StepEvidence& reference, const std::vector<UpdateRecord>& updates,
+           const std::vector<UpdateRecord>& of_reference);
+
+  const SiteTable& table() const { return sites_; }
+  const std::vector<Site>& sites() const { return sites_.sites; }
+  const SiteShares& of(const Site& site) const { return shares_[static_cast<size_t>(site.id)]; }
+  const SiteShares& of(int32_t site) const { return shares_[static_cast<size_t>(site)]; }
+  const std::string& format(int32_t site) const;  // "": not recorded
+  // Whether a parameter's gradient is rounding noise in the reference: far below the layer's
+  // largest gradient.
+  bool is_noise(const Site& site) const;
+
+  Finding finding(FindingKind kind, const Site& site, double share) const;
+
+ private:
+  bool matters(const Site& stored, const StepEvidence& lane) const;
+  double added_error(const Site& site, const StepEvidence& lane) const;
+  void follow_to_weights(const Site& gradient, const std::vector<double>& lost,
+                         const StepEvidence& lane);
+
+  int lane_;
+  const SiteTable& sites_;
+  const std::vector<std::string>& formats_;
+  std::vector<double> rounding_;              // by site id: what rounding alone may take
+  std::vector<std::vector<size_t>> results_;  // by storage site: forward outputs made from it
+  std::vector<SiteShares> shares_;            // by site id
+};
+
+// A share of energy; 0 where the whole is 0 or either is not finite.
+double share_of(double part, double whole);
+// A site of the backward pass.
+bool is_gradient(const Site& site);
+
+}  // namespace lockstep
