@@ -1,28 +1,23 @@
-"""Which recipes claim to train as FP32 does, by whose word, and how a run is judged against that.
+"""Which recipes claim to train as FP32 does, by whose word, and which outcomes of a run bear that out.
 
-Named before the runs of the study (test_study_recipes.py) and after pilots with fp32, twin, pure-bf16 and nvfp4:
-the claims, the sources, the figures, the bound, and the runs' options (docs/study/recipes.md says how).
+Named before the runs of the study (test_study_recipes.py). The outcome of a lane is the program's own
+(analysis/run/outcome.h, read from `lockstep report RUN --format json`): nothing here measures a loss or sets a
+limit.
 
-The figures of a lane, one per seed:
-    loss      mean training loss over the last tenth of the steps
-    held-out  loss on held-out data after the last step
-d = figure(lane) - figure(fp32), seed by seed. With n seeds and s the standard deviation over seeds,
-    noise = sqrt((s(fp32)^2 + s(twin)^2) / n)
-is the standard error of the difference of two such means of FP32 trainings with nothing in common but the
-recipe. A lane matches when |mean d| <= 5 noise for both figures and no seed's figure is NaN or its lane
-stopped. 5: as every stochastic test here (STYLE); with 2 (n - 1) = 8 degrees of freedom Student's t exceeds it
-with probability 0.001, so some 50 comparisons of recipes that do match give a false alarm in 5 % of studies.
-A recipe that claims to match must match on every model. One that is known not to must miss on at least one
-model. What its source neither promises nor denies is measured and not judged.
+A recipe that claims to match must be fine on every model. Unclear on some leaves the claim open: the run had too
+few seeds to tell. Worse, stalled or broke on one model, and the claim is not confirmed. A recipe known not to match
+must be worse, stalled or broke on at least one model. What its source neither promises nor denies is measured and
+not judged.
 """
 
 import dataclasses
-import math
+import json
+import re
 
-import numpy as np
-
-SIGMAS = 5
-FIGURES = ("loss", "held-out")
+GOOD = ("fine", "unclear")
+BAD = ("worse", "stalled", "broke")
+# Claims that hold are confirmed; those that more seeds must decide are open.
+CONFIRMED, OPEN, NOT_CONFIRMED = "confirmed", "open", "not confirmed"
 
 
 @dataclasses.dataclass
@@ -76,28 +71,35 @@ RECIPES = [
     Recipe("torch-autocast-fp16-cpu:2.13", True, TORCH),
 ]
 REFERENCE = "fp32:1"  # always run, under the name fp32
+LANES = ["fp32"] + [recipe.preset for recipe in RECIPES]
 WORDS = {True: "matches", False: "does not", None: "neither"}
 
 
-def noise(fp32, twin):
-    """Standard error of the difference of two means over the seeds. Arrays: a figure, one per seed."""
-    return math.sqrt((np.var(fp32, ddof=1) + np.var(twin, ddof=1)) / len(fp32))
-
-
-def within(lane, fp32, twin):
-    """Whether one figure's mean difference lies in the seed noise; NaN never does."""
-    difference = np.mean(np.subtract(lane, fp32))
-    return bool(abs(difference) <= SIGMAS * noise(fp32, twin))
-
-
-def matches(lane, fp32, twin):
-    """The same of a lane's record {figure: [...], "died_at": [...]} on one model."""
-    alive = all(step < 0 for step in lane["died_at"])
-    return alive and all(within(lane[f], fp32[f], twin[f]) for f in FIGURES)
-
-
-def as_claimed(recipe, matched):
-    """Whether what was measured ({model: matches}) is what the source says; None: it says nothing."""
+def standing(recipe, outcomes):
+    """What {model: outcome} make of the claim: CONFIRMED, OPEN or NOT_CONFIRMED; "" if there is none."""
+    found = list(outcomes.values())
     if recipe.matches is None:
-        return None
-    return all(matched.values()) if recipe.matches else not all(matched.values())
+        return ""
+    if recipe.matches:
+        if all(outcome == "fine" for outcome in found):
+            return CONFIRMED
+        return OPEN if all(outcome in GOOD for outcome in found) else NOT_CONFIRMED
+    return CONFIRMED if any(outcome in BAD for outcome in found) else NOT_CONFIRMED
+
+
+def sentences(text, lanes):
+    """{lane: what the report says of it under "Verdict"} of a report as text."""
+    section = re.search(r"^Verdict\n=+\n(.*?)^[^\n]+\n=+$", text, flags=re.S | re.M).group(1)
+    paragraphs = [" ".join(p.split()) for p in section.split("\n\n")]
+    return {lane: p for p in paragraphs for lane in lanes if re.match(re.escape(lane) + "[ ,]", p)}
+
+
+def measure(lockstep, model, options, lanes, path):
+    """{lane: its object of `report --format json`, and "sentence" of the text} of one run; deletes the run file."""
+    lockstep("replay", model, *options, "--lanes", ",".join(lanes), "-o", path)
+    found = json.loads(lockstep("report", path, "--format", "json").stdout)
+    said = sentences(lockstep("report", path).stdout, lanes)
+    for left in path.parent.glob(path.name + "*"):
+        left.unlink()
+    assert not found["unfinished_seeds"]
+    return {lane["name"]: lane | {"sentence": said.get(lane["name"], "")} for lane in found["lanes"]}
