@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "analysis/findings/drift.h"
+#include "analysis/findings/intended_infinities.h"
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 
@@ -69,9 +70,10 @@ ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
 // Once the loss is not finite every site holds NaN, which would hide what happened before.
 void read_health(const RunFile& run, int lane, LaneReport& out) {
   HealthTally tally(run.sites().sites.size());
+  const IntendedInfinities intended(run.sites());
   const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
   for (int64_t step = 0; step < end; ++step) {
-    const StepCounts counts = read_counts(run, lane, step);
+    const StepCounts counts = intended.read_counts(run, lane, step);
     if (step != out.nonfinite_loss_at) {
       tally.add(step, counts);
       add_updates(run.sites(), run.updates(lane, step), out.updates);

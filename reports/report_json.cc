@@ -50,6 +50,7 @@ ordered_json finding_json(const Report& report, const LaneReport& lane, const Fi
                       {"share", number(f.share)},
                       {"loss_scale", number(f.scale)},
                       {"fitting_scale", number(f.fitting_scale)}};
+  if (f.outlier_step >= 0) out["outlier_step"] = f.outlier_step;
   if (f.site >= 0) out["site"] = place(report.site(f.site));
   if (f.cause >= 0) out["cause"] = place(report.site(f.cause));
   out["consequences"] = ordered_json::array();
@@ -67,6 +68,11 @@ ordered_json lane_json(const Report& report, const LaneReport& lane) {
                       {"chaos", number(j.chaos)},
                       {"chaos_bound", number(j.chaos_bound)},
                       {"seed_bound", number(j.seed_bound)},
+                      {"correct_drop", number(j.correct_drop)},
+                      {"correct_noise", number(j.correct_noise)},
+                      {"correct_chaos_bound", number(j.correct_chaos_bound)},
+                      {"correct_seed_bound", number(j.correct_seed_bound)},
+                      {"answers", j.answers},
                       {"seeds", j.seeds},
                       {"broke_in", j.broke_in},
                       {"seeds_to_decide", j.seeds_to_decide},

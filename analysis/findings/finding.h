@@ -49,6 +49,9 @@ struct Finding {
   double limit = std::numeric_limits<double>::quiet_NaN();
   double share = std::numeric_limits<double>::quiet_NaN();  // 0..1, of what the kind's row says
   double scale = 1;                                         // the loss scale within `value`
+  // kUnderflow, kForwardUnderflow: the step whose batch, far larger than any other, lowered the
+  // scale of the values; -1: none did.
+  int64_t outlier_step = -1;
   // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
   double fitting_scale = std::numeric_limits<double>::quiet_NaN();
   // The site of the operand that caused it, or that was lost. kUnderflow and kNoScaler: the weight

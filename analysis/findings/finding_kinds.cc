@@ -191,6 +191,7 @@ std::vector<std::string> state_remedies(const FindingContext&) {
 }
 
 std::vector<std::string> gradient_remedies(const FindingContext& c) {
+  if (c.finding.outlier_step >= 0) return {"a shorter history of the scale", "clip that batch"};
   if (c.finding.cause >= 0) return {"this op in fp32", "smaller values before it"};
   if (!c.finding.backward) return {"this op in fp32 or bf16"};
   if (c.has_scaler && c.finding.scale > 1) {
@@ -244,9 +245,14 @@ std::string weights_note(const FindingContext& c) {
                      share_text(c.finding.value));
 }
 std::string underflow_sentence(const FindingContext& c) {
-  return fmt::format("{}: {} loses {} of its energy to underflow in {}{}{}", place_text(c.site()),
+  const std::string outlier =
+      c.finding.outlier_step < 0
+          ? ""
+          : fmt::format(", after the large batch of step {} lowered its scale",
+                        c.finding.outlier_step);
+  return fmt::format("{}: {} loses {} of its energy to underflow in {}{}{}{}", place_text(c.site()),
                      what_of(c.site()), share_text(c.finding.share), format_of(c), scale_note(c),
-                     weights_note(c));
+                     weights_note(c), outlier);
 }
 
 std::string collapse_sentence(const FindingContext& c) {

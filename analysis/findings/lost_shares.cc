@@ -95,6 +95,7 @@ void add_underflow(const ShareTally& tally, bool backward, std::vector<Finding>&
                         lost);
       layers.insert(site.layer);
       const SiteShares& s = tally.of(site);
+      f.outlier_step = s.outlier_step();
       if (site.point != Point::kAccumulator && s.mean(s.underflow) < kEnergyLimit) {
         f.share = s.mean(s.underflow);
         f.cause = s.weight_gradient;

@@ -22,28 +22,8 @@ NonfiniteOrigins::NonfiniteOrigins(int lane, const SiteTable& sites,
     : lane_(lane),
       sites_(sites),
       formats_(formats),
-      readers_(sites.sites.size()),
-      skips_by_site_(sites.sites.size()) {
-  for (const Site& site : sites.sites) {
-    for (const int32_t feed : site.feeds) readers_[static_cast<size_t>(feed)].push_back(site.id);
-  }
-}
-
-// From the last site to the first: readers have larger ids.
-std::vector<bool> NonfiniteOrigins::absorbed(const StepEvidence& lane,
-                                             const std::vector<bool>& bad) const {
-  std::vector<bool> out(bad.size(), false);
-  for (size_t i = bad.size(); i-- > 0;) {
-    if (lane.nan[i] > 0 || readers_[i].empty()) continue;
-    out[i] = std::ranges::all_of(readers_[i], [&](int32_t reader) {
-      const auto r = static_cast<size_t>(reader);
-      // A reader that the lane does not measure passes the question on to its own readers.
-      if (lane.count[r] == 0 || bad[r]) return static_cast<bool>(out[r]);
-      return lane.err_sq[r] <= kAbsorbedErrorShare * lane.ref_sq[r];
-    });
-  }
-  return out;
-}
+      intended_(sites),
+      skips_by_site_(sites.sites.size()) {}
 
 // Whether the op adds up many numbers there: products, or more operand elements than results.
 bool NonfiniteOrigins::is_sum(const Site& site) const {
@@ -157,10 +137,11 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
       const auto r = static_cast<size_t>(reader);
       return lane.count[r] == 0 || bad[r];
     };
-    bad[i] = readers_[i].empty() || std::ranges::any_of(readers_[i], agrees);
+    const std::vector<int32_t>& readers = intended_.readers()[i];
+    bad[i] = readers.empty() || std::ranges::any_of(readers, agrees);
   }
   if (std::ranges::count(bad, true) == 0) return;
-  const std::vector<bool> disappears = absorbed(lane, bad);
+  const std::vector<bool> disappears = intended_.absorbed(lane, bad);
   bool first_of_step = true, leaves_traces = false;
   for (const Site& site : sites_.sites) {
     const auto i = static_cast<size_t>(site.id);

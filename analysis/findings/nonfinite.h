@@ -1,21 +1,18 @@
 // Where did infinities and NaN come from?
 // A site is an origin in a step if it saw a non-finite value, the reference did not see one there
-// in the same step, and all sites feeding it were finite. An infinity that disappears again (a
-// mask's huge number before a softmax) is no origin: all sites that read it are finite and agree
-// with the reference. Storage sites are measured when a value is stored: StoredEvidence fills in
-// the later steps, in which a site counts as long as a site that reads it shows the same.
+// in the same step, and all sites feeding it were finite. An infinity that disappears again is no
+// origin (intended_infinities.h). Storage sites are measured when a value is stored: StoredEvidence
+// fills in the later steps, in which a site counts as long as a site that reads it shows the same.
 #pragma once
 
 #include <vector>
 
 #include "analysis/findings/finding.h"
+#include "analysis/findings/intended_infinities.h"
 #include "analysis/findings/step_evidence.h"
 #include "src/graph/site.h"
 
 namespace lockstep {
-
-// Readers of a site whose error is below this share of the reference's energy agree with it.
-inline constexpr double kAbsorbedErrorShare = 1e-2;
 
 class NonfiniteOrigins {
  public:
@@ -41,8 +38,6 @@ class NonfiniteOrigins {
   // The site, of storage or in the graph, whose rounding made most of the zeros at `site`; `site`
   // itself: none did.
   int32_t stored_cause(int32_t site, const StepEvidence& lane, const StepEvidence& reference) const;
-  // By site: its infinities disappear again.
-  std::vector<bool> absorbed(const StepEvidence& lane, const std::vector<bool>& bad) const;
   bool is_sum(const Site& site) const;
   Finding describe(int64_t step, const Site& site, const StepEvidence& lane,
                    const StepEvidence& reference) const;
@@ -51,7 +46,7 @@ class NonfiniteOrigins {
   int lane_;
   const SiteTable& sites_;
   const std::vector<std::string>& formats_;
-  std::vector<std::vector<int32_t>> readers_;  // by site id: the sites it feeds
+  IntendedInfinities intended_;
   std::vector<Finding> findings_;
   std::vector<int64_t> skips_by_site_;
   bool poisoned_ = false;

@@ -31,6 +31,12 @@ double SiteShares::lost_additions() const {
   return lost > 2 * share_of(ref_stagnant_sq, ref_update_sq) ? lost : 0;
 }
 
+int64_t SiteShares::outlier_step() const {
+  const bool is_outlier = ref_second > 0 && ref_largest >= kOutlierTimes * ref_second;
+  const bool lowers = scale_after * kOutlierTimes <= scale_before;
+  return is_outlier && lowers && first > largest_step ? largest_step : -1;
+}
+
 ShareTally::ShareTally(int lane, const SiteTable& sites, const std::vector<std::string>& formats)
     : lane_(lane),
       sites_(sites),
@@ -122,7 +128,15 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     s.ref_count += reference.count[i];
     s.sum_sq += lane.sum_sq[i];
     s.round_err_sq += std::isfinite(lane.round_err_sq[i]) ? lane.round_err_sq[i] : 0;
-    s.ref_largest = std::max(s.ref_largest, reference.abs_max[i]);
+    if (s.largest_step >= 0 && s.scale_after == s.scale_before) s.scale_after = lane.scale[i];
+    if (reference.abs_max[i] > s.ref_largest) {
+      s.ref_second = s.ref_largest;
+      s.ref_largest = reference.abs_max[i];
+      s.largest_step = step;
+      s.scale_before = s.scale_after = lane.scale[i];
+    } else {
+      s.ref_second = std::max(s.ref_second, reference.abs_max[i]);
+    }
     s.largest = std::max(s.largest, lane.abs_max[i]);
     s.scale = lane.scale[i];
     const bool vanished = lane.all_zero(i) && reference.sum_sq[i] > 0;

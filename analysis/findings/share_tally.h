@@ -17,6 +17,9 @@ namespace lockstep {
 // times u^2 is not underflow.
 inline constexpr double kRoundingTimes = 2;
 
+// A batch so much larger takes 4 bits off the range of a scale that follows it.
+inline constexpr double kOutlierTimes = 16;
+
 struct SiteShares {
   int64_t steps = 0, zero_steps = 0;    // measured; altogether zero although the reference is not
   int64_t first = -1, last = -1;        // steps with a loss
@@ -32,10 +35,17 @@ struct SiteShares {
   double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;
   double ref_largest = 0, largest = 0;
   double scale = 1;
+  // In the reference: the step with the largest value, and the largest value of any other step.
+  int64_t largest_step = -1;
+  double ref_second = 0;
+  double scale_before = 1, scale_after = 1;  // in the largest step, and in the one measured next
 
   double mean(double sum) const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
   // What was added without effect, by energy; 0 where FP32 does not do better.
   double lost_additions() const;
+  // The step of a batch that was kOutlierTimes as large as any other and after which the scale of
+  // the values fell, if underflow began only then; -1: none.
+  int64_t outlier_step() const;
 };
 
 class ShareTally {

@@ -203,6 +203,8 @@ LaneJudgement judge_seeds(std::span<const JudgeInput> seeds) {
     out.seed_bound = gaps.seed_bound();
     out.chaos = gaps.chaos_mean();
     out.chaos_bound = gaps.chaos_limit();
+  } else {
+    out.batch_noise = out.seed_bound = out.chaos = out.chaos_bound = out.gap;
   }
   const bool has_answers = !drops.values.empty();
   if (has_answers) {

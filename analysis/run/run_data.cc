@@ -39,12 +39,6 @@ StepCounts read_counts(const RunFile& run, int lane, int64_t step) {
   counts.saturated = run.count(lane, "saturated", step);
   counts.nan = run.count(lane, "nan", step);
   counts.abs_max = run.moment(lane, "abs_max", step);
-  for (const Site& site : run.sites().sites) {
-    if (!site.stat_exempt) continue;
-    const auto i = static_cast<size_t>(site.id);
-    counts.to_infinity[i] = 0;
-    if (std::isinf(counts.abs_max[i])) counts.abs_max[i] = std::numeric_limits<double>::quiet_NaN();
-  }
   return counts;
 }
 

@@ -27,7 +27,6 @@ struct StepCounts {
 int64_t first_nonfinite_loss(const std::vector<double>& loss,
                              const std::vector<ScalerRecord>& scalers);
 
-// Infinities that the graph intends (Site::stat_exempt) are left out.
 StepCounts read_counts(const RunFile& run, int lane, int64_t step);
 
 }  // namespace lockstep

@@ -37,7 +37,8 @@ struct Site {
   // True if the value includes the loss scale (backward pass, before unscaling).
   bool scaled;
   // True where the graph itself writes infinities, or numbers too large for FP16: a masked score.
-  // They are intended, so only a NaN is a fault there.
+  // They are taken for intended while a run is recorded: they keep no histogram and are no culprit.
+  // The findings and the report consult the reference instead.
   bool stat_exempt;
 
   // "conv1 conv2d_backward_weight grad_weight output"

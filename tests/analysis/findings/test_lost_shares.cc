@@ -269,5 +269,28 @@ TEST_CASE("underflow: little of the gradient, but most of the weight gradient ma
   CHECK(found_in(lane, clean_step()).empty());
 }
 
+TEST_CASE("underflow: a single large batch that lowered the scale of the values is named") {
+  const auto found = [](double factor, double scale_after) {
+    const SiteTable sites = chain();
+    ShareTally tally(1, sites, chain_formats());
+    for (int64_t step = 0; step < 6; ++step) {
+      StepEvidence lane = clean_step(), reference = clean_step();
+      if (step == 2) reference.abs_max[2] = factor;
+      if (step > 2) {
+        lane.scale[2] = scale_after;
+        lane.to_zero[2] = 50;
+        lane.round_err_sq[2] = 0.5 * lane.sum_sq[2];
+      }
+      tally.add(step, false, false, lane, reference, no_updates(), no_updates());
+    }
+    const std::vector<Finding> all = find_lost_shares(tally, find_policy("pure-fp16"));
+    REQUIRE(all.size() == 1);
+    return all[0].outlier_step;
+  };
+  CHECK(found(kOutlierTimes, 1 / kOutlierTimes) == 2);
+  CHECK(found(kOutlierTimes / 2, 1 / kOutlierTimes) == -1);  // not that large
+  CHECK(found(kOutlierTimes, 1) == -1);                      // the scale did not follow
+}
+
 }  // namespace
 }  // namespace lockstep

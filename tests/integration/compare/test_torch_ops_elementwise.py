@@ -70,29 +70,51 @@ def test_unary(op, attrs, reference, make):
     print(f"{op} {attrs}: {compare_with_torch(op, reference, [x], attrs):.2g} of the bound")
 
 
-@pytest.mark.parametrize("op,attrs,reference",
-                         [(r[0], r[1], r[2]) for r in UNARY if r[2] and r[0] != "pow"],
-                         ids=lambda v: str(v)[:40])
-def test_unary_special_values(op, attrs, reference):
-    x = np.array([0.0, -0.0, INF, -INF, NAN, 100.0, -100.0, 1e-30, -1e-30])
-    if op == "gelu":  # PyTorch's fp32 erf of an infinity depends on its vector path
-        x = x[np.isfinite(x)]
+SPECIAL = pytest.mark.parametrize("op,attrs,reference",
+                                  [(r[0], r[1], r[2]) for r in UNARY if r[2] and r[0] != "pow"],
+                                  ids=lambda v: str(v)[:40])
+
+
+def at_values(op, attrs, reference, x):
+    """(name, our y, torch's y, our dy/dx, torch's dy/dx, bound) at every value, in FP64 and FP32."""
     for dtype, kind, bound in (("fp64", torch.float64, 1e-12), ("fp32", torch.float32, 2e-6)):
         t = torch.tensor(x, dtype=kind, requires_grad=True)
         y = reference(t)
         y.backward(torch.ones_like(y))
         (ours, *_), (dx,) = run_op(op, [x], attrs, np.ones_like(x), dtype)
         for i, value in enumerate(x):
-            want, want_d = float(y[i].detach()), float(t.grad[i])
-            # Our sigmoid and silu of -100 in fp32 keep PyTorch's formula, where exp overflows.
-            assert distance([ours[i]], [want]) <= bound or abs(ours[i] - want) < 1e-30, \
-                f"{op}({value}) = {ours[i]}, torch {want}"
-            if AVX2_ONLY and math.isnan(value):
-                continue  # PyTorch's AVX2 kernels have derivatives of NaN (elu, hardswish) that its others have not
-            assert distance([dx[i]], [want_d]) <= 10 * bound or abs(dx[i] - want_d) < 1e-30, \
-                f"{op}'({value}) = {dx[i]}, torch {want_d}"
-            if want == 0 and not (AVX2_ONLY and op == "gelu"):  # whose AVX2 kernel turns -0 into 0
-                assert math.copysign(1, ours[i]) == math.copysign(1, want), f"{op}({value}): sign"
+            yield f"{op}({value})", ours[i], float(y[i].detach()), dx[i], float(t.grad[i]), bound
+
+
+@SPECIAL
+def test_unary_special_values(op, attrs, reference):
+    x = np.array([0.0, -0.0, INF, -INF, 100.0, -100.0, 1e-30, -1e-30])
+    if op == "gelu":  # PyTorch's fp32 erf of an infinity depends on its vector path
+        x = x[np.isfinite(x)]
+    for name, ours, want, dx, want_d, bound in at_values(op, attrs, reference, x):
+        # Our sigmoid and silu of -100 in fp32 keep PyTorch's formula, where exp overflows.
+        assert distance([ours], [want]) <= bound or abs(ours - want) < 1e-30, f"{name} = {ours}, torch {want}"
+        assert distance([dx], [want_d]) <= 10 * bound or abs(dx - want_d) < 1e-30, f"{name}' = {dx}, torch {want_d}"
+
+
+@SPECIAL
+def test_unary_at_nan(op, attrs, reference):
+    results = list(at_values(op, attrs, reference, np.array([NAN])))
+    for name, ours, want, _, _, bound in results:
+        assert distance([ours], [want]) <= bound, f"{name} = {ours}, torch {want}"
+    if AVX2_ONLY:
+        pytest.skip("PyTorch's AVX2 kernels have derivatives of NaN (elu, hardswish) that its others have not")
+    for name, _, _, dx, want_d, bound in results:
+        assert distance([dx], [want_d]) <= 10 * bound, f"{name}' = {dx}, torch {want_d}"
+
+
+@SPECIAL
+def test_unary_sign_of_zero(op, attrs, reference):
+    if AVX2_ONLY and op == "gelu":
+        pytest.skip("PyTorch's AVX2 kernel of gelu turns -0 into 0")
+    for name, ours, want, _, _, _ in at_values(op, attrs, reference, np.array([0.0, -0.0, 1e-30, -1e-30])):
+        if want == 0:
+            assert math.copysign(1, ours) == math.copysign(1, want), f"{name}: sign"
 
 
 SHAPES = [((4, 5), (4, 5)), ((4, 1, 3), (5, 1)), ((2, 3), ()), ((3,), (2, 3))]

@@ -1,0 +1,33 @@
+// Which infinities does a step intend?
+// Those that the reference shows as well, and those that disappear again: a mask's huge number
+// before a softmax, where all sites that read it are finite and agree with the reference.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "analysis/findings/step_evidence.h"
+#include "analysis/run/run_data.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+// Readers of a site whose error is below this share of the reference's energy agree with it.
+inline constexpr double kAbsorbedErrorShare = 1e-2;
+
+class IntendedInfinities {
+ public:
+  explicit IntendedInfinities(const SiteTable& sites);
+
+  // By site id: the sites it feeds.
+  const std::vector<std::vector<int32_t>>& readers() const { return readers_; }
+  // By site id: what is not finite there disappears again. `bad`: not finite, but in the reference.
+  std::vector<bool> absorbed(const StepEvidence& lane, const std::vector<bool>& bad) const;
+  // The counts of a step without its intended infinities.
+  StepCounts read_counts(const RunFile& run, int lane, int64_t step) const;
+
+ private:
+  std::vector<std::vector<int32_t>> readers_;
+};
+
+}  // namespace lockstep
