@@ -70,7 +70,7 @@ ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
 // Once the loss is not finite every site holds NaN, which would hide what happened before.
 void read_health(const RunFile& run, int lane, LaneReport& out) {
   HealthTally tally(run.sites().sites.size());
-  const IntendedInfinities intended(run.sites());
+  IntendedInfinities intended(run.sites());
   const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
   for (int64_t step = 0; step < end; ++step) {
     const StepCounts counts = intended.read_counts(run, lane, step);

@@ -53,6 +53,10 @@ ordered_json finding_json(const Report& report, const LaneReport& lane, const Fi
   if (f.outlier_step >= 0) out["outlier_step"] = f.outlier_step;
   if (f.site >= 0) out["site"] = place(report.site(f.site));
   if (f.cause >= 0) out["cause"] = place(report.site(f.cause));
+  if (f.spoilt >= 0) {
+    out["spoilt"] = place(report.site(f.spoilt));
+    out["spoilt_error"] = number(f.spoilt_error);
+  }
   out["consequences"] = ordered_json::array();
   for (const int32_t site : f.consequences) out["consequences"].push_back(place(report.site(site)));
   return out;

@@ -54,10 +54,11 @@ struct Finding {
   int64_t outlier_step = -1;
   // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
   double fitting_scale = std::numeric_limits<double>::quiet_NaN();
-  // The site of the operand that caused it, or that was lost. kUnderflow and kNoScaler: the weight
-  // gradient that it spoils, if this is worse than the loss itself; its error share is `value` or
-  // `share`.
-  int32_t cause = -1;
+  int32_t cause = -1;  // the site of the operand that caused it, or that was lost
+  // Of underflow in a gradient: the weight gradient made from it, if that has lost more, and its
+  // relative error (of the norm).
+  int32_t spoilt = -1;
+  double spoilt_error = std::numeric_limits<double>::quiet_NaN();
   // The warning of kLostConstant; the name of optimizer state or of a buffer; "NaN" or "infinite"
   // of kInvalid; of kDrift what moves the loss.
   std::string text = {};

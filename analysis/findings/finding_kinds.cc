@@ -205,20 +205,23 @@ std::string more_layers(const FindingContext& c) {
   if (layers == 0) return "";
   return fmt::format(", and {} more layer{} none", layers, layers == 1 ? " gets" : "s get");
 }
+// ", so the weight gradient made from it is wrong by 35%".
+std::string weights_note(const FindingContext& c) {
+  if (c.finding.spoilt < 0) return "";
+  return fmt::format(", so the weight gradient made from it is wrong by {}",
+                     share_text(c.finding.spoilt_error));
+}
 std::string no_scaler_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
   std::string how =
       fmt::format("{} loses {} of its energy", what_of(c.site()), share_text(f.share));
   if (f.share >= 1) {
     how = fmt::format("the whole gradient became zero in {} of {} steps", f.steps, c.steps);
-  } else if (f.cause >= 0) {
-    how = fmt::format("the weight gradient made from {} is wrong by {}", what_of(c.site()),
-                      share_text(f.share));
   }
   return fmt::format(
       "no loss scale although gradients vanish: {}: {}, largest {}, {}'s smallest {}{}",
-      place_text(c.site()), how, two_digits(f.value), format_of(c), two_digits(f.limit),
-      f.share >= 1 ? more_layers(c) : "");
+      place_text(c.site()), how + weights_note(c), two_digits(f.value), format_of(c),
+      two_digits(f.limit), f.share >= 1 ? more_layers(c) : "");
 }
 std::vector<std::string> no_scaler_remedies(const FindingContext& c) {
   std::vector<std::string> out = {"a loss scale (GradScaler)"};
@@ -237,12 +240,6 @@ std::string no_gradient_sentence(const FindingContext& c) {
   return fmt::format("{}: the whole gradient became zero in {} in {} of {} steps{}{}",
                      place_text(c.site()), format_of(c), c.finding.steps, c.steps, scale_note(c),
                      more_layers(c));
-}
-// ", and the weight gradient made from it is wrong by 12%", by energy.
-std::string weights_note(const FindingContext& c) {
-  if (c.finding.kind == FindingKind::kNoGradient || c.finding.cause < 0) return "";
-  return fmt::format(", and the weight gradient made from it is wrong by {}",
-                     share_text(c.finding.value));
 }
 std::string underflow_sentence(const FindingContext& c) {
   const std::string outlier =
@@ -299,7 +296,7 @@ std::string swamping_sentence(const FindingContext& c) {
                        share_text(c.finding.share), format_of(c));
   }
   if (c.site().point != Point::kAccumulator && !c.finding.backward) {
-    return fmt::format("{}: {} of the energy that batches add to {} is lost in {}",
+    return fmt::format("{}: {} of the energy that the steps add to {} is lost in {}",
                        place_text(c.site()), share_text(c.finding.share), buffer_of(c),
                        format_of(c));
   }
@@ -318,7 +315,7 @@ std::string constant_sentence(const FindingContext& c) {
 std::vector<std::string> swamping_remedies(const FindingContext& c) {
   if (c.finding.cause >= 0) return {"this sum in fp32", "a smaller other operand"};
   if (c.site().point != Point::kAccumulator) {
-    if (!c.finding.backward) return {"this buffer in fp32", "a larger momentum"};
+    if (!c.finding.backward) return {"this buffer in fp32"};
     return {"gradients added up in fp32", "fewer micro-batches"};
   }
   return sum_remedies(c);
@@ -404,9 +401,8 @@ constexpr FindingKindRow kRows[] = {
     {FindingKind::kSwamping, "swamping", "small terms of sums had no effect",
      "products: at least 10 % of the terms, and an error of 10 % of the sum that FP32 does not "
      "show; plain sums of the forward pass: 10 % of the energy of the smaller operand; running "
-     "statistics and added-up gradients: 10 % of the energy added, and statistics that are wrong "
-     "by "
-     "1 % of their energy",
+     "statistics and added-up gradients: 10 % of the energy added, where a statistic is also wrong "
+     "by 1 % of its energy, and by more than one ulp explains",
      false, swamping_sentence, nothing, swamping_remedies},
     {FindingKind::kLostConstant, "lost constant",
      "a number of the optimizer that the format cannot hold",

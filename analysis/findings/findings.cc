@@ -27,7 +27,7 @@ int order_of(const SiteTable& sites, const Finding& finding) {
   const auto is_at = [&](auto holds) {
     return finding.site >= 0 && holds(sites.sites[static_cast<size_t>(finding.site)]);
   };
-  // A buffer, which the forward pass of a training step does not read.
+  // What is kept in a buffer: its error comes late.
   const bool of_buffer =
       finding.cause < 0 && is_at([](const Site& s) { return s.point == Point::kOutput; });
   const bool in_forward =
@@ -74,6 +74,18 @@ std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& 
   return out;
 }
 
+// By site id, of the first one-ulp twin in the last step; empty without one.
+std::vector<double> errors_of_twin(const RunFile& run) {
+  const auto twin = std::ranges::find_if(
+      run.lanes(), [](const LaneInfo& lane) { return twin_number(lane.name) > 0; });
+  if (twin == run.lanes().end() || run.steps() == 0) return {};
+  const auto lane = static_cast<int>(twin - run.lanes().begin());
+  const StepEvidence last = read_evidence(run, lane, run.steps() - 1);
+  std::vector<double> errors(run.sites().sites.size());
+  for (size_t i = 0; i < errors.size(); ++i) errors[i] = share_of(last.err_sq[i], last.ref_sq[i]);
+  return errors;
+}
+
 }  // namespace
 
 bool is_candidate(const LaneInfo& lane) {
@@ -84,10 +96,10 @@ bool is_candidate(const LaneInfo& lane) {
 std::vector<Finding> find_findings(const RunFile& run, int lane) {
   const LaneInfo& info = run.lanes()[static_cast<size_t>(lane)];
   if (!is_candidate(info)) return {};
-  NonfiniteOrigins origins(lane, run.sites(), info.site_formats);
+  const bool synced = run.options().mode == LaneMode::kSynced;
+  NonfiniteOrigins origins(lane, run.sites(), info.site_formats, synced);
   const std::vector<OptimizerState> states = states_of(run.sites(), run.options());
   ShareTally tally(lane, run.sites(), info.site_formats);
-  const bool synced = run.options().mode == LaneMode::kSynced;
   StoredEvidence stored(run.sites()), stored_in_reference(run.sites());
   MissingScaler missing(run.sites(), info.site_formats);
   const std::vector<ScalerRecord> scalers = run.scalers(lane);
@@ -99,8 +111,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
     if (step < end) {
       missing.add(reference);
-      tally.add(step, skipped, synced || step == 0, mine, reference, run.updates(lane, step),
-                run.updates(0, step));
+      tally.add(step, skipped, has_same_weights(run, step), mine, reference,
+                run.updates(lane, step), run.updates(0, step));
     }
     stored.complete(mine);
     stored_in_reference.complete(reference);
@@ -122,7 +134,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   const Policy policy = policy_of(info);
   add(find_lost_shares(tally, policy));
   if (const auto lost = find_lost_state(tally, states)) all.push_back(*lost);
-  add(find_swamped_sums(tally, policy, run.sums(lane), run.sums(0)));
+  add(find_swamped_sums(tally, policy, run.sums(lane), run.sums(0), errors_of_twin(run)));
   missing.fold(policy, scalers, all);
   for (const std::string& warning : info.warnings) {
     all.push_back({.kind = FindingKind::kLostConstant, .lane = lane, .text = warning});

@@ -2,6 +2,7 @@
 #include "analysis/findings/lost_shares.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <set>
 
@@ -66,13 +67,12 @@ double underflow_share(const ShareTally& tally, const Site& site, bool backward)
   if (!is_in_graph(site) || is_backward(site) != backward) return 0;
   if (backward && tally.is_noise(site)) return 0;
   const SiteShares& s = tally.of(site);
-  if (site.point == Point::kAccumulator) {
-    return s.judged_sums == 0 ? 0 : s.underflow / static_cast<double>(s.judged_sums);
-  }
   const double own = s.mean(s.underflow);
-  const bool counts = s.weight_gradient >= 0 && s.weight_share >= kEnergyLimit &&
-                      !tally.is_noise(tally.sites()[static_cast<size_t>(s.weight_gradient)]);
-  return counts ? std::max(own, s.weight_share) : own;
+  if (s.weight_gradient < 0) return own;
+  const Site& made = tally.sites()[static_cast<size_t>(s.weight_gradient)];
+  const double spoilt = s.weight_share / static_cast<double>(s.judged_weights);
+  const bool counts = spoilt >= kEnergyLimit && !tally.is_noise(made);
+  return counts ? std::max(own, spoilt) : own;
 }
 
 // The origin is the first site in execution order that loses at least half as much as the worst.
@@ -96,10 +96,10 @@ void add_underflow(const ShareTally& tally, bool backward, std::vector<Finding>&
       layers.insert(site.layer);
       const SiteShares& s = tally.of(site);
       f.outlier_step = s.outlier_step();
-      if (site.point != Point::kAccumulator && s.mean(s.underflow) < kEnergyLimit) {
-        f.share = s.mean(s.underflow);
-        f.cause = s.weight_gradient;
-        f.value = std::min(lost, 1.0);
+      f.share = std::min(s.mean(s.underflow), 1.0);
+      if (lost > f.share) {
+        f.spoilt = s.weight_gradient;
+        f.spoilt_error = std::sqrt(lost);
       }
     } else if (layers.insert(site.layer).second) {
       f.consequences.push_back(site.id);

@@ -2,9 +2,9 @@
 // Shares of energy (sums of squares) that rounding took, averaged over the steps:
 //
 //   underflow      sum (after - before)^2 / sum before^2 where values became zero. Of a gradient
-//                  also the error share of the weight gradient made from it, in steps that the lane
-//                  and the reference begin with the same weights, where underflow is at least half
-//                  of what is wrong with the gradient
+//                  also the error share of the weight gradient made from it beyond that of its
+//                  other operands, in steps that the lane and the reference begin with the same
+//                  weights, where underflow is at least half of what is wrong with the gradient
 //   storage        underflow where a weight, input, buffer or constant is stored, in steps in which
 //                  the result of an op that reads it is wrong by kEnergyLimit: a lost eps next to
 //                  large numbers does no harm

@@ -80,7 +80,6 @@ void MissingScaler::fold(const Policy& policy, std::span<const ScalerRecord> sca
   if (first == findings.end() || first->scale != 1) return;  // scaled by a rule of the policy
   Finding folded = *first;
   folded.kind = FindingKind::kNoScaler;
-  if (folded.cause >= 0) folded.share = first->value;
   for (const Finding& other : findings) {
     if (&other != &*first && accused(other)) folded.consequences.push_back(other.site);
   }

@@ -18,10 +18,11 @@ bool is_of_update(const Site& site) {
 }  // namespace
 
 NonfiniteOrigins::NonfiniteOrigins(int lane, const SiteTable& sites,
-                                   const std::vector<std::string>& formats)
+                                   const std::vector<std::string>& formats, bool synced)
     : lane_(lane),
       sites_(sites),
       formats_(formats),
+      synced_(synced),
       intended_(sites),
       skips_by_site_(sites.sites.size()) {}
 
@@ -141,7 +142,7 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     bad[i] = readers.empty() || std::ranges::any_of(readers, agrees);
   }
   if (std::ranges::count(bad, true) == 0) return;
-  const std::vector<bool> disappears = intended_.absorbed(lane, bad);
+  const std::vector<bool> disappears = intended_.absorbed(synced_ || step == 0, lane, bad);
   bool first_of_step = true, leaves_traces = false;
   for (const Site& site : sites_.sites) {
     const auto i = static_cast<size_t>(site.id);

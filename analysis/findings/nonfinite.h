@@ -17,7 +17,9 @@ namespace lockstep {
 class NonfiniteOrigins {
  public:
   // `formats` by site id, may be empty. All must outlive the object.
-  NonfiniteOrigins(int lane, const SiteTable& sites, const std::vector<std::string>& formats);
+  // `synced`: the lane begins every step with the reference's weights.
+  NonfiniteOrigins(int lane, const SiteTable& sites, const std::vector<std::string>& formats,
+                   bool synced = false);
 
   // Requires: steps in ascending order. Once infinities or NaN are left in buffers, weights or
   // optimizer state, later steps show only consequences: of these, known origins are counted.
@@ -46,6 +48,7 @@ class NonfiniteOrigins {
   int lane_;
   const SiteTable& sites_;
   const std::vector<std::string>& formats_;
+  bool synced_;
   IntendedInfinities intended_;
   std::vector<Finding> findings_;
   std::vector<int64_t> skips_by_site_;

@@ -33,7 +33,7 @@ double SiteShares::lost_additions() const {
 
 int64_t SiteShares::outlier_step() const {
   const bool is_outlier = ref_second > 0 && ref_largest >= kOutlierTimes * ref_second;
-  const bool lowers = scale_after * kOutlierTimes <= scale_before;
+  const bool lowers = scale_of_first * kOutlierTimes <= scale_of_largest;
   return is_outlier && lowers && first > largest_step ? largest_step : -1;
 }
 
@@ -81,22 +81,44 @@ double ShareTally::added_error(const Site& site, const StepEvidence& lane) const
   return std::max(0.0, share_of(lane.err_sq[i], lane.ref_sq[i]) - inherited);
 }
 
+// An operand that is read as it was written: the site that rounded it.
+int32_t ShareTally::rounded_at(int32_t operand, const std::vector<double>& lost) const {
+  int32_t at = operand;
+  for (;;) {
+    const Site& site = sites_.sites[static_cast<size_t>(at)];
+    const bool copies = site.point == Point::kOperand && site.feeds.size() == 1;
+    if (lost[static_cast<size_t>(at)] > 0 || !copies) return at;
+    at = site.feeds.front();
+  }
+}
+
 // Where underflow is most of what is wrong with a gradient, the weight gradient made from it can be
-// wrong by much more: what became zero may have met the largest activations.
+// wrong by much more: what became zero may have met the largest activations. The error that other
+// operands bring is not underflow's; nor can it be told from that of sums in a low precision.
 void ShareTally::follow_to_weights(const Site& gradient, const std::vector<double>& lost,
                                    const StepEvidence& lane) {
-  const auto g = static_cast<size_t>(gradient.id);
   if (gradient.role != Role::kGradWeight || gradient.point != Point::kOutput) return;
   if (!is_in_graph(gradient)) return;
-  const double wrong = share_of(lane.err_sq[g], lane.ref_sq[g]);
+  const auto error_of = [&](int32_t site) {
+    const auto i = static_cast<size_t>(site);
+    return share_of(lane.err_sq[i], lane.ref_sq[i]);
+  };
+  double brought = 0;
   for (const int32_t feed : gradient.feeds) {
-    const auto f = static_cast<size_t>(feed);
-    const bool by_underflow =
-        lost[f] > 0 && 2 * lost[f] >= share_of(lane.err_sq[f], lane.ref_sq[f]);
-    if (!by_underflow || !is_gradient(sites_.sites[f])) continue;
-    if (wrong <= shares_[f].weight_share) continue;
-    shares_[f].weight_share = wrong;
-    shares_[f].weight_gradient = gradient.id;
+    const Site& operand = sites_.sites[static_cast<size_t>(feed)];
+    const bool sums = operand.point == Point::kAccumulator;
+    if (sums && lane.count[static_cast<size_t>(feed)] > 0) return;
+    if (!is_gradient(operand)) brought = std::max(brought, error_of(feed));
+  }
+  for (const int32_t feed : gradient.feeds) {
+    if (!is_gradient(sites_.sites[static_cast<size_t>(feed)])) continue;
+    const auto from = static_cast<size_t>(rounded_at(feed, lost));
+    SiteShares& s = shares_[from];
+    if (s.weight_gradient >= 0 && s.weight_gradient != gradient.id) continue;
+    const bool by_underflow = lost[from] > 0 && 2 * lost[from] >= error_of(feed);
+    if (!by_underflow) continue;
+    s.weight_share += std::max(0.0, error_of(gradient.id) - brought);
+    s.weight_gradient = gradient.id;
   }
 }
 
@@ -109,11 +131,12 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     SiteShares& s = shares_[i];
     if (!skipped && updates[i].measured) {
       if (updates[i].stats.stagnant_sq > 0) {
-        if (s.first < 0) s.first = step;
-        s.last = step;
+        if (s.first_addition < 0) s.first_addition = step;
+        s.last_addition = step;
       }
-      s.stagnant_sq += updates[i].stats.stagnant_sq;
-      s.update_sq += updates[i].stats.update_sq;
+      const double scale = lane.scale[i] > 0 && std::isfinite(lane.scale[i]) ? lane.scale[i] : 1;
+      s.stagnant_sq += updates[i].stats.stagnant_sq / scale / scale;
+      s.update_sq += updates[i].stats.update_sq / scale / scale;
       if (of_reference[i].measured) {
         s.ref_stagnant_sq += of_reference[i].stats.stagnant_sq;
         s.ref_update_sq += of_reference[i].stats.update_sq;
@@ -128,12 +151,11 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     s.ref_count += reference.count[i];
     s.sum_sq += lane.sum_sq[i];
     s.round_err_sq += std::isfinite(lane.round_err_sq[i]) ? lane.round_err_sq[i] : 0;
-    if (s.largest_step >= 0 && s.scale_after == s.scale_before) s.scale_after = lane.scale[i];
     if (reference.abs_max[i] > s.ref_largest) {
       s.ref_second = s.ref_largest;
       s.ref_largest = reference.abs_max[i];
       s.largest_step = step;
-      s.scale_before = s.scale_after = lane.scale[i];
+      s.scale_of_largest = lane.scale[i];
     } else {
       s.ref_second = std::max(s.ref_second, reference.abs_max[i]);
     }
@@ -147,6 +169,7 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     const bool is_sum = site.point == Point::kAccumulator;
     if (is_sum) lost = same_weights ? added_error(site, lane) : 0;
     s.judged_sums += is_sum && same_weights;
+    s.judged_weights += same_weights && !skipped;
     s.error_share = share_of(lane.err_sq[i], lane.ref_sq[i]);
     if (is_storage(site) && lost > 0 && !matters(site, lane)) lost = 0;
     if (lane.to_zero[i] > 0) s.underflow += to_zero[i] = lost;
@@ -154,7 +177,10 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     if (lane.saturated[i] > 0) s.saturated += lost;
     const bool lost_state = is_state(site) && lane.to_zero[i] > 0;
     if (vanished || lost_state || (lost > 0 && lane.to_zero[i] + lane.saturated[i] > 0)) {
-      if (s.first < 0) s.first = step;
+      if (s.first < 0) {
+        s.first = step;
+        s.scale_of_first = lane.scale[i];
+      }
       s.last = step;
     }
   }
@@ -168,10 +194,11 @@ const std::string& ShareTally::format(int32_t site) const {
 Finding ShareTally::finding(FindingKind kind, const Site& site, double share) const {
   const auto i = static_cast<size_t>(site.id);
   const SiteShares& s = shares_[i];
+  const bool adds = kind == FindingKind::kLostUpdates || kind == FindingKind::kSwamping;
   Finding f{.kind = kind,
             .lane = lane_,
-            .first_step = std::max<int64_t>(s.first, 0),
-            .last_step = std::max<int64_t>(s.last, 0),
+            .first_step = std::max<int64_t>(adds ? s.first_addition : s.first, 0),
+            .last_step = std::max<int64_t>(adds ? s.last_addition : s.last, 0),
             .steps = s.steps,
             .site = site.id,
             .backward = is_backward(site),

@@ -25,22 +25,28 @@ struct SiteShares {
   int64_t first = -1, last = -1;        // steps with a loss
   double underflow = 0, saturated = 0;  // sums of shares over steps
   int64_t judged_sums = 0;              // of an accumulator: steps in which its error was judged
-  // Of the gradient of an operand that lost values to zero: the error share of the weight gradient
-  // made from it, and the site of that.
+  // Of a gradient that lost values to zero: the error share of the weight gradient made from it,
+  // summed over the steps in which it can be judged, and the site of that.
   double weight_share = 0;
+  int64_t judged_weights = 0;  // such steps
   int32_t weight_gradient = -1;
-  double error_share = 0;  // of the last step measured: err_sq / ref_sq
+  int64_t first_addition = -1, last_addition = -1;  // steps in which something was added in vain
+  double error_share = 0;                           // of the last step measured: err_sq / ref_sq
   uint64_t to_zero = 0, nonzero = 0, ref_zero = 0, ref_count = 0;
-  double sum_sq = 0, round_err_sq = 0;  // over the steps
-  double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;
+  double sum_sq = 0, round_err_sq = 0;                                            // over the steps
+  double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;  // unscaled
   double ref_largest = 0, largest = 0;
   double scale = 1;
   // In the reference: the step with the largest value, and the largest value of any other step.
   int64_t largest_step = -1;
   double ref_second = 0;
-  double scale_before = 1, scale_after = 1;  // in the largest step, and in the one measured next
+  double scale_of_largest = 1, scale_of_first = 1;  // in the largest step, and in step `first`
 
-  double mean(double sum) const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
+  // Over the steps measured; of an accumulator over those judged.
+  double mean(double sum) const {
+    const int64_t over = judged_sums > 0 ? judged_sums : steps;
+    return over == 0 ? 0 : sum / static_cast<double>(over);
+  }
   // What was added without effect, by energy; 0 where FP32 does not do better.
   double lost_additions() const;
   // The step of a batch that was kOutlierTimes as large as any other and after which the scale of
@@ -73,6 +79,7 @@ class ShareTally {
  private:
   bool matters(const Site& stored, const StepEvidence& lane) const;
   double added_error(const Site& site, const StepEvidence& lane) const;
+  int32_t rounded_at(int32_t operand, const std::vector<double>& lost) const;
   void follow_to_weights(const Site& gradient, const std::vector<double>& lost,
                          const StepEvidence& lane);
 

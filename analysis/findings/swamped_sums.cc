@@ -14,18 +14,18 @@
 namespace lockstep {
 namespace {
 
-// "running_var", the buffer that the op's output becomes; "" if the op does not read it itself. The
-// outputs after the first renew the buffers in the order of the operands.
+// "running_var", the buffer that the op's output becomes; "" if that cannot be told. The outputs
+// after the first renew the buffers in the order of the operands.
 std::string buffer_name(const SiteTable& table, const Site& output) {
   if (is_gradient(output)) return "";
-  int at = std::max(output.index, 1);
+  std::vector<std::string> buffers;
   for (const Site& operand : table.sites) {
     if (operand.node != output.node || operand.point != Point::kOperand) continue;
-    if (!operand.value.starts_with("b:") || --at > 0) continue;
-    const size_t dot = operand.value.rfind('.');
-    return operand.value.substr(dot == std::string::npos ? 2 : dot + 1);
+    if (operand.value.starts_with("b:")) buffers.push_back(operand.value.substr(2));
   }
-  return "";
+  const auto at = static_cast<size_t>(std::max(output.index, 1)) - 1;
+  if (at >= buffers.size() || (output.index == 0 && buffers.size() > 1)) return "";
+  return buffers[at].substr(buffers[at].rfind('.') + 1);
 }
 
 std::vector<int32_t> other_layers(const ShareTally& tally, std::vector<int32_t> sites,
@@ -136,14 +136,18 @@ void add_plain_sums(const ShareTally& tally, std::vector<Finding>& out) {
 
 // What batches add to running statistics, where these are wrong in the end, and what micro-batches
 // add to the gradients. Stochastic rounding of buffers loses nothing in the long run.
-void add_additions(const ShareTally& tally, const Policy& policy, std::vector<Finding>& out) {
+void add_additions(const ShareTally& tally, const Policy& policy,
+                   const std::vector<double>& of_twin, std::vector<Finding>& out) {
   const Site* worst = nullptr;
   std::set<std::string> layers;
   std::vector<int32_t> all;
   for (const Site& site : tally.sites()) {
     const SiteShares& s = tally.of(site);
     if (!is_in_graph(site) || s.lost_additions() < kSwampedLimit) continue;
-    const bool harmless = policy.rounding == Rounding::kStochastic || s.error_share < kEnergyLimit;
+    const double by_chance =
+        of_twin.empty() ? 0 : kTwinTimes * of_twin[static_cast<size_t>(site.id)];
+    const bool harmless = policy.rounding == Rounding::kStochastic ||
+                          s.error_share < std::max(kEnergyLimit, by_chance);
     if (!is_gradient(site) && harmless) continue;
     if (layers.insert(site.layer).second) all.push_back(site.id);
     if (worst == nullptr || s.lost_additions() > tally.of(*worst).lost_additions()) worst = &site;
@@ -159,11 +163,12 @@ void add_additions(const ShareTally& tally, const Policy& policy, std::vector<Fi
 
 std::vector<Finding> find_swamped_sums(const ShareTally& tally, const Policy& policy,
                                        const std::vector<AccumulatorHealth>& sums,
-                                       const std::vector<AccumulatorHealth>& of_reference) {
+                                       const std::vector<AccumulatorHealth>& of_reference,
+                                       const std::vector<double>& of_twin) {
   std::vector<Finding> out;
   add_products(tally, sums, of_reference, out);
   add_plain_sums(tally, out);
-  add_additions(tally, policy, out);
+  add_additions(tally, policy, of_twin, out);
   return out;
 }
 

@@ -2,9 +2,9 @@
 //
 //   products       sum (computed - exact)^2 / sum exact^2 of the sampled sums of products
 //   plain sums     sum (after - before)^2 of a + b / the smaller of sum a^2 and sum b^2
-//   additions      sum d^2 over what was added without changing the stored value / sum d^2:
-//   batches'
-//                  part of running statistics, micro-batches' gradients
+//   additions      sum d^2 over what was added in vain / sum d^2, d being what a step adds to a
+//                  running statistic, or a micro-batch to the gradients. A statistic must be wrong
+//                  by kEnergyLimit, too, and by kTwinTimes what one ulp does to it.
 #pragma once
 
 #include <vector>
@@ -19,9 +19,13 @@ namespace lockstep {
 // smaller operand; of what was added to a stored value.
 inline constexpr double kSwampedLimit = 0.1;
 
-// `sums` and `of_reference` by site id, may be empty.
+// Of the error share that a one-ulp twin has: four times as far from the reference. A judgement.
+inline constexpr double kTwinTimes = 16;
+
+// All by site id, may be empty. `of_twin`: error shares of a one-ulp twin in the last step.
 std::vector<Finding> find_swamped_sums(const ShareTally& tally, const Policy& policy,
                                        const std::vector<AccumulatorHealth>& sums,
-                                       const std::vector<AccumulatorHealth>& of_reference);
+                                       const std::vector<AccumulatorHealth>& of_reference,
+                                       const std::vector<double>& of_twin = {});
 
 }  // namespace lockstep

@@ -204,7 +204,8 @@ LaneJudgement judge_seeds(std::span<const JudgeInput> seeds) {
     out.chaos = gaps.chaos_mean();
     out.chaos_bound = gaps.chaos_limit();
   } else {
-    out.batch_noise = out.seed_bound = out.chaos = out.chaos_bound = out.gap;
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    out.batch_noise = out.seed_bound = out.chaos = out.chaos_bound = kUnknown;
   }
   const bool has_answers = !drops.values.empty();
   if (has_answers) {

@@ -109,7 +109,8 @@ class Run:
 
         names: some of `statistic_names(lane)`, all by default; steps: those alone.
         Returns: a row per (step, site) that this lane has, a column per name. Columns of updates are
-            update_*: `update_count`, ... Counts are UInt64, <NA> where the site took no such count.
+            update_*: `update_count`, ...: of weights at sites of role `update`, elsewhere of buffers and of
+            gradients that micro-batches add up. Counts are UInt64, <NA> where the site took no such count.
         Throws: KeyError for an unknown lane or name.
         """
         pandas = self._pandas

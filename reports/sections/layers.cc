@@ -93,6 +93,11 @@ Blocks write_layers(const Report& report) {
       out.push_back(paragraph(lane.info.name + ": not measured."));
       continue;
     }
+    if (lane.nonfinite_loss_at == 0) {
+      out.push_back(paragraph(lane.info.name + ": its loss is not finite from step 0 on; see the "
+                                               "findings."));
+      continue;
+    }
     std::vector<const LayerHealth*> rows;
     for (const LayerHealth& row : lane.health) {
       if (has_something_to_say(row)) rows.push_back(&row);

@@ -216,9 +216,10 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
     finish_record<T>(value, rounding, reference, records);
     if (old < 0) continue;
-    const T* buffer = tensor(old).as<T>().data();
+    const T* stored = tensor(old).as<T>().data();
+    const auto buffer = [&](int64_t i) { return static_cast<double>(stored[i]); };
     const auto added = [&](int64_t i) {
-      return static_cast<double>(before[static_cast<size_t>(i)]) - static_cast<double>(buffer[i]);
+      return static_cast<double>(before[static_cast<size_t>(i)]) - buffer(i);
     };
     records[site].update = {true, measure_addition(outputs[o]->size(), buffer, added, y)};
   }

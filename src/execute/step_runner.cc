@@ -147,17 +147,19 @@ UpdateRecord StepRunner::add_gradient(const std::string& parameter, size_t pass,
   const auto add = [&]<typename T>(T) {
     T* sum = total.as<T>().data();
     const T* addend = g.as<T>().data();
-    std::vector<T> before(sum, measure ? sum + g.size() : sum);
+    const std::vector<T> before(sum, measure && !first ? sum + g.size() : sum);
     if (first) {
-      std::ranges::fill(before, T{0});
       std::copy_n(addend, g.size(), sum);
     } else {
       kernels().of<T>().add(sum, addend, sum, g.size());
       quantize<T>(kernels(), total.as<T>(), total.as<T>(), {format}, nullptr);
     }
     if (!measure) return;
+    const auto old = [&](int64_t i) {
+      return first ? 0.0 : static_cast<double>(before[static_cast<size_t>(i)]);
+    };
     const auto added = [&](int64_t i) { return static_cast<double>(addend[i]); };
-    record = {true, measure_addition(g.size(), before.data(), added, sum)};
+    record = {true, measure_addition(g.size(), old, added, sum)};
   };
   executor_.container() == Container::kF64 ? add(double()) : add(float());
   return record;

@@ -97,6 +97,40 @@ TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
   CHECK(at(total, 1) == 4096);  // 4096 + 2 is 4096 too
 }
 
+TEST_CASE("running statistics: what the batch adds, and whether the rounded buffer took it") {
+  GraphBuilder b("norm");
+  const Value x = b.input("x", {{2, 1, 1, 1}});
+  const Value target = b.input("target", {{2, 1, 1, 1}});
+  b.set_loss(b.op("mse_loss", {b.batch_norm("bn", x), target}, {}, "loss"));
+  const Graph graph = differentiate(b.finish());
+  const SiteTable sites = make_sites(graph, 0);
+  StepRunner runner(graph, sites, find_policy("pure-bf16"), Container::kF32);
+  const Tensor one = Tensor::from<float>({1}, {1}), zero = Tensor::from<float>({1}, {0});
+  runner.bind_parameter("bn.weight", one);
+  runner.bind_parameter("bn.bias", zero);
+  runner.bind_buffer("bn.running_mean", one);
+  runner.bind_buffer("bn.running_var", one);
+  // The mean is 1.015625 (in BF16), so 0.1 x 0.015625 is added to 1, whose ulp is 2^-7; the
+  // variance is 0, so 0.1 is taken from 1.
+  const Batch batch = {{"x", Tensor::from<float>({2, 1, 1, 1}, {1.015625F, 1.015625F})},
+                       {"target", Tensor({2, 1, 1, 1}, Container::kF32)}};
+  std::vector<SiteRecord> records(sites.sites.size());
+  runner.begin({.key = {}, .loss_scales = {1}, .loss_divisor = 1}, batch, nullptr, records);
+  for (int node = 0; node < runner.node_count(); ++node) runner.run_node(node, nullptr, records);
+  const std::string node = graph.nodes.front().id;
+  const UpdateRecord mean = records.at(sites.find(node, Point::kOutput, 1)).update;
+  const UpdateRecord variance = records.at(sites.find(node, Point::kOutput, 2)).update;
+  REQUIRE(mean.measured);
+  CHECK(mean.stats.count == 1);
+  CHECK(mean.stats.stagnant == 1);
+  CHECK(mean.stats.weight_sq == 1);
+  CHECK(std::sqrt(mean.stats.update_sq) == doctest::Approx(0.1 * 0.015625).epsilon(1e-4));
+  CHECK(mean.stats.stagnant_sq == mean.stats.update_sq);
+  CHECK(variance.stats.stagnant == 0);
+  CHECK(variance.stats.stagnant_sq == 0);
+  CHECK(std::sqrt(variance.stats.update_sq) == doctest::Approx(0.1).epsilon(1e-4));
+}
+
 TEST_CASE("inputs: FP32 unchanged, others converted once per pass; missing ones are named") {
   LinearRunner plain("fp32"), half("pure-fp16");
   Batch batch = linear_batch(10);

@@ -230,6 +230,7 @@ TEST_CASE("plain sums: what rounding the sum takes, against the smaller operand"
 }
 
 TEST_CASE("additions: a buffer that no longer moves and is wrong; gradients that no longer grow") {
+  const SiteTable sites = chain();
   std::vector<UpdateRecord> updates = no_updates();
   updates[0] = {true, {.stagnant = 90, .count = 100, .update_sq = 1, .stagnant_sq = 0.5}};
   StepEvidence lane = clean_step();
@@ -240,7 +241,15 @@ TEST_CASE("additions: a buffer that no longer moves and is wrong; gradients that
   CHECK(found()[0].kind == FindingKind::kSwamping);
   CHECK(found()[0].site == 0);
   CHECK(found()[0].share == 0.5);
-  CHECK(found_in(lane, clean_step(), updates, "pure-fp16-stochastic").size() == 1);
+  Policy stochastic = find_policy("pure-fp16");
+  stochastic.rounding = Rounding::kStochastic;
+  ShareTally tally(1, sites, chain_formats());
+  tally.add(0, false, false, lane, clean_step(), updates, no_updates());
+  CHECK(find_swamped_sums(tally, find_policy("pure-fp16"), {}, {}).size() == 1);
+  CHECK(find_swamped_sums(tally, stochastic, {}, {}).empty());
+  // One ulp alone takes it about as far.
+  const std::vector<double> of_twin(5, 1.2 * kEnergyLimit / kTwinTimes);
+  CHECK(find_swamped_sums(tally, find_policy("pure-fp16"), {}, {}, of_twin).empty());
   updates[0].stats.stagnant_sq = 0.09;
   CHECK(found().empty());
 
@@ -252,21 +261,46 @@ TEST_CASE("additions: a buffer that no longer moves and is wrong; gradients that
   CHECK(found()[0].backward);
 }
 
+// As real site tables are: an op's output is fed by its operands, and these by outputs.
+SiteTable weight_gradient() {
+  SiteTable table = chain();
+  table.sites[0] = testing::site(0, "fc1", "linear", Role::kActivation, {});
+  table.sites[1] = testing::site(1, "fc2", "linear_backward_input", Role::kGradActivation, {});
+  table.sites[2] = testing::site(2, "fc1", "linear_backward_weight", Role::kGradActivation, {1});
+  table.sites[3] = testing::site(3, "fc1", "linear_backward_weight", Role::kGradWeight, {0, 2});
+  table.sites[2].point = Point::kOperand;
+  table.sites[2].node = table.sites[3].node;
+  return table;
+}
+
 TEST_CASE("underflow: little of the gradient, but most of the weight gradient made from it") {
-  StepEvidence lane = clean_step();
-  lane.to_zero[2] = 50;
-  lane.round_err_sq[2] = lane.err_sq[2] = 0.1 * kEnergyLimit * lane.sum_sq[2];
-  CHECK(found_in(lane, clean_step()).empty());
-  lane.err_sq[3] = 0.3 * lane.ref_sq[3];
-  const auto found = found_in(lane, clean_step());
-  REQUIRE(found.size() == 1);
-  CHECK(found[0].kind == FindingKind::kUnderflow);
-  CHECK(found[0].site == 2);
-  CHECK(found[0].cause == 3);
-  CHECK(found[0].share == doctest::Approx(0.1 * kEnergyLimit));
-  CHECK(found[0].value == doctest::Approx(0.3));
-  lane.err_sq[2] = 0.5 * lane.ref_sq[2];  // the gradient is wrong for another reason
-  CHECK(found_in(lane, clean_step()).empty());
+  for (const size_t rounded : {1, 2}) {  // where the gradient is made, or in the operand's cast
+    CAPTURE(rounded);
+    for (const double share : {0.1 * kEnergyLimit, 1.1 * kEnergyLimit}) {
+      StepEvidence lane = clean_step();
+      const auto found = [&] {
+        return found_in(lane, clean_step(), no_updates(), "pure-fp16", {}, weight_gradient());
+      };
+      lane.to_zero[rounded] = 50;
+      lane.round_err_sq[rounded] = share * lane.sum_sq[rounded];
+      for (const size_t i : {size_t{2}, rounded}) lane.err_sq[i] = share * lane.ref_sq[i];
+      CHECK(found().size() == (share >= kEnergyLimit));
+      lane.err_sq[3] = 0.25 * lane.ref_sq[3];
+      REQUIRE(found().size() == 1);
+      const Finding f = found().front();
+      CHECK(f.kind == FindingKind::kUnderflow);
+      CHECK(f.site == static_cast<int32_t>(rounded));
+      CHECK(f.share == doctest::Approx(share));
+      CHECK(f.spoilt == 3);
+      CHECK(f.spoilt_error == doctest::Approx(0.5));
+      if (share >= kEnergyLimit) continue;
+      lane.err_sq[0] = 0.25 * lane.ref_sq[0];  // the activation brings the error
+      CHECK(found().empty());
+      lane.err_sq[0] = 0;
+      lane.err_sq[2] = 0.5 * lane.ref_sq[2];  // the gradient is wrong for another reason
+      CHECK(found().empty());
+    }
+  }
 }
 
 TEST_CASE("underflow: a single large batch that lowered the scale of the values is named") {

@@ -197,10 +197,13 @@ TEST_CASE(
   CHECK(origins.findings().empty());
   StepEvidence lane = overflowing();
   lane.err_sq[3] = 2 * kAbsorbedErrorShare * lane.ref_sq[3];
-  origins.add(1, false, lane, clean_step(4));
-  REQUIRE(origins.findings().size() == 1);
-  CHECK(origins.findings()[0].kind == FindingKind::kStorageOverflow);
-  CHECK(origins.findings()[0].value == 1e9);
+  origins.add(1, false, lane, clean_step(4));  // other weights: the lane has moved away
+  CHECK(origins.findings().empty());
+  NonfiniteOrigins harmful(1, sites, chain_formats());
+  harmful.add(0, false, lane, clean_step(4));
+  REQUIRE(harmful.findings().size() == 1);
+  CHECK(harmful.findings()[0].kind == FindingKind::kStorageOverflow);
+  CHECK(harmful.findings()[0].value == 1e9);
 }
 
 TEST_CASE("an eps that became zero when stored is the cause of the division by zero") {
