@@ -128,7 +128,8 @@ def page(planted, clean):
         f"- planted: **{right} of {len(planted)} right**; kind right, layer wrong: "
         f"{sum(o['right_kind'] and not o['right'] for o in planted)}; nothing named: "
         f"{sum(o['named'] is None for o in planted)}",
-        f"- clean: **{len(reported)} findings on {len(clean)} runs** of {len(faults.CLEAN_LANES)} lanes each",
+        f"- clean: findings on {len(clean)} runs of {len(faults.CLEAN_LANES)} lanes each, which all are wrong: "
+        f"**{len(reported)}**",
         f"- redraws: {sum(redraws.values())}" + ("" if not redraws else " (" + ", ".join(
             f"{kind}: {count}" for kind, count in sorted(redraws.items())) + ")"), "",
         "`python tests/integration/study/planted_faults.py --seed N` repeats a case, with `--clean` the clean run.", "",
