@@ -19,7 +19,7 @@ from .arguments import check_arguments
 from .errors import CaptureError, UnsupportedModelError, failed
 from .model_state import State, Subject, rank, world_size
 from .trace.step_function import StepFunction
-from .trace.traced import Traced, leaves_of
+from .trace.traced import Traced, see
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events
@@ -218,11 +218,11 @@ class Capture:
         else:
             continuity.note_weights()
             continuity.note_buffers()
-        leaves, _ = leaves_of(batch, subject.device)
-        key = Traced.key_of(subject, leaves)
+        seen = see(subject, self._step_fn, batch, self._dtype)
+        key = seen.key
         if key not in self._traced:
-            traced = Traced(subject, self._step_fn, batch, self._dtype)
-            problems = traced.support_problems(leaves)
+            traced = Traced(subject, seen, self._dtype)
+            problems = traced.support_problems(seen.leaves)
             if problems:
                 raise UnsupportedModelError(problems)
             traced.graph = None  # made anew from the loop's own run: constants may depend on its autocast

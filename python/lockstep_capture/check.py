@@ -20,7 +20,7 @@ from .arguments import dtype_of
 from .errors import CaptureError, Problem, UnsupportedModelError, describe
 from .model_state import Subject
 from .trace.step_function import StepFunction
-from .trace.traced import Traced, leaves_of
+from .trace.traced import Traced, see
 
 
 @dataclass
@@ -51,8 +51,9 @@ def check(model: torch.nn.Module, step_fn: StepFunction, batch: Any, *,
     dtype = dtype_of(autocast)
     try:
         subject = Subject(model, None)
-        traced = Traced(subject, step_fn, batch, dtype)
-        problems = traced.support_problems(leaves_of(batch, subject.device)[0])
+        seen = see(subject, step_fn, batch, dtype)
+        traced = Traced(subject, seen, dtype)
+        problems = traced.support_problems(seen.leaves)
     except UnsupportedModelError as error:
         return Support(error.problems, {})
     if problems or traced.graph is None:

@@ -98,7 +98,8 @@ class Program:
     """One forward pass with static shapes.
 
     inputs: value name -> leaf of the batch (pytree order). params, buffers: value name -> canonical
-    module path. constants: value name -> tensor. loss: name of the value that the step returns. assigned: call of
+    module path. constants: value name -> tensor. loss: name of the value that the step returns. decisions: integers
+    that a call chose from floats, as they were in the traced pass. assigned: call of
     copy_ that replaces `self.buffer = ...` -> canonical path of that buffer; nothing reads it after that call.
     """
 
@@ -109,6 +110,7 @@ class Program:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     loss: str = ""
+    decisions: dict[str, torch.Tensor] = field(default_factory=dict)
     assigned: dict[str, str] = field(default_factory=dict)
 
     def note_assigned(self, paths: list[str], names: Names) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from ..errors import CaptureError
 from ..ir.cumulative import CUMULATIVE
+from ..ir.decisions import picks
 from ..ir.program import Call, Program, Ref, map_refs
 from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
 from .ssa import GRAPH, overwritten
@@ -36,7 +37,8 @@ class Interpreter:
     """One forward pass.
 
     params, buffers: by canonical path; buffers are copied before they are changed. leaves: of the batch.
-    draws: per random call its drawn tensors; None: PyTorch draws. double: FP64, with the kinds of ssa.py: values
+    draws: per random call its drawn tensors; None: PyTorch draws. decisions: integers that were chosen from floats, by
+    call; what is not among them is chosen anew. double: FP64, with the kinds of ssa.py: values
     outside of the network keep their own type and are widened where the network reads them.
     autocast: (device, dtype) of a block around the whole pass, None for none; cache_enabled: its weight cache.
     device: where constants are put and where the program makes tensors, None: as traced.
@@ -47,10 +49,14 @@ class Interpreter:
                  draws: Mapping[str, list[torch.Tensor]] | None, *, double: bool = False,
                  kind: Mapping[str, str] | None = None,
                  autocast: tuple[str, torch.dtype] | None = None, cache_enabled: bool = True,
-                 device: torch.device | None = None, observer: Observer | None = None):
+                 device: torch.device | None = None, observer: Observer | None = None,
+                 decisions: Mapping[str, torch.Tensor] | None = None):
         self._program, self._draws, self._double = program, draws, double
         self._outer, self._cache, self._observer, self._device = autocast, cache_enabled, observer, device
         self._values: dict[str, Any] = {}
+        self._decisions = decisions or {}
+        self._places = {call.args[0].name: self._decisions[call.name] for call in program.calls
+                        if call.is_getitem and call.args[1] == 1 and call.name in self._decisions}
         self._kind = kind or {}
         self.buffers = {path: tensor.clone() for path, tensor in buffers.items()}
         for name, path in program.buffers.items():
@@ -99,6 +105,8 @@ class Interpreter:
             yield
 
     def _execute(self, call: Call) -> Any:
+        if call.name in self._decisions:
+            return self._decisions[call.name].to(self._device, copy=True)
         widens = self._double and self._is_graph(call.name)
 
         def read(ref: Ref) -> Any:
@@ -130,6 +138,8 @@ class Interpreter:
                 return self._random(call, site.kind, args, read)
             if call.is_getitem:
                 return operator.getitem(*args)
+            if call.name in self._places and picks(call):
+                return _picked(call, args, kwargs, self._places[call.name].to(self._device))
             if call.op == "aten.alias.default":
                 return args[0]  # the trace's own: as a node it would change the order in which gradients add up
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
@@ -231,6 +241,16 @@ def _recurrent(call: Call, a: dict[str, Any], masks: list[torch.Tensor]) -> tupl
             x = scale_kept(x, masks[layer], float(a["dropout"]))
     y = x.transpose(0, 1) if a["batch_first"] else x
     return (y, *(torch.cat(end) for end in ends))
+
+
+def _picked(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
+            places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The elements at recorded places: as topk and the like give them, and their gradients."""
+    a = arguments(Call(call.name, call.target, args, kwargs))
+    x, dim = a["self"], a["dim"]
+    if x.dim() == places.dim():
+        return x.gather(dim, places), places
+    return x.gather(dim, places.unsqueeze(dim)).squeeze(dim), places
 
 
 def base_name_is(call: Call, name: str) -> bool:

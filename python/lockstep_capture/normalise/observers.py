@@ -6,6 +6,7 @@ from typing import Any, Callable, Mapping
 
 import torch
 
+from ..ir.decisions import picks, places_of
 from ..ir.program import Call, Program, iterate_refs
 from .interpreter import Interpreter, Observer
 from .ssa import GRAPH, Versions, value_name, versions_of
@@ -51,6 +52,7 @@ class Snapshots(Observer):
     def __init__(self, versions: Versions):
         self._versions = versions
         self.values: dict[str, torch.Tensor] = {}
+        self.decisions: dict[str, torch.Tensor] = {}  # by call, those that the graph does not make itself
 
     def before(self, call: Call, value: Callable[[str], Any]) -> None:
         if self._versions.kind[call.name] != GRAPH or call.name not in self._versions.live:
@@ -61,11 +63,17 @@ class Snapshots(Observer):
                 if isinstance(found, torch.Tensor):
                     self.values[ref.name] = found.detach().clone()
 
+    def after(self, call: Call, result: Any) -> None:
+        if call.name in self._versions.recorded:
+            self.decisions[call.name] = result.detach().clone()
+        if self._versions.kind[call.name] == GRAPH and picks(call):
+            self.values[places_of(call)] = result[1].detach().clone()
+
 
 def analyse(program: Program, params: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor],
             leaves: list[Any]) -> tuple[Versions, TypeRecorder]:
     """Types by a run of the program that draws its own random numbers and leaves the global generators alone."""
     recorder = TypeRecorder()
     with torch.no_grad(), torch.random.fork_rng():
-        Interpreter(program, params, buffers, leaves, None, observer=recorder).run()
+        Interpreter(program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder).run()
     return versions_of(program, recorder.is_float()), recorder

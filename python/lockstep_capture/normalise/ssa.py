@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
 from ..errors import Problem
+from ..ir.decisions import picks, places_of
 from ..ir.program import Call, Program, Ref, iterate_refs, map_refs
 from ..ir.random_ops import ATTENTION, arguments, base_name, random_site
 from ..rules.context import find_rule
+from .chosen import chosen_outside
 
 CONST, DERIVED, GRAPH = "const", "derived", "graph"
 
@@ -41,7 +43,7 @@ class Versions:
     reads: call -> its arguments with the names of the versions that it reads. kind: version -> kind.
     mutations: buffer's canonical path -> version it has at the end. written: call that overwrites a buffer ->
     that buffer's path. read_buffers: paths of those that this step's loss, or a later one's, depends on. live: calls
-    that the loss or a mutation needs.
+    that the loss or a mutation needs. recorded: calls that choose integers from activations, which are data of the step.
     """
 
     reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Versions:
     written: dict[str, str] = field(default_factory=dict)
     read_buffers: set[str] = field(default_factory=set)
     live: set[str] = field(default_factory=set)
+    recorded: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
 
@@ -111,6 +114,11 @@ def overwritten(program: Program) -> set[str]:
     return found
 
 
+def _is_new_noise(call: Call) -> bool:
+    site = random_site(call)
+    return site is not None and site.kind == "noise" and not is_in_place(call)
+
+
 def _running_statistics(call: Call) -> list[str]:
     """What a batch_norm in training mode updates."""
     if base_name(call) not in _BATCH_NORMS or not (a := arguments(call)).get("training"):
@@ -139,6 +147,8 @@ class _Walk:
         kind = self.result.kind
         self._roots = {**program.inputs, **program.params, **program.constants}
         mutated = self._mutated_buffers()
+        self._chosen = chosen_outside(program, is_float, set(program.params) | mutated)
+        self.result.recorded = self._chosen & set(program.decisions)
         self._forced = self._needed_outside(mutated)
         for name in program.inputs:
             kind[name] = DERIVED
@@ -178,7 +188,9 @@ class _Walk:
         inside: set[str] = set(weights)
         for call in self._program.calls:
             site = random_site(call)
-            if (site is not None and site.kind != "noise") or inside & set(_refs_by_value(call)):
+            if call.name in self._chosen or (site is not None and site.kind == "noise"):
+                continue
+            if site is not None or inside & set(_refs_by_value(call)):
                 inside.add(call.name)
         forced: set[str] = set()
         for call in reversed(self._program.calls):
@@ -197,6 +209,8 @@ class _Walk:
 
         result.reads[call.name] = (map_refs(call.args, read), map_refs(call.kwargs, read))
         result.kind[call.name] = self._kind_of(call, [self._read(name) for name in call.refs()])
+        if picks(call):
+            result.kind[places_of(call)] = DERIVED
         if is_in_place(call) and call.refs():
             self._overwrite(index, call)
 
@@ -209,7 +223,7 @@ class _Walk:
         names = names[:len(_refs_by_value(call))]
         kinds = {self.result.kind[name] for name in names}
         if GRAPH in kinds:
-            return GRAPH
+            return DERIVED if call.name in self._chosen else GRAPH
         if DERIVED not in kinds:
             return CONST
         float_input = any(self._from_float_input(name) for name in names)
@@ -309,5 +323,7 @@ class _Walk:
         for call in reversed(self._program.calls):
             if call.name in needed or _running_statistics(call):
                 live.add(call.name)
+                if call.name in self.result.recorded or _is_new_noise(call):
+                    continue
                 needed.update(ref.name for ref in iterate_refs(self.result.reads[call.name]))
         return live, needed

@@ -233,11 +233,8 @@ def positive_side(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
     return x > 0
 
 
-_ORDER = "sorting activations moves elements by their values; for the largest alone use torch.max(x, dim)"
 _PLACES = "sums into indexed places; write a product with a 0/1 matrix of the places, F.one_hot(index).T @ x"
-_HINTS = {name: hint for names, hint in (
-    (("topk", "sort", "argsort", "kthvalue", "median"), _ORDER),
-    (("scatter_add", "index_add", "scatter", "scatter_reduce", "index_put", "index_copy"), _PLACES)) for name in names}
+_HINTS = dict.fromkeys(("scatter_add", "index_add", "scatter", "scatter_reduce", "index_put", "index_copy"), _PLACES)
 
 
 def no_rule(call: Call) -> Unsupported:

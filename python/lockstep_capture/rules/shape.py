@@ -226,24 +226,28 @@ def index_select(c: RuleContext) -> Value:
 
 @rule("index")
 def index(c: RuleContext) -> Value:
-    """x[i, j] with integer tensors on neighbouring dimensions: one index into them flattened."""
+    """x[i, j, mask]: one index into the indexed dimensions flattened."""
     x = c.value("self")
     given = list(c.a["indices"])
-    places = [i for i, item in enumerate(given) if item is not None]
-    if not all(isinstance(given[i], Ref) and _is_integer(c, given[i]) for i in places):
-        raise c.unsupported("masks make the shape depend on values; use torch.where or masked_fill")
-    first, last = places[0], places[-1]
-    if places != list(range(first, last + 1)):
-        raise c.unsupported("indices must be on neighbouring dimensions")
+    dims, masks = _indexed(c, given)
+    indexed = [dim for dim, item in enumerate(dims) if item]
+    first, last = indexed[0], indexed[-1]
+    together = indexed == list(range(first, last + 1))
+    if not together:  # their common shape comes first
+        left = [dim for dim in range(x.rank) if dim not in indexed]
+        x, first, last = c.permute(x, [*indexed, *left]), 0, len(indexed) - 1
     extents = x.shape[first:last + 1]
 
     def flat(*indices: torch.Tensor) -> torch.Tensor:
+        found: list[torch.Tensor] = []
+        for one, is_mask in zip(indices, masks, strict=True):
+            found += one.nonzero(as_tuple=True) if is_mask else [one.long()]
         total: Any = 0
-        for one, extent in zip(indices, extents, strict=True):
+        for one, extent in zip(found, extents, strict=True):
             total = total * extent + torch.where(one < 0, one + extent, one)
         return total.reshape(-1)
 
-    joined = c.derive(f"index{tuple(extents)}", flat, [given[i] for i in places])
+    joined = c.derive(f"index{tuple(extents)}", flat, [item for item in given if item is not None])
     rows = torch.Size(extents).numel()
     x = c.reshape(x, x.shape[:first] + (rows,) + x.shape[last + 1:])
     shape = x.shape[:first] + joined.shape + x.shape[first + 1:]
@@ -251,9 +255,28 @@ def index(c: RuleContext) -> Value:
     return c.reshape(picked, c.out_shape())
 
 
-def _is_integer(c: RuleContext, ref: Ref) -> bool:
-    dtype = c._normaliser.dtype_of(ref)
-    return not dtype.is_floating_point and dtype != torch.bool
+def _indexed(c: RuleContext, given: list[Any]) -> tuple[list[bool], list[bool]]:
+    """Which dimensions are indexed, and which of the indices are masks, of several dimensions at once."""
+    dims, masks = [], []
+    for item in given:
+        if item is None:
+            dims.append(False)
+            continue
+        is_mask = c._normaliser.dtype_of(item) in (torch.bool, torch.uint8)
+        dims += [True] * (len(c._normaliser.type_of(item.name)[0]) if is_mask else 1)
+        masks.append(is_mask)
+    if not masks:
+        raise c.unsupported("no index")
+    return dims, masks
+
+
+@rule("masked_select")
+def masked_select(c: RuleContext) -> Value:
+    x = c.value("self")
+    shape = tuple(torch.broadcast_shapes(x.shape, c.shape_of("mask")))
+    x = c.reshape(c.expand(x, shape), [torch.Size(shape).numel()])
+    places = c.derive(f"places{shape}", lambda mask: mask.expand(shape).reshape(-1).nonzero().squeeze(1), [c.a["mask"]])
+    return c.node("index_select", [x, places], places.shape, {"dim": 0}).value()
 
 
 _FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}

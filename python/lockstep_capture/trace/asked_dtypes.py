@@ -1,19 +1,26 @@
 """Which dtypes the model asks for by name, and which by example: `x.float()` or `x.to(y.dtype)`.
 
-An FP32 model traced as it is shows neither: `x.float()` is x itself there, and y.dtype is float32 like everything
-else. So the trace runs under autocast, where y.dtype is low precision, with AskedDtypes around it: a cast to a low dtype that
-was read off a tensor is traced as `type_as` that tensor, a new tensor of such a dtype (the masks that F.multi_head_attention
-makes in the query's dtype, a recurrent net's first state) is followed by `type_as`. Knows nothing of torch.export.
+An FP32 loop shows neither: `x.float()` is x itself there, and y.dtype is float32 like everything else. So a forward pass
+is run once more under an autocast that is not the loop's (frontend_run.py): what then asks for that autocast's dtype,
+after reading it off a tensor, follows that tensor. Casts and new tensors that follow one are recorded as `type_as`.
+
+Events (a cast, a new tensor, a read of a dtype) are known by the line that runs and by how often it ran before, so that
+the two runs need not agree in all that they do.
 """
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 LOW = (torch.bfloat16, torch.float16)
+Event = tuple[Any, ...]
+
 _NAMED = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16}
 _CASTS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as, *_NAMED}
 _FACTORIES = {torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.tensor, torch.zeros,
@@ -25,70 +32,118 @@ _DRAWN = {torch.rand, torch.randn, torch.rand_like, torch.randn_like, torch.empt
           torch.Tensor.new_empty}
 # Their numbers need not be numbers of a low dtype.
 _FILLED = {torch.full_like, torch.Tensor.new_full, torch.Tensor.new_tensor}
+_SELF: Event = ("self",)  # the example is the operand itself
+# Types of tensors as text: x.type("torch.FloatTensor").
+_TYPE_NAMES = {"torch.FloatTensor": torch.float32, "torch.cuda.FloatTensor": torch.float32,
+               "torch.HalfTensor": torch.float16, "torch.cuda.HalfTensor": torch.float16,
+               "torch.BFloat16Tensor": torch.bfloat16, "torch.cuda.BFloat16Tensor": torch.bfloat16}
+
+
+@dataclass
+class Asked:
+    """What one run asked for: per cast or new tensor its dtype, and the read of a dtype that it would follow."""
+
+    dtype: dict[Event, torch.dtype] = field(default_factory=dict)
+    example: dict[Event, Event] = field(default_factory=dict)
+
+
+def following(loops: Asked, other: Asked) -> dict[Event, Event]:
+    """Of casts and new tensors: the reads that they follow. other: a run whose low dtype is not the loop's.
+
+    What names its dtype asks for the same one in both runs.
+    """
+    return {event: other.example[event] for event in loops.dtype
+            if event in other.example and other.dtype[event] != loops.dtype[event]}
 
 
 class AskedDtypes(TorchFunctionMode):
-    """low: dtype of the trace's autocast. stays_fp32: the loop itself has no autocast, so that what the model makes in
-    a tensor's dtype is FP32 in the loop. by_name: casts and new tensors (by their number) that name `low` themselves.
+    """low: what the run's autocast computes in, None: it has none. follows: casts and new tensors that follow a read.
+    stays_fp32: the loop itself has no autocast, so that what the model makes in a tensor's dtype is FP32 in the loop.
 
-    by_example: numbers of those that were taken to follow a tensor, of the last pass.
+    asked: of this run; examples are only looked for where `low` is a dtype.
     """
 
-    def __init__(self, low: torch.dtype, stays_fp32: bool, by_name: frozenset[int] = frozenset()):
+    def __init__(self, low: torch.dtype | None, follows: dict[Event, Event], stays_fp32: bool):
         super().__init__()
-        self._low, self._stays_fp32, self._by_name = low, stays_fp32, by_name
-        self._example: torch.Tensor | None = None  # the last one whose dtype was read and low
-        self._count = 0
-        self.by_example: set[int] = set()
+        self._low, self._follows, self._stays_fp32 = low, follows, stays_fp32
+        self._wanted = set(follows.values())
+        self._read: dict[Event, torch.Tensor] = {}
+        self._newest: Event | None = None
+        self._count: Counter[Event] = Counter()
+        self.asked = Asked()
 
-    def __enter__(self) -> "AskedDtypes":
-        self._example, self._count, self.by_example = None, 0, set()
-        return super().__enter__()  # type: ignore[no-any-return]
+    def _event(self, func: Any) -> Event:
+        frame: Any = sys._getframe(2)
+        line = (getattr(func, "__name__", ""), frame.f_code, frame.f_lasti)
+        self._count[line] += 1
+        return (*line, self._count[line])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__self__", None) is torch.Tensor.dtype:
             found = func(*args, **kwargs)
+            event = self._event(func)
             if found == self._low:
-                self._example = args[0]
+                self._newest = event
+            if event in self._wanted:
+                self._read[event] = args[0]
             return found
         if func in _CASTS:
-            return self._cast(func, args, kwargs)
+            return self._cast(self._event(func), func, args, kwargs)
         if func in _FACTORIES and kwargs.get("dtype") is not None:
-            return self._make(func, args, kwargs)
-        if func in _FILLED and kwargs.get("dtype") is None and args[0].dtype == self._low:
-            return torch.Tensor.type_as(func(*args, **{**kwargs, "dtype": torch.float32}), args[0])
+            return self._make(self._event(func), func, args, kwargs)
+        if func in _FILLED and kwargs.get("dtype") is None:
+            event = self._event(func)
+            self._note(event, args[0].dtype, _SELF if args[0].dtype == self._low else None)
+            if event in self._follows:
+                return torch.Tensor.type_as(_other(func(*args, **{**kwargs, "dtype": torch.float32})), args[0])
         return func(*args, **kwargs)
 
-    def _is_by_example(self, asked: torch.dtype | None) -> bool:
-        """Does the next cast or new tensor follow a tensor, or name its dtype? Every one is counted, under any low dtype."""
-        number, self._count = self._count, self._count + 1
-        if asked != self._low or self._example is None or number in self._by_name:
-            return False
-        self.by_example.add(number)
-        return True
+    def _note(self, event: Event, asked: torch.dtype | None, example: Event | None) -> None:
+        if asked is None or not asked.is_floating_point:
+            return
+        self.asked.dtype[event] = asked
+        if asked == self._low and example is not None:
+            self.asked.example[event] = example
 
-    def _make(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if not self._is_by_example(kwargs["dtype"]):
+    def _example(self, event: Event) -> torch.Tensor | None:
+        """The tensor that a cast or a new tensor follows."""
+        read = self._follows.get(event)
+        return self._read.get(read) if read is not None else None
+
+    def _make(self, event: Event, func: Any, args: Any, kwargs: Any) -> Any:
+        self._note(event, kwargs["dtype"], self._newest)
+        example = self._example(event)
+        if example is None:
             return func(*args, **kwargs)
         if self._stays_fp32 or func not in _DRAWN:
             kwargs = {**kwargs, "dtype": torch.float32}
-        return torch.Tensor.type_as(func(*args, **kwargs), self._example)
+        return torch.Tensor.type_as(_other(func(*args, **kwargs)), example)
 
-    def _cast(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _cast(self, event: Event, func: Any, args: Any, kwargs: Any) -> Any:
         x, asked = args[0], _NAMED.get(func)
         for argument in (*args[1:], *kwargs.values()):
             if isinstance(argument, torch.dtype):
                 asked = argument
+            elif isinstance(argument, str) and func is torch.Tensor.type:
+                asked = _TYPE_NAMES.get(argument)
             elif isinstance(argument, torch.Tensor):
                 asked = argument.dtype
-                if argument.device == x.device:  # x.to(y) would be traced with y's dtype written out
+                if argument.device == x.device:  # x.to(y) would be recorded with y's dtype written out
                     func, args, kwargs = torch.Tensor.type_as, (x, argument), {}
         if not x.is_floating_point():
             asked = None
-        if func is not torch.Tensor.type_as and self._is_by_example(asked):
-            func, args, kwargs = torch.Tensor.type_as, (x, self._example), {}
+        if func is not torch.Tensor.type_as:
+            self._note(event, asked, self._newest)
+            example = self._example(event)
+            if example is not None:
+                func, args, kwargs = torch.Tensor.type_as, (x, example), {}
         if asked == x.dtype:
-            # The cast of this trace is x itself, and would replace x at every later use of it.
-            args = (torch.ops.aten.alias.default(x), *args[1:])
+            # The cast of this run is x itself, which would hide it.
+            args = (_other(x), *args[1:])
         return func(*args, **kwargs)
+
+
+def _other(x: torch.Tensor) -> torch.Tensor:
+    """The same values under another name."""
+    return torch.ops.aten.alias.default(x)

@@ -26,8 +26,8 @@ class Outside:
 
     def __init__(self, program: Program, step_fn: Any, model: torch.nn.Module):
         self._constants, self._step_fn, self._model = program.constants, step_fn, model
-        paths = {_place(tensor): path for path, tensor in self._tensors().items()}
-        self._paths = {name: paths.get(_place(tensor), "") for name, tensor in program.constants.items()}
+        paths = {place_of(tensor): path for path, tensor in self._tensors().items()}
+        self._paths = {name: paths.get(place_of(tensor), "") for name, tensor in program.constants.items()}
         self._checksums = {name: checksum(tensor) for name, tensor in program.constants.items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
@@ -48,5 +48,5 @@ class Outside:
                                "the forward pass updates (an average of weights that the loop updates cannot be replayed)")
 
 
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.dtype

@@ -16,12 +16,13 @@ from .replayed_gradients import Replayed
 
 @dataclass
 class MicroBatch:
-    """One micro-batch: its forward pass, leaves, random draws by call, and the factor of its loss."""
+    """One micro-batch: its forward pass, leaves, random draws by call, the factor of its loss, and what was chosen."""
 
     traced: Traced
     leaves: list[Any]
     draws: dict[str, list[Kept]]
     loss_mult: float
+    decisions: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass

@@ -1,0 +1,397 @@
+"""The step as it ran -> Program. Everything that depends on the version of torch's dispatcher is here.
+
+A mode at the dispatcher's pre-dispatch key sees every op on real values above autocast and autograd, so that composite
+ops stay whole (aten.linear, aten.cross_entropy_loss) and no cast of autocast shows. Python may read values: the
+program is the path that it took. What it read is in the program as numbers, so that another path, or another number,
+is another program (Observed.key). Blocks of torch.autocast and torch.no_grad are stamped on the calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import operator
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator
+
+import torch
+import torch.utils._pytree as pytree
+from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..errors import Problem, UnsupportedModelError
+from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule
+from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
+from .modules import ModuleStack
+from .outside import checksum, place_of
+from .reachable import reachable
+from .step_function import check_result
+from .untouched import untouched
+from .user_code import user_line
+
+_NO_RESULT = {"aten::_assert_async", "aten::_assert_tensor_metadata", "aten::sym_constrain_range",
+              "aten::retain_grad", "aten::requires_grad_", "aten::_backward"}
+_PASSES_THROUGH = {"profiler", "prim", "inductor", "streams"}
+_DETACHES = "aten::detach_"
+_NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
+_READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+Answers = dict[Event, Any]
+
+
+@dataclass
+class Observed:
+    """program: the path that step_fn took.
+
+    key: the same for two passes with one program. calls: of each module.
+    """
+
+    program: Program
+    key: str
+    calls: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Notes:
+    """What a second run, under another autocast, must do likewise, and what it is made for."""
+
+    answers: Answers = field(default_factory=dict)
+    narrows: set[Event] = field(default_factory=set)
+
+
+Around = Callable[[ModuleStack], Any]  # a context manager: what else a caller looks for in the run
+
+
+def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None,
+            around: Around | None = None) -> Observed:
+    """Runs step(batch) under the loop's autocast, None: it has none. Nothing of the run remains.
+
+    Throws: what step_fn throws; UnsupportedModelError for what a program cannot hold.
+    """
+    return _run(step, batch, device, autocast, {}, set(), around)[0]
+
+
+def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None) -> Observed:
+    """The same, with casts that follow a tensor recorded as such."""
+    first, asked, notes = _run(step, batch, device, autocast, {}, set(), None)
+    if not asked.dtype and not _has_sums_in_place(first.program):
+        return first
+    low = next(dtype for dtype in LOW if dtype != autocast)
+    try:
+        other, narrows = _probe(step, batch, device, low, notes.answers)
+    except Exception:  # an op that PyTorch lacks in that dtype: what the loop itself shows must do
+        return first
+    follows = following(asked, other)
+    if not follows and not narrows:
+        return first
+    return _run(step, batch, device, autocast, follows, narrows, None)[0]
+
+
+def _has_sums_in_place(program: Program) -> bool:
+    return any(not call.is_getitem and call.target._schema.name.endswith("_") and len(call.refs()) > 1
+               for call in program.calls)
+
+
+def _own(batch: Any, device: torch.device) -> Any:
+    """The batch as tensors that step_fn may write to."""
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device, copy=True)
+                                .requires_grad_(leaf.requires_grad), batch)
+
+
+def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None, follows: dict[Event, Event],
+         narrows: set[Event], around: Around | None) -> tuple[Observed, Asked, _Notes]:
+    batch = _own(batch, device)
+    modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, autocast is None)
+    tensors = [value for _, value in reachable(step.step_fn, step.model) if isinstance(value, torch.Tensor)]
+    notes = _Notes(narrows=narrows)
+    recorder = _Recorder(step, batch, modules, tensors, notes)
+    with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
+        if around is not None:
+            stack.enter_context(around(modules))
+        stack.enter_context(torch.autocast(device.type, dtype=autocast, enabled=autocast is not None,
+                                           cache_enabled=False))
+        for context in (modules.watch(), recorder.blocks(), enable_python_dispatcher(), recorder,
+                        _Reads(notes.answers, force=False), asked):
+            stack.enter_context(context)
+        loss = step(batch)
+        check_result(step.step_fn, loss)
+    program = recorder.finish(loss, step)
+    return Observed(program, recorder.key(), modules.calls), asked.asked, notes
+
+
+def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
+           answers: Answers) -> tuple[Asked, set[Event]]:
+    """What a run under `low` asks for, with every integer and every choice that of the loop's own run."""
+    batch, asked, probe = _own(batch, device), AskedDtypes(low, {}, False), _Probe(answers)
+    with untouched(step), torch.enable_grad(), torch.autocast(device.type, dtype=low, cache_enabled=False), \
+            enable_python_dispatcher(), probe, _Reads(answers, force=True), asked:
+        step(batch)
+    return asked.asked, probe.narrows
+
+
+class _Lines:
+    """Names events by the op, the line that runs and how often it did."""
+
+    def __init__(self) -> None:
+        self._count: Counter[Event] = Counter()
+
+    def event(self, func: Any, line: str) -> Event:
+        key = (str(func), line)
+        self._count[key] += 1
+        return (*key, self._count[key])
+
+
+class _Reads(TorchFunctionMode):
+    """Values that leave PyTorch without an op: tolist(), numpy()."""
+
+    def __init__(self, answers: Answers, *, force: bool):
+        super().__init__()
+        self._answers, self._force, self._lines = answers, force, _Lines()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _READS:
+            return func(*args, **(kwargs or {}))
+        event = self._lines.event(getattr(func, "__name__", ""), user_line())
+        if self._force and event in self._answers:
+            return self._answers[event]
+        found = func(*args, **(kwargs or {}))
+        if not self._force:
+            self._answers[event] = found.copy() if hasattr(found, "copy") else found
+        return found
+
+
+class _PreDispatch(SchemaCheckMode):
+    """The dispatcher takes no other class at its pre-dispatch key."""
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    with no_python_dispatcher():  # PyTorch's own kernels, not decompositions made for tracing
+        return func(*args, **kwargs)
+
+
+def _is_discrete(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
+
+
+class _Probe(_PreDispatch):
+    """Puts the answers of another run in the place of integers, choices and numbers."""
+
+    def __init__(self, answers: Answers):
+        super().__init__()
+        self._answers, self._lines = answers, _Lines()
+        self.narrows: set[Event] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        event = self._lines.event(func, user_line())
+        if event in self._answers:
+            answer = self._answers[event]
+            return answer.clone() if isinstance(answer, torch.Tensor) else answer
+        if _narrows(func, args):
+            self.narrows.add(event)
+        return _computed(func, args, kwargs or {})
+
+
+def _narrows(func: Any, args: Any) -> bool:
+    """`y += x` with an x whose dtype alone would make the sum wider than y. Numbers and 0-dim tensors do not."""
+    if not func._schema.name.endswith("_"):
+        return False
+    dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor) and value.dim() > 0]
+    if len(dtypes) < 2 or not all(dtype.is_floating_point for dtype in dtypes):
+        return False
+    return any(torch.promote_types(dtypes[0], dtype) != dtypes[0] for dtype in dtypes[1:])
+
+
+class _Recorder(_PreDispatch):
+    """Writes the program while step_fn runs."""
+
+    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, outside: list[torch.Tensor], notes: _Notes):
+        super().__init__()
+        self.program = Program("run")
+        self._names, self._modules, self._notes, self._lines = Names(step.model), modules, notes, _Lines()
+        self._outside = {place_of(tensor) for tensor in outside}
+        self._bound: Any = WeakTensorKeyDictionary()  # tensor -> name
+        self._aliases: set[str] = set()
+        self._taken: Counter[str] = Counter()
+        self._regions: list[Autocast] = []
+        self._made: list[int] = []  # checksums of tensors that the run made from nothing that it shows
+        self._types: list[str] = []
+        self._classes = {path: f"{type(module).__module__}.{type(module).__qualname__}"
+                         for path, module in step.model.named_modules()}
+        self._problems: list[Problem] = []
+        self._leaves = batch  # keeps the batch's own copies alive
+        for number, leaf in enumerate(pytree.tree_leaves(batch)):
+            if isinstance(leaf, torch.Tensor):
+                self._bound[leaf] = name = self._new(f"batch_{number}")
+                self.program.inputs[name] = number
+        for tensor, paths in self._names.params:
+            self._bound[tensor] = name = self._new("p_" + re.sub(r"\W", "_", paths[0]))
+            self.program.params[name] = paths[0]
+        for tensor, paths in self._names.buffers:
+            self._bound[tensor] = name = self._new("b_" + re.sub(r"\W", "_", paths[0]))
+            self.program.buffers[name] = paths[0]
+
+    def _new(self, wanted: str) -> str:
+        number = self._taken[wanted]
+        self._taken[wanted] += 1
+        return self._new(f"{wanted}_{number}") if number else wanted
+
+    # Autocast
+    @contextlib.contextmanager
+    def blocks(self) -> Iterator[None]:
+        """Notes the autocast blocks that the model opens, those that switch it off included."""
+        kind: Any = torch.autocast
+        enter_original, exit_original = kind.__enter__, kind.__exit__
+        regions = self._regions
+
+        def enter(block: Any) -> Any:
+            dtype = str(block.fast_dtype).removeprefix("torch.") if block.fast_dtype is not None else ""
+            regions.append(Autocast(bool(block._enabled), dtype, block.device, bool(block._cache_enabled)))
+            return enter_original(block)
+
+        def leave(block: Any, *error: Any) -> Any:
+            regions.pop()
+            return exit_original(block, *error)
+
+        kind.__enter__, kind.__exit__ = enter, leave
+        try:
+            yield
+        finally:
+            kind.__enter__, kind.__exit__ = enter_original, exit_original
+
+    # Operands
+    def _ref(self, tensor: torch.Tensor) -> Ref:
+        name = self._bound.get(tensor)
+        if name is None:
+            name = self._bound[tensor] = self._unknown(tensor)
+        return Ref(name)
+
+    def _unknown(self, tensor: torch.Tensor) -> str:
+        """A tensor that neither a call made nor the model registers."""
+        owner = self._names.parameter_of(tensor)
+        if owner is not None:
+            name = next(name for name, path in self.program.params.items() if path == owner)
+            if tensor.requires_grad:
+                return name
+            return self._add("detach", torch.ops.aten.detach.default, (Ref(name),), {}, Place(source=user_line()))
+        name = self._new("c")
+        known = place_of(tensor) in self._outside
+        self.program.constants[name] = tensor.detach() if known else tensor.detach().clone()
+        if not known:
+            self._made.append(checksum(tensor))
+        return name
+
+    def _operands(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._ref(value)
+        if isinstance(value, tuple):
+            return tuple(self._operands(item) for item in value)
+        if isinstance(value, list):
+            return [self._operands(item) for item in value]
+        return None if isinstance(value, torch.Generator) else value  # what is drawn is recorded, wherever it comes from
+
+    def _place(self) -> Place:
+        path = self._modules.path
+        source = user_line()
+        if not path:
+            return Place("", self._classes[""] if self._modules.inside else "", 0, source)
+        return Place(path, self._classes[path], max(self._modules.calls[path] - 1, 0), source)
+
+    # Calls
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        schema = func._schema.name
+        if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or _is_batched((args, kwargs)):
+            return _computed(func, args, kwargs)
+        if schema in _NEW:
+            return _computed(func, args, kwargs)
+        place = self._place()
+        event = self._lines.event(func, place.source)
+        if schema == _DETACHES and args[0] not in self._bound:
+            return _computed(func, args, kwargs)
+        operands = (self._operands(args), {key: self._operands(value) for key, value in kwargs.items()})
+        result = _computed(func, args, kwargs)
+        self._answer(event, result)
+        if not isinstance(result, (torch.Tensor, list, tuple)):
+            return result  # a number that Python reads
+        if any(argument.is_out for argument in func._schema.arguments):
+            self._problems.append(Problem(f"{func} with out=", place.module, place.source, "use its result instead"))
+        self._take(func, args, operands, result, place, event)
+        return result
+
+    def _answer(self, event: Event, result: Any) -> None:
+        if _is_discrete(result) and not event[0].split(".")[-2].endswith("_"):
+            self._notes.answers[event] = result.detach().clone()
+        elif isinstance(result, (bool, int, float)):
+            self._notes.answers[event] = result
+
+    def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
+        short = func._schema.name.split("::")[1]
+        if isinstance(result, torch.Tensor):
+            given = [item for item in pytree.tree_leaves((args,)) if item is result]
+            in_place = short.endswith("_") and not short.endswith("__")
+            if given and not in_place:
+                name = self._bound.get(result)
+                if name not in self._aliases:
+                    return  # an op that returns its operand did nothing
+            name = self._add(short, func, *operands, place, event in self._notes.narrows)
+            self._bind(result, name)
+            if short == "alias":
+                self._aliases.add(name)
+            self._decide(name, args, result)
+            return
+        name = self._add(short, func, *operands, place)
+        for slot, item in enumerate(result):
+            if isinstance(item, torch.Tensor):
+                part = self._add("getitem", operator.getitem, (Ref(name), slot), {}, place)
+                self._bind(item, part)
+                self._decide(part, args, item)
+
+    def _bind(self, tensor: torch.Tensor, name: str) -> None:
+        self._bound[tensor] = name
+        self._types.append(f"{tuple(tensor.shape)} {tensor.dtype}")
+
+    def _decide(self, name: str, args: Any, result: torch.Tensor) -> None:
+        """Integers that are chosen from floats depend on the run's roundings."""
+        if _is_discrete(result) and any(isinstance(item, torch.Tensor) and item.dtype.is_floating_point
+                                        for item in pytree.tree_leaves((args,))):
+            self.program.decisions[name] = result.detach().clone()
+
+    def _add(self, wanted: str, target: Any, args: Any, kwargs: Any, place: Place, narrows: bool = False) -> str:
+        name = self._new(wanted.rstrip("_") if wanted.strip("_") else wanted)
+        region = self._regions[-1] if self._regions else None
+        self.program.calls.append(Call(name, target, args, kwargs, place, region, not torch.is_grad_enabled(), narrows))
+        return name
+
+    # The result
+    def finish(self, loss: torch.Tensor, step: StepModule) -> Program:
+        if self._problems:
+            raise UnsupportedModelError(self._problems)
+        program = self.program
+        program.loss = self._bound[loss] if loss in self._bound else self._ref(loss).name
+        program.note_assigned(step.assigned, self._names)
+        used = {name for call in program.calls for name in call.refs()} | {program.loss}
+        for table in (program.params, program.buffers, program.inputs):
+            for name in [name for name in table if name not in used]:
+                del table[name]
+        return program
+
+    def key(self) -> str:
+        """Of two runs with equal keys, one program serves for both: tensors made of Python's numbers are the same too."""
+        digest = hashlib.sha256()
+        for call in self.program.calls:
+            digest.update(f"{call.name} {call.op} {call.args} {call.kwargs} {call.autocast} {call.nograd}\n".encode())
+        digest.update(repr((self._types, self._made, self.program.loss, self.program.assigned)).encode())
+        return digest.hexdigest()
+
+
+def _is_batched(value: Any) -> bool:
+    """torch.func.vmap and the like: what leaves them is a tensor like any other."""
+    return any(isinstance(item, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(item)
+               for item in pytree.tree_leaves(value))
