@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <stdexcept>
 #include <utility>
 
 #include "src/core/error.h"
@@ -124,16 +123,6 @@ int64_t steps_taken(const Capture& capture, size_t group, const std::set<std::st
 }
 
 }  // namespace
-
-int64_t CapturedLoop::first_step(size_t index) const {
-  bool main = false, other = false;
-  for (size_t s = 0; s < graph_of.size(); ++s) {
-    main |= std::ranges::count(graph_of[s], size_t{0}) > 0;
-    other |= std::ranges::count(graph_of[s], index) > 0;
-    if (main && other) return static_cast<int64_t>(s);
-  }
-  throw std::logic_error("a captured graph that no step uses");
-}
 
 std::string batch_text(const Graph& graph) {
   std::vector<std::string> shapes;

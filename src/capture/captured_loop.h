@@ -24,8 +24,6 @@ struct CapturedLoop {
   std::optional<CapturedScaler> scaler;
   bool lacks_scaler = false;  // autocast to a format of small range, without a GradScaler
 
-  // The first step by which both the main graph and graphs[index] have been used.
-  int64_t first_step(size_t index) const;
   // After the last captured step the first one follows again (--cycle).
   size_t at(int64_t step) const { return static_cast<size_t>(step) % groups.size(); }
 };

@@ -140,6 +140,58 @@ std::map<std::string, std::string> match_nodes(const Graph& main, const Graph& o
   return Matching(main, other).match();
 }
 
+namespace {
+
+// Visits nodes in execution order with a text for each one's place in the model.
+template <typename Visit>
+void for_each_place(const Graph& graph, const Visit& visit) {
+  std::map<std::string, int> calls;
+  for (const Node& node : graph.nodes) {
+    const std::string kind =
+        fmt::format("{}|{}|{}|{}|{}|{}", layer_of(graph, node), node.op, node.is_backward(),
+                    node.pass, node.inputs.size(), node.outputs.size());
+    visit(node.id, fmt::format("{}|{}", kind, calls[kind]++));
+  }
+}
+
+}  // namespace
+
+PathNodes::PathNodes(const Graph& main) {
+  for_each_place(main, [&](const std::string& id, const std::string& place) { known_[place] = id; });
+}
+
+std::map<std::string, std::string> PathNodes::match(const Graph& other, size_t number) {
+  std::map<std::string, std::string> found;
+  for_each_place(other, [&](const std::string& id, const std::string& place) {
+    found[id] = known_.try_emplace(place, fmt::format("path{}:{}", number, id)).first->second;
+  });
+  return found;
+}
+
+void add_sites(SiteTable& table, const SiteTable& other,
+               const std::map<std::string, std::string>& nodes) {
+  using Place = std::tuple<std::string, Point, int>;
+  const auto place_of = [&](const Site& site) {
+    return Place(is_in_graph(site) ? nodes.at(site.node) : site.node, site.point, site.index);
+  };
+  std::map<Place, int32_t> known;
+  for (const Site& site : table.sites) known[{site.node, site.point, site.index}] = site.id;
+  for (const Site& site : other.sites) {
+    if (!is_in_graph(site) || known.contains(place_of(site))) continue;
+    Site added = site;
+    added.id = static_cast<int32_t>(table.sites.size());
+    added.node = nodes.at(site.node);
+    added.value = fmt::format("{}/{}", added.node, site.value);
+    added.feeds.clear();
+    for (const int32_t feed : site.feeds) {
+      const auto at = known.find(place_of(other.sites[static_cast<size_t>(feed)]));
+      if (at != known.end()) added.feeds.push_back(at->second);
+    }
+    known[{added.node, added.point, added.index}] = added.id;
+    table.sites.push_back(std::move(added));
+  }
+}
+
 SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_sites,
                             const std::map<std::string, std::string>& nodes) {
   using Place = std::tuple<std::string, Point, int>;

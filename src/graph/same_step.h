@@ -1,6 +1,7 @@
 // Are two step graphs the same step for batches of two shapes?
 // A model traced for a short batch has the same nodes as for a full batch, except those that have
-// nothing to do there (OpDef::may_vanish). Nodes at the same place have the same sites.
+// nothing to do there (OpDef::may_vanish). Nodes at the same place have the same sites. A step that
+// took another path through the model has nodes of its own; the table of sites is one for all.
 #pragma once
 
 #include <map>
@@ -16,6 +17,23 @@ namespace lockstep {
 // Throws: InputError that names the first node without a counterpart, or the parameter or buffer
 // that one graph lacks.
 std::map<std::string, std::string> match_nodes(const Graph& main, const Graph& other);
+
+// Finds counterparts of nodes on other paths through the model: the k-th call of an op in a layer is
+// the k-th call in all of them.
+class PathNodes {
+ public:
+  explicit PathNodes(const Graph& main);
+  // For every node of `other` its counterpart, as in match_nodes. Where no graph so far has one it
+  // is "path<number>:<id>", which is no node of `main`.
+  std::map<std::string, std::string> match(const Graph& other, size_t number);
+
+ private:
+  std::map<std::string, std::string> known_;  // by place in the model
+};
+
+// Appends the sites of `other` that have no place in `table` yet; `nodes` from one of the above.
+void add_sites(SiteTable& table, const SiteTable& other,
+               const std::map<std::string, std::string>& nodes);
 
 // The sites of `other` with the ids of `main_sites`; `nodes` is from match_nodes. Site k of both
 // tables is at the same place, with each graph's own node ids, values and shapes. A site that

@@ -59,7 +59,9 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     p.format = runner_->parameter_format(p.name);
     p.weight = Tensor(shape, container);
     for (size_t pass = 0; pass < pass_count(graph); ++pass) {
-      p.reached.push_back(pass_gradients(graph, pass).contains(p.name));
+      p.reached.push_back(std::ranges::any_of(runners_, [&](const auto& runner) {
+        return pass_gradients(runner->graph(), pass).contains(p.name);
+      }));
       p.trains = p.trains || p.reached.back();
     }
     if (p.trains) {

@@ -76,8 +76,10 @@ class Lane {
  private:
   struct ParameterState : StoredParameter {
     std::string name;
-    std::vector<bool> reached;  // by backward pass: whether it has a gradient
+    std::vector<bool> reached;  // by backward pass: whether it has a gradient on some path
     bool trains = false;        // true: some pass has one
+    bool has_gradient = false;  // the step's, so far: its paths lead through the weight
+    int64_t missed = 0;         // steps of its group in which it had none
     const Format* format;       // of the weight
     size_t group;               // parameter group, see LaneContext::groups
     // The gradient over the micro-batches and the losses, if it is changed before its use.
@@ -97,6 +99,7 @@ class Lane {
   void choose_runner(size_t number);
   Container container() const { return runner_->executor().container(); }
   const KernelSet& kernels() const { return runner_->kernels(); }
+  bool is_reached(const ParameterState& parameter, size_t pass) const;
   const Tensor& computed_gradient(const ParameterState& parameter, size_t pass) const;
 
   void describe_formats();

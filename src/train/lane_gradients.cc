@@ -54,17 +54,22 @@ const Tensor& Lane::computed_gradient(const ParameterState& p, size_t pass) cons
   return runner_->gradient(p.name, pass);
 }
 
+// On the path of the micro-batch in progress.
+bool Lane::is_reached(const ParameterState& p, size_t pass) const {
+  return p.reached[pass] && pass_gradients(runner_->graph(), pass).contains(p.name);
+}
+
 // Unscaled gradients go to the updated tensor: masters receive them in their own format; without
 // masters they stay in p.grad, as in GradScaler.unscale_.
 const Format* Lane::unscaled_format(const ParameterState& p) const {
   return p.master.empty() ? p.format : description_.policy.master;
 }
 
-// `first`: this is the step's first micro-batch.
+// `first`: nothing is in the step's sums yet.
 void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker, LaneStep& record) {
   bool begun = false;
   for (size_t pass = 0; pass < p.reached.size(); ++pass) {
-    if (!p.reached[pass]) continue;
+    if (!is_reached(p, pass)) continue;
     const size_t k = p.of_losses.empty() ? 0 : pass;
     Tensor& sum = p.of_workers.empty() ? p.sum_of(k) : p.of_workers[k][static_cast<size_t>(worker)];
     const int32_t site = runner_->gradient_site(p.name, pass);
@@ -205,7 +210,7 @@ std::vector<double> Lane::gradient_norms() const {
   std::vector<double> norms(parameters_.size(), std::numeric_limits<double>::quiet_NaN());
   const double divisor = keeps_gradients() ? 1.0 : scale(0);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].trains) continue;
+    if (!parameters_[i].has_gradient) continue;
     const Tensor& g = gradient(parameters_[i]);
     const double squares = g.container() == Container::kF64
                                ? kernels().f64.sum_of_squares(g.as<double>().data(), g.size())
@@ -223,7 +228,7 @@ double Lane::clip(const std::vector<size_t>& groups) {
                             (context_.loop != nullptr && context_.loop->clips_scaled);
   std::vector<ClippedGradient> gradients;
   for (ParameterState& p : parameters_) {
-    if (!p.trains || std::ranges::count(groups, p.group) == 0) continue;
+    if (!p.has_gradient || std::ranges::count(groups, p.group) == 0) continue;
     gradients.push_back({&p.sum, clips_scaled ? p.format : unscaled_format(p)});
   }
   const auto unscale_all = [&] {
@@ -265,7 +270,7 @@ std::vector<std::vector<bool>> Lane::found_inf() const {
   std::vector<std::vector<bool>> found(scales_.size(),
                                        std::vector<bool>(context_.groups.size(), false));
   for (const ParameterState& p : parameters_) {
-    if (!p.trains) continue;
+    if (!p.has_gradient) continue;
     for (size_t scaler = 0; scaler < scales_.size(); ++scaler) {
       if (found[scaler][p.group]) continue;
       if (separates_losses() && !p.has_sum(scaler)) continue;

@@ -19,6 +19,9 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
   step_ = step;
   micro_step_ = (step * count + micro_batch) * context_.options->workers + worker;
   choose_runner(context_.graph_of(step, micro_batch));
+  if (micro_batch == 0 && worker == 0) {
+    for (ParameterState& p : parameters_) p.has_gradient = false;
+  }
   StepPass pass{.key = key(),
                 .loss_scales = {},
                 .loss_divisor = context_.loss_divisor(step, micro_batch),
@@ -52,8 +55,10 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
   for (size_t i = 0; i < context_.losses.size(); ++i) {
     record.losses[i] += runner_->loss(context_.losses[i]) / count;
   }
-  if (!keeps_gradients()) return;
-  for (ParameterState& p : parameters_) keep_gradients(p, micro_batch == 0, worker, record);
+  for (ParameterState& p : parameters_) {
+    if (keeps_gradients()) keep_gradients(p, micro_batch == 0 || !p.has_gradient, worker, record);
+    for (size_t pass = 0; pass < p.reached.size(); ++pass) p.has_gradient |= is_reached(p, pass);
+  }
 }
 
 void Lane::take_buffers_back() {

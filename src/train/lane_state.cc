@@ -108,6 +108,7 @@ void Lane::restart_from(const Lane& reference, int64_t step) {
   for (ParameterState& p : parameters_) {
     const ParameterState& ref = *partner(&reference, p);
     store_weight(p, ref.updated());
+    p.missed = ref.missed;
     if (!p.compensation.empty()) p.compensation.fill_zero();
     for (size_t k = 0; k < p.states.size(); ++k) {
       store(kernels(), ref.states[k], p.states[k],
@@ -154,6 +155,7 @@ LaneState Lane::state() const {
   visit_tensors(*this, [&](const std::string& name, const Tensor& t) { state.tensors[name] = t; });
   state.scalers = scales_;
   state.optimizer_steps = optimizer_steps_;
+  for (const ParameterState& p : parameters_) state.missed.push_back(p.missed);
   state.died_at = died_at_;
   state.died_of = died_of_;
   state.nonfinite_since = nonfinite_since_;
@@ -177,12 +179,14 @@ void Lane::restore(const LaneState& state) {
     problems.add(fmt::format("{} {}, this run has {}", found, what, here));
   };
   expect("loss scalers", state.scalers.size(), scales_.size());
+  expect("parameters", state.missed.size(), parameters_.size());
   expect("parameter groups", state.optimizer_steps.size(), optimizer_steps_.size());
   problems.throw_if_any();
   visit_tensors(*this,
                 [&](const std::string& name, Tensor& tensor) { tensor = state.tensors.at(name); });
   scales_ = state.scalers;
   optimizer_steps_ = state.optimizer_steps;
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].missed = state.missed[i];
   died_at_ = state.died_at;
   died_of_ = state.died_of;
   nonfinite_since_ = state.nonfinite_since;

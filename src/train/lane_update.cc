@@ -133,7 +133,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       kernels.quantize(unscaled, unscaled, gradient->size(), {unscaled_format(p)}, nullptr);
       gradient = &unscaled_;
     }
-    OptimizerArrays<T> call = arrays_of<T>(p, *gradient, optimizer_steps_[p.group] + 1);
+    OptimizerArrays<T> call = arrays_of<T>(p, *gradient, optimizer_steps_[p.group] - p.missed + 1);
     if (context_.options->measure) call.update = p.update.as<T>().data();
     const QuantizeSpec rounding = update_rounding(weight_format, weight_site);
     call.formats = {policy.arithmetic_of(p.format), state_format, weight_format, rounding.rounding,
@@ -251,6 +251,10 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
   }
   for (ParameterState& p : parameters_) {
     if (!p.trains) continue;
+    if (!p.has_gradient) {  // PyTorch's optimizers pass over it: no decay, no step counted
+      p.missed += !skips[p.group];
+      continue;
+    }
     if (container() == Container::kF64) {
       update_parameter<double>(p, skips[p.group], partner(reference, p), record);
     } else {

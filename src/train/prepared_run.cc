@@ -104,21 +104,25 @@ Graph PreparedRun::step_of(const Graph& forward) const {
   return options.backward_per_loss ? differentiate_per_loss(forward) : differentiate(forward);
 }
 
-// Refuses a graph that differs from the main step: its sites would have no place in the run.
-void PreparedRun::add_shape(const Graph& forward,
-                            const std::function<int(const Parameter&)>& state_count_of) {
-  StepGraph& other = other_shapes.emplace_back();
-  other.graph = step_of(forward);
-  try {
-    const auto nodes = match_nodes(graph, other.graph);
-    other.sites = sites_numbered_as(sites, make_sites(other.graph, state_count_of), nodes);
-  } catch (const InputError& error) {
-    const int64_t first = loop.first_step(other_shapes.size());
-    const std::string what = fmt::format(
-        "step {}: its batch of {} needs another step graph than a batch of {}: {}", first,
-        batch_text(other.graph), batch_text(graph), join(error.problems(), "; "));
-    throw InputError(what, first > 0 ? fmt::format("--steps {} ends before it", first)
-                                     : "capture with batches of one shape, e.g. drop_last=True");
+// Graphs of other shapes have the main step's sites. Those of other paths add their own, before any
+// is numbered.
+void PreparedRun::add_graphs(const std::vector<Graph>& forward,
+                             const std::function<int(const Parameter&)>& state_count_of) {
+  PathNodes paths(graph);
+  std::vector<SiteTable> own;
+  std::vector<std::map<std::string, std::string>> nodes;
+  for (size_t i = 1; i < forward.size(); ++i) {
+    const Graph& other = other_shapes.emplace_back(step_of(forward[i])).graph;
+    own.push_back(make_sites(other, state_count_of));
+    try {
+      nodes.push_back(match_nodes(graph, other));
+    } catch (const InputError&) {
+      nodes.push_back(paths.match(other, i));
+      add_sites(sites, own.back(), nodes.back());
+    }
+  }
+  for (size_t i = 0; i < own.size(); ++i) {
+    other_shapes[i].sites = sites_numbered_as(sites, own[i], nodes[i]);
   }
 }
 
@@ -133,7 +137,7 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
   const CapturedLoop* script = capture != nullptr ? &loop : nullptr;
   context = make_lane_context(graph, sites, options, script);  // only for the groups
   sites = make_sites(graph, state_count_of, options.workers);
-  for (size_t i = 1; i < forward.size(); ++i) add_shape(forward[i], state_count_of);
+  add_graphs(forward, state_count_of);
   context = make_lane_context(graph, sites, options, script, other_shapes);
   const std::vector<std::string> group_names = names_of_groups(options);
   ProblemList problems("replay");

@@ -19,6 +19,7 @@ struct LaneState {
                 // "scaling/NAME": scale, count and amaxes of a cast with delayed scaling
   std::vector<LossScaleState> scalers;
   std::vector<int64_t> optimizer_steps;  // by parameter group
+  std::vector<int64_t> missed;           // by parameter: those of them without a gradient for it
   int64_t died_at = -1, nonfinite_since = -1;
   DeathCause died_of = DeathCause::kAlive;
 };

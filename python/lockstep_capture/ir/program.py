@@ -1,7 +1,6 @@
 """The forward pass as PyTorch sees it: calls of ATen ops on named values.
 
-Both front ends make one; everything after them (normaliser, interpreter) knows nothing of torch.export
-or TorchScript. Values are named, a name is bound once, in-place ops keep their in-place spelling.
+frontend_run.py makes one; everything after it (normaliser, interpreter) knows nothing of how. Values are named, a name is bound once, in-place ops keep their in-place spelling.
 """
 
 from __future__ import annotations
@@ -157,8 +156,15 @@ class Names:
 
     def parameter_of(self, tensor: torch.Tensor) -> str | None:
         """The parameter whose storage this tensor is, if any."""
-        for parameter, paths in self.params:
-            if parameter is tensor or (parameter.data_ptr() == tensor.data_ptr()
-                                       and parameter.shape == tensor.shape and tensor.numel() > 0):
+        return self._owner(self.params, tensor)
+
+    def buffer_of(self, tensor: torch.Tensor) -> str | None:
+        return self._owner(self.buffers, tensor)
+
+    @staticmethod
+    def _owner(table: list[tuple[torch.Tensor, list[str]]], tensor: torch.Tensor) -> str | None:
+        for held, paths in table:
+            if held is tensor or (held.data_ptr() == tensor.data_ptr() and held.shape == tensor.shape
+                                  and held.dtype == tensor.dtype and tensor.numel() > 0):
                 return paths[0]
         return None

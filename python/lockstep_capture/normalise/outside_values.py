@@ -14,6 +14,7 @@ from ..rules.context import Unsupported
 from .ssa import CONST, GRAPH, Versions, value_name
 
 MASK_LIMIT = 1e30  # constants beyond are masks (-FLT_MAX, -inf), not weights of anything
+_RENAMES = {"aten.alias.default", "aten.type_as.default"}
 _DTYPES = {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
            torch.uint8, torch.bool}
 
@@ -76,13 +77,21 @@ class OutsideValues:
         tensor = tensor.contiguous()
         raw = tensor.float() if tensor.dtype.is_floating_point else tensor.to(torch.int64)
         digest = hashlib.sha256(raw.cpu().numpy().tobytes() + str(tuple(tensor.shape)).encode()).hexdigest()[:8]
-        label = "_".join([*(value_name(name) for name in names), what]).strip("_") or "constant"
+        label = "_".join([*(self._own_name(name) for name in names), what]).strip("_") or "constant"
         name = f"{label}-{digest}"
         self._check_dtype(tensor, f"the constant {label}")
         self._graph.constants[name] = tensor
         if exempt:
             self._graph.stat_exempt.add(name)
         return Value(f"c:{name}", tuple(tensor.shape), element_type(tensor.dtype))
+
+    def _own_name(self, name: str) -> str:
+        """`zeros` for what the trace made another name for, and cast."""
+        call = self._calls.get(value_name(name))
+        while call is not None and call.op in _RENAMES:
+            name = call.refs()[0]
+            call = self._calls.get(name)
+        return value_name(name)
 
     def _input(self, names: tuple[str, ...], what: str, example: torch.Tensor,
                compute: Callable[..., torch.Tensor]) -> Value:

@@ -1,1 +1,1 @@
-"""The user's step function as a program: torch.export first, TorchScript's tracer where that fails."""
+"""The user's step function as a program: the path that it took on real values."""

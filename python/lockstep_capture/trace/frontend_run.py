@@ -280,6 +280,9 @@ class _Recorder(_PreDispatch):
             if tensor.requires_grad:
                 return name
             return self._add("detach", torch.ops.aten.detach.default, (Ref(name),), {}, Place(source=user_line()))
+        owner = self._names.buffer_of(tensor)
+        if owner is not None:  # its .data: writing to it writes to the buffer
+            return next(name for name, path in self.program.buffers.items() if path == owner)
         name = self._new("c")
         known = place_of(tensor) in self._outside
         self.program.constants[name] = tensor.detach() if known else tensor.detach().clone()

@@ -30,7 +30,7 @@ class Recorder:
                  hyper: list[dict[str, Any]], autocast: tuple[str, torch.dtype] | None):
         self.writer = Writer(path)
         self._subject, self._graphs = subject, 0
-        self._order = [name for name, *_ in first.graph.params] if first.graph else []
+        self._order: list[str] = []  # parameters, as the graphs name them one after the other
         self._buffers_mutated: set[str] = set()
         self._attention: set[str] = set()
         try:
@@ -106,6 +106,7 @@ class Recorder:
         graph = traced.graph
         assert graph is not None
         number, self._graphs = self._graphs, self._graphs + 1
+        self._order += [name for name, *_ in graph.params if name not in self._order]
         self.writer.json(f"graphs/{number}/json", graph.json(), {"signature": traced.signature})
         for name, tensor in graph.constants.items():
             place = f"constants/{escape(name)}"

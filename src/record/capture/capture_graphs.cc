@@ -53,6 +53,20 @@ void check_names(const Capture& capture, const CaptureFields& at) {
   }
 }
 
+// Appends to every graph the parameters or buffers that only other graphs have.
+template <typename Items>
+void share(std::vector<Graph>& graphs, Items Graph::* items) {
+  Items all;
+  const auto add_missing = [](Items& to, const Items& from) {
+    for (const auto& item : from) {
+      const bool known = std::ranges::any_of(to, [&](const auto& x) { return x.name == item.name; });
+      if (!known) to.push_back(item);
+    }
+  };
+  for (const Graph& graph : graphs) add_missing(all, graph.*items);
+  for (Graph& graph : graphs) add_missing(graph.*items, all);
+}
+
 // A node outside every region is outside autocast if the model opens regions itself and the loop
 // around it did not.
 void resolve_regions(Graph& graph, const CapturedAmp& amp) {
@@ -146,6 +160,9 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
     }
   }
   check_names(capture, graphs);
+  // A step whose path does not reach a weight leaves it as it is, but every step has it.
+  share(capture.graphs, &Graph::parameters);
+  share(capture.graphs, &Graph::buffers);
 }
 
 void read_values(const CaptureFields& at, const Capture& capture, Tensors& values) {

@@ -163,10 +163,11 @@ CapturedStep read_step(const CaptureFields& at, const Capture& capture) {
   if (at.has("grad_norms")) {
     step.grad_norms = at.child("grad_norms").numbers();
     const size_t wanted = capture.graphs.front().parameters.size();
-    if (step.grad_norms.size() != wanted) {
-      at.problem(fmt::format("grad_norms has {} numbers, the graph {} parameters",
+    if (step.grad_norms.size() > wanted) {
+      at.problem(fmt::format("grad_norms has {} numbers, the graphs have {} parameters",
                              step.grad_norms.size(), wanted));
     }
+    step.grad_norms.resize(wanted, kNotRecorded);  // those that only later steps' graphs have
   }
   if (at.has("grads")) step.grads = read_gradients(at.child("grads"), capture, Container::kF32);
   return step;

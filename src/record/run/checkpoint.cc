@@ -81,6 +81,7 @@ void write_state(hid_t root, const RunState& run, const RecordState& record) {
     hdf5::write_attribute(group.id(), "name", record.lane_names.at(i));
     write_scalers(group.id(), lane.scalers);
     hdf5::write_column(group.id(), "optimizer_steps", lane.optimizer_steps);
+    hdf5::write_column(group.id(), "missed_steps", lane.missed);
     hdf5::write_attribute(group.id(), run_names::kDiedAt, lane.died_at);
     hdf5::write_attribute(group.id(), run_names::kDiedOf, static_cast<int64_t>(lane.died_of));
     hdf5::write_attribute(group.id(), "nonfinite_since", lane.nonfinite_since);
@@ -105,6 +106,7 @@ Checkpoint read_state(hid_t root) {
     checkpoint.record.lane_names.push_back(hdf5::text_attribute(group.id(), "name"));
     lane.scalers = read_scalers(group.id());
     lane.optimizer_steps = hdf5::read_column<int64_t>(group.id(), "optimizer_steps");
+    lane.missed = hdf5::read_column<int64_t>(group.id(), "missed_steps");
     lane.died_at = hdf5::int_attribute(group.id(), run_names::kDiedAt);
     lane.died_of = static_cast<DeathCause>(hdf5::int_attribute(group.id(), run_names::kDiedOf));
     lane.nonfinite_since = hdf5::int_attribute(group.id(), "nonfinite_since");

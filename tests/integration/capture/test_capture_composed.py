@@ -208,19 +208,18 @@ def test_a_norm_is_summed_in_fp32_and_rounded_once(lockstep, tmp_path, autocast,
 
 
 @pytest.mark.parametrize("body,hint", [
-    (lambda t: t.topk(2)[0], "torch.max(x, dim)"), (lambda t: t.scatter_add(0, labels(4, 6, below=4), t), "F.one_hot"),
+    (lambda t: t.scatter_add(0, labels(4, 6, below=4), t), "F.one_hot"),
     (lambda t: F.adaptive_max_pool1d(t, 4), "multiples of the output's"), (lambda t: torch.einsum("ii->i", t[:, :4]), "repeated letters"),
     (lambda t: F.embedding_bag(labels(7, below=4), t, torch.tensor([0, 2, 6])), "bags of different lengths"),
-], ids=["topk", "scatter_add", "adaptive_max", "diagonal", "bags"])
+], ids=["scatter_add", "adaptive_max", "diagonal", "bags"])
 def test_refusals_say_what_to_write(body, hint):
     said = str(check(Weights(ROWS), lambda m, b: body(m.w0 * 1.0).sum(), ()))
     assert hint in said
 
 
-def test_values_that_steer_python_are_told_once():
+def test_a_shape_that_depends_on_values_is_the_steps():
     def step(m, b):
         y = m.w0[m.w0 > 0]
         return y.view(y.shape[0], 1).square().mean()
 
-    support = check(Weights(ROWS), step, ())
-    assert [problem.what for problem in support.problems] == ["data-dependent control flow"]
+    assert check(Weights(ROWS), step, ()).ops == {"reshape": 2, "index_select": 1, "pow": 1, "mean": 1}

@@ -14,9 +14,7 @@ from graph_in_torch import run
 from lockstep_capture.normalise.interpreter import Interpreter
 from lockstep_capture.watch.mask_tap import MaskTap
 from lockstep_capture.model_state import Subject
-from lockstep_capture.trace.traced import Traced, leaves_of
-from lockstep_capture.trace import frontend_jit
-from lockstep_capture.ir.program import StepModule
+from lockstep_capture.trace.traced import Traced, see
 from lockstep_capture.rules.context import KINKS, WINNERS
 
 torch.set_num_threads(1)
@@ -39,8 +37,8 @@ class Weights(torch.nn.Module):
 
 def graph_of(model, step_fn, batch):
     subject = Subject(model, None)
-    traced = Traced(subject, step_fn, batch)
-    leaves, _ = leaves_of(batch)
+    seen = see(subject, step_fn, batch)
+    traced, leaves = Traced(subject, seen), seen.leaves
     problems = traced.support_problems(leaves)
     assert not problems, problems
     return subject, traced, leaves
@@ -278,25 +276,6 @@ def test_which_attention_is_fused():
     assert model((2, 3, 5, 4), (2, 3, 5, 4)) == "flash"
     assert model((3, 5, 4), (3, 5, 4)) == "math"
     assert model((2, 3, 5, 4), (2, 3, 5, 6)) == "math"
-
-
-@pytest.mark.parametrize("name", ["conv2d", "layer_norm", "max_pool2d", "dropout", "sdpa", "cross_entropy"])
-def test_the_tracer_gives_the_same_graph(name, monkeypatch):
-    """The second front end feeds the same normaliser: same ops in the same order, and right by itself."""
-    shapes, body, batch = LAYERS[name]
-    step_fn = lambda m, b: (body(m, b) * 0.7).sum()  # noqa: E731
-    first = compare(Weights(*shapes), step_fn, x(*batch))
-    from lockstep_capture.trace import frontend_export
-
-    def refuse(*_):
-        raise RuntimeError("not today")
-
-    monkeypatch.setattr(frontend_export, "trace", refuse)
-    _, traced, _ = graph_of(Weights(*shapes), step_fn, x(*batch))
-    assert traced.program.frontend == "jit"
-    second = compare(Weights(*shapes), step_fn, x(*batch))
-    assert [node["op"] for node in first["nodes"]] == [node["op"] for node in second["nodes"]]
-    assert frontend_jit.trace(StepModule(Weights(*shapes), step_fn), x(*batch)).frontend == "jit"
 
 
 def test_no_number_is_lost_on_the_way_to_json():

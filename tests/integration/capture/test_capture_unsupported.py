@@ -70,20 +70,15 @@ def line_of(kind):
     lines = open(__file__).read().splitlines()
     start = next(i for i, text in enumerate(lines) if text.startswith("class Part("))
     found = next(i for i in range(start, len(lines)) if f'self.kind == "{kind}"' in lines[i])
-    return found + (1 if kind == "control" else 2)  # numbers count from 1
+    return found + 2  # numbers count from 1
 
 
 @pytest.mark.parametrize("kinds,expected", [
     (("op", "plain", "op"), [("aten.erfinv.default", ["parts.0", "parts.2"], "op")]),
     (("view", "op"), [("in-place on a view", ["parts.0"], "view"), ("aten.erfinv.default", ["parts.1"], "op")]),
-    (("control",), [("data-dependent control flow", ["parts.0"], "control")]),
-    (("plain", "item", "control"), [("data-dependent control flow", ["parts.1"], "item"),
-                                    ("data-dependent control flow", ["parts.2"], "control")]),
-    (("mask",), [("data-dependent control flow", ["parts.0"], "mask")]),
     (("function", "op"), [("custom autograd.Function Doubled", ["parts.0"], "function"),
                           ("aten.erfinv.default", ["parts.1"], "op")]),
-    (("control", "op"), [("data-dependent control flow", ["parts.0"], "control"),
-                         ("aten.erfinv.default", ["parts.1"], "op")]),
+    (("control", "item", "mask", "op"), [("aten.erfinv.default", ["parts.3"], "op")]),
 ])
 def test_every_occurrence_is_listed_with_module_and_line(kinds, expected):
     support = check(Parts(*kinds), step_fn, BATCH)
@@ -126,7 +121,7 @@ def test_fsdp_is_refused():
             pass
 
 
-@pytest.mark.parametrize("kinds", [("op",), ("control",), ("view",), ("function",)])
+@pytest.mark.parametrize("kinds", [("op",), ("control", "op"), ("view",), ("function",)])
 def test_nothing_is_written_and_the_loop_goes_on_as_without(tmp_path, kinds):
     """on_unsupported="report": a warning, and bit for bit the same training."""
     path = tmp_path / "a.lscap.h5"
@@ -191,33 +186,18 @@ def test_a_gradient_that_the_graph_does_not_explain(tmp_path):
         train(model, optimizer, loops, image_batches(2), Capture(tmp_path / "a.h5", model, optimizer, image_loss))
 
 
-def test_the_tracer_refuses_blocks_that_it_cannot_see(monkeypatch):
-    from lockstep_capture.trace import frontend_export
-
-    def refuse(step, batch):
-        raise RuntimeError("not today")
-
-    def with_blocks(model, batch):
-        with torch.autocast("cpu", torch.bfloat16):
-            y = model(batch)
-        with torch.no_grad():
-            scale = y.mean()
-        return (y * scale).sum()
-
-    assert check(Parts(), with_blocks, BATCH).ok
-    monkeypatch.setattr(frontend_export, "trace", refuse)
-    found = [problem.what for problem in check(Parts(), with_blocks, BATCH).problems]
-    assert found == ["torch.autocast in a traced model", "torch.no_grad in a traced model"]
-
-
 def test_state_outside_of_the_model_is_caught_by_gate_v0(tmp_path):
     model = Images()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    state = {"n": 0}
+
+    class Counter:  # nobody's module: what its attributes hold cannot be put back
+        n = 0
+
+    state = Counter()
 
     def step(model, batch):
-        state["n"] += 1
-        return image_loss(model, batch) * (1 + state["n"])
+        state.n += 1
+        return image_loss(model, batch) * (1 + state.n)
 
     with pytest.raises(CaptureError, match="gate V0"):
         train(model, optimizer, step, image_batches(4), Capture(tmp_path / "a.h5", model, optimizer, step))
@@ -254,7 +234,7 @@ def test_check_on_the_command_line(tmp_path):
                               capture_output=True, cwd=tmp_path, env={"PYTHONPATH": str(SOURCE / "python")})
 
     good = run("mine:good")
-    assert good.returncode == 0 and "linear x1" in good.stdout and "supported (export)" in good.stdout, good
+    assert good.returncode == 0 and "linear x1" in good.stdout and "supported" in good.stdout, good
     bad = run("mine:bad")
     assert bad.returncode == 1 and "aten.erfinv.default" in bad.stdout
     assert run("mine").returncode == 2 and run("mine:nothing").returncode == 2
