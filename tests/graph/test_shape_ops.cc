@@ -68,6 +68,12 @@ TEST_CASE("shape ops: refusals give the reason") {
   check_refusal("multiple of factor^2 = 9", "pixel_shuffle", {image}, {{"factor", int64_t{3}}});
   check_refusal("no larger extent", "gather", {x, ints({3, 3, 4})}, {{"dim", int64_t{1}}});
   check_refusal("integer tensor", "gather", {x, x});
+  check_refusal("no larger extent", "scatter_add", {x, ints({2, 3, 4})},
+                {{"shape", Shape{2, 2, 4}}});
+  check_refusal("shape of the index", "scatter_add", {x, ints({1, 3, 4})},
+                {{"shape", Shape{2, 3, 4}}});
+  check_refusal("one slice for each place", "index_add", {x, ints({3})},
+                {{"shape", Shape{5, 3, 4}}});
   check_refusal("(J)", "index_select", {x, ints({2, 2})});
   check_refusal("'padding_idx' is 5", "embedding", {floats({5, 2}), ints({3})},
                 {{"padding_idx", int64_t{5}}});
@@ -112,6 +118,10 @@ TEST_CASE("shape ops: values by hand") {
   CHECK(run_one("gather", {x, Tensor::from<int32_t>({1, 3}, {1, 0, 1})}, {}) == D{4, 2, 6});
   CHECK(run_one("index_select", {x, Tensor::from<int32_t>({2}, {2, 2})}, {{"dim", int64_t{1}}}) ==
         D{3, 3, 6, 6});
+  CHECK(run_one("scatter_add", {x, Tensor::from<int32_t>({2, 3}, {1, 0, 1, 1, 1, 1})},
+                {{"shape", Shape{2, 3}}}) == D{0, 2, 0, 5, 5, 9});
+  CHECK(run_one("index_add", {x, Tensor::from<int32_t>({2}, {2, 2})}, {{"shape", Shape{3, 3}}}) ==
+        D{0, 0, 0, 0, 0, 0, 5, 7, 9});
   CHECK(run_one("embedding", {x, Tensor::from<int32_t>({2, 1}, {1, 0})}, {}) ==
         D{4, 5, 6, 1, 2, 3});
   CHECK(run_one("pixel_shuffle", {counting({1, 4, 1, 1})}, {{"factor", int64_t{2}}}) ==
@@ -158,6 +168,10 @@ TEST_CASE("gradients: movement, against central differences") {
   CHECK(gradient_error("gather", {{3, 4}}, {{"dim", int64_t{0}}}, {{5, 2}}) <= kGradientTolerance);
   CHECK(gradient_error("index_select", {{2, 3, 2}}, {{"dim", int64_t{1}}}, {{7}}) <=
         kGradientTolerance);
+  CHECK(gradient_error("scatter_add", {{5, 2}}, {{"dim", int64_t{0}}, {"shape", Shape{3, 4}}},
+                       {{5, 2}}) <= kGradientTolerance);
+  CHECK(gradient_error("index_add", {{2, 7, 2}}, {{"dim", int64_t{1}}, {"shape", Shape{2, 3, 2}}},
+                       {{7}}) <= kGradientTolerance);
   CHECK(gradient_error("embedding", {{4, 3}}, {}, {{2, 5}}, /*classes=*/4) <= kGradientTolerance);
 }
 

@@ -194,7 +194,7 @@ class Normaliser:
                     "" if call.is_getitem else call.op, call.autocast, call.nograd)
         self.graph.nodes.append(node)
         site = random_site(call)
-        if site is not None and site.kind == op.replace("gru", "lstm"):
+        if site is not None and (site.kind == op.replace("gru", "lstm") or op == "dropout"):
             self.graph.rng.append((node.id, call.name))
         return node
 

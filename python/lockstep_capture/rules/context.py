@@ -233,11 +233,6 @@ def positive_side(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
     return x > 0
 
 
-_PLACES = "sums into indexed places; write a product with a 0/1 matrix of the places, F.one_hot(index).T @ x"
-_HINTS = dict.fromkeys(("scatter_add", "index_add", "scatter", "scatter_reduce", "index_put", "index_copy"), _PLACES)
-
-
 def no_rule(call: Call) -> Unsupported:
     """An op of activations that has no rule. (Of the batch alone Python evaluates it.)"""
-    name = base_name(call).split(".")[1].rstrip("_")
-    return Unsupported(call.op, _HINTS.get(name, "not among Lockstep's ops"))
+    return Unsupported(call.op, "not among Lockstep's ops")

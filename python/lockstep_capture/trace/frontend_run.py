@@ -350,8 +350,9 @@ class _Recorder(_PreDispatch):
             self._decide(name, args, result)
             return
         name = self._add(short, func, *operands, place)
+        given = [item for item in pytree.tree_leaves((args,)) if isinstance(item, torch.Tensor)]
         for slot, item in enumerate(result):
-            if isinstance(item, torch.Tensor):
+            if isinstance(item, torch.Tensor) and not any(item is other for other in given):
                 part = self._add("getitem", operator.getitem, (Ref(name), slot), {}, place)
                 self._bind(item, part)
                 self._decide(part, args, item)

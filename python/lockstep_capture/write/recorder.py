@@ -160,7 +160,7 @@ class Recorder:
         if kind == "lstm":
             return torch.stack([unpacked(draw) for draw in draws])
         made = next(entry for entry in graph.nodes if entry.id == node)
-        shape = made.out[2 if kind == "sdpa" else 1][0]
+        shape = made.out[2 if made.op == "sdpa" else 1][0]
         mask = unpacked(draws[0])
         return mask.reshape(shape) if mask.numel() == int(np.prod(shape)) else mask.expand(shape)
 

@@ -1,5 +1,7 @@
 // gather: y[p] = x[p with its place along dim replaced by index[p]]. Operands x, index (integers of
 // x's rank; no extent larger than x's except along dim).
+// scatter_add: its counterpart, y[p with its place along dim replaced by index[p]] += src[p], from
+// 0.
 
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
@@ -78,6 +80,31 @@ void run_backward(const OpCall& call) {
   });
 }
 
+std::vector<TensorType> infer_scatter_add(const Node& node, std::span<const TensorType> inputs) {
+  require_float(node, inputs, 0);
+  require_int(node, inputs, 1);
+  const Shape y = ints_attribute(node, "shape", {});
+  checked_dim(node, y, inputs[1].shape);
+  require_shape(node, inputs, 0, inputs[1].shape, "the shape of the index");
+  return {{y}};
+}
+
+void run_scatter_add(const OpCall& call) {
+  const ElementPick pick = pick_of(call, output_shape(call, 0), 1);
+  call.outputs[0]->fill_zero();
+  dispatch(call, [&]<typename T>(T*) {
+    call.kernels.of<T>().pick_elements_backward(pick, input<T>(call, 0), output<T>(call, 0),
+                                                call.reduce_accumulator);
+  });
+}
+
+void scatter_add_vjp(GradientBuilder& builder, const Node& node) {
+  Attributes attributes = node.attributes;
+  attributes.erase("shape");
+  builder.add_node(node, "gather", {builder.output_gradient(node), node.inputs[1]}, attributes,
+                   {0});
+}
+
 }  // namespace
 
 std::vector<OpDef> gather_ops() {
@@ -92,6 +119,16 @@ std::vector<OpDef> gather_ops() {
        .vjp = gather_vjp,
        .run = run_gather,
        .keeps_masks = true},
+      {.name = "scatter_add",
+       .help = "y[p with index[p] along dim (default 0)] += src[p], ascending, from zeros of "
+               "`shape`; operands src, index",
+       .source = "torch.Tensor.scatter_add; CUDA autocast: not listed, runs in its input's type",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"dim", "shape"},
+       .infer = infer_scatter_add,
+       .vjp = scatter_add_vjp,
+       .run = run_scatter_add},
       {.name = "gather_backward",
        .help =
            "dx = sum of dy over the positions that read the element, ascending; operands index, "

@@ -1,4 +1,6 @@
 // index_select: the slices of x along dim that an index (J) names, in its order; may repeat.
+// index_add: its counterpart, the slices of src (J along dim) added up where the index puts them,
+// from 0.
 #include "src/graph/ops/movement.h"
 #include "src/graph/ops/rows.h"
 
@@ -56,6 +58,28 @@ void run_backward(const OpCall& call) {
   });
 }
 
+std::vector<TensorType> infer_index_add(const Node& node, std::span<const TensorType> inputs) {
+  require_float(node, inputs, 0);
+  const Shape y = ints_attribute(node, "shape", {});
+  require_shape(node, inputs, 0, selected_shape(node, y, inputs, 1), "one slice for each place");
+  return {{y}};
+}
+
+void run_index_add(const OpCall& call) {
+  const RowPick pick = pick_of(call, output_shape(call, 0), 1);
+  dispatch(call, [&]<typename T>(T*) {
+    call.kernels.of<T>().pick_rows_backward(pick, input<T>(call, 0), output<T>(call, 0),
+                                            call.reduce_accumulator);
+  });
+}
+
+void index_add_vjp(GradientBuilder& builder, const Node& node) {
+  Attributes attributes = node.attributes;
+  attributes.erase("shape");
+  builder.add_node(node, "index_select", {builder.output_gradient(node), node.inputs[1]},
+                   attributes, {0});
+}
+
 }  // namespace
 
 std::vector<OpDef> index_select_ops() {
@@ -71,6 +95,16 @@ std::vector<OpDef> index_select_ops() {
        .run = run_index_select,
        .keeps_masks = true,
        .foreign_names = {.mxnet = "take"}},
+      {.name = "index_add",
+       .help = "y[index[j]] += src[j] along dim (default 0), ascending, from zeros of `shape`; "
+               "operands src, index (J)",
+       .source = "torch.Tensor.index_add; CUDA autocast: not listed, runs in its input's type",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"dim", "shape"},
+       .infer = infer_index_add,
+       .vjp = index_add_vjp,
+       .run = run_index_add},
       {.name = "index_select_backward",
        .help =
            "dx = sum of dy over the positions that read the slice, ascending; operands index, dy",

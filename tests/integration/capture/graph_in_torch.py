@@ -49,6 +49,8 @@ FUNCTIONS = {
     "pad": lambda x, pads, value=0.0: F.pad(x, pads, value=value),
     "gather": lambda x, index, dim: x.gather(dim, index),
     "index_select": lambda x, index, dim=0: x.index_select(dim, index),
+    "scatter_add": lambda src, index, dim, shape: src.new_zeros(shape).scatter_add(dim, index.long(), src),
+    "index_add": lambda src, index, dim, shape: src.new_zeros(shape).index_add(dim, index, src),
     "embedding": lambda w, index, padding_idx=None: F.embedding(index, w, padding_idx),
     "pixel_shuffle": lambda x, factor: F.pixel_shuffle(x, factor),
     "pixel_unshuffle": lambda x, factor: F.pixel_unshuffle(x, factor),

@@ -69,6 +69,26 @@ def test_gather(dim, shape):
     check("gather", lambda t, i: t.gather(dim, i), [x, index], {"dim": dim})
 
 
+@pytest.mark.parametrize("dim,shape", [(0, (9, 5, 3)), (1, (4, 2, 3)), (-1, (2, 4, 6))])
+def test_scatter_add(dim, shape):
+    """Places that none, one and several elements go to."""
+    (x,) = random_arrays(8, (4, 5, 3))
+    index = np.random.default_rng(8).integers(0, shape[dim], (min(4, shape[0]), min(5, shape[1]), 3)[:3])
+    x = x[tuple(slice(0, extent) for extent in index.shape)].copy()
+    check("scatter_add", lambda t, i: torch.zeros(shape, dtype=t.dtype).scatter_add(dim, i, t), [x, index],
+          {"dim": dim, "shape": shape})
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_index_add(dim):
+    (x,) = random_arrays(9, (4, 5, 6))
+    index = np.random.default_rng(9).integers(0, 3, x.shape[dim])
+    shape = list(x.shape)
+    shape[dim] = 3
+    check("index_add", lambda t, i: torch.zeros(shape, dtype=t.dtype).index_add(dim, i, t), [x, index],
+          {"dim": dim, "shape": shape})
+
+
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_index_select(dim):
     (x,) = random_arrays(9, (4, 5, 6))
