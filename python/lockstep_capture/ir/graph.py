@@ -30,6 +30,11 @@ class Value:
     def rank(self) -> int:
         return len(self.shape)
 
+    @property
+    def is_empty(self) -> bool:
+        """No elements: the rows of an expert that got none. A graph has no such values."""
+        return 0 in self.shape
+
 
 def element_type(dtype: torch.dtype) -> str:
     return "f32" if dtype.is_floating_point else "i32"

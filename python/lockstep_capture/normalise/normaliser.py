@@ -22,6 +22,17 @@ from .ssa import CONST, GRAPH, Versions, value_name
 from .stored_values import StoredValues
 
 
+_EMPTY = "empty"
+
+
+def _without_elements(kind: Any) -> Any:
+    """Values for results that have no elements, None where one has some."""
+    if isinstance(kind, list):
+        found = [_without_elements(item) for item in kind]
+        return found if found and None not in found else None
+    return Value(_EMPTY, kind[0], element_type(kind[1])) if kind and 0 in kind[0] else None
+
+
 class Normaliser:
     """graph: the result. ir_of: value of the program -> id of the graph's value."""
 
@@ -55,6 +66,10 @@ class Normaliser:
             found = self._env.get(args[0].name)
             if isinstance(found, (list, tuple)):
                 self._bind(call, found[args[1]])
+            return
+        empty = _without_elements(self._types.get(call.name))
+        if empty is not None:
+            self._bind(call, empty)
             return
         written = self._versions.written.get(call.name)
         if base_name(call) == "aten.add_" and written and not self._is_float_type(self._types[call.name]):
@@ -185,11 +200,16 @@ class Normaliser:
             return self.stored.buffer(self._program.buffers[name])
         return self._outside.value(name, to_float)
 
+    def examples(self, refs: Sequence[Ref]) -> list[torch.Tensor]:
+        return self._outside.examples(refs)
+
     def derive(self, what: str, body: Callable[..., torch.Tensor], operands: Sequence[Any], call: Call) -> Value:
         return self._outside.derive(what, body, operands, call)
 
     def add(self, op: str, inputs: list[str], attrs: dict[str, Any], outputs: list[tuple[Shape, str]],
             call: Call) -> Node:
+        if _EMPTY in inputs:
+            raise Unsupported(call.op, "a tensor without elements has no part in this op")
         node = Node(f"n{len(self.graph.nodes)}", op, inputs, attrs, outputs, call.place,
                     "" if call.is_getitem else call.op, call.autocast, call.nograd)
         self.graph.nodes.append(node)

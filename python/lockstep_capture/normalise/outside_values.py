@@ -48,6 +48,9 @@ class OutsideValues:
             raise Unsupported("a value without tensor", "only tensors can be operands")
         return found
 
+    def examples(self, refs: Sequence[Ref]) -> list[torch.Tensor]:
+        return [self._tensor(ref.name) for ref in refs]
+
     def value(self, name: str, to_float: bool) -> Value:
         if to_float:
             return self.derive("float", lambda x: x.float(), [Ref(name)], None)
@@ -67,6 +70,9 @@ class OutsideValues:
         key = (what, tuple(item.name if isinstance(item, Ref) else repr(item) for item in operands))
         if key not in self._made:
             example = compute(*[self._snapshots[name] for name in names])
+            if example.numel() == 0:
+                self._made[key] = Value("empty", tuple(example.shape), element_type(example.dtype))
+                return self._made[key]
             constant = all(self._versions.kind[name] == CONST for name in names)
             self._made[key] = self._constant(names, what, example) if constant \
                 else self._input(names, what, example, compute)

@@ -1,8 +1,10 @@
-"""nn.EmbeddingBag: an embedding, and a reduction over bags of one length."""
+"""nn.EmbeddingBag: an embedding, and a reduction over bags."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 from .context import RuleContext, rule
 
@@ -19,6 +21,8 @@ def embedding_bag(c: RuleContext) -> list[Any]:
         raise c.unsupported("scale_grad_by_freq is not replayed")
     length, mode = _bag_length(c), _BAGS[int(c.a["mode"])]
     row = -1 if c.a.get("padding_idx") is None else int(c.a["padding_idx"])
+    if length is None:
+        return _ragged(c, mode, row)
     weight, flat = c.value("weight"), c.a["indices"]
     indices = c.derive(f"bags{length}", lambda i: i.reshape(-1, length), [flat])
     if row >= 0 and mode == "max":
@@ -42,15 +46,38 @@ def embedding_bag(c: RuleContext) -> list[Any]:
     return [c.binary("div", total, count)]
 
 
-def _bag_length(c: RuleContext) -> int:
-    """Of all bags. Throws: Unsupported where the bags' borders depend on the batch, or differ."""
-    hint = "bags of different lengths; give indices of shape (bags, length) and pad with padding_idx"
+def _ragged(c: RuleContext, mode: str, row: int) -> list[Any]:
+    """Bags of any lengths, which offsets may give anew for each batch: the rows, added up into their bags."""
+    if mode == "max":
+        raise c.unsupported("mode='max' for bags of different lengths; give indices of shape (bags, length)")
+    if row >= 0:
+        raise c.unsupported("padding_idx for bags of different lengths; give indices of shape (bags, length)")
+    weight, bags, last = c.value("weight"), c.out_shape(0)[0], bool(c.a["include_last_offset"])
+    refs = [c.a["indices"], c.a["offsets"]]
+
+    def bag_of(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        starts = (offsets[:-1] if last else offsets).contiguous()
+        return torch.bucketize(torch.arange(len(indices), device=indices.device), starts, right=True) - 1
+
+    def counts(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch.bincount(bag_of(indices, offsets), minlength=bags).clamp(min=1).float().reshape(bags, 1)
+
+    x = c.node("embedding", [weight, c.integer("indices")], (*c.shape_of("indices"), weight.shape[1])).value()
+    if c.has("per_sample_weights"):
+        x = c.binary("mul", x, c.reshape(c.value("per_sample_weights"), (x.shape[0], 1)))
+    attrs = {"dim": 0, "shape": (bags, weight.shape[1])}
+    total = c.node("index_add", [x, c.derive("bag_of", bag_of, refs)], attrs["shape"], attrs).value()
+    return [total if mode == "sum" else c.binary("div", total, c.derive("counts", counts, refs))]
+
+
+def _bag_length(c: RuleContext) -> int | None:
+    """Of all bags, None where the bags' borders depend on the batch, or differ."""
     offsets = c.constant("offsets")
     if offsets is None:
-        raise c.unsupported(hint)
+        return None
     count = c.shape_of("indices")[0]
     borders = offsets.tolist() + ([] if c.a["include_last_offset"] else [count])
     lengths = {b - a for a, b in zip(borders, borders[1:], strict=False)}
     if len(lengths) != 1 or 0 in lengths or borders[0] != 0 or borders[-1] != count:
-        raise c.unsupported(hint)
+        return None
     return int(lengths.pop())

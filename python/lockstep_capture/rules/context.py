@@ -178,6 +178,14 @@ class RuleContext:
         """An integer tensor computed from constants and the batch alone, e.g. an index in another form."""
         return self._normaliser.derive(name, body, operands, self.call)
 
+    def dtype_of_index(self, ref: Ref) -> torch.dtype:
+        """Of one of a list of operands."""
+        return self._normaliser.dtype_of(ref)  # type: ignore[no-any-return]
+
+    def examples(self, refs: Sequence[Ref]) -> list[torch.Tensor]:
+        """The operands of derive() in the traced run; only their shapes may matter."""
+        return self._normaliser.examples(refs)  # type: ignore[no-any-return]
+
     def unsupported(self, hint: str = "") -> Unsupported:
         return Unsupported(self.call.op, hint)
 

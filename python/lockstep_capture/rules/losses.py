@@ -118,6 +118,23 @@ def bce_with_logits(c: RuleContext) -> Value:
     return c.node("bce_with_logits", operands, c.out_shape(), reduction_of(c)).value()
 
 
+_LEAST_LOG = -100.0  # PyTorch's bound on the logarithms
+
+
 @rule("binary_cross_entropy")
 def bce(c: RuleContext) -> Value:
-    raise c.unsupported("CUDA autocast refuses it too; use binary_cross_entropy_with_logits")
+    """-(t log x + (1 - t) log(1 - x)). CUDA's autocast refuses it; outside of autocast it is FP32 like its operands."""
+    operands = [c.value("self"), c.value("target"), *([c.value("weight")] if c.has("weight") else [])]
+
+    def body(x: Value, t: Value, *weight: Value) -> Value:
+        def log(of: Value) -> Value:
+            return c.same("clamp", c.same("log", of), {"min": _LEAST_LOG})
+
+        others = c.scalar("add", c.same("neg", x), 1.0)
+        y = c.binary("sub", c.binary("mul", c.scalar("add", t, -1.0), log(others)), c.binary("mul", t, log(x)))
+        y = c.binary("mul", y, weight[0]) if weight else y
+        reduction = reduction_of(c)["reduction"]
+        return y if reduction == "none" else c.reduce(reduction, y, None)
+
+    found: Value = c.kernel("bce_with_logits", operands, body)
+    return found

@@ -221,6 +221,8 @@ def _wide(c: RuleContext) -> Value:
 def sum_(c: RuleContext) -> Value:
     x = _wide(c)
     op = "sum" if ".sum" in c.call.op else "mean"
+    if x.is_empty and op == "sum":
+        return c.derive(f"zeros{c.out_shape()}", lambda: torch.zeros(c.out_shape()), [])
     if x.rank == 0:
         return x
     return c.reduce(op, x, _dims(c), bool(c.a.get("keepdim")))

@@ -22,6 +22,8 @@ def _added(c: RuleContext, total: Value) -> Value:
 @rule("index_add")
 def index_add(c: RuleContext) -> Value:
     src, shape = c.value("source"), c.out_shape()
+    if src.is_empty:
+        return c.value("self")
     if float(c.a["alpha"]) != 1:
         src = c.scalar("mul", src, float(c.a["alpha"]))
     dim = c.a["dim"] % max(len(shape), 1)
@@ -30,7 +32,7 @@ def index_add(c: RuleContext) -> Value:
 
 @rule("scatter_add")
 def scatter_add(c: RuleContext) -> Value:
-    return _added(c, _scattered(c, _src(c)))
+    return _added(c, _scattered(c, _src(c))) if not c.integer("index").is_empty else c.value("self")
 
 
 def _src(c: RuleContext) -> Value:
@@ -55,8 +57,7 @@ def scatter(c: RuleContext) -> Value:
     shape, dim = c.out_shape(), c.a["dim"]
 
     def written(index: torch.Tensor) -> torch.Tensor:
-        count = torch.zeros(shape, dtype=torch.int64).scatter_add_(dim, index.cpu(), torch.ones_like(index.cpu()))
-        return count
+        return torch.zeros(shape, dtype=torch.int64).scatter_add_(dim, index.cpu(), torch.ones_like(index.cpu()))
 
     mask = _mask(c, "written", written, [c.a["index"]], twice=c.is_tensor("src"))
     if not c.is_tensor("src"):
@@ -81,28 +82,39 @@ def index_put(c: RuleContext) -> Value:
     shape = c.out_shape()
     given = list(c.a["indices"])
     refs = [item for item in given if item is not None]
+    if len(refs) == len(given) == 1 and c.dtype_of_index(refs[0]) == torch.bool and not c.a["accumulate"] \
+            and torch.Size(c.shape_of("values")).numel() == 1:
+        return _filled(c, refs[0], shape)
+    rows = torch.Size(shape).numel()
 
     def places(*values: torch.Tensor) -> torch.Tensor:
         left = list(values)
-        return torch.arange(torch.Size(shape).numel()).reshape(shape)[
-            tuple(slice(None) if item is None else left.pop(0).cpu() for item in given)]
+        return torch.arange(rows).reshape(shape)[tuple(slice(None) if item is None else left.pop(0).cpu() for item in given)]
+
+    def count(*values: torch.Tensor) -> torch.Tensor:
+        return torch.bincount(places(*values).reshape(-1), minlength=rows).reshape(shape)
 
     at = c.derive("places", lambda *values: places(*values).reshape(-1), refs)
-    counted = lambda *values: torch.bincount(places(*values).reshape(-1), minlength=torch.Size(shape).numel()) \
-        .reshape(shape)  # noqa: E731
-    example = c.derive("places_shape", places, refs)
-    fill = c.constant("values") if isinstance(c.a["values"], Ref) else None
-    if fill is not None and fill.numel() == 1 and not c.a["accumulate"]:
-        mask = _mask(c, "written", counted, refs, twice=False)
-        return c.node("masked_fill", [c.value("self"), mask], shape, {"value": float(fill)}).value()
-    values = c.expand(c.value("values"), example.shape)
-    flat = c.reshape(values, [at.shape[0]])
-    rows = torch.Size(shape).numel()
-    total = c.reshape(c.node("index_add", [flat, at], (rows,), {"dim": 0, "shape": (rows,)}).value(), shape)
+    if at.is_empty:
+        return c.value("self")
+    values = c.expand(c.value("values"), places(*c.examples(refs)).shape)
+    total = c.node("index_add", [c.reshape(values, at.shape), at], (rows,), {"dim": 0, "shape": (rows,)}).value()
     if c.a["accumulate"]:
-        return _added(c, total)
-    mask = _mask(c, "written_once", counted, refs, twice=True)
-    return c.node("where", [mask, total, c.value("self")], shape).value()
+        return _added(c, c.reshape(total, shape))
+    mask = _mask(c, "written", count, refs, twice=True)
+    return c.node("where", [mask, c.reshape(total, shape), c.value("self")], shape).value()
+
+
+def _filled(c: RuleContext, mask: Ref, shape: tuple[int, ...]) -> Value:
+    """x[mask] = v with one value."""
+    def whole(mask: torch.Tensor) -> torch.Tensor:
+        return mask.reshape(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(shape)
+
+    at = c.derive("whole", whole, [mask])
+    fill = c.constant("values")
+    if fill is not None:
+        return c.node("masked_fill", [c.value("self"), at], shape, {"value": float(fill)}).value()
+    return c.node("where", [at, c.expand(c.reshape(c.value("values"), [1] * len(shape)), shape), c.value("self")], shape).value()
 
 
 @rule("masked_scatter")
@@ -111,6 +123,8 @@ def masked_scatter(c: RuleContext) -> Value:
     shape = c.out_shape()
     rows = torch.Size(shape).numel()
     at = c.derive("places", lambda mask: mask.cpu().expand(shape).reshape(-1).nonzero().squeeze(1), [c.a["mask"]])
+    if at.is_empty:
+        return c.value("self")
     source = c.value("source")
     flat = c.slice(c.reshape(source, [torch.Size(source.shape).numel()]), 0, 0, at.shape[0])
     total = c.reshape(c.node("index_add", [flat, at], (rows,), {"dim": 0, "shape": (rows,)}).value(), shape)

@@ -156,7 +156,7 @@ def unbind(c: RuleContext) -> list[Value]:
 
 @rule("cat", "concat", "concatenate")
 def cat(c: RuleContext) -> Value:
-    return _cat(c, [x for x in c.values("tensors") if x.shape != (0,)], c.a["dim"])
+    return _cat(c, [x for x in c.values("tensors") if not x.is_empty], c.a["dim"])
 
 
 def _cat(c: RuleContext, parts: list[Value], dim: int) -> Value:
@@ -195,6 +195,21 @@ def flip(c: RuleContext) -> Value:
         index = c.derive(f"flip{extent}", lambda n: torch.arange(n - 1, -1, -1), [extent])
         x = c.node("index_select", [x, index], x.shape, {"dim": dim % x.rank}).value()
     return x
+
+
+@rule("diagonal", "diag")
+def diagonal(c: RuleContext) -> Value:
+    """The elements on a diagonal of two dimensions, which come last."""
+    x, offset = c.value("self"), int(c.a.get("offset", c.a.get("diagonal", 0)))
+    if x.rank < 2:
+        raise c.unsupported("a matrix from its diagonal")
+    first, second = (c.a.get("dim1", 0)) % x.rank, (c.a.get("dim2", 1)) % x.rank
+    left = [dim for dim in range(x.rank) if dim not in (first, second)]
+    rows, columns = x.shape[first], x.shape[second]
+    flat = c.reshape(c.permute(x, [*left, first, second]), [*(x.shape[dim] for dim in left), rows * columns])
+    places = c.derive(f"diagonal{rows}x{columns}_{offset}",
+                      lambda r, n, k: torch.arange(r * n).reshape(r, n).diagonal(k), [rows, columns, offset])
+    return c.node("index_select", [flat, places], c.out_shape(), {"dim": flat.rank - 1}).value()
 
 
 @rule("constant_pad_nd", "pad")

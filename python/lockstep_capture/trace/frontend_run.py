@@ -319,6 +319,7 @@ class _Recorder(_PreDispatch):
         if schema == _DETACHES and args[0] not in self._bound:
             return _computed(func, args, kwargs)
         operands = (self._operands(args), {key: self._operands(value) for key, value in kwargs.items()})
+        self._types += _counted(schema, args)
         result = _computed(func, args, kwargs)
         self._answer(event, result)
         if not isinstance(result, (torch.Tensor, list, tuple)):
@@ -393,6 +394,16 @@ class _Recorder(_PreDispatch):
             digest.update(f"{call.name} {call.op} {call.args} {call.kwargs} {call.autocast} {call.nograd}\n".encode())
         digest.update(repr((self._types, self._made, self.program.loss, self.program.assigned)).encode())
         return digest.hexdigest()
+
+
+def _counted(schema: str, args: Any) -> list[str]:
+    """How many places masks name, where no shape of the result shows it."""
+    masks = []
+    if schema in ("aten::index_put", "aten::index_put_") and (len(args[1]) > 1 or args[2].numel() > 1):
+        masks = args[1]
+    elif schema in ("aten::masked_scatter", "aten::masked_scatter_"):
+        masks = [args[1]]
+    return [str(int(mask.sum())) for mask in masks if mask is not None and mask.dtype == torch.bool]
 
 
 def _is_batched(value: Any) -> bool:

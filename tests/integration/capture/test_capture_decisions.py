@@ -1,0 +1,203 @@
+"""What a step chose by values is the step's: branches, numbers that Python reads, places, masks, draws of whole layers."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from capture_loops import train
+from lockstep_capture import Capture
+
+nn = torch.nn
+torch.set_num_threads(1)
+STEPS = 4
+
+
+def branch(m, x):
+    y = m.a(x)
+    return y * 2 if float(y.sum()) > 0 else y.tanh()
+
+
+def number(m, x):
+    y = m.a(x)
+    return y / y.detach().abs().max().item()
+
+
+def dropped_layers(m, x):
+    for layer in m.layers:
+        if torch.rand([]) < 0.5:
+            continue
+        x = x + layer(x).relu()
+    return m.a(x)
+
+
+def picked_by_mask(m, x):
+    y = m.a(x)
+    return torch.cat([y[y > 0], y.masked_select(y < -0.5)]).reshape(1, -1)
+
+
+def largest(m, x):
+    values, places = m.a(x).topk(2, -1)
+    return values * m.scale[places]
+
+
+def in_order(m, x):
+    y = m.a(x)
+    return y.sort(-1, descending=True).values * m.scale[:6] + y[torch.arange(len(y)), y.argmax(-1), None]
+
+
+def median(m, x):
+    return m.a(x).median(1).values[:, None]
+
+
+def experts(m, x):
+    """A mixture of experts as it is usually written."""
+    y = m.a(x)
+    weights, chosen = m.router(y).softmax(-1).topk(2, -1)
+    out = torch.zeros_like(y)
+    for number, expert in enumerate(m.layers):
+        rows, slots = torch.where(chosen == number)
+        if len(rows):
+            out.index_add_(0, rows, expert(y[rows]) * weights[rows, slots, None])
+    return out
+
+
+def share(m, x):
+    y = m.a(x)
+    return y.sum() / (y > 0).sum()
+
+
+def written(m, x):
+    y = m.a(x)
+    z = y.clone()
+    z[y > 0.5] = 0.25
+    places = y.argmin(-1, keepdim=True)
+    return z.scatter(1, places, y[:, :1]).scatter_add(1, places, y[:, 1:2])
+
+
+def sampled(m, x):
+    y = m.a(x)
+    return y.gather(1, torch.multinomial(y.softmax(-1), 2))
+
+
+BODIES = [branch, number, dropped_layers, picked_by_mask, largest, in_order, median, experts, share, written, sampled]
+
+
+class Deciding(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.a, self.router = body, nn.Linear(6, 6), nn.Linear(6, 3)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.scale = nn.Parameter(torch.linspace(0.5, 2, 7))
+
+    def forward(self, x):
+        return self.body(self, x)
+
+
+def trained(path, body, steps=STEPS):
+    torch.manual_seed(5)
+    model = Deciding(body)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05, weight_decay=0.1)
+    batches = [(1 - 2 * (i % 2)) * (2 + torch.rand(5, 6)) for i in range(steps)]
+
+    def step(m, b):
+        return (m(b) - 0.3).square().mean()
+
+    cap = Capture(path, model, optimizer, step, steps=steps, verify=range(steps)) if path else None
+    losses = train(model, optimizer, step, batches, cap)
+    return losses, [p.detach().clone() for p in model.parameters()], torch.random.get_rng_state()
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
+def test_steps_that_decide_are_captured_verified_and_replayed(lockstep, tmp_path, body):
+    path, run = tmp_path / "a.lscap.h5", tmp_path / "run.h5"
+    watched, alone = trained(path, body), trained(None, body)
+    assert watched[0] == alone[0] and torch.equal(watched[2], alone[2])
+    assert all(torch.equal(a, b) for a, b in zip(watched[1], alone[1], strict=True))
+    said = lockstep("verify", path).stdout
+    assert "V1  PASS" in said and "V3  PASS" in said and "V5  PASS" in said
+    lockstep("replay", path, "--lanes", "fp32,torch-autocast-bf16,torch-autocast-fp16", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        ours, theirs = (file[f"lanes/{lane}/loss"][()] for lane in ("fp32", "captured"))
+    assert ours == pytest.approx(theirs, rel=1e-4), "also of weights that a step's path does not reach"
+
+
+def graphs(path):
+    with h5py.File(path) as file:
+        return [json.loads(bytes(file[f"graphs/{k}/json"][()])) for k in range(len(file["graphs"]))]
+
+
+def test_each_path_is_a_graph_and_one_graph_serves_equal_paths(tmp_path):
+    trained(tmp_path / "a.h5", branch, steps=6)
+    ops = [{node["op"] for node in graph["nodes"]} for graph in graphs(tmp_path / "a.h5")]
+    assert len(ops) == 2 and sorted("tanh" in names for names in ops) == [False, True]
+
+
+def test_what_was_chosen_is_an_input_of_each_step(tmp_path):
+    trained(tmp_path / "a.h5", largest)
+    assert len(graphs(tmp_path / "a.h5")) == 1
+    with h5py.File(tmp_path / "a.h5") as file:
+        for step in file["steps"].values():
+            kept = [item[()] for item in step["micro/000/inputs"].values() if "topk" in item.attrs["path"]]
+            assert kept and all(np.issubdtype(item.dtype, np.integer) and item.max() < 7 for item in kept)
+
+
+def test_autocast_decides_as_the_loop_did(lockstep, tmp_path):
+    """The loop's own choices, made in BF16, are those that FP32 and FP64 follow."""
+    torch.manual_seed(5)
+    model = Deciding(experts)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+
+    def step(m, b):
+        return (m(b).float() - 0.3).square().mean()
+
+    cap = Capture(tmp_path / "a.h5", model, optimizer, step, steps=3, autocast="bfloat16")
+    for _ in range(3):
+        batch = torch.randn(9, 6)
+        with cap.step(batch):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = step(model, batch)
+            loss.backward()
+            optimizer.step()
+    said = lockstep("verify", tmp_path / "a.h5").stdout
+    assert "V1  PASS" in said and "V7  PASS" in said
+
+
+def test_a_layer_that_no_step_reaches_keeps_its_weights(lockstep, tmp_path):
+    """AdamW would decay it: a weight without a gradient is passed over, in PyTorch and in a replay."""
+    trained(tmp_path / "a.h5", dropped_layers)
+    lockstep("replay", tmp_path / "a.h5", "-o", tmp_path / "run.h5", "--quiet")
+    with h5py.File(tmp_path / "a.h5") as file, h5py.File(tmp_path / "run.h5.state") as state:
+        missed = state["lanes/0/missed_steps"][()]
+        assert missed.max() > 0
+        for name in file["final/params"]:
+            ours = state[f"lanes/0/tensors/weight%2F{name}"][()] if f"lanes/0/tensors/weight%2F{name}" in state else None
+            if ours is not None:
+                assert ours.reshape(-1) == pytest.approx(file[f"final/params/{name}"][()].reshape(-1), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention_with_a_learned_mask(lockstep, tmp_path, heads):
+    """T5's relative positions: PyTorch takes the math backend, dropout included."""
+
+    class Relative(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.bias = nn.ModuleList(nn.Linear(8, 2 * h) for h in (4, heads, heads)), nn.Embedding(9, 4)
+
+        def forward(self, x):
+            q, k, v = (part(x).view(*x.shape[:2], -1, 2).transpose(1, 2) for part in self.qkv)
+            far = torch.arange(5)[:, None] - torch.arange(5) + 4
+            mask = self.bias(far).permute(2, 0, 1)[None]
+            return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=0.2, enable_gqa=heads < 4)
+
+    torch.manual_seed(1)
+    model = Relative()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = lambda m, b: m(b).square().mean()  # noqa: E731
+    train(model, optimizer, step, [torch.randn(2, 5, 8) for _ in range(2)],
+          Capture(tmp_path / "a.h5", model, optimizer, step, steps=2))
+    assert "V1  PASS" in lockstep("verify", tmp_path / "a.h5").stdout
