@@ -118,23 +118,33 @@ def bce_with_logits(c: RuleContext) -> Value:
     return c.node("bce_with_logits", operands, c.out_shape(), reduction_of(c)).value()
 
 
-_LEAST_LOG = -100.0  # PyTorch's bound on the logarithms
+_LEAST_LOG, _LEAST_SLOPE = -100.0, 1e-12  # PyTorch's bounds on the logarithms, and on x (1 - x) in the backward pass
 
 
 @rule("binary_cross_entropy")
 def bce(c: RuleContext) -> Value:
-    """-(t log x + (1 - t) log(1 - x)). CUDA's autocast refuses it; outside of autocast it is FP32 like its operands."""
+    """-(t log x + (1 - t) log(1 - x)). CUDA's autocast refuses it; outside of autocast it is FP32 like its operands.
+
+    Its gradient (x - t) / max(x (1 - x), 1e-12) is not that of the bounded logarithms: it enters as the slope of x times a
+    detached number, which adds x - x = 0 to the value.
+    """
+    if c.is_computed("target"):
+        raise c.unsupported("a target that is computed from weights; detach it")
     operands = [c.value("self"), c.value("target"), *([c.value("weight")] if c.has("weight") else [])]
 
     def body(x: Value, t: Value, *weight: Value) -> Value:
         def log(of: Value) -> Value:
             return c.same("clamp", c.same("log", of), {"min": _LEAST_LOG})
 
-        others = c.scalar("add", c.same("neg", x), 1.0)
-        y = c.binary("sub", c.binary("mul", c.scalar("add", t, -1.0), log(others)), c.binary("mul", t, log(x)))
-        y = c.binary("mul", y, weight[0]) if weight else y
+        fixed = c.same("detach", x)
+        others = c.scalar("add", c.same("neg", fixed), 1.0)
+        loss = c.binary("sub", c.binary("mul", c.scalar("add", t, -1.0), log(others)), c.binary("mul", t, log(fixed)))
+        slope = c.binary("div", c.binary("sub", fixed, t),
+                         c.same("clamp", c.binary("mul", fixed, others), {"min": _LEAST_SLOPE}))
+        loss = c.binary("add", loss, c.binary("mul", c.binary("sub", x, fixed), slope))
+        loss = c.binary("mul", loss, weight[0]) if weight else loss
         reduction = reduction_of(c)["reduction"]
-        return y if reduction == "none" else c.reduce(reduction, y, None)
+        return loss if reduction == "none" else c.reduce(reduction, loss, None)
 
     found: Value = c.kernel("bce_with_logits", operands, body)
     return found

@@ -89,6 +89,12 @@ COMPOSED = {
     "bag_mean": ((9, 4), lambda t: F.embedding_bag(labels(3, 5, below=9), t)), "bag_sum": ((9, 4), lambda t: F.embedding_bag(labels(3, 5, below=9), t, mode="sum")),
     "bag_max": ((9, 4), lambda t: F.embedding_bag(labels(3, 5, below=9), t, mode="max")),
     "bag_padded": ((9, 4), lambda t: F.embedding_bag(labels(3, 5, below=9), t, padding_idx=2)),
+    "bags": ((9, 4), lambda t: F.embedding_bag(labels(7, below=9), t, torch.tensor([0, 2, 2, 6]))),
+    "bags_sum": ((9, 4), lambda t: F.embedding_bag(labels(7, below=9), t, torch.tensor([0, 3, 7]), mode="sum", include_last_offset=True)),
+    "bags_weighted": ((9, 4), lambda t: F.embedding_bag(labels(7, below=9), t, torch.tensor([0, 3]), mode="sum", per_sample_weights=x(7))),
+    **{f"bce_{reduction}": (ROWS, lambda t, reduction=reduction: F.binary_cross_entropy(t.sigmoid(), x(*ROWS).sigmoid(), x(*ROWS).abs(), reduction=reduction))
+       for reduction in ("mean", "sum", "none")},
+    "bce_far": (ROWS, lambda t: F.binary_cross_entropy((t * 1e-30).abs(), (x(*ROWS) > 0).float())),
     "bag_weighted": ((9, 4), lambda t: F.embedding_bag(labels(3, 5, below=9), t, per_sample_weights=x(3, 5), mode="sum")),
 }
 
@@ -113,6 +119,18 @@ MOVEMENTS = {
     "zero_pad": (IMAGE, lambda t: nn.ZeroPad2d((1, 0, 2, 3))(t)), "gather": (IMAGE, lambda t: t.gather(-2, labels(2, 3, 4, 7, below=5))),
     "index_select": (IMAGE, lambda t: t.index_select(-2, labels(6, below=5))), "index_middle": (IMAGE, lambda t: t[:, labels(4, below=3)]),
     "index_two": (IMAGE, lambda t: t[:, labels(4, below=3), labels(4, below=5)]), "index_table": (IMAGE, lambda t: t[:, :, labels(4, 6, below=5)]),
+    "index_far": (IMAGE, lambda t: t[labels(4, below=2), :, labels(4, below=5)]), "index_mask": (IMAGE, lambda t: t[:, x(3, 5) > 0]),
+    "index_rows": (IMAGE, lambda t: t[x(2, 3) > -9, 2]), "own_mask": (IMAGE, lambda t: t[t > 0.2]), "masked_select": (IMAGE, lambda t: t.masked_select(x(3, 1, 7) > 0)),
+    "diagonal": (IMAGE, lambda t: t.diagonal(1, 2, 3)), "diagonal_below": (IMAGE, lambda t: t.diagonal(-1, -1, 1)), "diag": (ROWS, lambda t: t.diag(2)),
+    "topk": (IMAGE, lambda t: t.topk(3, 2)[0]), "smallest": (IMAGE, lambda t: t.topk(2, largest=False)[0]), "sort": (IMAGE, lambda t: t.sort(1, descending=True)[0]),
+    "kthvalue": (IMAGE, lambda t: t.kthvalue(2, 2)[0]), "median": (IMAGE, lambda t: t.median(1, keepdim=True)[0]), "argmax": (IMAGE, lambda t: t.gather(1, t.argmax(1, True))),
+    "index_add": (IMAGE, lambda t: t.index_add(2, labels(4, below=5), t[:, :, 1:] * t[:, :, :-1], alpha=0.5)),
+    "index_add_new": (IMAGE, lambda t: torch.zeros(2, 4, 5, 7).index_add_(1, labels(3, below=4), t)),
+    "scatter_add": (IMAGE, lambda t: t.scatter_add(3, labels(2, 2, 5, 4, below=7), (t * t)[:, 1:, :, :4])), "scatter": (ROWS, lambda t: t.scatter(1, x(4, 6).argsort(1)[:, :3], (t * t)[:, 3:])),
+    "scatter_number": (ROWS, lambda t: t.scatter(0, labels(2, 6, below=4), 0.5)), "put": (IMAGE, lambda t: t.index_put((labels(2, below=2), torch.tensor([0, 2])), t[0, 0])),
+    "put_add": (IMAGE, lambda t: t.index_put((labels(6, below=2), labels(6, below=3)), t[:, :, 0].reshape(6, 7)[:, None], accumulate=True)),
+    "put_number": (IMAGE, lambda t: (t * 1).index_put_((x(*IMAGE) > 0,), torch.tensor(0.5))), "put_own": (ROWS, lambda t: t.index_put((t > 0,), t.sum())),
+    "put_rows": (ROWS, lambda t: t.index_put((x(4) > -9,), t * t)), "masked_scatter": (ROWS, lambda t: t.masked_scatter(x(4, 6) > 0, t.t() * 2)),
     "pixel_shuffle": ((2, 12, 3, 5), lambda t: F.pixel_shuffle(t, 2)), "pixel_unshuffle": ((2, 3, 4, 10), lambda t: F.pixel_unshuffle(t, 2)),
     "view_transposed": (LINE, lambda t: t.transpose(1, 2).reshape(2, 3, 7)), "meshgrid": (ROWS, lambda t: torch.stack(torch.broadcast_tensors(t[:, :1], t[:1]), 1)),
     "cumsum": (IMAGE, lambda t: t.cumsum(-2)), "softmax": (IMAGE, lambda t: t.softmax(-3)), "max_dim": (IMAGE, lambda t: t.max(-2, keepdim=True)[0]),
@@ -208,10 +226,10 @@ def test_a_norm_is_summed_in_fp32_and_rounded_once(lockstep, tmp_path, autocast,
 
 
 @pytest.mark.parametrize("body,hint", [
-    (lambda t: t.scatter_add(0, labels(4, 6, below=4), t), "F.one_hot"),
     (lambda t: F.adaptive_max_pool1d(t, 4), "multiples of the output's"), (lambda t: torch.einsum("ii->i", t[:, :4]), "repeated letters"),
-    (lambda t: F.embedding_bag(labels(7, below=4), t, torch.tensor([0, 2, 6])), "bags of different lengths"),
-], ids=["scatter_add", "adaptive_max", "diagonal", "bags"])
+    (lambda t: F.embedding_bag(labels(7, below=4), t, torch.tensor([0, 2, 6]), mode="max"), "bags of different lengths"),
+    (lambda t: t.scatter(0, torch.zeros(2, 6, dtype=torch.int64), t), "one place written twice"),
+], ids=["adaptive_max", "diagonal", "bags", "twice"])
 def test_refusals_say_what_to_write(body, hint):
     said = str(check(Weights(ROWS), lambda m, b: body(m.w0 * 1.0).sum(), ()))
     assert hint in said
