@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 GateResult gate_v0(const Capture& capture) {
-  GateResult gate{.name = "V0", .subject = "exported graph against the model, at capture time"};
+  GateResult gate{.name = "V0", .subject = "graph against the model, at capture time"};
   if (capture.v0.empty()) return gate;
   gate.status = capture.v0 == "bit-exact" ? GateStatus::kPass : GateStatus::kFail;
   gate.figure = "stored by the capture: " + capture.v0;

@@ -118,7 +118,7 @@ struct Capture {
   CapturedScaler scaler;
   std::vector<CapturedStep> steps;
   std::vector<CapturedVerify> verify;
-  std::string v0;  // the capture's own check: exported graph against eager model; "": unknown
+  std::string v0;  // the capture's own check: the graph against the model itself; "": unknown
 };
 
 // The lane of the captured run itself in run files and reports.

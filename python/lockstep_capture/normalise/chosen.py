@@ -42,7 +42,8 @@ def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[
         from_activations = any(is_float.get(name, False) or name in masks for name in reads)
         if is_float.get(call.name, False) or in_place or not from_activations:
             inside.add(call.name)
-            masks |= {call.name} & ({call.name} if reads & masks and not is_float.get(call.name, False) else set())
+            if reads & masks and not is_float.get(call.name, False):
+                masks.add(call.name)
         elif _short(call) in _COMPARISONS | _JOINS or (_short(call) in _MOVES and reads <= masks):
             inside.add(call.name)
             masks.add(call.name)

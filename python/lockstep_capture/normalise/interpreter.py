@@ -63,9 +63,10 @@ class Interpreter:
             if self._is_graph(name):
                 self.buffers[path] = self._wide(self.buffers[path])
             self._values[name] = self.buffers[path]
-        self._values.update({name: leaves[leaf] for name, leaf in program.inputs.items()})
+        written = overwritten(program)
+        self._values.update({name: leaves[leaf].clone() if name in written else leaves[leaf]
+                             for name, leaf in program.inputs.items()})
         self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
-        written = overwritten(program)  # a constant may be a tensor of the loop's
         self._values.update({name: value.to(device, copy=name in written) for name, value in program.constants.items()})
         for name, value in self._values.items():
             if observer is not None and isinstance(value, torch.Tensor):

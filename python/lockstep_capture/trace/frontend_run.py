@@ -45,22 +45,16 @@ Answers = dict[Event, Any]
 
 @dataclass
 class Observed:
-    """program: the path that step_fn took.
+    """program: the path that step_fn took. key: the same for two passes with one program. calls: of each module.
 
-    key: the same for two passes with one program. calls: of each module.
+    asked, answers: for another run on the same path: the dtypes that this one asked for, its decisions.
     """
 
     program: Program
     key: str
-    calls: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class _Notes:
-    """What a second run, under another autocast, must do likewise, and what it is made for."""
-
-    answers: Answers = field(default_factory=dict)
-    narrows: set[Event] = field(default_factory=set)
+    calls: dict[str, int]
+    asked: Asked
+    answers: Answers
 
 
 Around = Callable[[ModuleStack], Any]  # a context manager: what else a caller looks for in the run
@@ -72,23 +66,25 @@ def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.
 
     Throws: what step_fn throws; UnsupportedModelError for what a program cannot hold.
     """
-    return _run(step, batch, device, autocast, {}, set(), around)[0]
+    return _run(step, batch, device, autocast, {}, set(), around)
 
 
-def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None) -> Observed:
-    """The same, with casts that follow a tensor recorded as such."""
-    first, asked, notes = _run(step, batch, device, autocast, {}, set(), None)
-    if not asked.dtype and not _has_sums_in_place(first.program):
+def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None,
+          first: Observed | None = None) -> Observed:
+    """The same, with casts that follow a tensor recorded as such. first: of the same pass, if it was observed already."""
+    first = first or observe(step, batch, device, autocast)
+    if not first.asked.dtype and not _has_sums_in_place(first.program):
         return first
-    low = next(dtype for dtype in LOW if dtype != autocast)
-    try:
-        other, narrows = _probe(step, batch, device, low, notes.answers)
-    except Exception:  # an op that PyTorch lacks in that dtype: what the loop itself shows must do
-        return first
-    follows = following(asked, other)
-    if not follows and not narrows:
-        return first
-    return _run(step, batch, device, autocast, follows, narrows, None)[0]
+    for low in LOW:
+        if low == autocast:
+            continue
+        try:
+            other, narrows = _probe(step, batch, device, low, first.answers)
+        except Exception:  # an op that PyTorch lacks in that dtype
+            continue
+        follows = following(first.asked, other)
+        return _run(step, batch, device, autocast, follows, narrows, None) if follows or narrows else first
+    return first  # every cast then has the dtype that it has in the loop
 
 
 def _has_sums_in_place(program: Program) -> bool:
@@ -96,37 +92,36 @@ def _has_sums_in_place(program: Program) -> bool:
                for call in program.calls)
 
 
-def _own(batch: Any, device: torch.device) -> Any:
+def copied(batch: Any, device: torch.device) -> Any:
     """The batch as tensors that step_fn may write to."""
     return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device, copy=True)
                                 .requires_grad_(leaf.requires_grad), batch)
 
 
 def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None, follows: dict[Event, Event],
-         narrows: set[Event], around: Around | None) -> tuple[Observed, Asked, _Notes]:
-    batch = _own(batch, device)
+         narrows: set[Event], around: Around | None) -> Observed:
+    batch = copied(batch, device)
     modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, autocast is None)
     tensors = [value for _, value in reachable(step.step_fn, step.model) if isinstance(value, torch.Tensor)]
-    notes = _Notes(narrows=narrows)
-    recorder = _Recorder(step, batch, modules, tensors, notes)
+    recorder = _Recorder(step, batch, modules, tensors, narrows)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
         if around is not None:
             stack.enter_context(around(modules))
         stack.enter_context(torch.autocast(device.type, dtype=autocast, enabled=autocast is not None,
                                            cache_enabled=False))
         for context in (modules.watch(), recorder.blocks(), enable_python_dispatcher(), recorder,
-                        _Reads(notes.answers, force=False), asked):
+                        _Reads(recorder.answers, force=False), asked):
             stack.enter_context(context)
         loss = step(batch)
         check_result(step.step_fn, loss)
     program = recorder.finish(loss, step)
-    return Observed(program, recorder.key(), modules.calls), asked.asked, notes
+    return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers)
 
 
 def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
            answers: Answers) -> tuple[Asked, set[Event]]:
     """What a run under `low` asks for, with every integer and every choice that of the loop's own run."""
-    batch, asked, probe = _own(batch, device), AskedDtypes(low, {}, False), _Probe(answers)
+    batch, asked, probe = copied(batch, device), AskedDtypes(low, {}, False), _Probe(answers)
     with untouched(step), torch.enable_grad(), torch.autocast(device.type, dtype=low, cache_enabled=False), \
             enable_python_dispatcher(), probe, _Reads(answers, force=True), asked:
         step(batch)
@@ -211,10 +206,11 @@ def _narrows(func: Any, args: Any) -> bool:
 class _Recorder(_PreDispatch):
     """Writes the program while step_fn runs."""
 
-    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, outside: list[torch.Tensor], notes: _Notes):
+    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, outside: list[torch.Tensor],
+                 narrows: set[Event]):
         super().__init__()
-        self.program = Program("run")
-        self._names, self._modules, self._notes, self._lines = Names(step.model), modules, notes, _Lines()
+        self.program, self.answers = Program("run"), Answers()
+        self._names, self._modules, self._narrowing, self._lines = Names(step.model), modules, narrows, _Lines()
         self._outside = {place_of(tensor) for tensor in outside}
         self._bound: Any = WeakTensorKeyDictionary()  # tensor -> name
         self._aliases: set[str] = set()
@@ -331,9 +327,9 @@ class _Recorder(_PreDispatch):
 
     def _answer(self, event: Event, result: Any) -> None:
         if _is_discrete(result) and not event[0].split(".")[-2].endswith("_"):
-            self._notes.answers[event] = result.detach().clone()
+            self.answers[event] = result.detach().clone()
         elif isinstance(result, (bool, int, float)):
-            self._notes.answers[event] = result
+            self.answers[event] = result
 
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
         short = func._schema.name.split("::")[1]
@@ -344,7 +340,7 @@ class _Recorder(_PreDispatch):
                 name = self._bound.get(result)
                 if name not in self._aliases:
                     return  # an op that returns its operand did nothing
-            name = self._add(short, func, *operands, place, event in self._notes.narrows)
+            name = self._add(short, func, *operands, place, event in self._narrowing)
             self._bind(result, name)
             if short == "alias":
                 self._aliases.add(name)

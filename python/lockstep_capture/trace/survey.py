@@ -11,9 +11,9 @@ import torch
 
 from ..errors import CaptureError, Problem
 from ..ir.program import StepModule
-from .frontend_run import Observed, observe
+from .frontend_run import Observed, copied, observe
 from .modules import ModuleStack
-from .step_function import StepFunction, calls_backward, raised, raised_in_fp32
+from .step_function import calls_backward, raised, raised_in_fp32
 from .untouched import untouched
 from .user_code import user_line
 
@@ -39,20 +39,20 @@ def survey(step: StepModule, batch: Any, device: torch.device,
         raise error
 
 
-def check_in_fp32(step_fn: StepFunction, model: torch.nn.Module, batch: Any, device: torch.device) -> None:
+def check_in_fp32(step: StepModule, batch: Any, device: torch.device) -> None:
     """Runs step_fn once more, without the loop's autocast, as the reference gradients do. Throws: CaptureError."""
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            step_fn(model, batch)
+            step.step_fn(step.model, copied(batch, device))
     except Exception as error:
-        raise raised_in_fp32(step_fn, batch, error) from error
+        raise raised_in_fp32(step.step_fn, batch, error) from error
 
 
 def _check_unwatched(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None) -> None:
     with untouched(step), torch.enable_grad(), \
             torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False):
         try:
-            step.step_fn(step.model, batch)
+            step.step_fn(step.model, copied(batch, device))
         except CaptureError:
             raise
         except Exception as error:

@@ -99,6 +99,13 @@ def test_the_message_says_op_count_modules_lines_and_hint():
     assert "hint: rewrite out-of-place" in text
 
 
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+def test_a_check_leaves_a_batch_that_the_model_writes_to(autocast):
+    x = torch.ones(2, 3)
+    support = check(nn.Linear(3, 2), lambda m, b: m(b.mul_(2)).sum(), x, autocast=autocast)
+    assert [p.what for p in support.problems] == ["in-place on the batch"] and torch.equal(x, torch.ones(2, 3))
+
+
 def test_sparse_gradients():
     support = check(Parts("plain", sparse=True), step_fn, BATCH)
     assert [(p.module, p.hint) for p in support.problems] == [
