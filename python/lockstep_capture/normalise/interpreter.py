@@ -202,14 +202,14 @@ def scale_kept(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
 def _attention(a: dict[str, Any], mask: torch.Tensor) -> torch.Tensor:
     """ATen's math backend with a given dropout mask; FP16 and BF16 are widened first, as there."""
     q, k, v = a["query"], a["key"], a["value"]
-    device = q.device.type
+    device, added = q.device.type, a["attn_mask"]
     if torch.is_autocast_enabled(device) and q.dtype != torch.float64:
         narrow = torch.get_autocast_dtype(device)
         q, k, v = (t.to(narrow) for t in (q, k, v))
+        added = added.to(narrow) if added is not None and added.dtype.is_floating_point else added
     dtype = q.dtype
     if dtype in (torch.bfloat16, torch.float16):
         q, k, v = (t.float() for t in (q, k, v))
-    added = a["attn_mask"]
     if added is not None and added.dtype == torch.bool:  # True keeps; the op below only adds
         added = torch.zeros(added.shape, dtype=q.dtype, device=q.device).masked_fill(~added, -torch.inf)
     elif added is not None:
