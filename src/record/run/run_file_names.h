@@ -10,7 +10,7 @@ namespace lockstep::run_names {
 
 inline constexpr std::string_view kRunFormat = "lockstep-run";
 inline constexpr std::string_view kStateFormat = "lockstep-state";
-inline constexpr int64_t kStateFormatVersion = 2;
+inline constexpr int64_t kStateFormatVersion = 3;
 
 // Root attributes.
 inline constexpr char kFormat[] = "format";
