@@ -157,7 +157,8 @@ void for_each_place(const Graph& graph, const Visit& visit) {
 }  // namespace
 
 PathNodes::PathNodes(const Graph& main) {
-  for_each_place(main, [&](const std::string& id, const std::string& place) { known_[place] = id; });
+  for_each_place(main,
+                 [&](const std::string& id, const std::string& place) { known_[place] = id; });
 }
 
 std::map<std::string, std::string> PathNodes::match(const Graph& other, size_t number) {

@@ -73,5 +73,35 @@ TEST_CASE("a different op, operand or parameter makes a different step") {
   CHECK_THROWS_AS(match_nodes(main, elsewhere), InputError);
 }
 
+TEST_CASE("sites of another path follow those of the main graph, once for all graphs") {
+  const Graph main = positions(3, 4), other = positions(3, 4, "tanh"),
+              again = positions(2, 4, "tanh");
+  SiteTable table = make_sites(main, 0);
+  const size_t before = table.sites.size();
+  PathNodes paths(main);
+  const auto nodes = paths.match(other, 1), same = paths.match(again, 2);
+  const SiteTable own = make_sites(other, 0), third = make_sites(again, 0);
+  add_sites(table, own, nodes);
+  const size_t after = table.sites.size();
+  CHECK(after > before);
+  add_sites(table, third, same);
+  CHECK(table.sites.size() == after);  // its nodes are those of `other`
+  for (size_t i = before; i < after; ++i) {
+    CHECK(table.sites[i].id == static_cast<int32_t>(i));
+    CHECK(table.sites[i].op.starts_with("tanh"));
+    CHECK(table.sites[i].node.starts_with("path1:"));
+  }
+  const SiteTable numbered = sites_numbered_as(table, own, nodes);
+  REQUIRE(numbered.sites.size() == after);
+  size_t present = 0;
+  for (const Site& site : numbered.sites) {
+    if (site.op.starts_with("relu")) CHECK(site.node.empty());  // this path has none
+    present += is_in_graph(site) && !site.node.empty() ? 1 : 0;
+  }
+  size_t wanted = 0;
+  for (const Site& site : own.sites) wanted += is_in_graph(site) ? 1 : 0;
+  CHECK(present == wanted);
+}
+
 }  // namespace
 }  // namespace lockstep

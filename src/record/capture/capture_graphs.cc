@@ -55,11 +55,12 @@ void check_names(const Capture& capture, const CaptureFields& at) {
 
 // Appends to every graph the parameters or buffers that only other graphs have.
 template <typename Items>
-void share(std::vector<Graph>& graphs, Items Graph::* items) {
+void share(std::vector<Graph>& graphs, Items Graph::*items) {
   Items all;
   const auto add_missing = [](Items& to, const Items& from) {
     for (const auto& item : from) {
-      const bool known = std::ranges::any_of(to, [&](const auto& x) { return x.name == item.name; });
+      const bool known =
+          std::ranges::any_of(to, [&](const auto& x) { return x.name == item.name; });
       if (!known) to.push_back(item);
     }
   };
