@@ -69,10 +69,12 @@ def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.
     return _run(step, batch, device, autocast, {}, set(), around)
 
 
-def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None,
-          first: Observed | None = None) -> Observed:
-    """The same, with casts that follow a tensor recorded as such. first: of the same pass, if it was observed already."""
-    first = first or observe(step, batch, device, autocast)
+def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None) -> Observed:
+    """The same, with casts that follow a tensor recorded as such.
+
+    Runs anew although the pass was observed before: caches that only the first pass fills are full now, as in the loop.
+    """
+    first = observe(step, batch, device, autocast)
     if not first.asked.dtype and not _has_sums_in_place(first.program):
         return first
     for low in LOW:

@@ -89,7 +89,7 @@ class Traced:
             if autocast is not None:
                 with untouched(step):
                     check_in_fp32(step, seen.batch, subject.device)
-            observed = trace(step, seen.batch, subject.device, autocast, seen.path)
+            observed = trace(step, seen.batch, subject.device, autocast)
         self.program, self.module_calls = observed.program, observed.calls
         self.outside = Outside(self.program, step.step_fn, subject.model)
         self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), seen.leaves)
