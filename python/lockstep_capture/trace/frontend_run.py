@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import operator
 import re
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
@@ -82,11 +83,27 @@ def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dt
             continue
         try:
             other, narrows = _probe(step, batch, device, low, first.answers)
-        except Exception:  # an op that PyTorch lacks in that dtype
+        except Exception as error:  # an op that PyTorch lacks in that dtype
+            failure = error
             continue
         follows = following(first.asked, other)
         return _run(step, batch, device, autocast, follows, narrows, None) if follows or narrows else first
-    return first  # every cast then has the dtype that it has in the loop
+    if first.asked.dtype:
+        _warn_of_fixed_casts(list(first.asked.dtype), failure)
+    return first
+
+
+def _warn_of_fixed_casts(events: list[Event], error: Exception) -> None:
+    """Which casts follow a tensor is not known: every one has the dtype that it has in the loop."""
+    lines = []
+    for _, code, last, _ in events:
+        line = next((line for start, end, line in code.co_lines() if start <= last < end), code.co_firstlineno)
+        lines.append(f"{code.co_filename.rpartition('/')[2]}:{line}")
+    what = "1 cast or new tensor" if len(events) == 1 else f"{len(events)} casts and new tensors"
+    warnings.warn(
+        f"lockstep_capture: {what} (first: {lines[0]}) of the dtype of this loop will have that dtype in all lanes, "
+        f"although the model may take it from another tensor: the forward pass does not run under another autocast "
+        f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})", stacklevel=6)
 
 
 def _has_sums_in_place(program: Program) -> bool:

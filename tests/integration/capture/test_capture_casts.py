@@ -181,3 +181,29 @@ def test_what_is_made_in_the_dtype_of_an_activation(lockstep, tmp_path, kind, au
             and "_to " not in line]
     assert sums or kind in ("attention", "state")
     assert all("fp32" not in line for line in sums)
+
+
+class OnlyHere(torch.nn.Module):
+    """Its forward pass does not run under an autocast."""
+
+    def __init__(self, casts):
+        super().__init__()
+        self.casts, self.fc = casts, torch.nn.Linear(12, 3)
+
+    def forward(self, x):
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("not here")
+        y = self.fc(x)
+        return y * torch.ones(3).to(y.dtype) if self.casts else y
+
+
+@pytest.mark.parametrize("casts", [True, False])
+def test_casts_that_cannot_be_looked_into_are_told(tmp_path, casts, recwarn):
+    model = OnlyHere(casts)
+    batches = [(torch.randn(4, 12), torch.randint(3, (4,)))]
+    capture(str(tmp_path / "a.lscap.h5"), model, torch.optim.SGD(model.parameters(), 0.1), batches,
+            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=1)
+    told = [str(warning.message) for warning in recwarn if "will have that dtype in all lanes" in str(warning.message)]
+    assert bool(told) == casts, told
+    if casts:
+        assert "first: test_capture_casts.py:" in told[0] and "RuntimeError: not here" in told[0]
