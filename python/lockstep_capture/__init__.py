@@ -5,15 +5,17 @@
         with cap.step(batch):
             ...  # the unchanged body
 
-docs/pytorch.md says what is supported; check() tests a model without writing a file.
+docs/pytorch.md says what is supported; check() tests a model without writing a file, and debug() says in one call which
+formats would break its training.
 """
 
 from .capture import Capture
 from .check import check
+from .debug import Debugged, debug
 from .errors import CaptureError, Problem, UnsupportedModelError
 from .offline import capture
 from .read_run import read_run  # the function hides its module; pandas is imported when it is called
 from .version import __version__
 
-__all__ = ["Capture", "CaptureError", "Problem", "UnsupportedModelError", "__version__", "capture", "check",
-           "read_run"]
+__all__ = ["Capture", "CaptureError", "Debugged", "Problem", "UnsupportedModelError", "__version__", "capture", "check",
+           "debug", "read_run"]

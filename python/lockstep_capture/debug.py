@@ -1,0 +1,94 @@
+"""debug(): which formats would break this training, in one call and without files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence
+
+import torch
+
+from .errors import CaptureError
+from .offline import capture
+from .trace.step_function import StepFunction
+
+LANES = ("torch-autocast-fp16", "torch-autocast-bf16", "pure-bf16")
+# Sections of the report.
+_IMPORT, _VERDICT = "Is the import faithful?", "Verdict"
+
+
+@dataclass
+class Debugged:
+    """text: the first screen of the report. lanes: of its JSON (docs/findings.md). faithful: all gates of verify passed."""
+
+    text: str
+    lanes: list[dict[str, Any]]
+    faithful: bool
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def debug(model: torch.nn.Module, optimizer: Any, loader: Iterable[Any], step_fn: StepFunction, *,
+          lanes: Sequence[str] = LANES, steps: int = 8, program: str | os.PathLike[str] | None = None,
+          keep: str | os.PathLike[str] | None = None, **options: Any) -> Debugged:
+    """Captures `steps` steps of a copy of the model, verifies and replays them, and prints what broke first.
+
+    lanes: policies to compare with FP32, as `lockstep list presets` has them, or policy files. program: the lockstep
+    program, by default $LOCKSTEP or the one on the PATH. keep: a folder for capture, run and report; by default nothing
+    remains. options: as in capture(). Throws: CaptureError where the program is missing or refuses; else as capture().
+    """
+    found = _program(program)
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as temporary:
+        folder = os.fspath(keep) if keep is not None else temporary
+        os.makedirs(folder, exist_ok=True)
+        path, run = (os.path.join(folder, name) for name in ("debug.lscap.h5", "debug.h5"))
+        capture(path, model, optimizer, loader, step_fn, steps=steps, **options)
+        verified = subprocess.run([found, "verify", path], capture_output=True, text=True)
+        if verified.returncode not in (0, 1):  # 1: a gate failed
+            raise CaptureError(f"lockstep verify: {verified.stderr.strip()}")
+        _run(found, "replay", path, "--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite")
+        report = _run(found, "report", run, "--format", "text")
+        if keep is not None:
+            with open(os.path.join(folder, "debug.txt"), "w", encoding="utf-8") as file:
+                file.write(report)
+        found_lanes = json.loads(_run(found, "report", run, "--format", "json"))["lanes"]
+    faithful = verified.returncode == 0
+    text = _section(report, _VERDICT)
+    text = f"{text}\n\nFP32 repeats what PyTorch did: `lockstep verify` passed." if faithful else \
+        f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
+    result = Debugged(text, found_lanes, faithful)
+    print(result)
+    return result
+
+
+def _program(program: str | os.PathLike[str] | None) -> str:
+    wanted = os.fspath(program) if program is not None else os.environ.get("LOCKSTEP", "lockstep")
+    found = shutil.which(wanted)
+    if found is None:
+        raise CaptureError(f"program: {wanted!r} is no program here; build Lockstep (README), then put it on the PATH, "
+                           "set LOCKSTEP to its path, or pass program=")
+    return found
+
+
+def _run(program: str, *arguments: str) -> str:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise CaptureError(f"lockstep {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _section(report: str, title: str) -> str:
+    """The text under a heading, which is underlined with '='."""
+    kept: list[str] = []
+    lines, inside = report.splitlines(), False
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        if after and set(after) == {"="} and len(after) == len(line):
+            inside = line == title
+        elif inside and set(line) != {"="}:
+            kept.append(line)
+    return "\n".join(kept).strip()

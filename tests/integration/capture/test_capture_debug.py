@@ -1,0 +1,67 @@
+"""debug(): the answer in one call, with no files left."""
+
+import os
+
+import lockstep_capture
+import pytest
+import torch
+import torch.nn.functional as F
+
+WIDTH = 16
+
+
+class Net(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor, self.inner, self.head = factor, torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        return self.head(F.layer_norm(self.inner(x * self.factor), (WIDTH,)))
+
+
+def loss_of(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def debug(factor, lockstep_path, **options):
+    torch.manual_seed(0)
+    model = Net(factor)
+    batches = [(torch.randn(8, WIDTH), torch.randint(4, (8,))) for _ in range(3)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = lockstep_capture.debug(model, optimizer, batches, loss_of, steps=3, program=lockstep_path, **options)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not optimizer.state, "a copy was trained"
+    return found
+
+
+@pytest.fixture
+def program(binary_dir):
+    return binary_dir / "lockstep"
+
+
+def test_the_first_line_says_what_broke(program, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = debug(1e6, program)
+    assert capsys.readouterr().out == f"{found.text}\n"
+    assert found.text.startswith("torch-autocast-fp16")
+    first = found.text.partition("\n\n")[0].replace("\n", " ")
+    assert "inner linear" in first and "fp16 ends at 65504" in first and "test_capture_debug.py:" in first
+    assert found.faithful and found.text.endswith("`lockstep verify` passed.")
+    lanes = {lane["name"]: lane["findings"] for lane in found.lanes}
+    assert lanes["torch-autocast-fp16"][0]["kind"] == "overflow" and not lanes["torch-autocast-bf16"]
+    assert not os.listdir(tmp_path), "nothing remains"
+
+
+def test_a_healthy_model_and_files_that_are_kept(program, tmp_path):
+    found = debug(1.0, program, lanes=["torch-autocast-bf16"], keep=tmp_path / "kept")
+    assert [lane["name"] for lane in found.lanes if lane["findings"]] == []
+    assert {"debug.h5", "debug.lscap.h5", "debug.txt"} <= set(os.listdir(tmp_path / "kept"))
+
+
+def test_errors(program, monkeypatch):
+    monkeypatch.delenv("LOCKSTEP", raising=False)
+    with pytest.raises(lockstep_capture.CaptureError, match="no-such-program.*set LOCKSTEP"):
+        debug(1.0, "no-such-program")
+    with pytest.raises(lockstep_capture.CaptureError, match="lockstep replay: .*unheard-of"):
+        debug(1.0, program, lanes=["unheard-of"])
