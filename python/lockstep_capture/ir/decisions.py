@@ -5,12 +5,15 @@ from __future__ import annotations
 from .program import Call
 
 _PICKING = {"aten.topk", "aten.sort", "aten.kthvalue", "aten.median", "aten.mode"}
+EXTREMES = {"aten.max.dim", "aten.min.dim"}  # kinks of the lane's own, unless the places are read
 
 
 def picks(call: Call) -> bool:
     """Does the call give elements of its operand, and their places along a dimension?"""
-    return (not call.is_getitem and ".".join(call.op.split(".")[:2]) in _PICKING
-            and any(argument.name == "dim" for argument in call.target._schema.arguments))
+    if call.is_getitem:
+        return False
+    return call.reads_places or (".".join(call.op.split(".")[:2]) in _PICKING
+                                 and any(argument.name == "dim" for argument in call.target._schema.arguments))
 
 
 def places_of(call: Call) -> str:

@@ -55,6 +55,7 @@ class Call:
     autocast: Autocast | None = None
     nograd: bool = False
     narrows: bool = False  # in place, with a wider operand: the result goes back to the first operand's dtype
+    reads_places: bool = False  # max or min along a dimension: the places are read, too
 
     @property
     def op(self) -> str:
@@ -164,7 +165,11 @@ class Names:
     @staticmethod
     def _owner(table: list[tuple[torch.Tensor, list[str]]], tensor: torch.Tensor) -> str | None:
         for held, paths in table:
-            if held is tensor or (held.data_ptr() == tensor.data_ptr() and held.shape == tensor.shape
-                                  and held.dtype == tensor.dtype and tensor.numel() > 0):
+            if held is tensor:
+                return paths[0]
+            if torch.strided != held.layout or torch.strided != tensor.layout or tensor.numel() == 0:
+                continue
+            if (held.data_ptr() == tensor.data_ptr() and held.shape == tensor.shape and held.dtype == tensor.dtype
+                    and held.stride() == tensor.stride()):
                 return paths[0]
         return None

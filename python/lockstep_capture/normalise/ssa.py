@@ -73,9 +73,15 @@ class Versions:
             return None
         elif short in _SHAPE_ONLY | _NOISE_LIKE:
             refs = refs[:1]
-        found = [ref.name if self.kind[ref.name] == GRAPH else self.example_of(ref.name, calls, is_float)
-                 for ref in refs]
+        # What only noise was drawn with is not in the graph: what it was made from is.
+        found = [ref.name if self.kind[ref.name] == GRAPH and self._is_there(ref.name, calls)
+                 else self.example_of(ref.name, calls, is_float) for ref in refs]
         return None if None in found else next(iter(found), None)
+
+    def _is_there(self, version: str, calls: Mapping[str, Call]) -> bool:
+        """Not made by a call, or by one that the loss needs; while the kinds are found, nothing is known of that."""
+        call = calls.get(value_name(version))
+        return not self.live or call is None or call.name in self.live
 
 
 def value_name(version: str) -> str:

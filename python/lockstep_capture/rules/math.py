@@ -7,8 +7,10 @@ from typing import Any, Sequence
 
 import torch
 
+from ..ir.decisions import picks
 from ..ir.graph import Value
 from ..ir.program import Ref
+from .choices import picked
 from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
 
 
@@ -232,6 +234,8 @@ def sum_(c: RuleContext) -> Value:
 def extremes(c: RuleContext) -> Any:
     """max.dim: value and place; max.other: element by element; max: all."""
     name = c.call.op
+    if picks(c.call):
+        return picked(c)
     low = ".amin" in name or ".min" in name
     if name.endswith(".other"):
         return c.binary("minimum" if low else "maximum", c.value("self"), c.value("other"))

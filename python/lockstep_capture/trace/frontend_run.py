@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import operator
+import os
 import re
 import warnings
 from collections import Counter
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import Problem, UnsupportedModelError
+from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
@@ -41,6 +43,7 @@ _PASSES_THROUGH = {"profiler", "prim", "inductor", "streams"}
 _DETACHES = "aten::detach_"
 _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
 _READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+_TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
 Answers = dict[Event, Any]
 
 
@@ -88,8 +91,9 @@ def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dt
             continue
         follows = following(first.asked, other)
         return _run(step, batch, device, autocast, follows, narrows, None) if follows or narrows else first
-    if first.asked.dtype:
-        _warn_of_fixed_casts(list(first.asked.dtype), failure)
+    events = [event for event in first.asked.dtype if not event[1].co_filename.startswith(_TORCH)]
+    if events:
+        _warn_of_fixed_casts(events, failure)
     return first
 
 
@@ -103,7 +107,7 @@ def _warn_of_fixed_casts(events: list[Event], error: Exception) -> None:
     warnings.warn(
         f"lockstep_capture: {what} (first: {lines[0]}) of the dtype of this loop will have that dtype in all lanes, "
         f"although the model may take it from another tensor: the forward pass does not run under another autocast "
-        f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})", stacklevel=6)
+        f"({': '.join([type(error).__name__, *str(error).splitlines()[:1]])})", stacklevel=6)
 
 
 def _has_sums_in_place(program: Program) -> bool:
@@ -124,6 +128,7 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
     tensors = [value for _, value in reachable(step.step_fn, step.model) if isinstance(value, torch.Tensor)]
     recorder = _Recorder(step, batch, modules, tensors, narrows)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
+        stack.callback(recorder.put_back)
         if around is not None:
             stack.enter_context(around(modules))
         stack.enter_context(torch.autocast(device.type, dtype=autocast, enabled=autocast is not None,
@@ -241,6 +246,9 @@ class _Recorder(_PreDispatch):
                          for path, module in step.model.named_modules()}
         self._problems: list[Problem] = []
         self._leaves = batch  # keeps the batch's own copies alive
+        self._parameters = {tensor.untyped_storage().data_ptr(): tensor for tensor, _ in self._names.params
+                            if tensor.layout == torch.strided and tensor.numel() > 0}
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
         for number, leaf in enumerate(pytree.tree_leaves(batch)):
             if isinstance(leaf, torch.Tensor):
                 self._bound[leaf] = name = self._new(f"batch_{number}")
@@ -266,9 +274,10 @@ class _Recorder(_PreDispatch):
         regions = self._regions
 
         def enter(block: Any) -> Any:
+            entered = enter_original(block)
             dtype = str(block.fast_dtype).removeprefix("torch.") if block.fast_dtype is not None else ""
             regions.append(Autocast(bool(block._enabled), dtype, block.device, bool(block._cache_enabled)))
-            return enter_original(block)
+            return entered
 
         def leave(block: Any, *error: Any) -> Any:
             regions.pop()
@@ -298,12 +307,40 @@ class _Recorder(_PreDispatch):
         owner = self._names.buffer_of(tensor)
         if owner is not None:  # its .data: writing to it writes to the buffer
             return next(name for name, path in self.program.buffers.items() if path == owner)
+        place = self._place()
+        if tensor.layout != torch.strided:
+            self._refuse("a sparse tensor", place, "use its to_dense()")
+            tensor = tensor.detach().to_dense()
+        elif tensor.grad_fn is not None:
+            self._refuse("a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)", place,
+                         "compute it with ops of PyTorch in the thread of the forward pass")
+        else:
+            seen = self._sharing(tensor)
+            if seen is not None and place_of(seen) == place_of(tensor):  # y.data, or NumPy's view of y
+                return self._add("detach", torch.ops.aten.detach.default, (Ref(self._bound[seen]),), {}, place)
+            if seen is not None:
+                self._refuse("a view of another tensor that no op made (.data, NumPy)", place, "detach() before the view")
         name = self._new("c")
         known = place_of(tensor) in self._outside
         self.program.constants[name] = tensor.detach() if known else tensor.detach().clone()
         if not known:
             self._made.append(checksum(tensor))
         return name
+
+    def _sharing(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A tensor of the program with the same storage, the very same view if there is one."""
+        if tensor.numel() == 0:
+            return None
+        storage = tensor.untyped_storage().data_ptr()
+        sharing = [known for known in self._bound.keys()
+                   if known.layout == torch.strided and known.device == tensor.device
+                   and known.untyped_storage().data_ptr() == storage]
+        return next((known for known in sharing if place_of(known) == place_of(tensor)), next(iter(sharing), None))
+
+    def _refuse(self, what: str, place: Place, hint: str) -> None:
+        problem = Problem(what, place.module, place.source, hint)
+        if problem not in self._problems:
+            self._problems.append(problem)
 
     def _operands(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -333,16 +370,41 @@ class _Recorder(_PreDispatch):
         event = self._lines.event(func, place.source)
         if schema == _DETACHES and args[0] not in self._bound:
             return _computed(func, args, kwargs)
+        if func._schema.is_mutable:
+            self._keep_parameters(func, args, kwargs, place)
         operands = (self._operands(args), {key: self._operands(value) for key, value in kwargs.items()})
         self._types += _counted(schema, args)
         result = _computed(func, args, kwargs)
         self._answer(event, result)
         if not isinstance(result, (torch.Tensor, list, tuple)):
+            if result is None and func._schema.is_mutable:
+                self._refuse(f"{func}, which returns nothing", place, "write it out, op by op")
             return result  # a number that Python reads
         if any(argument.is_out for argument in func._schema.arguments):
-            self._problems.append(Problem(f"{func} with out=", place.module, place.source, "use its result instead"))
+            self._refuse(f"{func} with out=", place, "use its result instead")
         self._take(func, args, operands, result, place, event)
         return result
+
+    def _keep_parameters(self, func: Any, args: Any, kwargs: Any, place: Place) -> None:
+        """Before a write to a parameter, or to a view of one: what it holds, and a refusal."""
+        for number, argument in enumerate(func._schema.arguments):
+            written = args[number] if number < len(args) else kwargs.get(argument.name)
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            for tensor in pytree.tree_leaves(written):
+                if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.numel() == 0:
+                    continue
+                held = self._parameters.get(tensor.untyped_storage().data_ptr())
+                if held is not None and id(held) not in self._kept:
+                    self._kept[id(held)] = (held, held.detach().clone())
+                    self._refuse("in-place on a parameter", place, "rewrite out-of-place")
+
+    def put_back(self) -> None:
+        """Parameters that the run wrote to are as they were before."""
+        with torch.no_grad():
+            for held, before in self._kept.values():
+                if not torch.equal(held, before):
+                    held.copy_(before)
 
     def _answer(self, event: Event, result: Any) -> None:
         if _is_discrete(result) and not event[0].split(".")[-2].endswith("_"):
@@ -397,6 +459,10 @@ class _Recorder(_PreDispatch):
         program.loss = self._bound[loss] if loss in self._bound else self._ref(loss).name
         program.note_assigned(step.assigned, self._names)
         used = {name for call in program.calls for name in call.refs()} | {program.loss}
+        extremes = {call.name: call for call in program.calls if call.op in EXTREMES}
+        for call in program.calls:
+            if call.is_getitem and call.name in used and call.args[1] == 1 and call.args[0].name in extremes:
+                extremes[call.args[0].name].reads_places = True
         for table in (program.params, program.buffers, program.inputs):
             for name in [name for name in table if name not in used]:
                 del table[name]
@@ -406,7 +472,8 @@ class _Recorder(_PreDispatch):
         """Of two runs with equal keys, one program serves for both: tensors made of Python's numbers are the same too."""
         digest = hashlib.sha256()
         for call in self.program.calls:
-            digest.update(f"{call.name} {call.op} {call.args} {call.kwargs} {call.autocast} {call.nograd}\n".encode())
+            digest.update(f"{call.name} {call.op} {call.args} {call.kwargs} {call.autocast} {call.nograd} "
+                          f"{call.place.module}\n".encode())
         digest.update(repr((self._types, self._made, self.program.loss, self.program.assigned)).encode())
         return digest.hexdigest()
 

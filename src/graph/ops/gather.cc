@@ -122,7 +122,8 @@ std::vector<OpDef> gather_ops() {
       {.name = "scatter_add",
        .help = "y[p with index[p] along dim (default 0)] += src[p], ascending, from zeros of "
                "`shape`; operands src, index",
-       .source = "torch.Tensor.scatter_add; CUDA autocast: not listed, runs in its input's type",
+       .source = "torch.Tensor.scatter_add; CUDA autocast: promotes to the widest type",
+       .cast_class = CastClass::kPromote,
        .min_inputs = 2,
        .max_inputs = 2,
        .attributes = {"dim", "shape"},

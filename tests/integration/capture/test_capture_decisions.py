@@ -1,8 +1,10 @@
 """What a step chose by values is the step's: branches, numbers that Python reads, places, masks, draws of whole layers."""
 
+import contextlib
 import json
 
 import h5py
+import lockstep_capture
 import numpy as np
 import pytest
 import torch
@@ -202,3 +204,115 @@ def test_attention_with_a_learned_mask(lockstep, tmp_path, heads):
     train(model, optimizer, step, [torch.randn(2, 5, 8) for _ in range(2)],
           Capture(tmp_path / "a.h5", model, optimizer, step, steps=2))
     assert "V1  PASS" in lockstep("verify", tmp_path / "a.h5").stdout
+
+
+class Around(torch.nn.Module):
+    """A linear layer and a body(self, y) of the tests below."""
+
+    def __init__(self, body):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.a, self.b = body, torch.nn.Linear(5, 6), torch.nn.Linear(6, 6)
+        self.first, self.second = torch.nn.ReLU(), torch.nn.ReLU()
+        self.experts = torch.nn.Parameter(torch.ones(6, 6))
+
+    def forward(self, x):
+        return self.body(self, self.a(x))
+
+
+def around_loss(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def captured_graphs(path, model):
+    batches = [(torch.randn(8, 5), torch.randint(6, (8,))) for _ in range(3)]
+    lockstep_capture.capture(path, model, torch.optim.SGD(model.parameters(), 0.1), batches, around_loss, steps=3)
+    with h5py.File(path) as file:
+        return [json.loads(bytes(graph["json"][()]).decode()) for graph in file["graphs"].values()]
+
+
+def router(model, y):
+    best, expert = model.b(y).softmax(-1).max(-1)
+    return y * model.experts[expert] * best[:, None]
+
+
+def masked_data(model, y):
+    z = y.data * 1.0
+    z[z < 0] = 0
+    return y * z
+
+
+@pytest.mark.parametrize("body,ops", [
+    (lambda model, y: y / y.data.abs().max(), {"div", "amax"}), (masked_data, {"masked_fill", "mul"}),
+    (lambda model, y: y * torch.from_numpy(y.detach().numpy()).abs().max(), {"amax", "mul"}), (router, {"gather"}),
+    (lambda model, y: y + model.b(y).max(-1, keepdim=True).values, {"max_dim"}),
+    (lambda model, y: y + torch.normal(y.detach() * 3, 0.1), set()),
+    (lambda model, y: y + torch.distributions.Normal(y, 0.1).sample(), set()),
+    (lambda model, y: y * torch.bernoulli(y.sigmoid()), set()), (lambda model, y: y + torch.randn_like(y * 2), set()),
+], ids=["data", "masked data", "numpy", "router", "max", "normal", "distribution", "bernoulli", "randn_like"])
+def test_activations_stay_each_lanes_own(lockstep, tmp_path, body, ops):
+    """What shares an activation's memory is that activation, and what is picked by value goes with its place."""
+    path = tmp_path / "a.lscap.h5"
+    graphs = captured_graphs(path, Around(body))
+    assert len(graphs) == 1, "no number of a step is in the graph"
+    assert ops <= {node["op"] for node in graphs[0]["nodes"]}
+    lockstep("verify", path)
+    lockstep("replay", path, "--lanes", "fp32,torch-autocast-fp16", "-o", tmp_path / "run.h5", "--quiet")
+
+
+def test_paths_through_other_modules_are_other_graphs(tmp_path):
+    def body(model, y):
+        model.turn = not getattr(model, "turn", False)
+        return (model.first if model.turn else model.second)(y)
+    layers = {node["module"] for graph in captured_graphs(tmp_path / "a.lscap.h5", Around(body))
+              for node in graph["nodes"] if node["op"] == "relu"}
+    assert layers == {"first", "second"}
+
+
+def decays(model, y):
+    with torch.no_grad():
+        model.b.weight.mul_(0.9)
+    return model.b(y)
+
+
+def decays_data(model, y):
+    model.b.weight.data.mul_(0.9)
+    return model.b(y)
+
+
+def halves(model, y):
+    z = y.detach() * 1
+    torch._foreach_mul_([z], 0.5)
+    return y * z
+
+
+@pytest.mark.parametrize("body,said", [
+    (decays, "in-place on a parameter"), (decays_data, "in-place on a parameter"), (halves, "which returns nothing"),
+    (lambda model, y: torch.vmap(torch.tanh)(y) + y, "a tensor that no op here made"),
+    (lambda model, y: y @ model.b.weight.T.data, "a view of another tensor that no op made"),
+    (lambda model, y: model.table @ y, "a sparse tensor"),
+], ids=["decays", "decays data", "foreach", "vmap", "view", "sparse"])
+def test_refused_and_nothing_disturbed(tmp_path, body, said):
+    def train(observed):
+        model = Around(body)
+        model.table = torch.eye(8).to_sparse()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        recorder = lockstep_capture.Capture(tmp_path / "a.lscap.h5", model, optimizer, around_loss, steps=2,
+                                            on_unsupported="report")
+        dice = torch.Generator().manual_seed(3)
+        for _ in range(3):
+            batch = (torch.randn(8, 5, generator=dice), torch.randint(6, (8,), generator=dice))
+            with recorder.step(batch) if observed else contextlib.nullcontext():
+                around_loss(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return list(model.parameters())
+    with pytest.warns(UserWarning, match=said):
+        observed = train(True)
+    assert all(torch.equal(a, b) for a, b in zip(observed, train(False)))
+
+
+def test_a_sparse_tensor_that_is_not_used(tmp_path):
+    model = Around(lambda model, y: y)
+    model.table = torch.eye(5).to_sparse()
+    assert len(captured_graphs(tmp_path / "a.lscap.h5", model)) == 1
