@@ -100,24 +100,15 @@ bool same_states(const std::vector<OptimizerGroup>& a, const std::vector<Optimiz
       [](const auto& g) { return g.states.size(); });
 }
 
-int64_t steps_taken(const Capture& capture, size_t group, const std::set<std::string>& used,
-                    ProblemList& problems) {
-  std::string first;
-  int64_t taken = 0;
+// The steps of each of the group's parameters before the first captured one. Adam's state counts
+// them; SGD counts none.
+std::map<std::string, int64_t> steps_taken(const Capture& capture, size_t group,
+                                           const std::set<std::string>& used) {
+  std::map<std::string, int64_t> taken;
   for (const std::string& name : capture.groups[group]) {
     if (!used.contains(name)) continue;
     const auto found = capture.start.steps.find(name);
-    const int64_t here = found == capture.start.steps.end() ? 0 : found->second;
-    if (first.empty()) {
-      first = name;
-      taken = here;
-    } else if (here != taken) {
-      problems.add(fmt::format("optimizer group {}: '{}' has taken {} steps, '{}' {}: a replay "
-                               "counts them by group",
-                               group, first, taken, name, here),
-                   "put parameters that started later in their own group");
-      break;
-    }
+    taken[name] = found == capture.start.steps.end() ? 0 : found->second;
   }
   return taken;
 }
@@ -164,7 +155,11 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   const std::set<std::string> used = used_parameters(capture.graphs[loop.graphs.front()]);
   for (size_t g = 0; g < capture.groups.size(); ++g) {
     for (const std::string& name : capture.groups[g]) loop.group_of[name] = g;
-    loop.steps_taken.push_back(steps_taken(capture, g, used, problems));
+    const std::map<std::string, int64_t> taken = steps_taken(capture, g, used);
+    int64_t most = 0;
+    for (const auto& [name, steps] : taken) most = std::max(most, steps);
+    for (const auto& [name, steps] : taken) loop.missed[name] = most - steps;
+    loop.steps_taken.push_back(most);
   }
   problems.throw_if_any();
   loop.clips_scaled = capture.steps.front().clip.scaled;

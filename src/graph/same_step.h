@@ -18,8 +18,8 @@ namespace lockstep {
 // that one graph lacks.
 std::map<std::string, std::string> match_nodes(const Graph& main, const Graph& other);
 
-// Finds counterparts of nodes on other paths through the model: the k-th call of an op in a layer is
-// the k-th call in all of them.
+// Finds counterparts of nodes on other paths through the model: the k-th call of an op in a layer
+// is the k-th call in all of them.
 class PathNodes {
  public:
   explicit PathNodes(const Graph& main);

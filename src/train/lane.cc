@@ -56,6 +56,10 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     ParameterState& p = parameters_[i];
     p.name = parameter.name;
     p.group = context.updates.at(p.name).group;
+    if (context.loop != nullptr) {
+      const auto missed = context.loop->missed.find(p.name);
+      if (missed != context.loop->missed.end()) p.missed = missed->second;
+    }
     p.format = runner_->parameter_format(p.name);
     p.weight = Tensor(shape, container);
     for (size_t pass = 0; pass < pass_count(graph); ++pass) {

@@ -316,3 +316,35 @@ def test_a_sparse_tensor_that_is_not_used(tmp_path):
     model = Around(lambda model, y: y)
     model.table = torch.eye(5).to_sparse()
     assert len(captured_graphs(tmp_path / "a.lscap.h5", model)) == 1
+
+
+class Dropping(torch.nn.Module):
+    """One of its layers is left out in some steps."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.turn = torch.nn.Linear(5, 6), torch.nn.Linear(6, 6), 0
+
+    def forward(self, x):
+        return self.a(x) if self.turn % 3 == 1 else self.b(self.a(x))
+
+
+def test_a_capture_that_starts_after_steps_that_left_layers_out(lockstep, tmp_path):
+    """Adam counts the steps of every weight, which the bias correction of the next one needs."""
+    model, path, run = Dropping(), tmp_path / "a.lscap.h5", tmp_path / "run.h5"
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+    recorder = lockstep_capture.Capture(path, model, optimizer, around_loss, steps=4)
+    dice = torch.Generator().manual_seed(3)
+    for number in range(9):
+        model.turn = number
+        batch = (torch.randn(8, 5, generator=dice), torch.randint(6, (8,), generator=dice))
+        with recorder.step(batch) if number >= 5 else contextlib.nullcontext():
+            around_loss(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    lockstep("verify", path)
+    lockstep("replay", path, "--lanes", "fp32", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        ours, theirs = file["lanes/fp32/loss"][:], file["lanes/captured/loss"][:]
+    assert len(ours) == 4 and np.abs(ours - theirs).max() < 1e-5, (ours, theirs)
