@@ -26,7 +26,7 @@ lockstep_integration_tests(capture everyday capture_torch capture_ops capture_ca
   capture_decisions capture_debug capture_mistakes capture_robust capture_state capture_first_touch capture_kernels
   capture_floors)
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models
-  pytorch_guide)
+  capture_trainers pytorch_guide)
 lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits
   findings threads)
 lockstep_integration_tests(run everyday run_file read_run masks start_from same_bits phenomena

@@ -6,8 +6,11 @@
             ...  # the unchanged body
 
 docs/pytorch.md says what is supported; check() tests a model without writing a file, and debug() says in one call which
-formats would break its training.
+formats would break its training. hugging_face.CaptureCallback and lightning.CaptureCallback capture the loops of Trainers.
 """
+
+import importlib
+from typing import Any
 
 from .capture import Capture
 from .check import check
@@ -19,3 +22,11 @@ from .version import __version__
 
 __all__ = ["Capture", "CaptureError", "Debugged", "Problem", "UnsupportedModelError", "__version__", "capture", "check",
            "debug", "read_run"]
+
+_CALLBACKS = ("hugging_face", "lightning")  # in callbacks/; they import packages that few have all of
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CALLBACKS:
+        return importlib.import_module(f".callbacks.{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -83,7 +83,7 @@ def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None
         yield
 
 
-def _replace(stack: contextlib.ExitStack, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+def replace(stack: contextlib.ExitStack, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     """owner.name = wrap(original) until the stack closes."""
     is_own = name in vars(owner)
     original = getattr(owner, name)
@@ -102,7 +102,7 @@ def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
             return original(block)
         return enter
 
-    _replace(stack, torch.autocast, "__enter__", wrap)
+    replace(stack, torch.autocast, "__enter__", wrap)
 
 
 def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
@@ -122,7 +122,7 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
             return result
         return backward
 
-    _replace(stack, torch.autograd, "backward", wrap)
+    replace(stack, torch.autograd, "backward", wrap)
 
 
 def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
@@ -176,9 +176,9 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
             return original(tensors, *rest, **more)
         return group
 
-    _replace(stack, clip_grad, "_get_total_norm", wrap_total)
-    _replace(stack, clip_grad, "_clip_grads_with_norm_", wrap_clip)
-    _replace(stack, clip_grad, "_group_tensors_by_device_and_dtype", wrap_grouping)
+    replace(stack, clip_grad, "_get_total_norm", wrap_total)
+    replace(stack, clip_grad, "_clip_grads_with_norm_", wrap_clip)
+    replace(stack, clip_grad, "_group_tensors_by_device_and_dtype", wrap_grouping)
 
 
 def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
@@ -189,7 +189,7 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
             return original(scaler, outputs)
         return scale
 
-    _replace(stack, torch.amp.GradScaler, "scale", wrap_any_scale)
+    replace(stack, torch.amp.GradScaler, "scale", wrap_any_scale)
     if not subject.scales:
         return
 
@@ -219,9 +219,9 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
             return result
         return step
 
-    _replace(stack, subject.scaler, "scale", wrap_scale)
-    _replace(stack, subject.scaler, "unscale_", wrap_unscale)
-    _replace(stack, subject.scaler, "step", wrap_step)
+    replace(stack, subject.scaler, "scale", wrap_scale)
+    replace(stack, subject.scaler, "unscale_", wrap_unscale)
+    replace(stack, subject.scaler, "step", wrap_step)
 
 
 def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:

@@ -75,5 +75,6 @@ def _numbers_behind(seen: torch.Tensor) -> Iterator[tuple[float, bool]]:
             return
         if divides and not is_first:
             return
-        yield float(number), divides
+        if float(number) != 1:  # Accelerate divides by 1
+            yield float(number), divides
         node = node.next_functions[0 if is_first else 1][0]
