@@ -44,6 +44,7 @@ _DETACHES = "aten::detach_"
 _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
 _READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
+MADE_ELSEWHERE = "a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)"
 Answers = dict[Event, Any]
 
 
@@ -312,7 +313,7 @@ class _Recorder(_PreDispatch):
             self._refuse("a sparse tensor", place, "use its to_dense()")
             tensor = tensor.detach().to_dense()
         elif tensor.grad_fn is not None:
-            self._refuse("a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)", place,
+            self._refuse(MADE_ELSEWHERE, place,
                          "compute it with ops of PyTorch in the thread of the forward pass")
         else:
             seen = self._sharing(tensor)

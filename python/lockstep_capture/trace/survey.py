@@ -9,9 +9,9 @@ from typing import Any, Iterator
 
 import torch
 
-from ..errors import CaptureError, Problem
+from ..errors import CaptureError, Problem, UnsupportedModelError
 from ..ir.program import StepModule
-from .frontend_run import Observed, copied, observe
+from .frontend_run import MADE_ELSEWHERE, Observed, copied, observe
 from .modules import ModuleStack
 from .step_function import calls_backward, raised, raised_in_fp32
 from .untouched import untouched
@@ -32,6 +32,9 @@ def survey(step: StepModule, batch: Any, device: torch.device,
     problems: list[Problem] = []
     try:
         return observe(step, batch, device, autocast, lambda modules: _noting_gradients(problems, modules)), problems
+    except UnsupportedModelError as error:  # what an unsupported call made comes from nowhere, too
+        known = [problem for problem in error.problems if not problems or problem.what != MADE_ELSEWHERE]
+        raise UnsupportedModelError(problems + known) from None
     except CaptureError:
         raise
     except Exception as error:  # step_fn's, if it fails unwatched as well
