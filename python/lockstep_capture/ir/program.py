@@ -1,6 +1,7 @@
 """The forward pass as PyTorch sees it: calls of ATen ops on named values.
 
-frontend_run.py makes one; everything after it (normaliser, interpreter) knows nothing of how. Values are named, a name is bound once, in-place ops keep their in-place spelling.
+frontend_run.py makes one; everything after it (normaliser, interpreter) knows nothing of how. Values are named, a name
+is bound once, in-place ops keep their in-place spelling.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Program:
 
 
 class StepModule(torch.nn.Module):
-    """loss = step_fn(model, batch) as a module, which is what front ends trace. assigned: see copied_back()."""
+    """loss = step_fn(model, batch) as a module, which is what is traced. assigned: see copied_back()."""
 
     def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor]):
         super().__init__()

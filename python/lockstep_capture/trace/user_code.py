@@ -26,14 +26,3 @@ def user_line() -> str:
             return f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-def source_of(stack_trace: str) -> str:
-    """The innermost line of a stack trace that is neither torch's nor this package's: "model.py:33"."""
-    found = ""
-    for line in stack_trace.splitlines():
-        parts = line.strip().split('"')
-        if line.strip().startswith("File") and len(parts) >= 3 and is_user_file(parts[1]):
-            number = parts[2].split("line ")[-1].split(",")[0].strip()
-            found = f"{os.path.basename(parts[1])}:{number}"
-    return found

@@ -63,7 +63,8 @@ class ForwardPass:
         kinds = {site.call: site.kind for site in traced.sites}
         masks = {call: [kept(draw, kinds[call]) for draw in values] for call, values in draws.items()}
         self.tap.draws.clear()  # a block lasts until the optimizer has stepped
-        return Micro(MicroBatch(traced, self._leaves, masks, factor, snapshots.decisions), 0, float(replayed.detach().double()), inputs,
+        return Micro(MicroBatch(traced, self._leaves, masks, factor, snapshots.decisions), 0,
+                     float(replayed.detach().double()), inputs,
                      torch_ops, self._attention(), self.tap.backends)
 
     def _ran_math(self) -> bool:
