@@ -31,6 +31,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"batch", fmt::format("{}", o.batch)},
       {"seed", fmt::format("{}", o.seed)},
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
+      {"decisions", o.decisions == Decisions::kRecorded ? "recorded" : "own"},
       {"accumulate", fmt::format("{}", o.accumulate)},
       {"workers", fmt::format("{}", o.workers)},
       {"backward", o.backward_per_loss ? "per-loss" : "joint"},

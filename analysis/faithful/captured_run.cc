@@ -49,7 +49,8 @@ NormComparison compare_norms(int64_t step, std::span<const double> theirs,
 
 // Does `lane` do what the captured run did, with its own weights?
 bool does_the_same(const RunFile& run, int lane, int captured) {
-  if (run.options().mode != LaneMode::kFree) return false;
+  if (run.options().mode != LaneMode::kFree || run.options().decisions == Decisions::kOwn)
+    return false;
   const std::string wanted =
       fmt::format("\n{}{}\n", kCapturedEqual, run.lanes()[static_cast<size_t>(lane)].name);
   return run.lanes()[static_cast<size_t>(captured)].policy_text.find(wanted) != std::string::npos;

@@ -30,6 +30,7 @@ enum class FindingKind : uint8_t {
   kLostUpdates,       // weight updates too small to move the weight
   kSwamping,          // sums in which small terms had no effect
   kLostConstant,      // a number of the optimizer that the format cannot hold
+  kFlippedDecisions,  // a router, an order, a branch that the lane's values would change
   kDrift,             // no event; the rounding that moves the loss most
 };
 
@@ -45,10 +46,13 @@ struct Finding {
   std::string format = {};  // of the site; "" if not recorded
   // The largest magnitude that was to be rounded and the format's largest finite number. kNoScaler:
   // the largest magnitude of the gradient in FP32 and the format's smallest number.
+  // kFlippedDecisions: the largest margin by which a decision flipped.
   double value = std::numeric_limits<double>::quiet_NaN();
   double limit = std::numeric_limits<double>::quiet_NaN();
   double share = std::numeric_limits<double>::quiet_NaN();  // 0..1, of what the kind's row says
-  double scale = 1;                                         // the loss scale within `value`
+  // kFlippedDecisions: the decisions that flipped and all of them.
+  uint64_t events = 0, events_of = 0;
+  double scale = 1;  // the loss scale within `value`
   // kUnderflow, kForwardUnderflow: the step whose batch, far larger than any other, lowered the
   // scale of the values; -1: none did.
   int64_t outlier_step = -1;

@@ -337,6 +337,22 @@ std::vector<std::string> drift_remedies(const FindingContext&) {
   return {"this op in fp32"};
 }
 
+// The op is PyTorch's: "router topk (moe.py:41)".
+std::string flipped_sentence(const FindingContext& c) {
+  const Finding& f = c.finding;
+  const std::string call = torch_name(c.site());  // "aten.topk"
+  const std::string op = call.empty() ? c.site().op : call.substr(call.find('.') + 1);
+  const std::string& line = c.site().source_line;
+  // Without a module the layer is the op's own name.
+  const std::string layer = c.site().layer == c.site().op ? "" : c.site().layer + " ";
+  return fmt::format("{}{}{} would choose otherwise in {} of {} cases ({}), by margins up to {}",
+                     layer, op, line.empty() ? "" : " (" + line + ")", f.events, f.events_of,
+                     share_text(f.share), two_digits(f.value));
+}
+std::vector<std::string> flipped_remedies(const FindingContext&) {
+  return {"what it decides by in fp32", "replay --decisions own: does the loss mind?"};
+}
+
 std::string nothing(const FindingContext&) {
   return "";
 }
@@ -408,6 +424,13 @@ constexpr FindingKindRow kRows[] = {
      "a number of the optimizer that the format cannot hold",
      "before the run, from the numbers alone", false, constant_sentence, nothing,
      constant_remedies},
+    {FindingKind::kFlippedDecisions, "flipped decisions",
+     "a router, an order, a branch that the lane's own values would change",
+     "at least 1 % of the recorded decisions at one place, and 2 of them, beyond the share that "
+     "the "
+     "reference's values would change; decisions that a lane took itself (--decisions own) count, "
+     "too",
+     false, flipped_sentence, nothing, flipped_remedies},
     {FindingKind::kDrift, "drift", "no event; the rounding that moves the loss most",
      "only of a lane that is stalled, worse or unclear without another finding: the largest sum of "
      "error x derivative over a tensor, derivatives from the reference",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "analysis/findings/flipped_decisions.h"
 #include "analysis/findings/lost_shares.h"
 #include "analysis/findings/lost_state.h"
 #include "analysis/findings/missing_scaler.h"
@@ -132,6 +133,14 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
     all.push_back(*clip);
   }
   const Policy policy = policy_of(info);
+  if (auto flipped =
+          find_flipped_decisions(lane, run.sites(), run.decisions(lane), run.decisions(0))) {
+    flipped->last_step = std::max<int64_t>(run.steps() - 1, 0);
+    flipped->steps = run.steps();
+    const auto site = static_cast<size_t>(flipped->site);
+    if (site < info.site_formats.size()) flipped->format = info.site_formats[site];
+    all.push_back(*flipped);
+  }
   add(find_lost_shares(tally, policy));
   if (const auto lost = find_lost_state(tally, states)) all.push_back(*lost);
   add(find_swamped_sums(tally, policy, run.sums(lane), run.sums(0), errors_of_twin(run)));

@@ -48,6 +48,9 @@ Blocks write_provenance(const Report& report) {
   table.rows.push_back({"mode", report.options.mode == LaneMode::kFree
                                     ? "free: every lane keeps its own weights"
                                     : "synced: every step starts from the reference's weights"});
+  if (report.options.decisions == Decisions::kOwn) {
+    table.rows.push_back({"decisions", "own: lanes choose by their own values where they can"});
+  }
   for (const LaneReport& lane : report.lanes) {
     const std::string target = lane.info.target.empty() ? "" : "@" + lane.info.target;
     table.rows.push_back({"lane " + lane.info.name, lane.info.engine + target});

@@ -191,6 +191,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
           ->capture_default_str(),
       {"free", "synced"});
+  checks.one_of(add(group, "--decisions", args->decisions, "recorded|own",
+                    "for a capture: who chooses by values (experts, orders, comparisons)")
+                    ->capture_default_str(),
+                {"recorded", "own"});
   whole(group, "--seed", o.seed, 0, UINT64_MAX, "seed of weights, batches and noise");
   whole(group, "--seeds", o.seeds, 1, kMostSeeds,
         "runs of the same lanes, from --seed, --seed + 1, ..., in one file");
@@ -276,6 +280,9 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       "--mode free: every lane keeps its own weights, as in training; synced: every step starts\n"
       "from the reference's weights and shows what one step loses. The fp32 reference always "
       "runs.\n"
+      "--decisions recorded: every lane follows what the captured steps chose; own: lanes choose "
+      "by\n"
+      "their own values where the result stays inside the graph (topk, sort, argmax).\n"
       "Twins run by default where an outcome is judged: in free mode, with a lane besides fp32 and "
       "fp64.\nWithout twins a lane of a single seed is never called worse. --seeds is for built-in "
       "models in\nfree mode: each lane is judged by its mean gap to fp32 of the same seed.\n"
@@ -301,6 +308,9 @@ void read_replay_options(ReplayArgs& args, const ReplayOptions& options, Problem
     if (options.steps->count() == 0) args.options.steps = 0;  // all of them
   } else if (args.options.cycle) {
     problems.add("--cycle: only a capture can start again after its last step", "leave it out");
+  }
+  if (!is_capture(args.options.model) && args.decisions == "own") {
+    problems.add("--decisions own: only a capture has recorded decisions", "leave it out");
   }
   check_lanes(args, problems);
   check_seeds(args, problems);

@@ -193,6 +193,7 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
                  "choose another -o, or copy the checkpoint away first");
   });
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
+  args.options.decisions = args.decisions == "own" ? Decisions::kOwn : Decisions::kRecorded;
   args.options.backward_per_loss = args.backward == kBackwardPerLoss;
   std::optional<Made> made(std::in_place);  // finds every other mistake before any file is touched
   if (args.options.model.empty()) {

@@ -22,6 +22,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
     const OpDef& op = *ops_.emplace_back(&find_op(node.op));
     const bool has_site = op.has_gemm_accumulator && op.shows_sums;
     sum_site_.push_back(has_site ? sites_.find(node.id, Point::kAccumulator, 0) : -1);
+    decision_site_.push_back(op.decides ? sites_.find(node.id, Point::kOperand, 0) : -1);
   }
   given_masks_.assign(graph_.nodes.size(), nullptr);
   node_range_.assign(graph_.nodes.size(), {0, 0});

@@ -59,6 +59,10 @@ class Executor {
                   bool sample_sums = false);
   void begin_step(const ExecutionKey& key, double loss_scale, bool sample_sums = false);
 
+  // Whether this lane chooses by its own values where a capture allows it (the decision op's
+  // attribute `own`); otherwise it follows what was recorded.
+  void decide_itself(bool on) { decides_itself_ = on; }
+
   // Runs every instruction of graph.nodes[node]. `records` (by site id, the same array throughout a
   // step) receives the measurements; empty: nothing is measured. `reference` is the executor that
   // errors are measured against; it must have run the same node. Null: this is the reference, whose
@@ -143,6 +147,7 @@ class Executor {
   std::vector<const OpDef*> ops_;                      // by node
   std::vector<const Tensor*> given_masks_;             // by node, null: it draws
   std::vector<int32_t> sum_site_;                      // accumulator site by node, or -1
+  std::vector<int32_t> decision_site_;                 // by node: of what it decides by, or -1
   std::vector<int> old_of_;                            // by program value: the buffer whose new
                                                        // value it is, as program value, or -1
   std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
@@ -160,7 +165,7 @@ class Executor {
   std::vector<double> loss_scales_;  // by backward pass
   Adjoints adjoints_;
   std::map<int32_t, std::shared_ptr<const RoundingErrors>> errors_;  // by site, not yet weighed
-  bool sample_sums_ = false;
+  bool sample_sums_ = false, decides_itself_ = false;
 };
 
 }  // namespace lockstep

@@ -173,6 +173,11 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   const int32_t sum_site = sum_site_[node];
   AccumulatorHealth sampled;
   if (measure && sample_sums_ && sum_site >= 0) call.health = &sampled;
+  const int32_t decision_site = decision_site_[node];
+  if (decision_site >= 0) {
+    call.decides_itself = decides_itself_ && bool_attribute(call.node, "own", false);
+    if (measure) call.decisions = &records[static_cast<size_t>(decision_site)].decisions;
+  }
   // Runs after the sums of products, before anything is added to them.
   bool sums_pending = !events.empty() || scale_of_sums(instruction) != 1;
   const auto finish_sums = [&](bool is_output) {

@@ -9,15 +9,13 @@ void SiteRecord::merge(const SiteRecord& other) {
   health.merge(other.health);
   effect.merge(other.effect);
   update.merge(other.update);
+  decisions.merge(other.decisions);
   if (!other.measured) return;
   if (!measured) {
-    const AccumulatorHealth sampled = health;
-    const LossEffect weighed = effect;
-    const UpdateRecord added = update;
-    *this = other;
-    health = sampled;
-    effect = weighed;
-    update = added;
+    measured = true;
+    scale = other.scale;
+    stats = other.stats;
+    error = other.error;
     return;
   }
   TensorStats theirs = other.stats;

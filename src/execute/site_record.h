@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulation/stats/accumulator_health.h"
+#include "emulation/stats/decision_stats.h"
 #include "emulation/stats/tensor_stats.h"
 #include "emulation/stats/update_stats.h"
 #include "src/execute/loss_effect.h"
@@ -28,6 +29,7 @@ struct SiteRecord {
   AccumulatorHealth health;  // at accumulator sites, in steps that sample sums
   LossEffect effect;         // of the rounding, in steps that sample sums
   UpdateRecord update;
+  DecisionStats decisions;  // at operand 0 of a recorded decision
   // Adds another micro-batch of the same step. If its scale differs (scaled casts), its moments are
   // converted to this scale; the histograms are added unchanged.
   void merge(const SiteRecord& other);

@@ -12,6 +12,7 @@
 #include "emulation/kernels/flash_kernel.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/accumulator_health.h"
+#include "emulation/stats/decision_stats.h"
 #include "src/core/tensor.h"
 #include "src/graph/cast_class.h"
 #include "src/graph/ir.h"
@@ -53,6 +54,10 @@ struct OpCall {
   // If not null, some sums of products are recomputed exactly (not in the truth lane, whose
   // products are not exact in double).
   AccumulatorHealth* health = nullptr;
+  // Of an op that decides (OpDef::decides): whether its output is the lane's own choice instead of
+  // the recorded one, and, if not null, where to count the differences.
+  bool decides_itself = false;
+  DecisionStats* decisions = nullptr;
 };
 
 // The extents of `count` independent products, C (M,N) = A (M,K) B (K,N). A convolution has those
@@ -203,6 +208,8 @@ struct OpDef {
   // The operand at whose zero the result is infinite or NaN: a divisor, the argument of a
   // logarithm; -1: none. Findings name it when rounding made it zero.
   int pole_operand = -1;
+  // The output is a recorded choice between values of operand 0, see OpCall::decisions.
+  bool decides = false;
 };
 
 std::span<const OpDef> ops();

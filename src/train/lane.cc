@@ -106,6 +106,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
   for (const auto& runner : runners_) {
     bind_state(*runner);
     runner->executor().learn_scaling(scaling_);
+    runner->executor().decide_itself(context.options->decisions == Decisions::kOwn);
   }
 }
 

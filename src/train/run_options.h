@@ -16,6 +16,12 @@ enum class LaneMode : uint8_t {
   kSynced,  // every step each lane restarts from the reference's state, rounded to its storage
 };
 
+// Of a capture: what steps chose by their values (topk, argmax, comparisons).
+enum class Decisions : uint8_t {
+  kRecorded,  // every lane follows what the captured loop chose
+  kOwn,       // lanes choose by their own values, where a capture says that this is possible
+};
+
 struct RunOptions {
   std::string model = "lenet";
   std::map<std::string, double> sizes;        // of the model, where not the defaults
@@ -38,6 +44,7 @@ struct RunOptions {
   std::string start_hash;     // of its weights when the run began
   bool eval_in_fp32 = false;  // evaluate every lane's weights in FP32
   LaneMode mode = LaneMode::kFree;
+  Decisions decisions = Decisions::kRecorded;
   int64_t eval_every = 0;  // 0: only at the end
   int64_t histogram_every = 10, checkpoint_every = 50;
   int64_t sums_every = 50;  // steps between samples of the sums of products; 0: never

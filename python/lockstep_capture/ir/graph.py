@@ -107,8 +107,9 @@ class Graph:
     rng: list[tuple[str, str]] = field(default_factory=list)  # node, call of the program
 
     def drop_unread(self) -> None:
-        """Nodes that reach neither the loss nor a buffer (a rule made more than needed), and the nodes that only they read."""
-        reached = {self.loss.partition(".")[0], *(node for _, node, _ in self.mutations), *(node for node, _ in self.rng)}
+        """Nodes that reach no loss, buffer or decision (a rule made more than needed), and the nodes that only they read."""
+        reached = {self.loss.partition(".")[0], *(node for _, node, _ in self.mutations), *(node for node, _ in self.rng),
+                   *(node.id for node in self.nodes if node.op == "decision")}
         kept = []
         for node in reversed(self.nodes):
             if node.id in reached:

@@ -100,7 +100,8 @@ class Program:
 
     inputs: value name -> leaf of the batch (pytree order). params, buffers: value name -> canonical
     module path. constants: value name -> tensor. loss: name of the value that the step returns. decisions: integers
-    that a call chose from floats, as they were in the traced pass. assigned: call of
+    that a call chose from floats, as they were in the traced pass. read: values that left PyTorch (item, tolist, NumPy),
+    by name. assigned: call of
     copy_ that replaces `self.buffer = ...` -> canonical path of that buffer; nothing reads it after that call.
     """
 
@@ -112,6 +113,7 @@ class Program:
     calls: list[Call] = field(default_factory=list)
     loss: str = ""
     decisions: dict[str, torch.Tensor] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
     assigned: dict[str, str] = field(default_factory=dict)
 
     def note_assigned(self, paths: list[str], names: Names) -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Mapping
 
+from ..ir.decisions import COMPARISONS
 from ..ir.program import Call, Program
 from ..ir.random_ops import ATTENTION, base_name, random_site
 
-_COMPARISONS = {"gt", "ge", "lt", "le", "eq", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal", "isnan"}
-_JOINS = {"logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__",
+_COMPARISONS = {*COMPARISONS, "isnan"}
+JOINS = {"logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__",
           "__xor__", "logical_not", "bitwise_not"}
-_MOVES = {"view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "unsqueeze", "squeeze",
-          "transpose", "permute", "t", "expand", "expand_as", "broadcast_to", "select", "slice", "narrow", "contiguous",
-          "clone", "alias", "repeat", "unbind", "split", "chunk", "getitem"}
+SAME_ORDER = {"view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "unsqueeze", "squeeze",
+              "contiguous", "clone", "alias"}
+MOVES = SAME_ORDER | {"transpose", "permute", "t", "expand", "expand_as", "broadcast_to", "select", "slice", "narrow",
+                      "repeat", "unbind", "split", "chunk", "getitem"}
 _PICKS_BY_MASK = {"index", "index_put", "masked_select", "masked_scatter", "repeat_interleave",
                   "scaled_dot_product_attention"}
 
@@ -44,11 +46,12 @@ def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[
             inside.add(call.name)
             if reads & masks and not is_float.get(call.name, False):
                 masks.add(call.name)
-        elif _short(call) in _COMPARISONS | _JOINS or (_short(call) in _MOVES and reads <= masks):
+        elif _short(call) in _COMPARISONS | JOINS or (_short(call) in MOVES and reads <= masks):
             inside.add(call.name)
             masks.add(call.name)
         else:
             chosen.add(call.name)
+    chosen |= masks & program.read  # a branch of Python's
     for call in reversed(program.calls):  # from what cannot use a mask of the graph back to the comparisons
         reads = set(call.refs()) & masks
         in_place = not call.is_getitem and call.target._schema.name.endswith("_") and not is_float.get(call.name, False)

@@ -11,15 +11,19 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ..errors import Problem, UnsupportedModelError
+from ..ir.decisions import is_comparison, picks
 from ..ir.graph import Graph, Node, Shape, Value, element_type
 from ..ir.program import Call, Program, Ref, iterate_refs
 from ..ir.random_ops import base_name, random_site
 from ..rules import families  # noqa: F401  (they register themselves)
+from ..rules.choices import decided
 from ..rules.context import RuleContext, Unsupported, find_rule, no_rule, problem_of
 from .observers import Snapshots, TypeRecorder
+from .chosen import SAME_ORDER
 from .outside_values import OutsideValues
 from .ssa import CONST, GRAPH, Versions, value_name
 from .stored_values import StoredValues
+from .weighed import followed
 
 
 _EMPTY = "empty"
@@ -44,6 +48,8 @@ class Normaliser:
         self._cast: dict[tuple[str, str], Value] = {}  # a value and the activation whose dtype it took
         self._detached: dict[str, Value] = {}
         self._nograd: set[str] = set()
+        self._decisions: dict[str, Value | None] = {}  # by the call that chose
+        self._decided: dict[str, Value] = {}  # by version: its recorded content as the graph has it
         self._calls = {call.name: call for call in program.calls}
         self.ir_of: dict[str, str] = {}
         self.graph = Graph(type(model).__name__)
@@ -51,8 +57,10 @@ class Normaliser:
         self._outside = OutsideValues(self.graph, program, versions, snapshots.values, paths)
         self.problems: list[Problem] = list(versions.problems)
         for call in program.calls:
-            if call.name in versions.live and versions.kind[call.name] == GRAPH:
-                self._normalise(call)
+            if versions.kind[call.name] == GRAPH and call.name in versions.live | versions.for_choices:
+                self._normalise(call, required=call.name in versions.live)
+            if call.name in versions.weighed:
+                self.decision_of(call)
         if (versions.kind.get(versions.loss) != GRAPH or not self.graph.params) and not self.problems:
             self.problems.append(Problem("a loss that depends on no weight of the model", hint="step_fn(model, batch) "
                                          "must return the loss, computed with the model that it is given"))
@@ -60,7 +68,8 @@ class Normaliser:
             raise UnsupportedModelError(self.problems)
         self._finish()
 
-    def _normalise(self, call: Call) -> None:
+    def _normalise(self, call: Call, *, required: bool) -> None:
+        """required: the loss depends on it. Otherwise only a choice does, which is then not weighed."""
         args, kwargs = self._versions.reads[call.name]
         if call.is_getitem:
             found = self._env.get(args[0].name)
@@ -84,6 +93,8 @@ class Normaliser:
                 own = self.operand(args[0], call, want_float=True)
                 result = self.add("cast_like", [result.id, own.id], {}, [(result.shape, "f32")], call).value()
         except Unsupported as error:
+            if not required:
+                return
             self.problems.append(problem_of(error, call))
             result = self._placeholder_result(call)
         self._bind(call, result)
@@ -164,6 +175,45 @@ class Normaliser:
             self._cast[key] = node.value()
         return self._cast[key]
 
+    def decision_of(self, call: Call) -> Value | None:
+        """The node of a recorded choice, made once; None: lanes cannot weigh it."""
+        if call.name not in self._versions.weighed:
+            return None
+        if call.name not in self._decisions:
+            args, kwargs = self._versions.reads[call.name]
+            context = RuleContext(self, call, args, kwargs)
+            try:
+                found = self._decisions[call.name] = decided(context)
+            except Unsupported:
+                self._decisions[call.name] = None
+                return None
+            for name, slot in self._results_of(call):
+                self._decided[name] = context.reshape(found, context.out_shape(slot))
+        return self._decisions[call.name]
+
+    def _in_graph(self, version: str) -> bool:
+        """Is it a choice that the graph has as a node, or one in another shape?"""
+        if version in self._decided:
+            return True
+        call = self._calls.get(version)
+        short = "" if call is None or call.is_getitem else base_name(call).split(".")[1]
+        if short not in SAME_ORDER | {"expand"} or not self._in_graph(self._versions.reads[version][0][0].name):
+            return False
+        args, kwargs = self._versions.reads[version]
+        context, source = RuleContext(self, call, args, kwargs), self._decided[args[0].name]
+        shape = context.out_shape()
+        if short == "expand" and source.rank != len(shape):
+            return False
+        self._decided[version] = (context.expand if short == "expand" else context.reshape)(source, shape)
+        return True
+
+    def _results_of(self, call: Call) -> list[tuple[str, int | None]]:
+        """The values that are a call's recorded places, or truths."""
+        if not picks(call):
+            return [(call.name, None)]
+        return [(other.name, 1) for other in self._program.calls
+                if other.is_getitem and other.args[1] == 1 and other.args[0].name == call.name]
+
     def mask_as_number(self, mask: Value, call: Call, besides: str = "") -> Value:
         """1.0 and 0.0 for a mask's 1 and 0: in the format of the other floating operand, as torch promotes, or FP32."""
         one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
@@ -195,6 +245,8 @@ class Normaliser:
         return found
 
     def _outside_value(self, name: str, kind: str, want_float: bool) -> Value:
+        if not want_float and self._in_graph(name):
+            return self._decided[name]
         to_float = not self._outside.is_float(name) and want_float
         if kind == CONST and name in self._program.buffers and not to_float:
             return self.stored.buffer(self._program.buffers[name])
@@ -233,10 +285,20 @@ class Normaliser:
                 self.stored.buffer(path)
                 source, _, slot = found.id.partition(".")
                 self.graph.mutations.append((path, source, int(slot or 0)))
+        self._let_lanes_choose()
         self.graph.drop_unread()
         nodes = {node.id for node in self.graph.nodes}
         self.ir_of = {name: found for name, found in self.ir_of.items()
                       if not found.startswith("n") or found.partition(".")[0] in nodes}
+
+    def _let_lanes_choose(self) -> None:
+        """Marks the choices that a lane may make itself: all that they lead to is in the graph."""
+        nodes = {node.id: node for node in self.graph.nodes}
+        recorded = {nodes[value.id].inputs[-1] for value in self._decisions.values() if value is not None}
+        fixed = followed(self._versions, self._calls, self._outside.operands(besides=recorded) | self._program.read)
+        for name, value in self._decisions.items():
+            if value is not None and not is_comparison(self._calls[name]) and not fixed & {name, *(result for result, _ in self._results_of(self._calls[name]))}:
+                nodes[value.id].attrs["own"] = True
 
     def call_of_loss(self) -> Call:
         return self._calls[self._versions.loss]

@@ -10,6 +10,7 @@ from ..ir.decisions import picks, places_of
 from ..ir.program import Call, Program, iterate_refs
 from .interpreter import Interpreter, Observer
 from .ssa import GRAPH, Versions, value_name, versions_of
+from .weighed import weigh
 
 
 class TypeRecorder(Observer):
@@ -55,7 +56,8 @@ class Snapshots(Observer):
         self.decisions: dict[str, torch.Tensor] = {}  # by call, those that the graph does not make itself
 
     def before(self, call: Call, value: Callable[[str], Any]) -> None:
-        if self._versions.kind[call.name] != GRAPH or call.name not in self._versions.live:
+        needed = self._versions.live | self._versions.for_choices
+        if (self._versions.kind[call.name] != GRAPH or call.name not in needed) and call.name not in self._versions.weighed:
             return
         for ref in iterate_refs(self._versions.reads[call.name]):
             if self._versions.kind.get(ref.name) != GRAPH and ref.name not in self.values:
@@ -66,6 +68,8 @@ class Snapshots(Observer):
     def after(self, call: Call, result: Any) -> None:
         if call.name in self._versions.recorded:
             self.decisions[call.name] = result.detach().clone()
+            if call.name in self._versions.weighed:
+                self.values[call.name] = self.decisions[call.name]
         if self._versions.kind[call.name] == GRAPH and picks(call):
             self.values[places_of(call)] = result[1].detach().clone()
 
@@ -76,4 +80,6 @@ def analyse(program: Program, params: Mapping[str, torch.Tensor], buffers: Mappi
     recorder = TypeRecorder()
     with torch.no_grad(), torch.random.fork_rng():
         Interpreter(program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder).run()
-    return versions_of(program, recorder.is_float()), recorder
+    versions = versions_of(program, recorder.is_float())
+    weigh(program, versions)
+    return versions, recorder

@@ -29,6 +29,11 @@ class OutsideValues:
         self._calls = {call.name: call for call in program.calls}
         self._made: dict[Any, Value] = {}
 
+    def operands(self, besides: set[str]) -> set[str]:
+        """The values that Python made something of, for other graph values than these."""
+        return {name for (_, names), made in self._made.items() if made.id not in besides or made.is_empty
+                for name in names}
+
     def constant(self, ref: Ref) -> torch.Tensor | None:
         """The tensor, if it depends on neither batch nor weights."""
         return self._snapshots.get(ref.name) if self._versions.kind.get(ref.name) == CONST else None

@@ -44,6 +44,7 @@ class Versions:
     mutations: buffer's canonical path -> version it has at the end. written: call that overwrites a buffer ->
     that buffer's path. read_buffers: paths of those that this step's loss, or a later one's, depends on. live: calls
     that the loss or a mutation needs. recorded: calls that choose integers from activations, which are data of the step.
+    weighed: those whose choice a lane can compare with its own (weighed.py). for_choices: calls that only these need.
     """
 
     reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
@@ -53,6 +54,8 @@ class Versions:
     read_buffers: set[str] = field(default_factory=set)
     live: set[str] = field(default_factory=set)
     recorded: set[str] = field(default_factory=set)
+    weighed: set[str] = field(default_factory=set)
+    for_choices: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
 
@@ -135,6 +138,18 @@ def _running_statistics(call: Call) -> list[str]:
 def versions_of(program: Program, is_float: Mapping[str, bool]) -> Versions:
     """is_float: value name -> whether it is a floating tensor (the first of several)."""
     return _Walk(program, is_float).result
+
+
+def needed_for(program: Program, versions: Versions, wanted: set[str]) -> tuple[set[str], set[str]]:
+    """The calls that these versions need, and all that those read."""
+    live, needed = set(), set(wanted)
+    for call in reversed(program.calls):
+        if call.name in needed or _running_statistics(call):
+            live.add(call.name)
+            if call.name in versions.recorded or _is_new_noise(call):
+                continue
+            needed.update(ref.name for ref in iterate_refs(versions.reads[call.name]))
+    return live, needed
 
 
 class _Walk:
@@ -316,20 +331,10 @@ class _Walk:
     def _find_live(self) -> None:
         """Backwards from the loss and from what buffers become."""
         result, buffers = self.result, self._program.buffers
-        result.live = self._live({result.loss, *result.mutations.values()})[0]
+        result.live = needed_for(self._program, result, {result.loss, *result.mutations.values()})[0]
         wanted, count = {result.loss}, -1
         while len(wanted) > count:
             count = len(wanted)
-            result.read_buffers = {buffers[name] for name in self._live(wanted)[1] if name in buffers}
+            result.read_buffers = {buffers[name] for name in needed_for(self._program, result, wanted)[1]
+                                   if name in buffers}
             wanted |= {result.mutations[path] for path in result.read_buffers if path in result.mutations}
-
-    def _live(self, needed: set[str]) -> tuple[set[str], set[str]]:
-        """The calls that these versions need, and all that those read."""
-        live, needed = set(), set(needed)
-        for call in reversed(self._program.calls):
-            if call.name in needed or _running_statistics(call):
-                live.add(call.name)
-                if call.name in self.result.recorded or _is_new_noise(call):
-                    continue
-                needed.update(ref.name for ref in iterate_refs(self.result.reads[call.name]))
-        return live, needed

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from ..ir.decisions import COMPARISONS
 from ..ir.graph import Value
 from ..ir.program import Ref
 from .context import RuleContext, rule
 
-_COMPARISONS = {"gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal", "eq": "equal",
-                "ne": "not_equal", "greater": "greater", "greater_equal": "greater_equal", "less": "less",
-                "less_equal": "less_equal", "not_equal": "not_equal"}
-
-
-@rule(*_COMPARISONS)
+@rule(*COMPARISONS)
 def comparison(c: RuleContext) -> Value:
-    op = _COMPARISONS[c.call.op.split(".")[1].rstrip("_")]
+    op = COMPARISONS[c.call.op.split(".")[1].rstrip("_")]
     x = c.value("self")
     if not isinstance(c.a["other"], Ref):
         return c.mask(op, [x], x.shape, {"scalar": float(c.a["other"])})

@@ -178,6 +178,10 @@ class RuleContext:
         """An integer tensor computed from constants and the batch alone, e.g. an index in another form."""
         return self._normaliser.derive(name, body, operands, self.call)
 
+    def decision(self) -> Value | None:
+        """The places that this call picked, as a node that lanes can weigh; None: they cannot."""
+        return self._normaliser.decision_of(self.call)  # type: ignore[no-any-return]
+
     def dtype_of_index(self, ref: Ref) -> torch.dtype:
         """Of one of a list of operands."""
         return self._normaliser.dtype_of(ref)  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
-from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule
+from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule, iterate_refs
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .outside import checksum, place_of
@@ -135,7 +135,7 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
         stack.enter_context(torch.autocast(device.type, dtype=autocast, enabled=autocast is not None,
                                            cache_enabled=False))
         for context in (modules.watch(), recorder.blocks(), enable_python_dispatcher(), recorder,
-                        _Reads(recorder.answers, force=False), asked):
+                        _Reads(recorder.answers, force=False, note=recorder.note_read), asked):
             stack.enter_context(context)
         loss = step(batch)
         check_result(step.step_fn, loss)
@@ -148,7 +148,7 @@ def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
     """What a run under `low` asks for, with every integer and every choice that of the loop's own run."""
     batch, asked, probe = copied(batch, device), AskedDtypes(low, {}, False), _Probe(answers)
     with untouched(step), torch.enable_grad(), torch.autocast(device.type, dtype=low, cache_enabled=False), \
-            enable_python_dispatcher(), probe, _Reads(answers, force=True), asked:
+            enable_python_dispatcher(), probe, _Reads(answers, force=True, note=lambda tensor: None), asked:
         step(batch)
     return asked.asked, probe.narrows
 
@@ -168,9 +168,9 @@ class _Lines:
 class _Reads(TorchFunctionMode):
     """Values that leave PyTorch without an op: tolist(), numpy()."""
 
-    def __init__(self, answers: Answers, *, force: bool):
+    def __init__(self, answers: Answers, *, force: bool, note: Callable[[torch.Tensor], None]):
         super().__init__()
-        self._answers, self._force, self._lines = answers, force, _Lines()
+        self._answers, self._force, self._note, self._lines = answers, force, note, _Lines()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _READS:
@@ -178,6 +178,7 @@ class _Reads(TorchFunctionMode):
         event = self._lines.event(getattr(func, "__name__", ""), user_line())
         if self._force and event in self._answers:
             return self._answers[event]
+        self._note(args[0])
         found = func(*args, **(kwargs or {}))
         if not self._force:
             self._answers[event] = found.copy() if hasattr(found, "copy") else found
@@ -380,11 +381,16 @@ class _Recorder(_PreDispatch):
         if not isinstance(result, (torch.Tensor, list, tuple)):
             if result is None and func._schema.is_mutable:
                 self._refuse(f"{func}, which returns nothing", place, "write it out, op by op")
+            self.program.read |= {ref.name for ref in iterate_refs(operands)}
             return result  # a number that Python reads
         if any(argument.is_out for argument in func._schema.arguments):
             self._refuse(f"{func} with out=", place, "use its result instead")
         self._take(func, args, operands, result, place, event)
         return result
+
+    def note_read(self, tensor: torch.Tensor) -> None:
+        if tensor in self._bound:
+            self.program.read.add(self._bound[tensor])
 
     def _keep_parameters(self, func: Any, args: Any, kwargs: Any, place: Place) -> None:
         """Before a write to a parameter, or to a view of one: what it holds, and a refusal."""

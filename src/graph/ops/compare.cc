@@ -3,6 +3,7 @@
 // lanes lie on different sides of a border, their masks differ.
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
+#include "src/graph/ops/relation.h"
 
 namespace lockstep {
 namespace {
@@ -30,13 +31,6 @@ constexpr Row kRows[] = {
      "torch.ne; CUDA autocast: not listed, type promotion decides"},
 };
 
-Relation relation_of(const Node& node) {
-  for (const Row& row : kRows) {
-    if (row.name == node.op) return row.relation;
-  }
-  throw std::logic_error("compare: no row for op '" + node.op + "'");
-}
-
 std::vector<TensorType> infer(const Node& node, std::span<const TensorType> inputs) {
   return {{infer_binary(node, inputs)[0].shape, ElementType::kInt}};
 }
@@ -50,8 +44,8 @@ void run_in(const OpCall& call) {
   const T* b = has_scalar(call.node) ? expand(call.kernels, &number, Shape{}, shape, b_storage)
                                      : expand(call.kernels, input<T>(call, 1), input_shape(call, 1),
                                               shape, b_storage);
-  call.kernels.of<T>().comparison(relation_of(call.node), a, b, output<int32_t>(call, 0),
-                                  element_count(shape));
+  call.kernels.of<T>().comparison(find_relation(call.node.op).value(), a, b,
+                                  output<int32_t>(call, 0), element_count(shape));
 }
 
 void run(const OpCall& call) {  // the output is an integer tensor, so the type is the operand's
@@ -59,6 +53,13 @@ void run(const OpCall& call) {  // the output is an integer tensor, so the type 
 }
 
 }  // namespace
+
+std::optional<Relation> find_relation(std::string_view op) {
+  for (const Row& row : kRows) {
+    if (row.name == op) return row.relation;
+  }
+  return std::nullopt;
+}
 
 std::vector<OpDef> compare_ops() {
   std::vector<OpDef> rows;

@@ -15,7 +15,7 @@
                       file(reshape) file(permute) file(expand) file(slice) file(cat) file(pad)    \
                           file(pixel_shuffle) file(gather) file(index_select) file(embedding)     \
                               file(softmax) file(cross_entropy) file(pointwise_loss) file(sdpa)   \
-                                  file(recurrent) file(prelu)
+                                  file(recurrent) file(prelu) file(decision)
 
 namespace lockstep {
 

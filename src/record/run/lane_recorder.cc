@@ -5,6 +5,7 @@
 #include <map>
 
 #include "src/core/text.h"
+#include "src/graph/op.h"
 #include "src/record/hdf5/link_name.h"
 #include "src/record/run/run_file_names.h"
 #include "src/train/lockstep.h"
@@ -43,7 +44,10 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
   if (!description.options->capture_hash.empty()) {
     extent.gradient_norms = static_cast<int64_t>(description.step_graph->parameters.size());
   }
-  for (const Site& site : description.sites->sites) extent.stat_exempt.push_back(site.stat_exempt);
+  for (const Site& site : description.sites->sites) {
+    extent.stat_exempt.push_back(site.stat_exempt);
+    extent.decides = extent.decides || (is_in_graph(site) && find_op(site.op).decides);
+  }
   return extent;
 }
 
@@ -141,6 +145,7 @@ void LaneRecorder::make(hid_t lane, bool create) {
   };
   for (const Quantity& quantity : quantities()) {
     if (quantity.axis == Axis::kParameter && extent_.gradient_norms == 0) continue;
+    if (quantity.is_of_decisions() && !extent_.decides) continue;
     const size_t slash = quantity.name.find('/');
     const bool is_grouped = slash != std::string::npos;
     const hid_t group = group_of(is_grouped ? quantity.name.substr(0, slash) : "");

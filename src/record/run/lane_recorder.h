@@ -23,6 +23,7 @@ struct LaneExtent {
   std::vector<std::string> scaler_losses;
   int64_t skipping_groups = 0;
   int64_t gradient_norms = 0;  // parameters whose norms are kept: all for captures, else none
+  bool decides = false;        // the step has recorded decisions
   int64_t scaler_columns() const {
     return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
            skipping_groups;

@@ -68,6 +68,7 @@ Json to_object(const RunOptions& o) {
       {"start_hash", o.start_hash},
       {"eval_policy", o.eval_in_fp32 ? "fp32" : "own"},
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
+      {"decisions", o.decisions == Decisions::kRecorded ? "recorded" : "own"},
       {"eval_every", o.eval_every},
       {"histogram_every", o.histogram_every},
       {"sums_every", o.sums_every},
@@ -125,6 +126,7 @@ RunOptions options_from_json(std::string_view json) {
   o.start_hash = j.value("start_hash", o.start_hash);
   o.eval_in_fp32 = j.value("eval_policy", "own") == kReferenceLane;
   o.mode = j.at("mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;
+  o.decisions = j.value("decisions", "recorded") == "own" ? Decisions::kOwn : Decisions::kRecorded;
   j.at("eval_every").get_to(o.eval_every);
   j.at("histogram_every").get_to(o.histogram_every);
   o.sums_every = j.value("sums_every", int64_t{0});  // older files sampled nothing

@@ -61,6 +61,7 @@ enum class Gathered : uint8_t {
 using Source =
     std::variant<const Statistic*, uint64_t TensorStats::*, double SiteRecord::*,  // of sites
                  uint64_t UpdateStats::*, double UpdateStats::*,                   // of updates
+                 uint64_t DecisionStats::*, double DecisionStats::*,               // of decisions
                  uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,       // of sums
                  double LossEffect::*,                                             // on the loss
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
@@ -82,6 +83,10 @@ struct Quantity {
   Rows rows() const;
   Storage storage() const;
   bool is_wide() const { return axis >= Axis::kSite; }
+  bool is_of_decisions() const {
+    return std::holds_alternative<uint64_t DecisionStats::*>(source) ||
+           std::holds_alternative<double DecisionStats::*>(source);
+  }
 };
 // "step, site": what the dataset has a row for, then what a row has a number for.
 std::string axes_text(const Quantity& quantity);

@@ -77,6 +77,9 @@ void QuantityRow::set(size_t at, const SiteRecord& site) {
 void QuantityRow::set(size_t at, const UpdateStats& update) {
   set_member(at, update);
 }
+void QuantityRow::set(size_t at, const DecisionStats& decisions) {
+  set_member(at, decisions);
+}
 void QuantityRow::set(size_t at, const AccumulatorHealth& health) {
   set_member(at, health);
 }
@@ -133,6 +136,7 @@ std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
     for (QuantityRow* row : by_site) {
       if (site != nullptr) row->set(s, *site);
       if (updated) row->set(s, lane.sites[s].update.stats);
+      if (site != nullptr) row->set(s, site->decisions);
     }
   }
   return rows;

@@ -28,6 +28,7 @@ class QuantityRow {
   // another record. `at`: the index of the number in the row.
   void set(size_t at, const SiteRecord& site);
   void set(size_t at, const UpdateStats& update);
+  void set(size_t at, const DecisionStats& decisions);
   void set(size_t at, const AccumulatorHealth& health);
   void set(size_t at, const LossEffect& effect);
   void set(size_t at, const ScalerRecord& scaler);

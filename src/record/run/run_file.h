@@ -115,6 +115,8 @@ class RunFile {
   // The steps that total_histogram covers: all of them, unless a kill interrupted a block of 50.
   int64_t total_histogram_steps(int lane) const;
   std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
+  // [site], summed over the complete steps; empty where nothing is decided by values.
+  std::vector<DecisionStats> decisions(int lane) const;
 
   // Any quantity of one step, as many numbers as a row has; empty if files of this version lack it,
   // or if the step has no histogram. Requires: a row per step, or kHistograms.

@@ -332,6 +332,19 @@ std::vector<UpdateRecord> RunFile::updates(int lane, int64_t step) const {
   return records;
 }
 
+std::vector<DecisionStats> RunFile::decisions(int lane) const {
+  return impl_->guard([&] {
+    std::vector<DecisionStats> total, here(impl_->sites.sites.size());
+    if (!impl_->has(lane, quantity_of(&DecisionStats::flipped).name)) return total;
+    total.resize(here.size());
+    for (int64_t step = 0; step < impl_->steps; ++step) {
+      impl_->fill_members(lane, step, here);
+      for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
+    }
+    return total;
+  });
+}
+
 Numbers RunFile::numbers_at(int lane, const Quantity& quantity, int64_t step) const {
   impl_->check_step(step);
   return impl_->guard([&]() -> Numbers {

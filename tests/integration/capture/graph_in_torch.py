@@ -60,6 +60,7 @@ FUNCTIONS = {
     "upsample_nearest2d": lambda x, size=None, scale=None: F.interpolate(x, size, scale),
     "upsample_bilinear2d": lambda x, size=None, scale=None, align_corners=False:
         F.interpolate(x, size, scale, mode="bilinear", align_corners=align_corners),
+    "decision": lambda *operands, **by: operands[-1],
     "mse_loss": lambda x, t, reduction: F.mse_loss(x, t, reduction=reduction),
     "l1_loss": lambda x, t, reduction: F.l1_loss(x, t, reduction=reduction),
     "smooth_l1_loss": lambda x, t, reduction, beta: F.smooth_l1_loss(x, t, reduction=reduction, beta=beta),

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from capture_loops import train
 from lockstep_capture import Capture
+from tiny_capture import seal
 
 nn = torch.nn
 torch.set_num_threads(1)
@@ -348,3 +349,141 @@ def test_a_capture_that_starts_after_steps_that_left_layers_out(lockstep, tmp_pa
     with h5py.File(run) as file:
         ours, theirs = file["lanes/fp32/loss"][:], file["lanes/captured/loss"][:]
     assert len(ours) == 4 and np.abs(ours - theirs).max() < 1e-5, (ours, theirs)
+
+
+def routed(m, x):
+    """All that the choice leads to is in the graph."""
+    y = m.a(x)
+    weights, chosen = m.router(y).softmax(-1).topk(2, -1)
+    return (m.layers[0](y).view(-1, 3, 2).gather(1, chosen.unsqueeze(-1).expand(-1, -1, 2)) * weights[..., None]).flatten(1)
+
+
+def taken(m, x):
+    y = m.a(x)
+    if (y.mean(0) > 0).any():
+        return y * 2
+    return y
+
+
+def weighed_apart(m, x):
+    """A second network only chooses; the loss sees no more of it than the places."""
+    y = m.a(x)
+    with torch.no_grad():
+        best = m.layers[1](y.relu()).argmax(1, keepdim=True)
+    return y.gather(1, best)
+
+
+def unknown_scores(m, x):
+    """Nothing in the graph can compute what this chooses by."""
+    y = m.a(x)
+    return y.gather(1, torch.linalg.pinv(y[:, :5]).t().contiguous().argmax(1, keepdim=True))
+
+
+def decisions(path):
+    return [(node["attrs"], node["aten"]) for node in graphs(path)[0]["nodes"] if node["op"] == "decision"]
+
+
+@pytest.mark.parametrize("body,expected", [
+    (largest, [{"by": "largest", "dim": 1}]),
+    (routed, [{"by": "largest", "dim": 1, "own": True}]),
+    (taken, [{"by": "greater", "scalar": 0.0}]),
+    (weighed_apart, [{"by": "largest", "dim": 1, "own": True}]),
+    (picked_by_mask, [{"by": "greater", "scalar": 0.0}, {"by": "less", "scalar": -0.5}]),
+    (median, [{"by": "rank", "rank": 2, "dim": 1, "own": True}]),
+    (experts, [{"by": "largest", "dim": 1}]),
+    (unknown_scores, []),
+], ids=lambda item: getattr(item, "__name__", ""))
+def test_choices_are_nodes_and_lanes_may_take_those_that_stay_in_the_graph(lockstep, tmp_path, body, expected):
+    trained(tmp_path / "a.h5", body)
+    assert [attrs for attrs, _ in decisions(tmp_path / "a.h5")] == expected
+    lockstep("verify", tmp_path / "a.h5")
+
+
+def moved(path, node_of, by):
+    """The capture with the recorded choices of every step changed."""
+    with h5py.File(path, "r+") as file:
+        graph = json.loads(bytes(file["graphs/0/json"][()]))
+        node = next(node for node in graph["nodes"] if node["op"] == node_of)
+        for step in file["steps"].values():
+            item = step[f"micro/000/inputs/{node['inputs' if 'inputs' in node else 'in'][-1][2:]}"]
+            item[...] = by(item[()])
+    seal(path)
+
+
+def flips(run, lane):
+    with h5py.File(run) as file:
+        group = file[f"lanes/{lane}/decisions"]
+        return {name: group[name][()].max(axis=1) for name in group}
+
+
+def test_a_lane_counts_the_choices_that_its_values_would_change(lockstep, tmp_path):
+    """Recorded places that are not the largest: every lane sees that, the reference, too."""
+    path, run = tmp_path / "a.h5", tmp_path / "run.h5"
+    trained(path, weighed_apart)
+    moved(path, "decision", lambda places: (places + 1) % 6)
+    lockstep("replay", path, "--lanes", "fp32,torch-autocast-bf16", "-o", run, "--quiet")
+    for lane in ("fp32", "torch-autocast-bf16"):
+        found = flips(run, lane)
+        assert (found["count"] == 5).all() and (found["flipped"] == 5).all()
+        assert (found["margin_sum"] > 0).all() and (found["margin_max"] <= found["margin_sum"]).all()
+
+
+def test_own_choices_are_those_of_pytorch(lockstep, tmp_path):
+    """A lane that chooses itself undoes what was changed in the file; one that follows does not."""
+    path, runs = tmp_path / "a.h5", {}
+    trained(path, routed)
+    for name, change in (("as it was", None), ("changed", lambda places: np.roll(places, 1, 0))):
+        if change:
+            moved(path, "decision", change)
+        for mode in ("recorded", "own"):
+            run = tmp_path / f"{name}-{mode}.h5"
+            lockstep("replay", path, "--lanes", "fp32,torch-autocast-bf16", "--decisions", mode, "-o", run, "--quiet")
+            with h5py.File(run) as file:
+                runs[name, mode] = file["lanes/fp32/loss"][()]
+    assert (runs["as it was", "own"] == runs["as it was", "recorded"]).all()
+    assert (runs["changed", "own"] == runs["as it was", "recorded"]).all()
+    assert (runs["changed", "recorded"] != runs["as it was", "recorded"]).any()
+
+
+class Ranking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.codes = nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 8)), nn.Parameter(torch.randn(16, 8))
+
+    def forward(self, x):
+        return (self.body(x)[:, None] * self.codes).sum(-1)
+
+
+def test_an_order_that_bf16_would_change_is_a_finding(lockstep, tmp_path):
+    """The share, against PyTorch's own BF16 on the same weights and batch."""
+    path, run = tmp_path / "a.h5", tmp_path / "run.h5"
+    torch.manual_seed(3)
+    model, x, ranks = Ranking(), torch.randn(64, 6), torch.linspace(-1, 1, 16)
+    with torch.no_grad():
+        expected = model(x).argsort(-1, descending=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            narrow = model(x)
+        theirs = int((narrow.gather(1, expected) != narrow.sort(-1, descending=True).values).sum())
+
+    def step(m, x):
+        return (m(x).sort(-1, descending=True).values * ranks).square().mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    train(model, optimizer, step, [x, x], Capture(path, model, optimizer, step, steps=2))
+    lockstep("replay", path, "--lanes", "fp32,torch-autocast-bf16", "-o", run, "--quiet")
+    found = flips(run, "torch-autocast-bf16")
+    assert flips(run, "fp32")["flipped"].max() <= 2, "PyTorch's FP32 and ours differ by an ulp"
+    assert theirs > 0.01 * expected.numel()
+    # Sums in another order move few numbers across a rounding: five standard deviations of a count.
+    assert abs(int(found["flipped"][0]) - theirs) <= 5 * theirs ** 0.5
+    lane = next(lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]
+                if lane["name"] == "torch-autocast-bf16")
+    finding = next(item for item in lane["findings"] if item["kind"] == "flipped decisions")
+    total = int(found["flipped"].sum())
+    assert finding["sentence"].startswith("sort (test_capture_decisions.py:")
+    assert f"would choose otherwise in {total} of {2 * expected.numel()} cases" in finding["sentence"]
+
+
+def test_own_decisions_are_of_captures(lockstep):
+    said = lockstep("replay", "lenet", "--decisions", "own", "--steps", "1", code=2).stderr
+    assert "--decisions own: only a capture has recorded decisions" in said

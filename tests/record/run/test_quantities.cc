@@ -84,6 +84,7 @@ TEST_CASE("axes and types in words") {
 TEST_CASE("a lane holds a dataset for every row, of its type and width, and no others") {
   const TemporaryFolder folder;
   SyntheticRun run(3);
+  run.sites.sites[0].op = "decision";
   run.options.capture_hash = "0123";  // of a capture: with gradient norms
   run.graph.parameters = {{"w", {{2}}, true, ""}, {"b", {{2}}, true, ""}};
   run.record(folder.file("run.h5"));

@@ -1,0 +1,25 @@
+// In which recorded decisions would a lane's own values have chosen otherwise?
+// The worst place of a lane, among those where it differs more often than the reference does: the
+// loop that was captured may have chosen in another format than FP32, too.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "analysis/findings/finding.h"
+#include "emulation/stats/decision_stats.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+// A share of decisions that is told, and the fewest flips: one of three is no share.
+inline constexpr double kFlippedShare = 0.01;
+inline constexpr uint64_t kFewestFlips = 2;
+
+// Both by site id, summed over the run. Sets lane, site, share, counts and value (the largest
+// margin); the caller sets the steps.
+std::optional<Finding> find_flipped_decisions(int lane, const SiteTable& sites,
+                                              std::span<const DecisionStats> decisions,
+                                              std::span<const DecisionStats> of_reference);
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+// How often would a lane's own values have chosen otherwise than the recorded step did?
+// The run file's decisions/. A decision is one recorded place, rank or truth value; its margin is
+// the distance between the two values that it chose between.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lockstep {
+
+struct DecisionStats {
+  uint64_t count = 0, flipped = 0;
+  // Of the flipped ones, in the lane's values; margins that are not finite are left out.
+  double margin_max = 0, margin_sum = 0;
+
+  void merge(const DecisionStats& other) {
+    count += other.count;
+    flipped += other.flipped;
+    margin_max = std::max(margin_max, other.margin_max);
+    margin_sum += other.margin_sum;
+  }
+};
+
+}  // namespace lockstep
