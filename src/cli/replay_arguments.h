@@ -19,7 +19,8 @@ struct ReplayArgs {
   std::map<std::string, std::string> numbers;  // as given, by name
   std::vector<std::string> groups;
   std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, eval_policy = "own";
-  std::string mode = "free", decisions = "recorded", backward = "joint", lanes = "fp32", sizes, output, resume_from, simd;
+  std::string mode = "free", decisions = "recorded", backward = "joint", lanes = "fp32", sizes,
+              output, resume_from, simd;
   int64_t twins = 1;
   int threads = 0;
   bool overwrite = false, quiet = false;
