@@ -5,6 +5,7 @@
 #include <array>
 
 #include "src/graph/infer.h"
+#include "src/graph/recorded_backward.h"
 
 namespace lockstep {
 namespace {
@@ -90,7 +91,7 @@ bool is_loss(const Node& node, const OpDef& op) {
 std::set<std::string> composed_inner_nodes(const Graph& graph) {
   std::set<std::string> inside, widened;
   for (const Node& node : graph.nodes) {
-    if (node.is_backward()) continue;
+    if (node.is_backward() && !is_recorded(graph, node)) continue;
     const OpDef& op = find_op(node.op);
     if (!op.class_attribute.empty()) {
       // A border: if it names a format, its output is inside.

@@ -59,6 +59,8 @@ inline constexpr size_t kMostRank = 16, kMostTextBytes = 4096;
 inline constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
 inline constexpr double kMostElements = 1e11;  // of one tensor
 
+struct RecordedBackward;
+
 struct Node {
   std::string id;  // "n12"
   std::string op;
@@ -77,8 +79,18 @@ struct Node {
   // nodes may give addends of one gradient; an `add` node with the same gradient_of joins them.
   std::vector<std::string> gradient_of;
   int pass = 0;  // which of Graph::passes it belongs to
+  // Of a custom_gradient node: what autodiff uses instead of a rule of its own; else null.
+  std::shared_ptr<const RecordedBackward> backward = nullptr;
 
   bool is_backward() const { return !forward_node.empty(); }
+};
+
+// The backward pass that a user wrote for a function of theirs, as nodes. It has value ids of its
+// own: "dy0" is the gradient of the function's output 0, "x3" operand 3 of its node, "n5.1" output
+// 1 of node 5 of the pass.
+struct RecordedBackward {
+  std::vector<Node> nodes;             // in execution order, ordinary forward ops
+  std::vector<std::string> gradients;  // by operand of the function's node; "": it gets none
 };
 
 struct Parameter {

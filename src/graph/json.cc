@@ -89,6 +89,10 @@ Json node_json(const Node& node) {
   }
   if (node.no_grad) object["nograd"] = true;
   if (node.stat_exempt) object["stat_exempt"] = true;
+  if (node.backward != nullptr) {
+    object["backward"] = {{"nodes", list(node.backward->nodes, node_json)},
+                          {"gradients", node.backward->gradients}};
+  }
   if (node.is_backward()) {
     object["forward_node"] = node.forward_node;
     object["gradient_of"] = node.gradient_of;

@@ -278,7 +278,28 @@ class Reader {
     node.autocast = region(item, path);
     node.no_grad = boolean(item, path, "nograd", false);
     node.stat_exempt = boolean(item, path, "stat_exempt", false);
+    node.backward = recorded_backward(item, path);
     return node;
+  }
+
+  std::shared_ptr<const RecordedBackward> recorded_backward(const Json& item,
+                                                            const std::string& path) {
+    const Json* found = field(item, path, "backward", false, "");
+    if (!found) return nullptr;
+    if (path.find(kBackward) != std::string::npos) {
+      wrong(path, "backward", "absent inside of a recorded backward pass");
+      return nullptr;
+    }
+    auto recorded = std::make_shared<RecordedBackward>();
+    const std::string place = path + std::string(kBackward);
+    for_each(
+        *found, "nodes",
+        [&](const Json& inner, const std::string& at) {
+          recorded->nodes.push_back(node(inner, at));
+        },
+        place, /*required=*/true);
+    recorded->gradients = strings(*found, place, "gradients", /*required=*/true);
+    return recorded;
   }
 
   // The innermost region decides, as in torch. The policy handles its dtype; a capture's
@@ -294,6 +315,7 @@ class Reader {
                                                                 : AutocastRegion::kOff;
   }
 
+  static constexpr std::string_view kBackward = ".backward";
   static constexpr const char* kInteger = "an integer in [-(2^31-1), 2^31-1]";
   ProblemList problems_{"graph JSON"};
 };

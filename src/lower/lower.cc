@@ -6,6 +6,7 @@
 #include <set>
 
 #include "src/graph/composed_ops.h"
+#include "src/graph/recorded_backward.h"
 #include "src/lower/checks.h"
 #include "src/lower/gradient_join.h"
 #include "src/lower/gradient_scales.h"
@@ -68,6 +69,8 @@ class Lowering {
         lower_forward(node);
       } else if (is_join(in_.graph, node)) {
         lower_join(node, in_, border_, builder_, scales_, ops_);
+      } else if (is_recorded(in_.graph, node)) {
+        lower_recorded(node);
       } else {
         lower_backward(node);
       }
@@ -172,6 +175,25 @@ class Lowering {
     }
     ops_.add(node, op, std::move(inputs), {outputs, seen, used.inner, used.compute});
     scales_.set_backward(node, scale);
+  }
+
+  // A node of a user's own backward pass runs as a forward op does: in the formats of its operands,
+  // outside of autocast unless that pass opens it.
+  void lower_recorded(const Node& node) {
+    const OpDef& op = find_op(node.op);
+    const Format* compute = composed_inner_.contains(node.id) ? in_.container : nullptr;
+    const NodeFormats formats =
+        formats_.of_forward(node, op, compute, node.autocast == AutocastRegion::kOn);
+    std::vector<int> inputs;
+    std::vector<const Format*> seen;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const int value = builder_.stored(node.inputs[i]);
+      const Operand operand = ops_.read(node, op, i, {value, value, formats.operands[i]}, compute);
+      inputs.push_back(operand.value);
+      seen.push_back(operand.seen);
+    }
+    ops_.add(node, op, std::move(inputs), {formats.outputs, seen, formats.inner, compute});
+    scales_.set_backward(node, scales_.of_node(node.forward_node));
   }
 
   // The index of the node's operand that is this value; the number of operands: none is.

@@ -41,6 +41,17 @@ def element_type(dtype: torch.dtype) -> str:
 
 
 @dataclass
+class RecordedBackward:
+    """What a custom_gradient node does with gradients: docs/graph-json.md, "A backward pass of the user's own"."""
+
+    nodes: list["Node"]
+    gradients: list[str]  # by operand, "": none
+
+    def json(self) -> dict[str, Any]:
+        return {"nodes": [node.json() for node in self.nodes], "gradients": self.gradients}
+
+
+@dataclass
 class Node:
     id: str
     op: str
@@ -52,6 +63,8 @@ class Node:
     autocast: Autocast | None
     nograd: bool
     stat_exempt: bool = False
+    backward_of: str = ""  # while the graph is made: of which function's backward pass it is a part
+    backward: RecordedBackward | None = None
 
     def value(self, slot: int = 0) -> Value:
         shape, dtype = self.out[slot]
@@ -68,6 +81,8 @@ class Node:
         }
         if self.stat_exempt:
             fields["stat_exempt"] = True
+        if self.backward is not None:
+            fields["backward"] = self.backward.json()
         return fields
 
 
@@ -108,6 +123,7 @@ class Graph:
 
     def drop_unread(self) -> None:
         """Nodes that reach no loss, buffer or decision (a rule made more than needed), and the nodes that only they read."""
+        self.nodes = [node for node in self.nodes if not node.backward_of]  # custom_gradient nodes have them
         reached = {self.loss.partition(".")[0], *(node for _, node, _ in self.mutations), *(node for node, _ in self.rng),
                    *(node.id for node in self.nodes if node.op == "decision")}
         kept = []

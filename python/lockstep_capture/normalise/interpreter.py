@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 
 from ..errors import CaptureError
 from ..ir.cumulative import CUMULATIVE
+from ..ir.custom_functions import CUSTOM_GRADIENT, GRADIENT_OF, backward_calls, with_backward
 from ..ir.decisions import picks
 from ..ir.program import Call, Program, Ref, map_refs
 from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
@@ -53,6 +54,7 @@ class Interpreter:
                  decisions: Mapping[str, torch.Tensor] | None = None):
         self._program, self._draws, self._double = program, draws, double
         self._outer, self._cache, self._observer, self._device = autocast, cache_enabled, observer, device
+        self._autocast_device = autocast[0] if autocast is not None else "cpu"
         self._values: dict[str, Any] = {}
         self._decisions = decisions or {}
         self._places = {call.args[0].name: self._decisions[call.name] for call in program.calls
@@ -86,6 +88,8 @@ class Interpreter:
             for call in self._program.calls:
                 if live is not None and call.name not in live:
                     continue
+                if call.backward_of and self._observer is None:
+                    continue  # runs when its gradient comes
                 if self._observer is not None:
                     self._observer.before(call, self._values.__getitem__)
                 self._values[call.name] = result = self._execute(call)
@@ -108,6 +112,8 @@ class Interpreter:
     def _execute(self, call: Call) -> Any:
         if call.name in self._decisions:
             return self._decisions[call.name].to(self._device, copy=True)
+        if call.target is CUSTOM_GRADIENT:
+            return self._custom(call)
         widens = self._double and self._is_graph(call.name)
 
         def read(ref: Ref) -> Any:
@@ -132,8 +138,12 @@ class Interpreter:
                 dtype = getattr(torch, region.dtype) if region.dtype else None
                 stack.enter_context(torch.autocast(region.device, dtype=dtype, enabled=region.enabled,
                                                    cache_enabled=region.cache))
+            elif call.backward_of:
+                stack.enter_context(torch.autocast(self._autocast_device, enabled=False))
             if call.nograd:
                 stack.enter_context(torch.no_grad())
+            if call.target is GRADIENT_OF:
+                return torch.ones_like(args[0])
             site = random_site(call) if self._draws is not None else None
             if site is not None:
                 return self._random(call, site.kind, args, read)
@@ -146,6 +156,21 @@ class Interpreter:
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
             return call.target(*args, **kwargs)
+
+    def _custom(self, call: Call) -> list[torch.Tensor]:
+        """The results of a function, with the backward pass that was recorded for it."""
+        seeds, rest = backward_calls(self._program, call.name)
+        results, operands, wanted = call.args
+
+        def backward(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+            with torch.no_grad():
+                self._values.update({seed.name: gradient for seed, gradient in zip(seeds, gradients, strict=True)})
+                for inner in rest:
+                    self._values[inner.name] = self._execute(inner)
+            return [None if ref is None else self._values[ref.name] for ref in wanted]
+
+        return with_backward(*([self._wide(self._values[ref.name]) for ref in refs] for refs in (results, operands)),
+                             backward)
 
     def _assign(self, path: str, value: torch.Tensor) -> torch.Tensor:
         """`self.buffer = ...`: the old tensor keeps its content, which a backward pass may need."""

@@ -45,7 +45,8 @@ class Normaliser:
         self._program, self._versions, self._types, self._layouts = program, versions, types.types, types.layouts
         self.plain_attention = plain_attention
         self._env: dict[str, Any] = {}
-        self._cast: dict[tuple[str, str], Value] = {}  # a value and the activation whose dtype it took
+        # Casts of a value to the dtype of an activation: nodes of a backward pass of the user's own are seen there alone.
+        self._cast: dict[tuple[str, str, str], Value] = {}
         self._detached: dict[str, Value] = {}
         self._nograd: set[str] = set()
         self._decisions: dict[str, Value | None] = {}  # by the call that chose
@@ -67,6 +68,14 @@ class Normaliser:
         if self.problems:
             raise UnsupportedModelError(self.problems)
         self._finish()
+
+    @property
+    def program(self) -> Program:
+        return self._program
+
+    @property
+    def versions(self) -> Versions:
+        return self._versions
 
     def _normalise(self, call: Call, *, required: bool) -> None:
         """required: the loss depends on it. Otherwise only a choice does, which is then not weighed."""
@@ -168,7 +177,7 @@ class Normaliser:
         example = self._versions.example_of(name, self._calls, self.is_float)
         if example is None or self._outside.is_huge(name):  # finfo(y.dtype).min is no number of another format
             return found
-        key = (found.id, example)
+        key = (found.id, example, call.backward_of)
         if key not in self._cast:
             like = self._graph_value(example, call)
             node = self.add("cast_like", [found.id, like.id], {}, [(found.shape, "f32")], call)
@@ -263,7 +272,7 @@ class Normaliser:
         if _EMPTY in inputs:
             raise Unsupported(call.op, "a tensor without elements has no part in this op")
         node = Node(f"n{len(self.graph.nodes)}", op, inputs, attrs, outputs, call.place,
-                    "" if call.is_getitem else call.op, call.autocast, call.nograd)
+                    "" if call.is_getitem else call.op, call.autocast, call.nograd, backward_of=call.backward_of)
         self.graph.nodes.append(node)
         site = random_site(call)
         if site is not None and (site.kind == op.replace("gru", "lstm") or op == "dropout"):

@@ -131,7 +131,7 @@ class AskedDtypes(TorchFunctionMode):
                 asked = argument.dtype
                 if argument.device == x.device:  # x.to(y) would be recorded with y's dtype written out
                     func, args, kwargs = torch.Tensor.type_as, (x, argument), {}
-        if not x.is_floating_point():
+        if asked is not None and not asked.is_floating_point:
             asked = None
         if func is not torch.Tensor.type_as:
             self._note(event, asked, self._newest)

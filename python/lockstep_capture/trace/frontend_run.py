@@ -29,6 +29,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule, iterate_refs
+from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .outside import checksum, place_of
@@ -134,7 +135,8 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
             stack.enter_context(around(modules))
         stack.enter_context(torch.autocast(device.type, dtype=autocast, enabled=autocast is not None,
                                            cache_enabled=False))
-        for context in (modules.watch(), recorder.blocks(), enable_python_dispatcher(), recorder,
+        for context in (modules.watch(), recorder.blocks(), custom_functions.functions(recorder),
+                        enable_python_dispatcher(), recorder,
                         _Reads(recorder.answers, force=False, note=recorder.note_read), asked):
             stack.enter_context(context)
         loss = step(batch)
@@ -251,6 +253,9 @@ class _Recorder(_PreDispatch):
         self._parameters = {tensor.untyped_storage().data_ptr(): tensor for tensor, _ in self._names.params
                             if tensor.layout == torch.strided and tensor.numel() > 0}
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
+        self._backward_of, self._paused = "", False
+        self._from_gradient: set[str] = set()  # values of that backward pass that depend on its gradients
+        self._fresh: Any = WeakTensorKeyDictionary()  # tensors made of Python's numbers
         for number, leaf in enumerate(pytree.tree_leaves(batch)):
             if isinstance(leaf, torch.Tensor):
                 self._bound[leaf] = name = self._new(f"batch_{number}")
@@ -306,6 +311,8 @@ class _Recorder(_PreDispatch):
             if tensor.requires_grad:
                 return name
             return self._add("detach", torch.ops.aten.detach.default, (Ref(name),), {}, Place(source=user_line()))
+        if self._backward_of and (seen := self.known(tensor)) is not None:
+            return seen  # a saved tensor, which PyTorch makes anew
         owner = self._names.buffer_of(tensor)
         if owner is not None:  # its .data: writing to it writes to the buffer
             return next(name for name, path in self.program.buffers.items() if path == owner)
@@ -313,7 +320,8 @@ class _Recorder(_PreDispatch):
         if tensor.layout != torch.strided:
             self._refuse("a sparse tensor", place, "use its to_dense()")
             tensor = tensor.detach().to_dense()
-        elif tensor.grad_fn is not None:
+        elif tensor.grad_fn is not None or (self._backward_of and tensor not in self._fresh
+                                            and place_of(tensor) not in self._outside):
             self._refuse(MADE_ELSEWHERE, place,
                          "compute it with ops of PyTorch in the thread of the forward pass")
         else:
@@ -364,10 +372,14 @@ class _Recorder(_PreDispatch):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = func._schema.name
+        if self._paused:
+            return _computed(func, args, kwargs)
         if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or _is_batched((args, kwargs)):
             return _computed(func, args, kwargs)
         if schema in _NEW:
-            return _computed(func, args, kwargs)
+            fresh = _computed(func, args, kwargs)
+            self._fresh[fresh] = True
+            return fresh
         place = self._place()
         event = self._lines.event(func, place.source)
         if schema == _DETACHES and args[0] not in self._bound:
@@ -377,8 +389,12 @@ class _Recorder(_PreDispatch):
         operands = (self._operands(args), {key: self._operands(value) for key, value in kwargs.items()})
         self._types += _counted(schema, args)
         result = _computed(func, args, kwargs)
-        self._answer(event, result)
+        if not self._backward_of:
+            self._answer(event, result)
         if not isinstance(result, (torch.Tensor, list, tuple)):
+            if {ref.name for ref in iterate_refs(operands)} & self._from_gradient:
+                self._refuse("a backward pass that reads values of its gradient", place,
+                             "torch.where(condition, a, b) chooses between values")
             if result is None and func._schema.is_mutable:
                 self._refuse(f"{func}, which returns nothing", place, "write it out, op by op")
             self.program.read |= {ref.name for ref in iterate_refs(operands)}
@@ -454,9 +470,53 @@ class _Recorder(_PreDispatch):
 
     def _add(self, wanted: str, target: Any, args: Any, kwargs: Any, place: Place, narrows: bool = False) -> str:
         name = self._new(wanted.rstrip("_") if wanted.strip("_") else wanted)
-        region = self._regions[-1] if self._regions else None
-        self.program.calls.append(Call(name, target, args, kwargs, place, region, not torch.is_grad_enabled(), narrows))
+        self._append(Call(name, target, args, kwargs, place, None, not torch.is_grad_enabled(), narrows))
         return name
+
+    def _append(self, call: Call) -> None:
+        call.autocast, call.backward_of = self._regions[-1] if self._regions else None, self._backward_of
+        if self._backward_of and set(call.refs()) & self._from_gradient:
+            self._from_gradient.add(call.name)
+        self.program.calls.append(call)
+
+    # Functions with a backward pass of their own: custom_functions.Recording
+    place, refuse, new_name = _place, _refuse, _new
+
+    def known(self, tensor: torch.Tensor) -> str | None:
+        seen = tensor if tensor in self._bound else self._sharing(tensor)
+        return self._bound[seen] if seen is not None and place_of(seen) == place_of(tensor) else None
+
+    def add_call(self, target: Any, args: Any, place: Place, name: str = "") -> str:
+        name = name or self._new(target._schema.name.rpartition("::")[2])
+        self._append(Call(name, target, args, {}, place, None, not torch.is_grad_enabled()))
+        return name
+
+    def add_item(self, call: str, slot: int, tensor: torch.Tensor, place: Place) -> None:
+        self._bind(tensor, self._add("getitem", operator.getitem, (Ref(call), slot), {}, place))
+
+    @contextlib.contextmanager
+    def backward(self, name: str) -> Iterator[None]:
+        """PyTorch runs it outside of the forward pass's blocks."""
+        outer = list(self._regions)
+        self._regions.clear()
+        self._backward_of = name
+        try:
+            yield
+        finally:
+            self._regions[:], self._backward_of = outer, ""
+            self._from_gradient.clear()
+
+    def seed(self, tensor: torch.Tensor, name: str) -> None:
+        self._bind(tensor, name)
+        self._from_gradient.add(name)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     # The result
     def finish(self, loss: torch.Tensor, step: StepModule) -> Program:

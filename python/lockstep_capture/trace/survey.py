@@ -1,5 +1,4 @@
-"""One run of step_fn that finds what a program cannot hold: custom autograd functions, gradients of gradients; and
-mistakes in step_fn itself (step_function.py).
+"""One run of step_fn that finds what a program cannot hold: gradients of gradients; and mistakes in step_fn itself (step_function.py).
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from .step_function import calls_backward, raised, raised_in_fp32
 from .untouched import untouched
 from .user_code import user_line
 
-CUSTOM_FUNCTION = "custom autograd.Function"
-_CUSTOM_HINT = "its backward is unknown to Lockstep; write the forward pass with torch ops"
 _GRADIENT = "torch.autograd.grad in the forward pass"
 _GRADIENT_HINT = "a loss of gradients (gradient penalty) is not replayed"
 
@@ -65,7 +62,6 @@ def _check_unwatched(step: StepModule, batch: Any, device: torch.device, autocas
 @contextlib.contextmanager
 def _noting_gradients(problems: list[Problem], modules: ModuleStack) -> Iterator[None]:
     """Lists gradients that the forward pass takes by itself; backward(), which would change .grad, ends the run."""
-    apply_original = torch.autograd.Function.__dict__["apply"]
     engine: Any = torch.autograd
     run_original = engine._engine_run_backward
 
@@ -74,10 +70,6 @@ def _noting_gradients(problems: list[Problem], modules: ModuleStack) -> Iterator
         if problem not in problems:
             problems.append(problem)
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        note(f"{CUSTOM_FUNCTION} {cls.__name__}", _CUSTOM_HINT)
-        return apply_original.__get__(None, cls)(*args, **kwargs)
-
     def run(*args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
         if accumulate_grad:
             raise calls_backward(user_line())
@@ -85,9 +77,7 @@ def _noting_gradients(problems: list[Problem], modules: ModuleStack) -> Iterator
         return run_original(*args, accumulate_grad=accumulate_grad, **kwargs)
 
     try:
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
         engine._engine_run_backward = run
         yield
     finally:
-        torch.autograd.Function.apply = apply_original  # type: ignore[method-assign]
         engine._engine_run_backward = run_original

@@ -106,8 +106,12 @@ def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
 
 
 def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+    running: list[bool] = []
+
     def wrap(original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if running:  # a backward pass within another: a reentrant checkpoint
+                return original(tensors, *args, **kwargs)
             root = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
             events.backward_count += 1
             is_the_first = events.backward_count == 1 and not events.ended
@@ -116,7 +120,11 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
                               "the block must hold forward pass, backward() and then the step of one micro-batch")
             elif is_the_first:
                 listener.on_backward(events.loss if events.loss is not None else root)
-            result = original(tensors, *args, **kwargs)
+            running.append(True)
+            try:
+                result = original(tensors, *args, **kwargs)
+            finally:
+                running.clear()
             if is_the_first:
                 listener.on_backward_done()
             return result

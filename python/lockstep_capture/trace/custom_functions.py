@@ -1,0 +1,131 @@
+"""torch.autograd.Function in the traced pass: its backward is run once, on gradients of 1, and recorded as well.
+
+The loop's own gradients decide whether that was right: a verify step compares them bit for bit with those of the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Protocol
+
+import torch
+from torch.utils.checkpoint import CheckpointFunction
+
+from ..errors import CaptureError, first_line
+from ..ir.custom_functions import CUSTOM_GRADIENT, GRADIENT_OF
+from ..ir.program import Place, Ref
+
+_OUT_OF_PYTORCH = "compute it with ops of PyTorch: the work of NumPy, a kernel of your own or another library leaves no trace"
+
+
+class Recording(Protocol):
+    """What the recorder of a pass offers."""
+
+    def place(self) -> Place: ...
+
+    def refuse(self, what: str, place: Place, hint: str) -> None: ...
+
+    def known(self, tensor: torch.Tensor) -> str | None:
+        """The name of a tensor that a call made, or of one that shows the same memory in the same way."""
+
+    def new_name(self, wanted: str) -> str: ...
+
+    def add_call(self, target: Any, args: Any, place: Place, name: str = "") -> str: ...
+
+    def add_item(self, call: str, slot: int, tensor: torch.Tensor, place: Place) -> None: ...
+
+    def backward(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Around the backward pass: calls belong to it."""
+
+    def seed(self, tensor: torch.Tensor, name: str) -> None:
+        """The tensor is the gradient of that name."""
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing within is recorded."""
+
+
+@contextlib.contextmanager
+def functions(recording: Recording) -> Iterator[None]:
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is CheckpointFunction:  # runs the function once more, in its backward pass: the same gradients
+            return args[0](*args[2:])
+        results = original.__get__(None, cls)(*args, **kwargs)
+        if torch.is_grad_enabled():
+            _record(recording, cls, [*args, *kwargs.values()], results)
+        return results
+
+    try:
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+        yield
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _no_autocast() -> Iterator[None]:
+    """As backward() runs: without a block that the recording would note."""
+    kept = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    try:
+        for device in kept:
+            torch.set_autocast_enabled(device, False)
+        yield
+    finally:
+        for device, enabled in kept.items():
+            torch.set_autocast_enabled(device, enabled)
+
+
+def _record(recording: Recording, cls: Any, args: list[Any], results: Any) -> None:
+    all_results = list(results) if isinstance(results, (tuple, list)) else [results]
+    made = [item for item in all_results if isinstance(item, torch.Tensor) and item.requires_grad]
+    if not made:
+        return
+    what, place = f"custom autograd.Function {cls.__name__}", recording.place()
+    if any(result is arg for result in made for arg in args):
+        return recording.refuse(f"{what}, which changes its operand", place, "return a new tensor instead")
+    names = [recording.known(result) for result in made]
+    if None in names:
+        return recording.refuse(f"{what}, whose result no op made", place, _OUT_OF_PYTORCH)
+    name = recording.new_name("custom_gradient")
+    wanted = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.requires_grad]
+    try:
+        gradients = _gradients(recording, cls, name, [str(one) for one in names], all_results, args, wanted, place)
+    except Exception as error:
+        hint = "use_reentrant=False" if "heckpoint" in cls.__name__ else \
+            "its backward must compute the gradients from saved tensors, with ops of PyTorch"
+        text = str(error).split(" (")[0] if isinstance(error, CaptureError) else first_line(error)
+        return recording.refuse(f"{what}: its backward could not be recorded: {text}", place, hint)
+    unknown = [number for number, gradient in gradients.items() if gradient is None]
+    if unknown:
+        return recording.refuse(f"{what}, whose backward returns a gradient that no op made", place, _OUT_OF_PYTORCH)
+    operands = [recording.known(args[number]) for number in wanted]
+    call = recording.add_call(CUSTOM_GRADIENT, (
+        [Ref(str(one)) for one in names], [Ref(str(one)) for one in operands],
+        [Ref(str(gradients[number])) if number in gradients else None for number in wanted]), place, name)
+    for slot, result in enumerate(made):
+        recording.add_item(call, slot, result, place)
+
+
+def _gradients(recording: Recording, cls: Any, name: str, results: list[str], all_results: list[Any], args: list[Any],
+               wanted: list[int], place: Place) -> dict[int, str | None]:
+    """By number of the operand; those that get none are missing."""
+    with recording.backward(name), torch.no_grad(), _no_autocast():
+        left, seeds, context = list(results), [], None
+        for result in all_results:
+            if not isinstance(result, torch.Tensor) or not result.requires_grad:
+                seeds.append(torch.zeros_like(result) if isinstance(result, torch.Tensor) else None)
+                continue
+            with recording.aside():
+                seeds.append(torch.ones_like(result))
+            slot, context = len(results) - len(left), result.grad_fn
+            recording.seed(seeds[-1], recording.add_call(GRADIENT_OF, (Ref(left.pop(0)), slot), place))
+        found = cls.backward(context, *seeds)
+        found = found if isinstance(found, (tuple, list)) else (found,)
+        gradients = {}
+        for number in wanted:
+            gradient = found[number] if number < len(found) else None
+            if gradient is not None:
+                fitting = gradient if gradient.shape == args[number].shape else gradient.sum_to_size(args[number].shape)
+                gradients[number] = recording.known(fitting)
+        return gradients
