@@ -150,14 +150,17 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
 
 GateResult gate_v7(const Capture& capture) {
   GateResult gate{.name = "V7", .subject = "autocast as captured"};
-  if (!uses_autocast(capture)) {
+  const std::string narrow = weight_format(capture);
+  if (!uses_autocast(capture) && narrow.empty()) {
     gate.status = GateStatus::kNotApplicable;
-    gate.figure = "the run had no autocast";
+    gate.figure = "the run had no autocast and FP32 weights";
     return gate;
   }
-  const std::string preset = autocast_preset(capture);
+  const std::string preset =
+      uses_autocast(capture) ? autocast_preset(capture) : narrow_preset(capture);
   gate.subject = preset + " against the captured run";
   Policy policy = find_policy(preset);
+  policy.formats_as_captured = !narrow.empty();
   const Policy fp32 = find_policy(kReferenceLane);
   policy.weight_cache = capture.amp.cache_enabled;
   CapturedStepRunner low(capture, policy, false), single(capture, fp32, false);

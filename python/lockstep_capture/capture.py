@@ -212,6 +212,7 @@ class Capture:
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
         subject.check_layout()
+        continuity.check_masters()
         if continuity.known:
             continuity.check_weights("between two blocks")
             continuity.check_buffers("between two blocks")

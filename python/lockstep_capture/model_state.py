@@ -9,6 +9,7 @@ import torch
 
 from .errors import CaptureError, Problem, UnsupportedModelError
 from .ir.program import Names
+from .masters import Masters, find_masters
 
 REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW")  # of torch.optim
 _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
@@ -16,12 +17,8 @@ _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buff
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _FLOAT_HINT = "model.float() before the optimizer is made"
-# The names of the call that made them so, and of a lane that emulates it.
-_DTYPE_HINTS = {
-    name: f"a capture holds FP32 weights, and lanes narrow them: leave {call} out and compute under torch.autocast(..., "
-          f"dtype=torch.{name}) with autocast=\"{name}\"; weights of 16 bits are what the lane {lane} emulates"
-    for name, call, lane in (("bfloat16", ".bfloat16()", "pure-bf16"), ("float16", ".half()", "pure-fp16"))}
 
 
 def _kinds(value: Any) -> set[str]:
@@ -98,13 +95,13 @@ def _some(paths: list[str]) -> str:
 
 
 def _dtype_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
-    """One for each dtype that is not FP32."""
+    """One for each dtype that a capture cannot hold."""
     paths: dict[str, list[str]] = {}
     for path, tensor in params.items():
-        if tensor.dtype != torch.float32:
+        if tensor.dtype not in _DTYPES:
             paths.setdefault(str(tensor.dtype).removeprefix("torch."), []).append(path)
-    return [Problem(f"{len(found)} of {len(params)} parameters are {dtype}, must be float32", _some(found), "",
-                    _DTYPE_HINTS.get(dtype, _FLOAT_HINT)) for dtype, found in paths.items()]
+    return [Problem(f"{len(found)} of {len(params)} parameters are {dtype}, must be float32, bfloat16 or float16",
+                    _some(found), "", _FLOAT_HINT) for dtype, found in paths.items()]
 
 
 def _device_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
@@ -137,10 +134,13 @@ class Subject:
         if problems:
             raise UnsupportedModelError(problems)
         held = [tensor for group in self.groups() for tensor in group["params"]]
+        self.masters = Masters(find_masters(self.params, held), self.params)
+        self.paths |= {id(master): path for path, master in self.masters.held.items()}
         strangers = sum(id(tensor) not in self.paths for tensor in held)
         if strangers:
             raise CaptureError(f"optimizer: {strangers} of its tensors are not parameters of the model, "
-                               "must all be (was the model wrapped or moved after the optimizer was made?)")
+                               "must all be, or FP32 masters whose rounded values are its weights (was the model wrapped or "
+                               "moved after the optimizer was made?)")
         if len(held) != len({id(tensor) for tensor in held}):
             raise CaptureError("optimizer: holds a parameter twice, must hold it once")
         self._layout = self._layout_now()
@@ -158,12 +158,26 @@ class Subject:
             raise CaptureError("the model's parameters, or the optimizer's groups, were replaced during the capture: "
                                "begin the capture after that")
 
+    @property
+    def narrow(self) -> torch.dtype | None:
+        """The dtype below FP32 that most of such weights have."""
+        dtypes = [tensor.dtype for tensor in self.params.values() if tensor.dtype != torch.float32]
+        return max(set(dtypes), key=dtypes.count) if dtypes else None
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What the optimizer steps: the parameters, or their masters."""
+        return {**self.params, **self.masters.held}
+
     def held(self) -> dict[str, torch.Tensor]:
         """The parameters that the optimizer changes."""
         return {self.paths[id(tensor)]: tensor for group in self.groups() for tensor in group["params"]}
 
+    def accumulated(self) -> list[torch.Tensor]:
+        """What backward() left in .grad, of any kind."""
+        return [tensor.grad for path in self.held() if (tensor := self.params[path]).grad is not None]
+
     def raw_gradients(self) -> list[torch.Tensor]:
-        """The content of .grad, of any kind."""
+        """What the optimizer finds in .grad, of any kind."""
         return [tensor.grad for group in self.groups() for tensor in group["params"] if tensor.grad is not None]
 
     @property
@@ -205,7 +219,7 @@ class Subject:
         return found
 
     def state(self) -> State:
-        return State({path: host(tensor) for path, tensor in self.params.items()},
+        return State({path: host(tensor) for path, tensor in self.weights().items()},
                      {path: host(tensor) for path, tensor in self.buffer_values().items()},
                      self.optimizer_state(), self.scale(), self.growth_tracker())
 
@@ -216,7 +230,9 @@ class Subject:
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """The gradients that the optimizer finds, not copied. Throws: UnsupportedModelError for sparse ones."""
-        found = {path: tensor.grad for path, tensor in self.held().items() if tensor.grad is not None}
+        now = {path: self.masters.gradient(path) if path in self.masters.held else tensor.grad
+               for path, tensor in self.held().items()}
+        found = {path: grad for path, grad in now.items() if grad is not None}
         sparse = [path for path, grad in found.items() if grad.is_sparse]
         if sparse:
             raise UnsupportedModelError([Problem("a sparse gradient", path.rpartition(".")[0], "",
@@ -252,5 +268,5 @@ def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tupl
     for group, values in zip(made.param_groups, groups, strict=True):
         group.update({key: value for key, value in values.items() if key != "params"})
     for path, kept in state.optimizer.items():
-        made.state[params[path]] = {key: value.clone() for key, value in kept.items()}
+        made.state[params[path]] = {key: value.float().clone() for key, value in kept.items()}
     return made, params

@@ -113,6 +113,7 @@ struct Capture {
   std::string optimizer;        // a row of the optimizer table; "": only gradients can be replayed
   std::string optimizer_class;  // as PyTorch calls it
   std::vector<std::vector<std::string>> groups;  // the parameters of each
+  bool master_weights = false;  // the optimizer holds FP32 copies of narrower weights
   CapturedState start;
   CapturedAmp amp;
   CapturedScaler scaler;

@@ -98,11 +98,13 @@ struct Parameter {
   TensorType type;
   bool requires_grad = true;
   std::string layer;  // "conv1"
+  std::string format = {};  // "bf16": how the model itself holds it; "": FP32
 };
 struct Buffer {
   std::string name;
   TensorType type;
   std::string layer;
+  std::string format = {};  // "bf16": how the model itself holds it; "": FP32
 };
 // A tensor that never changes: a mask, position ids. Built-in models and captures fill `data` (kF32
 // or kI32). A graph read from JSON alone has no data and cannot be executed.
@@ -111,11 +113,13 @@ struct Constant {
   TensorType type;
   std::shared_ptr<const Tensor> data;
   bool stat_exempt = false;  // its readers may have infinities: a mask to be added to scores
+  std::string format = {};  // "bf16": how the model itself holds it; "": FP32
 };
 struct GraphInput {
   std::string id;    // "in0"
   std::string path;  // "images", "labels": its name in the data set
   TensorType type;
+  std::string format = {};  // "bf16": how the model itself holds it; "": FP32
 };
 // A buffer that is set to a node's output after the forward pass (running statistics).
 struct Mutation {

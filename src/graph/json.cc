@@ -34,6 +34,10 @@ void add_type(Json& object, const TensorType& type) {
   object["dtype"] = type.element == ElementType::kFloat ? "f32" : "i32";
 }
 
+void add_format(Json& object, const std::string& format) {
+  if (!format.empty()) object["format"] = format;
+}
+
 template <typename Range, typename Write>
 Json list(const Range& range, Write write) {
   Json array = Json::array();
@@ -50,6 +54,7 @@ Json type_json(const TensorType& type) {
 Json input_json(const GraphInput& input) {
   Json object = {{"id", input.id}, {"path", input.path}};
   add_type(object, input.type);
+  add_format(object, input.format);
   return object;
 }
 
@@ -58,6 +63,7 @@ Json parameter_json(const Parameter& parameter) {
   add_type(object, parameter.type);
   object["requires_grad"] = parameter.requires_grad;
   object["module"] = parameter.layer;
+  add_format(object, parameter.format);
   return object;
 }
 
@@ -65,6 +71,7 @@ Json buffer_json(const Buffer& buffer) {
   Json object = {{"name", buffer.name}};
   add_type(object, buffer.type);
   object["module"] = buffer.layer;
+  add_format(object, buffer.format);
   return object;
 }
 
@@ -72,6 +79,7 @@ Json constant_json(const Constant& constant) {
   Json object = {{"name", constant.name}};
   add_type(object, constant.type);
   if (constant.stat_exempt) object["stat_exempt"] = true;
+  add_format(object, constant.format);
   return object;
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "emulation/format/format.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/json.h"
@@ -34,20 +35,22 @@ class Reader {
     graph.name = string(json, "graph", "name", /*required=*/false);
     for_each(json, "inputs", [&](const Json& item, const std::string& path) {
       graph.inputs.push_back(
-          {string(item, path, "id"), string(item, path, "path", false), type(item, path)});
+          {string(item, path, "id"), string(item, path, "path", false), type(item, path),
+           format(item, path)});
     });
     for_each(json, "params", [&](const Json& item, const std::string& path) {
       graph.parameters.push_back({string(item, path, "name"), type(item, path),
                                   boolean(item, path, "requires_grad", true),
-                                  string(item, path, "module", false)});
+                                  string(item, path, "module", false), format(item, path)});
     });
     for_each(json, "buffers", [&](const Json& item, const std::string& path) {
       graph.buffers.push_back(
-          {string(item, path, "name"), type(item, path), string(item, path, "module", false)});
+          {string(item, path, "name"), type(item, path), string(item, path, "module", false),
+           format(item, path)});
     });
     for_each(json, "constants", [&](const Json& item, const std::string& path) {
       graph.constants.push_back({string(item, path, "name"), type(item, path), nullptr,
-                                 boolean(item, path, "stat_exempt", false)});
+                                 boolean(item, path, "stat_exempt", false), format(item, path)});
     });
     for_each(json, "nodes", [&](const Json& item, const std::string& path) {
       graph.nodes.push_back(node(item, path));
@@ -207,6 +210,17 @@ class Reader {
       problems_.add(path + ".dtype: is '" + dtype + "', must be f32, i32 or i64");
     }
     return type;
+  }
+
+  std::string format(const Json& item, const std::string& path) {
+    const std::string name = string(item, path, "format", false);
+    if (name.empty()) return name;
+    try {
+      return find_format(name).name;
+    } catch (const InputError& error) {
+      problems_.add(path + ".format: " + error.what());
+      return "";
+    }
   }
 
   void check_size(Shape& shape, const std::string& path) {

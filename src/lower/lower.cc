@@ -85,20 +85,26 @@ class Lowering {
   void add_externals() {
     const Policy& policy = in_.policy;
     const std::set<std::string> kept = kept_in_fp32(in_.graph, policy.keep_fp32);
-    const auto storage = [&](const std::string& id, const Format* format) {
-      return kept.contains(id) ? &find_format("fp32") : format;
+    const auto storage = [&](const std::string& id, const std::string& captured,
+                             const Format* format) {
+      if (kept.contains(id)) return &find_format("fp32");
+      if (!policy.formats_as_captured) return format;
+      return &find_format(captured.empty() ? "fp32" : captured);
     };
     for (const GraphInput& input : in_.graph.inputs) {
-      builder_.add_external(input.id, input.type, policy.input);
+      builder_.add_external(input.id, input.type, storage(input.id, input.format, policy.input));
     }
     for (const Parameter& p : in_.graph.parameters) {
-      builder_.add_external("p:" + p.name, p.type, storage("p:" + p.name, policy.weight));
+      const std::string id = "p:" + p.name;
+      builder_.add_external(id, p.type, storage(id, p.format, policy.weight));
     }
     for (const Buffer& b : in_.graph.buffers) {
-      builder_.add_external("b:" + b.name, b.type, storage("b:" + b.name, policy.buffer));
+      const std::string id = "b:" + b.name;
+      builder_.add_external(id, b.type, storage(id, b.format, policy.buffer));
     }
     for (const Constant& c : in_.graph.constants) {
-      builder_.add_external("c:" + c.name, c.type, policy.buffer);
+      const std::string id = "c:" + c.name;
+      builder_.add_external(id, c.type, storage(id, c.format, policy.buffer));
     }
     const std::string seed(kLossSeedId);
     if (!in_.graph.gradients.empty() && in_.graph.passes.empty() && !builder_.has(seed)) {

@@ -83,6 +83,9 @@ struct Policy {
   const Format* weight;
   const Format* buffer;
   const Format* input;
+  // Weights, buffers, constants and inputs have the formats that a captured model itself gave them
+  // (Graph's `format`), FP32 where it gave none; the three above apply to nothing else.
+  bool formats_as_captured = false;
   Rounding rounding = Rounding::kNearestEven;  // of every cast and output, unless a rule differs
   uint32_t stream = 0;                         // stochastic rounding stream number
   // Ops whose nodes keep their parameters and buffers in FP32, if they have any parameter.

@@ -14,6 +14,13 @@ namespace lockstep {
 namespace {
 
 std::string recipe(const Capture& capture) {
+  const std::string narrow = weight_format(capture);
+  if (!narrow.empty()) {
+    return fmt::format("weights in {}{}{}{}", narrow,
+                       capture.master_weights ? " with FP32 masters" : "",
+                       capture.amp.autocast ? ", autocast " + capture.amp.dtype : "",
+                       capture.scaler.enabled ? ", GradScaler" : "");
+  }
   if (!capture.amp.autocast) return "as the model says, without autocast around it";
   return fmt::format("autocast {} on {}{}", capture.amp.dtype, capture.amp.device_type,
                      capture.scaler.enabled ? " with GradScaler" : "");
@@ -23,6 +30,23 @@ std::string recipe(const Capture& capture) {
 
 std::string autocast_preset(const Capture& capture) {
   return "torch-autocast-" + capture.amp.dtype + (capture.amp.device_type == "cpu" ? "-cpu" : "");
+}
+
+std::string weight_format(const Capture& capture) {
+  const Format* narrowest = &find_format("fp32");
+  for (const Graph& graph : capture.graphs) {
+    for (const Parameter& p : graph.parameters) {
+      if (p.format.empty()) continue;
+      const Format& format = find_format(p.format);
+      if (format.storage_bits() < narrowest->storage_bits()) narrowest = &format;
+    }
+  }
+  return narrowest->is_fp32() ? "" : narrowest->name;
+}
+
+std::string narrow_preset(const Capture& capture) {
+  return "as-captured-" + weight_format(capture) + (capture.master_weights ? "-master" : "") +
+         (capture.device.starts_with("cuda") ? "" : "-cpu");
 }
 
 bool uses_autocast(const Capture& capture) {
@@ -40,6 +64,9 @@ bool lacks_scaler(const Capture& capture) {
 std::string equal_lane(const Capture& capture) {
   const bool keeps_fp32 = captured_notes(capture).empty();
   if (!keeps_fp32) return "";
+  if (!weight_format(capture).empty()) {
+    return uses_autocast(capture) ? "" : narrow_preset(capture);
+  }
   return uses_autocast(capture) ? autocast_preset(capture) : std::string(kReferenceLane);
 }
 

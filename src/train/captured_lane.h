@@ -16,6 +16,10 @@ std::vector<std::string> captured_notes(const Capture& capture);
 inline constexpr std::string_view kCapturedNote = "# note: ";
 // The preset of the loop's autocast. Requires: the capture uses autocast.
 std::string autocast_preset(const Capture& capture);
+// The narrowest format in which the model itself holds parameters; "": FP32.
+std::string weight_format(const Capture& capture);
+// The preset of a model whose weights are narrower than FP32. Requires: weight_format() names one.
+std::string narrow_preset(const Capture& capture);
 // Whether autocast is used around the model or inside it.
 bool uses_autocast(const Capture& capture);
 // The loop trains under autocast to a format with a smaller range than FP32 (FP16), without a

@@ -36,6 +36,14 @@ class Value:
         return 0 in self.shape
 
 
+_FORMATS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def format_of(dtype: torch.dtype) -> str:
+    """The format of a dtype narrower than FP32, "" for any other."""
+    return _FORMATS.get(dtype, "")
+
+
 def element_type(dtype: torch.dtype) -> str:
     return "f32" if dtype.is_floating_point else "i32"
 
@@ -120,6 +128,7 @@ class Graph:
     loss: str = ""
     mutations: list[tuple[str, str, int]] = field(default_factory=list)  # buffer, node, slot
     rng: list[tuple[str, str]] = field(default_factory=list)  # node, call of the program
+    formats: dict[str, str] = field(default_factory=dict)  # of parameters and buffers, by value id, where not FP32
 
     def drop_unread(self) -> None:
         """Nodes that reach no loss, buffer or decision (a rule made more than needed), and the nodes that only they read."""
@@ -156,15 +165,19 @@ class Graph:
         def typed(name: str, shape: Shape, dtype: str, module: str) -> dict[str, Any]:
             return {"name": name, "shape": list(shape), "dtype": dtype, "module": module}
 
+        def held(item: dict[str, Any], format: str) -> dict[str, Any]:
+            return {**item, "format": format} if format else item
+
         inputs = []
         for i, entry in enumerate(self.inputs):
-            item = {"id": f"in{i}", "path": entry.path, "shape": list(entry.shape), "dtype": entry.dtype}
+            item = held({"id": f"in{i}", "path": entry.path, "shape": list(entry.shape), "dtype": entry.dtype},
+                        format_of(getattr(torch, entry.torch_dtype)))
             inputs.append({**item, "stat_exempt": True} if entry.stat_exempt else item)
-        params = [{**typed(name, shape, "f32", module), "requires_grad": requires_grad}
-                  for name, shape, requires_grad, module in self.params]
-        buffers = [typed(*buffer) for buffer in self.buffers]
-        constants = [{"name": name, "shape": list(tensor.shape), "dtype": element_type(tensor.dtype)}
-                     | ({"stat_exempt": True} if name in self.stat_exempt else {})
+        params = [held({**typed(name, shape, "f32", module), "requires_grad": requires_grad},
+                       self.formats.get(f"p:{name}", "")) for name, shape, requires_grad, module in self.params]
+        buffers = [held(typed(*buffer), self.formats.get(f"b:{buffer[0]}", "")) for buffer in self.buffers]
+        constants = [held({"name": name, "shape": list(tensor.shape), "dtype": element_type(tensor.dtype)},
+                          format_of(tensor.dtype)) | ({"stat_exempt": True} if name in self.stat_exempt else {})
                      for name, tensor in self.constants.items()]
         mutations = [{"buffer": buffer, "value": node, "slot": slot} for buffer, node, slot in self.mutations]
         head = {"ir": 1, "name": self.name}

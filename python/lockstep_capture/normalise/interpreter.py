@@ -8,6 +8,7 @@ on the weights (constants, derived inputs) keeps its FP32 value.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -22,6 +23,12 @@ from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
 from .ssa import GRAPH, overwritten
 
 _BATCH_NORM = "aten.batch_norm"
+
+
+# Ops that PyTorch refuses for operands of several dtypes.
+_ONE_DTYPE = {f"aten.{name}" for name in ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "conv1d", "conv2d",
+                                          "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "einsum", "bilinear",
+                                          "scaled_dot_product_attention", "lstm", "gru", "prelu", "tensordot", "addbmm")}
 
 
 class Observer:
@@ -40,19 +47,20 @@ class Interpreter:
     params, buffers: by canonical path; buffers are copied before they are changed. leaves: of the batch.
     draws: per random call its drawn tensors; None: PyTorch draws. decisions: integers that were chosen from floats, by
     call; what is not among them is chosen anew. double: FP64, with the kinds of ssa.py: values
-    outside of the network keep their own type and are widened where the network reads them.
+    outside of the network keep their own type and are widened where the network reads them. single: FP32, for a model of
+    narrower weights: these, and what the network reads from outside, are widened; casts that name a dtype round.
     autocast: (device, dtype) of a block around the whole pass, None for none; cache_enabled: its weight cache.
     device: where constants are put and where the program makes tensors, None: as traced.
     """
 
     def __init__(self, program: Program, params: Mapping[str, torch.Tensor],
                  buffers: Mapping[str, torch.Tensor], leaves: list[Any],
-                 draws: Mapping[str, list[torch.Tensor]] | None, *, double: bool = False,
+                 draws: Mapping[str, list[torch.Tensor]] | None, *, double: bool = False, single: bool = False,
                  kind: Mapping[str, str] | None = None,
                  autocast: tuple[str, torch.dtype] | None = None, cache_enabled: bool = True,
                  device: torch.device | None = None, observer: Observer | None = None,
                  decisions: Mapping[str, torch.Tensor] | None = None):
-        self._program, self._draws, self._double = program, draws, double
+        self._program, self._draws, self._double, self._single = program, draws, double, single
         self._outer, self._cache, self._observer, self._device = autocast, cache_enabled, observer, device
         self._autocast_device = autocast[0] if autocast is not None else "cpu"
         self._values: dict[str, Any] = {}
@@ -77,10 +85,13 @@ class Interpreter:
     def _is_graph(self, name: str) -> bool:
         return self._kind.get(name, GRAPH) == GRAPH
 
+    def _is_outside(self, name: str) -> bool:
+        return not self._is_graph(name) or name in self._program.inputs or name in self._program.constants
+
     def _wide(self, value: Any) -> Any:
-        if not self._double or not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        if not (self._double or self._single) or not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
             return value
-        return value.double()
+        return value.double() if self._double else value.float()
 
     def run(self, live: frozenset[str] | None = None) -> torch.Tensor:
         """The loss. live: the calls that are needed, None: all."""
@@ -118,7 +129,7 @@ class Interpreter:
 
         def read(ref: Ref) -> Any:
             value = self._values[ref.name]
-            if widens:
+            if widens or (self._single and self._is_graph(call.name) and self._is_outside(ref.name)):
                 return self._wide(value)
             # Values outside of the network keep FP32, even if they take their type from a part of it (empty_like).
             return value.float() if self._double and _is_double(value) else value
@@ -126,6 +137,8 @@ class Interpreter:
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
             args, kwargs = _replaced(args, _double_dtype), _replaced(kwargs, _double_dtype)
+        if self._single and base_name(call) in _ONE_DTYPE:
+            args, kwargs = _promoted(args, kwargs)
         if self._device is not None:
             args, kwargs = _replaced(args, self._placed), _replaced(kwargs, self._placed)
         if base_name_is(call, _BATCH_NORM) and arguments(call)["momentum"] == CUMULATIVE:
@@ -211,6 +224,23 @@ class Interpreter:
         if kind == "sdpa":
             return _attention(named, draws[0])
         return _recurrent(call, named, draws)
+
+
+def _promoted(args: Any, kwargs: Any) -> Any:
+    """Floating operands in the widest dtype among them: what a lane without autocast does."""
+    dtypes: list[torch.dtype] = []
+
+    def note(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+            dtypes.append(value.dtype)
+        return value
+
+    _replaced((args, kwargs), note)
+    if len(set(dtypes)) < 2:
+        return args, kwargs
+    widest = functools.reduce(torch.promote_types, dtypes)
+    return _replaced((args, kwargs), lambda value: value.to(widest) if isinstance(value, torch.Tensor)
+                     and value.dtype.is_floating_point else value)
 
 
 def _is_double(value: Any) -> bool:

@@ -75,11 +75,15 @@ class Snapshots(Observer):
 
 
 def analyse(program: Program, params: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor],
-            leaves: list[Any]) -> tuple[Versions, TypeRecorder]:
-    """Types by a run of the program that draws its own random numbers and leaves the global generators alone."""
+            leaves: list[Any], *, single: bool = False) -> tuple[Versions, TypeRecorder]:
+    """Types by a run of the program that draws its own random numbers and leaves the global generators alone.
+
+    single: the model has narrower weights, and runs in FP32.
+    """
     recorder = TypeRecorder()
     with torch.no_grad(), torch.random.fork_rng():
-        Interpreter(program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder).run()
+        Interpreter(program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder,
+                    single=single).run()
     versions = versions_of(program, recorder.is_float())
     weigh(program, versions)
     return versions, recorder

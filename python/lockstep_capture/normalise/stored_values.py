@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..ir.graph import Graph, Node, Value, element_type
+from ..ir.graph import Graph, Node, Value, element_type, format_of
 from ..ir.program import Program, Ref
 from ..rules.context import Unsupported
 from .ssa import value_name
@@ -24,6 +24,7 @@ class StoredValues:
     def parameter(self, path: str) -> Value:
         parameter = self._model.get_parameter(path)
         if all(path != entry[0] for entry in self._graph.params):
+            self._note_format(f"p:{path}", parameter)
             self._graph.params.append((path, tuple(parameter.shape), parameter.requires_grad, _module_of(path)))
         return Value(f"p:{path}", tuple(parameter.shape), "f32")
 
@@ -31,8 +32,13 @@ class StoredValues:
         buffer = self._model.get_buffer(path)
         shape, dtype = tuple(buffer.shape), element_type(buffer.dtype)
         if all(path != entry[0] for entry in self._graph.buffers):
+            self._note_format(f"b:{path}", buffer)
             self._graph.buffers.append((path, shape, dtype, _module_of(path)))
         return Value(f"b:{path}", shape, dtype)
+
+    def _note_format(self, value: str, tensor: torch.Tensor) -> None:
+        if format := format_of(tensor.dtype):
+            self._graph.formats[value] = format
 
     def buffer_now(self, path: str) -> Value:
         return self._renewed.get(path) or self.buffer(path)

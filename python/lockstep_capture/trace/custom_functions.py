@@ -19,7 +19,9 @@ _OUT_OF_PYTORCH = "compute it with ops of PyTorch: the work of NumPy, a kernel o
 
 
 class Recording(Protocol):
-    """What the recorder of a pass offers."""
+    """What the recorder of a pass offers. paused: nothing is recorded now."""
+
+    paused: bool
 
     def place(self) -> Place: ...
 
@@ -52,7 +54,7 @@ def functions(recording: Recording) -> Iterator[None]:
         if cls is CheckpointFunction:  # runs the function once more, in its backward pass: the same gradients
             return args[0](*args[2:])
         results = original.__get__(None, cls)(*args, **kwargs)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not recording.paused:
             _record(recording, cls, [*args, *kwargs.values()], results)
         return results
 

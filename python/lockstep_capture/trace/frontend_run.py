@@ -32,6 +32,7 @@ from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule,
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
+from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of
 from .reachable import reachable
 from .step_function import check_result
@@ -75,24 +76,29 @@ def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.
     return _run(step, batch, device, autocast, {}, set(), around)
 
 
-def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None) -> Observed:
-    """The same, with casts that follow a tensor recorded as such.
+def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None,
+          narrow: torch.dtype | None = None) -> Observed:
+    """The same, with casts that follow a tensor recorded as such. narrow: the dtype of weights below FP32.
 
     Runs anew although the pass was observed before: caches that only the first pass fills are full now, as in the loop.
     """
     first = observe(step, batch, device, autocast)
     if not first.asked.dtype and not _has_sums_in_place(first.program):
         return first
+    failure: Exception = RuntimeError("the loop uses both low dtypes")
     for low in LOW:
-        if low == autocast:
+        if low in (autocast, narrow):
             continue
         try:
-            other, narrows = _probe(step, batch, device, low, first.answers)
+            other, narrows = _probe(step, batch, device, low, first.answers, narrow,
+                                    autocasts=autocast is not None or narrow is None)
         except Exception as error:  # an op that PyTorch lacks in that dtype
             failure = error
             continue
         follows = following(first.asked, other)
-        return _run(step, batch, device, autocast, follows, narrows, None) if follows or narrows else first
+        if not follows and not narrows:
+            return first
+        return _run(step, batch, device, autocast, follows, narrows, None, stays_fp32=autocast is None and narrow is None)
     events = [event for event in first.asked.dtype if not event[1].co_filename.startswith(_TORCH)]
     if events:
         _warn_of_fixed_casts(events, failure)
@@ -124,9 +130,9 @@ def copied(batch: Any, device: torch.device) -> Any:
 
 
 def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None, follows: dict[Event, Event],
-         narrows: set[Event], around: Around | None) -> Observed:
+         narrows: set[Event], around: Around | None, stays_fp32: bool = False) -> Observed:
     batch = copied(batch, device)
-    modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, autocast is None)
+    modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, stays_fp32)
     tensors = [value for _, value in reachable(step.step_fn, step.model) if isinstance(value, torch.Tensor)]
     recorder = _Recorder(step, batch, modules, tensors, narrows)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
@@ -145,11 +151,13 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
     return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers)
 
 
-def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
-           answers: Answers) -> tuple[Asked, set[Event]]:
-    """What a run under `low` asks for, with every integer and every choice that of the loop's own run."""
-    batch, asked, probe = copied(batch, device), AskedDtypes(low, {}, False), _Probe(answers)
-    with untouched(step), torch.enable_grad(), torch.autocast(device.type, dtype=low, cache_enabled=False), \
+def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype, answers: Answers,
+           narrow: torch.dtype | None, *, autocasts: bool) -> tuple[Asked, set[Event]]:
+    """What a run in `low` asks for, with every integer and every choice that of the loop's own run: under autocast, with
+    weights of that dtype in the place of narrow ones, or both."""
+    batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, {}, False), _Probe(answers)
+    with weights_as(step.model, narrow, low), untouched(step), torch.enable_grad(), \
+            torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False), \
             enable_python_dispatcher(), probe, _Reads(answers, force=True, note=lambda tensor: None), asked:
         step(batch)
     return asked.asked, probe.narrows
@@ -253,7 +261,7 @@ class _Recorder(_PreDispatch):
         self._parameters = {tensor.untyped_storage().data_ptr(): tensor for tensor, _ in self._names.params
                             if tensor.layout == torch.strided and tensor.numel() > 0}
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
-        self._backward_of, self._paused = "", False
+        self._backward_of, self.paused = "", False
         self._from_gradient: set[str] = set()  # values of that backward pass that depend on its gradients
         self._fresh: Any = WeakTensorKeyDictionary()  # tensors made of Python's numbers
         for number, leaf in enumerate(pytree.tree_leaves(batch)):
@@ -372,7 +380,7 @@ class _Recorder(_PreDispatch):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = func._schema.name
-        if self._paused:
+        if self.paused:
             return _computed(func, args, kwargs)
         if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or _is_batched((args, kwargs)):
             return _computed(func, args, kwargs)
@@ -388,7 +396,8 @@ class _Recorder(_PreDispatch):
             self._keep_parameters(func, args, kwargs, place)
         operands = (self._operands(args), {key: self._operands(value) for key, value in kwargs.items()})
         self._types += _counted(schema, args)
-        result = _computed(func, args, kwargs)
+        with self.aside():  # what an op calls by itself is no part of the model: a backward pass that a library registered
+            result = _computed(func, args, kwargs)
         if not self._backward_of:
             self._answer(event, result)
         if not isinstance(result, (torch.Tensor, list, tuple)):
@@ -512,11 +521,11 @@ class _Recorder(_PreDispatch):
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        self._paused = True
+        before, self.paused = self.paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self.paused = before
 
     # The result
     def finish(self, loss: torch.Tensor, step: StepModule) -> Program:

@@ -86,13 +86,14 @@ class Traced:
         self.paths, self.key, self.signature = seen.paths, seen.key, signature_of(seen.leaves)
         step = seen.step
         with named_momentum(step.model):
-            if autocast is not None:
+            if autocast is not None and subject.narrow is None:
                 with untouched(step):
                     check_in_fp32(step, seen.batch, subject.device)
-            observed = trace(step, seen.batch, subject.device, autocast)
+            observed = trace(step, seen.batch, subject.device, autocast, subject.narrow)
         self.program, self.module_calls = observed.program, observed.calls
         self.outside = Outside(self.program, step.step_fn, subject.model)
-        self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), seen.leaves)
+        self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), seen.leaves,
+                                              single=subject.narrow is not None)
         self.sites: list[RandomSite] = random_sites(self.program)
         self.factor: float | None = None  # of the last micro-batch's loss, see loss_factor.py
         self.graph: Graph | None = None
@@ -124,7 +125,8 @@ class Traced:
         snapshots = self.snapshots()
         with torch.no_grad(), torch.random.fork_rng():
             Interpreter(self.program, self.subject.params, self.subject.buffer_values(), leaves, None,
-                        decisions=self.program.decisions, observer=snapshots).run()
+                        decisions=self.program.decisions, observer=snapshots,
+                        single=self.subject.narrow is not None, kind=self.versions.kind).run()
         try:
             self.normalise(snapshots)
         except UnsupportedModelError as error:

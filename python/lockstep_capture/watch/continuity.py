@@ -67,7 +67,7 @@ class Continuity:
 
     def note_weights(self) -> None:
         """After the optimizer's step."""
-        self._weights = prints_of(self._subject.params)
+        self._weights = prints_of(self._subject.weights())
 
     def note_buffers(self) -> None:
         """After the forward pass."""
@@ -97,11 +97,17 @@ class Continuity:
 
     def holds(self) -> bool:
         """Whether everything is as it was noted."""
-        return prints_of(self._subject.params) == self._weights \
+        return prints_of(self._subject.weights()) == self._weights \
             and prints_of(self._subject.buffer_values()) == self._buffers
 
+    def check_masters(self) -> None:
+        """Where the optimizer steps FP32 masters, the model computes with these, rounded."""
+        if unrounded := self._subject.masters.unrounded():
+            raise CaptureError(f"{len(unrounded)} weights are not their FP32 masters, rounded, e.g. {unrounded[0]}: the loop "
+                               "must copy the optimizer's tensors into the model after each step, in the block")
+
     def check_weights(self, when: str) -> None:
-        self._compare("weights", self._weights, prints_of(self._subject.params), when,
+        self._compare("weights", self._weights, prints_of(self._subject.weights()), when,
                       "optimizer.step() must be called in the block, on the optimizer that was given; a second "
                       "optimizer, or weights changed by hand, cannot be replayed")
 

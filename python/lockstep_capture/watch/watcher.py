@@ -54,6 +54,8 @@ class Watcher(Listener):
         self._forward.tap.active = False
         self.events.loss = loss.detach()
         with self._aside():
+            self._subject.masters.mark_stale()
+            self._continuity.check_masters()
             gradients.check_earlier(self._subject, self._step)
             self._continuity.check_gradients("between two micro-batches")
             self._continuity.check_weights("in the block, before backward()")
@@ -119,5 +121,5 @@ class Watcher(Listener):
                                                  "a replay clips once, before the optimizer's step")])
         self._continuity.check_weights("in the block, after optimizer.step()")
         self._continuity.check_buffers("in the block, after the forward pass")
-        self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.raw_gradients())
+        self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.accumulated())
         return self._micro

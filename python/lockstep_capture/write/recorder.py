@@ -74,7 +74,8 @@ class Recorder:
         group = subject.groups()[0]
         impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
         self.writer.attributes("optimizer", {"class": type(optimizer).__name__,
-                                             "module": type(optimizer).__module__, "impl": impl})
+                                             "module": type(optimizer).__module__, "impl": impl,
+                                             "master_weights": bool(subject.masters.held)})
         for number, (own, values) in enumerate(zip(subject.groups(), hyper, strict=True)):
             paths = [subject.paths[id(tensor)] for tensor in own["params"]]
             self.writer.attributes(f"optimizer/groups/{number}", {"params": paths, "hyper": json_text(values)})

@@ -23,6 +23,9 @@ void read_storage(TomlTable& table, Policy& policy) {
   read_format(table, "weight", policy.weight, policy.notes);
   read_format(table, "buffer", policy.buffer, policy.notes);
   read_format(table, "input", policy.input, policy.notes);
+  if (const auto as_captured = table.boolean("as_captured")) {
+    policy.formats_as_captured = *as_captured;
+  }
   read_name(table, "rounding", find_rounding, policy.rounding);
   if (auto stream = table.integer("stream")) {
     if (*stream >= 0 && *stream <= std::numeric_limits<uint32_t>::max()) {

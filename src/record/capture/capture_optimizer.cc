@@ -84,6 +84,7 @@ std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capt
 void read_optimizer(const CaptureFields& root, Capture& capture) {
   const CaptureFields optimizer = root.child("optimizer");
   capture.optimizer_class = optimizer.text("class");
+  capture.master_weights = optimizer.flag("master_weights", false, /*required=*/false);
   const Optimizer* row = row_of_class(capture.optimizer_class);
   const std::string mode = root.text("replay_mode", /*required=*/false);
   if (mode != "gradients-only" && row != nullptr) capture.optimizer = row->name;

@@ -1,0 +1,43 @@
+"""A model of narrow weights with weights of another dtype for a while: what then asks for that dtype followed a tensor."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+import torch.utils._pytree as pytree
+
+
+@contextlib.contextmanager
+def weights_as(model: torch.nn.Module, narrow: torch.dtype | None, other: torch.dtype) -> Iterator[None]:
+    """Copies of the parameters and buffers of dtype `narrow`, None: of none."""
+    made: dict[int, torch.Tensor] = {}
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+
+    def twin(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            copy = tensor.detach().to(other)
+            made[id(tensor)] = torch.nn.Parameter(copy, tensor.requires_grad) \
+                if isinstance(tensor, torch.nn.Parameter) else copy
+        return made[id(tensor)]
+
+    try:
+        for module in model.modules() if narrow is not None else ():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in list(table.items()):
+                    if tensor is not None and tensor.dtype == narrow:
+                        changed.append((table, name, tensor))
+                        table[name] = twin(tensor)
+            if isinstance(module, torch.nn.RNNBase):
+                own = vars(module)
+                changed.append((own, "_flat_weights", own["_flat_weights"]))
+                own["_flat_weights"] = [made.get(id(tensor), tensor) for tensor in own["_flat_weights"]]
+        yield
+    finally:
+        for table, name, tensor in reversed(changed):
+            table[name] = tensor
+
+
+def batch_as(batch: Any, narrow: torch.dtype | None, other: torch.dtype) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(other) if leaf.dtype == narrow else leaf, batch)
