@@ -28,7 +28,7 @@ def _weighed(program: Program, versions: Versions) -> set[str]:
     places = {call.args[0].name for call in program.calls if call.is_getitem and call.args[1] == 1
               and call.name in versions.recorded and (call.name in versions.live or call.name in program.read)}
     return {call.name for call in program.calls
-            if can_be_weighed(call)
+            if can_be_weighed(call) and not call.backward_of  # a backward pass takes what the forward pass chose
             and (call.name in places or call.name in branches or call.name in versions.live
                  and (picks(call) or call.name in versions.recorded))
             and any(versions.kind.get(name) == GRAPH for name in call.refs())}
