@@ -119,6 +119,7 @@ struct Capture {
   CapturedScaler scaler;
   std::vector<CapturedStep> steps;
   std::vector<CapturedVerify> verify;
+  std::vector<std::string> notes;  // for the user: numbers that lanes take from the captured run
   std::string v0;  // the capture's own check: the graph against the model itself; "": unknown
 };
 

@@ -62,7 +62,7 @@ bool lacks_scaler(const Capture& capture) {
 }
 
 std::string equal_lane(const Capture& capture) {
-  const bool keeps_fp32 = captured_notes(capture).empty();
+  const bool keeps_fp32 = captured_notes(capture).size() == capture.notes.size();
   if (!keeps_fp32) return "";
   if (!weight_format(capture).empty()) {
     return uses_autocast(capture) ? "" : narrow_preset(capture);
@@ -71,7 +71,7 @@ std::string equal_lane(const Capture& capture) {
 }
 
 std::vector<std::string> captured_notes(const Capture& capture) {
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = capture.notes;
   const CapturedAmp& amp = capture.amp;
   if (capture.world_size > 1) {
     notes.push_back(

@@ -95,6 +95,15 @@ def map_refs(value: Any, body: Callable[[Ref], Any]) -> Any:
     return value
 
 
+@dataclass(frozen=True)
+class Number:
+    """A float that Python read from a value; None: all elements of one."""
+
+    name: str
+    place: Place
+    value: float | None
+
+
 @dataclass
 class Program:
     """One forward pass with static shapes.
@@ -102,8 +111,7 @@ class Program:
     inputs: value name -> leaf of the batch (pytree order). params, buffers: value name -> canonical
     module path. constants: value name -> tensor. loss: name of the value that the step returns. decisions: integers
     that a call chose from floats, as they were in the traced pass. read: values that left PyTorch (item, tolist, NumPy),
-    by name. assigned: call of
-    copy_ that replaces `self.buffer = ...` -> canonical path of that buffer; nothing reads it after that call.
+    by name; numbers: the floats among them. assigned: call of copy_ that replaces `self.buffer = ...` -> canonical path of that buffer; nothing reads it after that call.
     """
 
     frontend: str
@@ -115,6 +123,7 @@ class Program:
     loss: str = ""
     decisions: dict[str, torch.Tensor] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
+    numbers: list[Number] = field(default_factory=list)
     assigned: dict[str, str] = field(default_factory=dict)
 
     def note_assigned(self, paths: list[str], names: Names) -> None:

@@ -68,7 +68,7 @@ class AskedDtypes(TorchFunctionMode):
         self._low, self._follows, self._stays_fp32 = low, follows, stays_fp32
         self._wanted = set(follows.values())
         self._read: dict[Event, torch.Tensor] = {}
-        self._newest: Event | None = None
+        self._newest: dict[Any, Event] = {}  # by frame of the code that read it; None: of any
         self._count: Counter[Event] = Counter()
         self.asked = Asked()
 
@@ -84,20 +84,29 @@ class AskedDtypes(TorchFunctionMode):
             found = func(*args, **kwargs)
             event = self._event(func)
             if found == self._low:
-                self._newest = event
+                self._newest[None] = self._newest[_frame(sys._getframe(1))] = event
             if event in self._wanted:
                 self._read[event] = args[0]
             return found
         if func in _CASTS:
-            return self._cast(self._event(func), func, args, kwargs)
+            return self._cast(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FACTORIES and kwargs.get("dtype") is not None:
-            return self._make(self._event(func), func, args, kwargs)
+            return self._make(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FILLED and kwargs.get("dtype") is None:
             event = self._event(func)
             self._note(event, args[0].dtype, _SELF if args[0].dtype == self._low else None)
             if event in self._follows:
                 return torch.Tensor.type_as(_other(func(*args, **{**kwargs, "dtype": torch.float32})), args[0])
         return func(*args, **kwargs)
+
+    def _read_for(self, frame: Any) -> Event | None:
+        """The read of a dtype that a cast in this frame follows: the newest of this function, else of one that called it,
+        else of any (a dtype kept in an attribute)."""
+        while frame is not None:
+            if (found := self._newest.get(_frame(frame))) is not None:
+                return found
+            frame = frame.f_back
+        return self._newest.get(None)
 
     def _note(self, event: Event, asked: torch.dtype | None, example: Event | None) -> None:
         if asked is None or not asked.is_floating_point:
@@ -111,8 +120,8 @@ class AskedDtypes(TorchFunctionMode):
         read = self._follows.get(event)
         return self._read.get(read) if read is not None else None
 
-    def _make(self, event: Event, func: Any, args: Any, kwargs: Any) -> Any:
-        self._note(event, kwargs["dtype"], self._newest)
+    def _make(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
+        self._note(event, kwargs["dtype"], read)
         example = self._example(event)
         if example is None:
             return func(*args, **kwargs)
@@ -120,7 +129,7 @@ class AskedDtypes(TorchFunctionMode):
             kwargs = {**kwargs, "dtype": torch.float32}
         return torch.Tensor.type_as(_other(func(*args, **kwargs)), example)
 
-    def _cast(self, event: Event, func: Any, args: Any, kwargs: Any) -> Any:
+    def _cast(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
         x, asked = args[0], _NAMED.get(func)
         for argument in (*args[1:], *kwargs.values()):
             if isinstance(argument, torch.dtype):
@@ -134,7 +143,7 @@ class AskedDtypes(TorchFunctionMode):
         if asked is not None and not asked.is_floating_point:
             asked = None
         if func is not torch.Tensor.type_as:
-            self._note(event, asked, self._newest)
+            self._note(event, asked, read)
             example = self._example(event)
             if example is not None:
                 func, args, kwargs = torch.Tensor.type_as, (x, example), {}
@@ -142,6 +151,10 @@ class AskedDtypes(TorchFunctionMode):
             # The cast of this run is x itself, which would hide it.
             args = (_other(x), *args[1:])
         return func(*args, **kwargs)
+
+
+def _frame(frame: Any) -> Any:
+    return id(frame), frame.f_code
 
 
 def _other(x: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,12 @@ is another program (Observed.key). Blocks of torch.autocast and torch.no_grad ar
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import operator
 import os
 import re
+import threading
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,7 +30,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
-from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule, iterate_refs
+from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
@@ -71,9 +73,10 @@ def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.
             around: Around | None = None) -> Observed:
     """Runs step(batch) under the loop's autocast, None: it has none. Nothing of the run remains.
 
-    Throws: what step_fn throws; UnsupportedModelError for what a program cannot hold.
+    Its program has a key and no content: what it chose is not kept. Throws: what step_fn throws; UnsupportedModelError for
+    what a program cannot hold.
     """
-    return _run(step, batch, device, autocast, {}, set(), around)
+    return _run(step, batch, device, autocast, {}, set(), around, keeps=False)
 
 
 def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None,
@@ -82,7 +85,7 @@ def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dt
 
     Runs anew although the pass was observed before: caches that only the first pass fills are full now, as in the loop.
     """
-    first = observe(step, batch, device, autocast)
+    first = _run(step, batch, device, autocast, {}, set(), None)
     if not first.asked.dtype and not _has_sums_in_place(first.program):
         return first
     failure: Exception = RuntimeError("the loop uses both low dtypes")
@@ -130,11 +133,11 @@ def copied(batch: Any, device: torch.device) -> Any:
 
 
 def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None, follows: dict[Event, Event],
-         narrows: set[Event], around: Around | None, stays_fp32: bool = False) -> Observed:
+         narrows: set[Event], around: Around | None, stays_fp32: bool = False, keeps: bool = True) -> Observed:
     batch = copied(batch, device)
     modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, stays_fp32)
     tensors = [value for _, value in reachable(step.step_fn, step.model) if isinstance(value, torch.Tensor)]
-    recorder = _Recorder(step, batch, modules, tensors, narrows)
+    recorder = _Recorder(step, batch, modules, tensors, narrows, keeps)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
         stack.callback(recorder.put_back)
         if around is not None:
@@ -187,11 +190,11 @@ class _Reads(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         event = self._lines.event(getattr(func, "__name__", ""), user_line())
         if self._force and event in self._answers:
-            return self._answers[event]
+            return copy.deepcopy(self._answers[event])  # the model may change it
         self._note(args[0])
         found = func(*args, **(kwargs or {}))
         if not self._force:
-            self._answers[event] = found.copy() if hasattr(found, "copy") else found
+            self._answers[event] = copy.deepcopy(found)
         return found
 
 
@@ -243,8 +246,9 @@ class _Recorder(_PreDispatch):
     """Writes the program while step_fn runs."""
 
     def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, outside: list[torch.Tensor],
-                 narrows: set[Event]):
+                 narrows: set[Event], keeps: bool):
         super().__init__()
+        self._keeps = keeps  # answers and decisions
         self.program, self.answers = Program("run"), Answers()
         self._names, self._modules, self._narrowing, self._lines = Names(step.model), modules, narrows, _Lines()
         self._outside = {place_of(tensor) for tensor in outside}
@@ -286,16 +290,19 @@ class _Recorder(_PreDispatch):
         """Notes the autocast blocks that the model opens, those that switch it off included."""
         kind: Any = torch.autocast
         enter_original, exit_original = kind.__enter__, kind.__exit__
-        regions = self._regions
+        regions, own = self._regions, threading.get_ident()  # other threads have blocks of their own
 
         def enter(block: Any) -> Any:
             entered = enter_original(block)
+            if threading.get_ident() != own:
+                return entered
             dtype = str(block.fast_dtype).removeprefix("torch.") if block.fast_dtype is not None else ""
             regions.append(Autocast(bool(block._enabled), dtype, block.device, bool(block._cache_enabled)))
             return entered
 
         def leave(block: Any, *error: Any) -> Any:
-            regions.pop()
+            if threading.get_ident() == own:
+                regions.pop()
             return exit_original(block, *error)
 
         kind.__enter__, kind.__exit__ = enter, leave
@@ -398,7 +405,7 @@ class _Recorder(_PreDispatch):
         self._types += _counted(schema, args)
         with self.aside():  # what an op calls by itself is no part of the model: a backward pass that a library registered
             result = _computed(func, args, kwargs)
-        if not self._backward_of:
+        if self._keeps and not self._backward_of:
             self._answer(event, result)
         if not isinstance(result, (torch.Tensor, list, tuple)):
             if {ref.name for ref in iterate_refs(operands)} & self._from_gradient:
@@ -406,7 +413,10 @@ class _Recorder(_PreDispatch):
                              "torch.where(condition, a, b) chooses between values")
             if result is None and func._schema.is_mutable:
                 self._refuse(f"{func}, which returns nothing", place, "write it out, op by op")
-            self.program.read |= {ref.name for ref in iterate_refs(operands)}
+            names = [ref.name for ref in iterate_refs(operands)]
+            self.program.read |= set(names)
+            if isinstance(result, float):
+                self.program.numbers += [Number(name, place, result) for name in names]
             return result  # a number that Python reads
         if any(argument.is_out for argument in func._schema.arguments):
             self._refuse(f"{func} with out=", place, "use its result instead")
@@ -416,6 +426,8 @@ class _Recorder(_PreDispatch):
     def note_read(self, tensor: torch.Tensor) -> None:
         if tensor in self._bound:
             self.program.read.add(self._bound[tensor])
+            if tensor.dtype.is_floating_point:
+                self.program.numbers.append(Number(self._bound[tensor], self._place(), None))
 
     def _keep_parameters(self, func: Any, args: Any, kwargs: Any, place: Place) -> None:
         """Before a write to a parameter, or to a view of one: what it holds, and a refusal."""
@@ -473,7 +485,7 @@ class _Recorder(_PreDispatch):
 
     def _decide(self, name: str, args: Any, result: torch.Tensor) -> None:
         """Integers that are chosen from floats depend on the run's roundings."""
-        if _is_discrete(result) and any(isinstance(item, torch.Tensor) and item.dtype.is_floating_point
+        if self._keeps and _is_discrete(result) and any(isinstance(item, torch.Tensor) and item.dtype.is_floating_point
                                         for item in pytree.tree_leaves((args,))):
             self.program.decisions[name] = result.detach().clone()
 

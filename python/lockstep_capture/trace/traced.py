@@ -20,6 +20,7 @@ from ..model_state import Subject
 from ..normalise.interpreter import Interpreter
 from ..normalise.normaliser import Normaliser
 from ..normalise.observers import Snapshots, analyse
+from ..normalise.ssa import GRAPH
 from .frontend_run import Observed, trace
 from .outside import Outside
 from .step_function import StepFunction, type_of
@@ -106,6 +107,18 @@ class Traced:
     def hides_masks(self) -> bool:
         """Attention with dropout, whose mask only the math backend shows."""
         return any(site.kind == "sdpa" for site in self.sites)
+
+    def notes(self) -> dict[str, str]:
+        """What a user should know of the graph, by its line: floats that Python read from activations."""
+        found: dict[str, str] = {}
+        for number in self.program.numbers:
+            if self.versions.kind.get(number.name) != GRAPH or number.place.source in found:
+                continue
+            what = "numbers" if number.value is None else f"{number.value:.6g}"
+            layer = f" from layer {number.place.module}" if number.place.module else ""
+            found[number.place.source] = (f"Python read {what}{layer} ({number.place.source}): whatever the model computes with it "
+                                          "is PyTorch's number in every lane")
+        return found
 
     def snapshots(self) -> Snapshots:
         return Snapshots(self.versions)

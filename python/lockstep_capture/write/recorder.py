@@ -20,6 +20,9 @@ from . import reference
 from .writer import Writer, escape
 
 
+MOST_NOTES = 16
+
+
 def json_text(value: Any) -> str:
     """Floats come out with as many digits as they need to come back the same (at most 17)."""
     return json.dumps(value)
@@ -33,6 +36,7 @@ class Recorder:
         self._order: list[str] = []  # parameters, as the graphs name them one after the other
         self._buffers_mutated: set[str] = set()
         self._attention: set[str] = set()
+        self._notes: dict[str, str] = {}  # by line of the model
         try:
             self._start(first, initial, hyper, autocast)
         except BaseException:
@@ -107,6 +111,7 @@ class Recorder:
         graph = traced.graph
         assert graph is not None
         number, self._graphs = self._graphs, self._graphs + 1
+        self._notes = {**traced.notes(), **self._notes}
         self._order += [name for name, *_ in graph.params if name not in self._order]
         self.writer.json(f"graphs/{number}/json", graph.json(), {"signature": traced.signature})
         for name, tensor in graph.constants.items():
@@ -216,7 +221,7 @@ class Recorder:
         if is_final:
             self._state("final", subject.state())
         writer.attributes("amp", {"sdpa_ran": ",".join(sorted(self._attention))})
-        writer.attributes("", {"n_steps": np.int32(steps)})
+        writer.attributes("", {"n_steps": np.int32(steps), "notes": [*self._notes.values()][:MOST_NOTES]})
         writer.finish()
 
 

@@ -99,6 +99,7 @@ Capture read_capture(const std::string& path, CaptureUse use) {
   capture.device = root.text("device");
   capture.frontend = root.text("frontend");
   capture.created_utc = root.text("created_utc", /*required=*/false);
+  if (root.has_attribute("notes")) capture.notes = root.texts("notes");
   capture.v0 = root.text("v0", /*required=*/false);
   capture.world_size = root.integer("world_size", 1, /*required=*/false);
   read_amp(root, capture);

@@ -248,7 +248,7 @@ def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=
     for k in range(steps):
         one_step((k, k in (0, steps // 2, steps - 1)))
     root_attrs.update(format="lockstep-capture", format_version=np.int32(1), capture_version="0.1.0",
-                      torch_version=str(torch.__version__), frontend="export", device="cpu",
+                      torch_version=str(torch.__version__), frontend="run", device="cpu",
                       created_utc="2026-01-01T00:00:00Z", model_class="Net", n_steps=np.int32(steps),
                       replay_mode="full" if optimizer != "Adagrad" else "gradients-only", v0="bit-exact",
                       complete=np.uint8(1))

@@ -249,7 +249,7 @@ CaptureNode capture_of(const Graph& graph) {
   const auto text = [&](const char* name, const char* value) {
     root.attributes[name] = text_value(value);
   };
-  text("format", "lockstep-capture"), text("torch_version", "2.13.0"), text("frontend", "export");
+  text("format", "lockstep-capture"), text("torch_version", "2.13.0"), text("frontend", "run");
   text("device", "cpu"), text("model_class", "Seed"), text("replay_mode", "full");
   text("v0", "bit-exact"), text("created_utc", "2026-01-01T00:00:00Z");
   root.attributes["format_version"] = integer_value(Kind::kI32, 1);
