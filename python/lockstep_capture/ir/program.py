@@ -11,6 +11,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from ..errors import Problem
+from ..ways_out import way_out
 from .assigned_buffers import copied_back
 
 
@@ -41,7 +43,14 @@ class Place:
     module: str = ""  # path, "blocks.0.attn"
     module_class: str = ""  # "torch.nn.modules.linear.Linear"
     call: int = 0  # how often that module had been called before
-    source: str = ""  # "model.py:33"
+    source: str = ""  # "model.py:33", of a library too
+    caller: str = ""  # the user's own line, if that is another one
+    package: str = ""  # of the library: "timm"
+
+    def problem(self, what: str, hint: str) -> Problem:
+        """What is refused here, and the way out that the library has, if it is known."""
+        where = f"{self.caller}, in {self.package} {self.source}" if self.caller and self.package else self.source
+        return Problem(what, self.module, where, way_out(what, self.package) or hint)
 
 
 @dataclass

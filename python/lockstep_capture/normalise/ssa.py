@@ -285,7 +285,7 @@ class _Walk:
         self._base[call.name] = (root, whole and short in _FULL_VIEWS)
 
     def _problem(self, call: Call, what: str, hint: str) -> None:
-        problem = Problem(what, call.place.module, call.place.source, hint)
+        problem = call.place.problem(what, hint)
         if problem not in self.result.problems:  # x[:, 0] += 1 is two in-place ops
             self.result.problems.append(problem)
 

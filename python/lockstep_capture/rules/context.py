@@ -211,7 +211,7 @@ def pair(value: Any) -> list[int]:
 
 
 def problem_of(error: Unsupported, call: Call) -> Problem:
-    return Problem(error.what, call.place.module, call.place.source, error.hint)
+    return call.place.problem(error.what, error.hint)
 
 
 Rule = Callable[[RuleContext], Any]

@@ -6,6 +6,8 @@ The loop's own gradients decide whether that was right: a verify step compares t
 from __future__ import annotations
 
 import contextlib
+import threading
+import types
 from typing import Any, Iterator, Protocol
 
 import torch
@@ -46,23 +48,46 @@ class Recording(Protocol):
         """Nothing within is recorded."""
 
 
-@contextlib.contextmanager
-def functions(recording: Recording) -> Iterator[None]:
-    original = torch.autograd.Function.__dict__["apply"]
+# Function.apply itself. Its code is replaced, not the method: libraries keep `relu = Relu.apply`.
+_APPLY: Any = torch.autograd.Function.__dict__["apply"].__func__
+_APPLIED = types.FunctionType(_APPLY.__code__, _APPLY.__globals__, "apply", _APPLY.__defaults__, _APPLY.__closure__)
+_RECORDINGS: list[tuple[int, Recording]] = []  # with the thread of each
+
+
+def _trampoline() -> types.CodeType:
+    __class__ = None  # as many variables from outside as the original's code has
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is CheckpointFunction:  # runs the function once more, in its backward pass: the same gradients
-            return args[0](*args[2:])
-        results = original.__get__(None, cls)(*args, **kwargs)
-        if torch.is_grad_enabled() and not recording.paused:
-            _record(recording, cls, [*args, *kwargs.values()], results)
-        return results
+        __class__  # noqa: B018
+        from lockstep_capture.trace import custom_functions
+        return custom_functions.applied(cls, args, kwargs)
 
+    return apply.__code__
+
+
+@contextlib.contextmanager
+def functions(recording: Recording) -> Iterator[None]:
+    """Records the functions that this thread applies."""
+    original = _APPLY.__code__
+    _RECORDINGS.append((threading.get_ident(), recording))
+    _APPLY.__code__ = _trampoline()
     try:
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
         yield
     finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+        _APPLY.__code__ = original
+        _RECORDINGS.pop()
+
+
+def applied(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    thread, recording = _RECORDINGS[-1]
+    if thread != threading.get_ident():
+        return _APPLIED(cls, *args, **kwargs)
+    if cls is CheckpointFunction:  # runs the function once more, in its backward pass: the same gradients
+        return args[0](*args[2:])
+    results = _APPLIED(cls, *args, **kwargs)
+    if torch.is_grad_enabled() and not recording.paused:
+        _record(recording, cls, [*args, *kwargs.values()], results)
+    return results
 
 
 @contextlib.contextmanager

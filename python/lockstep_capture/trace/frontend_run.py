@@ -39,7 +39,7 @@ from .outside import checksum, place_of
 from .reachable import reachable
 from .step_function import check_result
 from .untouched import untouched
-from .user_code import user_line
+from .user_code import running_lines, user_line
 
 _NO_RESULT = {"aten::_assert_async", "aten::_assert_tensor_metadata", "aten::sym_constrain_range",
               "aten::retain_grad", "aten::requires_grad_", "aten::_backward"}
@@ -363,7 +363,7 @@ class _Recorder(_PreDispatch):
         return next((known for known in sharing if place_of(known) == place_of(tensor)), next(iter(sharing), None))
 
     def _refuse(self, what: str, place: Place, hint: str) -> None:
-        problem = Problem(what, place.module, place.source, hint)
+        problem = place.problem(what, hint)
         if problem not in self._problems:
             self._problems.append(problem)
 
@@ -377,11 +377,11 @@ class _Recorder(_PreDispatch):
         return None if isinstance(value, torch.Generator) else value  # what is drawn is recorded, wherever it comes from
 
     def _place(self) -> Place:
-        path = self._modules.path
-        source = user_line()
+        path, lines = self._modules.path, running_lines()
+        where = (lines.innermost, lines.own if lines.own != lines.innermost else "", lines.package)
         if not path:
-            return Place("", self._classes[""] if self._modules.inside else "", 0, source)
-        return Place(path, self._classes[path], max(self._modules.calls[path] - 1, 0), source)
+            return Place("", self._classes[""] if self._modules.inside else "", 0, *where)
+        return Place(path, self._classes[path], max(self._modules.calls[path] - 1, 0), *where)
 
     # Calls
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -396,8 +396,10 @@ class _Recorder(_PreDispatch):
             self._fresh[fresh] = True
             return fresh
         place = self._place()
+        if any(argument.is_out for argument in func._schema.arguments):
+            return self._written_out(func, types, args, kwargs, place)
         event = self._lines.event(func, place.source)
-        if schema == _DETACHES and args[0] not in self._bound:
+        if schema == _DETACHES and (args[0] not in self._bound or not args[0].requires_grad):
             return _computed(func, args, kwargs)
         if func._schema.is_mutable:
             self._keep_parameters(func, args, kwargs, place)
@@ -418,10 +420,27 @@ class _Recorder(_PreDispatch):
             if isinstance(result, float):
                 self.program.numbers += [Number(name, place, result) for name in names]
             return result  # a number that Python reads
-        if any(argument.is_out for argument in func._schema.arguments):
-            self._refuse(f"{func} with out=", place, "use its result instead")
         self._take(func, args, operands, result, place, event)
         return result
+
+    def _written_out(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any], place: Place) -> Any:
+        """op(x, out=y): y.copy_(op(x))."""
+        wanted = [(argument.name, str(argument.type)) for argument in func._schema.arguments if not argument.is_out]
+        out = [kwargs[argument.name] for argument in func._schema.arguments if argument.is_out]
+        packet = getattr(torch.ops.aten, func._schema.name.split("::")[1], None)
+        plain = [found for found in ([] if packet is None else [getattr(packet, name) for name in packet.overloads()])
+                 if [(argument.name, str(argument.type)) for argument in found._schema.arguments][:len(wanted)] == wanted
+                 and not any(argument.is_out for argument in found._schema.arguments)]
+        if len(out) != 1 or not plain:
+            self._refuse(f"{func} with out=", place, "use its result instead")
+            return _computed(func, args, kwargs)
+        like = {"dtype": out[0].dtype} if any(argument.name == "dtype" for argument in plain[0]._schema.arguments) else {}
+        inputs = {name: value for name, value in kwargs.items() if value is not out[0]}
+        result = self.__torch_dispatch__(plain[0], types, args, {**like, **inputs})
+        if result.shape != out[0].shape:
+            self._refuse(f"{func} with out= of another shape", place, "use its result instead")
+            return _computed(func, args, kwargs)
+        return self.__torch_dispatch__(torch.ops.aten.copy_.default, types, (out[0], result))
 
     def note_read(self, tensor: torch.Tensor) -> None:
         if tensor in self._bound:

@@ -115,8 +115,10 @@ def pair(m, h):
     return y + m.scale * z
 
 
+applied = ONE_OPERAND["clipped_straight_through"].apply  # as libraries keep it
 BODIES = {name: (lambda own: lambda m, h: own.apply(h))(own) for name, own in ONE_OPERAND.items()} | {
     "setup_context": quantised,
+    "kept_apply": lambda m, h: applied(h),
     "weights_as_operands": lambda m, h: Product.apply(h, m.b.weight[:, :].repeat(2, 1), m.scale.expand(6)),
     "two_results": pair,
     "one_of_two_results": lambda m, h: Pair.apply(h)[0] * m.scale,

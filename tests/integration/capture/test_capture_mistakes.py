@@ -23,7 +23,7 @@ def patched():
     """All that a block replaces."""
     return [torch.autograd.backward, torch.autocast.__enter__, torch.amp.GradScaler.scale, clip_grad._get_total_norm,
             clip_grad._clip_grads_with_norm_, clip_grad._group_tensors_by_device_and_dtype,
-            torch.autograd.Function.__dict__["apply"]]
+            torch.autograd.Function.__dict__["apply"].__func__.__code__]
 
 
 @pytest.fixture(autouse=True)
