@@ -136,7 +136,8 @@ class Interpreter:
                 stack.enter_context(torch.no_grad())
             site = random_site(call) if self._draws is not None else None
             if site is not None:
-                return self._random(call, site.kind, args, read)
+                drawn = self._random(call, site.kind, args, read)
+                return self._wide(drawn) if widens and site.kind == "noise" else drawn
             if call.is_getitem:
                 return operator.getitem(*args)
             if call.name in self._places and picks(call):
@@ -145,7 +146,8 @@ class Interpreter:
                 return args[0]  # the trace's own: as a node it would change the order in which gradients add up
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
-            return call.target(*args, **kwargs)
+            result = call.target(*args, **kwargs)
+            return self._wide(result) if widens else result
 
     def _assign(self, path: str, value: torch.Tensor) -> torch.Tensor:
         """`self.buffer = ...`: the old tensor keeps its content, which a backward pass may need."""

@@ -29,6 +29,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule, iterate_refs
+from ..rules.spelled_out import is_spelled_out
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .outside import checksum, place_of
@@ -210,6 +211,9 @@ class _Probe(_PreDispatch):
         self.narrows: set[Event] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_spelled_out(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         event = self._lines.event(func, user_line())
         if event in self._answers:
             answer = self._answers[event]
@@ -368,6 +372,9 @@ class _Recorder(_PreDispatch):
             return _computed(func, args, kwargs)
         if schema in _NEW:
             return _computed(func, args, kwargs)
+        if is_spelled_out(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         place = self._place()
         event = self._lines.event(func, place.source)
         if schema == _DETACHES and args[0] not in self._bound:
