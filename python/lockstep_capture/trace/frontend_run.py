@@ -428,6 +428,9 @@ class _Recorder(_PreDispatch):
 
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
         short = func._schema.name.split("::")[1]
+        if any(isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
+               for item in pytree.tree_leaves(result)):
+            self._refuse(f"complex numbers ({func})", place, "write the real and the imaginary part as two tensors")
         if isinstance(result, torch.Tensor):
             given = [item for item in pytree.tree_leaves((args,)) if item is result]
             in_place = short.endswith("_") and not short.endswith("__")

@@ -91,7 +91,8 @@ def _content(tensor: torch.Tensor) -> Undo:
 
 
 def _items(container: Any) -> Undo:
-    before = container.copy()
+    base: Any = next(kind for kind in CONTAINERS if isinstance(container, kind))
+    before = base.copy(container)  # not a subclass's own method
 
     def undo() -> None:
         if isinstance(container, list):

@@ -93,6 +93,22 @@ def backward_inside(model, batch):
     return loss
 
 
+class NoLength(tuple):
+    def __len__(self):
+        raise NotImplementedError
+
+
+class NoCopy(list):
+    def copy(self):
+        raise NotImplementedError
+
+
+def test_containers_of_other_classes_than_pythons():
+    model = torch.nn.Linear(3, 2)
+    model.kinds, model.sizes = NoLength([1]), NoCopy([2])
+    assert check(model, lambda m, x: m(x).mean(), torch.ones(1, 3)).ok
+
+
 def test_an_error_of_step_fn_is_told_as_its_own():
     text = refusal(Net(), wants_a_dict)
     assert text.startswith("step_fn raised TypeError: tuple indices must be integers or slices, not str "

@@ -42,6 +42,8 @@ class Part(nn.Module):
             x = x[x > 0].sum() * x
         if self.kind == "function":
             x = Doubled.apply(x)
+        if self.kind == "complex":
+            x = torch.fft.fft(x).real
         return x
 
 
@@ -78,6 +80,7 @@ def line_of(kind):
     (("view", "op"), [("in-place on a view without gradient", ["parts.0"], "view"), ("aten.erfinv.default", ["parts.1"], "op")]),
     (("function", "op"), [("custom autograd.Function Doubled", ["parts.0"], "function"),
                           ("aten.erfinv.default", ["parts.1"], "op")]),
+    (("complex", "plain"), [("complex numbers (aten.fft_fft.default)", ["parts.0"], "complex")]),
     (("control", "item", "mask", "op"), [("aten.erfinv.default", ["parts.3"], "op")]),
 ])
 def test_every_occurrence_is_listed_with_module_and_line(kinds, expected):
