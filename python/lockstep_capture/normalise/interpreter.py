@@ -179,7 +179,7 @@ class Interpreter:
             value = draws[0]
             if base_name(call).endswith("_"):
                 return args[0].copy_(value)
-            return value
+            return value.clone()  # the model may write to it
         if kind == "dropout":
             kept = scale_kept(named["self" if "self" in named else "input"], draws[0], float(named["p"]))
             if base_name(call) == "aten.native_dropout":

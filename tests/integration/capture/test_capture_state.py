@@ -316,3 +316,41 @@ def test_weights_that_decay_by_gradients_of_zeros(tmp_path, weight_decay):
         return
     with pytest.raises(CaptureError, match="1 weights that no gradient .* e.g. gate.weight: call zero_grad"):
         loop()
+
+
+class Late(nn.Module):
+    """Makes a buffer when it first needs one, as tables of positions are made."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 4)
+        self.register_buffer("table", None, persistent=False)
+
+    def forward(self, batch):
+        if self.table is None:
+            self.register_buffer("table", torch.linspace(-1, 1, 4), persistent=False)
+        return F.cross_entropy(self.fc(batch[0]) + self.table, batch[1])
+
+
+def test_a_buffer_that_the_first_step_makes(tmp_path):
+    with pytest.raises(CaptureError, match="^table: .* run the model once before the capture begins"):
+        captured(tmp_path / "run.h5", Late())
+    model = Late()
+    model(BATCHES[0])
+    captured(tmp_path / "run.h5", model)
+    assert (tmp_path / "run.h5").exists()
+
+
+class WritesToItsNoise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 4)
+
+    def forward(self, batch):
+        y = self.fc(batch[0])
+        return F.cross_entropy(torch.randn_like(y).mul_(y.exp()).add_(y), batch[1])
+
+
+def test_noise_that_the_model_writes_to(lockstep, tmp_path):
+    captured(tmp_path / "run.h5", WritesToItsNoise())
+    lockstep("verify", tmp_path / "run.h5")
