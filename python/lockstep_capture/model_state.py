@@ -153,10 +153,14 @@ class Subject:
                 *([id(tensor) for tensor in group["params"]] for group in self.groups())]
 
     def check_layout(self) -> None:
-        """Throws: CaptureError where parameters or groups are others than at the capture's begin."""
+        """Throws: CaptureError where parameters, groups or names of buffers are others than at the capture's begin."""
         if self._layout_now() != self._layout:
             raise CaptureError("the model's parameters, or the optimizer's groups, were replaced during the capture: "
                                "begin the capture after that")
+        added = [path for path, _ in self.model.named_buffers() if path not in self.names]
+        if added:
+            raise CaptureError(f"{_some(added)}: the forward pass of the first captured step made this buffer; "
+                               "run the model once before the capture begins")
 
     @property
     def narrow(self) -> torch.dtype | None:

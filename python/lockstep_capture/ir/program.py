@@ -174,6 +174,9 @@ class Names:
             found.setdefault(id(tensor), (tensor, []))[1].append(path)
         return list(found.values())
 
+    def __contains__(self, path: str) -> bool:
+        return path in self._canonical
+
     def canonical(self, path: str) -> str:
         return self._canonical[path]
 

@@ -6,7 +6,7 @@ numbers. What picks elements, counts them or gives an index cannot be.
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Iterable, Mapping
 
 from ..ir.decisions import COMPARISONS
 from ..ir.program import Call, Program
@@ -27,10 +27,12 @@ def _short(call: Call) -> str:
     return "getitem" if call.is_getitem else base_name(call).split(".")[1]
 
 
-def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[str]) -> set[str]:
+def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[str],
+                   written: Mapping[str, Iterable[str]]) -> set[str]:
     """Names of calls with integer results that are computed from activations and are no part of the graph.
 
-    weights: values that depend on weights before the first call. Requires: is_float for every value.
+    weights: values that depend on weights before the first call. written: call -> further values that it writes to.
+    Requires: is_float for every value.
     """
     inside, masks, chosen = set(weights), set(), set()
     for call in program.calls:
@@ -43,7 +45,7 @@ def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[
         in_place = not call.is_getitem and call.target._schema.name.endswith("_")
         from_activations = any(is_float.get(name, False) or name in masks for name in reads)
         if is_float.get(call.name, False) or in_place or not from_activations:
-            inside.add(call.name)
+            inside |= {call.name, *written.get(call.name, ())}
             if reads & masks and not is_float.get(call.name, False):
                 masks.add(call.name)
         elif _short(call) in _COMPARISONS | JOINS or (_short(call) in MOVES and reads <= masks):

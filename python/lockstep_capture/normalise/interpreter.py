@@ -159,7 +159,8 @@ class Interpreter:
                 return torch.ones_like(args[0])
             site = random_site(call) if self._draws is not None else None
             if site is not None:
-                return self._random(call, site.kind, args, read)
+                drawn = self._random(call, site.kind, args, read)
+                return self._wide(drawn) if widens and site.kind == "noise" else drawn
             if call.is_getitem:
                 return operator.getitem(*args)
             if call.name in self._places and picks(call):
@@ -168,7 +169,8 @@ class Interpreter:
                 return args[0]  # the trace's own: as a node it would change the order in which gradients add up
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
-            return call.target(*args, **kwargs)
+            result = call.target(*args, **kwargs)
+            return self._wide(result) if widens else result
 
     def _custom(self, call: Call) -> list[torch.Tensor]:
         """The results of a function, with the backward pass that was recorded for it."""
@@ -215,7 +217,7 @@ class Interpreter:
             value = draws[0]
             if base_name(call).endswith("_"):
                 return args[0].copy_(value)
-            return value
+            return value.clone()  # the model may write to it
         if kind == "dropout":
             kept = scale_kept(named["self" if "self" in named else "input"], draws[0], float(named["p"]))
             if base_name(call) == "aten.native_dropout":

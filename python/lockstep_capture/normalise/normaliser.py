@@ -18,11 +18,13 @@ from ..ir.random_ops import base_name, random_site
 from ..rules import families  # noqa: F401  (they register themselves)
 from ..rules.choices import decided
 from ..rules.context import RuleContext, Unsupported, find_rule, no_rule, problem_of
+from ..rules.view_writes import written_to
 from .observers import Snapshots, TypeRecorder
 from .chosen import SAME_ORDER
 from .outside_values import OutsideValues
-from .ssa import CONST, GRAPH, Versions, value_name
+from .ssa import CONST, GRAPH, Versions, started_as, value_name
 from .stored_values import StoredValues
+from .views import Refreshed, Written
 from .weighed import followed
 
 
@@ -60,6 +62,9 @@ class Normaliser:
         for call in program.calls:
             if versions.kind[call.name] == GRAPH and call.name in versions.live | versions.for_choices:
                 self._normalise(call, required=call.name in versions.live)
+            for step in versions.steps.get(call.name, ()):
+                if step.version in versions.needed:
+                    self._follow(step, call)
             if call.name in versions.weighed:
                 self.decision_of(call)
         if (versions.kind.get(versions.loss) != GRAPH or not self.graph.params) and not self.problems:
@@ -93,20 +98,45 @@ class Normaliser:
         if base_name(call) == "aten.add_" and written and not self._is_float_type(self._types[call.name]):
             self.stored.counted.add(written)
             return  # num_batches_tracked: batch_norm counts
+        if call.name in self._versions.started:
+            self._bind(call, self.operand(Ref(started_as(call.name)), call, want_float=True))
+            return
+        result = self._result(call, args, kwargs, required)
+        if result is None:
+            return
+        if call.narrows and isinstance(result, Value) and result.is_float:
+            own = self.operand(args[0], call, want_float=True)
+            result = self.add("cast_like", [result.id, own.id], {}, [(result.shape, "f32")], call).value()
+        self._bind(call, result)
+
+    def _follow(self, step: Written | Refreshed, call: Call) -> None:
+        """A version that a write to a view makes of another value."""
+        if isinstance(step, Refreshed):
+            self._env[step.version] = self._result(step.call, step.args, step.kwargs, required=True)
+            return
+        context = RuleContext(self, call, *self._versions.reads[call.name])
+        try:
+            old, part = (self.operand(Ref(name), call, want_float=True) for name in (step.old, step.part))
+            self._env[step.version] = written_to(context, old, part, self._types[value_name(step.part)][0], step.path)
+        except Unsupported as error:
+            self.problems.append(problem_of(error, call))
+            self._env[step.version] = self._placeholder_result(self._calls[value_name(step.version)])
+
+    def _result(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], required: bool) -> Any:
+        """None for what only a choice needs and what no rule has."""
+        if call.is_getitem:
+            found = self._env.get(args[0].name)
+            return found[args[1]] if isinstance(found, (list, tuple)) else None
         found_rule = find_rule(call)
         try:
             if found_rule is None:
                 raise no_rule(call)
-            result = found_rule(RuleContext(self, call, args, kwargs))
-            if call.narrows and isinstance(result, Value) and result.is_float:
-                own = self.operand(args[0], call, want_float=True)
-                result = self.add("cast_like", [result.id, own.id], {}, [(result.shape, "f32")], call).value()
+            return found_rule(RuleContext(self, call, args, kwargs))
         except Unsupported as error:
             if not required:
-                return
+                return None
             self.problems.append(problem_of(error, call))
-            result = self._placeholder_result(call)
-        self._bind(call, result)
+            return self._placeholder_result(call)
 
     def _bind(self, call: Call, result: Any) -> None:
         self._env[call.name] = result

@@ -9,18 +9,21 @@ import torch
 from ..ir.decisions import picks, places_of
 from ..ir.program import Call, Program, iterate_refs
 from .interpreter import Interpreter, Observer
-from .ssa import GRAPH, Versions, value_name, versions_of
+from .ssa import GRAPH, Versions, is_new_empty, started_as, value_name, versions_of
 from .weighed import weigh
 
 
 class TypeRecorder(Observer):
     """Shape and dtype of every value; of several outputs a list.
 
-    layouts: tensors without content, in the order in which a value's elements lie, and would lie after a cast.
+    layouts: tensors without content, in the order in which a value's elements lie, and would lie after a cast. shares: of
+    calls: does the result have the memory of the first operand?
     """
 
     def __init__(self) -> None:
         self.types: dict[str, Any] = {}
+        self.shares: dict[str, bool] = {}
+        self._memory: dict[str, int] = {}
         self.layouts: dict[str, torch.Tensor] = {}
 
     def root(self, name: str, value: torch.Tensor) -> None:
@@ -28,15 +31,25 @@ class TypeRecorder(Observer):
 
     def after(self, call: Call, result: Any) -> None:
         self._record(call.name, result)
+        memory = _memory_of(result)
+        if memory and call.refs():
+            self.shares[call.name] = memory == self._memory.get(call.refs()[0])
 
     def _record(self, name: str, value: Any) -> None:
-        self.types[name] = _type_of(value)
+        self.types[name], self._memory[name] = _type_of(value), _memory_of(value)
         if isinstance(value, torch.Tensor):
             self.layouts[name] = torch.empty_like(value, device="meta")
 
     def is_float(self) -> dict[str, bool]:
         first = {name: kind[0] if isinstance(kind, list) and kind else kind for name, kind in self.types.items()}
         return {name: bool(kind) and kind[1].is_floating_point for name, kind in first.items()}
+
+
+def _memory_of(value: Any) -> int:
+    """Of the first of several; 0 for no tensor."""
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    is_plain = isinstance(first, torch.Tensor) and first.layout == torch.strided
+    return first.untyped_storage().data_ptr() if is_plain else 0
 
 
 def _type_of(value: Any) -> Any:
@@ -70,6 +83,8 @@ class Snapshots(Observer):
             self.decisions[call.name] = result.detach().clone()
             if call.name in self._versions.weighed:
                 self.values[call.name] = self.decisions[call.name]
+        if call.name in self._versions.started:
+            self.values[started_as(call.name)] = torch.zeros_like(result) if is_new_empty(call) else result.detach().clone()
         if self._versions.kind[call.name] == GRAPH and picks(call):
             self.values[places_of(call)] = result[1].detach().clone()
 
@@ -84,6 +99,6 @@ def analyse(program: Program, params: Mapping[str, torch.Tensor], buffers: Mappi
     with torch.no_grad(), torch.random.fork_rng():
         Interpreter(program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder,
                     single=single).run()
-    versions = versions_of(program, recorder.is_float())
+    versions = versions_of(program, recorder.is_float(), recorder.shares)
     weigh(program, versions)
     return versions, recorder

@@ -16,15 +16,10 @@ from ..ir.program import Call, Program, Ref, iterate_refs, map_refs
 from ..ir.random_ops import ATTENTION, arguments, base_name, random_site
 from ..rules.context import find_rule
 from .chosen import chosen_outside
+from .views import Refreshed, Views, Written
 
 CONST, DERIVED, GRAPH = "const", "derived", "graph"
 
-# Views that show all elements of their base, and those that show some.
-_FULL_VIEWS = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "permute", "t",
-               "view_as", "reshape_as", "_unsafe_view", "contiguous", "alias", "detach", "movedim", "swapaxes",
-               "to", "type_as", "numpy_T", "mT", "mH", "adjoint", "matrix_H"}
-_PART_VIEWS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "expand", "expand_as",
-               "broadcast_to", "diagonal", "unfold", "tensor_split"}
 # Their result depends on the shape of an operand, not on its values.
 _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
 _EMPTY = {"empty", "empty_like", "new_empty"}
@@ -43,8 +38,11 @@ class Versions:
     reads: call -> its arguments with the names of the versions that it reads. kind: version -> kind.
     mutations: buffer's canonical path -> version it has at the end. written: call that overwrites a buffer ->
     that buffer's path. read_buffers: paths of those that this step's loss, or a later one's, depends on. live: calls
-    that the loss or a mutation needs. recorded: calls that choose integers from activations, which are data of the step.
-    weighed: those whose choice a lane can compare with its own (weighed.py). for_choices: calls that only these need.
+    that the loss or a mutation needs; needed: the versions. recorded: calls that choose integers from activations, which
+    are data of the step. weighed: those whose choice a lane can compare with its own (weighed.py). for_choices: calls that
+    only these need. steps: in-place call -> the further versions that it makes of what it wrote to a view of.
+    started: new tensors, made of no activation, to views of which activations are written; their content before that is
+    version started_as(name).
     """
 
     reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
@@ -53,9 +51,12 @@ class Versions:
     written: dict[str, str] = field(default_factory=dict)
     read_buffers: set[str] = field(default_factory=set)
     live: set[str] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
     recorded: set[str] = field(default_factory=set)
     weighed: set[str] = field(default_factory=set)
     for_choices: set[str] = field(default_factory=set)
+    steps: dict[str, list[Written | Refreshed]] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
 
@@ -90,6 +91,16 @@ class Versions:
 def value_name(version: str) -> str:
     """The value whose content, when it is read, is that version."""
     return version.split("@")[0]
+
+
+def started_as(name: str) -> str:
+    """The version of a new tensor before activations were written to it."""
+    return f"{name}@start"
+
+
+def is_new_empty(call: Call) -> bool:
+    """A tensor whose content means nothing."""
+    return not call.is_getitem and base_name(call).split(".")[1] in _EMPTY
 
 
 def is_in_place(call: Call) -> bool:
@@ -135,15 +146,18 @@ def _running_statistics(call: Call) -> list[str]:
     return [a[name].name for name in ("running_mean", "running_var") if isinstance(a[name], Ref)]
 
 
-def versions_of(program: Program, is_float: Mapping[str, bool]) -> Versions:
-    """is_float: value name -> whether it is a floating tensor (the first of several)."""
-    return _Walk(program, is_float).result
+def versions_of(program: Program, is_float: Mapping[str, bool], shares: Mapping[str, bool]) -> Versions:
+    """is_float: value name -> whether it is a floating tensor (the first of several). shares: see Views."""
+    return _Walk(program, is_float, shares).result
 
 
 def needed_for(program: Program, versions: Versions, wanted: set[str]) -> tuple[set[str], set[str]]:
     """The calls that these versions need, and all that those read."""
     live, needed = set(), set(wanted)
     for call in reversed(program.calls):
+        for step in reversed(versions.steps.get(call.name, ())):
+            if step.version in needed:
+                needed |= _reads_of(step)
         if call.name in needed or _running_statistics(call):
             live.add(call.name)
             if call.name in versions.recorded or _is_new_noise(call):
@@ -153,22 +167,21 @@ def needed_for(program: Program, versions: Versions, wanted: set[str]) -> tuple[
 
 
 class _Walk:
-    def __init__(self, program: Program, is_float: Mapping[str, bool]):
+    def __init__(self, program: Program, is_float: Mapping[str, bool], shares: Mapping[str, bool]):
         self._program, self._is_float = program, is_float
+        self._views = Views(program, shares, is_in_place)
         self.result = Versions()
         self._current: dict[str, str] = {}  # value -> version
-        self._same: dict[str, str] = {}  # result of an in-place op -> the value that it overwrote
-        self._base: dict[str, tuple[str, bool]] = {}  # view -> root value, shows all of it
         self._calls = {call.name: call for call in program.calls if not call.is_getitem}
         self._made = {call.name: i for i, call in enumerate(program.calls)}
-        for call in program.calls:
-            self._note_view(call)
         self._last_use = {self._tensor(name): i for i, call in enumerate(program.calls) for name in call.refs()}
         self._last_use[self._tensor(program.loss)] = len(program.calls)
         kind = self.result.kind
         self._roots = {**program.inputs, **program.params, **program.constants}
         mutated = self._mutated_buffers()
-        self._chosen = chosen_outside(program, is_float, set(program.params) | mutated)
+        weights = set(program.params) | mutated
+        self._written = self._written_views(weights)
+        self._chosen = chosen_outside(program, is_float, weights, self._written)
         self.result.recorded = self._chosen & set(program.decisions)
         self._forced = self._needed_outside(mutated)
         for name in program.inputs:
@@ -186,7 +199,7 @@ class _Walk:
 
     def _tensor(self, name: str) -> str:
         """The value whose tensor it is: `c` for the result of `c.mul_(2)`."""
-        return self._same.get(name, name)
+        return self._views.tensor(name)
 
     def _read(self, name: str) -> str:
         """The version that a use of the value reads now."""
@@ -199,8 +212,24 @@ class _Walk:
         for call in self._program.calls:
             if is_in_place(call) and call.refs():
                 target = self._tensor(call.refs()[0])
-                found |= {self._base.get(target, (target, True))[0]} & set(self._program.buffers)
+                found |= {self._views.root(target)} & set(self._program.buffers)
             found |= set(_running_statistics(call)) & set(self._program.buffers)
+        return found
+
+    def _written_views(self, weights: set[str]) -> dict[str, list[str]]:
+        """Calls that write what depends on weights to a view -> all that have these elements. Fills `started`."""
+        inside, found = set(weights), {}
+        for call in self._program.calls:
+            if not inside & set(_refs_by_value(call)) and random_site(call) is None:
+                continue
+            inside.add(call.name)
+            target = self._tensor(call.refs()[0]) if is_in_place(call) and call.refs() else ""
+            root = self._views.root(target)
+            if target and (root != target or self._views.all_of(root)):
+                found[call.name] = [root, *self._views.all_of(root)]
+                if root not in inside and root in self._calls and self._is_float.get(root, False):
+                    self.result.started.add(root)
+                inside |= set(found[call.name])
         return found
 
     def _needed_outside(self, mutated: set[str]) -> set[str]:
@@ -212,7 +241,7 @@ class _Walk:
             if call.name in self._chosen or (site is not None and site.kind == "noise"):
                 continue
             if site is not None or inside & set(_refs_by_value(call)):
-                inside.add(call.name)
+                inside |= {call.name, *self._written.get(call.name, ())}
         forced: set[str] = set()
         for call in reversed(self._program.calls):
             if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
@@ -236,6 +265,14 @@ class _Walk:
             self._overwrite(index, call)
 
     def _kind_of(self, call: Call, names: list[str]) -> str:
+        if call.name in self.result.started:
+            kind = self.result.kind[started_as(call.name)] = self._kind_by_operands(call, names)
+            if kind == GRAPH:
+                self.result.started.remove(call.name)
+            return GRAPH
+        return self._kind_by_operands(call, names)
+
+    def _kind_by_operands(self, call: Call, names: list[str]) -> str:
         site = random_site(call)
         if site is not None:
             return DERIVED if site.kind == "noise" else GRAPH
@@ -267,23 +304,6 @@ class _Walk:
     def _from_float_input(self, name: str) -> bool:
         return name in self._program.inputs and self._is_float.get(name, False)
 
-    def _note_view(self, call: Call) -> None:
-        if not call.refs():
-            return
-        source = self._tensor(call.refs()[0])
-        if is_in_place(call):
-            self._same[call.name] = source
-            return
-        if call.is_getitem:
-            if source in self._base:
-                self._base[call.name] = self._base[source]
-            return
-        short = base_name(call).split(".")[1]
-        if short not in _FULL_VIEWS and short not in _PART_VIEWS:
-            return
-        root, whole = self._base.get(source, (source, True))
-        self._base[call.name] = (root, whole and short in _FULL_VIEWS)
-
     def _problem(self, call: Call, what: str, hint: str) -> None:
         problem = call.place.problem(what, hint)
         if problem not in self.result.problems:  # x[:, 0] += 1 is two in-place ops
@@ -291,7 +311,7 @@ class _Walk:
 
     def _overwrite(self, index: int, call: Call) -> None:
         target = self._tensor(call.refs()[0])
-        root, whole = self._base.get(target, (target, True))
+        root = self._views.root(target)
         kind = self.result.kind
         program = self._program
         if kind[call.name] != GRAPH and root not in self._roots:
@@ -308,33 +328,67 @@ class _Walk:
             return self._problem(call, "in-place on the batch", hint)
         if root in program.constants:
             return self._problem(call, "in-place on a tensor outside of the model", "make it a buffer of the model")
-        if root in program.buffers and target != root:
-            return self._problem(call, "in-place on a view", f"buffer {program.buffers[root]}: copy_ into all of it")
-        if not whole:
-            return self._problem(call, "in-place on a view", hint)
-        others = [name for name, (base, _) in self._base.items()
-                  if base == root and name not in (target, root) and self._made[name] < index]
-        if target != root:
-            others.append(root)
-        if any(self._last_use.get(name, -1) > index for name in others):
-            return self._problem(call, "in-place on a value with another view", hint)
-        self._rebind(root, target, call.name)
+        if target != root and not self._is_float.get(root, False):
+            return self._problem(call, "in-place on a view of integers", hint)
+        if target != root and call.nograd and root in self._calls and not self._calls[root].nograd:
+            return self._problem(call, "in-place on a view without gradient",
+                                 "the gradient passes by such a write; write to a detached copy")
+        self._rebind(index, call, target)
         if root in program.buffers:
-            path = self.result.written[call.name] = program.buffers[root]
-            self.result.mutations[path] = call.name
+            if target == root:
+                self.result.written[call.name] = program.buffers[root]
+            self.result.mutations[program.buffers[root]] = self._read(root)
 
-    def _rebind(self, root: str, target: str, version: str) -> None:
-        self._current[target] = version
-        if root == target:
-            self._current[root] = version
+    def _rebind(self, index: int, call: Call, target: str) -> None:
+        """New versions of the target, of all that it is a view of, and of other views that are read later."""
+        root, steps = self._views.root(target), self.result.steps.setdefault(call.name, [])
+        self._current[target] = call.name
+        child, done = target, {target}
+        while child != root:
+            parent, path = self._views.above(child)
+            step = Written(f"{parent}@{index}", self._read(parent), self._read(child), path)
+            steps.append(step)
+            self._renew(parent, step.version)
+            done |= {parent, *(part.name for part in path)}
+            child = parent
+
+        def read(ref: Ref) -> Ref:
+            return Ref(self._read(ref.name))
+
+        for name in self._later(root, index):
+            if name not in done:
+                view = self._views.call(name)
+                again = Refreshed(f"{name}@{index}", view, map_refs(view.args, read), map_refs(view.kwargs, read))
+                steps.append(again)
+                self._renew(name, again.version)
+
+    def _renew(self, name: str, version: str) -> None:
+        self._current[name] = version
+        self.result.kind[version] = GRAPH
+
+    def _later(self, root: str, index: int) -> list[str]:
+        """The views made so far that are read after this call, themselves or in another view."""
+        found: list[str] = []
+        wanted: set[str] = set()
+        for name in reversed(self._views.all_of(root)):
+            if self._made[name] < index and (name in wanted or self._last_use.get(name, -1) > index):
+                found.append(name)
+                wanted.add(self._views.source(name))
+        return found[::-1]
 
     def _find_live(self) -> None:
         """Backwards from the loss and from what buffers become."""
         result, buffers = self.result, self._program.buffers
-        result.live = needed_for(self._program, result, {result.loss, *result.mutations.values()})[0]
+        result.live, result.needed = needed_for(self._program, result, {result.loss, *result.mutations.values()})
         wanted, count = {result.loss}, -1
         while len(wanted) > count:
             count = len(wanted)
             result.read_buffers = {buffers[name] for name in needed_for(self._program, result, wanted)[1]
                                    if name in buffers}
             wanted |= {result.mutations[path] for path in result.read_buffers if path in result.mutations}
+
+
+def _reads_of(step: Written | Refreshed) -> set[str]:
+    if isinstance(step, Written):
+        return {step.old, step.part}
+    return {ref.name for ref in iterate_refs((step.args, step.kwargs))}

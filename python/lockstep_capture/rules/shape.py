@@ -330,6 +330,28 @@ def copy(c: RuleContext) -> Value:
     return c.expand(c.value("src"), c.out_shape())
 
 
-@rule("fill", "zero", "zeros_like", "ones_like")
+@rule("fill", "zero")
 def fill(c: RuleContext) -> Value:
+    """One number in all places."""
+    if c.is_tensor("value"):
+        return c.expand(c.reshape(c.value("value"), ()), c.out_shape())
+    number = float(c.a.get("value") or 0)
+    one = c.derive(f"number{number!r}", lambda n: torch.tensor(n, dtype=torch.float32), [number])
+    like = c.node("cast_like", [one, c.value("self")], ()).value()
+    return c.expand(like, c.out_shape())
+
+
+@rule("fill_diagonal")
+def fill_diagonal(c: RuleContext) -> Value:
+    shape, wrap = c.out_shape(), bool(c.a["wrap"])
+
+    def diagonal(*extents: int) -> torch.Tensor:
+        return torch.zeros(extents, dtype=torch.int64).fill_diagonal_(1, wrap)
+
+    mask = c.derive("wrapped_diagonal" if wrap else "diagonal", diagonal, list(shape))
+    return c.node("masked_fill", [c.value("self"), mask], shape, {"value": float(c.a["fill_value"])}).value()
+
+
+@rule("zeros_like", "ones_like")
+def filled_like(c: RuleContext) -> Value:
     raise c.unsupported("filling a value in place; make a new tensor")

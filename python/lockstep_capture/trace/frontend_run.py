@@ -31,6 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
+from ..rules.spelled_out import is_spelled_out
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
@@ -223,6 +224,9 @@ class _Probe(_PreDispatch):
         self.narrows: set[Event] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_spelled_out(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         event = self._lines.event(func, user_line())
         if event in self._answers:
             answer = self._answers[event]
@@ -395,6 +399,9 @@ class _Recorder(_PreDispatch):
             fresh = _computed(func, args, kwargs)
             self._fresh[fresh] = True
             return fresh
+        if is_spelled_out(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         place = self._place()
         if any(argument.is_out for argument in func._schema.arguments):
             return self._written_out(func, types, args, kwargs, place)
@@ -477,6 +484,9 @@ class _Recorder(_PreDispatch):
 
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
         short = func._schema.name.split("::")[1]
+        if any(isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
+               for item in pytree.tree_leaves(result)):
+            self._refuse(f"complex numbers ({func})", place, "write the real and the imaginary part as two tensors")
         if isinstance(result, torch.Tensor):
             given = [item for item in pytree.tree_leaves((args,)) if item is result]
             in_place = short.endswith("_") and not short.endswith("__")

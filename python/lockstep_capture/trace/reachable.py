@@ -74,11 +74,12 @@ def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             if name not in _TABLES:
                 yield _join(path, name), item
     elif isinstance(value, dict):
-        if len(value) <= _MOST_ITEMS:
-            yield from ((f"{path}[{key!r}]", item) for key, item in list(value.items()))
+        if dict.__len__(value) <= _MOST_ITEMS:
+            yield from ((f"{path}[{key!r}]", item) for key, item in list(dict.items(value)))
     elif isinstance(value, (list, tuple, set)):
-        if len(value) <= _MOST_ITEMS:
-            yield from ((f"{path}[{number}]", item) for number, item in enumerate(value))
+        base: Any = next(kind for kind in (list, tuple, set) if isinstance(value, kind))
+        if base.__len__(value) <= _MOST_ITEMS:  # a subclass may have no length, or another one
+            yield from ((f"{path}[{number}]", item) for number, item in enumerate(base.__iter__(value)))
     elif _is_users(value):
         # Of anybody's objects the parts that concern random numbers and arithmetic: no walk through a whole program.
         yield from ((_join(path, name), item) for name, item in list(vars(value).items()) if isinstance(item, _LEAVES))

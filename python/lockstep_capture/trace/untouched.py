@@ -46,6 +46,8 @@ def _undo_of(value: Any) -> Iterator[Undo]:
     elif isinstance(value, torch.nn.Module):
         yield _attributes(value)
     elif isinstance(value, torch.Tensor):
+        if type(value) in (torch.Tensor, torch.nn.Parameter):
+            yield _data(value)
         if type(value) is torch.Tensor and value.layout == torch.strided and not value.is_inference():
             yield _content(value)  # parameters are nothing that a forward pass writes
     elif isinstance(value, CONTAINERS):
@@ -81,6 +83,17 @@ def _attributes(module: torch.nn.Module) -> Undo:
     return undo
 
 
+def _data(tensor: torch.Tensor) -> Undo:
+    """After `weight.data = weight.data.to(x.dtype)` the tensor has other storage, and under autocast other numbers."""
+    before = tensor.data
+
+    def undo() -> None:
+        now = tensor.data
+        if now.dtype != before.dtype or (now.layout == torch.strided and now.data_ptr() != before.data_ptr()):
+            tensor.data = before
+    return undo
+
+
 def _content(tensor: torch.Tensor) -> Undo:
     before = tensor.detach().clone()
 
@@ -91,7 +104,8 @@ def _content(tensor: torch.Tensor) -> Undo:
 
 
 def _items(container: Any) -> Undo:
-    before = container.copy()
+    base: Any = next(kind for kind in CONTAINERS if isinstance(container, kind))
+    before = base.copy(container)  # not a subclass's own method
 
     def undo() -> None:
         if isinstance(container, list):

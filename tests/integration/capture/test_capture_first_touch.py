@@ -80,6 +80,42 @@ def backward_inside(model, batch):
     return loss
 
 
+class NoLength(tuple):
+    def __len__(self):
+        raise NotImplementedError
+
+
+class NoCopy(list):
+    def copy(self):
+        raise NotImplementedError
+
+
+def test_containers_of_other_classes_than_pythons():
+    model = torch.nn.Linear(3, 2)
+    model.kinds, model.sizes = NoLength([1]), NoCopy([2])
+    assert check(model, lambda m, x: m(x).mean(), torch.ones(1, 3)).ok
+
+
+class TakesTheDtypeOfItsInput(torch.nn.Module):
+    """As losses with weights of pytorch-metric-learning do."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.proxies = torch.nn.Linear(3, 4), torch.nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, x):
+        x = self.fc(x)
+        self.proxies.data = self.proxies.data.to(x.dtype)
+        return x @ self.proxies
+
+
+def test_weights_that_the_model_casts_keep_their_numbers():
+    model = TakesTheDtypeOfItsInput()
+    before = model.proxies.detach().clone()
+    assert check(model, lambda m, x: m(x).square().mean(), torch.ones(1, 3)).ok
+    assert model.proxies.dtype == torch.float32 and torch.equal(model.proxies, before)
+
+
 def test_an_error_of_step_fn_is_told_as_its_own():
     text = refusal(Net(), wants_a_dict)
     assert text.startswith("step_fn raised TypeError: tuple indices must be integers or slices, not str "
