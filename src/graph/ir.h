@@ -97,7 +97,7 @@ struct Parameter {
   std::string name;  // "conv1.weight"; the value id is "p:conv1.weight"
   TensorType type;
   bool requires_grad = true;
-  std::string layer;  // "conv1"
+  std::string layer;        // "conv1"
   std::string format = {};  // "bf16": how the model itself holds it; "": FP32
 };
 struct Buffer {
@@ -113,7 +113,7 @@ struct Constant {
   TensorType type;
   std::shared_ptr<const Tensor> data;
   bool stat_exempt = false;  // its readers may have infinities: a mask to be added to scores
-  std::string format = {};  // "bf16": how the model itself holds it; "": FP32
+  std::string format = {};   // "bf16": how the model itself holds it; "": FP32
 };
 struct GraphInput {
   std::string id;    // "in0"

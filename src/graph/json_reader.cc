@@ -34,9 +34,8 @@ class Reader {
     Graph graph;
     graph.name = string(json, "graph", "name", /*required=*/false);
     for_each(json, "inputs", [&](const Json& item, const std::string& path) {
-      graph.inputs.push_back(
-          {string(item, path, "id"), string(item, path, "path", false), type(item, path),
-           format(item, path)});
+      graph.inputs.push_back({string(item, path, "id"), string(item, path, "path", false),
+                              type(item, path), format(item, path)});
     });
     for_each(json, "params", [&](const Json& item, const std::string& path) {
       graph.parameters.push_back({string(item, path, "name"), type(item, path),
@@ -44,9 +43,8 @@ class Reader {
                                   string(item, path, "module", false), format(item, path)});
     });
     for_each(json, "buffers", [&](const Json& item, const std::string& path) {
-      graph.buffers.push_back(
-          {string(item, path, "name"), type(item, path), string(item, path, "module", false),
-           format(item, path)});
+      graph.buffers.push_back({string(item, path, "name"), type(item, path),
+                               string(item, path, "module", false), format(item, path)});
     });
     for_each(json, "constants", [&](const Json& item, const std::string& path) {
       graph.constants.push_back({string(item, path, "name"), type(item, path), nullptr,

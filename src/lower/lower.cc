@@ -85,10 +85,12 @@ class Lowering {
   void add_externals() {
     const Policy& policy = in_.policy;
     const std::set<std::string> kept = kept_in_fp32(in_.graph, policy.keep_fp32);
+    const bool names_formats = std::ranges::any_of(
+        in_.graph.parameters, [](const Parameter& p) { return !p.format.empty(); });
     const auto storage = [&](const std::string& id, const std::string& captured,
                              const Format* format) {
       if (kept.contains(id)) return &find_format("fp32");
-      if (!policy.formats_as_captured) return format;
+      if (!policy.formats_as_captured || !names_formats) return format;
       return &find_format(captured.empty() ? "fp32" : captured);
     };
     for (const GraphInput& input : in_.graph.inputs) {

@@ -172,6 +172,35 @@ const Keeping kKeeping[] = {
      "fp32_fused"},
 };
 
+TEST_CASE("as-captured: every stored value in the model's own format, FP32 where it has none") {
+  GraphBuilder b("narrow");
+  const Value x = b.input("x", {{3, 4}});
+  const Value h = b.linear(
+      "fc1", b.layer_norm("norm", b.op("linear", {x, b.parameter("w", {4, 4})}, {}, "first")), 2);
+  b.set_loss(b.op("mse_loss", {h, b.input("t", {{3, 2}})}, {}, ""));
+  Graph graph = b.finish();
+  for (Parameter& p : graph.parameters) p.format = p.layer == "norm" ? "" : "bf16";
+  graph.inputs[0].format = "bf16";
+  const Graph step = differentiate(graph);
+  const SiteTable sites = make_sites(step, 0);
+  const auto format_of = [&](const Program& program, const std::string& id) {
+    return program.values[static_cast<size_t>(program.external.at(id))].format->name;
+  };
+  const Program narrow = lower(step, sites, find_policy("as-captured-bf16"));
+  CHECK(format_of(narrow, "p:w") == "bf16");
+  CHECK(format_of(narrow, "p:norm.weight") == "fp32");
+  CHECK(format_of(narrow, "in0") == "bf16");
+  CHECK(format_of(narrow, "in1") == "fp32");
+  const Program uniform = lower(step, sites, find_policy("pure-bf16"));
+  CHECK(format_of(uniform, "p:norm.weight") == "bf16");
+  CHECK(format_of(uniform, "in1") == "bf16");
+  CHECK(format_of(lower(step, sites, find_policy("fp32")), "p:w") == "fp32");
+  for (Parameter& p : graph.parameters) p.format.clear();
+  const Graph unnamed = differentiate(graph);
+  const Program fallback = lower(unnamed, make_sites(unnamed, 0), find_policy("as-captured-bf16"));
+  CHECK(format_of(fallback, "p:norm.weight") == "bf16");
+}
+
 TEST_CASE("presets: what each keeps between steps, and how it is updated") {
   for (const Keeping& row : kKeeping) {
     CAPTURE(row.preset);

@@ -36,7 +36,10 @@ TEST_CASE("presets: the rows, and each is found by its label") {
     CHECK(find_policy(preset.label()).hash() == preset.hash());
   }
   CHECK(join(labels, " ") ==
-        "apex-o0:1 apex-o1:1 apex-o2:1 apex-o3:1 fp16-optimizer-dynamic:1 fp16-optimizer-static:1 "
+        "apex-o0:1 apex-o1:1 apex-o2:1 apex-o3:1 as-captured-bf16:1 as-captured-bf16-cpu:1 "
+        "as-captured-bf16-master:1 as-captured-bf16-master-cpu:1 as-captured-fp16:1 "
+        "as-captured-fp16-cpu:1 as-captured-fp16-master:1 as-captured-fp16-master-cpu:1 "
+        "fp16-optimizer-dynamic:1 fp16-optimizer-static:1 "
         "fp32:1 fp8-current:1 fp8-delayed:1 half:1 half-bn-fp32:1 mxfp8:1 mxnet-amp:2.0 "
         "mxnet-amp-bf16:2.0 "
         "mxnet-multi-precision:1 "
@@ -62,8 +65,10 @@ TEST_CASE("presets: unknown names and versions") {
   CHECK(has(message("torch-autocast-fp16:2.13"), "versions: 2.11, 2.12"));
   CHECK(has(message("policies/mine"), "ends in .toml"));
   CHECK(has(message("no/such/file.toml"), "no/such/file.toml"));
-  CHECK(has(message("fp16"), "no such preset; presets of fp16: pure-fp16, torch-autocast-fp16"));
-  CHECK(has(message("bf16"), "presets of bf16: mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
+  CHECK(has(message("fp16"),
+            "no such preset; presets of fp16: as-captured-fp16, pure-fp16, torch-autocast-fp16"));
+  CHECK(has(message("bf16"),
+            "presets of bf16: as-captured-bf16, mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
   CHECK(has(message("fp64"), "'fp64': this is a lane, not a policy"));
   CHECK(has(message("twin"), "--lanes fp32,twin"));
   CHECK(has(message("tf32@hopper"), "only a lane has a target, not a policy; leave '@hopper' out"));

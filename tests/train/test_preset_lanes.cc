@@ -71,6 +71,8 @@ TEST_CASE("presets: every one trains, and keeps its weights in its formats") {
 // Presets that equal another one bit for bit on lenet, and why.
 const std::map<std::string, std::pair<std::string, std::string>> kSameOnLenet = {
     {"apex-o0:1", {"fp32", "O0 is FP32 training"}},
+    {"as-captured-bf16:1", {"pure-bf16:1", "a built-in model names no formats"}},
+    {"as-captured-fp16:1", {"half:1", "a built-in model names no formats"}},
     {"torch-autocast-fp16:2.12", {"torch-autocast-fp16:2.11", "2.12 moved rms_norm alone"}},
     {"torch-autocast-bf16:2.12", {"torch-autocast-bf16:2.11", "2.12 moved rms_norm alone"}},
 };

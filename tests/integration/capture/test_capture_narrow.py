@@ -81,8 +81,8 @@ def gates(lockstep, path):
 CASES = {
     "bf16": (Blocks, torch.bfloat16, (), image_loss),
     "fp16": (Blocks, torch.float16, (), image_loss),
-    "fp32_norms": (Blocks, torch.bfloat16, ("norm", "ln"), image_loss),
-    "cast_by_name": (Convolutions, torch.bfloat16, (), loss_in_fp32),
+    "fp32_norm": (Blocks, torch.bfloat16, ("ln",), image_loss),
+    "batch_norm": (Convolutions, torch.bfloat16, (), loss_in_fp32),
     "fp32_batch_norm": (Convolutions, torch.bfloat16, ("bn",), loss_in_fp32),
     "recurrent": (Recurrent, torch.bfloat16, (), image_loss),
     "text": (Text, torch.bfloat16, (), text_loss),
@@ -100,7 +100,11 @@ def test_narrow_models_pass_every_gate(tmp_path, lockstep, name):
     capture(path, model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9), batches, loss_of, steps=3)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     found, text = gates(lockstep, path)
-    assert found["V1"] == found["V3"] == found["V5"] == found["V7"] == "PASS", text
+    assert found["V1"] == found["V3"] == found["V5"] == "PASS", text
+    if name == "batch_norm":
+        assert found["V7"] == "n/a" and "batch norms of bf16 weights" in text
+        return
+    assert found["V7"] == "PASS", text
     assert f"as-captured-{'fp16' if dtype == torch.float16 else 'bf16'}-cpu against the captured run" in text
     with h5py.File(path) as file:
         graph = json.loads(bytes(file["graphs/0/json"][:]))
@@ -174,8 +178,11 @@ def test_masters_whose_gradients_are_changed(tmp_path):
 
 
 def test_the_captured_lane_is_compared_with_the_preset_of_what_ran(tmp_path, lockstep):
+    def loss_of(m, batch):
+        return F.cross_entropy(m(batch[0]).float(), batch[1])
+
     model, path, run = narrow(Blocks(), torch.bfloat16), tmp_path / "a.lscap.h5", tmp_path / "a.h5"
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.01), image_batches(3), image_loss, steps=3)
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.01), image_batches(3), loss_of, steps=3)
     lockstep("replay", path, "--lanes", "fp32,as-captured-bf16-cpu,pure-bf16", "-o", run, "--quiet")
     with h5py.File(run) as file:
         text = file["lanes/captured/policy"][()].decode()

@@ -12,6 +12,7 @@ TINY = ["--size", "layers=1,width=16,heads=2,context=8,dropout=0", "--steps", 30
 
 def test_every_preset_says_what_it_claims(lockstep):
     presets = [row["preset"] for row in json.loads(lockstep("list", "presets", "--json").stdout)]
+    presets = [name for name in presets if not name.startswith("as-captured")]  # for captures; the study has built-in models
     said = [recipe.preset for recipe in recipes.RECIPES]
     assert sorted(said + [recipes.REFERENCE]) == sorted(presets)
     assert all(recipe.source for recipe in recipes.RECIPES)
