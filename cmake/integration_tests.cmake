@@ -37,8 +37,8 @@ lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise t
   torch_loss_passes ml_dtypes scaled_linear)
 lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
-lockstep_integration_tests(study slow learning diagnosis)
-lockstep_integration_tests(study study study_learning study_recipes study_diagnosis)
+lockstep_integration_tests(study slow learning diagnosis zoo)
+lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_zoo)
 # A file without a row above would never run.
 file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
   ${CMAKE_SOURCE_DIR}/tests/integration/test_*.py)
