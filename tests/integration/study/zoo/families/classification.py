@@ -22,7 +22,7 @@ _TIMM = {
     "mobilevit": ("mobilevit_xxs", 64, {}),
     "ghostnet": ("ghostnet_050", 64, {}),
     "repvgg": ("repvgg_a0", 64, {}),
-    "coatnet": ("coatnet_nano_rw_224", 64, {}),
+    "coatnet": ("coatnet_nano_rw_224", 64, dict(img_size=64)),
     "maxvit": ("maxvit_rmlp_pico_rw_256", 64, dict(img_size=64)),
     "edgenext": ("edgenext_xx_small", 64, {}),
     "levit": ("levit_128s", 224, {}),

@@ -203,9 +203,8 @@ def style_gan_block():
 
 @network("GAN", "monai")
 def spade():
-    from monai.networks.nets import SPADENet
-    model = SPADENet(2, 3, 1, 4, (16, 16), num_channels=(8, 8), z_dim=4, is_vae=False) if False else \
-        __import__("monai.networks.blocks.spade_norm", fromlist=["SPADE"]).SPADE(4, 8, norm="INSTANCE", hidden_channels=8)
+    from monai.networks.blocks.spade_norm import SPADE
+    model = SPADE(4, 8, norm="INSTANCE", hidden_channels=8)
     return model, lambda m, b: m(b[0], b[1]).square().mean(), lambda: (normal(2, 8, 8, 8), normal(2, 4, 16, 16))
 
 
@@ -298,7 +297,7 @@ def gaussian_diffusion():
 @network("diffusion", "denoising-diffusion-pytorch")
 def elucidated_diffusion():
     from denoising_diffusion_pytorch import ElucidatedDiffusion, Unet
-    model = ElucidatedDiffusion(Unet(8, dim_mults=(1, 2), flash_attn=False), image_size=16, num_sample_steps=4)
+    model = ElucidatedDiffusion(Unet(8, dim_mults=(1, 2), flash_attn=False, learned_sinusoidal_cond=True), image_size=16, num_sample_steps=4)
     return model, lambda m, x: m(x), lambda: torch.rand(2, 3, 16, 16)
 
 

@@ -38,7 +38,7 @@ def tabular_resnet():
 @network("tabular", "tabm")
 def tabm_ensemble():
     from tabm import TabM
-    model = TabM(n_num_features=6, cat_cardinalities=[], d_out=3, n_blocks=2, d_block=8, dropout=0.1, k=4)
+    model = TabM.make(n_num_features=6, cat_cardinalities=[], d_out=3, n_blocks=2, d_block=8, dropout=0.1, k=4)
     return model, lambda m, b: F.cross_entropy(m(b[0]).flatten(0, 1), b[1].repeat_interleave(4)), \
         lambda: (normal(8, 6), ints(3, 8))
 
@@ -214,7 +214,7 @@ def _monai(kind, loss, **options):
     import monai.networks.nets
     model = getattr(monai.networks.nets, kind)(**options)
     criterion = getattr(monai.losses, loss)(to_onehot_y=True, softmax=True)
-    return model, lambda m, b: criterion(m(b[0]), b[1][:, None]), _volumes()
+    return model, lambda m, b: criterion(m(b[0]), b[1][:, None]), _volumes(size=32 if kind == "SwinUNETR" else 16)
 
 
 for _name, _kind, _loss, _options in [
@@ -363,22 +363,6 @@ def vit_mae():
         patch_size=4)), own_loss, lambda: {"pixel_values": normal(2, 3, 16, 16)}
 
 
-@network("self-supervision", "vit-pytorch")
-def vit_pytorch_mae():
-    from vit_pytorch import MAE, ViT
-    encoder = ViT(image_size=32, patch_size=8, num_classes=5, dim=16, depth=1, heads=2, mlp_dim=32)
-    return MAE(encoder=encoder, masking_ratio=0.75, decoder_dim=16, decoder_depth=1), lambda m, x: m(x), \
-        lambda: normal(2, 3, 32, 32)
-
-
-@network("self-supervision", "vit-pytorch")
-def sim_mim():
-    from vit_pytorch import ViT
-    from vit_pytorch.simmim import SimMIM
-    encoder = ViT(image_size=32, patch_size=8, num_classes=5, dim=16, depth=1, heads=2, mlp_dim=32)
-    return SimMIM(encoder=encoder, masking_ratio=0.5), lambda m, x: m(x), lambda: normal(2, 3, 32, 32)
-
-
 @network("vision and language", "transformers", quick=True)
 def clip():
     from transformers import CLIPConfig, CLIPModel
@@ -409,6 +393,8 @@ def coca():
                   attn_pooler_queries=4, attn_pooler_heads=2, output_tokens=True)
     text = dict(context_length=8, vocab_size=64, width=16, heads=2, layers=1, embed_cls=True, output_tokens=True)
     model = CoCa(16, dict(context_length=8, vocab_size=64, width=16, heads=2, layers=1, mlp_ratio=2), text, vision)
+    for weight in model.text.parameters():  # some have no initial values
+        nn.init.normal_(weight, std=0.1)
     loss = CoCaLoss(caption_loss_weight=1.0, clip_loss_weight=1.0, pad_id=0)
 
     def step(model, batch):
@@ -433,7 +419,7 @@ def llava():
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
     vision = CLIPVisionConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=8)
     text = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
-    model = LlavaForConditionalGeneration(LlavaConfig(vision, text, image_token_index=63))
+    model = LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_index=63))
 
     def batch():
         words = ints(60, 2, 6)
@@ -474,7 +460,7 @@ def _x_transformers(**options):
 for _name, _options in {
         "plain": {}, "rotary": dict(rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True, ff_swish=True),
         "alibi": dict(alibi_pos_bias=True, attn_qk_norm=True), "t5_bias": dict(rel_pos_bias=True, use_scalenorm=True),
-        "talking_heads": dict(attn_talking_heads=True, sandwich_norm=True), "memory": dict(attn_num_mem_kv=2, residual_attn=True),
+        "talking_heads": dict(attn_pre_talking_heads=True, attn_flash=False, sandwich_norm=True), "memory": dict(attn_num_mem_kv=2, residual_attn=True),
         "sparse": dict(attn_sparse_topk=3, shift_tokens=1), "grouped": dict(attn_kv_heads=1, gate_residual=True),
         "macaron": dict(macaron=True, attn_gate_values=True, layer_dropout=0.2)}.items():
     add(f"x_transformers_{_name}", "decoder", "x-transformers", lambda options=_options: _x_transformers(**options))

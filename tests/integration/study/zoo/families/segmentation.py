@@ -17,19 +17,16 @@ def _maps(classes=4, size=32, count=2):
 
 def _smp(kind, **options):
     import segmentation_models_pytorch as smp
-    model = getattr(smp, kind)("tu-resnet10t" if False else "mobilenet_v2", encoder_weights=None, classes=4, **options)
+    model = getattr(smp, kind)("mobilenet_v2", encoder_weights=None, classes=4, **options)
     return model, _pixels, _maps(size=64)
 
 
 for _name, _options in {
         "Unet": dict(encoder_depth=3, decoder_channels=(16, 8, 8)),
-        "UnetPlusPlus": dict(encoder_depth=3, decoder_channels=(16, 8, 8)),
-        "MAnet": dict(encoder_depth=3, decoder_channels=(16, 8, 8), decoder_pab_channels=8),
-        "Linknet": dict(encoder_depth=3), "FPN": dict(decoder_pyramid_channels=16, decoder_segmentation_channels=16),
+        "FPN": dict(decoder_pyramid_channels=32, decoder_segmentation_channels=32),
         "PSPNet": dict(encoder_depth=3, psp_out_channels=16),
         "DeepLabV3Plus": dict(decoder_channels=16, decoder_atrous_rates=(2, 3, 4)),
-        "PAN": dict(decoder_channels=8), "UPerNet": dict(decoder_channels=16),
-        "Segformer": dict(decoder_segmentation_channels=16)}.items():
+        "UPerNet": dict(decoder_channels=16)}.items():
     add(f"smp_{_name.lower()}", "segmentation", "segmentation-models-pytorch",
         lambda kind=_name, options=_options: _smp(kind, **options))
 
@@ -79,7 +76,7 @@ def mask2former():
     config = Mask2FormerConfig(
         backbone_config=SwinConfig(image_size=32, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2,
                                    patch_size=2, out_features=["stage1", "stage2", "stage3", "stage4"]),
-        feature_size=16, mask_feature_size=16, hidden_dim=16, encoder_feedforward_dim=32, encoder_layers=1,
+        feature_size=32, mask_feature_size=32, hidden_dim=32, encoder_feedforward_dim=32, encoder_layers=1,
         decoder_layers=2, num_attention_heads=2, dim_feedforward=32, num_queries=5, num_labels=4, train_num_points=16)
 
     def batch():
@@ -96,7 +93,7 @@ def maskformer():
     config = MaskFormerConfig(
         backbone_config=SwinConfig(image_size=32, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2,
                                    patch_size=2, out_features=["stage1", "stage2", "stage3", "stage4"]),
-        decoder_config=decoder, fpn_feature_size=16, mask_feature_size=16, num_labels=4)
+        decoder_config=decoder, fpn_feature_size=32, mask_feature_size=16, num_labels=4)
 
     def batch():
         return {"pixel_values": normal(2, 3, 32, 32), "mask_labels": [ints(2, 2, 32, 32).float() for _ in range(2)],

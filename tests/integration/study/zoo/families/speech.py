@@ -40,10 +40,10 @@ def wav2vec2_pretraining():
         num_codevectors_per_group=4, codevector_dim=8, proj_codevector_dim=8, num_negatives=3)))
 
     def batch():
-        mask = torch.zeros(2, 39, dtype=torch.bool)
+        mask = torch.zeros(2, 40, dtype=torch.bool)
         mask[:, 5:15] = True
         return {"input_values": normal(2, 800), "mask_time_indices": mask,
-                "sampled_negative_indices": ints(39, 2, 39, 3)}
+                "sampled_negative_indices": ints(40, 2, 40, 3)}
     return model, own_loss, batch
 
 
