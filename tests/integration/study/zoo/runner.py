@@ -69,7 +69,7 @@ def line(result: dict[str, Any]) -> str:
 def _import_first(results: pathlib.Path, used: set[str]) -> None:
     """What takes seconds and most children need. Absent packages are found out about by the networks."""
     from . import packages
-    packages.load_torchvision(results / "empty-cuda")
+    packages.load_empty_cuda(results / "empty-cuda")
     import lockstep_capture  # noqa: F401
 
     from . import specimen  # noqa: F401

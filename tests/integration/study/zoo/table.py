@@ -132,7 +132,7 @@ def _failed(found: dict[str, Results]) -> list[str]:
 
 
 def _first(text: str) -> str:
-    return re.sub(r"\s+", " ", text)[:300]
+    return re.sub(r"\s+", " ", re.sub(r"/\S*/", "", text))[:300]  # no folders of this machine
 
 
 def _cost(results: Results) -> list[str]:

@@ -10,7 +10,9 @@ from ..registry import add, network
 
 def _deepctr(kind, **options):
     import importlib
-    from deepctr_torch.inputs import DenseFeat, SparseFeat
+    from unittest import mock
+    with mock.patch("threading.Thread.start"):  # its import asks the network for its newest version
+        from deepctr_torch.inputs import DenseFeat, SparseFeat
     sparse = [SparseFeat(f"s{i}", 12, embedding_dim=4) for i in range(3)]
     columns = sparse + [DenseFeat("d0", 1), DenseFeat("d1", 1)]
     module = {"DCNMix": "dcnmix", "WDL": "wdl", "xDeepFM": "xdeepfm"}.get(kind, kind.lower())
