@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from capture_loops import train
-from lockstep_capture import Capture, CaptureError
+from lockstep_capture import Capture, CaptureError, capture
 
 nn = torch.nn
 STEPS = 3
@@ -352,6 +352,8 @@ class WritesToItsNoise(nn.Module):
         return F.cross_entropy(torch.randn_like(y).mul_(y.exp()).add_(y), batch[1])
 
 
-def test_noise_that_the_model_writes_to(lockstep, tmp_path):
-    captured(tmp_path / "run.h5", WritesToItsNoise())
-    lockstep("verify", tmp_path / "run.h5")
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_noise_that_the_model_writes_to(lockstep, tmp_path, autocast):
+    model, path = WritesToItsNoise(), tmp_path / "run.h5"
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=autocast)
+    lockstep("verify", path)
