@@ -29,7 +29,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Place, Program, Ref, StepModule, iterate_refs
-from ..rules.spelled_out import is_spelled_out
+from ..rules.spelled_out import is_spelled_out, plain_form, written_out
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .outside import checksum, place_of
@@ -375,6 +375,9 @@ class _Recorder(_PreDispatch):
         if is_spelled_out(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        if (plain := plain_form(func, kwargs)) is not None:
+            with self:
+                return written_out(plain, func, args, kwargs)
         place = self._place()
         event = self._lines.event(func, place.source)
         if schema == _DETACHES and args[0] not in self._bound:

@@ -15,7 +15,8 @@
                       file(reshape) file(permute) file(expand) file(slice) file(cat) file(pad)    \
                           file(pixel_shuffle) file(gather) file(index_select) file(embedding)     \
                               file(softmax) file(cross_entropy) file(pointwise_loss) file(sdpa)   \
-                                  file(recurrent) file(prelu) file(decision)
+                                  file(recurrent) file(prelu) file(decision) file(atan2)          \
+                                      file(scatter_amax) file(grid_sample) file(ctc_loss)
 
 namespace lockstep {
 
