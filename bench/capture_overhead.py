@@ -3,7 +3,7 @@
     python bench/capture_overhead.py [--steps 40] [--captured 8]
 
 All kinds of step are timed in one process, on one thread; the table shows medians. Steps after the captured ones run
-alternately inside and outside a block, so that a busy machine affects both equally. Verify steps (first, middle, last)
+alternately inside and outside a block, so that a busy machine affects both equally. Verify steps (by default the first)
 compute FP32 and FP64 reference gradients and are listed separately.
 """
 

@@ -23,7 +23,7 @@ function(lockstep_integration_tests folder label)
 endfunction()
 lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts
   capture_composed capture_file capture_paths capture_loops capture_shapes capture_unsupported
-  capture_decisions capture_functions capture_narrow capture_ways_out capture_debug capture_mistakes capture_views capture_robust capture_state capture_first_touch capture_kernels
+  capture_decisions capture_functions capture_narrow capture_ways_out capture_debug capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch capture_kernels
   capture_floors)
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models
   capture_trainers pytorch_guide)
@@ -37,8 +37,8 @@ lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise t
   torch_loss_passes ml_dtypes scaled_linear)
 lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
-lockstep_integration_tests(study slow learning diagnosis)
-lockstep_integration_tests(study study study_learning study_recipes study_diagnosis)
+lockstep_integration_tests(study slow learning diagnosis zoo)
+lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_zoo)
 # A file without a row above would never run.
 file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
   ${CMAKE_SOURCE_DIR}/tests/integration/test_*.py)

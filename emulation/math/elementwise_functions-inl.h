@@ -13,8 +13,11 @@
 #define LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                          \
   X(Neg) X(Abs) X(Sqrt) X(Rsqrt) X(Reciprocal) X(Exp) X(Log) X(Tanh) X(Sigmoid)     \
   X(Silu) X(Gelu) X(GeluTanh) X(Hardswish) X(Hardsigmoid) X(LeakyRelu) X(Elu)       \
-  X(Softplus) X(Clamp)
-#define LOCKSTEP_UNARY_FUNCTIONS(X) LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X) X(Power)
+  X(Softplus) X(Clamp) X(Erf) X(Expm1) X(Log1p)
+#define LOCKSTEP_UNARY_FUNCTIONS(X)                                                 \
+  LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                                \
+  X(Power) X(Exp2) X(Sin) X(Cos) X(Tan) X(Asin) X(Acos) X(Atan) X(Sinh) X(Cosh)     \
+  X(Asinh) X(Acosh) X(Atanh) X(Lgamma) X(Digamma) X(Floor) X(Ceil) X(Round) X(Trunc)
 #define LOCKSTEP_BINARY_FUNCTIONS(X) X(Sub) X(Div) X(Minimum) X(Maximum) X(AddScaled)
 #endif
 // clang-format on
@@ -243,6 +246,35 @@ struct ClampFunction : FunctionBase {
   }
 };
 
+// The derivative is 2 exp(-x^2) / sqrt(pi).
+template <class M>
+struct ErfFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr double kTwoOverSqrtPi = 0x1.20dd750429b6dp+0;
+  explicit HWY_INLINE ErfFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return Functions<M>::erf(x); }
+  HWY_INLINE V backward(V x, V dy) const {
+    return M::set(kTwoOverSqrtPi) * M::exp(M::neg(x * x)) * dy;
+  }
+};
+
+template <class M>
+struct Expm1Function : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE Expm1Function(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return Functions<M>::expm1(x); }
+  HWY_INLINE V backward(V y, V dy) const { return dy * (y + M::set(1)); }
+};
+
+template <class M>
+struct Log1pFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE Log1pFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return Functions<M>::log1p(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy / (x + M::set(1)); }
+};
+
 // x^a
 template <class M>
 struct PowerFunction : FunctionBase {
@@ -263,6 +295,156 @@ struct PowerFunction : FunctionBase {
     if (exponent == 0) return M::set(0);
     return dy * (M::set(exponent) * power(x, exponent - 1));
   }
+};
+
+// ---- single numbers only ----
+
+// 2^x; the derivative is y ln 2.
+template <class M>
+struct Exp2Function : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE Exp2Function(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::exp2(x); }
+  HWY_INLINE V backward(V y, V dy) const { return dy * y * M::set(0x1.62e42fefa39efp-1); }
+};
+
+template <class M>
+struct SinFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE SinFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::sin(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * M::cos(x); }
+};
+
+template <class M>
+struct CosFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE CosFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::cos(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * M::neg(M::sin(x)); }
+};
+
+template <class M>
+struct TanFunction : FunctionBase {
+  using V = typename M::V;
+  static constexpr bool kSavesOutput = true;
+  explicit HWY_INLINE TanFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::tan(x); }
+  HWY_INLINE V backward(V y, V dy) const { return dy * (M::set(1) + y * y); }
+};
+
+template <class M>
+struct AsinFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE AsinFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::asin(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * (M::set(1) / M::sqrt(M::set(1) - x * x)); }
+};
+
+template <class M>
+struct AcosFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE AcosFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::acos(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * (M::set(-1) / M::sqrt(M::set(1) - x * x)); }
+};
+
+template <class M>
+struct AtanFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE AtanFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::atan(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy / (x * x + M::set(1)); }
+};
+
+template <class M>
+struct SinhFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE SinhFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::sinh(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * M::cosh(x); }
+};
+
+template <class M>
+struct CoshFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE CoshFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::cosh(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * M::sinh(x); }
+};
+
+template <class M>
+struct AsinhFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE AsinhFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::asinh(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * (M::set(1) / M::sqrt(x * x + M::set(1))); }
+};
+
+template <class M>
+struct AcoshFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE AcoshFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::acosh(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * (M::set(1) / M::sqrt(x * x - M::set(1))); }
+};
+
+template <class M>
+struct AtanhFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE AtanhFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::atanh(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy / (M::set(1) - x * x); }
+};
+
+template <class M>
+struct LgammaFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE LgammaFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::lgamma(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * M::digamma(x); }
+};
+
+template <class M>
+struct DigammaFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE DigammaFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::digamma(x); }
+  HWY_INLINE V backward(V x, V dy) const { return dy * M::trigamma(x); }
+};
+
+// To whole numbers, halves to even ones; the derivative is 0.
+template <class M>
+struct FloorFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE FloorFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::floor(x); }
+  HWY_INLINE V backward(V, V) const { return M::set(0); }
+};
+
+template <class M>
+struct CeilFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE CeilFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::ceil(x); }
+  HWY_INLINE V backward(V, V) const { return M::set(0); }
+};
+
+template <class M>
+struct RoundFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE RoundFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::round(x); }
+  HWY_INLINE V backward(V, V) const { return M::set(0); }
+};
+
+template <class M>
+struct TruncFunction : FunctionBase {
+  using V = typename M::V;
+  explicit HWY_INLINE TruncFunction(const FunctionParameters&) {}
+  HWY_INLINE V value(V x) const { return M::trunc(x); }
+  HWY_INLINE V backward(V, V) const { return M::set(0); }
 };
 
 // ---- of two numbers ----

@@ -2,7 +2,7 @@
 #include "emulation/kernels/scalar/functions.h"
 
 #include "emulation/accumulator/fast_round.h"
-#include "emulation/math/functions.h"
+#include "emulation/math/single_numbers.h"
 #include "src/core/chunks.h"
 
 namespace lockstep {
@@ -20,19 +20,19 @@ void for_each_element(int64_t count, T* y, Function f) {
 
 template <template <class> class Function, typename T>
 void apply(const FunctionParameters& parameters, const T* x, T* y, int64_t count) {
-  const Function<ScalarMath<T>> f(parameters);
+  const Function<SingleNumbers<T>> f(parameters);
   for_each_element(count, y, [&](int64_t i) { return f.value(x[i]); });
 }
 template <template <class> class Function, typename T>
 void apply_backward(const FunctionParameters& parameters, const T* saved, const T* dy, T* dx,
                     int64_t count) {
-  const Function<ScalarMath<T>> f(parameters);
+  const Function<SingleNumbers<T>> f(parameters);
   for_each_element(count, dx, [&](int64_t i) { return f.backward(saved[i], dy[i]); });
 }
 template <template <class> class Function, typename T>
 void apply_binary(const FunctionParameters& parameters, const T* a, const T* b, T* y,
                   int64_t count) {
-  const Function<ScalarMath<T>> f(parameters);
+  const Function<SingleNumbers<T>> f(parameters);
   for_each_element(count, y, [&](int64_t i) { return f.value(a[i], b[i]); });
 }
 

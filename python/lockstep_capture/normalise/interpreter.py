@@ -169,6 +169,8 @@ class Interpreter:
                 return args[0]  # the trace's own: as a node it would change the order in which gradients add up
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
+            if widens and base_name_is(call, "aten._grouped_mm"):
+                return _grouped_product(arguments(Call(call.name, call.target, args, kwargs)))
             result = call.target(*args, **kwargs)
             return self._wide(result) if widens else result
 
@@ -217,7 +219,9 @@ class Interpreter:
             value = draws[0]
             if base_name(call).endswith("_"):
                 return args[0].copy_(value)
-            return value.clone()  # the model may write to it
+            example = named.get("self") if named.get("dtype") is None else None
+            # A copy: the model may write to it. randn_like(y) has y's type here, which is not the loop's under autocast.
+            return value.to(example.dtype if isinstance(example, torch.Tensor) else value.dtype, copy=True)
         if kind == "dropout":
             kept = scale_kept(named["self" if "self" in named else "input"], draws[0], float(named["p"]))
             if base_name(call) == "aten.native_dropout":
@@ -309,6 +313,13 @@ def _picked(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
     if x.dim() == places.dim():
         return x.gather(dim, places), places
     return x.gather(dim, places.unsqueeze(dim)).squeeze(dim), places
+
+
+def _grouped_product(a: dict[str, Any]) -> torch.Tensor:
+    """aten._grouped_mm of doubles, which PyTorch lacks; rows of no group are 0."""
+    x, y, ends = a["self"], a["mat2"], a["offs"].tolist()
+    rows = [x[start:end] @ matrix for start, end, matrix in zip([0, *ends], ends, y, strict=False)]
+    return torch.cat([*rows, x.new_zeros(x.shape[0] - ends[-1], y.shape[-1])])
 
 
 def base_name_is(call: Call, name: str) -> bool:

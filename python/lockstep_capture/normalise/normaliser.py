@@ -6,6 +6,7 @@ are in rules/.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Sequence
 
 import torch
@@ -22,7 +23,7 @@ from ..rules.view_writes import written_to
 from .observers import Snapshots, TypeRecorder
 from .chosen import SAME_ORDER
 from .outside_values import OutsideValues
-from .ssa import CONST, GRAPH, Versions, started_as, value_name
+from .ssa import CONST, GRAPH, Versions, is_in_place, started_as, value_name
 from .stored_values import StoredValues
 from .views import Refreshed, Written
 from .weighed import followed
@@ -44,7 +45,8 @@ class Normaliser:
 
     def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
                  model: torch.nn.Module, paths: Sequence[str], *, plain_attention: bool = False):
-        self._program, self._versions, self._types, self._layouts = program, versions, types.types, types.layouts
+        self._program, self._versions, self._types = program, versions, types.types
+        self._layouts, self._memory = types.layouts, types.strides
         self.plain_attention = plain_attention
         self._env: dict[str, Any] = {}
         # Casts of a value to the dtype of an activation: nodes of a backward pass of the user's own are seen there alone.
@@ -107,7 +109,24 @@ class Normaliser:
         if call.narrows and isinstance(result, Value) and result.is_float:
             own = self.operand(args[0], call, want_float=True)
             result = self.add("cast_like", [result.id, own.id], {}, [(result.shape, "f32")], call).value()
+        if call.nograd and is_in_place(call) and isinstance(args[0], Ref) and self._has_gradient(args[0].name):
+            self._env[call.name] = self._passed_by(args[0], result, call)
+            self.ir_of[call.name] = self._env[call.name].id
+            return
         self._bind(call, result)
+
+    def _has_gradient(self, version: str) -> bool:
+        """Is it a floating activation that was made with gradients?"""
+        name = value_name(version)
+        return name in self._calls and self._is_float_type(self._types[name]) and version not in self._nograd \
+            and not self._calls[name].nograd and not isinstance(self._env.get(version), list)
+
+    def _passed_by(self, own: Ref, result: Value, call: Call) -> Value:
+        """A write under no_grad: the gradient of the value passes by it, as of result + (own - own)."""
+        outside = RuleContext(self, replace(call, nograd=False), *self._versions.reads[call.name])
+        old = self.operand(own, outside.call, want_float=True)
+        nothing = outside.binary("sub", old, outside.same("detach", old))
+        return outside.binary("add", outside.same("detach", result), nothing)
 
     def _follow(self, step: Written | Refreshed, call: Call) -> None:
         """A version that a write to a view makes of another value."""
@@ -177,6 +196,19 @@ class Normaliser:
 
     def layout(self, ref: Ref) -> torch.Tensor:
         return self._layouts[value_name(ref.name)]
+
+    def memory(self, ref: Ref) -> torch.Tensor | None:
+        """See RuleContext.memory_of()."""
+        stride, offset, held = self._memory[value_name(ref.name)]
+        shape = self._types[value_name(ref.name)][0]
+        count = torch.Size(shape).numel()
+        if offset != 0 or held != count:
+            return None
+        places = torch.full((count,), -1)
+        if sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True)) != count - 1:
+            return None
+        places.as_strided(shape, stride).copy_(torch.arange(count).reshape(shape))
+        return places if bool((places >= 0).all()) else None
 
     def constant(self, ref: Ref) -> torch.Tensor | None:
         return self._outside.constant(ref)

@@ -23,6 +23,7 @@ class TypeRecorder(Observer):
     def __init__(self) -> None:
         self.types: dict[str, Any] = {}
         self.shares: dict[str, bool] = {}
+        self.strides: dict[str, tuple[tuple[int, ...], int, int]] = {}  # and offset, and how many elements the memory holds
         self._memory: dict[str, int] = {}
         self.layouts: dict[str, torch.Tensor] = {}
 
@@ -39,6 +40,9 @@ class TypeRecorder(Observer):
         self.types[name], self._memory[name] = _type_of(value), _memory_of(value)
         if isinstance(value, torch.Tensor):
             self.layouts[name] = torch.empty_like(value, device="meta")
+            if value.layout == torch.strided:
+                held = value.untyped_storage().nbytes() // value.element_size()
+                self.strides[name] = (tuple(value.stride()), value.storage_offset(), held)
 
     def is_float(self) -> dict[str, bool]:
         first = {name: kind[0] if isinstance(kind, list) and kind else kind for name, kind in self.types.items()}

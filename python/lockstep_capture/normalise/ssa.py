@@ -233,7 +233,7 @@ class _Walk:
         return found
 
     def _needed_outside(self, mutated: set[str]) -> set[str]:
-        """Arithmetic on the batch that leads to an op without rule (sin) or a mask: Python evaluates all of it."""
+        """Arithmetic on the batch that leads to an op without rule (sin), a mask, or a write to a part: Python evaluates all of it."""
         weights = set(self._program.params) | mutated
         inside: set[str] = set(weights)
         for call in self._program.calls:
@@ -246,10 +246,15 @@ class _Walk:
         for call in reversed(self._program.calls):
             if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
                 forced.add(mask.name)
-            unknown = not call.is_getitem and (find_rule(call) is None or not self._is_float.get(call.name, True))
+            unknown = not call.is_getitem and (find_rule(call) is None or not self._is_float.get(call.name, True)
+                                               or self._writes_to_view(call))
             if call.name not in inside and (unknown or call.name in forced):
                 forced |= {call.name, *_refs_by_value(call)}
         return forced
+
+    def _writes_to_view(self, call: Call) -> bool:
+        target = self._tensor(call.refs()[0]) if is_in_place(call) and call.refs() else ""
+        return bool(target) and self._views.root(target) != target
 
     def _visit(self, index: int, call: Call) -> None:
         result = self.result

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from ..ir.graph import Value
 from ..ir.random_ops import random_site
 from .context import RuleContext, rule
@@ -13,6 +15,9 @@ from .context import RuleContext, rule
 @rule("scaled_dot_product_attention")
 def sdpa(c: RuleContext) -> Value:
     q, k, v = c.value("query"), c.value("key"), c.value("value")
+    if not c.a["enable_gqa"]:  # batches and heads broadcast, as in matmul
+        lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        q, k, v = (c.expand(x, (*lead, *x.shape[-2:])) for x in (q, k, v))
     operands = [q, k, v]
     if c.has("attn_mask"):
         mask = c.any_value("attn_mask")

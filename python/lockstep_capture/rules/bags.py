@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..ir.graph import Value
 from .context import RuleContext, rule
 
 
@@ -21,12 +22,10 @@ def embedding_bag(c: RuleContext) -> list[Any]:
         raise c.unsupported("scale_grad_by_freq is not replayed")
     length, mode = _bag_length(c), _BAGS[int(c.a["mode"])]
     row = -1 if c.a.get("padding_idx") is None else int(c.a["padding_idx"])
-    if length is None:
+    if length is None or (mode == "max" and row >= 0):
         return _ragged(c, mode, row)
     weight, flat = c.value("weight"), c.a["indices"]
     indices = c.derive(f"bags{length}", lambda i: i.reshape(-1, length), [flat])
-    if row >= 0 and mode == "max":
-        raise c.unsupported("padding_idx with mode='max'")
     x = c.node("embedding", [weight, indices], (*indices.shape, weight.shape[1]),
                {"padding_idx": row} if row >= 0 else {}).value()
     if row >= 0:
@@ -48,10 +47,6 @@ def embedding_bag(c: RuleContext) -> list[Any]:
 
 def _ragged(c: RuleContext, mode: str, row: int) -> list[Any]:
     """Bags of any lengths, which offsets may give anew for each batch: the rows, added up into their bags."""
-    if mode == "max":
-        raise c.unsupported("mode='max' for bags of different lengths; give indices of shape (bags, length)")
-    if row >= 0:
-        raise c.unsupported("padding_idx for bags of different lengths; give indices of shape (bags, length)")
     weight, bags, last = c.value("weight"), c.out_shape(0)[0], bool(c.a["include_last_offset"])
     refs = [c.a["indices"], c.a["offsets"]]
 
@@ -60,14 +55,33 @@ def _ragged(c: RuleContext, mode: str, row: int) -> list[Any]:
         return torch.bucketize(torch.arange(len(indices), device=indices.device), starts, right=True) - 1
 
     def counts(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        return torch.bincount(bag_of(indices, offsets), minlength=bags).clamp(min=1).float().reshape(bags, 1)
+        kept = bag_of(indices, offsets)[indices != row]
+        return torch.bincount(kept, minlength=bags).clamp(min=1).float().reshape(bags, 1)
 
-    x = c.node("embedding", [weight, c.integer("indices")], (*c.shape_of("indices"), weight.shape[1])).value()
+    x = c.node("embedding", [weight, c.integer("indices")], (*c.shape_of("indices"), weight.shape[1]),
+               {"padding_idx": row} if row >= 0 else {}).value()
+    if mode == "max":
+        return [_largest(c, x, bags, row, bag_of, refs)]
+    if row >= 0:
+        x = c.binary("mul", x, c.derive(f"kept{row}", lambda i: (i.reshape(-1, 1) != row).float(), [c.a["indices"]]))
     if c.has("per_sample_weights"):
         x = c.binary("mul", x, c.reshape(c.value("per_sample_weights"), (x.shape[0], 1)))
     attrs = {"dim": 0, "shape": (bags, weight.shape[1])}
     total = c.node("index_add", [x, c.derive("bag_of", bag_of, refs)], attrs["shape"], attrs).value()
     return [total if mode == "sum" else c.binary("div", total, c.derive("counts", counts, refs))]
+
+
+def _largest(c: RuleContext, x: Value, bags: int, row: int, bag_of: Any, refs: list[Any]) -> Value:
+    """Of bags; padding goes to a bag of its own, which is cut off."""
+    width = x.shape[1]
+
+    def places(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        found = torch.where(indices == row, bags, bag_of(indices, offsets))
+        return found.reshape(-1, 1).expand(-1, width)
+
+    shape = (bags + 1, width)
+    found = c.node("scatter_amax", [x, c.derive(f"bags_for_max{row}", places, refs)], shape, {"dim": 0, "shape": shape}).value()
+    return c.slice(found, 0, 0, bags)
 
 
 def _bag_length(c: RuleContext) -> int | None:

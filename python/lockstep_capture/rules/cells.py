@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.graph import Value
+from . import packed
 from .context import RuleContext, rule
-
-
-def _gates(c: RuleContext, x: Value, weight: Value, bias: Value | None) -> Value:
-    operands = [x, weight] + ([bias] if bias is not None else [])
-    return c.node("linear", operands, (*x.shape[:-1], weight.shape[0])).value()
+from .gates import gates, joined, leading
 
 
 def _optional(c: RuleContext, name: str) -> Value | None:
@@ -22,8 +19,8 @@ def gru_cell(c: RuleContext) -> Value:
     """r, z = sigmoid, n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h = (h - n) z + n."""
     h = c.value("hx")
     size = h.shape[-1]
-    own = _gates(c, c.value("input"), c.value("w_ih"), _optional(c, "b_ih"))
-    last = _gates(c, h, c.value("w_hh"), _optional(c, "b_hh"))
+    own = gates(c, c.value("input"), c.value("w_ih"), _optional(c, "b_ih"))
+    last = gates(c, h, c.value("w_hh"), _optional(c, "b_hh"))
 
     def part(value: Value, k: int) -> Value:
         return c.slice(value, value.rank - 1, k * size, (k + 1) * size)
@@ -39,12 +36,12 @@ def lstm_cell(c: RuleContext) -> Any:
     hidden, cell = c.values("hx")
     x = c.value("input")
 
-    def gates(value: Value, kind: str) -> Value:
+    def products(value: Value, kind: str) -> Value:
         bias = [c.value(f"b_{kind}")] if c.has(f"b_{kind}") else []
         weight = c.value(f"w_{kind}")
         return c.node("linear", [value, weight, *bias], (*value.shape[:-1], weight.shape[0])).value()
 
-    total = c.binary("add", gates(x, "ih"), gates(hidden, "hh"))
+    total = c.binary("add", products(x, "ih"), products(hidden, "hh"))
     size = cell.shape[-1]
     part = [c.slice(total, total.rank - 1, k * size, (k + 1) * size) for k in range(4)]
     i, f, o = (c.same("sigmoid", part[k]) for k in (0, 1, 3))
@@ -54,8 +51,8 @@ def lstm_cell(c: RuleContext) -> Any:
 
 @rule("rnn_tanh_cell", "rnn_relu_cell")
 def rnn_cell(c: RuleContext) -> Value:
-    own = _gates(c, c.value("input"), c.value("w_ih"), _optional(c, "b_ih"))
-    last = _gates(c, c.value("hx"), c.value("w_hh"), _optional(c, "b_hh"))
+    own = gates(c, c.value("input"), c.value("w_ih"), _optional(c, "b_ih"))
+    last = gates(c, c.value("hx"), c.value("w_hh"), _optional(c, "b_hh"))
     return c.same("tanh" if "tanh" in c.call.op else "relu", c.binary("add", own, last))
 
 
@@ -63,7 +60,7 @@ def rnn_cell(c: RuleContext) -> Value:
 def rnn(c: RuleContext) -> list[Value]:
     """Step by step: h = f(W_ih x + b_ih + W_hh h + b_hh); the products with x come before the loop."""
     if "batch_first" not in c.a:
-        raise c.unsupported("packed sequences; pad, and mask the loss")
+        return packed.recurrent(c, "tanh" if "tanh" in c.call.op else "relu")
     layers, directions = int(c.a["num_layers"]), 2 if c.a["bidirectional"] else 1
     if c.a["train"] and float(c.a["dropout"]) > 0 and layers > 1:
         raise c.unsupported("dropout between the layers of nn.RNN; nn.GRU and nn.LSTM are replayed with it")
@@ -81,32 +78,20 @@ def rnn(c: RuleContext) -> list[Value]:
             h = c.reshape(c.slice(starts, 0, cell, cell + 1), starts.shape[1:])
             steps = _rnn_steps(c, x, h, (w_ih, w_hh), biases or [None, None], bool(direction))
             ends.append(steps[0] if direction else steps[-1])
-            outputs.append(_joined(c, [_leading(c, step) for step in steps], 0))
-        x = _joined(c, outputs, 2)
+            outputs.append(joined(c, [leading(c, step) for step in steps], 0))
+        x = joined(c, outputs, 2)
     y = c.permute(x, [1, 0, 2]) if c.a["batch_first"] else x
-    return [y, _joined(c, [_leading(c, end) for end in ends], 0)]
+    return [y, joined(c, [leading(c, end) for end in ends], 0)]
 
 
 def _rnn_steps(c: RuleContext, x: Value, h: Value, weights: tuple[Value, Value], biases: Any,
                backwards: bool) -> list[Value]:
     """The hidden states in the order of time. x (T,N,C), h (N,H)."""
-    own = _gates(c, x, weights[0], biases[0])
+    own = gates(c, x, weights[0], biases[0])
     time = x.shape[0]
     found: dict[int, Value] = {}
     for step in reversed(range(time)) if backwards else range(time):
         total = c.binary("add", c.reshape(c.slice(own, 0, step, step + 1), own.shape[1:]),
-                         _gates(c, h, weights[1], biases[1]))
+                         gates(c, h, weights[1], biases[1]))
         found[step] = h = c.same("tanh" if "tanh" in c.call.op else "relu", total)
     return [found[step] for step in range(time)]
-
-
-def _leading(c: RuleContext, x: Value) -> Value:
-    return c.reshape(x, (1, *x.shape))
-
-
-def _joined(c: RuleContext, parts: list[Value], dim: int) -> Value:
-    if len(parts) == 1:
-        return parts[0]
-    extent = sum(part.shape[dim] for part in parts)
-    shape = parts[0].shape[:dim] + (extent,) + parts[0].shape[dim + 1:]
-    return c.node("cat", parts, shape, {"dim": dim}).value()

@@ -18,7 +18,7 @@ from .context import RuleContext, rule
 def picked(c: RuleContext) -> Any:
     """[values, places]: the values gathered at the recorded places."""
     if not picks(c.call):
-        raise c.unsupported("give the dimension")
+        raise c.unsupported("give the dimension: x.flatten().median(0)[0]")
     x = c.value("self")
     if x.rank == 0:
         raise c.unsupported("a tensor without dimensions")

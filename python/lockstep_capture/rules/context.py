@@ -78,12 +78,20 @@ class RuleContext:
         """Do the operand's elements, permuted, lie in another order than row by row? Casts keep the order."""
         return not self._normaliser.layout(self.a[name]).permute(*dims).is_contiguous()
 
+    def memory_of(self, name: str) -> torch.Tensor | None:
+        """Which of the operand's elements each place of its memory holds; None where that holds others as well."""
+        return self._normaliser.memory(self.a[name])  # type: ignore[no-any-return]
+
     def shape_of(self, name: str) -> Shape:
         return self._normaliser.type_of(self.a[name].name)[0]
 
     def constant(self, name: str) -> torch.Tensor | None:
         """The tensor, if it depends on neither batch nor weights."""
         return self._normaliser.constant(self.a[name])
+
+    def constant_number(self, name: str) -> float | None:
+        """Of a tensor that depends on nothing and has one element."""
+        return self._normaliser.constant_number(self.a[name])  # type: ignore[no-any-return]
 
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""
@@ -218,6 +226,9 @@ Rule = Callable[[RuleContext], Any]
 RULES: dict[str, Rule] = {}
 
 
+HINTS: dict[str, str] = {}  # of ops without a rule: what to write instead
+
+
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Registers a rule for `aten.<name>`."""
     def register(body: Rule) -> Rule:
@@ -247,4 +258,4 @@ def positive_side(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
 
 def no_rule(call: Call) -> Unsupported:
     """An op of activations that has no rule. (Of the batch alone Python evaluates it.)"""
-    return Unsupported(call.op, "not among Lockstep's ops")
+    return Unsupported(call.op, HINTS.get(base_name(call), "not among Lockstep's ops"))

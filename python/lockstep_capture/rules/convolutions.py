@@ -5,27 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.graph import Value
+from . import volumes
 from .context import RuleContext, pair, rule
+from .volumes import same_padding
 
 
-def _same_padding(kernel: list[int], dilation: list[int]) -> list[int]:
-    """top, bottom, left, right; the odd one comes last."""
-    sides = []
-    for extent, step in zip(kernel, dilation, strict=True):
-        total = step * (extent - 1)
-        sides += [total // 2, total - total // 2]
-    return sides
-
-
-@rule("conv2d", "conv1d", "convolution", "_convolution", "conv_transpose2d", "conv_transpose1d")
+@rule("conv2d", "conv1d", "convolution", "_convolution", "conv_transpose2d", "conv_transpose1d",
+      "conv3d", "conv_transpose3d")
 def convolution(c: RuleContext) -> Value:
     """One-dimensional ones are images of one row."""
     name = c.call.op
     x, w = c.value("input"), c.value("weight")
     transposed = bool(c.a.get("transposed")) or "conv_transpose" in name
     flat = w.rank == 3
-    if w.rank not in (3, 4):
-        raise c.unsupported("convolutions of one and two dimensions are replayed")
+    if w.rank == 5:
+        return volumes.transposed(c) if transposed else volumes.convolution(c)
     batched = x.rank == w.rank
     shape = c.out_shape()
     if not batched:
@@ -41,7 +35,7 @@ def convolution(c: RuleContext) -> Value:
         shape = (*shape[:2], 1, shape[2])
     padding = c.a["padding"]
     if padding == "same":
-        sides = _same_padding(list(w.shape[2:]), dilation)
+        sides = same_padding(list(w.shape[2:]), dilation)
     elif padding == "valid":
         sides = [0, 0]
     else:

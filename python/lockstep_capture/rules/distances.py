@@ -7,7 +7,7 @@ import torch
 from ..ir.graph import Value
 from .context import RuleContext, rule
 from .losses import reduction_of
-from .math import euclidean
+from .math import euclidean, norm_of
 
 COSINE_LOSS_EPS = 1e-12  # of cosine_embedding_loss, added to both squared lengths
 
@@ -37,12 +37,8 @@ def cosine_similarity(c: RuleContext) -> Value:
 
 def _distance(c: RuleContext, x: Value, y: Value, p: float, eps: float, keepdim: bool = False) -> Value:
     """|x - y + eps| over the last dimension."""
-    if p not in (1.0, 2.0):
-        raise c.unsupported("only p = 1 and p = 2")
     apart = c.scalar("add", c.binary("sub", x, y), eps)
-    if p == 1:
-        return c.kernel("norm", [apart], lambda x: c.reduce("sum", c.same("abs", x), [x.rank - 1], keepdim))
-    return euclidean(c, apart, [apart.rank - 1], keepdim)
+    return norm_of(c, apart, p, [apart.rank - 1], keepdim)
 
 
 @rule("pairwise_distance")

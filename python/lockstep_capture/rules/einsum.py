@@ -5,14 +5,16 @@ from __future__ import annotations
 from string import ascii_letters
 from typing import Any
 
+import torch
+
 from ..ir.graph import Value
 
 
 def einsum_product(c: Any, equation: str, operands: list[Value]) -> Value:
-    """From left to right, two operands at a time. Throws: Unsupported for repeated letters (diagonals)."""
+    """From left to right, two operands at a time; of a letter that an operand repeats, the diagonal."""
     terms, result = _letters(equation.replace(" ", ""), operands)
-    if any(len(set(term)) != len(term) for term in terms):
-        raise c.unsupported("einsum without repeated letters in one operand (diagonals)")
+    pairs = [_without_repeats(c, x, term) for x, term in zip(operands, terms, strict=True)]
+    operands, terms = [x for x, _ in pairs], [term for _, term in pairs]
     extent: dict[str, int] = {}
     for term, x in zip(terms, operands, strict=True):
         for letter, size in zip(term, x.shape, strict=True):
@@ -42,6 +44,18 @@ def _letters(equation: str, operands: list[Value]) -> tuple[list[str], str]:
         return term.replace("...", dots[len(dots) - (rank - own):] if rank > own else "")
 
     return ([spelled(term, x.rank) for term, x in zip(terms, operands, strict=True)], result.replace("...", dots))
+
+
+def _without_repeats(c: Any, x: Value, term: str) -> tuple[Value, str]:
+    while (again := next((i for i, letter in enumerate(term) if letter in term[:i]), None)) is not None:
+        first = term.index(term[again])
+        left = [d for d in range(x.rank) if d not in (first, again)]
+        extent = x.shape[first]
+        flat = c.reshape(c.permute(x, [*left, first, again]), (*(x.shape[d] for d in left), extent * extent))
+        places = c.derive(f"diagonal{extent}", lambda n: torch.arange(n) * (n + 1), [extent])
+        x = c.node("index_select", [flat, places], (*flat.shape[:-1], extent), {"dim": flat.rank - 1}).value()
+        term = "".join(term[d] for d in left) + term[first]
+    return x, term
 
 
 def _product(c: Any, first: tuple[Value, str], second: tuple[Value, str], kept: str) -> tuple[Value, str]:

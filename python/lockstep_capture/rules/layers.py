@@ -7,6 +7,7 @@ from typing import Any
 from ..ir.graph import Value
 from ..ir.random_ops import random_site
 from .context import KINKS, RuleContext, positive_side, rule
+from .upsampling import interpolated
 
 
 @rule("embedding")
@@ -52,6 +53,8 @@ def upsample(c: RuleContext) -> Value:
         attrs = {"scale": float(factors[0])}
     elif all(float(f).is_integer() for f in factors):
         attrs = {"scale": [int(f) for f in factors]}
+    elif bilinear:
+        return interpolated(c, x, "linear")
     else:
         raise c.unsupported("different fractional scales; give size=")
     if bilinear:

@@ -30,7 +30,9 @@ def cross_entropy(c: RuleContext) -> Value:
 def _classes(c: RuleContext, x: Value, attrs: dict[str, Any]) -> Value:
     target = c.integer("target")
     if x.rank < 2:
-        raise c.unsupported("give the scores a batch dimension")
+        x, target = c.reshape(x, (1, *x.shape)), c.reshape(target, (1,))
+        if attrs["reduction"] == "none":
+            attrs = attrs | {"reduction": "sum"}
     weight = [c.value("weight")] if c.has("weight") else []
     return c.node("cross_entropy", [x, target, *weight], c.out_shape(), attrs).value()
 
@@ -57,10 +59,11 @@ def nll_loss(c: RuleContext) -> Value:
     """-weight[t] x[t]; the mean is over the weights. Targets t that are ignore_index count 0."""
     x, target, left_out = c.value("self"), c.integer("target"), int(c.a["ignore_index"])
     if x.rank < 2:
-        raise c.unsupported("give the log probabilities a batch dimension")
-    place = c.derive(f"place{left_out}", lambda t: t.masked_fill(t == left_out, 0).unsqueeze(1), [c.a["target"]])
-    ignored = c.derive(f"ignored{left_out}", lambda t: (t == left_out).long(), [c.a["target"]])
-    counted = c.derive(f"counted{left_out}", lambda t: (t != left_out).float(), [c.a["target"]])
+        x, target = c.reshape(x, (1, *x.shape)), c.reshape(target, (1,))
+    place = c.derive(f"place{left_out}", lambda t: t.masked_fill(t == left_out, 0).reshape(target.shape).unsqueeze(1),
+                     [c.a["target"]])
+    ignored = c.derive(f"ignored{left_out}", lambda t: (t == left_out).long().reshape(target.shape), [c.a["target"]])
+    counted = c.derive(f"counted{left_out}", lambda t: (t != left_out).float().reshape(target.shape), [c.a["target"]])
     reduction = reduction_of(c)["reduction"]
 
     def losses(x: Value, *others: Value) -> Value:
@@ -72,7 +75,7 @@ def nll_loss(c: RuleContext) -> Value:
             own = c.reshape(c.node("index_select", [w, line], line.shape, {"dim": 0}).value(), target.shape)
             terms, share = c.binary("mul", terms, own), c.binary("mul", share, own)
         if reduction == "none":
-            return terms
+            return c.reshape(terms, c.out_shape())
         total = c.reduce("sum", terms, None)
         return total if reduction == "sum" else c.binary("div", total, c.reduce("sum", share, None))
 
@@ -128,20 +131,22 @@ def bce(c: RuleContext) -> Value:
     Its gradient (x - t) / max(x (1 - x), 1e-12) is not that of the bounded logarithms: it enters as the slope of x times a
     detached number, which adds x - x = 0 to the value.
     """
-    if c.is_computed("target"):
-        raise c.unsupported("a target that is computed from weights; detach it")
     operands = [c.value("self"), c.value("target"), *([c.value("weight")] if c.has("weight") else [])]
 
     def body(x: Value, t: Value, *weight: Value) -> Value:
         def log(of: Value) -> Value:
             return c.same("clamp", c.same("log", of), {"min": _LEAST_LOG})
 
-        fixed = c.same("detach", x)
+        fixed, given = c.same("detach", x), t
+        t = c.same("detach", t) if c.is_computed("target") else t
         others = c.scalar("add", c.same("neg", fixed), 1.0)
         loss = c.binary("sub", c.binary("mul", c.scalar("add", t, -1.0), log(others)), c.binary("mul", t, log(fixed)))
         slope = c.binary("div", c.binary("sub", fixed, t),
                          c.same("clamp", c.binary("mul", fixed, others), {"min": _LEAST_SLOPE}))
         loss = c.binary("add", loss, c.binary("mul", c.binary("sub", x, fixed), slope))
+        if given.id != t.id:  # its gradient is log(1 - x) - log(x)
+            logit = c.binary("sub", log(others), log(fixed))
+            loss = c.binary("add", loss, c.binary("mul", c.binary("sub", given, t), logit))
         loss = c.binary("mul", loss, weight[0]) if weight else loss
         reduction = reduction_of(c)["reduction"]
         return loss if reduction == "none" else c.reduce(reduction, loss, None)

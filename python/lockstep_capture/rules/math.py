@@ -51,12 +51,12 @@ def mul(c: RuleContext) -> Value:
     return c.binary("mul", x, y) if isinstance(y, Value) else c.scalar("mul", x, y)
 
 
-@rule("div", "divide", "true_divide")
+@rule("div", "divide", "true_divide", "floor_divide")
 def div(c: RuleContext) -> Value:
-    if c.a.get("rounding_mode") is not None:
-        raise c.unsupported("rounding_mode is not replayed")
     x, y = c.value("self"), _operand(c, "other")
-    return c.binary("div", x, y) if isinstance(y, Value) else c.scalar("div", x, y)
+    quotient = c.binary("div", x, y) if isinstance(y, Value) else c.scalar("div", x, y)
+    mode = c.a.get("rounding_mode") or ("floor" if "floor_divide" in c.call.op else None)
+    return quotient if mode is None else c.same(mode, quotient)
 
 
 @rule("maximum", "minimum", "fmax", "fmin")
@@ -100,13 +100,15 @@ KINKS["leaky_relu"] = positive_side
 
 @rule("elu", "selu", "celu")
 def elu(c: RuleContext) -> Value:
-    """selu is scale * elu(x, alpha); celu(x, alpha) would divide x and is refused but for alpha = 1."""
+    """selu is scale * elu(x, alpha), celu max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1)."""
     x = c.value("self")
     if "selu" in c.call.op:
         alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     else:
         alpha, scale = float(c.a["alpha"]), float(c.a.get("scale", 1) or 1)
-        if float(c.a.get("input_scale", 1) or 1) != 1 or ("celu" in c.call.op and alpha != 1):
+        if "celu" in c.call.op and alpha != 1:
+            return c.kernel("celu", [x], lambda x: c.scalar("mul", c.same("elu", c.scalar("div", x, alpha)), alpha))  # type: ignore[no-any-return]
+        if float(c.a.get("input_scale", 1) or 1) != 1:
             raise c.unsupported("only elu(x, alpha)")
     if scale == 1:
         return c.same("elu", x, {"alpha": alpha})
@@ -141,12 +143,30 @@ def clamp(c: RuleContext) -> Value:
     elif "hardtanh" in name:
         low, high = float(c.a["min_val"]), float(c.a["max_val"])
     else:
+        if any(c.is_tensor(bound) and c.constant_number(bound) is None for bound in ("min", "max")):
+            return _between_tensors(c)
         low = c.number("min") if c.a.get("min") is not None else -math.inf
         high = c.number("max") if c.a.get("max") is not None else math.inf
     attrs = {} if low == -math.inf else {"min": low}
     if high != math.inf:
         attrs["max"] = high
     return c.same("clamp", c.value("self"), attrs)
+
+
+def _between_tensors(c: RuleContext) -> Value:
+    """Bounds that are computed; where x is on a bound, both get half of the gradient, x all of torch's."""
+    x = c.value("self")
+    for bound, op in (("min", "less"), ("max", "greater")):
+        if c.a.get(bound) is None:
+            continue
+        limit = _operand(c, bound)
+        if not isinstance(limit, Value):
+            x = c.same("clamp", x, {bound: limit})
+            continue
+        shape = tuple(torch.broadcast_shapes(x.shape, limit.shape))
+        beyond = c.mask(op, [x, limit], shape)
+        x = c.node("where", [beyond, c.expand(limit, shape), c.expand(x, shape)], shape).value()
+    return x
 
 
 def _inside(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
@@ -165,7 +185,8 @@ def power(c: RuleContext) -> Value:
     if "square" in c.call.op:
         return c.same("pow", c.value("self"), {"exponent": 2.0})
     if not isinstance(c.a["self"], Ref):
-        raise c.unsupported("a number to the power of a tensor; use torch.exp")
+        one = c.derive("number1.0", lambda n: torch.tensor(n, dtype=torch.float32), [1.0])
+        return c.binary("pow", c.scalar("mul", one, float(c.a["self"])), c.value("exponent"))
     exponent = _operand(c, "exponent")
     if isinstance(exponent, Value):
         return c.binary("pow", c.value("self"), exponent)
@@ -252,6 +273,12 @@ def extremes(c: RuleContext) -> Any:
     return c.same("neg", y) if low else y
 
 
+@rule("aminmax")
+def both_extremes(c: RuleContext) -> list[Value]:
+    x, keepdim = c.value("self"), bool(c.a.get("keepdim"))
+    return [c.same("neg", c.reduce("amax", c.same("neg", x), _dims(c), keepdim)), c.reduce("amax", x, _dims(c), keepdim)]
+
+
 @rule("var", "std", "var_mean", "std_mean")
 def variance(c: RuleContext) -> Any:
     x = c.value("self")
@@ -299,13 +326,25 @@ def norm(c: RuleContext) -> Value:
     order = c.a.get("ord", c.a.get("p", 2))
     order = 2.0 if order is None else float(order)
     x, dims, keepdim = _wide(c), _dims(c), bool(c.a.get("keepdim"))
-    if order == 1:
-        return c.kernel("norm", [x], lambda x: c.reduce("sum", c.same("abs", x), dims, keepdim))
-    if order == math.inf:
-        return c.kernel("norm", [x], lambda x: c.reduce("amax", c.same("abs", x), dims, keepdim))
-    if order != 2:
-        raise c.unsupported("only the norms 1, 2 and infinity")
-    return euclidean(c, x, dims, keepdim)
+    return norm_of(c, x, order, dims, keepdim)
+
+
+def norm_of(c: RuleContext, x: Value, order: float, dims: Sequence[int] | None, keepdim: bool) -> Value:
+    """Of order 0 the number of elements that are not 0."""
+    def length(x: Value) -> Value:
+        size = c.same("abs", x)
+        if order == 0:
+            return c.reduce("sum", c.mask_as_number(c.mask("not_equal", [x], x.shape, {"scalar": 0.0})), dims, keepdim)
+        if order == 1:
+            return c.reduce("sum", size, dims, keepdim)
+        if order == math.inf:
+            return c.reduce("amax", size, dims, keepdim)
+        if order == -math.inf:
+            return c.same("neg", c.reduce("amax", c.same("neg", size), dims, keepdim))
+        total = c.reduce("sum", c.same("pow", size, {"exponent": order}), dims, keepdim)
+        return c.same("pow", total, {"exponent": 1 / order})
+
+    return euclidean(c, x, dims, keepdim) if order == 2 else c.kernel("norm", [x], length)
 
 
 def euclidean(c: RuleContext, x: Value, dims: Sequence[int] | None, keepdim: bool, least: float = 0.0) -> Value:

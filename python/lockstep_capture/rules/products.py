@@ -18,7 +18,7 @@ def linear(c: RuleContext) -> Value:
     return c.node("linear", operands, c.out_shape(), {"separate_bias": True} if separate else {}).value()
 
 
-@rule("matmul", "mm", "bmm", "dot", "mv")
+@rule("matmul", "mm", "bmm", "dot", "vdot", "mv")
 def matmul(c: RuleContext) -> Value:
     second = next(name for name in ("other", "mat2", "tensor", "vec") if name in c.a)
     return product(c, c.value("self"), c.value(second))
@@ -39,9 +39,11 @@ def product(c: RuleContext, x: Value, y: Value) -> Value:
 def addmm(c: RuleContext) -> Value:
     """beta self + alpha (a @ b)."""
     names = next(pair_ for pair_ in (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec")) if pair_[0] in c.a)
-    if c.call.op.startswith("aten.addbmm"):
-        raise c.unsupported("use torch.bmm and sum")
-    out = product(c, c.value(names[0]), c.value(names[1]))
+    x, y = c.value(names[0]), c.value(names[1])
+    if c.call.op.startswith("aten.addbmm"):  # the sum over the batch is a sum over products, too
+        x = c.reshape(c.permute(x, [1, 0, 2]), (x.shape[1], x.shape[0] * x.shape[2]))
+        y = c.reshape(y, (y.shape[0] * y.shape[1], y.shape[2]))
+    out = product(c, x, y)
     alpha, beta = float(c.a["alpha"]), float(c.a["beta"])
     out = out if alpha == 1 else c.scalar("mul", out, alpha)
     if beta == 0:
@@ -52,3 +54,29 @@ def addmm(c: RuleContext) -> Value:
 @rule("einsum")
 def einsum(c: RuleContext) -> Value:
     return einsum_product(c, c.a["equation"], c.values("tensors"))
+
+
+@rule("_grouped_mm")
+def grouped_mm(c: RuleContext) -> Value:
+    """Rows up to offs[0] times matrix 0, up to offs[1] times matrix 1, ...: every row's product with all, and its own."""
+    x, y = c.value("self"), c.value("mat2")
+    if x.rank != 2 or y.rank != 3 or not c.is_tensor("offs") or c.has("bias"):
+        raise c.unsupported("rows (M,K) and a matrix per group (G,K,N) with offs are replayed")
+    rows, groups, columns = x.shape[0], *y.shape[::2]
+
+    def own(offs: torch.Tensor) -> torch.Tensor:
+        group = torch.bucketize(torch.arange(rows), offs.cpu().long(), right=True)
+        return group.clamp(max=groups - 1) * rows + torch.arange(rows)
+
+    def unused(offs: torch.Tensor) -> torch.Tensor:
+        return (torch.arange(rows) >= int(offs[-1])).reshape(rows, 1)
+
+    at, beyond = c.derive(f"groups{groups}", own, [c.a["offs"]]), c.derive("no_group", unused, [c.a["offs"]])
+
+    def body(x: Value, y: Value) -> Value:
+        every = c.reshape(product(c, c.reshape(x, (1, *x.shape)), y), (groups * rows, columns))
+        chosen = c.node("index_select", [every, at], (rows, columns), {"dim": 0}).value()
+        return c.node("masked_fill", [chosen, beyond], (rows, columns), {"value": 0.0}).value()
+
+    found: Value = c.kernel("grouped_mm", [x, y], body)
+    return found

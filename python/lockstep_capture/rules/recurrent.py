@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.random_ops import random_site
+from . import packed
 from .context import RuleContext, rule
 
 
@@ -13,7 +14,7 @@ def recurrent(c: RuleContext) -> Any:
     """Outputs y, h_n (, c_n), and what the op saves for its gradient (docs: ops lstm, gru)."""
     lstm = c.call.op.startswith("aten.lstm")
     if "batch_first" not in c.a:
-        raise c.unsupported("packed sequences; pad, and mask the loss")
+        return packed.recurrent(c, "lstm" if lstm else "gru")
     x = c.value("input")
     if x.rank != 3:
         raise c.unsupported("give the input a batch dimension")

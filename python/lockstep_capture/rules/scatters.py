@@ -52,8 +52,10 @@ def _scattered(c: RuleContext, src: Value) -> Value:
 @rule("scatter")
 def scatter(c: RuleContext) -> Value:
     """self, with src (or a number) in the places of the index; no place twice."""
+    if c.a.get("reduce") == "add" and c.is_tensor("src"):
+        return _added(c, _scattered(c, _src(c)))
     if c.a.get("reduce") is not None:
-        raise c.unsupported("scatter with reduce")
+        raise c.unsupported("scatter with reduce='multiply', or of a number")
     shape, dim = c.out_shape(), c.a["dim"]
 
     def written(index: torch.Tensor) -> torch.Tensor:

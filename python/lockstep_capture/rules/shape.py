@@ -10,6 +10,7 @@ from ..ir.graph import Value
 from ..ir.program import Ref
 from .context import RuleContext, rule
 from .padding import padded
+from .writes import around_diagonal
 
 
 @rule("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh")
@@ -95,13 +96,22 @@ def repeat(c: RuleContext) -> Value:
 def repeat_interleave(c: RuleContext) -> Value:
     x, count, dim = c.any_value("self"), c.a["repeats"], c.a["dim"]
     if not isinstance(count, int):
-        raise c.unsupported("repeats must be a number")
+        return _repeated_by(c, x, dim)
     if dim is None:
         x, dim = c.reshape(x, [torch.Size(x.shape).numel()]), 0
     dim %= x.rank
     wide = x.shape[:dim + 1] + (count,) + x.shape[dim + 1:]
     narrow = x.shape[:dim + 1] + (1,) + x.shape[dim + 1:]
     return c.reshape(c.expand(c.reshape(x, narrow), wide), c.out_shape())
+
+
+def _repeated_by(c: RuleContext, x: Value, dim: int | None) -> Value:
+    """Each element as often as its own number says."""
+    x, dim = (c.reshape(x, [torch.Size(x.shape).numel()]), 0) if dim is None else (x, dim % x.rank)
+    extent = x.shape[dim]
+    index = c.derive(f"repeated{extent}", lambda repeats: torch.repeat_interleave(
+        torch.arange(extent, device=repeats.device), repeats.expand(extent) if repeats.numel() == 1 else repeats), [c.a["repeats"]])
+    return c.node("index_select", [x, index], c.out_shape(), {"dim": dim}).value()
 
 
 def _clamped(place: Any, extent: int, fallback: int) -> int:
@@ -177,7 +187,11 @@ def roll(c: RuleContext) -> Value:
     x = c.value("self")
     shifts, dims = list(c.a["shifts"]), list(c.a["dims"])
     if not dims:
-        raise c.unsupported("give the dimensions")
+        return c.reshape(_rolled(c, c.reshape(x, (torch.Size(x.shape).numel(),)), shifts, [0]), x.shape)
+    return _rolled(c, x, shifts, dims)
+
+
+def _rolled(c: RuleContext, x: Value, shifts: list[int], dims: list[int]) -> Value:
     for shift, dim in zip(shifts, dims, strict=True):
         dim %= x.rank
         cut = -shift % x.shape[dim]
@@ -189,8 +203,24 @@ def roll(c: RuleContext) -> Value:
 
 @rule("flip")
 def flip(c: RuleContext) -> Value:
-    x = c.value("self")
-    for dim in c.a["dims"]:
+    return _flipped(c, c.value("self"), c.a["dims"])
+
+
+@rule("rot90")
+def rot90(c: RuleContext) -> Value:
+    """A quarter turn from the first dimension to the second, k times."""
+    x, (first, second), turns = c.value("self"), c.a["dims"], int(c.a["k"]) % 4
+    order = list(range(x.rank))
+    order[first], order[second] = order[second], order[first]
+    if turns == 2:
+        return _flipped(c, x, [first, second])
+    if turns == 1:
+        return c.permute(_flipped(c, x, [second]), order)
+    return _flipped(c, c.permute(x, order), [second]) if turns == 3 else x
+
+
+def _flipped(c: RuleContext, x: Value, dims: list[int]) -> Value:
+    for dim in dims:
         extent = x.shape[dim]
         index = c.derive(f"flip{extent}", lambda n: torch.arange(n - 1, -1, -1), [extent])
         x = c.node("index_select", [x, index], x.shape, {"dim": dim % x.rank}).value()
@@ -202,7 +232,7 @@ def diagonal(c: RuleContext) -> Value:
     """The elements on a diagonal of two dimensions, which come last."""
     x, offset = c.value("self"), int(c.a.get("offset", c.a.get("diagonal", 0)))
     if x.rank < 2:
-        raise c.unsupported("a matrix from its diagonal")
+        return around_diagonal(c, x, offset)
     first, second = (c.a.get("dim1", 0)) % x.rank, (c.a.get("dim2", 1)) % x.rank
     left = [dim for dim in range(x.rank) if dim not in (first, second)]
     rows, columns = x.shape[first], x.shape[second]

@@ -1,14 +1,16 @@
-"""Ops that PyTorch itself writes out as others, on none of autocast's lists: recorded as those others."""
+"""Ops that PyTorch itself writes out as others: recorded as those others where autocast does not list them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 _JOINED_OR_CUT = {"atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "cartesian_prod", "column_stack", "combinations",
                   "diagflat", "dsplit", "dstack", "fliplr", "flipud", "hsplit", "hstack", "meshgrid", "msort", "pad_sequence",
                   "ravel", "row_stack", "swapdims", "take_along_dim", "unsafe_chunk", "vander", "vsplit", "vstack"}
 _ARITHMETIC = {"corrcoef", "cov", "cumulative_trapezoid", "diff", "float_power", "gradient", "inner", "kron", "ldexp",
-               "linalg_matmul", "linalg_matrix_power", "linalg_norm", "linalg_vander", "logdet", "matrix_power", "nanmean",
+               "linalg_matmul", "linalg_matrix_norm", "linalg_matrix_power", "linalg_norm", "linalg_vander", "logdet", "matrix_power", "nanmean",
                "norm_except_dim", "positive", "special_logit", "special_logsumexp", "special_multigammaln", "special_xlogy",
                "sum_to_size", "trapezoid", "trapz"}
 _OTHER_NAMES = {"absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "fix",
@@ -19,4 +21,33 @@ _NAMES = {f"aten::{name}{end}" for name in _JOINED_OR_CUT | _ARITHMETIC | _OTHER
 
 def is_spelled_out(func: Any) -> bool:
     """Is the op recorded as the ops that func.decompose() calls?"""
-    return func._schema.name in _NAMES and func.has_kernel_for_dispatch_key("CompositeImplicitAutograd")
+    if func._schema.name not in _NAMES or not _has_kernel(func, "CompositeImplicitAutograd"):
+        return False
+    return not any(torch.is_autocast_enabled(device) and _has_kernel(func, f"Autocast{device.upper()}") for device in ("cpu", "cuda"))
+
+
+def _has_kernel(func: Any, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
+def plain_form(func: Any, kwargs: dict[str, Any]) -> Any:
+    """Of an op with one out=, the same op without; None for other ops."""
+    outs = [argument.name for argument in func._schema.arguments if argument.is_out]
+    if len(outs) != 1 or kwargs.get(outs[0]) is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]
+    packet = getattr(getattr(torch.ops, func.namespace), func._schema.name.split("::")[1])
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        if [(a.name, str(a.type)) for a in overload._schema.arguments] == wanted:
+            return overload
+    return None
+
+
+def written_out(plain: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The op without out=, and a copy."""
+    (name,) = [argument.name for argument in func._schema.arguments if argument.is_out]
+    result = plain(*args, **{key: value for key, value in kwargs.items() if key != name})
+    if kwargs[name].shape != result.shape:
+        kwargs[name].resize_(result.shape)
+    return kwargs[name].copy_(result)

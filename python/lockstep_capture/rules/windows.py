@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,22 +10,45 @@ import torch.nn.functional as F
 
 from ..ir.graph import Value
 from .context import RuleContext, pair, rule
+from .upsampling import interpolated
 
 
-@rule("adaptive_max_pool2d", "adaptive_max_pool1d")
+@rule("adaptive_max_pool3d", "adaptive_max_pool2d", "adaptive_max_pool1d")
 def adaptive_max_pool(c: RuleContext) -> list[Any]:
-    """Windows of one size, where the extents are multiples of the output's."""
+    """Windows of one size, where the extents are multiples of the output's; else of the largest size."""
     x, shape = c.value("self"), c.out_shape(0)
-    spatial = 1 if "1d" in c.call.op else 2
-    if any(extent % out for extent, out in zip(x.shape[-spatial:], shape[-spatial:], strict=True)):
-        raise c.unsupported(f"an output of {list(shape[-spatial:])} from {list(x.shape[-spatial:])} has windows of "
-                            "different sizes; extents must be multiples of the output's")
+    spatial = next(n for n in (1, 2, 3) if f"{n}d" in c.call.op)
+    if spatial == 3 or any(extent % out for extent, out in zip(x.shape[-spatial:], shape[-spatial:], strict=True)):
+        return [_largest_of_windows(c, x, shape, spatial), None]
     image = (1,) * (4 - x.rank - (spatial == 1)) + x.shape[:-spatial] + (1,) * (spatial == 1) + x.shape[-spatial:]
     wide = image[:2] + (1,) * (spatial == 1) + shape[-spatial:]
     kernel = [extent // out for extent, out in zip(image[2:], wide[2:], strict=True)]
     attrs = {"kernel": kernel, "stride": kernel, "padding": [0, 0], "dilation": [1, 1], "ceil_mode": False}
     node = c.node("max_pool2d", [c.reshape(x, image)], [(wide, "f32"), (wide, "i32")], attrs)
     return [c.reshape(node.value(), shape), c.reshape(node.value(1), shape)]
+
+
+def _largest_of_windows(c: RuleContext, x: Value, shape: tuple[int, ...], spatial: int) -> Value:
+    """From floor(i n / out) to ceil((i + 1) n / out), short ones with their first element several times."""
+    lead = x.rank - spatial
+
+    def places(extent: int, out: int) -> torch.Tensor:
+        lines = torch.arange(out).reshape(-1, 1)
+        start, end = lines * extent // out, -(-(lines + 1) * extent // out)
+        found = start + torch.arange(int((end - start).max()))
+        return torch.where(found < end, found, start).reshape(-1)
+
+    sizes = []
+    for dim in range(lead, x.rank):
+        index = c.derive(f"adaptive{x.shape[dim]}_{shape[dim]}", places, [x.shape[dim], shape[dim]])
+        sizes.append(index.shape[0] // shape[dim])
+        taken = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+        x = c.node("index_select", [x, index], taken, {"dim": dim}).value()
+    split = [extent for dim, size in enumerate(sizes, lead) for extent in (shape[dim], size)]
+    x = c.reshape(x, (*x.shape[:lead], *split))
+    x = c.permute(x, [*range(lead), *range(lead, x.rank, 2), *range(lead + 1, x.rank, 2)])
+    x = c.reshape(x, (*shape, math.prod(sizes)))
+    return c.node("max_dim", [x], [(shape, "f32"), (shape, "i32")], {"dim": x.rank - 1}).value()
 
 
 @rule("unfold")
@@ -63,7 +87,8 @@ def image_windows(c: RuleContext) -> Value:
     return c.reshape(taken, c.out_shape())
 
 
-@rule("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d")
+@rule("upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+      "_upsample_nearest_exact3d")
 def nearest(c: RuleContext) -> Value:
     """The places that PyTorch takes: its own result for an image of the places 0, 1, ..."""
     x, out = c.value("input" if "input" in c.a else "self"), c.out_shape()
@@ -92,7 +117,7 @@ def linear_upsampling(c: RuleContext) -> Value:
     x, shape = c.value("input" if "input" in c.a else "self"), c.out_shape()
     factors = list(c.a.get("scale_factors") or []) or ([c.a["scales"]] if c.a.get("scales") else [])
     if factors and not float(factors[0]).is_integer():
-        raise c.unsupported("a fractional scale; give size=")
+        return interpolated(c, x, "linear")
     attrs: dict[str, Any] = {"scale": [1, int(factors[0])]} if factors else {"size": [1, shape[2]]}
     attrs["align_corners"] = bool(c.a["align_corners"])
     image = c.reshape(x, (*x.shape[:2], 1, x.shape[2]))

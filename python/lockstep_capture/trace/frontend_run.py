@@ -31,7 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
-from ..rules.spelled_out import is_spelled_out
+from ..rules.spelled_out import is_spelled_out, plain_form, written_out
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
@@ -402,9 +402,10 @@ class _Recorder(_PreDispatch):
         if is_spelled_out(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        if (plain := plain_form(func, kwargs)) is not None:
+            with self:
+                return written_out(plain, func, args, kwargs)
         place = self._place()
-        if any(argument.is_out for argument in func._schema.arguments):
-            return self._written_out(func, types, args, kwargs, place)
         event = self._lines.event(func, place.source)
         if schema == _DETACHES and (args[0] not in self._bound or not args[0].requires_grad):
             return _computed(func, args, kwargs)
@@ -427,27 +428,10 @@ class _Recorder(_PreDispatch):
             if isinstance(result, float):
                 self.program.numbers += [Number(name, place, result) for name in names]
             return result  # a number that Python reads
+        if any(argument.is_out for argument in func._schema.arguments):
+            self._refuse(f"{func} with out=", place, "use its result instead")
         self._take(func, args, operands, result, place, event)
         return result
-
-    def _written_out(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any], place: Place) -> Any:
-        """op(x, out=y): y.copy_(op(x))."""
-        wanted = [(argument.name, str(argument.type)) for argument in func._schema.arguments if not argument.is_out]
-        out = [kwargs[argument.name] for argument in func._schema.arguments if argument.is_out]
-        packet = getattr(torch.ops.aten, func._schema.name.split("::")[1], None)
-        plain = [found for found in ([] if packet is None else [getattr(packet, name) for name in packet.overloads()])
-                 if [(argument.name, str(argument.type)) for argument in found._schema.arguments][:len(wanted)] == wanted
-                 and not any(argument.is_out for argument in found._schema.arguments)]
-        if len(out) != 1 or not plain:
-            self._refuse(f"{func} with out=", place, "use its result instead")
-            return _computed(func, args, kwargs)
-        like = {"dtype": out[0].dtype} if any(argument.name == "dtype" for argument in plain[0]._schema.arguments) else {}
-        inputs = {name: value for name, value in kwargs.items() if value is not out[0]}
-        result = self.__torch_dispatch__(plain[0], types, args, {**like, **inputs})
-        if result.shape != out[0].shape:
-            self._refuse(f"{func} with out= of another shape", place, "use its result instead")
-            return _computed(func, args, kwargs)
-        return self.__torch_dispatch__(torch.ops.aten.copy_.default, types, (out[0], result))
 
     def note_read(self, tensor: torch.Tensor) -> None:
         if tensor in self._bound:

@@ -18,6 +18,7 @@ from ..model_state import Subject
 # |buffer - its repetition| / |repetition|, as in gate V4: on a CPU both have the same bits, GPUs sum in any order.
 BUFFER_BOUND = 1e-5
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_odd: dict[torch.device, torch.Tensor] = {}  # 1, 3, 5, ...: the longest that was needed
 
 _HINT = "write self.{0}.copy_(...) in forward, without .data and .set_(), and run the forward pass once per block"
 MOST_NAMES = 4  # in a message
@@ -27,13 +28,16 @@ Prints = dict[str, int]
 
 def prints_of(tensors: Mapping[str, torch.Tensor]) -> Prints:
     """A sum of each tensor's bits, taken as integers, each times an odd number of its place: rows that change places
-    change it."""
-    sums = [_print_of(_bits(tensor).reshape(-1).to(torch.int64)).cpu() for tensor in tensors.values()]
+    change it. The products are those of 32 bits, which wrap around: an odd factor loses nothing of them."""
+    sums = [_print_of(_bits(tensor).reshape(-1)).cpu() for tensor in tensors.values()]
     return {path: int(total) for path, total in zip(tensors, sums, strict=True)}
 
 
 def _print_of(bits: torch.Tensor) -> torch.Tensor:
-    return (bits * (2 * torch.arange(bits.numel(), device=bits.device) + 1)).sum()
+    places = _odd.get(bits.device)
+    if places is None or places.numel() < bits.numel():
+        places = _odd[bits.device] = torch.arange(1, 2 * bits.numel(), 2, dtype=torch.int32, device=bits.device)
+    return (bits * places[:bits.numel()]).sum(dtype=torch.int64)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

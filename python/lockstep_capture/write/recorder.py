@@ -141,9 +141,11 @@ class Recorder:
             norms = [step.grad_norms.get(path, float("nan")) for path in self._order]
             writer.array(f"{place}/grad_norms", np.array(norms, dtype=np.float64))
         if step.pre is not None:
-            if world_size() == 1:
+            in_fp32 = self._verify(step, step.pre)
+            if world_size() == 1 and _same_bits(step.grads, in_fp32):
+                writer.attributes(place, {"grads_are_ref32": True})
+            elif world_size() == 1:
                 writer.tensors(f"{place}/grads", step.grads)
-            self._verify(step, step.pre)
         writer.flush()
 
     def _micro(self, place: str, micro: Micro) -> None:
@@ -170,9 +172,13 @@ class Recorder:
         mask = unpacked(draws[0])
         return mask.reshape(shape) if mask.numel() == int(np.prod(shape)) else mask.expand(shape)
 
-    def _verify(self, step: Step, pre: State) -> None:
+    def _verify(self, step: Step, pre: State) -> dict[str, torch.Tensor]:
+        """Returns the reference gradients in FP32."""
         place, writer, subject = f"verify/{step.number:06d}", self.writer, self._subject
-        self._state(f"{place}/pre", pre)
+        if step.number == 0:
+            writer.attributes(f"{place}/pre", {"is_start": True})
+        else:
+            self._state(f"{place}/pre", pre)
         batches = [micro.batch for micro in step.micro]
         ref32 = reference.compute(subject, pre, batches, double=False)
         ref64 = reference.compute(subject, pre, batches, double=True)
@@ -199,6 +205,7 @@ class Recorder:
                     writer.tensor(f"{part}/kinks/{node}", kink, packed=True)
             for node, values in narrow.acts.items():
                 writer.array(f"{part}/acts/{node}", np.array(values, dtype=np.float64))
+        return ref32.grads
 
     def _state(self, place: str, state: State) -> None:
         writer = self.writer
@@ -219,10 +226,19 @@ class Recorder:
             writer.attributes(place, {"persistent": path in persistent, "role": _role(path),
                                       "mutated": path in self._buffers_mutated})
         if is_final:
-            self._state("final", subject.state())
+            writer.tensors("final/params", {path: tensor.detach() for path, tensor in subject.params.items()})
+            writer.tensors("final/buffers", subject.buffer_values())
+            writer.attributes("final", {"scale": subject.scale(), "growth_tracker": np.int32(subject.growth_tracker())})
         writer.attributes("amp", {"sdpa_ran": ",".join(sorted(self._attention))})
         writer.attributes("", {"n_steps": np.int32(steps), "notes": [*self._notes.values()][:MOST_NOTES]})
         writer.finish()
+
+
+def _same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(
+        a[path].dtype == b[path].dtype == torch.float32
+        and torch.equal(a[path].view(torch.int32), b[path].to(a[path].device).contiguous().view(torch.int32))
+        for path in a)
 
 
 def _role(path: str) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import io
 import json
 import os
 import struct
-from typing import Any, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 import h5py
 import numpy as np
@@ -46,13 +47,64 @@ def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
     return wide.astype(np.int32)
 
 
+class _Disk(io.RawIOBase):
+    """The file that HDF5 writes to. It hides errors from HDF5, which cannot close a file on a full disk and then ends the
+    process; `error` is the first one. After it nothing more is written."""
+
+    def __init__(self, path: str):
+        self._file, self.error = open(path, "w+b", buffering=0), None
+
+    def _tried(self, body: Callable[[], Any]) -> None:
+        if self.error is None:
+            try:
+                body()
+            except OSError as error:
+                self.error = error
+
+    def write(self, data: Any) -> int:
+        view, at = memoryview(data).cast("B"), self._file.tell()
+        if self.error is None:
+            def all_of_it() -> None:
+                left = view
+                while left:
+                    left = left[self._file.write(left):]
+            self._tried(all_of_it)
+        self._file.seek(at + len(view))
+        return len(view)
+
+    def readinto(self, into: Any) -> int:
+        view = memoryview(into).cast("B")
+        found = self._file.readinto(view) or 0
+        view[found:] = bytes(len(view) - found)
+        self._file.seek(len(view) - found, os.SEEK_CUR)
+        return len(view)
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None) -> int:
+        self._tried(lambda: self._file.truncate(size))
+        return size or 0
+
+    def flush(self) -> None:
+        pass  # nothing is kept back
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 class Writer:
     """Usage: put datasets and attributes, then finish(); or abandon()."""
 
     def __init__(self, path: str):
         self._path, self._partial = os.fspath(path), f"{os.fspath(path)}.partial"
         with self._writing():
-            self._file = h5py.File(self._partial, "w", userblock_size=BLOCK_BYTES, track_order=False,
+            self._disk = _Disk(self._partial)
+            self._file = h5py.File(self._disk, "w", userblock_size=BLOCK_BYTES, track_order=False,
                                    libver=("v108", "v110"))
         self.attributes("", {"format": "lockstep-capture", "format_version": np.int32(FORMAT_VERSION),
                              "created_utc": datetime.datetime.now(datetime.timezone.utc)
@@ -60,9 +112,10 @@ class Writer:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """HDF5 raises RuntimeError if the disk is full."""
         try:
             yield
+            if self._disk.error is not None:
+                raise self._disk.error
         except (OSError, RuntimeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise CaptureError(f"{self._path} could not be written, no file was left: {reason}. Is the disk "
@@ -143,6 +196,9 @@ class Writer:
         with self._writing():
             self._file.attrs["complete"] = np.uint8(1)
             self._file.close()
+            self._disk.close()
+            if self._disk.error is not None:
+                raise self._disk.error
             digest = hashlib.sha256()
             with open(self._partial, "r+b") as file:
                 file.seek(BLOCK_BYTES)
@@ -155,8 +211,9 @@ class Writer:
             os.replace(self._partial, self._path)
 
     def abandon(self) -> None:
-        """Removes the unfinished file. On a full disk HDF5 cannot even close it."""
+        """Removes the unfinished file."""
         with contextlib.suppress(Exception):
             self._file.close()
+        self._disk.close()
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._partial)

@@ -89,10 +89,14 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
   CapturedVerify verify;
   verify.step = step;
   const CaptureFields before = at.child("pre");
-  read_values(before, capture, verify.before.values);
   const bool has_optimizer = !capture.optimizer.empty();
-  if (has_optimizer && before.has("opt_state")) {
-    read_states(before.child("opt_state"), capture, verify.before);
+  if (before.flag("is_start", false, /*required=*/false)) {
+    verify.before = capture.start;
+  } else {
+    read_values(before, capture, verify.before.values);
+    if (has_optimizer && before.has("opt_state")) {
+      read_states(before.child("opt_state"), capture, verify.before);
+    }
   }
   const CaptureFields ref32 = at.child("ref32"), ref64 = at.child("ref64");
   verify.loss32 = ref32.number("loss", kNotRecorded);
@@ -153,6 +157,11 @@ void read_verify(const CaptureFields& root, Capture& capture) {
       continue;
     }
     capture.verify.push_back(read_one(at, step, capture));
+    CapturedStep& own = capture.steps[static_cast<size_t>(step)];
+    const CaptureFields fields = root.child("steps").child(name);
+    if (fields.flag("grads_are_ref32", false, /*required=*/false)) {
+      own.grads = capture.verify.back().grads32;
+    }
   }
 }
 

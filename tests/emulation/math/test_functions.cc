@@ -3,13 +3,18 @@
 // differences.
 #include <doctest/doctest.h>
 
+#include <boost/math/special_functions/digamma.hpp>
 #include <boost/math/special_functions/erf.hpp>
+#include <boost/math/special_functions/gamma.hpp>
+#include <boost/math/special_functions/trigamma.hpp>
 #include <boost/multiprecision/cpp_bin_float.hpp>
+
+#include <numbers>
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/functions.h"
 #include "emulation/kernels/scalar/kernels.h"
-#include "emulation/math/functions.h"
+#include "emulation/math/single_numbers.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
@@ -90,6 +95,42 @@ void check_functions(size_t count) {
     CHECK(error > 0.4);  // the check has an effect
   }
 }
+
+// Wide enough for the angles of large numbers: 1024 bits before the point, 160 after it.
+using Widest = boost::multiprecision::number<boost::multiprecision::cpp_bin_float<400>>;
+
+// The bounds in emulation/math/trigonometry.h and hyperbolic.h.
+constexpr double kSineBound = 1, kArctangentBound = 1.5, kTrigonometricBound = 2.5,
+                 kHyperbolicBound = 3, kInverseHyperbolicBound = 3.5;
+
+template <typename T>
+void check_worst(const char* name, double bound, double error) {
+  CAPTURE(name);
+  CAPTURE(sizeof(T));
+  CHECK(error <= bound);
+  CHECK(error > 0.4);  // the check has an effect
+}
+
+#define LOCKSTEP_WORST(name, bound, low, high)                                                   \
+  check_worst<T>(#name, bound, worst_error<T>(count, low, high, lockstep_##name<T>, [](Wide x) { \
+                   return Wide(name(x));                                                         \
+                 }))
+
+template <typename T>
+void check_trigonometry(size_t count) {
+  LOCKSTEP_WORST(sin, kSineBound, -100, 100);
+  LOCKSTEP_WORST(cos, kSineBound, -100, 100);
+  LOCKSTEP_WORST(tan, kTrigonometricBound, -100, 100);
+  LOCKSTEP_WORST(atan, kArctangentBound, -20, 20);
+  LOCKSTEP_WORST(asin, kTrigonometricBound, -1, 1);
+  LOCKSTEP_WORST(acos, kTrigonometricBound, -1, 1);
+  LOCKSTEP_WORST(sinh, kHyperbolicBound, -80, 80);
+  LOCKSTEP_WORST(cosh, kHyperbolicBound, -80, 80);
+  LOCKSTEP_WORST(asinh, kInverseHyperbolicBound, -1e4, 1e4);
+  LOCKSTEP_WORST(acosh, kInverseHyperbolicBound, 1, 1e4);
+  LOCKSTEP_WORST(atanh, kInverseHyperbolicBound, -1, 1);
+}
+#undef LOCKSTEP_WORST
 
 template <typename T>
 void check_power(size_t count) {
@@ -184,6 +225,63 @@ TEST_CASE("functions: errors stay within the documented bounds") {
   check_power<double>(3000);
 }
 
+TEST_CASE("functions: angles and hyperbolic functions") {
+  check_trigonometry<float>(3000);
+  check_trigonometry<double>(3000);
+}
+
+TEST_CASE("functions: sines of large numbers") {
+  const RandomStream random(8, RandomPurpose::kTest, 0);
+  for (uint64_t i = 0; i < 500; ++i) {
+    const double x = std::ldexp(1 + random.uniform(2 * i), static_cast<int>(2 * i + 20));
+    const Widest exact = sin(Widest(x));
+    CAPTURE(x);
+    CHECK(error_ulps(lockstep_sin(x), Wide(exact)) <= kSineBound);
+    CHECK(error_ulps(lockstep_cos(x), Wide(cos(Widest(x)))) <= kSineBound);
+  }
+  // The double nearest to a multiple of pi/2: 61 bits cancel.
+  CHECK(lockstep_cos(std::ldexp(6381956970095103.0, 797)) == -4.6871659242546277e-19);
+}
+
+TEST_CASE("functions: the gamma function") {
+  const RandomStream random(9, RandomPurpose::kTest, 0);
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const double x = std::ldexp(1 + random.uniform(i), static_cast<int>(i % 20) - 8);
+    const auto check = [&](double y, const Wide& exact, double bound = kGammaError) {
+      CAPTURE(x);
+      CHECK(abs(Wide(y) - exact) <= bound * (1 + abs(exact)));
+    };
+    check(lockstep_lgamma(x), boost::math::lgamma(Wide(x)));
+    check(lockstep_digamma(x), boost::math::digamma(Wide(x)));
+    check(lockstep_trigamma(x), boost::math::trigamma(Wide(x)), kTrigammaError);
+  }
+  CHECK(lockstep_lgamma(1.0) == 0);
+  CHECK(std::isinf(lockstep_lgamma(-3.0)));
+  CHECK(lockstep_lgamma(-0.5) == doctest::Approx(1.2655121234846454));
+  CHECK(lockstep_digamma(-0.5) == doctest::Approx(0.03648997397857652));
+  CHECK(lockstep_trigamma(-0.5) == doctest::Approx(8.934802200544679));
+}
+
+TEST_CASE("functions: special values of angles") {
+  const double infinity = std::numeric_limits<double>::infinity(), pi = std::numbers::pi;
+  CHECK(std::isnan(lockstep_sin(infinity)));
+  CHECK(std::isnan(lockstep_cos(-infinity)));
+  CHECK(std::signbit(lockstep_sin(-0.0)));
+  CHECK(lockstep_cos(0.0) == 1);
+  CHECK(lockstep_atan(infinity) == pi / 2);
+  CHECK(std::isnan(lockstep_asin(1.0 + 0x1p-52)));
+  CHECK(lockstep_acos(-1.0) == pi);
+  CHECK(std::isnan(lockstep_acosh(0.5)));
+  CHECK(lockstep_atanh(1.0) == infinity);
+  CHECK(std::isnan(lockstep_atanh(2.0)));
+  CHECK(lockstep_sinh(710.0) == doctest::Approx(std::sinh(710.0)));
+  CHECK(lockstep_exp2(10.0) == 1024);
+  CHECK(lockstep_atan2(0.0, -1.0) == pi);
+  CHECK(lockstep_atan2(-0.0, -1.0) == -pi);
+  CHECK(lockstep_atan2(-1.0, 0.0) == -pi / 2);
+  CHECK(lockstep_atan2(1.0, 1.0) == pi / 4);
+}
+
 TEST_CASE("functions: special values") {
   const auto check = [](auto zero) {
     using T = decltype(zero);
@@ -254,6 +352,37 @@ TEST_CASE("functions: every kernel set gives the scalar bits, on any number of t
   CHECK(same_bits(one, three));
 }
 
+// Where the function is finite and its second and third derivatives are moderate.
+std::pair<double, double> interval_of(Unary function) {
+  switch (function) {
+    case Unary::kLog:
+    case Unary::kSqrt:
+    case Unary::kRsqrt:
+    case Unary::kPower:
+    case Unary::kReciprocal:
+    case Unary::kLgamma:
+    case Unary::kDigamma:
+      return {0.53, 3.5};
+    case Unary::kLog1p:
+      return {-0.47, 3.5};
+    case Unary::kTan:
+      return {-1.03, 1.03};
+    case Unary::kAsin:
+    case Unary::kAcos:
+    case Unary::kAtanh:
+      return {-0.71, 0.71};
+    case Unary::kAcosh:
+      return {1.43, 3.5};
+    case Unary::kFloor:
+    case Unary::kCeil:
+    case Unary::kRound:
+    case Unary::kTrunc:
+      return {-3.465, 3.5};  // no step falls on a whole or a half number
+    default:
+      return {-3.47, 3.5};
+  }
+}
+
 // d = (f(x + h) - f(x - h)) / 2h, h = cbrt(u): both its errors, h^2 f''' / 6 and u f / h, are of
 // order h^2; 100 times that covers f and f''' of the functions here at |x| <= 3.
 TEST_CASE("functions: derivatives are the slopes of their functions") {
@@ -266,10 +395,8 @@ TEST_CASE("functions: derivatives are the slopes of their functions") {
       kernels.unary(row.function, parameters, &x, &y, 1);
       return y;
     };
-    const bool positive = row.function == Unary::kLog || row.function == Unary::kSqrt ||
-                          row.function == Unary::kRsqrt || row.function == Unary::kPower ||
-                          row.function == Unary::kReciprocal;
-    for (double x = positive ? 0.53 : -3.47; x < 3.5; x += 0.11) {
+    const auto [low, high] = interval_of(row.function);
+    for (double x = low; x < high; x += 0.11) {
       const double saved = saves_output(row.function) ? value(x) : x, dy = 1.5;
       double dx;
       kernels.unary_backward(row.function, parameters, &saved, &dy, &dx, 1);

@@ -226,10 +226,8 @@ def test_a_norm_is_summed_in_fp32_and_rounded_once(lockstep, tmp_path, autocast,
 
 
 @pytest.mark.parametrize("body,hint", [
-    (lambda t: F.adaptive_max_pool1d(t, 4), "multiples of the output's"), (lambda t: torch.einsum("ii->i", t[:, :4]), "repeated letters"),
-    (lambda t: F.embedding_bag(labels(7, below=4), t, torch.tensor([0, 2, 6]), mode="max"), "bags of different lengths"),
     (lambda t: t.scatter(0, torch.zeros(2, 6, dtype=torch.int64), t), "one place written twice"),
-], ids=["adaptive_max", "diagonal", "bags", "twice"])
+], ids=["twice"])
 def test_refusals_say_what_to_write(body, hint):
     said = str(check(Weights(ROWS), lambda m, b: body(m.w0 * 1.0).sum(), ()))
     assert hint in said
@@ -240,4 +238,4 @@ def test_a_shape_that_depends_on_values_is_the_steps():
         y = m.w0[m.w0 > 0]
         return y.view(y.shape[0], 1).square().mean()
 
-    assert check(Weights(ROWS), step, ()).ops == {"reshape": 2, "index_select": 1, "pow": 1, "mean": 1}
+    assert check(Weights(ROWS), step, ()).ops == {"decision": 1, "reshape": 2, "index_select": 1, "pow": 1, "mean": 1}

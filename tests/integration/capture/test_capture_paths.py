@@ -20,7 +20,8 @@ def captured(path, make_optimizer):
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(),
                                 torch.nn.Linear(16, 3))
     optimizer = make_optimizer(model.parameters())
-    cap = Capture(str(path), model, optimizer, lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=STEPS)
+    cap = Capture(str(path), model, optimizer, lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=STEPS,
+                  verify=[0, STEPS - 1])
     for _ in range(STEPS):
         batch = torch.randn(12, 8), torch.randint(3, (12,))
         with cap.step(batch):

@@ -98,6 +98,18 @@ def test_a_reshape_that_copies_is_no_view():
     compare(Weights(ROWS), step, ())
 
 
+@pytest.mark.parametrize("start", [torch.zeros_like, lambda x: torch.zeros(x.shape)])
+def test_images_padded_to_one_size_are_an_input(start):
+    """Arithmetic on the batch that is written to a part: Python does all of it."""
+    def step(m, b):
+        whole = start(b)
+        for i in range(2):
+            whole[i, :, :4].copy_((b[i, :, :4] - 0.5) / 2)
+        return ordered(m.w0 * whole)
+
+    compare(Weights((2, 3, 6)), step, x(2, 3, 6))
+
+
 class Rolled(torch.nn.Module):
     """A recurrence that keeps its states in a tensor made before, and a moving average in a row of a buffer."""
 

@@ -28,6 +28,18 @@ def positive(seed, shape=(6, 50)):
     return np.abs(spread(seed, shape)) + 0.125
 
 
+def moderate(seed, shape=(6, 50)):
+    return spread(seed, shape) / 4
+
+
+def share(seed, shape=(6, 50)):
+    return np.tanh(spread(seed, shape) / 4) * 0.9
+
+
+def above_one(seed, shape=(6, 50)):
+    return positive(seed, shape) + 1
+
+
 UNARY = [
     ("neg", {}, torch.neg, spread),
     ("abs", {}, torch.abs, spread),
@@ -54,6 +66,10 @@ UNARY = [
     ("clamp", {"max": -1}, lambda x: x.clamp(max=-1), spread),
     ("clamp", {"min": 2.0, "max": -1.0}, lambda x: x.clamp(2, -1), spread),
     ("detach", {}, None, spread),
+    *((name, {}, getattr(torch, name), spread) for name in ("erf", "expm1", "exp2", "sin", "cos", "atan", "asinh", "floor", "ceil", "round", "trunc")),
+    *((name, {}, getattr(torch, name), moderate) for name in ("sinh", "cosh")),
+    *((name, {}, getattr(torch, name), positive) for name in ("log1p", "lgamma", "digamma")),
+    *((name, {}, getattr(torch, name), share) for name in ("tan", "asin", "acos", "atanh")), ("acosh", {}, torch.acosh, above_one),
 ] + [("pow", {"exponent": e}, lambda x, e=e: x**e, spread if float(e).is_integer() else positive)
      for e in (0, 1, 2, 3, 4, 5.0, -1, -2, -3.0, 0.5, -0.5, 1.5, 2.7)]
 
@@ -121,7 +137,7 @@ SHAPES = [((4, 5), (4, 5)), ((4, 1, 3), (5, 1)), ((2, 3), ()), ((3,), (2, 3))]
 BINARY = [
     ("add", {}, torch.add), ("add", {"alpha": 0.3}, lambda a, b: torch.add(a, b, alpha=0.3)),
     ("sub", {}, torch.sub), ("mul", {}, torch.mul), ("div", {}, torch.div),
-    ("minimum", {}, torch.minimum), ("maximum", {}, torch.maximum),
+    ("minimum", {}, torch.minimum), ("maximum", {}, torch.maximum), ("atan2", {}, torch.atan2),
 ]
 
 

@@ -449,3 +449,38 @@ def test_weight_norm_from_ops():
     assert distance(w, expected.detach().numpy()) <= 1e-12
     assert distance(dv + left + right, tensors[0].grad.numpy()) <= 1e-12
     assert distance(dg, tensors[1].grad.numpy()) <= 1e-12
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_grid_sample(mode, align_corners, padding):
+    """Places far outside as well, on the borders and exactly on pixels."""
+    image, grid = random_arrays(31, (2, 3, 5, 7), (2, 4, 6, 2))
+    grid[0, 0] = [[-1, -1], [1, 1], [0, 0], [-1, 1], [3.5, -4.5], [1e-3, 1]]
+    attrs = {"mode": mode, "padding": padding, "align_corners": align_corners}
+    compare_with_torch("grid_sample", lambda x, g: F.grid_sample(x, g, mode, padding, align_corners), [image, grid], attrs)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_scatter_amax(dim):
+    """Ties share the gradient; places without an element are 0."""
+    (src,) = random_arrays(32, (6, 5))
+    src[1] = src[0]
+    index = np.random.default_rng(2).integers(0, 3, (6, 5))
+    index[1] = index[0]
+    shape = [8, 5] if dim == 0 else [6, 8]
+    compare_with_torch("scatter_amax", lambda s, i: s.new_zeros(shape).scatter_reduce(dim, i, s, "amax", include_self=False),
+                       [src, index], {"dim": dim, "shape": shape})
+
+
+@pytest.mark.parametrize("zero_infinity", [True, False])
+def test_ctc_loss(zero_infinity):
+    """Repeated labels, an empty target, times left over; with zero_infinity a target that is too long, too."""
+    (x,) = random_arrays(33, (7, 4, 5))
+    x = torch.tensor(x).log_softmax(2).numpy()
+    targets = np.array([[1, 1, 4, 2], [3, 2, 1, 0], [0, 0, 0, 0], [2, 2, 2, 2]])
+    times, counts = np.array([7, 6, 4, 7]), np.array([4, 2, 0, 4 if zero_infinity else 2])
+    times[3] = 6 if zero_infinity else 7
+    compare_with_torch("ctc_loss", lambda *a: F.ctc_loss(a[0], a[1], a[2], a[3], 0, "none", zero_infinity),
+                       [x, targets, times, counts], {"blank": 0, "zero_infinity": zero_infinity})
