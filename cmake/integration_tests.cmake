@@ -23,7 +23,7 @@ function(lockstep_integration_tests folder label)
 endfunction()
 lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts
   capture_composed capture_file capture_paths capture_loops capture_shapes capture_unsupported
-  capture_decisions capture_functions capture_narrow capture_ways_out capture_debug capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch capture_kernels
+  capture_decisions capture_functions capture_narrow capture_lines capture_debug capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch capture_kernels
   capture_floors)
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models
   capture_trainers pytorch_guide)

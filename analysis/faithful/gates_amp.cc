@@ -198,7 +198,7 @@ GateResult gate_v7(const Capture& capture) {
     gate.figure = "the run had no autocast and FP32 weights";
     return gate;
   }
-  if (!narrow.empty() && narrow_preset(capture).ends_with("-cpu") && rounds_statistics(capture)) {
+  if (!narrow.empty() && runs_cpu_kernels(capture) && rounds_statistics(capture)) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = fmt::format(
         "the model has batch norms of {0} weights: PyTorch's CPU kernel rounds the statistics of a "

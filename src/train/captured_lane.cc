@@ -44,9 +44,13 @@ std::string weight_format(const Capture& capture) {
   return narrowest->is_fp32() ? "" : narrowest->name;
 }
 
+bool runs_cpu_kernels(const Capture& capture) {
+  return !capture.device.starts_with("cuda");
+}
+
 std::string narrow_preset(const Capture& capture) {
   return "as-captured-" + weight_format(capture) + (capture.master_weights ? "-master" : "") +
-         (capture.device.starts_with("cuda") ? "" : "-cpu");
+         (runs_cpu_kernels(capture) ? "-cpu" : "");
 }
 
 bool uses_autocast(const Capture& capture) {

@@ -18,6 +18,8 @@ inline constexpr std::string_view kCapturedNote = "# note: ";
 std::string autocast_preset(const Capture& capture);
 // The narrowest format in which the model itself holds parameters; "": FP32.
 std::string weight_format(const Capture& capture);
+// Whether PyTorch's CPU kernels ran.
+bool runs_cpu_kernels(const Capture& capture);
 // The preset of a model whose weights are narrower than FP32. Requires: weight_format() names one.
 std::string narrow_preset(const Capture& capture);
 // Whether autocast is used around the model or inside it.

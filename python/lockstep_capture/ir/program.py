@@ -12,7 +12,6 @@ from typing import Any, Callable, Iterator
 import torch
 
 from ..errors import Problem
-from ..ways_out import way_out
 from .assigned_buffers import copied_back
 
 
@@ -48,9 +47,9 @@ class Place:
     package: str = ""  # of the library: "timm"
 
     def problem(self, what: str, hint: str) -> Problem:
-        """What is refused here, and the way out that the library has, if it is known."""
+        """What is refused here: the user's line first, then the library's."""
         where = f"{self.caller}, in {self.package} {self.source}" if self.caller and self.package else self.source
-        return Problem(what, self.module, where, way_out(what, self.package) or hint)
+        return Problem(what, self.module, where, hint)
 
 
 @dataclass
