@@ -141,7 +141,7 @@ void custom_gradient_vjp(GradientBuilder& builder, const Node& node) {
     const std::string dy = builder.output_gradient(node, k);
     if (!needed.contains(gradient_name(k))) continue;
     value_of[gradient_name(k)] =
-        dy.empty() ? builder.add_node(node, "zeros_backward", {output_id(node, k)}, {}, {-1})
+        dy.empty() ? builder.add_node(node, "no_gradient_backward", {output_id(node, k)}, {}, {-1})
                    : builder.add_node(node, kCast, {dy}, {}, {-1});
   }
   for (const Node& inner : pass.nodes) {

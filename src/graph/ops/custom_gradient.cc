@@ -49,7 +49,7 @@ std::vector<OpDef> custom_gradient_ops() {
        .run = run_results,
        .differentiable_outputs = std::numeric_limits<int>::max(),
        .keeps_masks = true},
-      {.name = "zeros_backward",
+      {.name = "no_gradient_backward",
        .help = "dy = 0, for an output that the loss does not depend on; operand y",
        .source = "torch.autograd.Function, materialized gradients",
        .infer = infer_zeros,
