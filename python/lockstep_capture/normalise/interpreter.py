@@ -219,9 +219,9 @@ class Interpreter:
             value = draws[0]
             if base_name(call).endswith("_"):
                 return args[0].copy_(value)
-            example = named.get("self") if named.get("dtype") is None else None
             # A copy: the model may write to it. randn_like(y) has y's type here, which is not the loop's under autocast.
-            return value.to(example.dtype if isinstance(example, torch.Tensor) else value.dtype, copy=True)
+            like = base_name(call).endswith("_like") and named.get("dtype") is None
+            return value.to(named["self"].dtype if like else value.dtype, copy=True)
         if kind == "dropout":
             kept = scale_kept(named["self" if "self" in named else "input"], draws[0], float(named["p"]))
             if base_name(call) == "aten.native_dropout":

@@ -47,6 +47,8 @@ _NO_RESULT = {"aten::_assert_async", "aten::_assert_tensor_metadata", "aten::sym
 _PASSES_THROUGH = {"profiler", "prim", "inductor", "streams"}
 _DETACHES = "aten::detach_"
 _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
+_IN_PLACE = {"__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
+             "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_"}
 _READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
 MADE_ELSEWHERE = "a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)"
@@ -467,6 +469,7 @@ class _Recorder(_PreDispatch):
             self.answers[event] = result
 
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
+        func = _spelled(func)
         short = func._schema.name.split("::")[1]
         if any(isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
                for item in pytree.tree_leaves(result)):
@@ -577,6 +580,12 @@ class _Recorder(_PreDispatch):
                           f"{call.place.module}\n".encode())
         digest.update(repr((self._types, self._made, self.program.loss, self.program.assigned)).encode())
         return digest.hexdigest()
+
+
+def _spelled(func: Any) -> Any:
+    """`mask &= other` by the name of the method that does the same."""
+    name = func._schema.name.split("::")[1]
+    return getattr(getattr(torch.ops.aten, _IN_PLACE[name]), func._overloadname) if name in _IN_PLACE else func
 
 
 def _counted(schema: str, args: Any) -> list[str]:

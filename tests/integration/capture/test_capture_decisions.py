@@ -67,6 +67,15 @@ def experts(m, x):
     return out
 
 
+def joined_masks(m, x):
+    y = m.a(x)
+    mask = y > -1
+    mask &= y < 1
+    mask |= x[:, :1] > 1
+    mask ^= x[:, 1:2] > 2.5
+    return torch.cat([y[mask], y[~mask] * 2]).reshape(1, -1)
+
+
 def share(m, x):
     y = m.a(x)
     return y.sum() / (y > 0).sum()
@@ -85,7 +94,8 @@ def sampled(m, x):
     return y.gather(1, torch.multinomial(y.softmax(-1), 2))
 
 
-BODIES = [branch, number, dropped_layers, picked_by_mask, largest, in_order, median, experts, share, written, sampled]
+BODIES = [branch, number, dropped_layers, picked_by_mask, joined_masks, largest, in_order, median, experts, share, written,
+          sampled]
 
 
 class Deciding(nn.Module):

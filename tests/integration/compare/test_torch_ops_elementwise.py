@@ -107,6 +107,8 @@ def test_unary_special_values(op, attrs, reference):
     x = np.array([0.0, -0.0, INF, -INF, 100.0, -100.0, 1e-30, -1e-30])
     if op == "gelu":  # PyTorch's fp32 erf of an infinity depends on its vector path
         x = x[np.isfinite(x)]
+    if op == "digamma":  # PyTorch's slope at a pole is what rounding leaves of sin(pi x)
+        x = x[x != -100]
     for name, ours, want, dx, want_d, bound in at_values(op, attrs, reference, x):
         # Our sigmoid and silu of -100 in fp32 keep PyTorch's formula, where exp overflows.
         assert distance([ours], [want]) <= bound or abs(ours - want) < 1e-30, f"{name} = {ours}, torch {want}"
