@@ -109,15 +109,21 @@ def kl_div(c: RuleContext) -> Value:
     return _pointwise("kl_div", c, reduction_of(c) | {"log_target": bool(c.a["log_target"])})
 
 
+def _weights(c: RuleContext, name: str) -> Value:
+    """The weights of a loss, which get no gradient, in PyTorch neither."""
+    found = c.value(name)
+    return c.same("detach", found) if c.is_computed(name) else found
+
+
 @rule("binary_cross_entropy_with_logits")
 def bce_with_logits(c: RuleContext) -> Value:
     x, target = c.value("self"), c.value("target")
     operands = [x, target]
     if c.has("weight") or c.has("pos_weight"):
         ones = c.derive("ones", lambda: torch.ones(()), [])
-        operands.append(c.value("weight") if c.has("weight") else ones)
+        operands.append(_weights(c, "weight") if c.has("weight") else ones)
         if c.has("pos_weight"):
-            operands.append(c.value("pos_weight"))
+            operands.append(_weights(c, "pos_weight"))
     return c.node("bce_with_logits", operands, c.out_shape(), reduction_of(c)).value()
 
 

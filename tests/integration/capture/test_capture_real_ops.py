@@ -43,6 +43,7 @@ MATRICES = {
     "multi_margin": lambda t: F.multi_margin_loss(t, labels(4, below=6), p=2, margin=0.5), "multi_margin_weighted": lambda t: F.multi_margin_loss(t, labels(4, below=6), weight=x(6).abs()),
     "multilabel_margin": lambda t: F.multilabel_margin_loss(t, torch.tensor([[1, 3, -1, 0, 0, 0], [0, 5, 2, -1, 1, 1], [-1] * 6, [5, 4, 3, 2, 1, 0]])),
     "one_row_ce": lambda t: F.cross_entropy(t[0], torch.tensor(2)), "one_row_nll": lambda t: F.nll_loss(t[0].log_softmax(0), torch.tensor(2)),
+    "bce_computed_weight": lambda t: F.binary_cross_entropy_with_logits(t, x(*ROWS).sigmoid(), weight=t.detach().sigmoid()),
     "bce_learned_target": lambda t: F.binary_cross_entropy(t.sigmoid(), (2 * t).sigmoid()),
 }
 

@@ -15,15 +15,14 @@ _LIBRARIES = {"torchvision": "_C.so", "torchaudio": "lib/*.so"}
 
 
 def load_empty_cuda(folder: pathlib.Path) -> None:
-    """folder: where the empty libraries are made, once. Does nothing with a CUDA build of PyTorch."""
+    """folder: where the empty libraries are made, if they are not there. Does nothing with a CUDA build of PyTorch."""
     import torch
     if torch.version.cuda:
         return
     asking = [library for library in _installed() if "libtorch_cuda" in _run("readelf", "-d", library)]
     if not asking:
         return
-    if not all((folder / name).exists() for name in _CUDA):
-        _make(folder, asking, pathlib.Path(torch.__file__).parent / "lib")
+    _make(folder, asking, pathlib.Path(torch.__file__).parent / "lib")
     for name in _CUDA:
         ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
 
@@ -44,10 +43,13 @@ def _make(folder: pathlib.Path, libraries: list[pathlib.Path], torch_libraries: 
     missing = [name for name in wanted - known if "cuda" in name.lower()]
     lines = [f"void *{name}[8];" if _VARIABLE in name else f"void *{name}(void) {{ return 0; }}"
              for name in sorted(missing)]
+    source, kept = "\n".join(lines), folder / "cuda.c"
+    if kept.exists() and kept.read_text() == source:
+        return
     for name in _CUDA:
-        source = "\n".join(lines) if name == _CUDA[-1] else ""
         subprocess.run(["gcc", "-shared", "-fPIC", "-w", f"-Wl,-soname,{name}", "-x", "c", "-", "-o", folder / name],
-                       input=source, text=True, check=True)
+                       input=source if name == _CUDA[-1] else "", text=True, check=True)
+    kept.write_text(source)
 
 
 def _symbols(kind: str, library: pathlib.Path) -> set[str]:

@@ -214,7 +214,7 @@ def _monai(kind, loss, **options):
     import monai.networks.nets
     model = getattr(monai.networks.nets, kind)(**options)
     criterion = getattr(monai.losses, loss)(to_onehot_y=True, softmax=True)
-    return model, lambda m, b: criterion(m(b[0]), b[1][:, None]), _volumes(size=32 if kind == "SwinUNETR" else 16)
+    return model, lambda m, b: criterion(m(b[0]), b[1][:, None]), _volumes(size=64 if kind == "SwinUNETR" else 16)
 
 
 for _name, _kind, _loss, _options in [
@@ -393,7 +393,7 @@ def coca():
                   attn_pooler_queries=4, attn_pooler_heads=2, output_tokens=True)
     text = dict(context_length=8, vocab_size=64, width=16, heads=2, layers=1, embed_cls=True, output_tokens=True)
     model = CoCa(16, dict(context_length=8, vocab_size=64, width=16, heads=2, layers=1, mlp_ratio=2), text, vision)
-    for weight in model.text.parameters():  # some have no initial values
+    for weight in model.parameters():  # some have no initial values
         nn.init.normal_(weight, std=0.1)
     loss = CoCaLoss(caption_loss_weight=1.0, clip_loss_weight=1.0, pad_id=0)
 
