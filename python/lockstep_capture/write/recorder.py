@@ -226,7 +226,7 @@ class Recorder:
             writer.attributes(place, {"persistent": path in persistent, "role": _role(path),
                                       "mutated": path in self._buffers_mutated})
         if is_final:
-            writer.tensors("final/params", {path: tensor.detach() for path, tensor in subject.params.items()})
+            writer.tensors("final/params", {path: tensor.detach() for path, tensor in subject.weights().items()})
             writer.tensors("final/buffers", subject.buffer_values())
             writer.attributes("final", {"scale": subject.scale(), "growth_tracker": np.int32(subject.growth_tracker())})
         writer.attributes("amp", {"sdpa_ran": ",".join(sorted(self._attention))})
