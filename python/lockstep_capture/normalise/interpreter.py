@@ -47,8 +47,8 @@ class Interpreter:
     params, buffers: by canonical path; buffers are copied before they are changed. leaves: of the batch.
     draws: per random call its drawn tensors; None: PyTorch draws. decisions: integers that were chosen from floats, by
     call; what is not among them is chosen anew. double: FP64, with the kinds of ssa.py: values
-    outside of the network keep their own type and are widened where the network reads them. single: FP32, for a model of
-    narrower weights: these, and what the network reads from outside, are widened; casts that name a dtype round.
+    outside of the network keep their own type and are widened where the network reads them. single: FP32, for a loop that
+    computes narrower: its weights, and what the network reads from outside, are widened; casts that name a dtype round.
     autocast: (device, dtype) of a block around the whole pass, None for none; cache_enabled: its weight cache.
     device: where constants are put and where the program makes tensors, None: as traced.
     """

@@ -108,6 +108,12 @@ class Traced:
         """Attention with dropout, whose mask only the math backend shows."""
         return any(site.kind == "sdpa" for site in self.sites)
 
+    @property
+    def computes_narrow(self) -> bool:
+        """What the model draws or makes may have fewer than 32 bits, where the FP32 reference has all."""
+        return self.subject.narrow is not None or self._autocast is not None or \
+            any(call.autocast is not None for call in self.program.calls)
+
     def notes(self) -> dict[str, str]:
         """What a user should know of the graph, by its line: floats that Python read from activations."""
         found: dict[str, str] = {}

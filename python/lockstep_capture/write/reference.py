@@ -104,7 +104,7 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
             leaves = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in one.leaves]
             draws = {name: [unpacked(draw).to(device) for draw in values] for name, values in one.draws.items()}
             run = Interpreter(one.traced.program, params, buffers, leaves, draws, double=double,
-                              single=not double and subject.narrow is not None,
+                              single=not double and one.traced.computes_narrow,
                               kind=one.traced.versions.kind, device=device, decisions=one.decisions,
                               observer=None if double else _Pools(one.traced, seen)).without_autocast()
             loss = run.run()

@@ -183,6 +183,32 @@ def test_what_is_made_in_the_dtype_of_an_activation(lockstep, tmp_path, kind, au
     assert all("fp32" not in line for line in sums)
 
 
+class Draws(torch.nn.Module):
+    """An action drawn from activations has their format in the loop, and all 32 bits in the references."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.fc = kind, torch.nn.Linear(12, 3)
+
+    def forward(self, x):
+        y = self.fc(x)
+        if self.kind == "bernoulli":
+            drawn = torch.distributions.Bernoulli(logits=y)
+            return drawn.log_prob(drawn.sample())
+        with torch.no_grad():
+            drawn = torch.distributions.Normal(y, y.exp()).sample().tanh()
+        return y * drawn
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "normal"])
+def test_what_is_drawn_under_autocast_is_no_bf16_in_the_fp32_reference(lockstep, tmp_path, kind):
+    torch.manual_seed(0)
+    model, path = Draws(kind), tmp_path / "a.lscap.h5"
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 12) for _ in range(2)],
+            lambda m, b: m(b).mean(), steps=2, verify=range(2), autocast=torch.bfloat16)
+    lockstep("verify", path)
+
+
 class OnlyHere(torch.nn.Module):
     """Its forward pass does not run under an autocast."""
 
