@@ -1,4 +1,10 @@
 // pow: y = x^e, where e is the attribute `exponent` or a tensor, with C's special values.
+// PyTorch multiplies for the exponents 3 and -2, in the format of the tensor (PowKernel.cu; ATen's
+// vectors on the CPU), and its derivative is three kernels, dy (e x^(e-1)). In a narrow format every
+// part is rounded.
+#include <algorithm>
+#include <vector>
+
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -36,8 +42,54 @@ void pow_vjp(GradientBuilder& builder, const Node& node) {
   }
 }
 
+template <typename T>
+void round_inside(const OpCall& call, T* values, int64_t count) {
+  call.kernels.of<T>().quantize(values, values, count, {inner_format(call)}, nullptr);
+}
+
+// x^e as PyTorch forms it, up to the last rounding, which is not done here.
+template <typename T>
+void torch_power(const OpCall& call, double exponent, const T* x, T* y, int64_t count) {
+  const Kernels<T>& kernels = call.kernels.of<T>();
+  constexpr double kCube = 3, kInverseSquare = -2;
+  if (exponent != kCube && exponent != kInverseSquare) {
+    kernels.unary(Unary::kPower, {exponent}, x, y, count);
+    return;
+  }
+  std::vector<T> square(static_cast<size_t>(count));
+  kernels.mul(x, x, square.data(), count);
+  round_inside(call, square.data(), count);
+  if (exponent == kCube) {
+    kernels.mul(square.data(), x, y, count);
+  } else {
+    kernels.unary(Unary::kReciprocal, {}, square.data(), y, count);
+  }
+}
+
+// dx = dy (e x^(e-1)), rounded after every operation.
+template <typename T>
+void torch_power_backward(const OpCall& call, double exponent) {
+  const Kernels<T>& kernels = call.kernels.of<T>();
+  const int64_t count = call.inputs[0]->size();
+  T* dx = output<T>(call, 0);
+  if (exponent == 0) {
+    std::fill_n(dx, count, T{0});
+    return;
+  }
+  std::vector<T> slope(static_cast<size_t>(count));
+  torch_power(call, exponent - 1, input<T>(call, 0), slope.data(), count);
+  round_inside(call, slope.data(), count);
+  kernels.scale(slope.data(), static_cast<T>(exponent), slope.data(), count);
+  round_inside(call, slope.data(), count);
+  kernels.mul(slope.data(), input<T>(call, 1), dx, count);
+}
+
 void run_pow(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
+    if (inner_format(call) != nullptr && call.inputs.size() == 1) {
+      return torch_power(call, exponent_of(call.node).a, input<T>(call, 0), output<T>(call, 0),
+                         call.inputs[0]->size());
+    }
     if (call.inputs.size() == 2) return run_binary<T>(call, call.kernels.of<T>().power);
     call.kernels.of<T>().unary(Unary::kPower, exponent_of(call.node), input<T>(call, 0),
                                output<T>(call, 0), call.inputs[0]->size());
@@ -59,6 +111,9 @@ void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     T* dx = output<T>(call, 0);
     const T* dy = input<T>(call, call.inputs.size() - 1);
+    if (call.inputs.size() == 2 && inner_format(call) != nullptr) {
+      return torch_power_backward<T>(call, exponent_of(call.node).a);
+    }
     if (call.inputs.size() == 2) {
       return call.kernels.of<T>().unary_backward(Unary::kPower, exponent_of(call.node),
                                                  input<T>(call, 0), dy, dx, call.inputs[0]->size());
@@ -87,7 +142,8 @@ void run_backward_exponent(const OpCall& call) {
 std::vector<OpDef> pow_ops() {
   return {
       {.name = "pow",
-       .help = "y = x^e; e is the number `exponent` or operand 1, broadcast",
+       .help = "y = x^e; e is the number `exponent` or operand 1, broadcast; exponents 3 and -2 "
+               "multiply and round the parts, as PyTorch does",
        .source = "torch.pow; CUDA autocast: fp32",
        .cast_class = CastClass::kFp32,
        .min_inputs = 1,
@@ -96,6 +152,7 @@ std::vector<OpDef> pow_ops() {
        .infer = infer_pow,
        .vjp = pow_vjp,
        .run = run_pow,
+       .rounds_inside = RoundsInside::kAlways,
        .foreign_names = {.torch = "__pow__", .mxnet = "_power _power_scalar"}},
       {.name = "pow_backward",
        .help = "dx = dy e x^(e-1), 0 where e = 0; operands x, e?, dy",
