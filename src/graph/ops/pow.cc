@@ -1,7 +1,7 @@
 // pow: y = x^e, where e is the attribute `exponent` or a tensor, with C's special values.
 // PyTorch multiplies for the exponents 3 and -2, in the format of the tensor (PowKernel.cu; ATen's
-// vectors on the CPU), and its derivative is three kernels, dy (e x^(e-1)). In a narrow format every
-// part is rounded.
+// vectors on the CPU), and its derivative is three kernels, dy (e x^(e-1)). In a narrow format
+// every part is rounded.
 #include <algorithm>
 #include <vector>
 
