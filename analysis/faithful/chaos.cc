@@ -1,6 +1,6 @@
-// Computes the part of a gradient that FP32 does not determine. A network whose weights are moved
-// by one ulp is an equally good version of the model. Where a gradient is a small difference of
-// large numbers, the gradients of the two are far apart.
+// Computes the part of a gradient or buffer that FP32 does not determine. A network whose weights
+// are moved by one ulp is an equally good version of the model. Where a gradient, or the mean of a
+// batch, is a small difference of large numbers, those of the two are far apart.
 #include "analysis/faithful/chaos.h"
 
 #include <algorithm>
@@ -23,19 +23,36 @@ Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed) {
   return values;
 }
 
-GradientChaos gradient_chaos(const Capture& capture, const CapturedVerify& verify,
-                             const Tensors& gradients, const StepFromValues& run) {
-  GradientChaos chaos;
+namespace {
+
+using Part = Tensors ComputedStep::*;
+
+// leave_out: elements that are not compared, by name.
+Chaos chaos_of(Part part, const Capture& capture, const CapturedVerify& verify,
+               const Tensors& values, const Masks& leave_out, const StepFromValues& run) {
+  Chaos chaos;
   for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) {
     const ComputedStep twin = run(twin_of(capture.graphs.front(), verify.before.values, seed));
-    for (const auto& [name, gradient] : gradients) {
-      const Tensor* moved = find_named(twin.gradients, name);
+    for (const auto& [name, value] : values) {
+      const Tensor* moved = find_named(twin.*part, name);
       if (moved == nullptr) continue;
-      const Distance d = distance(*moved, gradient, find_named(verify.noise, name));
+      const Distance d = distance(*moved, value, find_named(leave_out, name));
       chaos[name] = std::max(chaos[name], d.difference);
     }
   }
   return chaos;
+}
+
+}  // namespace
+
+Chaos gradient_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& gradients,
+                     const StepFromValues& run) {
+  return chaos_of(&ComputedStep::gradients, capture, verify, gradients, verify.noise, run);
+}
+
+Chaos buffer_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& buffers,
+                   const StepFromValues& run) {
+  return chaos_of(&ComputedStep::buffers, capture, verify, buffers, {}, run);
 }
 
 }  // namespace lockstep

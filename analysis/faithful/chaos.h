@@ -1,4 +1,4 @@
-// How much of a gradient does FP32 not determine?
+// How much of a gradient, or of a buffer after the step, does FP32 not determine?
 // Repeats the step from weights moved by one ulp: FP32 does not determine what changes.
 #pragma once
 
@@ -15,10 +15,13 @@ namespace lockstep {
 // The values with every nonzero weight of the graph one ulp up or down, by a seeded sign.
 Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed = 1);
 
-// By parameter: the largest distance between its gradient and those of kChaosTwins twins.
-using GradientChaos = std::map<std::string, double>;
+// By parameter or buffer: the largest distance between its gradient (its value after the step) and
+// those of kChaosTwins twins.
+using Chaos = std::map<std::string, double>;
 using StepFromValues = std::function<ComputedStep(const Tensors& values)>;
-GradientChaos gradient_chaos(const Capture& capture, const CapturedVerify& verify,
-                             const Tensors& gradients, const StepFromValues& run);
+Chaos gradient_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& gradients,
+                     const StepFromValues& run);
+Chaos buffer_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& buffers,
+                   const StepFromValues& run);
 
 }  // namespace lockstep

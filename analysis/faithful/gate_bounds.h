@@ -22,7 +22,8 @@ inline constexpr double kNoiseFactor = 3;
 // the number of elements of the largest tensor: no sum has more terms. Below n = 3100 the plain
 // bound of gradients is larger.
 // V4's buffers (a running mean that is all cancellation): kNoiseFactor times PyTorch's own error,
-// if the FP64 replay is within this share of that error: a wrong momentum is not. FP64's own
+// or where that came out small by luck kChaosFactor times what one ulp of the weights moves, both
+// only if the FP64 replay is within this share of that error: a wrong momentum is not. FP64's own
 // rounding is 2^-29 of FP32's.
 inline constexpr double kExactShare = 0x1p-10;
 // Where FP32 itself does not determine a gradient this well (a small difference of large numbers,
@@ -30,7 +31,7 @@ inline constexpr double kExactShare = 0x1p-10;
 // one ulp of the weights makes, over kChaosTwins draws of signs, with PyTorch's choices at kinks. A
 // draw is one rounding per weight. PyTorch's additional rounding was up to 3.3 times that in 80
 // small captures, because its input gradient of group_norm does not centre x.
-inline constexpr double kChaosFactorV3 = 4;
+inline constexpr double kChaosFactor = 4;
 inline constexpr uint64_t kChaosTwins = 8;
 inline constexpr double kBoundAct = 1e-5;     // L2 norm of a node's output
 inline constexpr double kBoundBuffer = 1e-5;  // buffers, V4

@@ -109,7 +109,7 @@ struct Reference {
 
 // Floors for gradients that FP32 does not determine. Empty: every gradient must keep its bound.
 struct GradientFloors {
-  GradientChaos chaos = {};
+  Chaos chaos = {};
   double sum_noise = 0;
 };
 
@@ -136,7 +136,7 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
     const double by_size = reference.bounds.rtol * d.reference;
     const double absolute = reference.bounds.atol * largest;
     const auto moved = floors.chaos.find(name);
-    const double chaotic = moved == floors.chaos.end() ? 0 : kChaosFactorV3 * moved->second;
+    const double chaotic = moved == floors.chaos.end() ? 0 : kChaosFactor * moved->second;
     const double own = torch_noise(name, wanted, d.reference, verify, floors.sum_noise);
     const double bound = std::max({by_size + absolute, chaotic, own});
     judged.gradients.take(off, bound, fmt::format("{}, step {}", name, verify.step));
@@ -199,8 +199,11 @@ bool is_mutated(const Capture& capture, const std::string& buffer) {
   });
 }
 
-// Buffers after a step of the FP64 replay, computed when first needed.
-using ExactBuffers = std::function<const Tensors&()>;
+// Computed when first needed, for one step.
+struct BufferFloors {
+  std::function<const Tensors&()> exact;  // the buffers after the step of the FP64 replay
+  std::function<const Chaos&()> chaos;    // how far one ulp of the weights moves them in FP32
+};
 
 // Compares every buffer that a graph reads or changes with PyTorch's repetition of the step. If the
 // file has a later state of the captured run, also checks that it changed only buffers that a graph
@@ -212,7 +215,7 @@ struct JudgedBuffers {
   std::vector<std::string> details;
 
   void take(const Capture& capture, const CapturedVerify& verify, const CapturedVerify* later,
-            const Tensors& ours, const ExactBuffers& exact) {
+            const Tensors& ours, const BufferFloors& floors) {
     for (const Graph& graph : capture.graphs) {
       for (const Buffer& buffer : graph.buffers) {
         const Tensor* wanted = find_named(verify.after.values, buffer.name);
@@ -221,10 +224,19 @@ struct JudgedBuffers {
         const bool is_int = wanted->container() == Container::kI32;
         const Distance d = distance(ours.at(buffer.name), *wanted);
         double bound = is_int ? 0 : kBoundBuffer * d.reference;
-        const double own = d.difference > bound ? torch_error(verify, buffer.name, exact) : 0;
-        floor.add(
-            {.tensors = !is_int, .elements = is_int ? 0 : d.elements, .by_torch = own > bound});
+        const bool by_floor =
+            !is_int && d.difference > bound && is_rounding(verify, buffer.name, floors);
+        const double own = by_floor ? torch_error(verify, buffer.name) : 0;
+        const bool by_torch = own > bound;
         bound = std::max(bound, own);
+        const double moved =
+            by_floor && d.difference > bound ? kChaosFactor * floors.chaos().at(buffer.name) : 0;
+        const bool by_chaos = moved > bound;
+        bound = std::max(bound, moved);
+        floor.add({.tensors = !is_int,
+                   .by_chaos = by_chaos,
+                   .elements = is_int ? 0 : d.elements,
+                   .by_torch = by_torch && !by_chaos});
         worst.take(d.difference, bound, fmt::format("{}, step {}", buffer.name, verify.step));
         if (later != nullptr) take_later(capture, verify, *later, buffer.name);
       }
@@ -232,22 +244,26 @@ struct JudgedBuffers {
   }
 
  private:
-  // kNoiseFactor times the error of PyTorch's own FP32 buffer; 0 if PyTorch's FP64 buffer was not
-  // recorded or is not that of the FP64 replay.
-  double torch_error(const CapturedVerify& verify, const std::string& buffer,
-                     const ExactBuffers& exact) {
+  // kNoiseFactor times the error of PyTorch's own FP32 buffer.
+  static double torch_error(const CapturedVerify& verify, const std::string& buffer) {
+    return kNoiseFactor *
+           distance(verify.after.values.at(buffer), verify.buffers64.at(buffer)).difference;
+  }
+
+  // Is the buffer of the FP64 replay PyTorch's? Otherwise, or if PyTorch's was not recorded, its
+  // difference in FP32 is not only rounding, and no floor applies.
+  bool is_rounding(const CapturedVerify& verify, const std::string& buffer,
+                   const BufferFloors& floors) {
     const Tensor* wanted = find_named(verify.buffers64, buffer);
-    if (wanted == nullptr) return 0;
+    if (wanted == nullptr) return false;
     const double error = distance(verify.after.values.at(buffer), *wanted).difference;
-    const Distance d = distance(exact().at(buffer), *wanted);
-    if (d.difference <= kBoundsV1.rtol * d.reference + kExactShare * error) {
-      return kNoiseFactor * error;
-    }
+    const Distance d = distance(floors.exact().at(buffer), *wanted);
+    if (d.difference <= kBoundsV1.rtol * d.reference + kExactShare * error) return true;
     details.push_back(fmt::format(
         "buffer '{}', step {}: in FP64 it is {:.1e} from PyTorch's, so its difference in FP32 is "
         "more than rounding",
         buffer, verify.step, d.difference));
-    return 0;
+    return false;
   }
 
   void take_later(const Capture& capture, const CapturedVerify& verify, const CapturedVerify& later,
@@ -332,10 +348,18 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
       if (!exact) exact = exact_runner.run(step, values);
       return exact->buffers;
     };
+    std::optional<Chaos> moved;
+    const auto moved_buffers = [&]() -> const Chaos& {
+      const auto run_moved = [&](const Tensors& twin) {
+        return run_fp32(runner, capture, verify, twin, /*force=*/false).step;
+      };
+      if (!moved) moved = buffer_chaos(capture, verify, run.step.buffers, run_moved);
+      return *moved;
+    };
     Judged judged = judge_fp32(run.step, {});
     const bool is_last = number + 1 == capture.verify.size();
     buffers.take(capture, verify, is_last ? nullptr : &capture.verify[number + 1], run.step.buffers,
-                 exact_buffers);
+                 {exact_buffers, moved_buffers});
     if (!judged.ok()) {
       const Fp32Run forced = run_fp32(runner, capture, verify, values, /*force=*/true);
       Judged again = judge_fp32(forced.step, {});

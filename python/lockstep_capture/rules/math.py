@@ -341,8 +341,7 @@ def norm_of(c: RuleContext, x: Value, order: float, dims: Sequence[int] | None, 
             return c.reduce("amax", size, dims, keepdim)
         if order == -math.inf:
             return c.same("neg", c.reduce("amax", c.same("neg", size), dims, keepdim))
-        total = c.reduce("sum", c.same("pow", size, {"exponent": order}), dims, keepdim)
-        return c.same("pow", total, {"exponent": 1 / order})
+        return root(c, c.reduce("sum", c.same("pow", size, {"exponent": order}), dims, keepdim), order)
 
     return euclidean(c, x, dims, keepdim) if order == 2 else c.kernel("norm", [x], length)
 
@@ -351,9 +350,20 @@ def euclidean(c: RuleContext, x: Value, dims: Sequence[int] | None, keepdim: boo
     """max(|x|, least)"""
     def length(x: Value) -> Value:
         squares = c.reduce("sum", c.binary("mul", x, x), dims, keepdim)
-        return c.same("sqrt", c.same("clamp", squares, {"min": least * least}) if least else squares)
+        return c.same("sqrt", c.same("clamp", squares, {"min": least * least})) if least else root(c, squares)
 
     return c.kernel("norm", [x], length)
+
+
+def root(c: RuleContext, total: Value, order: float = 2.0) -> Value:
+    """total^(1/order), whose slope is 0 at 0, as it is in PyTorch's norms and distances; that of sqrt() is infinite."""
+    zero = c.mask("equal", [total], total.shape, {"scalar": 0.0})
+
+    def filled(value: Value, number: float) -> Value:
+        return c.node("masked_fill", [value, zero], value.shape, {"value": number}).value()
+
+    positive = filled(total, 1.0)
+    return filled(c.same("sqrt", positive) if order == 2 else c.same("pow", positive, {"exponent": 1 / order}), 0.0)
 
 
 @rule("addcmul", "addcdiv")

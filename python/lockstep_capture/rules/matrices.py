@@ -8,7 +8,7 @@ import torch
 
 from ..ir.graph import Value
 from .context import HINTS, RuleContext, rule
-from .math import norm_of
+from .math import norm_of, root
 from .products import product
 
 
@@ -100,7 +100,7 @@ def cdist(c: RuleContext) -> Value:
         left = joined(c.scalar("mul", x, -2.0), squares(x), ones(x))
         right = joined(y, ones(y), squares(y))
         total = product(c, left, c.permute(right, [*range(right.rank - 2), right.rank - 1, right.rank - 2]))
-        return c.same("sqrt", c.same("clamp", total, {"min": 0.0}))
+        return root(c, c.same("clamp", total, {"min": 0.0}))
 
     found: Value = c.kernel("cdist", [x, y], by_product if many and order == 2 else apart)
     return c.reshape(found, out)

@@ -52,8 +52,8 @@ class _Looker(Observer):
 
     def before(self, call: Call, value: Callable[[str], Any]) -> None:
         node = self._node(call)
-        if node is None or not call.refs() or call.is_getitem:
-            return
+        if node is None or not call.refs() or call.is_getitem or node.id in self._into.kinks:
+            return  # known: a later call that returns the node's value, as cat([y]) does
         x = value(call.refs()[0])
         if not isinstance(x, torch.Tensor):
             return
@@ -79,7 +79,7 @@ class _Pools(_Looker):
     def before(self, call: Call, value: Callable[[str], Any]) -> None:
         super().before(call, value)
         node = self._nodes.get(self._ir_of.get(call.name, "").partition(".")[0])
-        if node is None or node.op not in WINNERS or call.is_getitem:
+        if node is None or node.op not in WINNERS or call.is_getitem or node.id in self._into.kinks:
             return
         x = value(call.refs()[0]).detach()
         extents = node.out[1][0]
@@ -95,7 +95,7 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
     dtype = torch.float64 if double else torch.float32
     params = {path: tensor.to(device, dtype, copy=True).requires_grad_(subject.params[path].requires_grad)
               for path, tensor in state.params.items()}
-    buffers = {path: tensor.to(device) for path, tensor in state.buffers.items()}
+    buffers = {path: _stored(tensor).to(device) for path, tensor in state.buffers.items()}
     found: list[MicroReference] = []
     total = 0.0
     with full_fp32(), torch.enable_grad():
@@ -115,6 +115,11 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
             found.append(seen)
     grads = {path: tensor.grad for path, tensor in params.items() if tensor.grad is not None}
     return Reference(total / len(micro), grads, buffers, found)
+
+
+def _stored(buffer: torch.Tensor) -> torch.Tensor:
+    """With the digits that replays read: FP32's, of FP64 buffers too."""
+    return buffer.float().double() if buffer.dtype == torch.float64 else buffer
 
 
 def noise(ref32: Reference, ref64: Reference) -> dict[str, torch.Tensor]:

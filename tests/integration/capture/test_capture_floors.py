@@ -113,6 +113,17 @@ def test_a_running_mean_that_cancels_is_judged_by_pytorchs_own_error(lockstep, t
     assert "FAIL" in verify(lockstep, path, code=1)[0]["V4"]
 
 
+def test_a_running_mean_where_pytorchs_own_error_came_out_small(lockstep, tmp_path):
+    """Then one ulp of the weights tells how far FP32 determines it."""
+    path = mirrored(tmp_path / "net.h5")
+    for step in range(3):
+        change(path, f"verify/{step:06d}/ref32/post/buffers/bn.running_mean", 0.05)
+    lines, floor = verify(lockstep, path)
+    assert "PASS" in lines["V4"] and floor["V4"]["by_chaos"] >= 1
+    edit_graph(path, '"momentum": 0.1', '"momentum": 0.2')
+    assert "FAIL" in verify(lockstep, path, code=1)[0]["V4"]
+
+
 def test_a_wrong_momentum_fails_all_the_same(lockstep, tmp_path):
     path = mirrored(tmp_path / "net.h5")
     edit_graph(path, '"momentum": 0.1', '"momentum": 0.2')

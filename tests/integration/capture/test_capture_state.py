@@ -357,3 +357,36 @@ def test_noise_that_the_model_writes_to(lockstep, tmp_path, autocast):
     model, path = WritesToItsNoise(), tmp_path / "run.h5"
     capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=autocast)
     lockstep("verify", path)
+
+
+class WideBuffer(nn.Module):
+    """A density whose constant is kept in FP64: replays read its FP32 digits."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 4)
+        self.register_buffer("log_z", torch.tensor(2 * np.log(2 * np.pi), dtype=torch.float64), persistent=False)
+
+    def forward(self, batch):
+        return (0.5 * self.fc(batch[0]).square().sum(-1) + self.log_z).square().mean()
+
+
+class ReturnsItsInput(nn.Module):
+    """Ops that return a value as it is, behind ops with kinks: a maximum, a magnitude."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 16)
+
+    def forward(self, batch):
+        y = self.fc(batch[0])
+        pooled = torch.cat([F.max_pool1d(y[:, None], 2)[:, 0]], 1)
+        image = torch.cat([F.max_pool2d(y.reshape(-1, 1, 4, 4), 2)])
+        return (F.dropout(y.abs(), 0.0) * y.square()).mean() + pooled.square().mean() + image.square().mean()
+
+
+@pytest.mark.parametrize("model", [WideBuffer, ReturnsItsInput])
+def test_is_faithful(lockstep, tmp_path, model):
+    model, path = model(), tmp_path / "run.h5"
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.01), BATCHES, loss_of, steps=STEPS)
+    lockstep("verify", path)
