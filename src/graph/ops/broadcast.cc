@@ -55,6 +55,11 @@ bool has_scalar(const Node& node) {
   return node.attributes.contains("scalar");
 }
 
+void read_second_number_wide(const Node&, NodeFormats& formats) {
+  // Where the first operand is not cast, nothing but type promotion casts the second one.
+  if (formats.operands.size() == 2 && formats.operands[0] == nullptr) formats.operands[1] = nullptr;
+}
+
 std::vector<TensorType> infer_binary(const Node& node, std::span<const TensorType> inputs) {
   require_floats(node, inputs);
   require(has_scalar(node) == (inputs.size() == 1), node,

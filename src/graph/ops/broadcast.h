@@ -29,6 +29,10 @@ void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
 // the type in which the op computes, like Python's numbers in torch.
 std::vector<TensorType> infer_binary(const Node& node, std::span<const TensorType> inputs);
 bool has_scalar(const Node& node);
+// OpDef::cpu_formats of mul and div: PyTorch's CPU kernels read a second operand of no dimension in
+// FP32 (a first one, and both of add and sub, in the format of the other operand). Its gradient
+// keeps the other operand's format.
+void read_second_number_wide(const Node& node, NodeFormats& formats);
 
 // Calls kernel(a, b, y, count) on the operands, repeated to the output's shape.
 template <typename T, typename Kernel>

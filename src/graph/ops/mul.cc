@@ -36,6 +36,7 @@ std::vector<OpDef> mul_ops() {
            .vjp = mul_vjp,
            .run = run_mul,
            .keeps_masks = true,
+           .cpu_formats = read_second_number_wide,
            .foreign_names = {.torch = "__mul__", .mxnet = "elemwise_mul broadcast_mul"}}};
 }
 

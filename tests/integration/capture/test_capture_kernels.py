@@ -177,6 +177,32 @@ def test_powers_round_where_pytorch_does(lockstep, tmp_path, exponent):
     assert float(line.split("gradients ")[1].split()[0]) < 1e-3, line
 
 
+class Scaled(torch.nn.Module):
+    """A number that training learns, as the first or the second operand of an elementwise op."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.a, self.b = body, torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)
+        self.s = torch.nn.Parameter(torch.tensor(1.0049))  # BF16: 1.0078
+
+    def forward(self, x):
+        return self.b(self.body(self.a(x), self.s))
+
+
+@pytest.mark.parametrize("op", ["mul", "div", "add", "sub"])
+@pytest.mark.parametrize("first", [True, False])
+def test_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path, op, first):
+    """mul and div read a second operand without dimensions in FP32, and everything else in BF16."""
+    torch.manual_seed(0)
+    f, path = getattr(torch, op), tmp_path / "a.lscap.h5"
+    model = Scaled((lambda y, s: f(s, y)) if first else f)
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(64, 16) for _ in range(3)],
+            lambda m, x: m(x).float().square().mean(), steps=3, verify=range(3), autocast=torch.bfloat16)
+    line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
+    own, rounding = (float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 "))
+    assert own < rounding / 16, line
+
+
 def test_a_norm_of_large_activations_does_not_overflow(lockstep, tmp_path):
     """Squares of 300 are beyond FP16; the norm is computed in FP32 by PyTorch."""
     path = captured(tmp_path / "a.lscap.h5", lambda y, m: m(F.normalize(y, dim=-1)), scale=600.0)
