@@ -43,6 +43,7 @@ std::vector<OpDef> group_norm_ops() {
        .infer = Norm::infer,
        .vjp = Norm::vjp,
        .run = Norm::run,
+       .cpu_formats = save_statistics_as_x,
        .foreign_names = {.mxnet = "GroupNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "group_norm_backward",

@@ -28,6 +28,7 @@ std::vector<OpDef> layer_norm_ops() {
        .infer = Norm::infer,
        .vjp = Norm::vjp,
        .run = Norm::run,
+       .cpu_formats = save_statistics_as_x,
        .foreign_names = {.mxnet = "LayerNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "layer_norm_backward",

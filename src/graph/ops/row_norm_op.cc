@@ -50,6 +50,17 @@ void row_norm_vjp(const RowNormKind& kind, GradientBuilder& builder, const Node&
   builder.add_node(node, kind.backward_op, inputs, attributes, gradients);
 }
 
+void save_statistics_as_x(const Node& node, NodeFormats& formats) {
+  const auto read_in = [&](size_t i) {
+    return formats.operands[i] != nullptr ? formats.operands[i] : formats.stored[i];
+  };
+  const Format* x = read_in(0);
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    if (read_in(i) != x) return;
+  }
+  for (size_t k = 1; k < formats.outputs.size(); ++k) formats.outputs[k] = x;
+}
+
 void run_row_norm(const RowNormKind& kind, const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const RowNormLayout layout = kind.layout(call.node, input_shape(call, 0));

@@ -177,6 +177,18 @@ def test_powers_round_where_pytorch_does(lockstep, tmp_path, exponent):
     assert float(line.split("gradients ")[1].split()[0]) < 1e-3, line
 
 
+@pytest.mark.parametrize("norm", ["layer", "group"])
+def test_norms_without_weights_save_statistics_in_bf16(lockstep, tmp_path, norm):
+    """The backward pass of PyTorch's CPU reads them rounded. In FP32, gradients would be 0.007 to 0.013 of their bound away."""
+    torch.manual_seed(0)
+    model, path = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)), tmp_path / "a.lscap.h5"
+    f = {"layer": lambda y: F.layer_norm(y, (32,)), "group": lambda y: F.group_norm(y, 4)}[norm]
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(64, 16) for _ in range(3)],
+            lambda m, x: m[1](f(m[0](x) + 2)).float().square().mean(), steps=3, verify=range(3), autocast=torch.bfloat16)
+    line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
+    assert float(line.split("gradients ")[1].split()[0]) < 3e-3, line
+
+
 class Scaled(torch.nn.Module):
     """A number that training learns, as the first or the second operand of an elementwise op."""
 
