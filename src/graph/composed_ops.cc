@@ -47,7 +47,7 @@ constexpr std::array kComposedOps = {
     ComposedOp{"multilabel_margin_loss", CastClass::kFp32,
                "mean over labels and other classes of max(1 - x[label] + x, 0)",
                /*is_loss=*/true},
-    ComposedOp{"nansum", CastClass::kFp32, "the sum of what is not NaN"},
+    ComposedOp{"nansum", CastClass::kFollow, "the sum of what is not NaN"},
     ComposedOp{"nll_loss",
                CastClass::kFp32,
                "-weight[t] x[t], where x holds logarithms of probabilities",
