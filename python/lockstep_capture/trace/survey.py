@@ -17,7 +17,7 @@ from .untouched import untouched
 from .user_code import user_line
 
 _GRADIENT = "torch.autograd.grad in the forward pass"
-_GRADIENT_HINT = "a loss of gradients (gradient penalty) is not replayed"
+_GRADIENT_HINT = "a loss of gradients (gradient penalty) is not replayed; take differences: (f(x + h) - f(x - h)) / (2 * h)"
 
 
 def survey(step: StepModule, batch: Any, device: torch.device,

@@ -187,7 +187,7 @@ def test_a_loss_of_gradients():
 
     problems = check(Net(), step_fn, BATCH).problems
     assert [(p.what, p.hint) for p in problems] == [
-        ("torch.autograd.grad in the forward pass", "a loss of gradients (gradient penalty) is not replayed")]
+        ("torch.autograd.grad in the forward pass", "a loss of gradients (gradient penalty) is not replayed; take differences: (f(x + h) - f(x - h)) / (2 * h)")]
 
 
 def test_gradients_that_are_there_stay_when_step_fn_zeroes_them():

@@ -8,7 +8,7 @@ import json
 import pytest
 from zoo import registry, runner
 
-OPEN = {"low precision", "VAE", "vision and language"}  # gaps are known
+IN_FP32 = {"autoencoder_kl"}  # its gate V7 fails under autocast: docs/study/zoo.md
 QUICK = [network for network in registry.load().values() if network.quick]
 
 
@@ -21,23 +21,26 @@ def results(binary_dir, tmp_path_factory):
     """All of a mode at once: the packages are imported once."""
     folder = tmp_path_factory.mktemp("zoo")
     for autocast, option in (("", []), ("bfloat16", ["--autocast"])):
-        names = [network.name for network in QUICK if _autocast(network) == autocast]
+        names = [name for network in QUICK if _autocast(network) == autocast for name in (network.name, network.tried_by) if name]
         runner.run_apart(binary_dir / "lockstep", folder, "--only", ",".join(names), *option)
-    return {network.name: json.loads(runner.result_file(folder, network.name, _autocast(network)).read_text())
-            for network in QUICK}
+    return {name: json.loads(runner.result_file(folder, name, _autocast(network)).read_text())
+            for network in QUICK for name in (network.name, network.tried_by) if name}
 
 
 def _autocast(network):
     """Every other one under BF16 autocast."""
-    return "bfloat16" if QUICK.index(network) % 2 and not network.fp32_only else ""
+    return "bfloat16" if QUICK.index(network) % 2 and not network.fp32_only and network.name not in IN_FP32 else ""
 
 
-@pytest.mark.parametrize("network", [
-    pytest.param(network, id=network.name, marks=[pytest.mark.xfail] if network.family in OPEN else []) for network in QUICK])
+@pytest.mark.parametrize("network", QUICK, ids=lambda network: network.name)
 def test_quick(results, network):
     result = results[network.name]
     if result["status"] == "absent":
         pytest.skip(result["message"])
+    if network.way_out:
+        assert result["status"] == "refused" and network.way_out in result["message"], result["message"]
+        assert result["same_bits"], result["different"]
+        result = results[network.tried_by]
     assert result["status"] == "captured", result["message"]
     assert result["same_bits"], result["different"]
     assert result["faithful"], result["verify_message"]

@@ -15,7 +15,8 @@ Made = tuple[torch.nn.Module, Step, Callable[[], Any]]  # the model, its loss, a
 class Network:
     """build() makes the network anew, from the global generators alone: the same seed gives the same weights.
 
-    way_out: what a refusal must tell the user to do, tried by the network of that name. fp32_only: why the network
+    way_out: of a network that is refused, what its message tells the user to do. tried_by: the network that does so.
+    fp32_only: why the network
     cannot train under CPU BF16 autocast in PyTorch itself.
     """
 
@@ -26,6 +27,7 @@ class Network:
     held_out: bool = False
     quick: bool = False  # the one of its family that the slow tests run
     way_out: str = ""
+    tried_by: str = ""
     fp32_only: str = ""
     steps: int = 3
 

@@ -69,13 +69,16 @@ def line(result: dict[str, Any]) -> str:
 def _import_first(results: pathlib.Path, used: set[str]) -> None:
     """What takes seconds and most children need. Absent packages are found out about by the networks."""
     from . import packages
-    packages.load_empty_cuda(results / "empty-cuda")
+    try:
+        packages.load_empty_cuda(results / "empty-cuda")
+    except (OSError, subprocess.CalledProcessError) as error:  # then torchvision's networks count as absent
+        print(f"torchvision and torchaudio cannot be loaded: {error}", flush=True)
     import lockstep_capture  # noqa: F401
 
     from . import specimen  # noqa: F401
     for module in _SLOW_IMPORTS:
         if module.partition(".")[0] in used:
-            with contextlib.suppress(ImportError):
+            with contextlib.suppress(ImportError, RuntimeError):
                 importlib.import_module(module)
 
 

@@ -25,6 +25,7 @@ import torch.utils._pytree as pytree
 from .registry import Network
 
 LANES = "fp32,torch-autocast-bf16,torch-autocast-fp16"
+_NO_OPERATORS = "operator torchvision::nms does not exist"  # its library did not load (packages.py)
 _LONGEST = 3000  # characters of a message in the result
 
 
@@ -72,7 +73,10 @@ def examine(network: Network, autocast: str, program: pathlib.Path, folder: path
     path = folder / f"{network.name}{autocast}.lscap.h5"
     try:
         first = _train(network, autocast, None)
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
+        if not isinstance(error, ImportError) and _NO_OPERATORS not in str(error):
+            result.status, result.message = "broken", traceback.format_exc()[-_LONGEST:]
+            return result
         result.status, result.message = "absent", _text(error)
         return result
     except Exception:

@@ -21,6 +21,7 @@ _TIMM = {
     "mobilenet_v3": ("mobilenetv3_small_050", 64, {}),
     "mobilevit": ("mobilevit_xxs", 64, {}),
     "ghostnet": ("ghostnet_050", 64, {}),
+    "ghostnet_small": ("ghostnet_050", 32, {}),
     "repvgg": ("repvgg_a0", 64, {}),
     "coatnet": ("coatnet_nano_rw_224", 64, dict(img_size=64)),
     "maxvit": ("maxvit_rmlp_pico_rw_256", 64, dict(img_size=64)),

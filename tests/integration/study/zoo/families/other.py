@@ -559,7 +559,7 @@ def switch_with_capacity():
     return Net(), step, lambda: (normal(12, 8), ints(3, 12))
 
 
-@network("physics-informed")
+@network("physics-informed", quick=True, way_out="take differences", tried_by="finite_difference_heat")
 def poisson_residual():
     """Second derivatives by autograd inside the loss."""
     model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -573,7 +573,7 @@ def poisson_residual():
     return model, step, lambda: torch.rand(10, 1)
 
 
-@network("physics-informed", quick=True)
+@network("physics-informed")
 def finite_difference_heat():
     """The residual by differences, which needs no second backward pass."""
     model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -737,7 +737,7 @@ def mixed_islands():
     return Net(), labelled, lambda: (normal(8, 6), ints(5, 8))
 
 
-@network("transformations")
+@network("transformations", quick=True)
 def spatial_transformer():
     class Net(nn.Module):
         def __init__(self):
@@ -820,7 +820,7 @@ def optical_flow():
     return Net(), step, lambda: (torch.rand(2, 3, 8, 8), torch.rand(2, 3, 8, 8))
 
 
-@network("transformations", quick=True)
+@network("transformations")
 def super_resolution():
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect"), nn.PReLU(8), nn.Conv2d(8, 12, 3, padding=1),
                           nn.PixelShuffle(2))

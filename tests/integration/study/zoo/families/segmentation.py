@@ -23,6 +23,9 @@ def _smp(kind, **options):
 
 for _name, _options in {
         "Unet": dict(encoder_depth=3, decoder_channels=(16, 8, 8)),
+        "UnetPlusPlus": dict(encoder_depth=3, decoder_channels=(16, 8, 8)),
+        "MAnet": dict(encoder_depth=3, decoder_channels=(16, 8, 8), decoder_pab_channels=8),
+        "Linknet": dict(encoder_depth=3),
         "FPN": dict(decoder_pyramid_channels=32, decoder_segmentation_channels=32),
         "PSPNet": dict(encoder_depth=3, psp_out_channels=16),
         "DeepLabV3Plus": dict(decoder_channels=16, decoder_atrous_rates=(2, 3, 4)),

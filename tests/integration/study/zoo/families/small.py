@@ -111,7 +111,7 @@ def ternary_with_mean_scale():
     return nn.Sequential(Linear(6, 16), nn.SiLU(), Linear(16, 5)), labelled, lambda: (normal(8, 6), ints(5, 8))
 
 
-@network("recurrent")
+@network("recurrent", quick=True)
 def packed_lstm():
     class Net(nn.Module):
         def __init__(self):
@@ -142,7 +142,7 @@ def packed_bidirectional_gru():
         lambda: (normal(3, 6, 5), torch.tensor([6, 4, 1]), ints(3, 3))
 
 
-@network("recurrent", quick=True)
+@network("recurrent")
 def attention_sequence_to_sequence():
     """Teacher forcing by a draw for each word."""
     class Net(nn.Module):
@@ -340,7 +340,7 @@ def chamfer_autoencoder():
     return model, step, lambda: normal(3, 10, 3)
 
 
-@network("fields")
+@network("fields", quick=True)
 def siren():
     class Sine(nn.Module):
         def forward(self, x):
@@ -374,7 +374,7 @@ def nerf():
     return Net(), lambda m, b: F.mse_loss(m(b[0], b[1]), b[2]), lambda: (normal(6, 3), normal(6, 3), torch.rand(6, 3))
 
 
-@network("fields", quick=True)
+@network("fields")
 def hash_grid():
     """Instant-NGP's: hashed corners, trilinear weights."""
     class Net(nn.Module):

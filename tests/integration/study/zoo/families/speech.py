@@ -29,7 +29,7 @@ for _name, _kind, _sizes in [
         ("sew", "SEW", _ENCODER | dict(squeeze_factor=2)),
         ("wav2vec2_conformer", "Wav2Vec2Conformer", _ENCODER | dict(position_embeddings_type="rotary",
                                                                     conv_depthwise_kernel_size=3))]:
-    add(_name, "speech", "transformers", lambda kind=_kind, sizes=_sizes: _ctc(kind, sizes))
+    add(_name, "speech", "transformers", lambda kind=_kind, sizes=_sizes: _ctc(kind, sizes), quick=_name == "wav2vec2")
 
 
 @network("speech", "transformers")
@@ -47,7 +47,7 @@ def wav2vec2_pretraining():
     return model, own_loss, batch
 
 
-@network("speech", "transformers", quick=True)
+@network("speech", "transformers")
 def whisper():
     from transformers import WhisperConfig, WhisperForConditionalGeneration
     return WhisperForConditionalGeneration(WhisperConfig(
