@@ -29,6 +29,7 @@ _BATCH_NORM = "aten.batch_norm"
 _ONE_DTYPE = {f"aten.{name}" for name in ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "conv1d", "conv2d",
                                           "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "einsum", "bilinear",
                                           "scaled_dot_product_attention", "lstm", "gru", "prelu", "tensordot", "addbmm")}
+_PUTS = {"aten.index_put", "aten.index_put_"}
 
 
 class Observer:
@@ -139,6 +140,8 @@ class Interpreter:
             args, kwargs = _replaced(args, _double_dtype), _replaced(kwargs, _double_dtype)
         if self._single and base_name(call) in _ONE_DTYPE:
             args, kwargs = _promoted(args, kwargs)
+        if not call.is_getitem and base_name(call) in _PUTS and isinstance(args[2], torch.Tensor):
+            args = (*args[:2], args[2].to(args[0].dtype), *args[3:])  # the loop's autocast gave both one type
         if self._device is not None:
             args, kwargs = _replaced(args, self._placed), _replaced(kwargs, self._placed)
         if base_name_is(call, _BATCH_NORM) and arguments(call)["momentum"] == CUMULATIVE:

@@ -390,3 +390,24 @@ def test_is_faithful(lockstep, tmp_path, model):
     model, path = model(), tmp_path / "run.h5"
     capture(path, model, torch.optim.SGD(model.parameters(), 0.01), BATCHES, loss_of, steps=STEPS)
     lockstep("verify", path)
+
+
+class MarksTargets(nn.Module):
+    """Targets made like the scores, whose type is the autocast's."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 4)
+
+    def forward(self, batch):
+        scores = self.fc(batch[0])
+        targets = torch.zeros_like(scores)
+        targets[torch.arange(6), batch[1]] = 1.0
+        return F.binary_cross_entropy_with_logits(scores, targets)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_targets_like_the_scores(lockstep, tmp_path, autocast):
+    model, path = MarksTargets(), tmp_path / "run.h5"
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=autocast)
+    lockstep("verify", path)

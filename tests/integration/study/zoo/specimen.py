@@ -73,14 +73,10 @@ def examine(network: Network, autocast: str, program: pathlib.Path, folder: path
     path = folder / f"{network.name}{autocast}.lscap.h5"
     try:
         first = _train(network, autocast, None)
-    except (ImportError, RuntimeError) as error:
-        if not isinstance(error, ImportError) and _NO_OPERATORS not in str(error):
-            result.status, result.message = "broken", traceback.format_exc()[-_LONGEST:]
-            return result
-        result.status, result.message = "absent", _text(error)
-        return result
-    except Exception:
-        result.status, result.message = "broken", traceback.format_exc()[-_LONGEST:]
+    except Exception as error:
+        absent = isinstance(error, ImportError) or _NO_OPERATORS in str(error)
+        result.status = "absent" if absent else "broken"
+        result.message = _text(error) if absent else traceback.format_exc()[-_LONGEST:]
         return result
     _forget_peak()
     plain = _train(network, autocast, None)

@@ -30,9 +30,9 @@ and `lockstep replay` with the lanes `fp32`, `torch-autocast-bf16` and `torch-au
 What this does not show: that large models of the same kind can be captured, or that their numerics are like those of the small ones."""
 
 
-def page(networks: dict[str, Network], found: dict[str, Results]) -> str:
-    """found: by autocast's name, "fp32" or "bfloat16"."""
-    rows = [INTRO, "", "## Summary", "", *_summary(networks, found)]
+def page(networks: dict[str, Network], found: dict[str, Results], note: str = "") -> str:
+    """found: by autocast's name, "fp32" or "bfloat16". note: what to know of these results."""
+    rows = [INTRO, *(["", note] if note else []), "", "## Summary", "", *_summary(networks, found)]
     rows += ["", "## Families", "", *_groups(networks, found, "family", lambda network: network.family)]
     rows += ["", "## Packages", "", *_groups(networks, found, "package", lambda network: network.package or "written here")]
     rows += ["", "## Refused", "", *_refused(networks, found)]
@@ -103,7 +103,7 @@ def _refused(networks: dict[str, Network], found: dict[str, Results]) -> list[st
                     grouped[reason][mode].append(name)
     for reason, modes in sorted(grouped.items(), key=lambda item: -sum(map(len, item[1].values()))):
         names = dict.fromkeys(name for mode in MODES for name in modes[mode])
-        ways = dict.fromkeys(networks[name].way_out for name in names if networks[name].way_out)
+        ways = dict.fromkeys(f"{networks[name].way_out} ({networks[name].tried_by})" for name in names if networks[name].tried_by)
         rows.append("| " + " | ".join([reason.replace("|", "\\|"), *(", ".join(modes[mode]) for mode in MODES),
                                        "; ".join(ways)]) + " |")
     return rows if grouped else ["Nothing."]

@@ -463,7 +463,15 @@ for _name, _options in {
         "talking_heads": dict(attn_pre_talking_heads=True, attn_flash=False, sandwich_norm=True), "memory": dict(attn_num_mem_kv=2, residual_attn=True),
         "sparse": dict(attn_sparse_topk=3, shift_tokens=1), "grouped": dict(attn_kv_heads=1, gate_residual=True),
         "macaron": dict(macaron=True, attn_gate_values=True, layer_dropout=0.2)}.items():
-    add(f"x_transformers_{_name}", "decoder", "x-transformers", lambda options=_options: _x_transformers(**options))
+    _way = dict(way_out="run the model once before", tried_by="x_transformers_alibi_run_before") if _name == "alibi" else {}
+    add(f"x_transformers_{_name}", "decoder", "x-transformers", lambda options=_options: _x_transformers(**options), **_way)
+
+
+@network("decoder", "x-transformers")
+def x_transformers_alibi_run_before():
+    model, step, batch = _x_transformers(alibi_pos_bias=True, attn_qk_norm=True)
+    step(model, batch())
+    return model, step, batch
 
 
 @network("state space", "mambapy")
