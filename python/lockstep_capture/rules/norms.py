@@ -21,8 +21,11 @@ def batch_norm(c: RuleContext) -> Any:
     if not isinstance(mean, Ref):
         if not training:
             raise c.unsupported("evaluation without running statistics")
-    affine = c.has("weight")
-    operands = [x] + ([c.value("weight"), c.value("bias")] if affine else [])
+    affine = c.has("weight") or c.has("bias")
+    operands = [x]
+    if affine:  # one of them alone: the other is a constant
+        operands += [c.value(name) if c.has(name) else c.derive(f"no_{name}", torch.full, [channel, neutral])
+                     for name, neutral in (("weight", 1.0), ("bias", 0.0))]
     if isinstance(mean, Ref):
         operands += [c.value("running_mean"), c.value("running_var")]
     else:  # track_running_stats=False: the op's are constants, and their new values are dropped

@@ -73,6 +73,8 @@ IMAGES = {
     "avg_pool3d_inside": (VOLUME, lambda t: F.avg_pool3d(t, (2, 2, 3), padding=1, count_include_pad=False)), "adaptive_avg_pool3d": (VOLUME, lambda t: F.adaptive_avg_pool3d(t, (3, 2, 4))),
     "adaptive_max_pool3d": (VOLUME, lambda t: F.adaptive_max_pool3d(t, (3, 2, 4))), "adaptive_max_uneven": (IMAGE, lambda t: F.adaptive_max_pool2d(t, (2, 3))),
     "instance_norm3d": (VOLUME, lambda t: F.instance_norm(t)), "group_norm3d": (VOLUME, lambda t: F.group_norm(t, 3)), "replicate3d": (VOLUME, lambda t: F.pad(t, (1, 1, 2, 1, 1, 0), mode="replicate")),
+    "batch_norm_without_bias": (IMAGE, lambda t: F.batch_norm(t, None, None, t[0, :, 0, 0], training=True)),
+    "batch_norm_without_weight": (IMAGE, lambda t: F.batch_norm(t, None, None, None, t[0, :, 0, 0], training=True)),
     "bicubic": (IMAGE, lambda t: F.interpolate(t, (9, 4), mode="bicubic")), "bicubic_corners": (IMAGE, lambda t: F.interpolate(t, scale_factor=2, mode="bicubic", align_corners=True)),
     "trilinear": (VOLUME, lambda t: F.interpolate(t, scale_factor=(2, 1.5, 1), mode="trilinear")), "nearest3d": (VOLUME, lambda t: F.interpolate(t, (3, 7, 6))),
     "area": (IMAGE, lambda t: F.interpolate(t, (2, 3), mode="area")), "antialias": (IMAGE, lambda t: F.interpolate(t, (3, 3), mode="bilinear", antialias=True)),

@@ -1,7 +1,8 @@
 """Every network of the zoo, in FP32 and under BF16 autocast; the table is docs/study/zoo.md. Hours.
 
 Results are kept in build/zoo, so that a study that was interrupted goes on where it stopped; remove the folder to
-repeat everything. `python -m zoo.runner` runs single networks. Packages: zoo/requirements.txt; `./dev study zoo` installs them.
+repeat everything. LOCKSTEP_ZOO_ONLY (`./dev study zoo NAME,...`) names networks, families or packages: only these are
+run and shown, and nothing is said about shares. Packages: zoo/requirements.txt; `./dev study zoo` installs them.
 """
 
 import json
@@ -13,6 +14,8 @@ from conftest import SOURCE
 from zoo import registry, runner, table
 
 CAPTURED_SHARE, VERIFIED_SHARE = 0.95, 0.98
+ONLY = os.environ.get("LOCKSTEP_ZOO_ONLY", "")
+whole = pytest.mark.skipif(bool(ONLY), reason="LOCKSTEP_ZOO_ONLY: a part of the zoo")
 LEAST_NETWORKS, LEAST_PACKAGES, HELD_OUT = 150, 10, 20
 
 
@@ -26,16 +29,25 @@ def results_of(folder, mode):
 def found(binary_dir):
     registry.load()
     folder = SOURCE / "build" / "zoo"
+    chosen = ["--only", ONLY, "--all"] if ONLY else []
     for mode in table.MODES:
-        runner.run_apart(binary_dir / "lockstep", folder, "--held-out", *(["--autocast"] if mode == "bfloat16" else []))
-    return {mode: results_of(folder, mode) for mode in table.MODES}
+        runner.run_apart(binary_dir / "lockstep", folder, "--held-out", *chosen, *(["--autocast"] if mode == "bfloat16" else []))
+    found = {mode: results_of(folder, mode) for mode in table.MODES}
+    wanted = set(ONLY.split(","))
+    return {mode: {name: result for name, result in results.items() if not ONLY or wanted & _names(name)}
+            for mode, results in found.items()}
+
+
+def _names(name):
+    network = registry.NETWORKS[name]
+    return {name, network.family, network.package}
 
 
 def test_the_table(found):
     text = table.page(registry.NETWORKS, found)
     print("\n" + text)
     folder = os.environ.get("LOCKSTEP_STUDY_DIR")
-    if folder:
+    if folder and not ONLY:
         pathlib.Path(folder, "zoo.md").write_text(text)
 
 
@@ -47,6 +59,7 @@ def test_there_are_enough(found):
     assert sorted(quick) == sorted({network.family for network in networks})
 
 
+@whole
 @pytest.mark.parametrize("mode", list(table.MODES))
 def test_shares(found, mode):
     part = table.counts(found[mode].values())

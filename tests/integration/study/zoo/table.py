@@ -78,6 +78,8 @@ def _groups(networks: dict[str, Network], found: dict[str, Results], title: str,
     for name, network in networks.items():
         grouped[key(network)].append(name)
     for group, names in sorted(grouped.items()):
+        if not any(name in results for results in found.values() for name in names):
+            continue
         cells = [group, str(len(names))]
         for mode in MODES:
             part = counts(found[mode][name] for name in names if name in found[mode])
