@@ -16,6 +16,7 @@ _ARITHMETIC = {"corrcoef", "cov", "cumulative_trapezoid", "diff", "float_power",
 _OTHER_NAMES = {"absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "fix",
                 "special_digamma", "special_erf", "special_erfc", "special_erfinv", "special_exp2", "special_expit",
                 "special_expm1", "special_gammaln", "special_log1p", "special_psi", "special_round", "special_sinc"}
+_OF_NEW_TENSORS = {"dtype", "layout", "device", "pin_memory"}
 _NAMES = {f"aten::{name}{end}" for name in _JOINED_OR_CUT | _ARITHMETIC | _OTHER_NAMES for end in ("", "_")}
 
 
@@ -39,15 +40,24 @@ def plain_form(func: Any, kwargs: dict[str, Any]) -> Any:
     packet = getattr(getattr(torch.ops, func.namespace), func._schema.name.split("::")[1])
     for name in packet.overloads():
         overload = getattr(packet, name)
-        if [(a.name, str(a.type)) for a in overload._schema.arguments] == wanted:
+        left_out = _OF_NEW_TENSORS if _makes_a_tensor(overload) else set()
+        if [(a.name, str(a.type)) for a in overload._schema.arguments if a.name not in left_out] == wanted:
             return overload
     return None
+
+
+def _makes_a_tensor(func: Any) -> bool:
+    """As eye() does. With out=, its type is that of the result."""
+    return any(argument.name == "layout" for argument in func._schema.arguments)
 
 
 def written_out(plain: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The op without out=, and a copy."""
     (name,) = [argument.name for argument in func._schema.arguments if argument.is_out]
-    result = plain(*args, **{key: value for key, value in kwargs.items() if key != name})
+    given = {key: value for key, value in kwargs.items() if key != name}
+    if _makes_a_tensor(plain):
+        given |= {"dtype": kwargs[name].dtype, "device": kwargs[name].device}
+    result = plain(*args, **given)
     if kwargs[name].shape != result.shape:
         kwargs[name].resize_(result.shape)
     return kwargs[name].copy_(result)

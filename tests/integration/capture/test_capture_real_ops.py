@@ -32,7 +32,7 @@ FUNCTIONS |= {f"{name}_part": lambda t, name=name: t - getattr(torch, name)(t) f
 MATRICES = {
     "tensordot": lambda t: torch.tensordot(t, t * 2, dims=([1], [1])), "inner": lambda t: torch.inner(t, t[:3]), "addbmm": lambda t: torch.addbmm(t[:, :4], t[None, :, :3], t[None, :3, :4]),
     "addr": lambda t: torch.addr(t, t[:, 0], t[0], alpha=2), "multi_dot": lambda t: torch.linalg.multi_dot([t, t.t(), t]), "matrix_power": lambda t: torch.matrix_power(t[:, :4], 3),
-    "trace": lambda t: t[:, :4].trace() * t, "einsum_diagonal": lambda t: torch.einsum("ii->i", t[:, :4]), "einsum_trace": lambda t: torch.einsum("ii,jk->jk", t[:, :4], t),
+    "eye_out": lambda t: torch.eye(4, 6, out=torch.empty_like(t)) - t, "trace": lambda t: t[:, :4].trace() * t, "einsum_diagonal": lambda t: torch.einsum("ii->i", t[:, :4]), "einsum_trace": lambda t: torch.einsum("ii,jk->jk", t[:, :4], t),
     "kron": lambda t: torch.kron(t, t[:2, :3]), "cross": lambda t: torch.linalg.cross(t[:, :3], t[:, 3:]), "cov": torch.cov, "corrcoef": torch.corrcoef,
     "diff": lambda t: t.diff(dim=1), "trapezoid": lambda t: torch.trapezoid(t, dim=1), "gradient": lambda t: torch.gradient(t)[0], "matrix_norm": lambda t: torch.linalg.matrix_norm(t) * t,
     **{f"norm_{p}": lambda t, p=p: torch.linalg.vector_norm(t, p, dim=1) for p in (0.5, 3, -INF)}, "norm_all": lambda t: torch.linalg.norm(t) * t,
