@@ -79,11 +79,11 @@ constexpr std::array kComposedOps = {
     ComposedOp{"triplet_margin_loss", CastClass::kFp32, "max(|a - p| - |a - n| + margin, 0)",
                /*is_loss=*/true},
     ComposedOp{"upsample",
-               CastClass::kFollow,
+               CastClass::kFp32,
                "weighted sums of pixels along each dimension",
                /*is_loss=*/false,
-               {.torch = "upsample_linear1d upsample_bilinear2d upsample_bicubic2d "
-                         "upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"}},
+               {.torch = "upsample_linear1d upsample_bicubic2d upsample_trilinear3d "
+                         "_upsample_bilinear2d_aa _upsample_bicubic2d_aa"}},
     ComposedOp{"weight_norm",
                CastClass::kFollow,
                "g v / |v|",

@@ -193,8 +193,8 @@ std::vector<OpDef> ctc_loss_ops() {
        .help = "-ln of the probability of each target, blanks (class `blank`) and repetitions left "
                "out; zero_infinity: 0 for impossible ones; operands log probabilities (T,N,C), "
                "targets (N,S), input lengths (N), target lengths (N)",
-       .source = "torch.nn.functional.ctc_loss; CUDA autocast: fp32",
-       .cast_class = CastClass::kFp32,
+       .source =
+           "torch.nn.functional.ctc_loss; CUDA autocast: not listed, runs in its input's type",
        .min_inputs = 4,
        .max_inputs = 4,
        .attributes = {"blank", "zero_infinity"},
@@ -205,7 +205,6 @@ std::vector<OpDef> ctc_loss_ops() {
       {.name = "ctc_loss_backward",
        .help = "dx; operands those of ctc_loss, dy",
        .source = "torch's derivative of ctc_loss",
-       .cast_class = CastClass::kFp32,
        .min_inputs = 5,
        .max_inputs = 5,
        .attributes = {"blank", "zero_infinity"},
