@@ -124,6 +124,12 @@ def steps_in(path):
         return int(file.attrs["n_steps"]), len(file["steps"]), "final" in file
 
 
+def gradients_of(file, step):
+    """The HDF5 group of a step's gradients. Those that equal the FP32 reference bit for bit are stored once, there."""
+    recorded = file[f"steps/{step:06d}"]
+    return file[f"verify/{step:06d}/ref32/grads"] if recorded.attrs.get("grads_are_ref32") else recorded["grads"]
+
+
 class UnknownOptimizer(torch.optim.Optimizer):
     """An optimizer that Lockstep does not know."""
 
