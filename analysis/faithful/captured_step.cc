@@ -5,16 +5,18 @@
 
 namespace lockstep {
 
-CapturedStepRunner::CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64)
-    : capture_(capture), policy_(policy), is_fp64_(is_fp64) {}
+CapturedStepRunner::CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64,
+                                       const KernelSet& (*kernels)())
+    : capture_(capture), policy_(policy), is_fp64_(is_fp64), kernels_(kernels) {}
 
 CapturedStepRunner::GraphRunner& CapturedStepRunner::runner_of(int64_t graph) {
   GraphRunner& of_graph = runners_[graph];
   if (of_graph.runner != nullptr) return of_graph;
   of_graph.graph = differentiate(capture_.graphs.at(static_cast<size_t>(graph)));
   of_graph.sites = make_sites(of_graph.graph, 0);
-  of_graph.runner = std::make_unique<StepRunner>(of_graph.graph, of_graph.sites, policy_,
-                                                 is_fp64_ ? Container::kF64 : Container::kF32);
+  of_graph.runner =
+      std::make_unique<StepRunner>(of_graph.graph, of_graph.sites, policy_,
+                                   is_fp64_ ? Container::kF64 : Container::kF32, kernels_);
   return of_graph;
 }
 

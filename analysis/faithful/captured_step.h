@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/capture/capture.h"
 #include "src/execute/step_runner.h"
 #include "src/graph/site.h"
@@ -28,7 +29,8 @@ using NodeVisit =
 class CapturedStepRunner {
  public:
   // Both must outlive the runner. `is_fp64`: the truth lane; then `policy` is FP32's.
-  CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64);
+  CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64,
+                     const KernelSet& (*kernels)() = active_kernels);
 
   // `values`: parameters and buffers. Throws: InputError from lowering.
   ComputedStep run(const CapturedStep& step, const Tensors& values, double loss_scale = 1,
@@ -46,6 +48,7 @@ class CapturedStepRunner {
   const Capture& capture_;
   const Policy& policy_;
   bool is_fp64_;
+  const KernelSet& (*kernels_)();
   std::map<int64_t, GraphRunner> runners_;  // by graph
 };
 
