@@ -169,6 +169,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   }
   call.inner_formats = instruction.inner_formats;
   call.rounds_dropout_scale = program_.rounds_dropout_scale;
+  call.cpu_threads = program_.cpu_threads;
   call.flash_kernel = program_.flash_kernel;
   const int32_t sum_site = sum_site_[node];
   AccumulatorHealth sampled;

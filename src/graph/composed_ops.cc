@@ -22,6 +22,11 @@ constexpr std::array kComposedOps = {
     ComposedOp{"cosine_similarity", CastClass::kFp32, "sum of x y / (|x| |y|)"},
     ComposedOp{"cumprod", CastClass::kFp32, "products up to each element"},
     ComposedOp{"dist", CastClass::kFp32, "|x - y|"},
+    ComposedOp{"dot",
+               CastClass::kFollow,
+               "the product of two vectors",
+               /*is_loss=*/false,
+               {.torch = "dot vdot"}},
     ComposedOp{"glu", CastClass::kFollow, "x sigmoid(y) of two halves"},
     ComposedOp{"grouped_mm",
                CastClass::kFollow,
@@ -47,6 +52,11 @@ constexpr std::array kComposedOps = {
     ComposedOp{"multilabel_margin_loss", CastClass::kFp32,
                "mean over labels and other classes of max(1 - x[label] + x, 0)",
                /*is_loss=*/true},
+    ComposedOp{"mv",
+               CastClass::kLowPrecision,
+               "a matrix times a vector",
+               /*is_loss=*/false,
+               {.torch = "mv addmv"}},
     ComposedOp{"nansum", CastClass::kFollow, "the sum of what is not NaN"},
     ComposedOp{"nll_loss",
                CastClass::kFp32,
@@ -114,7 +124,7 @@ std::vector<std::string> listable_op_names() {
 
 std::string listed_name(const Node& node, const OpDef& op) {
   if (op.class_attribute.empty()) return std::string(op.name);
-  return string_attribute(node, op.class_attribute, "");
+  return string_attribute(node, op.class_attribute, std::string(op.name));
 }
 
 CastClass own_class(const std::string& listed_name) {
@@ -133,8 +143,9 @@ std::set<std::string> composed_inner_nodes(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (node.is_backward() && !is_recorded(graph, node)) continue;
     const OpDef& op = find_op(node.op);
-    if (!op.class_attribute.empty()) {
-      // A border: if it names a format, its output is inside.
+    const bool is_border = op.class_of_result || !op.format_attribute.empty();
+    if (is_border && !op.class_attribute.empty()) {
+      // If it names a format, its output is inside.
       if (!string_attribute(node, op.format_attribute, "").empty()) widened.insert(node.id);
       continue;
     }

@@ -50,6 +50,7 @@ struct OpCall {
   std::span<const Format* const> inner_formats = {};
   // Dropout also rounds the factor of kept elements to inner's format.
   bool rounds_dropout_scale = false;
+  int cpu_threads = 1;  // of the PyTorch whose CPU kernels the policy imitates
   const FlashKernel* flash_kernel = &flash_kernels().front();  // of sdpa with model "flash"
   // If not null, some sums of products are recomputed exactly (not in the truth lane, whose
   // products are not exact in double).

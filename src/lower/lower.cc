@@ -60,6 +60,7 @@ class Lowering {
   Program run() {
     builder_.program().scaling = in_.policy.scaling;
     builder_.program().rounds_dropout_scale = in_.policy.rounds_dropout_scale;
+    builder_.program().cpu_threads = in_.policy.cpu_threads;
     builder_.program().flash_kernel = in_.policy.flash_kernel;
     add_externals();
     for (size_t i = 0; i < in_.graph.nodes.size(); ++i) {

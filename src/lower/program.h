@@ -71,6 +71,7 @@ struct Program {
   std::map<int32_t, double> site_factors;
   FactorScaling scaling;                                       // the policy's, for scaled_casts
   bool rounds_dropout_scale = false;                           // the policy's
+  int cpu_threads = 1;                                         // the policy's
   const FlashKernel* flash_kernel = &flash_kernels().front();  // the policy's
   std::vector<ScaledCast> scaled_casts;
 };

@@ -123,8 +123,10 @@ struct Policy {
   // [softmax]: log_softmax along the last dimension rounds inside, as PyTorch's CPU kernel does.
   bool rounds_log_softmax = false;
 
-  // [recurrent]: the system whose lstm and gru the lane follows.
+  // [recurrent]: the system whose lstm and gru the lane follows, and the threads it had: on a CPU,
+  // sums over rows are rounded in each thread's part.
   RecurrentCells recurrent_cells = RecurrentCells::kFused;
+  int cpu_threads = 1;
 
   // [scaling]: factors of some ops are multiplied by a scale and rounded to narrow formats.
   FactorScaling scaling;

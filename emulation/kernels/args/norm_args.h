@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/format/format.h"
 
 namespace lockstep {
 
@@ -12,6 +13,9 @@ namespace lockstep {
 //   inv_std = 1 / sqrt(var + eps)
 // Running statistics: new = (1 - momentum) * old + momentum * batch, with the unbiased variance
 // (n / (n-1)). Evaluation mode uses the running ones unchanged.
+// `statistics`: if not null, the format to which PyTorch's CPU kernel rounds all of them, r:
+//   mean = r(sum x / n);  var = r(r(sum (x - unrounded mean)^2) / r(n)), unbiased with r(n - 1)
+//   inv_std = r(1 / sqrt(var + eps));  new = r(r(r(momentum) batch) + r(r(1 - r(momentum)) old))
 template <typename T>
 struct BatchNormArgs {
   int64_t batch, channels, spatial;
@@ -20,6 +24,7 @@ struct BatchNormArgs {
   const T *x, *weight, *bias, *running_mean, *running_var;  // running_*: may be null when training
   T *y, *new_running_mean, *new_running_var, *mean, *inv_std;
   const Accumulator* accumulator;
+  const Format* statistics = nullptr;
 };
 // Training: dx = w inv_std / n * (n dy - sum dy - xhat sum(dy xhat)), db = sum dy,
 //           dw = sum(dy xhat), xhat = (x - mean) inv_std.   Evaluation: dx = dy w inv_std.
@@ -35,6 +40,7 @@ struct BatchNormBackwardArgs {
 // Normalisation of the rows of x (R,C): layer, RMS and group normalisation. Sums use `accumulator`
 // in the order of emulation/kernels/reduction.h; everything else is in T.
 //   mean = sum x / C (0 when not centred);  inv_std = 1 / sqrt(sum (x - mean)^2 / C + eps)
+// `statistics`: as for batch normalisation, which is PyTorch's CPU kernel of instance_norm.
 //   y = (x - mean) * inv_std * w + b;  row r uses the weights of group r mod `groups`; `spatial`
 //   consecutive elements of a row share one: w, b (groups * C / spatial), null: 1 and 0
 template <typename T>
@@ -45,9 +51,13 @@ struct RowNormArgs {
   const T *x, *weight, *bias;
   T *y, *mean, *inv_std;  // mean: null when not centred
   const Accumulator* accumulator;
+  const Format* statistics = nullptr;
 };
 // g = dy w;  dx = inv_std / C * ((C g - sum g) - xhat sum(g xhat)), without the sum of g when not
 // centred;  dw = sum(dy xhat), db = sum dy over the elements that share the weight.
+// `weight_sums`: if not null, the format to which PyTorch's CPU kernel of layer_norm rounds dw and
+// db after every row. It adds each of `weight_parts` equal parts of the rows (one per thread) from
+// zero, and their sums in T. Requires: groups 1, spatial 1.
 template <typename T>
 struct RowNormBackwardArgs {
   int64_t rows, cols, groups = 1, spatial = 1;
@@ -55,6 +65,8 @@ struct RowNormBackwardArgs {
   const T *x, *dy, *weight, *mean, *inv_std;
   T *dx, *dweight, *dbias;  // dweight, dbias: null if not needed
   const Accumulator* accumulator;
+  const Format* weight_sums = nullptr;
+  int64_t weight_parts = 1;
 };
 
 }  // namespace lockstep

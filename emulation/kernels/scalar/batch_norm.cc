@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/scalar/nearest_round.h"
 #include "src/core/parallel.h"
 
 namespace lockstep {
@@ -42,21 +43,24 @@ template <typename T>
 void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& a) {
   const T n = static_cast<T>(a.batch * a.spatial);
   const T eps = static_cast<T>(a.eps);
-  const T keep = static_cast<T>(1 - a.momentum), take = static_cast<T>(a.momentum);
+  const PartRound<T> round(a.statistics);
+  const T take = round(static_cast<T>(a.momentum));
+  const T keep = a.statistics != nullptr ? round(T(1) - take) : static_cast<T>(1 - a.momentum);
   parallel_for(a.channels, [&](int64_t c) {
     T mean, var;
     if (a.training) {
       mean = sum_channel<T>(a, block_sum, c, [&](int64_t i) { return a.x[i]; }) / n;
-      var = sum_channel<T>(a, block_sum, c,
-                           [&](int64_t i) {
-                             const T centred = a.x[i] - mean;
-                             return centred * centred;
-                           }) /
-            n;
-      const T unbiased = var * (n / (n - 1));
+      const T squares = round(sum_channel<T>(a, block_sum, c, [&](int64_t i) {
+        const T centred = a.x[i] - mean;
+        return centred * centred;
+      }));
+      mean = round(mean);
+      var = round(squares / round(n));
+      const T unbiased =
+          a.statistics != nullptr ? round(squares / round(n - 1)) : var * (n / (n - 1));
       if (a.running_mean != nullptr) {
-        store(a.new_running_mean, c, keep * a.running_mean[c] + take * mean);
-        store(a.new_running_var, c, keep * a.running_var[c] + take * unbiased);
+        store(a.new_running_mean, c, round(keep * a.running_mean[c]) + round(take * mean));
+        store(a.new_running_var, c, round(keep * a.running_var[c]) + round(take * unbiased));
       }
     } else {
       mean = a.running_mean[c];
@@ -64,7 +68,7 @@ void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& a) {
       store(a.new_running_mean, c, mean);
       store(a.new_running_var, c, var);
     }
-    const T inv_std = T(1) / std::sqrt(var + eps);
+    const T inv_std = round(T(1) / std::sqrt(var + eps));
     const T w = a.weight != nullptr ? a.weight[c] : T(1);
     const T b = a.bias != nullptr ? a.bias[c] : T(0);
     store(a.mean, c, mean);

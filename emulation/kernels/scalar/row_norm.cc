@@ -1,11 +1,13 @@
 // Row normalisation; rows, then columns of the weights' gradients, are spread over the threads.
 #include "emulation/kernels/scalar/row_norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/scalar/nearest_round.h"
 #include "src/core/chunks.h"
 
 namespace lockstep {
@@ -87,6 +89,27 @@ void channel_gradient(BlockSum<T> block_sum, const RowNormBackwardArgs<T>& a, in
   });
 }
 
+// dweight and dbias of column c of layer_norm, rounded to weight_sums after every row.
+template <typename T>
+void rounded_column_gradient(const RowNormBackwardArgs<T>& a, const PartRound<T>& round,
+                             int64_t c) {
+  const int64_t part = (a.rows + a.weight_parts - 1) / a.weight_parts;
+  T dweight = 0, dbias = 0;
+  for (int64_t begin = 0; begin < a.rows; begin += part) {
+    T part_dw = 0, part_db = 0;
+    for (int64_t row = begin; row < std::min(begin + part, a.rows); ++row) {
+      const T scale = a.inv_std[row], shift = -scale * a.mean[row];
+      const T dy = a.dy[row * a.cols + c];
+      part_dw = round(part_dw + dy * (scale * a.x[row * a.cols + c] + shift));
+      part_db = round(part_db + dy);
+    }
+    dweight += part_dw;
+    dbias += part_db;
+  }
+  if (a.dweight != nullptr) a.dweight[c] = canonical_nan(dweight);
+  if (a.dbias != nullptr) a.dbias[c] = canonical_nan(dbias);
+}
+
 template <typename T>
 bool adds_natively(const Accumulator& accumulator) {
   return std::is_same_v<T, float> ? accumulator.format->is_fp32() : accumulator.format->is_fp64();
@@ -99,6 +122,7 @@ void row_norm_with(const RowNormLoops<T>& loops, const RowNormArgs<T>& a) {
   const std::vector<T> weight = spread_weights(a.weight, T(1), a.groups * a.cols, a.spatial);
   const std::vector<T> bias = spread_weights(a.bias, T(0), a.groups * a.cols, a.spatial);
   const T n = static_cast<T>(a.cols), eps = static_cast<T>(a.eps);
+  const PartRound<T> round(a.statistics);
   parallel_chunks(a.rows, row_grain(a.cols), [&](int64_t begin, int64_t end) {
     std::vector<T> buffer(static_cast<size_t>(a.cols));
     const auto sum = [&](const T* values) {
@@ -106,9 +130,11 @@ void row_norm_with(const RowNormLoops<T>& loops, const RowNormArgs<T>& a) {
     };
     for (int64_t row = begin; row < end; ++row) {
       const T* x = a.x + row * a.cols;
-      const T mean = a.centred ? sum(x) / n : T(0);
+      T mean = a.centred ? sum(x) / n : T(0);
       loops.squares(x, mean, buffer.data(), a.cols);
-      const T inv_std = T(1) / std::sqrt(sum(buffer.data()) / n + eps);
+      mean = round(mean);
+      const T var = round(round(sum(buffer.data())) / round(n));
+      const T inv_std = round(T(1) / std::sqrt(var + eps));
       const int64_t group = row % a.groups * a.cols;
       loops.normalise(x, mean, inv_std, weight.data() + group, bias.data() + group,
                       a.y + row * a.cols, a.cols);
@@ -138,6 +164,13 @@ void row_norm_backward_with(const RowNormLoops<T>& loops, const RowNormBackwardA
   });
   if (a.dweight == nullptr && a.dbias == nullptr) return;
   const int64_t channels = a.groups * a.cols / a.spatial;
+  if (a.weight_sums != nullptr) {
+    const PartRound<T> round(a.weight_sums);
+    parallel_chunks(channels, row_grain(a.rows), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) rounded_column_gradient(a, round, c);
+    });
+    return;
+  }
   if (loops.column_sums != nullptr && a.groups == 1 && a.spatial == 1 &&
       adds_natively<T>(*a.accumulator)) {
     parallel_chunks(channels, kColumnTile,

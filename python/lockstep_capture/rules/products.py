@@ -21,16 +21,24 @@ def linear(c: RuleContext) -> Value:
 @rule("matmul", "mm", "bmm", "dot", "vdot", "mv")
 def matmul(c: RuleContext) -> Value:
     second = next(name for name in ("other", "mat2", "tensor", "vec") if name in c.a)
-    return product(c, c.value("self"), c.value(second))
+    return product(c, c.value("self"), c.value(second), _kernel_with_own_class(c))
 
 
-def product(c: RuleContext, x: Value, y: Value) -> Value:
-    """torch.matmul; a vector is a matrix with one row, or one column, for its product."""
+# Kernels that autocast lists apart from matmul: PyTorch's CPU lists name neither, CUDA's name mv.
+_OWN_CLASS = {"mv": "mv", "addmv": "mv", "dot": "dot", "vdot": "dot"}
+
+
+def _kernel_with_own_class(c: RuleContext) -> str:
+    return _OWN_CLASS.get(c.call.op.split(".")[1], "")
+
+
+def product(c: RuleContext, x: Value, y: Value, of: str = "") -> Value:
+    """torch.matmul; a vector is a matrix with one row, or one column, for its product. of: the kernel, if it is not matmul."""
     rows, columns = x.rank == 1, y.rank == 1
     x = c.reshape(x, (1, *x.shape)) if rows else x
     y = c.reshape(y, (*y.shape, 1)) if columns else y
     batch = tuple(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
-    out = c.node("matmul", [x, y], (*batch, x.shape[-2], y.shape[-1])).value()
+    out = c.node("matmul", [x, y], (*batch, x.shape[-2], y.shape[-1]), {"of": of} if of else {}).value()
     shape = batch + (() if rows else (x.shape[-2],)) + (() if columns else (y.shape[-1],))
     return c.reshape(out, shape)
 
@@ -43,7 +51,7 @@ def addmm(c: RuleContext) -> Value:
     if c.call.op.startswith("aten.addbmm"):  # the sum over the batch is a sum over products, too
         x = c.reshape(c.permute(x, [1, 0, 2]), (x.shape[1], x.shape[0] * x.shape[2]))
         y = c.reshape(y, (y.shape[0] * y.shape[1], y.shape[2]))
-    out = product(c, x, y)
+    out = product(c, x, y, _kernel_with_own_class(c))
     alpha, beta = float(c.a["alpha"]), float(c.a["beta"])
     out = out if alpha == 1 else c.scalar("mul", out, alpha)
     if beta == 0:

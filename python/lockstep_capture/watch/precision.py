@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterator
 
+import numpy as np
 import torch
 
 _BACKENDS: Any = torch.backends  # its switches are made at run time
@@ -33,11 +34,11 @@ def full_fp32() -> Iterator[None]:
 
 
 def shortcuts() -> dict[str, Any]:
-    """What is allowed now, as attributes of /amp in a capture file."""
+    """What is allowed now, and how many threads CPU kernels have, as attributes of /amp in a capture file."""
     matmul = _BACKENDS.cuda.matmul
     return {"allow_tf32_matmul": matmul.fp32_precision == "tf32",
             "allow_tf32_cudnn": _BACKENDS.cudnn.conv.fp32_precision == "tf32",
-            "cpu_products": _BACKENDS.mkldnn.matmul.fp32_precision,
+            "cpu_products": _BACKENDS.mkldnn.matmul.fp32_precision, "threads": np.int32(torch.get_num_threads()),
             "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
             "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction)}
 

@@ -76,6 +76,20 @@ std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const Tenso
   return outputs;
 }
 
+// OpDef::cpu_formats: PyTorch's CPU kernel computes the statistics of a batch in the format of x,
+// unless a weight or buffer is FP32 (aten/src/ATen/native/Normalization.cpp, is_mixed_type).
+void round_statistics(const Node& node, NodeFormats& formats) {
+  const Format* x = formats.operands[0] != nullptr ? formats.operands[0] : formats.stored[0];
+  if (contains(*x, find_format("fp32"))) return;
+  for (size_t i = 1; i < count_operand(node); ++i) {
+    const bool is_absent = node.inputs[i].starts_with("c:");  // in PyTorch
+    const Format* read = formats.operands[i] != nullptr ? formats.operands[i] : formats.stored[i];
+    if (!is_absent && read != x) return;
+  }
+  formats.outputs[3] = formats.outputs[4] = x;
+  formats.inner = {x};
+}
+
 void batch_norm_vjp(GradientBuilder& builder, const Node& node) {
   std::vector<std::string> operands = {node.inputs[0], output_id(node, 3), output_id(node, 4),
                                        builder.output_gradient(node)};
@@ -122,6 +136,7 @@ void run_batch_norm(const OpCall& call) {
     args.new_running_mean = output<T>(call, 1), args.new_running_var = output<T>(call, 2);
     args.mean = output<T>(call, 3), args.inv_std = output<T>(call, 4);
     args.accumulator = &call.reduce_accumulator;
+    args.statistics = inner_format(call);
     call.kernels.of<T>().batch_norm(args);
   });
 }
@@ -180,6 +195,7 @@ std::vector<OpDef> batch_norm_ops() {
        .infer = infer_batch_norm,
        .vjp = batch_norm_vjp,
        .run = run_batch_norm,
+       .cpu_formats = round_statistics,
        .foreign_names = {.torch = "native_batch_norm cudnn_batch_norm", .mxnet = "BatchNorm"},
        .has_running_statistics = true,
        .first_values = FirstValues::kScaleShift},

@@ -23,7 +23,8 @@ RowNormLayout layout(const Node& node, const Shape& x) {
   return layout;
 }
 
-constexpr RowNormKind kKind = {"group_norm_backward", true, kTorchEps, layout};
+constexpr RowNormKind kKind = {"group_norm_backward", true, kTorchEps, layout,
+                               RowNormRounds::kStatistics};
 using Norm = RowNorm<kKind>;
 
 }  // namespace
@@ -43,7 +44,7 @@ std::vector<OpDef> group_norm_ops() {
        .infer = Norm::infer,
        .vjp = Norm::vjp,
        .run = Norm::run,
-       .cpu_formats = save_statistics_as_x,
+       .cpu_formats = round_instance_statistics,
        .foreign_names = {.mxnet = "GroupNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "group_norm_backward",

@@ -6,7 +6,8 @@ namespace lockstep {
 namespace {
 
 constexpr double kTorchEps = 1e-5;
-constexpr RowNormKind kKind = {"layer_norm_backward", true, kTorchEps, last_dims_layout};
+constexpr RowNormKind kKind = {"layer_norm_backward", true, kTorchEps, last_dims_layout,
+                               RowNormRounds::kWeightSums};
 using Norm = RowNorm<kKind>;
 
 }  // namespace
@@ -28,7 +29,7 @@ std::vector<OpDef> layer_norm_ops() {
        .infer = Norm::infer,
        .vjp = Norm::vjp,
        .run = Norm::run,
-       .cpu_formats = save_statistics_as_x,
+       .cpu_formats = add_weight_gradients_in_x,
        .foreign_names = {.mxnet = "LayerNorm"},
        .first_values = FirstValues::kScaleShift},
       {.name = "layer_norm_backward",

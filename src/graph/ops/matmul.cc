@@ -30,6 +30,8 @@ Shape common_batch(const Node& node, std::span<const TensorType> inputs) {
 
 std::vector<TensorType> infer_matmul(const Node& node, std::span<const TensorType> inputs) {
   require_stacks(node, inputs);
+  const std::string of = string_attribute(node, "of", "mv");
+  require(of == "mv" || of == "dot", node, "attribute 'of' is '" + of + "', must be mv or dot");
   const bool ta = bool_attribute(node, "transpose_a", false);
   const bool tb = bool_attribute(node, "transpose_b", false);
   const Matrix a = matrix_of(inputs[0].shape), b = matrix_of(inputs[1].shape);
@@ -54,6 +56,7 @@ void matmul_vjp(GradientBuilder& builder, const Node& node) {
     const Shape shape = builder.graph().type_of(node.inputs[operand]).shape;
     const Shape other = builder.graph().type_of(node.inputs[1 - operand]).shape;
     Attributes attributes = node.attributes;
+    attributes.erase("of");
     const bool fold = operand == 1 && folds(node, other, shape);
     if (fold) attributes["fold"] = true;
     const bool whole = fold || batch_of(shape) == batch_of(node.outputs[0].shape);
@@ -184,17 +187,19 @@ std::vector<OpDef> matmul_ops() {
   return {
       {.name = "matmul",
        .help = "C = op(A) op(B); A (...,M,K), B (...,K,N), C (...,M,N), leading extents broadcast; "
-               "transpose_a: A is (...,K,M), transpose_b: B is (...,N,K)",
+               "transpose_a: A is (...,K,M), transpose_b: B is (...,N,K); of: mv or dot, PyTorch's "
+               "kernel with a class of its own",
        .source = "torch.matmul, bmm; CUDA autocast: lower_precision_fp",
        .cast_class = CastClass::kLowPrecision,
        .min_inputs = 2,
        .max_inputs = 2,
        .has_gemm_accumulator = true,
-       .attributes = attributes,
+       .attributes = {"transpose_a", "transpose_b", "of"},
        .infer = infer_matmul,
        .vjp = matmul_vjp,
        .run = run_matmul,
        .products = matmul_products,
+       .class_attribute = "of",
        .foreign_names = {.torch = "mm bmm __matmul__", .mxnet = "dot batch_dot"}},
       {.name = "matmul_backward_a",
        .help = "dA = dC op(B)^T, transposed if A was; operands B, dC; sums over N",

@@ -61,6 +61,18 @@ void save_statistics_as_x(const Node& node, NodeFormats& formats) {
   for (size_t k = 1; k < formats.outputs.size(); ++k) formats.outputs[k] = x;
 }
 
+void add_weight_gradients_in_x(const Node& node, NodeFormats& formats) {
+  save_statistics_as_x(node, formats);
+  const Format* x = formats.operands[0] != nullptr ? formats.operands[0] : formats.stored[0];
+  if (!contains(*x, find_format("fp32"))) formats.inner = {x};
+}
+
+void round_instance_statistics(const Node& node, NodeFormats& formats) {
+  save_statistics_as_x(node, formats);
+  if (!node.torch_op.starts_with("aten.instance_norm") || formats.outputs[1] == nullptr) return;
+  if (!contains(*formats.outputs[1], find_format("fp32"))) formats.inner = {formats.outputs[1]};
+}
+
 void run_row_norm(const RowNormKind& kind, const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const RowNormLayout layout = kind.layout(call.node, input_shape(call, 0));
@@ -76,6 +88,7 @@ void run_row_norm(const RowNormKind& kind, const OpCall& call) {
     if (kind.centred) args.mean = output<T>(call, 1);
     args.inv_std = output<T>(call, kind.centred ? 2 : 1);
     args.accumulator = &call.reduce_accumulator;
+    if (kind.rounds == RowNormRounds::kStatistics) args.statistics = inner_format(call);
     call.kernels.of<T>().row_norm(args);
   });
 }
@@ -119,6 +132,8 @@ void run_row_norm_backward(const RowNormKind& kind, const OpCall& call) {
     if (has_weight) args.dweight = output<T>(call, 1);
     if (has_bias) args.dbias = output<T>(call, has_weight ? 2 : 1);
     args.accumulator = &call.reduce_accumulator;
+    if (kind.rounds == RowNormRounds::kWeightSums) args.weight_sums = inner_format(call);
+    args.weight_parts = call.cpu_threads;
     call.kernels.of<T>().row_norm_backward(args);
   });
 }

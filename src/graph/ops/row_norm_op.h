@@ -14,6 +14,13 @@ struct RowNormLayout {
   Shape weight, statistics;             // of weight and bias; of mean and inv_std
 };
 
+// The meaning of a node's inner format (OpCall::inner_formats).
+enum class RowNormRounds : uint8_t {
+  kNothing,
+  kStatistics,  // forward: RowNormArgs::statistics
+  kWeightSums,  // backward: RowNormBackwardArgs::weight_sums
+};
+
 // A kind of normalisation; the attributes are those of its forward op.
 struct RowNormKind {
   std::string_view backward_op;
@@ -21,6 +28,7 @@ struct RowNormKind {
   double default_eps;
   // Throws: InputError for an x or an attribute that does not fit.
   RowNormLayout (*layout)(const Node& node, const Shape& x);
+  RowNormRounds rounds = RowNormRounds::kNothing;
 };
 
 std::vector<TensorType> infer_row_norm(const RowNormKind& kind, const Node& node,
@@ -37,6 +45,10 @@ void run_row_norm_backward(const RowNormKind& kind, const OpCall& call);
 // format of x, unless the weight is FP32 (layer_norm_kernel.cpp, group_norm_kernel.cpp). The
 // forward pass uses them unrounded.
 void save_statistics_as_x(const Node& node, NodeFormats& formats);
+// The same; and layer_norm's kernel adds up the gradients of its weights in the format of x.
+void add_weight_gradients_in_x(const Node& node, NodeFormats& formats);
+// The same; and instance_norm, which is PyTorch's batch_norm of N * C channels, uses them rounded.
+void round_instance_statistics(const Node& node, NodeFormats& formats);
 
 // The functions of the forward and the backward op of `kind`, for their OpDefs.
 template <const RowNormKind& kind>

@@ -188,6 +188,10 @@ void read_amp(const CaptureFields& root, Capture& capture) {
   capture.amp.reduced_sums =
       amp.flag(capture.amp.dtype + "_reduced_precision_reduction", false, /*required=*/false);
   capture.amp.cpu_products = amp.text("cpu_products", /*required=*/false);
+  capture.amp.threads = amp.integer("threads", 1, /*required=*/false);
+  if (capture.amp.threads < 1) {
+    amp.problem(fmt::format("threads is {}, must be at least 1", capture.amp.threads));
+  }
   read_scaler(amp.optional("scaler"), capture.scaler);
 }
 
