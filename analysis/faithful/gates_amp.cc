@@ -11,15 +11,16 @@
 //
 // Rounding noise: mean |emulated - the same with stochastic rounding|. captured - FP32 is a single
 // draw of what the formats do to the loss, and may be zero by luck.
-// Chaos floor: how far equally good versions of the emulated step are from it, kVersions; the
-// largest of their mean distances. For the loss also that of the FP32 lane from weights moved by
-// one FP32 ulp. Twice a distance is four times 1 - cos, which is half of the distance squared.
+// Chaos floor: how far equally good versions of the emulated step are from it, the largest of
+// their mean distances (see kVersions). For the loss also that of the FP32 lane from weights moved
+// by one FP32 ulp. Twice a distance is four times 1 - cos, which is half of the distance squared.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "analysis/faithful/captured_step.h"
@@ -43,14 +44,20 @@ namespace {
 constexpr double kLossShare = 0.5, kChaosFactor = 2;
 constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
 
-// A version of the emulated step that is as good as the step itself.
-struct Version {
-  bool is_in_other_order;  // sums from the last term to the first: other_order.h
-  uint64_t seed;           // of the weights moved by one FP32 ulp; 0: not moved
-};
-// One FP32 ulp of a weight rarely changes the weight that is rounded to 16 bits, so that only the
-// order of sums shows what rounds the other way after them.
-constexpr Version kVersions[] = {{false, 1}, {true, 0}, {true, 1}, {true, 2}};
+// Versions of the emulated step that are as good as the step itself: from weights moved by one FP32
+// ulp, and with sums in other orders (other_order.h). One ulp rarely changes a weight that is
+// rounded to 16 bits; only the order of sums shows what rounds the other way after them. In a small
+// network an order may change nothing that matters; in one that computes more than kManyValues,
+// something rounds the other way everywhere, and a few orders show it.
+constexpr int kVersions = 1 + kOtherOrders, kFewOrders = 2;
+constexpr int64_t kManyValues = int64_t{1} << 22;
+int orders_for(const Graph& graph) {
+  int64_t values = 0;
+  for (const Node& node : graph.nodes) {
+    for (const TensorType& output : node.outputs) values += element_count(output.shape);
+  }
+  return values > kManyValues ? kFewOrders : kOtherOrders;
+}
 
 // A loss in a narrow format is a mean that PyTorch's CPU kernels add up in that format, in groups
 // of 16 whose sums are added in groups of 16 again (aten/src/ATen/native/LossNLL.cpp, cascade_sum).
@@ -84,7 +91,7 @@ bool all_finite(const Tensors& tensors) {
 // Sums over the steps of 1 - cos: emulated to captured, captured to FP32, emulated to its versions.
 struct Cosines {
   double ours = 0, theirs = 0;
-  std::array<double, std::size(kVersions)> versions = {};
+  std::array<double, kVersions> versions = {};
   int64_t count = 0;
 
   double mean() const { return std::max(ours, 0.0) / static_cast<double>(count); }
@@ -102,7 +109,7 @@ struct AmpFindings {
   double emulated = 0, captured = 0;  // sums of |loss differences|
   double noise = 0;                   // of the emulated losses, by rounding
   double chaos_fp32 = 0;
-  std::array<double, std::size(kVersions)> chaos_low = {};
+  std::array<double, kVersions> chaos_low = {};
   double ulps = 0;  // of the captured losses, in their format
   std::string loss_format;
   int64_t steps = 0;
@@ -220,7 +227,12 @@ GateResult gate_v7(const Capture& capture) {
   policy.weight_cache = capture.amp.cache_enabled;
   policy.cpu_threads = static_cast<int>(capture.amp.threads);
   CapturedStepRunner low(capture, policy, false), single(capture, fp32, false);
-  CapturedStepRunner low_in_other_order(capture, policy, false, kernels_in_other_order);
+  const auto orders = kernels_in_other_orders();
+  std::vector<std::unique_ptr<CapturedStepRunner>> low_in_order;
+  for (int i = 0; i < orders_for(capture.graphs.front()); ++i) {
+    low_in_order.push_back(std::make_unique<CapturedStepRunner>(capture, policy, false,
+                                                                orders[static_cast<size_t>(i)]));
+  }
   Policy stochastic = policy;
   stochastic.rounding = Rounding::kStochastic;
   CapturedStepRunner low_stochastic(capture, stochastic, false);
@@ -246,17 +258,16 @@ GateResult gate_v7(const Capture& capture) {
       found.ulps += std::max(ulp(micro.loss, format), loss_sum_floor(graph, format, micro.loss)) /
                     static_cast<double>(step.micro.size());
     }
-    const Graph& graph = capture.graphs.front();
     found.noise +=
         std::abs(low_stochastic.run(step, values, step.scale_before).loss - emulated.loss);
-    found.chaos_fp32 += std::abs(single.run(step, twin_of(graph, values)).loss - ours);
-    std::vector<ComputedStep> versions;
-    for (const Version& version : kVersions) {
-      CapturedStepRunner& runner = version.is_in_other_order ? low_in_other_order : low;
-      versions.push_back(version.seed == 0 ? runner.run(step, values, step.scale_before)
-                                           : runner.run(step, twin_of(graph, values, version.seed),
-                                                        step.scale_before));
-      found.chaos_low[versions.size() - 1] += std::abs(versions.back().loss - emulated.loss);
+    const Tensors moved = twin_of(capture.graphs.front(), values);
+    found.chaos_fp32 += std::abs(single.run(step, moved).loss - ours);
+    std::vector<ComputedStep> versions = {low.run(step, moved, step.scale_before)};
+    for (const auto& runner : low_in_order) {
+      versions.push_back(runner->run(step, values, step.scale_before));
+    }
+    for (size_t i = 0; i < versions.size(); ++i) {
+      found.chaos_low[i] += std::abs(versions[i].loss - emulated.loss);
     }
     ++found.steps;
     if (!overflows) compare_gradients(step, verify, emulated, versions, found);

@@ -14,7 +14,9 @@ namespace lockstep {
 // Running statistics: new = (1 - momentum) * old + momentum * batch, with the unbiased variance
 // (n / (n-1)). Evaluation mode uses the running ones unchanged.
 // `statistics`: if not null, the format to which PyTorch's CPU kernel rounds all of them, r:
-//   mean = r(sum x / n);  var = r(r(sum (x - unrounded mean)^2) / r(n)), unbiased with r(n - 1)
+//   mean = r(sum x / n);  var = r(r(sum (x - m)^2) / r(n)), unbiased with r(n - 1)
+//   m: the unrounded mean; where S is 1, the rounded one (the loop over rows; that of channels_last
+//   is not modelled)
 //   inv_std = r(1 / sqrt(var + eps));  new = r(r(r(momentum) batch) + r(r(1 - r(momentum)) old))
 template <typename T>
 struct BatchNormArgs {

@@ -50,8 +50,9 @@ void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& a) {
     T mean, var;
     if (a.training) {
       mean = sum_channel<T>(a, block_sum, c, [&](int64_t i) { return a.x[i]; }) / n;
+      const T centre = a.spatial == 1 ? round(mean) : mean;
       const T squares = round(sum_channel<T>(a, block_sum, c, [&](int64_t i) {
-        const T centred = a.x[i] - mean;
+        const T centred = a.x[i] - centre;
         return centred * centred;
       }));
       mean = round(mean);
