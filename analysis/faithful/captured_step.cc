@@ -21,7 +21,7 @@ CapturedStepRunner::GraphRunner& CapturedStepRunner::runner_of(int64_t graph) {
 }
 
 ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& values,
-                                     double loss_scale, const NodeVisit& visit) {
+                                     double loss_scale, const NodeVisit& visit, uint64_t seed) {
   const Container container = is_fp64_ ? Container::kF64 : Container::kF32;
   ComputedStep out;
   Tensors held;  // as bound
@@ -36,7 +36,7 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
       runner.bind_parameter(p.name, held.at(p.name));
     for (const Buffer& b : of_graph.graph.buffers) runner.bind_buffer(b.name, held.at(b.name));
     unpack_batch(micro, of_graph.batch);
-    runner.begin({.key = {}, .loss_scales = {loss_scale}, .loss_divisor = micro.loss_divisor()},
+    runner.begin({.key = {.seed = seed}, .loss_scales = {loss_scale}, .loss_divisor = micro.loss_divisor()},
                  of_graph.batch);
     for (int n = 0; n < runner.node_count(); ++n) {
       const Node& node = of_graph.graph.nodes[static_cast<size_t>(n)];

@@ -9,8 +9,9 @@
 //              <= max(0.001, a tenth of 1 - cos(captured, FP32), four times the chaos floor); noise
 //              elements left out
 //
-// Rounding noise: mean |emulated - the same with stochastic rounding|. captured - FP32 is a single
-// draw of what the formats do to the loss, and may be zero by luck.
+// Rounding noise: the root mean square of emulated - the same with stochastic rounding, over
+// kNoiseDraws; mean over steps. captured - FP32 is a single draw of what the formats do to the loss,
+// and may be zero by luck.
 // Chaos floor: how far equally good versions of the emulated step are from it, the largest of
 // their mean distances (see kVersions). For the loss also that of the FP32 lane from weights moved
 // by one FP32 ulp. Twice a distance is four times 1 - cos, which is half of the distance squared.
@@ -43,6 +44,7 @@ namespace {
 
 constexpr double kLossShare = 0.5, kChaosFactor = 2;
 constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
+constexpr uint64_t kNoiseDraws = 4;
 
 // Versions of the emulated step that are as good as the step itself: from weights moved by one FP32
 // ulp, and with sums in other orders (other_order.h). One ulp rarely changes a weight that is
@@ -258,8 +260,12 @@ GateResult gate_v7(const Capture& capture) {
       found.ulps += std::max(ulp(micro.loss, format), loss_sum_floor(graph, format, micro.loss)) /
                     static_cast<double>(step.micro.size());
     }
-    found.noise +=
-        std::abs(low_stochastic.run(step, values, step.scale_before).loss - emulated.loss);
+    double squares = 0;
+    for (uint64_t seed = 1; seed <= kNoiseDraws; ++seed) {
+      const ComputedStep drawn = low_stochastic.run(step, values, step.scale_before, {}, seed);
+      squares += (drawn.loss - emulated.loss) * (drawn.loss - emulated.loss);
+    }
+    found.noise += std::sqrt(squares / kNoiseDraws);
     const Tensors moved = twin_of(capture.graphs.front(), values);
     found.chaos_fp32 += std::abs(single.run(step, moved).loss - ours);
     std::vector<ComputedStep> versions = {low.run(step, moved, step.scale_before)};

@@ -23,7 +23,7 @@ constexpr std::array kComposedOps = {
     ComposedOp{"cumprod", CastClass::kFp32, "products up to each element"},
     ComposedOp{"dist", CastClass::kFp32, "|x - y|"},
     ComposedOp{"dot",
-               CastClass::kFollow,
+               CastClass::kPromote,
                "the product of two vectors",
                /*is_loss=*/false,
                {.torch = "dot vdot"}},

@@ -102,7 +102,8 @@ def test_result_has_the_class_of_the_whole(lockstep, tmp_path, name):
         assert Explained(lockstep, path, "pure-fp16").result == "fp16"
 
 
-IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm"}
+IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm",
+            "upsample": "upsample_bicubic2d"}
 
 
 def test_table_agrees_with_pytorchs_own(lockstep):
@@ -187,6 +188,63 @@ def test_norms_without_weights_save_statistics_in_bf16(lockstep, tmp_path, norm)
             lambda m, x: m[1](f(m[0](x) + 2)).float().square().mean(), steps=3, verify=range(3), autocast=torch.bfloat16)
     line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
     assert float(line.split("gradients ")[1].split()[0]) < 3e-3, line
+
+
+def v7(lockstep, path):
+    """(distance of the losses, distance of captured and FP32, gradients' share of their bound)"""
+    line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
+    return tuple(float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 ", "gradients "))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_layer_norm_adds_weight_gradients_in_bf16(lockstep, tmp_path, threads):
+    """Every thread rounds after each of its rows. Summed in FP32, the gradients would be 2 times their bound away."""
+    torch.manual_seed(0)
+    model, path = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 8)), tmp_path / "a.h5"
+    torch.set_num_threads(threads)
+    try:
+        capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(1000, 16) for _ in range(2)],
+                lambda m, x: m(x).float().square().mean(), steps=2, autocast=torch.bfloat16)
+    finally:
+        torch.set_num_threads(1)
+    assert v7(lockstep, path)[2] < 0.05
+
+
+@pytest.mark.parametrize("norm", ["batch of rows", "batch of images", "instance"])
+def test_batch_statistics_without_weights_are_bf16(lockstep, tmp_path, norm):
+    """PyTorch's CPU normalises with rounded statistics. In FP32 the losses would be 0.1 to 0.6 of the rounding apart."""
+    torch.manual_seed(0)
+    f = {"batch of rows": lambda y: F.batch_norm(y.flatten(1)[:, :32].contiguous(), None, None, training=True).unflatten(1, (32, 1, 1)),
+         "batch of images": lambda y: F.batch_norm(y, None, None, training=True), "instance": F.instance_norm}[norm]
+    model, path = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.Conv2d(32, 4, 1)), tmp_path / "a.lscap.h5"
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(20, 3, 9, 9) for _ in range(3)],
+            lambda m, x: (m[1](f(m[0](x) + 3)) + 1).float().square().mean(), steps=3, verify=range(3), autocast=torch.bfloat16)
+    own, rounding, _ = v7(lockstep, path)
+    assert own < rounding / 16, (own, rounding)
+
+
+class Times(torch.nn.Module):
+    """A product of a matrix with a learnt vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.v, self.s = torch.nn.Linear(16, 32), torch.nn.Parameter(torch.randn(32)), torch.nn.Parameter(torch.randn(64))
+
+    def forward(self, x):
+        return torch.dot(torch.mv(self.a(x).float(), self.v), self.s)
+
+
+def test_mv_and_dot_have_classes_of_their_own(lockstep, tmp_path):
+    """CPU autocast lists neither; CUDA autocast casts mv's operands and promotes dot's."""
+    torch.manual_seed(0)
+    model, path = Times(), tmp_path / "a.lscap.h5"
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.01), [torch.randn(64, 16)], lambda m, x: m(x), steps=1,
+            autocast=torch.bfloat16)
+    own, rounding, _ = v7(lockstep, path)
+    assert own < rounding / 16, (own, rounding)
+    made = {policy: [op["outputs"][0]["format"] for op in Explained(lockstep, path, policy).named("matmul")]
+            for policy in ("torch-autocast-bf16-cpu", "torch-autocast-fp16")}
+    assert made == {"torch-autocast-bf16-cpu": ["fp32", "fp32"], "torch-autocast-fp16": ["fp16", "fp32"]}
 
 
 class Scaled(torch.nn.Module):

@@ -32,7 +32,7 @@ def run_apart(program: pathlib.Path, results: pathlib.Path, *options: str) -> No
     """main() with these options, in a process without threads, from which others can be forked."""
     folder = pathlib.Path(__file__).parent
     command = [sys.executable, "-m", "zoo.runner", "--program", str(program), "--results", str(results), *options]
-    paths = [str(folder.parents[3] / "python"), str(folder.parent)]
+    paths = [str(folder.parents[3] / "python"), str(folder.parent), str(pathlib.Path(sys.prefix) / "apart")]
     subprocess.run(command, check=True, env=os.environ | {
         "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"})
 
