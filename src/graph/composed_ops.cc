@@ -21,6 +21,8 @@ constexpr std::array kComposedOps = {
                /*is_loss=*/true},
     ComposedOp{"cosine_similarity", CastClass::kFp32, "sum of x y / (|x| |y|)"},
     ComposedOp{"cumprod", CastClass::kFp32, "products up to each element"},
+    ComposedOp{"deform_conv2d", CastClass::kFollow,
+               "a convolution that reads its operand at places of its own"},
     ComposedOp{"dist", CastClass::kFp32, "|x - y|"},
     ComposedOp{"glu", CastClass::kFollow, "x sigmoid(y) of two halves"},
     ComposedOp{"grouped_mm",
