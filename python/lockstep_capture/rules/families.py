@@ -2,7 +2,7 @@
 
 from . import (  # noqa: F401
     attention, bags, cells, choices, compare, composed, convolutions, custom_functions, distances,
-    functions, layers, losses, margins, math, matrices, norms,
+    fake_quantize, functions, layers, losses, margins, math, matrices, norms, observers,
     packed, pools, products, recurrent, regions, sampling, scatters, segments, sequences, shape,
     upsampling, volumes, windows, writes
 )
