@@ -343,7 +343,7 @@ class _Recorder(_PreDispatch):
         if owner is not None:  # its .data: writing to it writes to the buffer
             return next(name for name, path in self.program.buffers.items() if path == owner)
         place = self._place()
-        if tensor.layout != torch.strided:
+        if tensor.layout != torch.strided and (tensor.layout != torch.sparse_coo or tensor.requires_grad):
             self._refuse("a sparse tensor", place, "use its to_dense()")
             tensor = tensor.detach().to_dense()
         elif tensor.grad_fn is not None or (self._backward_of and tensor not in self._fresh
@@ -365,7 +365,7 @@ class _Recorder(_PreDispatch):
 
     def _sharing(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A tensor of the program with the same storage, the very same view if there is one."""
-        if tensor.numel() == 0:
+        if tensor.layout != torch.strided or tensor.numel() == 0:
             return None
         storage = tensor.untyped_storage().data_ptr()
         sharing = [known for known in self._bound.keys()

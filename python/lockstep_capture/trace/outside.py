@@ -16,7 +16,9 @@ from .reachable import reachable
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """Of the bits in the order of the elements."""
+    """Of the bits in the order of the elements; of a sparse matrix, of its places and values."""
+    if tensor.layout == torch.sparse_coo:
+        return zlib.crc32(f"{checksum(tensor._indices())} {checksum(tensor._values())}".encode())
     elements = tensor.detach().cpu().contiguous().reshape(-1)
     return zlib.crc32(elements.view(torch.uint8).numpy().tobytes())
 
