@@ -24,7 +24,7 @@ endfunction()
 lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts
   capture_composed capture_file capture_paths capture_loops capture_shapes capture_unsupported
   capture_decisions capture_functions capture_narrow capture_lines capture_debug capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch capture_kernels
-  capture_floors)
+  capture_floors capture_vision capture_fake_quantize)
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models
   capture_trainers pytorch_guide)
 lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits

@@ -18,6 +18,7 @@ from ..errors import CaptureError
 from ..ir.cumulative import CUMULATIVE
 from ..ir.custom_functions import CUSTOM_GRADIENT, GRADIENT_OF, backward_calls, with_backward
 from ..ir.decisions import picks
+from ..ir.fake_quantize import FAKE_QUANTIZE, in_double
 from ..ir.program import Call, Program, Ref, map_refs
 from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
 from .ssa import GRAPH, overwritten
@@ -174,6 +175,9 @@ class Interpreter:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
             if widens and base_name_is(call, "aten._grouped_mm"):
                 return _grouped_product(arguments(Call(call.name, call.target, args, kwargs)))
+            if widens and base_name(call) in FAKE_QUANTIZE:
+                found = in_double(arguments(Call(call.name, call.target, args, kwargs)))
+                return found if "cachemask" in call.op else found[0]
             result = call.target(*args, **kwargs)
             return self._wide(result) if widens else result
 

@@ -55,6 +55,7 @@ class Normaliser:
         self._nograd: set[str] = set()
         self._decisions: dict[str, Value | None] = {}  # by the call that chose
         self._decided: dict[str, Value] = {}  # by version: its recorded content as the graph has it
+        self._copies: dict[str, str] = {}  # version of a buffer -> what it is a copy of: integers outside of the graph
         self._calls = {call.name: call for call in program.calls}
         self.ir_of: dict[str, str] = {}
         self.graph = Graph(type(model).__name__)
@@ -106,6 +107,10 @@ class Normaliser:
         result = self._result(call, args, kwargs, required)
         if result is None:
             return
+        if written and base_name(call) == "aten.copy_" and isinstance(result, Value) and not result.is_float:
+            source = args[1].name
+            if self._versions.kind[source] != GRAPH and self.type_of(value_name(source))[0] == result.shape:
+                self._copies[call.name] = source
         if call.narrows and isinstance(result, Value) and result.is_float:
             own = self.operand(args[0], call, want_float=True)
             result = self.add("cast_like", [result.id, own.id], {}, [(result.shape, "f32")], call).value()
@@ -229,6 +234,8 @@ class Normaliser:
             if want_float and found.is_float:
                 found = self._in_its_dtype(name, found, call)
         if want_float and not found.is_float:
+            if name in self._copies:
+                return self._outside_value(self._copies[name], "", True)
             if self.dtype_of(ref) != torch.bool:
                 raise Unsupported(call.op, "an integer tensor computed from activations has no arithmetic here")
             return self.mask_as_number(found, call, besides=name)

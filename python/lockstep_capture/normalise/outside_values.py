@@ -47,14 +47,20 @@ class OutsideValues:
         tensor = self._tensor(name)
         return _is_mask(tensor) and bool((tensor.abs().float().nan_to_num(0, 0, 0) > MASK_LIMIT).any())
 
-    def _tensor(self, name: str) -> torch.Tensor:
+    def _any_tensor(self, name: str) -> torch.Tensor:
         found = self._snapshots.get(name)
         if found is None:
             raise Unsupported("a value without tensor", "only tensors can be operands")
         return found
 
+    def _tensor(self, name: str) -> torch.Tensor:
+        found = self._any_tensor(name)
+        if found.layout != torch.strided:
+            raise Unsupported("a sparse tensor", "use its to_dense(), or a product with it from the left (torch.mm)")
+        return found
+
     def examples(self, refs: Sequence[Ref]) -> list[torch.Tensor]:
-        return [self._tensor(ref.name) for ref in refs]
+        return [self._any_tensor(ref.name) for ref in refs]
 
     def value(self, name: str, to_float: bool) -> Value:
         if to_float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import Callable
 
 from ..ir.custom_functions import backward_calls
 from ..ir.graph import Node, RecordedBackward, Value
@@ -34,6 +36,24 @@ def custom_gradient(c: RuleContext) -> list[Value]:
     node.backward = RecordedBackward(backward.finished(), [
         *[""] * count, *gradients, *[""] * (len(backward.operands) - len(operands))])
     return [node.value(slot) for slot in range(count)]
+
+
+def with_gradient(c: RuleContext, y: Value, operands: list[Value],
+                  body: Callable[[RuleContext, Value], list[Value]]) -> Value:
+    """y, whose gradient dy makes those of the operands: body(context, dy), which may read what y was made of."""
+    if c.call.nograd:
+        return y
+    inside, normaliser = copy.copy(c), c._normaliser
+    inside.call = replace(c.call, backward_of=c.call.name)
+    first = len(normaliser.graph.nodes)
+    gradients = body(inside, Value("dy0", y.shape, y.dtype))
+    backward = _Backward(normaliser.graph.nodes[first:], [y.id, *(x.id for x in operands)])
+    found = [backward.use(gradient.id) for gradient in gradients]
+    node = c.node("custom_gradient", [y, *operands], y.shape, {"results": 1})
+    node.inputs = backward.operands
+    others = len(backward.operands) - len(operands) - 1
+    node.backward = RecordedBackward(backward.finished(), ["", *found, *[""] * others])
+    return node.value()
 
 
 def _check_values(c: RuleContext) -> None:

@@ -12,6 +12,7 @@ from ..ir.graph import Value
 from ..ir.program import Ref
 from .choices import picked
 from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
+from .shape import cast_to
 
 
 def _operand(c: RuleContext, name: str) -> Value | float:
@@ -215,13 +216,12 @@ def masked_fill(c: RuleContext) -> Value:
 
 @rule("softmax", "log_softmax", "special_softmax", "special_log_softmax", "_softmax", "_log_softmax")
 def softmax(c: RuleContext) -> Value:
-    x = c.value("self")
-    if c.a.get("dtype") == torch.float32:
-        x = c.same("cast", x, {"dtype": "fp32"})
-    elif c.a.get("dtype") is not None:
-        raise c.unsupported("only dtype=torch.float32")
+    """dtype: both the operand and the result are cast to it."""
+    x, dtype = c.value("self"), c.a.get("dtype")
+    x = x if dtype is None else cast_to(c, x, dtype)
     op = "log_softmax" if "log" in c.call.op else "softmax"
-    return c.same(op, x, {"dim": c.a["dim"] % max(x.rank, 1)})
+    y = c.same(op, x, {"dim": c.a["dim"] % max(x.rank, 1)})
+    return y if dtype in (None, torch.float32) else cast_to(c, y, dtype)
 
 
 def _dims(c: RuleContext) -> list[int] | None:

@@ -146,10 +146,9 @@ def renorm(c: RuleContext) -> Value:
     return found
 
 
-for _name in ("linalg_det", "_linalg_det", "linalg_inv", "linalg_inv_ex", "inverse", "linalg_slogdet", "_linalg_slogdet",
-              "linalg_cholesky", "linalg_cholesky_ex", "cholesky", "linalg_solve", "_linalg_solve_ex", "linalg_solve_ex",
-              "linalg_solve_triangular", "triangular_solve", "linalg_qr", "linalg_svd", "_linalg_svd", "linalg_svdvals",
-              "linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_pinv", "linalg_lstsq", "matrix_exp",
-              "linalg_matrix_exp", "det", "slogdet", "svd", "qr", "linalg_lu", "linalg_lu_factor", "cholesky_inverse",
+for _name in ("linalg_det", "_linalg_det", "linalg_slogdet", "_linalg_slogdet", "linalg_cholesky",
+              "linalg_cholesky_ex", "cholesky", "_linalg_solve_ex", "linalg_solve_ex", "linalg_solve_triangular",
+              "triangular_solve", "linalg_qr", "linalg_svd", "_linalg_svd", "linalg_svdvals", "linalg_eigh",
+              "_linalg_eigh", "linalg_eigvalsh", "linalg_pinv", "linalg_lstsq", "det", "slogdet", "svd", "qr", "linalg_lu", "linalg_lu_factor", "cholesky_inverse",
               "cholesky_solve", "linalg_householder_product"):
-    HINTS[f"aten.{_name}"] = "factorisations and inverses are not replayed; train their result as a parameter, or detach() it"
+    HINTS[f"aten.{_name}"] = "factorisations are not replayed; train their result as a parameter, or detach() it"

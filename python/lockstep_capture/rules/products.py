@@ -7,6 +7,7 @@ import torch
 from ..ir.graph import Value
 from .context import RuleContext, rule
 from .einsum import einsum_product
+from .sparse import is_sparse, sparse_product
 
 
 @rule("linear")
@@ -21,6 +22,8 @@ def linear(c: RuleContext) -> Value:
 @rule("matmul", "mm", "bmm", "dot", "vdot", "mv")
 def matmul(c: RuleContext) -> Value:
     second = next(name for name in ("other", "mat2", "tensor", "vec") if name in c.a)
+    if is_sparse(c, "self"):
+        return sparse_product(c, c.a["self"], c.value(second), "matmul")
     return product(c, c.value("self"), c.value(second), _kernel_with_own_class(c))
 
 

@@ -339,13 +339,16 @@ def to(c: RuleContext) -> Value:
 
 
 def _cast(c: RuleContext, dtype: torch.dtype | None) -> Value:
+    x = c.any_value("self")
     if dtype is None:
-        return c.any_value("self")
+        return x
+    return cast_to(c, x, dtype) if x.is_float or dtype not in _FORMATS else c.value("self")
+
+
+def cast_to(c: RuleContext, x: Value, dtype: torch.dtype) -> Value:
+    """x in a format that the call names."""
     if dtype not in _FORMATS:
         raise c.unsupported(f"a cast to {dtype} of a value that is computed from weights")
-    x = c.any_value("self")
-    if not x.is_float:
-        return c.value("self")
     return c.same("cast", x, {"dtype": _FORMATS[dtype]})
 
 
@@ -357,7 +360,7 @@ def to_float(c: RuleContext) -> Value:
 @rule("copy")
 def copy(c: RuleContext) -> Value:
     """x.copy_(y): y, in x's shape."""
-    return c.expand(c.value("src"), c.out_shape())
+    return c.expand(c.value("src") if c.tensor_is_float("self") else c.integer("src"), c.out_shape())
 
 
 @rule("fill", "zero")

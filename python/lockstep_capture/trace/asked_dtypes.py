@@ -27,6 +27,8 @@ _FACTORIES = {torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, 
               torch.scalar_tensor, torch.as_tensor, torch.rand, torch.randn, torch.zeros_like, torch.ones_like,
               torch.full_like, torch.empty_like, torch.rand_like, torch.randn_like, torch.Tensor.new_zeros,
               torch.Tensor.new_ones, torch.Tensor.new_full, torch.Tensor.new_empty, torch.Tensor.new_tensor}
+_SOFTMAX = {torch.softmax, torch.log_softmax, torch.Tensor.softmax, torch.Tensor.log_softmax,
+            torch.nn.functional.softmax, torch.nn.functional.log_softmax}
 # Random numbers are drawn as the loop draws them.
 _DRAWN = {torch.rand, torch.randn, torch.rand_like, torch.randn_like, torch.empty, torch.empty_like,
           torch.Tensor.new_empty}
@@ -92,6 +94,8 @@ class AskedDtypes(TorchFunctionMode):
             return self._cast(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FACTORIES and kwargs.get("dtype") is not None:
             return self._make(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
+        if func in _SOFTMAX and kwargs.get("dtype") is not None:
+            return self._in_dtype(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FILLED and kwargs.get("dtype") is None:
             event = self._event(func)
             self._note(event, args[0].dtype, _SELF if args[0].dtype == self._low else None)
@@ -128,6 +132,16 @@ class AskedDtypes(TorchFunctionMode):
         if self._stays_fp32 or func not in _DRAWN:
             kwargs = {**kwargs, "dtype": torch.float32}
         return torch.Tensor.type_as(_other(func(*args, **kwargs)), example)
+
+    def _in_dtype(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
+        """softmax(x, dtype=y.dtype): x and the result follow y."""
+        self._note(event, kwargs["dtype"], read)
+        example = self._example(event)
+        if example is None or not args:
+            return func(*args, **kwargs)
+        x = torch.Tensor.type_as(_other(args[0]), example)
+        y = func(x, *args[1:], **{**kwargs, "dtype": None})
+        return torch.Tensor.type_as(_other(y), example)
 
     def _cast(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
         x, asked = args[0], _NAMED.get(func)

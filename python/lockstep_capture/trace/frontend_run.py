@@ -31,6 +31,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
+from ..rules.context import Unsupported
+from ..rules.observers import observing_form
 from ..rules.spelled_out import is_spelled_out, plain_form, written_out
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
@@ -45,7 +47,7 @@ from .user_code import running_lines, user_line
 _NO_RESULT = {"aten::_assert_async", "aten::_assert_tensor_metadata", "aten::sym_constrain_range",
               "aten::retain_grad", "aten::requires_grad_", "aten::_backward"}
 _PASSES_THROUGH = {"profiler", "prim", "inductor", "streams"}
-_DETACHES = "aten::detach_"
+_DETACHES, _RESIZES = "aten::detach_", "aten::resize_"
 _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
 _IN_PLACE = {"__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
              "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_"}
@@ -229,6 +231,9 @@ class _Probe(_PreDispatch):
         if is_spelled_out(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
+        if (form := observing_form(func, args, kwargs or {})) is not None:
+            with self:
+                return form()
         event = self._lines.event(func, user_line())
         if event in self._answers:
             answer = self._answers[event]
@@ -338,7 +343,7 @@ class _Recorder(_PreDispatch):
         if owner is not None:  # its .data: writing to it writes to the buffer
             return next(name for name, path in self.program.buffers.items() if path == owner)
         place = self._place()
-        if tensor.layout != torch.strided:
+        if tensor.layout != torch.strided and (tensor.layout != torch.sparse_coo or tensor.requires_grad):
             self._refuse("a sparse tensor", place, "use its to_dense()")
             tensor = tensor.detach().to_dense()
         elif tensor.grad_fn is not None or (self._backward_of and tensor not in self._fresh
@@ -360,7 +365,7 @@ class _Recorder(_PreDispatch):
 
     def _sharing(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A tensor of the program with the same storage, the very same view if there is one."""
-        if tensor.numel() == 0:
+        if tensor.layout != torch.strided or tensor.numel() == 0:
             return None
         storage = tensor.untyped_storage().data_ptr()
         sharing = [known for known in self._bound.keys()
@@ -408,8 +413,18 @@ class _Recorder(_PreDispatch):
             with self:
                 return written_out(plain, func, args, kwargs)
         place = self._place()
+        try:
+            form = observing_form(func, args, kwargs)
+        except Unsupported as error:
+            self._refuse(error.what, place, error.hint)
+            form = None
+        if form is not None:
+            with self:
+                return form()
         event = self._lines.event(func, place.source)
         if schema == _DETACHES and (args[0] not in self._bound or not args[0].requires_grad):
+            return _computed(func, args, kwargs)
+        if schema == _RESIZES and tuple(args[0].shape) == tuple(args[1]):  # nothing happens
             return _computed(func, args, kwargs)
         if func._schema.is_mutable:
             self._keep_parameters(func, args, kwargs, place)

@@ -1,5 +1,5 @@
-// grid_sample: an image read at places (x, y) in [-1, 1], between its pixels. Operands image
-// (N,C,H,W), grid (N,Ho,Wo,2).
+// grid_sample: an image read at places (x, y) in [-1, 1], or in pixels, between its pixels.
+// Operands image (N,C,H,W), grid (N,Ho,Wo,2).
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 struct Sampling {
-  bool nearest = false, align_corners = false;
+  bool nearest = false, align_corners = false, in_pixels = false;
   enum class Padding : uint8_t { kZeros, kBorder, kReflection } padding = Padding::kZeros;
 };
 
@@ -22,7 +22,8 @@ Sampling sampling_of(const Node& node) {
   require(padding == "zeros" || padding == "border" || padding == "reflection", node,
           "attribute 'padding' is '" + padding + "', must be zeros, border or reflection");
   Sampling found{.nearest = mode == "nearest",
-                 .align_corners = bool_attribute(node, "align_corners", false)};
+                 .align_corners = bool_attribute(node, "align_corners", false),
+                 .in_pixels = bool_attribute(node, "in_pixels", false)};
   if (padding == "border") found.padding = Sampling::Padding::kBorder;
   if (padding == "reflection") found.padding = Sampling::Padding::kReflection;
   return found;
@@ -53,6 +54,7 @@ Place<T> place_of(T number, int64_t extent, const Sampling& sampling) {
   const T size = static_cast<T>(extent);
   Place<T> place = sampling.align_corners ? Place<T>{(number + 1) / 2 * (size - 1), (size - 1) / 2}
                                           : Place<T>{((number + 1) * size - 1) / 2, size / 2};
+  if (sampling.in_pixels) place = {number, 1};
   if (sampling.padding == Sampling::Padding::kZeros) return place;
   if (sampling.padding == Sampling::Padding::kReflection) {
     place = sampling.align_corners ? reflected(place.at, T(0), size - 1, place.slope)
@@ -192,14 +194,15 @@ std::vector<OpDef> grid_sample_ops() {
       {.name = "grid_sample",
        .help =
            "y[n,c,i,j] = image[n,c] at the place grid[n,i,j] = (x, y), -1 and 1 its borders, or "
-           "with align_corners the centres of its outer pixels; mode bilinear or nearest; "
+           "with align_corners the centres of its outer pixels; in_pixels: 0 is the centre of the "
+           "first pixel, 1 that of the second; mode bilinear or nearest; "
            "outside by padding: zeros, border, reflection; operands image (N,C,H,W), grid "
            "(N,Ho,Wo,2)",
        .source = "torch.nn.functional.grid_sample; CUDA autocast: promote",
        .cast_class = CastClass::kPromote,
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"mode", "padding", "align_corners"},
+       .attributes = {"mode", "padding", "align_corners", "in_pixels"},
        .infer = infer_forward,
        .vjp = vjp,
        .run = run_forward,
@@ -211,7 +214,7 @@ std::vector<OpDef> grid_sample_ops() {
        .cast_class = CastClass::kPromote,
        .min_inputs = 3,
        .max_inputs = 3,
-       .attributes = {"mode", "padding", "align_corners"},
+       .attributes = {"mode", "padding", "align_corners", "in_pixels"},
        .infer = infer_backward,
        .run = run_backward},
   };

@@ -17,7 +17,8 @@
                               file(gather) file(index_select) file(embedding) file(softmax)       \
                                   file(cross_entropy) file(pointwise_loss) file(sdpa)             \
                                       file(recurrent) file(prelu) file(decision) file(atan2)      \
-                                          file(scatter_amax) file(grid_sample) file(ctc_loss)
+                                          file(scatter_amax) file(grid_sample) file(ctc_loss)     \
+                                              file(roi_align)
 
 namespace lockstep {
 

@@ -54,7 +54,6 @@ FUNCTIONS = {
     "scatter_add": lambda src, index, dim, shape: src.new_zeros(shape).scatter_add(dim, index.long(), src),
     "index_add": lambda src, index, dim, shape: src.new_zeros(shape).index_add(dim, index, src),
     "scatter_amax": lambda src, index, dim, shape: src.new_zeros(shape).scatter_reduce(dim, index.long(), src, "amax", include_self=False),
-    "grid_sample": lambda x, grid, mode="bilinear", padding="zeros", align_corners=False: F.grid_sample(x, grid, mode, padding, align_corners),
     "ctc_loss": lambda x, t, times, labels, blank=0, zero_infinity=False: F.ctc_loss(x, t, times, labels, blank, "none", zero_infinity),
     "embedding": lambda w, index, padding_idx=None: F.embedding(index, w, padding_idx),
     "pixel_shuffle": lambda x, factor: F.pixel_shuffle(x, factor),
@@ -85,6 +84,31 @@ def conv2d(x, w, b=None, stride=1, padding=(0, 0), dilation=1, groups=1):
         top, bottom, left, right = padding
         x, padding = F.pad(x, (left, right, top, bottom)), 0
     return F.conv2d(x, w, b, stride, padding, dilation, groups)
+
+
+def grid_sample(x, grid, mode="bilinear", padding="zeros", align_corners=False, in_pixels=False):
+    if in_pixels:
+        grid = (2 * grid + 1) / torch.tensor([x.shape[3], x.shape[2]]) - 1
+    return F.grid_sample(x, grid, mode, padding, align_corners)
+
+
+def roi_align(x, boxes, size, scale, sampling, aligned):
+    """Box by box; a side's reading is a matrix (bins, extent), the mean over its places of their weights."""
+    def side(start, end, bins, extent):
+        length = end - start if aligned else max(end - start, 1.0)
+        count = sampling or math.ceil(length / bins)
+        places = start + (torch.arange(bins * count, dtype=x.dtype) + 0.5) * length / (bins * count)
+        inside = (places >= -1) & (places <= extent)
+        apart = (places.clamp(0, extent - 1)[:, None] - torch.arange(extent)).abs()
+        weights = (1 - apart).clamp(min=0) * inside[:, None]
+        return weights.reshape(bins, count, extent).mean(1)
+
+    found = []
+    for n, *corners in boxes.tolist():
+        left, top, right, bottom = (corner * scale - 0.5 * aligned for corner in corners)
+        rows, columns = side(top, bottom, size[0], x.shape[2]), side(left, right, size[1], x.shape[3])
+        found.append(rows @ x[int(n)] @ columns.T)
+    return torch.stack(found)
 
 
 def statistics(x, dims, eps):
@@ -158,10 +182,29 @@ def recurrent(kind, x, *operands, layers, bidirectional, batch_first, has_bias, 
     return (x.transpose(0, 1) if batch_first else x, *map(torch.cat, ends))
 
 
-FUNCTIONS |= {"conv2d": conv2d, "layer_norm": layer_norm, "rms_norm": rms_norm, "max_pool2d": max_pool2d,
+FUNCTIONS |= {"conv2d": conv2d, "grid_sample": grid_sample, "roi_align": roi_align, "layer_norm": layer_norm,
+              "rms_norm": rms_norm, "max_pool2d": max_pool2d,
               "var_mean": var_mean, "batch_norm": batch_norm, "dropout": dropout, "sdpa": sdpa,
               "group_norm": lambda x, w=None, b=None, groups=1, eps=1e-5: F.group_norm(x, groups, w, b, eps),
               "lstm": lambda *a, **k: recurrent("lstm", *a, **k), "gru": lambda *a, **k: recurrent("gru", *a, **k)}
+
+
+class Recorded(torch.autograd.Function):
+    """custom_gradient: its results, and the backward pass that the node carries."""
+
+    @staticmethod
+    def forward(ctx, node, *operands):
+        ctx.node, ctx.operands = node, operands
+        return tuple(operand.detach().clone() for operand in operands[:node["attrs"]["results"]])
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        values = {f"x{i}": operand for i, operand in enumerate(ctx.operands)}
+        values |= {f"dy{k}": dy for k, dy in enumerate(gradients)}
+        evaluate(ctx.node["backward"]["nodes"], values, {})
+        return None, *(values[name] if name else None for name in ctx.node["backward"]["gradients"])
+
+
 FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -172,20 +215,26 @@ def number(value):
 def run(graph, values, masks):
     """The loss, and all values. values: of inputs, params, buffers, constants by id; masks: by node id."""
     values = dict(values)
-    for node in graph["nodes"]:
+    evaluate(graph["nodes"], values, masks)
+    return values[graph["loss"]], values
+
+
+def evaluate(nodes, values, masks):
+    """Adds the values of the nodes."""
+    for node in nodes:
         operands = [values[name] for name in node["in"]]
         if node["id"] in masks:
             operands.append(torch.as_tensor(masks[node["id"]]))
         # Where something is rounded in low precision is nothing to FP64.
         attrs = {key: number(value) for key, value in node["attrs"].items() if key != "separate_bias"}
-        result = FUNCTIONS[node["op"]](*operands, **attrs)
+        recorded = node["op"] == "custom_gradient"
+        result = Recorded.apply(node, *operands) if recorded else FUNCTIONS[node["op"]](*operands, **attrs)
         results = result if isinstance(result, tuple) else (result,)
         for slot, (one, out) in enumerate(zip(results, node["out"])):
             if one is not None:
                 assert list(one.shape) == out["shape"], f"{node['id']} ({node['op']}) output {slot}: " \
                     f"{list(one.shape)}, the graph says {out['shape']}"
                 values[node["id"] if slot == 0 else f"{node['id']}.{slot}"] = one
-    return values[graph["loss"]], values
 
 
 def unpacked(dataset):

@@ -58,6 +58,19 @@ def test_casts_say_whom_they_follow(tmp_path, autocast):
     assert all(node["autocast"] is None for node in graph["nodes"])
 
 
+@pytest.mark.parametrize("autocast", LOOPS)
+def test_softmax_in_the_dtype_of_an_activation(tmp_path, autocast):
+    """As mixtures of experts write it: the operand and the result follow the activation, in any loop."""
+    class Router(Casts):
+        def forward(self, x):
+            y = self.fc(x)
+            return F.softmax(y, -1, dtype=y.dtype) * y + y.log_softmax(-1, dtype=y.dtype)
+
+    graph = graph_of(tmp_path / "a.lscap.h5", Router(), autocast)
+    assert [node["op"] for node in graph["nodes"]][:8] == [
+        "linear", "cast_like", "softmax", "cast_like", "mul", "cast_like", "log_softmax", "cast_like"]
+
+
 def test_a_cast_in_a_block_of_the_model(tmp_path):
     class Island(Casts):
         def forward(self, x):

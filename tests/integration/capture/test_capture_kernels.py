@@ -103,7 +103,8 @@ def test_result_has_the_class_of_the_whole(lockstep, tmp_path, name):
 
 
 IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm",
-            "upsample": "upsample_bicubic2d"}
+            "upsample": "upsample_bicubic2d", "sparse_mm": "addmm", "fake_quantize": "fake_quantize_per_tensor_affine",
+            "fake_quantize_by_tensors": "fake_quantize_per_channel_affine"}
 
 
 def test_table_agrees_with_pytorchs_own(lockstep):

@@ -14,6 +14,13 @@ nn = torch.nn
 VOLUME = (2, 3, 4, 5, 6)
 INF = float("inf")
 
+
+
+def adjacency():
+    """Places may occur twice."""
+    return torch.sparse_coo_tensor(torch.tensor([[0, 2, 2, 4, 0], [1, 3, 0, 1, 1]]), x(5), (5, 4))
+
+
 FUNCTIONS = {name: getattr(torch, name) for name in (
     "sin", "cos", "tan", "erf", "expm1", "exp2", "atan", "sinh", "cosh", "asinh", "frac", "deg2rad", "rad2deg", "nan_to_num", "arctan")}
 FUNCTIONS |= {f"{name}_part": lambda t, name=name: t - getattr(torch, name)(t) for name in ("floor", "ceil", "round", "trunc")} | {
@@ -39,6 +46,13 @@ MATRICES = {
     **{f"cdist_{p}": lambda t, p=p: torch.cdist(t, t[:3] * 2 + 1, p=p) for p in (1.0, 2.0, 3.0, INF)}, "cdist_by_product": lambda t: torch.cdist(t.repeat(8, 1), t.repeat(8, 1) * 2 + 1),
     **{f"cdist_itself_{p}": lambda t, p=p: torch.cdist(t, t, p=p) for p in (2.0, 3.0)},
     "norm_of_zeros": lambda t: (t * torch.tensor([[0.0], [1], [1], [0]])).norm(dim=1), "pdist": F.pdist, "dist": lambda t: torch.dist(t, t * t) * t, "renorm": lambda t: t.renorm(2, 0, 1.0), "pairwise_3": lambda t: F.pairwise_distance(t, t * t, p=3.0),
+    **{f"inverse_{n}": lambda t, n=n: torch.linalg.inv(t[:n, :n]) for n in (1, 4)}, "inverse_of_many": lambda t: torch.inverse(t.reshape(2, 3, 4)[:, :, :3] + torch.eye(3) * t[0, 0]),
+    "inverse_zero_first": lambda t: torch.linalg.inv(t[:3, :3] * (1 - torch.eye(3))), "inverse_ex": lambda t: torch.linalg.inv_ex(t[:, :4])[0],
+    "solve": lambda t: torch.linalg.solve(t[:, :4], t), "solve_right": lambda t: torch.linalg.solve(t[:, :4], t.T, left=False),
+    "solve_vector": lambda t: torch.linalg.solve(t[:, :4], t[:, 5]), "solve_vectors": lambda t: torch.linalg.solve(t.reshape(2, 3, 4)[:, :, :3], t.reshape(2, 3, 4)[:, :, 3]),
+    "matrix_exp": lambda t: torch.matrix_exp(t[:, :4] - t[:, :4].T), "matrix_exp_many": lambda t: torch.linalg.matrix_exp(t.reshape(2, 3, 4)[:, :, :3]),
+    **{f"sparse_{name}": lambda t, f=f: f(adjacency(), t) for name, f in (("mm", torch.sparse.mm), ("matmul", torch.matmul), ("spmm", torch.spmm))},
+    "softmax_bf16": lambda t: F.softmax(t, 1, dtype=torch.bfloat16) * t, "log_softmax_half": lambda t: torch.log_softmax(t, 0, dtype=torch.float16) * t,
     "poisson": lambda t: F.poisson_nll_loss(t, x(*ROWS).abs()), "poisson_full": lambda t: F.poisson_nll_loss(t.exp(), x(*ROWS).abs() * 3, log_input=False, full=True),
     "gaussian_nll": lambda t: F.gaussian_nll_loss(t, x(*ROWS), t.exp()), "gaussian_nll_bounded": lambda t: F.gaussian_nll_loss(t, x(*ROWS), t * t * 1e-7),
     "multi_margin": lambda t: F.multi_margin_loss(t, labels(4, below=6), p=2, margin=0.5), "multi_margin_weighted": lambda t: F.multi_margin_loss(t, labels(4, below=6), weight=x(6).abs()),
@@ -155,7 +169,11 @@ class Many(nn.Module):
         spoken = F.ctc_loss(values.reshape(4, 1, 6).float().log_softmax(2), torch.tensor([[1, 2]]), torch.tensor([4]), torch.tensor([2]))
         packed = nn.utils.rnn.pack_padded_sequence(values.reshape(4, 2, 3), [4, 2])
         heard = self.heard(packed)[0].data
-        return sum(y.float().square().mean() for y in (values, pooled, looked, wide, volume, heard)) + spoken
+        bounded = rows.tanh().float()
+        turned = torch.linalg.solve(torch.eye(4) + (bounded @ bounded.T).float(), bounded) @ torch.matrix_exp((bounded.T @ bounded).float() * 0.1)
+        with torch.autocast("cpu", enabled=False):  # PyTorch has no gradient of it there
+            spread = torch.sparse.mm(adjacency(), turned.float())
+        return sum(y.float().square().mean() for y in (values, pooled, looked, wide, volume, heard, turned, spread)) + spoken
 
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
@@ -172,9 +190,9 @@ def test_replays(lockstep, tmp_path, autocast):
 
 @pytest.mark.parametrize("body,hint", [
     (lambda t: nn.LSTM(6, 3, 2, dropout=0.1)(nn.utils.rnn.pack_padded_sequence(t[:, None], [4]))[0].data, "use dropout=0"),
-    (lambda t: torch.linalg.inv(t[:, :4]), "factorisations and inverses"), (lambda t: t.median() * t, "x.flatten().median(0)"),
+    (lambda t: torch.linalg.det(t[:, :4]) * t, "factorisations are not replayed"), (lambda t: t.median() * t, "x.flatten().median(0)"),
     (lambda t: t.scatter_reduce(0, labels(4, 6, below=4), t, "prod"), "sum the logarithms"),
     (lambda t: F.grid_sample(t.reshape(1, 1, 2, 3, 4), x(1, 2, 2, 2, 3), align_corners=False), "grid_sample of images"),
-], ids=["dropout_in_packed", "inverse", "median", "scatter_prod", "grid3d"])
+], ids=["dropout_in_packed", "determinant", "median", "scatter_prod", "grid3d"])
 def test_refusals_say_what_to_write(body, hint):
     assert hint in str(check(Weights(ROWS), lambda m, b: body(m.w0 * 1.0).sum(), ()))

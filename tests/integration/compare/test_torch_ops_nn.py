@@ -8,6 +8,7 @@ import pytest
 import torch
 from op_tool import OpError, compare_with_torch, distance, random_arrays, run_op
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torchvision_ops import torchvision_ops
 
 F = torch.nn.functional
 
@@ -460,6 +461,33 @@ def test_grid_sample(mode, align_corners, padding):
     grid[0, 0] = [[-1, -1], [1, 1], [0, 0], [-1, 1], [3.5, -4.5], [1e-3, 1]]
     attrs = {"mode": mode, "padding": padding, "align_corners": align_corners}
     compare_with_torch("grid_sample", lambda x, g: F.grid_sample(x, g, mode, padding, align_corners), [image, grid], attrs)
+
+
+def test_grid_sample_in_pixels():
+    image, places = random_arrays(33, (2, 3, 5, 7), (2, 4, 6, 2))
+    size = torch.tensor([7.0, 5.0])
+    compare_with_torch("grid_sample", lambda x, p: F.grid_sample(x, (2 * p + 1) / size.to(p.dtype) - 1, align_corners=False),
+                       [image, 3 * places + 2], {"in_pixels": True})
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("sampling", [2, 3, 0])
+def test_roi_align(sampling, aligned):
+    """Boxes across the border, far outside, upside down, and narrower than a pixel."""
+    ops = torchvision_ops()
+    (image,) = random_arrays(34, (2, 3, 9, 7))
+    boxes = np.array([[0, 1, 2, 9, 14], [1, -3, -4, 5, 6], [1, 8.3, 3.1, 30, 30], [0, 90, 90, 95, 99], [0, 5, 5, 2, 1],
+                      [1, 4, 4, 4.2, 4.9]], dtype=np.float32)
+    attrs = {"size": [2, 3], "scale": 0.5, "sampling": sampling, "aligned": aligned}
+    compare_with_torch("roi_align", lambda x, b: ops.roi_align(x, b, (2, 3), 0.5, sampling, aligned), [image, boxes], attrs,
+                       differentiable=[0])
+
+
+def test_roi_align_of_boxes_that_are_not_finite():
+    boxes = np.array([[0, 0, 0, np.inf, 2], [0, 0, np.nan, 1, 2], [7, 0, 0, 1, 2], [0, 0, 0, 1, 2]], dtype=np.float32)
+    attrs = {"size": [1, 1], "scale": 1.0, "sampling": 0}
+    (y,) = run_forward("roi_align", [np.ones((1, 1, 4, 4)), boxes], attrs, np.zeros((4, 1, 1, 1)))
+    assert np.isnan(y[:3]).all() and y[3] == 1
 
 
 @pytest.mark.parametrize("dim", [0, 1])

@@ -75,13 +75,33 @@ def binary_network():
     return Net(), labelled, lambda: (normal(8, 6), ints(5, 8))
 
 
-@network("quantisation-aware")
-def torch_fake_quantize():
-    """PyTorch's own: observers move with each batch."""
+def _with_observers(qconfig):
     from torch.ao import quantization as q
     model = nn.Sequential(q.QuantStub(), nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5), q.DeQuantStub())
-    model.qconfig = q.get_default_qat_qconfig("fbgemm")
+    model.qconfig = qconfig or q.get_default_qat_qconfig("fbgemm")
     return q.prepare_qat(model.train()), labelled, lambda: (normal(8, 6), ints(5, 8))
+
+
+@network("quantisation-aware", way_out="run the model once before", tried_by="torch_fake_quantize_run_before")
+def torch_fake_quantize():
+    """PyTorch's own: observers move with each batch."""
+    return _with_observers(None)
+
+
+@network("quantisation-aware")
+def torch_fake_quantize_run_before():
+    model, step, batch = _with_observers(None)
+    model(normal(8, 6))
+    return model, step, batch
+
+
+@network("quantisation-aware")
+def torch_fake_quantize_in_modules():
+    """Observers and rounding as modules of their own, which have BF16, too."""
+    from torch.ao import quantization as q
+    model, step, batch = _with_observers(q.QConfig(q.default_fake_quant, q.default_per_channel_weight_fake_quant))
+    model(normal(8, 6))
+    return model, step, batch
 
 
 @network("quantisation-aware")
