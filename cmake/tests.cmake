@@ -2,6 +2,9 @@
 # "slow" run under the ctest label slow, those in "study" under study (as do some of the whole programs of
 # cmake/integration_tests.cmake), all others under everyday.
 enable_testing()
+# Only this file knows the clone's folders, so that ccache serves other clones.
+set_source_files_properties(tests/doctest_main.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_DEFINITIONS
+  "LOCKSTEP_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";LOCKSTEP_BINARY_DIR=\"${CMAKE_BINARY_DIR}\"")
 function(lockstep_slow_entry name program)
   add_test(NAME ${name} COMMAND test_${program} --test-suite=slow ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS slow)
@@ -20,8 +23,6 @@ function(lockstep_tests name)
   add_executable(test_${name} ${sources} ${CMAKE_SOURCE_DIR}/tests/doctest_main.cc)
   target_link_libraries(test_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} doctest::doctest)
   lockstep_use_pch(test_${name})
-  target_compile_definitions(test_${name} PRIVATE LOCKSTEP_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-    LOCKSTEP_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME ${name} COMMAND test_${name} --test-suite-exclude=slow,study)
   set_tests_properties(${name} PROPERTIES LABELS everyday)
   if(NOT arg_SPLIT)

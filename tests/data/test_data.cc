@@ -14,6 +14,7 @@
 #include "src/data/dataset.h"
 #include "src/data/digit_strokes.h"
 #include "src/data/sources.h"
+#include "tests/support/folders.h"
 #include "tests/support/refusal.h"
 
 using namespace lockstep;
@@ -26,7 +27,8 @@ using Bytes = std::vector<uint8_t>;
 // A folder for each test case, removed at the end.
 class Folder {
  public:
-  explicit Folder(const std::string& name) : path_(fs::path(LOCKSTEP_BINARY_DIR) / "data" / name) {
+  explicit Folder(const std::string& name)
+      : path_(fs::path(testing::kBinaryFolder) / "data" / name) {
     fs::remove_all(path_);
     fs::create_directories(path_);
   }
@@ -392,7 +394,7 @@ TEST_CASE("batch_indices: each epoch is a permutation cut into full batches, and
 }
 
 TEST_CASE("the real MNIST test digits: 8000 train, 2000 held out") {
-  const fs::path folder = fs::path(LOCKSTEP_SOURCE_DIR) / ".." / "shared" / "data" / "mnist";
+  const fs::path folder = fs::path(testing::kSourceFolder) / ".." / "shared" / "data" / "mnist";
   if (!fs::exists(folder)) {
     MESSAGE("SKIPPED: no MNIST digits at ../shared/data/mnist");
     return;

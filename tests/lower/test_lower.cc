@@ -11,12 +11,13 @@
 #include "src/lower/program_text.h"
 #include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
+#include "tests/support/folders.h"
 
 namespace lockstep {
 namespace {
 
 void check_golden(const std::string& name, const std::string& text) {
-  const std::string path = LOCKSTEP_SOURCE_DIR "/tests/golden/" + name;
+  const std::string path = testing::kSourceFolder + std::string("/tests/golden/") + name;
   if (std::getenv("LOCKSTEP_REWRITE_GOLDEN") != nullptr) write_text_file_atomically(path, text);
   CHECK(text == read_text_file(path));
 }

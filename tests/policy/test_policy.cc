@@ -8,6 +8,7 @@
 #include "src/policy/find_policy.h"
 #include "src/policy/foreign_op_names.h"
 #include "src/policy/policy.h"
+#include "tests/support/folders.h"
 #include "tests/support/refusal.h"
 
 namespace lockstep {
@@ -403,7 +404,7 @@ layer = "fc1"
 
 // The example in the documentation names every key; it must remain valid.
 TEST_CASE("docs/policy.md: the example is a valid policy") {
-  const std::string page = read_text_file(LOCKSTEP_SOURCE_DIR "/docs/policy.md");
+  const std::string page = read_text_file(testing::kSourceFolder + std::string("/docs/policy.md"));
   const std::string fence = "```toml\n";
   const size_t begin = page.find(fence) + fence.size();
   const std::string example = page.substr(begin, page.find("```", begin) - begin);

@@ -14,6 +14,7 @@
 #include "reports/text_writer.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "tests/support/folders.h"
 
 namespace lockstep {
 namespace {
@@ -124,7 +125,7 @@ Report hand_made() {
 }
 
 TEST_CASE("the report of a hand-made run is the golden one") {
-  const std::string golden = std::string(LOCKSTEP_SOURCE_DIR) + "/tests/golden/report.txt";
+  const std::string golden = std::string(testing::kSourceFolder) + "/tests/golden/report.txt";
   const std::string text = report_text(hand_made());
   if (std::getenv("LOCKSTEP_REWRITE_GOLDEN") != nullptr) write_text_file_atomically(golden, text);
   CHECK(text == read_text_file(golden));

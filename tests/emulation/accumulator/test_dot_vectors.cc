@@ -19,12 +19,13 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "tests/support/folders.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kShared = fs::path(LOCKSTEP_SOURCE_DIR) / ".." / "shared";
+const fs::path kShared = fs::path(testing::kSourceFolder) / ".." / "shared";
 const fs::path kVectors = kShared / "reference" / "mma_vectors.csv";
 
 struct Count {
@@ -201,7 +202,7 @@ TEST_CASE("accumulators: every row called recorded has a recording, and README c
     CHECK(row.evidence.text() != "definition");
     recorded += is_recorded ? 1 : 0;
   }
-  const std::string readme = read_text_file(LOCKSTEP_SOURCE_DIR "/README.md");
+  const std::string readme = read_text_file(testing::kSourceFolder + std::string("/README.md"));
   const std::string claim =
       std::to_string(recorded) + " of " + std::to_string(rows) + " tensor-core rows";
   CHECK_MESSAGE(readme.find(claim) != std::string::npos, "README.md must say: ", claim);

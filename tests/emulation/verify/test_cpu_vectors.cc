@@ -14,6 +14,7 @@
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/cpu/instructions.h"
 #include "emulation/kernels/cpu_unit.h"
+#include "tests/support/folders.h"
 
 namespace lockstep {
 namespace {
@@ -115,7 +116,7 @@ bool same(uint32_t bits, const Row& row, const Format& format) {
 }
 
 std::filesystem::path vector_file() {
-  return std::filesystem::path(LOCKSTEP_SOURCE_DIR) / ".." / "shared" / "reference" /
+  return std::filesystem::path(testing::kSourceFolder) / ".." / "shared" / "reference" /
          "cpu_vectors.csv";
 }
 

@@ -12,6 +12,7 @@
 #include "emulation/verify/hardware_units.h"
 #include "emulation/verify/nvidia/nvidia_check.h"
 #include "tests/emulation/verify/software_mma.h"
+#include "tests/support/folders.h"
 
 namespace lockstep {
 namespace {
@@ -283,7 +284,7 @@ TEST_CASE("mma check: operands in the wrong place fail the layout check") {
 }
 
 TEST_CASE("mma check: vectors of the file are multiplied and checked") {
-  const auto path = std::filesystem::path(LOCKSTEP_SOURCE_DIR) / ".." / "shared" / "reference" /
+  const auto path = std::filesystem::path(testing::kSourceFolder) / ".." / "shared" / "reference" /
                     "mma_vectors.csv";
   if (!std::filesystem::exists(path)) {
     MESSAGE("SKIPPED: 1 vector file: no mma_vectors.csv next to the repository");

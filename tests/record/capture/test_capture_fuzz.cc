@@ -23,6 +23,7 @@
 #include "tests/record/capture/damage.h"
 #include "tests/record/capture/sandbox_text.h"
 #include "tests/record/capture/seed_graphs.h"
+#include "tests/support/folders.h"
 #include "tests/support/temporary_folder.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -135,7 +136,7 @@ class Cases {
       const std::string what = damage(path_, tree, dice);
       seal_capture(path_);
       if (tally_.count(try_file(path_), path_, fmt::format("{} {}, {}", name_, i, what))) continue;
-      const std::string kept = fmt::format("{}/fuzz_{}_{}.h5", LOCKSTEP_BINARY_DIR, name_, i);
+      const std::string kept = fmt::format("{}/fuzz_{}_{}.h5", testing::kBinaryFolder, name_, i);
       std::filesystem::copy_file(path_, kept, std::filesystem::copy_options::overwrite_existing);
     }
     // Damage that is always refused, or never, would test nothing.

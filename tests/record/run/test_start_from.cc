@@ -4,13 +4,14 @@
 
 #include "src/core/error.h"
 #include "src/record/run/run_file.h"
+#include "tests/support/folders.h"
 #include "tests/train/small_runs.h"
 
 namespace lockstep::test {
 namespace {
 
 std::string recorded_run(const RunOptions& options) {
-  const std::string path = std::string(LOCKSTEP_BINARY_DIR) + "/test_start_from.h5";
+  const std::string path = std::string(testing::kBinaryFolder) + "/test_start_from.h5";
   LockstepRun run(options);
   RunFileWriter writer(path, "test", /*overwrite=*/true);
   run.add_observer(&writer);
