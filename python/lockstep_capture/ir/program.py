@@ -65,6 +65,7 @@ class Call:
     nograd: bool = False
     narrows: bool = False  # in place, with a wider operand: the result goes back to the first operand's dtype
     reads_places: bool = False  # max or min along a dimension: the places are read, too
+    renames: bool = False  # made by the trace itself: another name for the operand, no op of the model's
     backward_of: str = ""  # a call of the backward pass of that custom_gradient (custom_functions.py)
 
     @property

@@ -168,8 +168,8 @@ class Interpreter:
                 return operator.getitem(*args)
             if call.name in self._places and picks(call):
                 return _picked(call, args, kwargs, self._places[call.name].to(self._device))
-            if call.op == "aten.alias.default":
-                return args[0]  # the trace's own: as a node it would change the order in which gradients add up
+            if call.renames:
+                return args[0]  # as a node it would change the order in which gradients add up
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
             if widens and base_name_is(call, "aten._grouped_mm"):

@@ -139,8 +139,9 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
          narrows: set[Event], around: Around | None, stays_fp32: bool = False, keeps: bool = True) -> Observed:
     batch = copied(batch, device)
     modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, stays_fp32)
-    tensors = [value for _, value in reachable(step.step_fn, step.model) if isinstance(value, torch.Tensor)]
-    recorder = _Recorder(step, batch, modules, tensors, narrows, keeps)
+    tensors = list(tensors_of(step.step_fn, step.model).values())
+    dtypes = {path: parameter.dtype for path, parameter in step.model.named_parameters()}
+    recorder = _Recorder(step, batch, modules, asked, tensors, narrows, keeps)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
         stack.callback(recorder.put_back)
         if around is not None:
@@ -251,10 +252,10 @@ def _narrows(func: Any, args: Any) -> bool:
 class _Recorder(_PreDispatch):
     """Writes the program while step_fn runs."""
 
-    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, outside: list[torch.Tensor],
-                 narrows: set[Event], keeps: bool):
+    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, asked: AskedDtypes,
+                 outside: list[torch.Tensor], narrows: set[Event], keeps: bool):
         super().__init__()
-        self._keeps = keeps  # answers and decisions
+        self._asked, self._keeps = asked, keeps  # answers and decisions
         self.program, self.answers = Program("run"), Answers()
         self._names, self._modules, self._narrowing, self._lines = Names(step.model), modules, narrows, _Lines()
         self._outside = {place_of(tensor) for tensor in outside}
@@ -483,7 +484,7 @@ class _Recorder(_PreDispatch):
                     return  # an op that returns its operand did nothing
             name = self._add(short, func, *operands, place, event in self._narrowing)
             self._bind(result, name)
-            if short == "alias":
+            if self._asked.renames:
                 self._aliases.add(name)
             self._decide(name, args, result)
             return
@@ -512,6 +513,7 @@ class _Recorder(_PreDispatch):
 
     def _append(self, call: Call) -> None:
         call.autocast, call.backward_of = self._regions[-1] if self._regions else None, self._backward_of
+        call.renames = self._asked.renames
         if self._backward_of and set(call.refs()) & self._from_gradient:
             self._from_gradient.add(call.name)
         self.program.calls.append(call)
