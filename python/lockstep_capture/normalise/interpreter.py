@@ -138,7 +138,7 @@ class Interpreter:
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
             args, kwargs = _replaced(args, _double_dtype), _replaced(kwargs, _double_dtype)
-        if self._single and base_name(call) in _ONE_DTYPE:
+        if (self._single or self._outer is None) and base_name(call) in _ONE_DTYPE:
             args, kwargs = _promoted(args, kwargs)
         if not call.is_getitem and base_name(call) in _PUTS and isinstance(args[2], torch.Tensor):
             args = (*args[:2], args[2].to(args[0].dtype), *args[3:])  # the loop's autocast gave both one type

@@ -8,7 +8,7 @@ from typing import Any, Sequence
 import torch
 
 from ..ir.decisions import picks
-from ..ir.graph import Value
+from ..ir.graph import FORMATS, Value
 from ..ir.program import Ref
 from .choices import picked
 from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
@@ -215,13 +215,14 @@ def masked_fill(c: RuleContext) -> Value:
 
 @rule("softmax", "log_softmax", "special_softmax", "special_log_softmax", "_softmax", "_log_softmax")
 def softmax(c: RuleContext) -> Value:
-    x = c.value("self")
-    if c.a.get("dtype") == torch.float32:
-        x = c.same("cast", x, {"dtype": "fp32"})
-    elif c.a.get("dtype") is not None:
-        raise c.unsupported("only dtype=torch.float32")
-    op = "log_softmax" if "log" in c.call.op else "softmax"
-    return c.same(op, x, {"dim": c.a["dim"] % max(x.rank, 1)})
+    """dtype=...: of the operand before the op, and of the result."""
+    x, dtype = c.value("self"), c.a.get("dtype")
+    if dtype not in (None, *FORMATS):
+        raise c.unsupported("only dtype=torch.float32, torch.bfloat16 and torch.float16")
+    if dtype is not None:
+        x = c.same("cast", x, {"dtype": FORMATS[dtype]})
+    y = c.same("log_softmax" if "log" in c.call.op else "softmax", x, {"dim": c.a["dim"] % max(x.rank, 1)})
+    return y if dtype in (None, torch.float32) else c.same("cast", y, {"dtype": FORMATS[dtype]})
 
 
 def _dims(c: RuleContext) -> list[int] | None:

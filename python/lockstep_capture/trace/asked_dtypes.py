@@ -32,6 +32,10 @@ _DRAWN = {torch.rand, torch.randn, torch.rand_like, torch.randn_like, torch.empt
           torch.Tensor.new_empty}
 # Their numbers need not be numbers of a low dtype.
 _FILLED = {torch.full_like, torch.Tensor.new_full, torch.Tensor.new_tensor}
+# softmax(x, dtype=y.dtype) casts x first, and its result has that dtype.
+_COMPUTED_IN = {torch.nn.functional.softmax, torch.nn.functional.log_softmax,
+                *(getattr(owner, name) for owner in (torch, torch.Tensor)
+                  for name in ("softmax", "log_softmax", "sum", "mean", "cumsum", "cumprod", "prod"))}
 _SELF: Event = ("self",)  # the example is the operand itself
 # Types of tensors as text: x.type("torch.FloatTensor").
 _TYPE_NAMES = {"torch.FloatTensor": torch.float32, "torch.cuda.FloatTensor": torch.float32,
@@ -93,6 +97,8 @@ class AskedDtypes(TorchFunctionMode):
             return self._cast(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FACTORIES and kwargs.get("dtype") is not None:
             return self._make(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
+        if func in _COMPUTED_IN and kwargs.get("dtype") is not None:
+            return self._compute(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FILLED and kwargs.get("dtype") is None:
             event = self._event(func)
             self._note(event, args[0].dtype, _SELF if args[0].dtype == self._low else None)

@@ -58,6 +58,40 @@ def test_casts_say_whom_they_follow(tmp_path, autocast):
     assert all(node["autocast"] is None for node in graph["nodes"])
 
 
+@pytest.mark.parametrize("autocast", LOOPS)
+def test_ops_with_a_dtype_say_whom_they_follow(lockstep, tmp_path, autocast):
+    """softmax(x, dtype=y.dtype) is softmax of x in y's format, and so is the result."""
+    class Asks(Casts):
+        def forward(self, x):
+            y = self.fc(x)
+            z = y.float() * self.scale
+            named = torch.softmax(z, -1, dtype=torch.bfloat16).float()
+            return (F.softmax(z, dim=-1, dtype=y.dtype) + z.sum(0, dtype=y.dtype)) @ self.fc.weight + named
+
+    path = tmp_path / "a.lscap.h5"
+    graph = graph_of(path, Asks(), autocast)
+    casts = [node["attrs"]["dtype"] for node in graph["nodes"] if node["op"] == "cast"]
+    assert casts == ["fp32", "bf16", "bf16", "fp32", "fp32"]  # the last one is that of the loss
+    by_id = {node["id"]: node["op"] for node in graph["nodes"]}
+    likes = [[by_id[name] for name in node["in"]] for node in graph["nodes"] if node["op"] == "cast_like"]
+    assert sorted(likes) == [["mul", "linear"], ["mul", "linear"], ["softmax", "linear"], ["sum", "linear"]]
+    lockstep("verify", path)
+
+
+def test_dtypes_that_are_mixed_under_autocast_alone(lockstep, tmp_path):
+    """Products of a BF16 and an FP32 operand, which PyTorch refuses without autocast: references widen."""
+    class Mixes(Casts):
+        def forward(self, x):
+            y = self.fc(x)
+            if torch.is_autocast_enabled("cpu"):
+                y = torch.einsum("nc,cd->nd", y.to(torch.bfloat16), self.fc.weight)
+            return y * self.scale
+
+    path = tmp_path / "a.lscap.h5"
+    graph_of(path, Mixes(), torch.bfloat16)
+    lockstep("verify", path)
+
+
 def test_a_cast_in_a_block_of_the_model(tmp_path):
     class Island(Casts):
         def forward(self, x):
