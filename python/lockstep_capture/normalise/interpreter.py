@@ -28,7 +28,8 @@ _BATCH_NORM = "aten.batch_norm"
 # Ops that PyTorch refuses for operands of several dtypes.
 _ONE_DTYPE = {f"aten.{name}" for name in ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "conv1d", "conv2d",
                                           "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "einsum", "bilinear",
-                                          "scaled_dot_product_attention", "lstm", "gru", "prelu", "tensordot", "addbmm")}
+                                          "scaled_dot_product_attention", "prelu", "tensordot", "addbmm", "lstm", "gru",
+                                          "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")}
 _PUTS = {"aten.index_put", "aten.index_put_"}
 
 

@@ -50,6 +50,8 @@ _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
 _IN_PLACE = {"__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
              "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_"}
 _READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+_DATA: Any = torch.Tensor.data
+_SETS_DATA = _DATA.__set__
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
 MADE_ELSEWHERE = "a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)"
 Answers = dict[Event, Any]
@@ -150,7 +152,7 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
                                            cache_enabled=False))
         for context in (modules.watch(), recorder.blocks(), custom_functions.functions(recorder),
                         enable_python_dispatcher(), recorder,
-                        _Reads(recorder.answers, force=False, note=recorder.note_read), asked):
+                        _Reads(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data), asked):
             stack.enter_context(context)
         loss = step(batch)
         check_result(step.step_fn, loss)
@@ -165,7 +167,7 @@ def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
     batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, {}, False), _Probe(answers)
     with weights_as(step.model, narrow, low), untouched(step), torch.enable_grad(), \
             torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False), \
-            enable_python_dispatcher(), probe, _Reads(answers, force=True, note=lambda tensor: None), asked:
+            enable_python_dispatcher(), probe, _Reads(answers, force=True), asked:
         step(batch)
     return asked.asked, probe.narrows
 
@@ -185,11 +187,15 @@ class _Lines:
 class _Reads(TorchFunctionMode):
     """Values that leave PyTorch without an op: tolist(), numpy()."""
 
-    def __init__(self, answers: Answers, *, force: bool, note: Callable[[torch.Tensor], None]):
+    def __init__(self, answers: Answers, *, force: bool, note: Callable[[torch.Tensor], None] = lambda tensor: None,
+                 set_data: Callable[[torch.Tensor, torch.Tensor], None] = _SETS_DATA):
         super().__init__()
-        self._answers, self._force, self._note, self._lines = answers, force, note, _Lines()
+        self._answers, self._force, self._lines = answers, force, _Lines()
+        self._note, self._set_data = note, set_data
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _SETS_DATA:
+            return self._set_data(*args)
         if func not in _READS:
             return func(*args, **(kwargs or {}))
         event = self._lines.event(getattr(func, "__name__", ""), user_line())
@@ -269,6 +275,8 @@ class _Recorder(_PreDispatch):
                          for path, module in step.model.named_modules()}
         self._problems: list[Problem] = []
         self._leaves = batch  # keeps the batch's own copies alive
+        self._buffers = {id(tensor) for tensor, _ in self._names.buffers}
+        self._datas: list[torch.Tensor] = []  # that became the buffers': alive, so that they keep their names
         self._parameters = {tensor.untyped_storage().data_ptr(): tensor for tensor, _ in self._names.params
                             if tensor.layout == torch.strided and tensor.numel() > 0}
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
@@ -441,6 +449,14 @@ class _Recorder(_PreDispatch):
             self.program.read.add(self._bound[tensor])
             if tensor.dtype.is_floating_point:
                 self.program.numbers.append(Number(self._bound[tensor], self._place(), None))
+
+    def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
+        """`tensor.data = data`: a buffer is from here on what data is; parameters keep their names."""
+        with self.aside():
+            _SETS_DATA(tensor, data)
+        if id(tensor) in self._buffers:
+            self._bound[tensor] = self._ref(data).name
+            self._datas.append(data)
 
     def _keep_parameters(self, func: Any, args: Any, kwargs: Any, place: Place) -> None:
         """Before a write to a parameter, or to a view of one: what it holds, and a refusal."""

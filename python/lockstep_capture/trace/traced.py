@@ -22,6 +22,7 @@ from ..normalise.normaliser import Normaliser
 from ..normalise.observers import Snapshots, analyse
 from ..normalise.ssa import GRAPH
 from .frontend_run import Observed, trace
+from .other_dtype import weights_as
 from .outside import Outside
 from .step_function import StepFunction, type_of
 from .survey import check_in_fp32, survey
@@ -88,7 +89,7 @@ class Traced:
         step = seen.step
         with named_momentum(step.model):
             if autocast is not None and subject.narrow is None:
-                with untouched(step):
+                with untouched(step), weights_as(step.model, autocast, torch.float32):  # buffers that are results of a step
                     check_in_fp32(step, seen.batch, subject.device)
             observed = trace(step, seen.batch, subject.device, autocast, subject.narrow)
         self.program, self.module_calls = observed.program, observed.calls

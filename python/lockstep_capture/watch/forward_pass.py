@@ -56,7 +56,7 @@ class ForwardPass:
         if traced.graph is None:
             traced.normalise(snapshots, len(self.tap.attention))
         assert traced.graph is not None
-        continuity.check_forward(traced.graph, traced.versions.read_buffers, self._buffers, run.buffers)
+        continuity.check_forward(traced.graph, traced.versions, self._buffers, run.buffers)
         inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
                   for entry in traced.graph.inputs]
         torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}
