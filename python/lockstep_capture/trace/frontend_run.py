@@ -36,8 +36,7 @@ from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
-from .outside import checksum, place_of
-from .reachable import reachable
+from .outside import checksum, place_of, tensors_of
 from .step_function import check_result
 from .untouched import untouched
 from .user_code import running_lines, user_line
@@ -61,7 +60,9 @@ Answers = dict[Event, Any]
 class Observed:
     """program: the path that step_fn took. key: the same for two passes with one program. calls: of each module.
 
-    asked, answers: for another run on the same path: the dtypes that this one asked for, its decisions.
+    asked, answers: for another run on the same path: the dtypes that this one asked for, its decisions. left: the tensors
+    outside of the model after the pass, by the names by which step_fn reaches them. cast: parameters whose data the pass
+    replaced by some of another dtype, and that dtype.
     """
 
     program: Program
@@ -69,6 +70,8 @@ class Observed:
     calls: dict[str, int]
     asked: Asked
     answers: Answers
+    left: dict[str, torch.Tensor]
+    cast: dict[str, torch.dtype]
 
 
 Around = Callable[[ModuleStack], Any]  # a context manager: what else a caller looks for in the run
@@ -156,8 +159,11 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
             stack.enter_context(context)
         loss = step(batch)
         check_result(step.step_fn, loss)
+        left = tensors_of(step.step_fn, step.model) if recorder.program.constants else {}
+        cast = {path: parameter.dtype for path, parameter in step.model.named_parameters()
+                if parameter.dtype != dtypes.get(path)}
     program = recorder.finish(loss, step)
-    return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers)
+    return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers, left, cast)
 
 
 def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype, answers: Answers,
@@ -185,7 +191,7 @@ class _Lines:
 
 
 class _Reads(TorchFunctionMode):
-    """Values that leave PyTorch without an op: tolist(), numpy()."""
+    """What passes PyTorch's dispatcher by: values that leave PyTorch (tolist(), numpy()), `x.data = y`."""
 
     def __init__(self, answers: Answers, *, force: bool, note: Callable[[torch.Tensor], None] = lambda tensor: None,
                  set_data: Callable[[torch.Tensor, torch.Tensor], None] = _SETS_DATA):
@@ -363,6 +369,7 @@ class _Recorder(_PreDispatch):
         name = self._new("c")
         known = place_of(tensor) in self._outside
         self.program.constants[name] = tensor.detach() if known else tensor.detach().clone()
+        self._types.append(f"{tuple(tensor.shape)} {tensor.dtype}")
         if not known:
             self._made.append(checksum(tensor))
         return name

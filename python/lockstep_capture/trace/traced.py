@@ -93,7 +93,7 @@ class Traced:
                     check_in_fp32(step, seen.batch, subject.device)
             observed = trace(step, seen.batch, subject.device, autocast, subject.narrow)
         self.program, self.module_calls = observed.program, observed.calls
-        self.outside = Outside(self.program, step.step_fn, subject.model)
+        self.outside = Outside(self.program, step.step_fn, subject.model, observed.left)
         self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), seen.leaves,
                                               single=subject.narrow is not None)
         self.sites: list[RandomSite] = random_sites(self.program)

@@ -37,7 +37,7 @@ class ForwardPass:
     def replay(self, loss: torch.Tensor, step: Step, continuity: Continuity, cache_enabled: bool) -> Micro:
         """Gate V0, which also gives the values that Python computes for the graph."""
         traced, draws = self._traced, self._draws()
-        traced.outside.check()
+        traced.outside.check_after()
         snapshots = Snapshots(traced.versions)
         # Names of their own, so that hooks on the weights are not called.
         params = {path: tensor.detach().requires_grad_(tensor.requires_grad)

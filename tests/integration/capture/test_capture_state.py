@@ -256,6 +256,29 @@ def test_a_tensor_outside_of_the_model_that_changes(tmp_path, step_fn, between, 
     assert list(tmp_path.iterdir()) == []
 
 
+class Anchored(nn.Module):
+    """As torchvision's AnchorGenerator: a list of tensors takes the dtype of the features in the first pass, and keeps it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.anchors = nn.Linear(5, 4), [torch.linspace(-1, 1, 4)]
+
+    def forward(self, batch):
+        y = self.fc(batch[0])
+        self.anchors = [anchor.to(dtype=y.dtype) for anchor in self.anchors]
+        return F.cross_entropy(y - self.anchors[0], batch[1])
+
+
+def test_one_that_takes_another_dtype_in_the_first_pass(lockstep, tmp_path):
+    torch.manual_seed(3)
+    path, model = tmp_path / "a.h5", Anchored()
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=torch.bfloat16)
+    with h5py.File(path) as file:
+        assert list(file["graphs"]) == ["0", "1"] and [int(step["micro/000"].attrs["graph"])
+                                                       for step in file["steps"].values()] == [0, 1, 1]
+    lockstep("verify", path)
+
+
 def test_one_that_stays_is_a_constant(tmp_path):
     captured(tmp_path / "a.h5", kept(lambda m, y: None), with_teacher)
     with h5py.File(tmp_path / "a.h5") as file:
