@@ -31,7 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
-from ..rules.spelled_out import is_spelled_out, plain_form, written_out
+from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_layer, plain_form, written_out
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
@@ -420,6 +420,9 @@ class _Recorder(_PreDispatch):
         if is_spelled_out(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        if draws_between_layers(func, args, kwargs):
+            with self:
+                return layer_by_layer(func, args, kwargs)
         if (plain := plain_form(func, kwargs)) is not None:
             with self:
                 return written_out(plain, func, args, kwargs)
