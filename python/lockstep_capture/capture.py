@@ -17,9 +17,10 @@ import torch
 
 from .arguments import check_arguments
 from .errors import CaptureError, UnsupportedModelError, failed
+from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .trace.step_function import StepFunction
-from .trace.traced import Traced, see
+from .trace.traced import Traced, see, unknown_state
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events
@@ -63,6 +64,7 @@ class Capture:
         self._report = on_unsupported == "report"
         self._subject: Subject | None = None
         self._continuity: Continuity | None = None
+        self._attributes: list[Attribute] = []  # of modules, which the forward pass changes
         self._initial: State | None = None
         self._initial_hyper: list[dict[str, Any]] = []
         self._recorder: Recorder | None = None
@@ -219,6 +221,16 @@ class Capture:
         self._warn(f"{told}: the capture begins with the next step")
         self._waits = self._waited = True
 
+    def _begin_anew(self, changed: list[Attribute]) -> None:
+        """With these attributes as state. Where the first pass has only made them, its step is not captured."""
+        if self._done:
+            self._warn(f"the step before made {changed[0].path}, which each step changes: the capture begins with this one")
+        if self._recorder is not None:
+            self._recorder.writer.abandon()
+        self._forget()
+        self._attributes += changed
+        self._done = 0
+
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
         """Around a block that is not captured: sees whether it ends the step that the capture waits for."""
@@ -238,7 +250,7 @@ class Capture:
     def _prepare(self, batch: Any) -> Watcher | None:
         """Before the body runs: the graph for this batch, and the state before the step. None: not yet."""
         if self._subject is None:
-            self._subject = Subject(self._model, self._optimizer, self._scaler)
+            self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes)
             self._continuity = Continuity(self._subject)
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
@@ -253,6 +265,9 @@ class Capture:
         seen = see(subject, self._step_fn, batch, self._dtype)
         if seen.path.cast:
             return self._wait_for(seen.path.cast)
+        if self._step is None and (found := unknown_state(subject, seen)):
+            self._begin_anew(found)
+            return self._prepare(batch)
         key = seen.key
         if key not in self._traced:
             traced = Traced(subject, seen, self._dtype)

@@ -7,7 +7,7 @@ are in rules/.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
@@ -44,7 +44,8 @@ class Normaliser:
     """graph: the result. ir_of: value of the program -> id of the graph's value."""
 
     def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
-                 model: torch.nn.Module, paths: Sequence[str], *, plain_attention: bool = False):
+                 model: torch.nn.Module, buffers: Mapping[str, torch.Tensor], paths: Sequence[str], *,
+                 plain_attention: bool = False):
         self._program, self._versions, self._types = program, versions, types.types
         self._layouts, self._memory = types.layouts, types.strides
         self.plain_attention = plain_attention
@@ -58,7 +59,7 @@ class Normaliser:
         self._calls = {call.name: call for call in program.calls}
         self.ir_of: dict[str, str] = {}
         self.graph = Graph(type(model).__name__)
-        self.stored = StoredValues(self.graph, program, model)
+        self.stored = StoredValues(self.graph, program, model, buffers)
         self._outside = OutsideValues(self.graph, program, versions, snapshots.values, paths)
         self.problems: list[Problem] = list(versions.problems)
         for call in program.calls:

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import Problem, UnsupportedModelError
+from ..ir.attributes import Attribute, Watched, plain_tensors
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
 from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_layer, plain_form, written_out
@@ -37,6 +38,7 @@ from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of, tensors_of
+from .reachable import reachable
 from .step_function import check_result
 from .untouched import untouched
 from .user_code import running_lines, user_line
@@ -62,7 +64,8 @@ class Observed:
 
     asked, answers: for another run on the same path: the dtypes that this one asked for, its decisions. left: the tensors
     outside of the model after the pass, by the names by which step_fn reaches them. cast: parameters whose data the pass
-    replaced by some of another dtype, and that dtype.
+    replaced by some of another dtype, and that dtype. changed: attributes of modules that it read and changed, and
+    that are no state yet.
     """
 
     program: Program
@@ -72,6 +75,7 @@ class Observed:
     answers: Answers
     left: dict[str, torch.Tensor]
     cast: dict[str, torch.dtype]
+    changed: list[Attribute]
 
 
 Around = Callable[[ModuleStack], Any]  # a context manager: what else a caller looks for in the run
@@ -144,7 +148,9 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
          narrows: set[Event], around: Around | None, stays_fp32: bool = False, keeps: bool = True) -> Observed:
     batch = copied(batch, device)
     modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, stays_fp32)
-    tensors = list(tensors_of(step.step_fn, step.model).values())
+    held = list(reachable(step.step_fn, step.model))
+    tensors = [value for _, value in held if isinstance(value, torch.Tensor)]
+    plain = Watched(plain_tensors(held))
     dtypes = {path: parameter.dtype for path, parameter in step.model.named_parameters()}
     recorder = _Recorder(step, batch, modules, asked, tensors, narrows, keeps)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
@@ -162,8 +168,10 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
         left = tensors_of(step.step_fn, step.model) if recorder.program.constants else {}
         cast = {path: parameter.dtype for path, parameter in step.model.named_parameters()
                 if parameter.dtype != dtypes.get(path)}
+        read = {place_of(tensor) for tensor in recorder.program.constants.values()}
+        state = [attribute for attribute, tensor in plain.changed().items() if place_of(tensor) in read]
     program = recorder.finish(loss, step)
-    return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers, left, cast)
+    return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers, left, cast, state)
 
 
 def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype, answers: Answers,
@@ -171,7 +179,7 @@ def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
     """What a run in `low` asks for, with every integer and every choice that of the loop's own run: under autocast, with
     weights of that dtype in the place of narrow ones, or both."""
     batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, {}, False), _Probe(answers)
-    with weights_as(step.model, narrow, low), untouched(step), torch.enable_grad(), \
+    with weights_as(step, narrow, low), untouched(step), torch.enable_grad(), \
             torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False), \
             enable_python_dispatcher(), probe, _Reads(answers, force=True), asked:
         step(batch)
@@ -269,7 +277,7 @@ class _Recorder(_PreDispatch):
         super().__init__()
         self._asked, self._keeps = asked, keeps  # answers and decisions
         self.program, self.answers = Program("run"), Answers()
-        self._names, self._modules, self._narrowing, self._lines = Names(step.model), modules, narrows, _Lines()
+        self._names, self._modules, self._narrowing, self._lines = Names(step.model, step.attributes), modules, narrows, _Lines()
         self._outside = {place_of(tensor) for tensor in outside}
         self._bound: Any = WeakTensorKeyDictionary()  # tensor -> name
         self._aliases: set[str] = set()

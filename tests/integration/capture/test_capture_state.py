@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from capture_loops import train
-from lockstep_capture import Capture, CaptureError, capture
+from lockstep_capture import Capture, CaptureError, capture, check
 
 nn = torch.nn
 STEPS = 3
@@ -235,25 +235,69 @@ def rolled(model):
     BANK.copy_(BANK.roll(1, 0))
 
 
-def with_attribute(model, batch):
-    y = model.fc(batch[0]) - model.centre
-    model.centre = y.detach().mean(0)
-    return F.cross_entropy(y, batch[1])
-
-
 def nothing(model):
     pass
 
 
 @pytest.mark.parametrize("step_fn, between, name", [
-    (with_teacher, average_of_weights, "TEACHER.weight"), (with_centre, nothing, "CENTRE"), (with_bank, rolled, "BANK"),
-    (with_attribute, nothing, "centre")])
+    (with_teacher, average_of_weights, "TEACHER.weight"), (with_centre, nothing, "CENTRE"), (with_bank, rolled, "BANK")])
 def test_a_tensor_outside_of_the_model_that_changes(tmp_path, step_fn, between, name):
     model = kept(lambda m, y: None)
-    model.centre = torch.zeros(4)
     with pytest.raises(CaptureError, match=f"1 tensors outside of the model changed during the capture, e.g. {name}:"):
         captured(tmp_path / "a.h5", model, step_fn, between=between, verify=[0])
     assert list(tmp_path.iterdir()) == []
+
+
+class Centred(nn.Module):
+    """A loss whose centre is an attribute: PyTorch does not know that it is state."""
+
+    def __init__(self, update, centre):
+        super().__init__()
+        self.update, self.centre = update, centre
+
+    def forward(self, y, goals):
+        if self.centre is None:
+            self.centre = torch.zeros(4)
+        loss = F.cross_entropy(y - self.centre, goals)
+        self.mean = y.detach().mean(0)  # nothing reads it
+        self.update(self)
+        return loss
+
+
+def in_place(loss):
+    loss.centre.mul_(0.9).add_(loss.mean, alpha=0.1)
+
+
+def anew(loss):
+    loss.centre = 0.9 * loss.centre + 0.1 * loss.mean
+
+
+def through(loss):
+    return lambda model, batch: loss(model.fc(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("where", ["model", "outside", "made"])
+@pytest.mark.parametrize("update", [in_place, anew])
+def test_attributes_that_the_forward_pass_changes(lockstep, tmp_path, update, where):
+    """They are replayed as buffers. made: by the first step, which is not captured then."""
+    path, seen = tmp_path / "a.h5", []
+    for capturing in (True, False):
+        loss = Centred(update, None if where == "made" else torch.zeros(4))
+        model = kept(lambda m, y: None)
+        if where == "model":
+            model.loss = loss
+        assert check(model, through(loss), BATCHES[0]).ok
+        losses = captured(path if capturing else None, model, through(loss), verify=range(STEPS))
+        seen.append((losses, loss.centre.tolist()))
+    assert seen[0] == seen[1]
+    with h5py.File(path) as file:
+        assert len(file["steps"]) == STEPS - (where == "made")
+        graph = json.loads(bytes(file["graphs/0/json"][()]))
+        assert [mutation["buffer"] for mutation in graph["mutations"]] == ["loss.centre"]
+        assert file["final/buffers/loss.centre"][()].tolist() == seen[0][1]
+    gates = lockstep("verify", path).stdout
+    assert "V1  PASS" in gates and "V4  PASS" in gates
+    lockstep("replay", path, "-o", tmp_path / "run.h5", "--quiet")
 
 
 class Anchored(nn.Module):
