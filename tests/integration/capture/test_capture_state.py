@@ -508,3 +508,5 @@ def test_targets_like_the_scores(lockstep, tmp_path, autocast):
     model, path = MarksTargets(), tmp_path / "run.h5"
     capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=autocast)
     lockstep("verify", path)
+    shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout
+    assert [line.split()[-1] for line in shown.splitlines() if line.split()[1:2] == ["where"]][0] == "bf16"
