@@ -218,7 +218,8 @@ class Normaliser:
         found = self.constant(ref)
         return float(found.item()) if found is not None and found.numel() == 1 else None
 
-    def operand(self, ref: Any, call: Call, want_float: bool | None) -> Value:
+    def operand(self, ref: Any, call: Call, want_float: bool | None, *, follows: bool = True) -> Value:
+        """follows: in the dtype of an activation, if it took that."""
         if not isinstance(ref, Ref):
             raise Unsupported(call.op, f"an operand is {ref!r}, must be a tensor")
         name = ref.name
@@ -227,7 +228,7 @@ class Normaliser:
             found = self._graph_value(name, call)
         else:
             found = self._outside_value(name, kind, bool(want_float))
-            if want_float and found.is_float:
+            if follows and want_float is not False and found.is_float:
                 found = self._in_its_dtype(name, found, call)
         if want_float and not found.is_float:
             if self.dtype_of(ref) != torch.bool:

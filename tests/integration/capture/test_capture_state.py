@@ -503,6 +503,17 @@ class MarksTargets(nn.Module):
         return F.binary_cross_entropy_with_logits(scores, targets)
 
 
+class MarksMore(MarksTargets):
+    """And a part of them: targets without the class of the background, as detectors make them."""
+
+    def forward(self, batch):
+        scores = self.fc(batch[0])
+        targets = torch.zeros(6, 5, dtype=scores.dtype)
+        targets.scatter_(1, batch[1][:, None], 1)
+        p, targets = scores.sigmoid(), targets[:, :-1]
+        return ((1 - p * targets - (1 - p) * (1 - targets)).square() * scores).mean()
+
+
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_targets_like_the_scores(lockstep, tmp_path, autocast):
     model, path = MarksTargets(), tmp_path / "run.h5"
@@ -510,3 +521,12 @@ def test_targets_like_the_scores(lockstep, tmp_path, autocast):
     lockstep("verify", path)
     shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout
     assert [line.split()[-1] for line in shown.splitlines() if line.split()[1:2] == ["where"]][0] == "bf16"
+
+
+def test_a_part_of_targets_like_the_scores(lockstep, tmp_path):
+    model, path = MarksMore(), tmp_path / "run.h5"
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=torch.bfloat16)
+    lockstep("verify", path)
+    shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
+    products = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["mul"]]
+    assert len(products) == 3 and all(line[-1] == "bf16" for line in products)
