@@ -51,6 +51,8 @@ _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
 _IN_PLACE = {"__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
              "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_"}
 _READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+_WRITES_OUT = {"aten::embedding_renorm_": "leave out max_norm=m, and scale the rows e that were read: "
+               "e * (m / e.norm(dim=-1, keepdim=True)).clamp(max=1)"}
 _DATA: Any = torch.Tensor.data
 _SETS_DATA = _DATA.__set__
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
@@ -488,7 +490,7 @@ class _Recorder(_PreDispatch):
                 held = self._parameters.get(tensor.untyped_storage().data_ptr())
                 if held is not None and id(held) not in self._kept:
                     self._kept[id(held)] = (held, held.detach().clone())
-                    self._refuse("in-place on a parameter", place, "rewrite out-of-place")
+                    self._refuse("in-place on a parameter", place, _WRITES_OUT.get(func._schema.name, "rewrite out-of-place"))
 
     def put_back(self) -> None:
         """Parameters that the run wrote to are as they were before."""
