@@ -30,6 +30,9 @@ from .weighed import followed
 
 
 _EMPTY = "empty"
+# Ops that join operands of several dtypes. Integers among them take the dtype of the floating ones.
+_PROMOTING = {f"aten.{name}" for name in ("add", "sub", "rsub", "mul", "div", "true_divide", "pow", "maximum", "minimum",
+                                          "where")}
 
 
 def _without_elements(kind: Any) -> Any:
@@ -230,6 +233,9 @@ class Normaliser:
             found = self._outside_value(name, kind, bool(want_float))
             if follows and want_float is not False and found.is_float:
                 found = self._in_its_dtype(name, found, call)
+            if want_float and found.is_float and not found.is_empty and not self._outside.is_float(name) \
+                    and base_name(call).removesuffix("_") in _PROMOTING:
+                found = self._beside(name, found, call)
         if want_float and not found.is_float:
             if self.dtype_of(ref) != torch.bool:
                 raise Unsupported(call.op, "an integer tensor computed from activations has no arithmetic here")
@@ -292,12 +298,15 @@ class Normaliser:
         one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
                      for n in (1.0, 0.0))
         node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)
-        for other in iterate_refs(self._versions.reads[call.name]) if besides else ():
-            if other.name != besides and self.is_computed(other) and self.is_float(other):
+        return self._beside(besides, node.value(), call) if besides else node.value()
+
+    def _beside(self, name: str, number: Value, call: Call) -> Value:
+        """What was made of an integer operand, in the format of the activation that the op joins it with."""
+        for other in iterate_refs(self._versions.reads[call.name]):
+            if other.name != name and self.is_computed(other) and self.is_float(other):
                 example = self.operand(other, call, True)
-                node = self.add("cast_like", [node.id, example.id], {}, [(mask.shape, "f32")], call)
-                break
-        return node.value()
+                return self.add("cast_like", [number.id, example.id], {}, [(number.shape, "f32")], call).value()
+        return number
 
     def _graph_value(self, name: str, call: Call) -> Value:
         if name in self._program.params:

@@ -217,6 +217,31 @@ def test_what_is_made_in_the_dtype_of_an_activation(lockstep, tmp_path, kind, au
     assert all("fp32" not in line for line in sums)
 
 
+class Counts(torch.nn.Module):
+    """Integers and masks beside activations: they widen nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.sizes = torch.nn.Linear(12, 3), torch.tensor([3, 5, 7])
+
+    def forward(self, x):
+        y = self.fc(x)
+        kept = (x[:, :3] > 0).long()
+        return (y / self.sizes + torch.arange(3)) * kept * (self.sizes > 4)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_integers_widen_no_activation(lockstep, tmp_path, autocast):
+    torch.manual_seed(0)
+    model, path = Counts(), tmp_path / "a.lscap.h5"
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 12) for _ in range(2)],
+            lambda m, b: m(b).mean(), steps=2, autocast=autocast)
+    lockstep("verify", path)
+    shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
+    joined = [line.split() for line in shown.splitlines() if line.split()[1:2] and line.split()[1] in ("div", "add", "mul")]
+    assert len(joined) == 4 and all(line[-1] == "bf16" for line in joined)
+
+
 class Draws(torch.nn.Module):
     """An action drawn from activations has their format in the loop, and all 32 bits in the references."""
 
