@@ -210,12 +210,13 @@ class Capture:
         return watcher
 
     def _wait_for(self, cast: dict[str, torch.dtype]) -> None:
-        """The first pass gives weights another dtype, for good: the state that a capture begins with is that after the step.
+        """The first pass gives weights another dtype, for good: a capture begins with the state after its step.
 
         Throws: CaptureError if it is not the first time.
         """
         path, dtype = next(iter(cast.items()))
-        told = f"the forward pass casts the data of {len(cast)} weights, e.g. {path} to {str(dtype).removeprefix('torch.')}"
+        name = str(dtype).removeprefix("torch.")
+        told = f"the forward pass casts the data of {len(cast)} weights, e.g. {path} to {name}"
         if self._waited or self._recorder is not None:
             raise CaptureError(f"{told}, and not in the first step alone: a replay cannot; cast a copy, {path}.to(...)")
         self._warn(f"{told}: the capture begins with the next step")
@@ -224,7 +225,8 @@ class Capture:
     def _begin_anew(self, changed: list[Attribute]) -> None:
         """With these attributes as state. Where the first pass has only made them, its step is not captured."""
         if self._done:
-            self._warn(f"the step before made {changed[0].path}, which each step changes: the capture begins with this one")
+            self._warn(f"the step before made {changed[0].path}, which each step changes: the capture begins with this "
+                       "one")
         if self._recorder is not None:
             self._recorder.writer.abandon()
         self._forget()

@@ -122,7 +122,8 @@ class Subject:
     Throws: CaptureError where the optimizer holds a tensor that the model does not have.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: Any, scaler: Any = None, attributes: Sequence[Attribute] = ()):
+    def __init__(self, model: torch.nn.Module, optimizer: Any, scaler: Any = None,
+                 attributes: Sequence[Attribute] = ()):
         self.model = unwrap(model)
         self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
         self.scaler = scaler
@@ -203,8 +204,8 @@ class Subject:
 
     def buffer_values(self) -> dict[str, torch.Tensor]:
         """Buffers as they are now: a module may have replaced its tensor."""
-        attributes = {attribute.path: attribute for attribute in self.attributes}
-        return {path: attributes[path].value if path in attributes else self.model.get_buffer(path) for path in self.buffers}
+        plain = {attribute.path: attribute.value for attribute in self.attributes}
+        return {path: plain[path] if path in plain else self.model.get_buffer(path) for path in self.buffers}
 
     def growth_tracker(self) -> int:
         return int(self.scaler.state_dict()["_growth_tracker"]) if self.scales else 0

@@ -1,4 +1,4 @@
-"""`self.c = ...` and `self.c.data = ...` on a buffer, or an attribute like one, seen as the copy into it that a graph can show.
+"""`self.c = ...` and `self.c.data = ...` on a buffer, or an attribute like one, seen as a copy into it.
 
 A trace follows tensors: an attribute that is another tensor after the forward pass leaves no trace.
 """

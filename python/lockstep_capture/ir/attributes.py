@@ -48,6 +48,10 @@ class Watched:
 
     def changed(self) -> dict[Attribute, torch.Tensor]:
         """Those that now are other tensors of their shape, or were written to, with the tensors that they were."""
-        return {attribute: tensor for (attribute, tensor), version in zip(self._tensors.items(), self._versions, strict=True)
-                if is_plain(now := attribute.value) and now.shape == tensor.shape
-                and (now.data_ptr() != tensor.data_ptr() or now.dtype != tensor.dtype or now._version != version)}
+        found = {}
+        for (attribute, tensor), version in zip(self._tensors.items(), self._versions, strict=True):
+            now = attribute.value
+            if is_plain(now) and now.shape == tensor.shape and (
+                    now.data_ptr() != tensor.data_ptr() or now.dtype != tensor.dtype or now._version != version):
+                found[attribute] = tensor
+        return found

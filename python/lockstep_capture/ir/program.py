@@ -147,7 +147,8 @@ class StepModule(torch.nn.Module):
     """loss = step_fn(model, batch) as a module, which is what is traced. attributes: state like buffers; assigned: see
     copied_back()."""
 
-    def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor], attributes: Sequence[Attribute] = ()):
+    def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor],
+                 attributes: Sequence[Attribute] = ()):
         super().__init__()
         self.model = model
         self.step_fn = step_fn

@@ -29,7 +29,8 @@ _BATCH_NORM = "aten.batch_norm"
 _ONE_DTYPE = {f"aten.{name}" for name in ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "conv1d", "conv2d",
                                           "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "einsum", "bilinear",
                                           "scaled_dot_product_attention", "prelu", "tensordot", "addbmm", "lstm", "gru",
-                                          "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")}
+                                          "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell",
+                                          "rnn_relu_cell")}
 _PUTS = {"aten.index_put", "aten.index_put_"}
 
 

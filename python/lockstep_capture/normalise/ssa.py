@@ -222,7 +222,7 @@ class _Walk:
         return found
 
     def _used_integers(self, mutated: set[str]) -> set[str]:
-        """Of these buffers the integers that something reads: a place in a queue. What batch_norm counts is its output."""
+        """Of these buffers the integers that something reads: a place in a queue."""
         integers = {name for name in mutated if not self._is_float.get(name, False)}
         used = {root for name in self._program.read if (root := self._views.root(self._tensor(name))) in integers}
         for call in self._program.calls:

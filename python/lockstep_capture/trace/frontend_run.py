@@ -9,7 +9,6 @@ is another program (Observed.key). Blocks of torch.autocast and torch.no_grad ar
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import operator
 import os
@@ -17,14 +16,13 @@ import re
 import threading
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
 import torch
 import torch.utils._pytree as pytree
 from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
 from torch._subclasses.schema_check_mode import SchemaCheckMode
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -38,6 +36,7 @@ from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of, tensors_of
+from .passed_by import SETS_DATA, Answers, Lines, PassedBy
 from .reachable import reachable
 from .step_function import check_result
 from .untouched import untouched
@@ -50,24 +49,20 @@ _DETACHES = "aten::detach_"
 _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
 _IN_PLACE = {"__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
              "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_"}
-_READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 _WRITES_OUT = {"aten::embedding_renorm_": "leave out max_norm=m, and scale the rows e that were read: "
                "e * (m / e.norm(dim=-1, keepdim=True)).clamp(max=1)"}
-_DATA: Any = torch.Tensor.data
-_SETS_DATA = _DATA.__set__
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
 MADE_ELSEWHERE = "a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)"
-Answers = dict[Event, Any]
 
 
 @dataclass
 class Observed:
     """program: the path that step_fn took. key: the same for two passes with one program. calls: of each module.
 
-    asked, answers: for another run on the same path: the dtypes that this one asked for, its decisions. left: the tensors
-    outside of the model after the pass, by the names by which step_fn reaches them. cast: parameters whose data the pass
-    replaced by some of another dtype, and that dtype. changed: attributes of modules that it read and changed, and
-    that are no state yet.
+    asked, answers: for another run on the same path: the dtypes that this one asked for, its decisions.
+    left: the tensors outside of the model after the pass, by the names by which step_fn reaches them.
+    cast: parameters whose data the pass replaced by some of another dtype, and that dtype.
+    changed: attributes of modules that it read and changed, and that are no state yet.
     """
 
     program: Program
@@ -163,7 +158,8 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
                                            cache_enabled=False))
         for context in (modules.watch(), recorder.blocks(), custom_functions.functions(recorder),
                         enable_python_dispatcher(), recorder,
-                        _Reads(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data), asked):
+                        PassedBy(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data),
+                        asked):
             stack.enter_context(context)
         loss = step(batch)
         check_result(step.step_fn, loss)
@@ -183,45 +179,9 @@ def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
     batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, {}, False), _Probe(answers)
     with weights_as(step, narrow, low), untouched(step), torch.enable_grad(), \
             torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False), \
-            enable_python_dispatcher(), probe, _Reads(answers, force=True), asked:
+            enable_python_dispatcher(), probe, PassedBy(answers, force=True), asked:
         step(batch)
     return asked.asked, probe.narrows
-
-
-class _Lines:
-    """Names events by the op, the line that runs and how often it did."""
-
-    def __init__(self) -> None:
-        self._count: Counter[Event] = Counter()
-
-    def event(self, func: Any, line: str) -> Event:
-        key = (str(func), line)
-        self._count[key] += 1
-        return (*key, self._count[key])
-
-
-class _Reads(TorchFunctionMode):
-    """What passes PyTorch's dispatcher by: values that leave PyTorch (tolist(), numpy()), `x.data = y`."""
-
-    def __init__(self, answers: Answers, *, force: bool, note: Callable[[torch.Tensor], None] = lambda tensor: None,
-                 set_data: Callable[[torch.Tensor, torch.Tensor], None] = _SETS_DATA):
-        super().__init__()
-        self._answers, self._force, self._lines = answers, force, _Lines()
-        self._note, self._set_data = note, set_data
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == _SETS_DATA:
-            return self._set_data(*args)
-        if func not in _READS:
-            return func(*args, **(kwargs or {}))
-        event = self._lines.event(getattr(func, "__name__", ""), user_line())
-        if self._force and event in self._answers:
-            return copy.deepcopy(self._answers[event])  # the model may change it
-        self._note(args[0])
-        found = func(*args, **(kwargs or {}))
-        if not self._force:
-            self._answers[event] = copy.deepcopy(found)
-        return found
 
 
 class _PreDispatch(SchemaCheckMode):
@@ -245,7 +205,7 @@ class _Probe(_PreDispatch):
 
     def __init__(self, answers: Answers):
         super().__init__()
-        self._answers, self._lines = answers, _Lines()
+        self._answers, self._lines = answers, Lines()
         self.narrows: set[Event] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -279,7 +239,8 @@ class _Recorder(_PreDispatch):
         super().__init__()
         self._asked, self._keeps = asked, keeps  # answers and decisions
         self.program, self.answers = Program("run"), Answers()
-        self._names, self._modules, self._narrowing, self._lines = Names(step.model, step.attributes), modules, narrows, _Lines()
+        self._names, self._modules = Names(step.model, step.attributes), modules
+        self._narrowing, self._lines = narrows, Lines()
         self._outside = {place_of(tensor) for tensor in outside}
         self._bound: Any = WeakTensorKeyDictionary()  # tensor -> name
         self._aliases: set[str] = set()
@@ -473,7 +434,7 @@ class _Recorder(_PreDispatch):
     def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         """`tensor.data = data`: a buffer is from here on what data is; parameters keep their names."""
         with self.aside():
-            _SETS_DATA(tensor, data)
+            SETS_DATA(tensor, data)
         if id(tensor) in self._buffers:
             self._bound[tensor] = self._ref(data).name
             self._datas.append(data)
@@ -490,7 +451,8 @@ class _Recorder(_PreDispatch):
                 held = self._parameters.get(tensor.untyped_storage().data_ptr())
                 if held is not None and id(held) not in self._kept:
                     self._kept[id(held)] = (held, held.detach().clone())
-                    self._refuse("in-place on a parameter", place, _WRITES_OUT.get(func._schema.name, "rewrite out-of-place"))
+                    hint = _WRITES_OUT.get(func._schema.name, "rewrite out-of-place")
+                    self._refuse("in-place on a parameter", place, hint)
 
     def put_back(self) -> None:
         """Parameters that the run wrote to are as they were before."""

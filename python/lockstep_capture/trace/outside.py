@@ -36,13 +36,14 @@ class Outside:
         paths = {place_of(tensor): path for path, tensor in self._tensors().items()}
         self._paths = {name: paths.get(place_of(tensor), "") for name, tensor in program.constants.items()}
         self._before = {name: checksum(tensor) for name, tensor in program.constants.items()}
-        self._after = {name: checksum(left.get(self._paths[name], tensor)) for name, tensor in program.constants.items()}
+        self._after = {name: checksum(left.get(self._paths[name], tensor))
+                       for name, tensor in program.constants.items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return tensors_of(self._step_fn, self._model) if self._constants else {}
 
     def check_before(self) -> None:
-        """Before a forward pass. Throws: CaptureError if one has changed: its content, or the tensor that its name means."""
+        """Before a pass. Throws: CaptureError if one changed: its content, or the tensor that its name means."""
         self._check(self._before)
 
     def check_after(self) -> None:

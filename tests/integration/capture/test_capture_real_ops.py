@@ -138,7 +138,8 @@ def test_packed_sequences(name):
 
 STACKS = {
     "gru": lambda: Packed(nn.GRU(5, 4, 2, batch_first=True, bidirectional=True, dropout=0.4), [2, 6, 5], False),
-    "lstm": lambda: Packed(nn.LSTM(5, 4, 3, dropout=0.4), [6, 4, 4]), "rnn": lambda: Packed(nn.RNN(5, 4, 2, dropout=0.4), [6, 3, 1]),
+    "lstm": lambda: Packed(nn.LSTM(5, 4, 3, dropout=0.4), [6, 4, 4]),
+    "rnn": lambda: Packed(nn.RNN(5, 4, 2, dropout=0.4), [6, 3, 1]),
     "rnn_padded": lambda: Recurrent(nn.RNN(5, 4, 3, dropout=0.4, nonlinearity="relu")),
 }
 

@@ -307,8 +307,8 @@ def test_attention_in_two_backends(lockstep, tmp_path):
     """The gradients have the loop's bits: each call is repeated in the kernel that it had."""
     torch.manual_seed(0)
     model, path = Heads(), tmp_path / "a.h5"
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 2, 5, 8), lambda m, b: m(b).square().mean(),
-            steps=3, verify=range(3))
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 2, 5, 8),
+            lambda m, b: m(b).square().mean(), steps=3, verify=range(3))
     with h5py.File(path) as file:
         assert file["amp"].attrs["sdpa_ran"] == "flash_attention_for_cpu,math"
     lockstep("verify", path)

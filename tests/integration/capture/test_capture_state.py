@@ -131,8 +131,9 @@ def through_a_view(m, y):
     m.c.view(2, 2).t().mul_(0.9)
 
 
-CHANGES = {data_assigned: {"c", "d"}, counted_and_read: {"c"}, in_a_ring: {"queue"}, in_a_part: {"c"}, through_a_view: {"c"}, through_data: {"c"}, chained: {"c"}, two_writes: {"c"},
-           read_between: {"c", "d"}, assigned: {"c"}, assigned_behind_a_write: {"c"}, swapped: {"c", "d"}, queued: {"queue"}, from_a_weight: {"c"}}
+CHANGES = {data_assigned: {"c", "d"}, counted_and_read: {"c"}, in_a_ring: {"queue"}, in_a_part: {"c"},
+           through_a_view: {"c"}, through_data: {"c"}, chained: {"c"}, two_writes: {"c"}, read_between: {"c", "d"},
+           assigned: {"c"}, assigned_behind_a_write: {"c"}, swapped: {"c", "d"}, queued: {"queue"}, from_a_weight: {"c"}}
 
 
 @pytest.mark.parametrize("update", CHANGES, ids=lambda f: f.__name__)
@@ -240,7 +241,8 @@ def nothing(model):
 
 
 @pytest.mark.parametrize("step_fn, between, name", [
-    (with_teacher, average_of_weights, "TEACHER.weight"), (with_centre, nothing, "CENTRE"), (with_bank, rolled, "BANK")])
+    (with_teacher, average_of_weights, "TEACHER.weight"), (with_centre, nothing, "CENTRE"),
+    (with_bank, rolled, "BANK")])
 def test_a_tensor_outside_of_the_model_that_changes(tmp_path, step_fn, between, name):
     model = kept(lambda m, y: None)
     with pytest.raises(CaptureError, match=f"1 tensors outside of the model changed during the capture, e.g. {name}:"):
@@ -301,7 +303,7 @@ def test_attributes_that_the_forward_pass_changes(lockstep, tmp_path, update, wh
 
 
 class Anchored(nn.Module):
-    """As torchvision's AnchorGenerator: a list of tensors takes the dtype of the features in the first pass, and keeps it."""
+    """As torchvision's AnchorGenerator: a list of tensors takes the dtype of the features in the first pass."""
 
     def __init__(self):
         super().__init__()
@@ -316,7 +318,8 @@ class Anchored(nn.Module):
 def test_one_that_takes_another_dtype_in_the_first_pass(lockstep, tmp_path):
     torch.manual_seed(3)
     path, model = tmp_path / "a.h5", Anchored()
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=torch.bfloat16)
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS,
+            autocast=torch.bfloat16)
     with h5py.File(path) as file:
         assert list(file["graphs"]) == ["0", "1"] and [int(step["micro/000"].attrs["graph"])
                                                        for step in file["steps"].values()] == [0, 1, 1]
@@ -525,7 +528,8 @@ def test_targets_like_the_scores(lockstep, tmp_path, autocast):
 
 def test_a_part_of_targets_like_the_scores(lockstep, tmp_path):
     model, path = MarksMore(), tmp_path / "run.h5"
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=torch.bfloat16)
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS,
+            autocast=torch.bfloat16)
     lockstep("verify", path)
     shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
     products = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["mul"]]
