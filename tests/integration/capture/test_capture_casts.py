@@ -242,6 +242,21 @@ def test_integers_widen_no_activation(lockstep, tmp_path, autocast):
     assert len(joined) == 4 and all(line[-1] == "bf16" for line in joined)
 
 
+def test_what_a_product_adds_is_cast_as_its_operands(lockstep, tmp_path):
+    """addmm and baddbmm are on autocast's list, with all three operands."""
+    class Adds(Casts):
+        def forward(self, x):
+            y = torch.addmm(self.scale, x, self.fc.weight)
+            return torch.baddbmm(self.fc.bias.expand(1, 4, 6), y[None], self.fc.weight[None])
+
+    path = tmp_path / "a.lscap.h5"
+    graph_of(path, Adds(), torch.bfloat16)
+    lockstep("verify", path)
+    shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
+    sums = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["add"]]
+    assert len(sums) == 2 and all(line[-1] == "bf16" for line in sums)
+
+
 class Draws(torch.nn.Module):
     """An action drawn from activations has their format in the loop, and all 32 bits in the references."""
 
