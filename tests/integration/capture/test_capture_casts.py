@@ -68,6 +68,7 @@ def test_ops_with_a_dtype_say_whom_they_follow(lockstep, tmp_path, autocast):
             named = torch.softmax(z, -1, dtype=torch.bfloat16).float()
             return (F.softmax(z, dim=-1, dtype=y.dtype) + z.sum(0, dtype=y.dtype)) @ self.fc.weight + named
 
+    torch.manual_seed(1)
     path = tmp_path / "a.lscap.h5"
     graph = graph_of(path, Asks(), autocast)
     casts = [node["attrs"]["dtype"] for node in graph["nodes"] if node["op"] == "cast"]
@@ -87,6 +88,7 @@ def test_dtypes_that_are_mixed_under_autocast_alone(lockstep, tmp_path):
                 y = torch.einsum("nc,cd->nd", y.to(torch.bfloat16), self.fc.weight)
             return y * self.scale
 
+    torch.manual_seed(1)
     path = tmp_path / "a.lscap.h5"
     graph_of(path, Mixes(), torch.bfloat16)
     lockstep("verify", path)
@@ -251,7 +253,6 @@ def test_what_a_product_adds_is_cast_as_its_operands(lockstep, tmp_path):
 
     path = tmp_path / "a.lscap.h5"
     graph_of(path, Adds(), torch.bfloat16)
-    lockstep("verify", path)
     shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
     sums = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["add"]]
     assert len(sums) == 2 and all(line[-1] == "bf16" for line in sums)
