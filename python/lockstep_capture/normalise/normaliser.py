@@ -31,8 +31,8 @@ from .weighed import followed
 
 _EMPTY = "empty"
 # Ops that join operands of several dtypes. Integers among them take the dtype of the floating ones.
-_PROMOTING = {f"aten.{name}" for name in ("add", "sub", "rsub", "mul", "div", "true_divide", "pow", "maximum", "minimum",
-                                          "where")}
+_PROMOTING = {f"aten.{name}" for name in ("add", "sub", "rsub", "mul", "div", "true_divide", "pow", "maximum",
+                                          "minimum", "where")}
 
 
 def _without_elements(kind: Any) -> Any:

@@ -133,7 +133,8 @@ def through_a_view(m, y):
 
 CHANGES = {data_assigned: {"c", "d"}, counted_and_read: {"c"}, in_a_ring: {"queue"}, in_a_part: {"c"},
            through_a_view: {"c"}, through_data: {"c"}, chained: {"c"}, two_writes: {"c"}, read_between: {"c", "d"},
-           assigned: {"c"}, assigned_behind_a_write: {"c"}, swapped: {"c", "d"}, queued: {"queue"}, from_a_weight: {"c"}}
+           assigned: {"c"}, assigned_behind_a_write: {"c"}, swapped: {"c", "d"}, queued: {"queue"},
+           from_a_weight: {"c"}}
 
 
 @pytest.mark.parametrize("update", CHANGES, ids=lambda f: f.__name__)
