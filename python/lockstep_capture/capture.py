@@ -17,9 +17,10 @@ import torch
 
 from .arguments import check_arguments
 from .errors import CaptureError, UnsupportedModelError, failed
+from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .trace.step_function import StepFunction
-from .trace.traced import Traced, see
+from .trace.traced import Traced, see, unknown_state
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events
@@ -63,12 +64,14 @@ class Capture:
         self._report = on_unsupported == "report"
         self._subject: Subject | None = None
         self._continuity: Continuity | None = None
+        self._attributes: list[Attribute] = []  # of modules, which the forward pass changes
         self._initial: State | None = None
         self._initial_hyper: list[dict[str, Any]] = []
         self._recorder: Recorder | None = None
         self._traced: dict[str, tuple[Traced, int]] = {}
         self._step: Step | None = None
         self._done, self._closed, self._inside = 0, False, False
+        self._waits, self._waited = False, False
         self._warned: set[str] = set()
         atexit.register(_finish_at_exit, weakref.ref(self))
 
@@ -98,7 +101,8 @@ class Capture:
         if not self._done or self._recorder is None:
             blocks = len(self._step.micro) if self._step is not None else 0
             self._abandon()
-            self._warn(f"no step was captured, {self._path} was not written: {_why_no_step(blocks)}")
+            why = "the loop ended with the step that it waited for" if self._waited else _why_no_step(blocks)
+            self._warn(f"no step was captured, {self._path} was not written: {why}")
             return
         self._guarded(self._write)
 
@@ -170,7 +174,8 @@ class Capture:
             raise CaptureError("cap.step(): a block inside a block; each micro-batch needs its own")
         watcher, stack = self._begin(batch), contextlib.ExitStack()
         if watcher is None or not self._guarded(lambda: bool(stack.enter_context(watcher.watch()))):
-            yield
+            with self._waiting():
+                yield
             return
         self._inside = True
         try:
@@ -201,13 +206,53 @@ class Capture:
         if rank() > 0:
             self._closed = True
             return None
-        watcher: Watcher | None = self._guarded(lambda: self._prepare(batch))
+        watcher: Watcher | None = None if self._waits else self._guarded(lambda: self._prepare(batch))
         return watcher
 
-    def _prepare(self, batch: Any) -> Watcher:
-        """Before the body runs: the graph for this batch, and the state before the step."""
+    def _wait_for(self, cast: dict[str, torch.dtype]) -> None:
+        """The first pass gives weights another dtype, for good: a capture begins with the state after its step.
+
+        Throws: CaptureError if it is not the first time.
+        """
+        path, dtype = next(iter(cast.items()))
+        name = str(dtype).removeprefix("torch.")
+        told = f"the forward pass casts the data of {len(cast)} weights, e.g. {path} to {name}"
+        if self._waited or self._recorder is not None:
+            raise CaptureError(f"{told}, and not in the first step alone: a replay cannot; cast a copy, {path}.to(...)")
+        self._warn(f"{told}: the capture begins with the next step")
+        self._waits = self._waited = True
+
+    def _begin_anew(self, changed: list[Attribute]) -> None:
+        """With these attributes as state. Where the first pass has only made them, its step is not captured."""
+        if self._done:
+            self._warn(f"the step before made {changed[0].path}, which each step changes: the capture begins with this "
+                       "one")
+        if self._recorder is not None:
+            self._recorder.writer.abandon()
+        self._forget()
+        self._attributes += changed
+        self._done = 0
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Around a block that is not captured: sees whether it ends the step that the capture waits for."""
+        if not self._waits:
+            yield
+            return
+        assert self._subject is not None and self._subject.optimizer is not None
+        stepped: list[bool] = []
+        hook = self._subject.optimizer.register_step_post_hook(lambda *_: stepped.append(True))
+        try:
+            yield
+        finally:
+            hook.remove()
+            if stepped:
+                self._waits, self._subject, self._continuity = False, None, None
+
+    def _prepare(self, batch: Any) -> Watcher | None:
+        """Before the body runs: the graph for this batch, and the state before the step. None: not yet."""
         if self._subject is None:
-            self._subject = Subject(self._model, self._optimizer, self._scaler)
+            self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes)
             self._continuity = Continuity(self._subject)
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
@@ -220,6 +265,11 @@ class Capture:
             continuity.note_weights()
             continuity.note_buffers()
         seen = see(subject, self._step_fn, batch, self._dtype)
+        if seen.path.cast:
+            return self._wait_for(seen.path.cast)
+        if self._step is None and (found := unknown_state(subject, seen)):
+            self._begin_anew(found)
+            return self._prepare(batch)
         key = seen.key
         if key not in self._traced:
             traced = Traced(subject, seen, self._dtype)
@@ -228,6 +278,7 @@ class Capture:
                 raise UnsupportedModelError(problems)
             traced.graph = None  # made anew from the loop's own run: constants may depend on its autocast
             self._traced[key] = (traced, -1)
+        self._traced[key][0].outside.check_before()
         if self._initial is None and self._recorder is None:
             self._initial, self._initial_hyper = subject.state(), subject.hyper()
         if self._step is None:

@@ -20,7 +20,7 @@ from .arguments import dtype_of
 from .errors import CaptureError, Problem, UnsupportedModelError, describe
 from .model_state import Subject
 from .trace.step_function import StepFunction
-from .trace.traced import Traced, see
+from .trace.traced import Traced, see, unknown_state
 
 
 @dataclass
@@ -52,6 +52,9 @@ def check(model: torch.nn.Module, step_fn: StepFunction, batch: Any, *,
     try:
         subject = Subject(model, None)
         seen = see(subject, step_fn, batch, dtype)
+        if state := unknown_state(subject, seen):
+            subject = Subject(model, None, attributes=state)
+            seen = see(subject, step_fn, batch, dtype)
         traced = Traced(subject, seen, dtype)
         problems = traced.support_problems(seen.leaves)
     except UnsupportedModelError as error:

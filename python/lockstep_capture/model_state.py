@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
 from .errors import CaptureError, Problem, UnsupportedModelError
+from .ir.attributes import Attribute
 from .ir.program import Names
 from .masters import Masters, find_masters
 
@@ -116,16 +117,18 @@ def _device_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
 
 
 class Subject:
-    """The model, its optimizer and scaler, with the names of everything.
+    """The model, its optimizer and scaler, with the names of everything. attributes: further state, beside the buffers.
 
     Throws: CaptureError where the optimizer holds a tensor that the model does not have.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: Any, scaler: Any = None):
+    def __init__(self, model: torch.nn.Module, optimizer: Any, scaler: Any = None,
+                 attributes: Sequence[Attribute] = ()):
         self.model = unwrap(model)
         self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
         self.scaler = scaler
-        self.names = Names(self.model)
+        self.attributes = attributes
+        self.names = Names(self.model, attributes)
         self.paths = {id(tensor): paths[0] for tensor, paths in self.names.params}
         self.params = {paths[0]: tensor for tensor, paths in self.names.params}
         self.buffers = {paths[0]: tensor for tensor, paths in self.names.buffers}
@@ -201,7 +204,8 @@ class Subject:
 
     def buffer_values(self) -> dict[str, torch.Tensor]:
         """Buffers as they are now: a module may have replaced its tensor."""
-        return {path: self.model.get_buffer(path) for path in self.buffers}
+        plain = {attribute.path: attribute.value for attribute in self.attributes}
+        return {path: plain[path] if path in plain else self.model.get_buffer(path) for path in self.buffers}
 
     def growth_tracker(self) -> int:
         return int(self.scaler.state_dict()["_growth_tracker"]) if self.scales else 0

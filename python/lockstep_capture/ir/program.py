@@ -7,12 +7,13 @@ is bound once, in-place ops keep their in-place spelling.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
 
 from ..errors import Problem
 from .assigned_buffers import copied_back
+from .attributes import Attribute
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Call:
     nograd: bool = False
     narrows: bool = False  # in place, with a wider operand: the result goes back to the first operand's dtype
     reads_places: bool = False  # max or min along a dimension: the places are read, too
+    renames: bool = False  # made by the trace itself: another name for the operand, no op of the model's
     backward_of: str = ""  # a call of the backward pass of that custom_gradient (custom_functions.py)
 
     @property
@@ -142,32 +144,36 @@ class Program:
 
 
 class StepModule(torch.nn.Module):
-    """loss = step_fn(model, batch) as a module, which is what is traced. assigned: see copied_back()."""
+    """loss = step_fn(model, batch) as a module, which is what is traced. attributes: state like buffers; assigned: see
+    copied_back()."""
 
-    def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor]):
+    def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor],
+                 attributes: Sequence[Attribute] = ()):
         super().__init__()
         self.model = model
         self.step_fn = step_fn
+        self.attributes = attributes
         self.assigned: list[str] = []
 
     def forward(self, batch: Any) -> torch.Tensor:
-        with copied_back(self.model, self.assigned):
+        with copied_back(self.model, self.attributes, self.assigned):
             return self.step_fn(self.model, batch)
 
 
 class Names:
-    """Which paths lead to a parameter or buffer: the first one in order is its name."""
+    """Which paths lead to a parameter or buffer: the first one in order is its name. attributes: counted as buffers."""
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, attributes: Sequence[Attribute] = ()):
         self.params = self._collect(model.named_parameters(remove_duplicate=False))
-        self.buffers = self._collect(model.named_buffers(remove_duplicate=False))
+        self.buffers = self._collect([*model.named_buffers(remove_duplicate=False),
+                                      *((attribute.path, attribute.value) for attribute in attributes)])
         self._canonical = {}
         for table in (self.params, self.buffers):
             for tensor, paths in table:
                 self._canonical.update({path: paths[0] for path in paths})
 
     @staticmethod
-    def _collect(named: Iterator[tuple[str, torch.Tensor]]) -> list[tuple[torch.Tensor, list[str]]]:
+    def _collect(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[torch.Tensor, list[str]]]:
         found: dict[int, tuple[torch.Tensor, list[str]]] = {}
         for path, tensor in named:
             found.setdefault(id(tensor), (tensor, []))[1].append(path)

@@ -60,7 +60,8 @@ def random_site(call: Call) -> RandomSite | None:
         p = float(a["p"])
         active = bool(a["train"]) and 0 < p < 1
         return RandomSite(call.name, "dropout", p, 1) if active else None
-    if name in _RECURRENT and "dropout" in (a := arguments(call)):
+    if name in _RECURRENT:
+        a = arguments(call)
         draws = int(a["num_layers"]) - 1
         active = bool(a["train"]) and float(a["dropout"]) > 0 and draws > 0
         return RandomSite(call.name, "lstm", float(a["dropout"]), draws) if active else None

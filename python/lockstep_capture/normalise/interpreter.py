@@ -29,7 +29,9 @@ _BATCH_NORM = "aten.batch_norm"
 # Ops that PyTorch refuses for operands of several dtypes.
 _ONE_DTYPE = {f"aten.{name}" for name in ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "conv1d", "conv2d",
                                           "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "einsum", "bilinear",
-                                          "scaled_dot_product_attention", "lstm", "gru", "prelu", "tensordot", "addbmm")}
+                                          "scaled_dot_product_attention", "prelu", "tensordot", "addbmm", "lstm", "gru",
+                                          "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell",
+                                          "rnn_relu_cell")}
 _PUTS = {"aten.index_put", "aten.index_put_"}
 
 
@@ -139,7 +141,7 @@ class Interpreter:
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
             args, kwargs = _replaced(args, _double_dtype), _replaced(kwargs, _double_dtype)
-        if self._single and base_name(call) in _ONE_DTYPE:
+        if (self._single or self._outer is None) and base_name(call) in _ONE_DTYPE:
             args, kwargs = _promoted(args, kwargs)
         if not call.is_getitem and base_name(call) in _PUTS and isinstance(args[2], torch.Tensor):
             args = (*args[:2], args[2].to(args[0].dtype), *args[3:])  # the loop's autocast gave both one type
@@ -169,8 +171,8 @@ class Interpreter:
                 return operator.getitem(*args)
             if call.name in self._places and picks(call):
                 return _picked(call, args, kwargs, self._places[call.name].to(self._device))
-            if call.op == "aten.alias.default":
-                return args[0]  # the trace's own: as a node it would change the order in which gradients add up
+            if call.renames:
+                return args[0]  # as a node it would change the order in which gradients add up
             if widens and base_name_is(call, "aten.rms_norm") and arguments(call)["eps"] is None:
                 args, kwargs = with_argument(call, args, kwargs, "eps", RMS_NORM_EPS)
             if widens and base_name_is(call, "aten._grouped_mm"):

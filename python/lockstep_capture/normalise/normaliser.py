@@ -7,7 +7,7 @@ are in rules/.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
@@ -30,6 +30,9 @@ from .weighed import followed
 
 
 _EMPTY = "empty"
+# Ops that join operands of several dtypes. Integers among them take the dtype of the floating ones.
+_PROMOTING = {f"aten.{name}" for name in ("add", "sub", "rsub", "mul", "div", "true_divide", "pow", "maximum",
+                                          "minimum", "where")}
 
 
 def _without_elements(kind: Any) -> Any:
@@ -44,7 +47,8 @@ class Normaliser:
     """graph: the result. ir_of: value of the program -> id of the graph's value."""
 
     def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
-                 model: torch.nn.Module, paths: Sequence[str], *, plain_attention: bool = False):
+                 model: torch.nn.Module, buffers: Mapping[str, torch.Tensor], paths: Sequence[str], *,
+                 plain_attention: bool = False):
         self._program, self._versions, self._types = program, versions, types.types
         self._layouts, self._memory = types.layouts, types.strides
         self.plain_attention = plain_attention
@@ -59,7 +63,7 @@ class Normaliser:
         self._calls = {call.name: call for call in program.calls}
         self.ir_of: dict[str, str] = {}
         self.graph = Graph(type(model).__name__)
-        self.stored = StoredValues(self.graph, program, model)
+        self.stored = StoredValues(self.graph, program, model, buffers)
         self._outside = OutsideValues(self.graph, program, versions, snapshots.values, paths)
         self.problems: list[Problem] = list(versions.problems)
         for call in program.calls:
@@ -222,7 +226,8 @@ class Normaliser:
         found = self.constant(ref)
         return float(found.item()) if found is not None and found.numel() == 1 else None
 
-    def operand(self, ref: Any, call: Call, want_float: bool | None) -> Value:
+    def operand(self, ref: Any, call: Call, want_float: bool | None, *, follows: bool = True) -> Value:
+        """follows: in the dtype of an activation, if it took that."""
         if not isinstance(ref, Ref):
             raise Unsupported(call.op, f"an operand is {ref!r}, must be a tensor")
         name = ref.name
@@ -231,8 +236,11 @@ class Normaliser:
             found = self._graph_value(name, call)
         else:
             found = self._outside_value(name, kind, bool(want_float))
-            if want_float and found.is_float:
+            if follows and want_float is not False and found.is_float:
                 found = self._in_its_dtype(name, found, call)
+            if want_float and found.is_float and not found.is_empty and not self._outside.is_float(name) \
+                    and base_name(call).removesuffix("_") in _PROMOTING:
+                found = self._beside(name, found, call)
         if want_float and not found.is_float:
             if name in self._copies:
                 return self._outside_value(self._copies[name], "", True)
@@ -297,12 +305,15 @@ class Normaliser:
         one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
                      for n in (1.0, 0.0))
         node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)
-        for other in iterate_refs(self._versions.reads[call.name]) if besides else ():
-            if other.name != besides and self.is_computed(other) and self.is_float(other):
+        return self._beside(besides, node.value(), call) if besides else node.value()
+
+    def _beside(self, name: str, number: Value, call: Call) -> Value:
+        """What was made of an integer operand, in the format of the activation that the op joins it with."""
+        for other in iterate_refs(self._versions.reads[call.name]):
+            if other.name != name and self.is_computed(other) and self.is_float(other):
                 example = self.operand(other, call, True)
-                node = self.add("cast_like", [node.id, example.id], {}, [(mask.shape, "f32")], call)
-                break
-        return node.value()
+                return self.add("cast_like", [number.id, example.id], {}, [(number.shape, "f32")], call).value()
+        return number
 
     def _graph_value(self, name: str, call: Call) -> Value:
         if name in self._program.params:

@@ -41,6 +41,7 @@ class Versions:
     that the loss or a mutation needs; needed: the versions. recorded: calls that choose integers from activations, which
     are data of the step. weighed: those whose choice a lane can compare with its own (weighed.py). for_choices: calls that
     only these need. steps: in-place call -> the further versions that it makes of what it wrote to a view of.
+    integer_state: paths of buffers whose integers the forward pass changes and uses: data of the step.
     started: new tensors, made of no activation, to views of which activations are written; their content before that is
     version started_as(name).
     """
@@ -56,6 +57,7 @@ class Versions:
     weighed: set[str] = field(default_factory=set)
     for_choices: set[str] = field(default_factory=set)
     steps: dict[str, list[Written | Refreshed]] = field(default_factory=dict)
+    integer_state: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
@@ -179,6 +181,9 @@ class _Walk:
         kind = self.result.kind
         self._roots = {**program.inputs, **program.params, **program.constants}
         mutated = self._mutated_buffers()
+        data = self._used_integers(mutated)
+        self.result.integer_state = {program.buffers[name] for name in data}
+        mutated -= data
         weights = set(program.params) | mutated
         self._written = self._written_views(weights)
         self._chosen = chosen_outside(program, is_float, weights, self._written)
@@ -191,7 +196,7 @@ class _Walk:
         for name in program.constants:
             kind[name] = CONST
         for name in program.buffers:
-            kind[name] = GRAPH if name in mutated else CONST
+            kind[name] = GRAPH if name in mutated else DERIVED if name in data else CONST
         for index, call in enumerate(program.calls):
             self._visit(index, call)
         self.result.loss = self._read(program.loss)
@@ -215,6 +220,18 @@ class _Walk:
                 found |= {self._views.root(target)} & set(self._program.buffers)
             found |= set(_running_statistics(call)) & set(self._program.buffers)
         return found
+
+    def _used_integers(self, mutated: set[str]) -> set[str]:
+        """Of these buffers the integers that something reads: a place in a queue."""
+        integers = {name for name in mutated if not self._is_float.get(name, False)}
+        used = {root for name in self._program.read if (root := self._views.root(self._tensor(name))) in integers}
+        for call in self._program.calls:
+            counts = not call.is_getitem and base_name(call) == "aten.add_"
+            for place, name in enumerate(call.refs()):
+                root = self._views.root(self._tensor(name))
+                if root in integers and not (counts and place == 0 and self._tensor(name) == root):
+                    used.add(root)
+        return used
 
     def _written_views(self, weights: set[str]) -> dict[str, list[str]]:
         """Calls that write what depends on weights to a view -> all that have these elements. Fills `started`."""

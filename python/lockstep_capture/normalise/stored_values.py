@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Mapping
+
 import torch
 
 from ..ir.graph import Graph, Node, Value, element_type, format_of
@@ -16,8 +18,8 @@ class StoredValues:
     counted: paths of num_batches_tracked that the forward pass raised; batch_norm makes the new count.
     """
 
-    def __init__(self, graph: Graph, program: Program, model: torch.nn.Module):
-        self._graph, self._program, self._model = graph, program, model
+    def __init__(self, graph: Graph, program: Program, model: torch.nn.Module, buffers: Mapping[str, torch.Tensor]):
+        self._graph, self._program, self._model, self._buffers = graph, program, model, buffers
         self._renewed: dict[str, Value] = {}  # buffer -> its value after the last batch_norm so far
         self.counted: set[str] = set()
 
@@ -29,7 +31,7 @@ class StoredValues:
         return Value(f"p:{path}", tuple(parameter.shape), "f32")
 
     def buffer(self, path: str) -> Value:
-        buffer = self._model.get_buffer(path)
+        buffer = self._buffers[path]
         shape, dtype = tuple(buffer.shape), element_type(buffer.dtype)
         if all(path != entry[0] for entry in self._graph.buffers):
             self._note_format(f"b:{path}", buffer)

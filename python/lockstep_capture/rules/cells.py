@@ -62,8 +62,6 @@ def rnn(c: RuleContext) -> list[Value]:
     if "batch_first" not in c.a:
         return packed.recurrent(c, "tanh" if "tanh" in c.call.op else "relu")
     layers, directions = int(c.a["num_layers"]), 2 if c.a["bidirectional"] else 1
-    if c.a["train"] and float(c.a["dropout"]) > 0 and layers > 1:
-        raise c.unsupported("dropout between the layers of nn.RNN; nn.GRU and nn.LSTM are replayed with it")
     x, starts, weights = c.value("input"), c.value("hx"), c.values("params")
     if x.rank != 3:
         raise c.unsupported("give the input a batch dimension")

@@ -52,6 +52,10 @@ class RuleContext:
     def any_value(self, name: str) -> Value:
         return self._normaliser.operand(self.a[name], self.call, want_float=None)
 
+    def mask_of(self, name: str) -> Value:
+        """A floating or integer operand whose format the op decides itself."""
+        return self._normaliser.operand(self.a[name], self.call, want_float=None, follows=False)
+
     def integer(self, name: str) -> Value:
         found = self._normaliser.operand(self.a[name], self.call, want_float=False)
         if found.is_float:

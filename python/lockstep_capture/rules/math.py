@@ -8,7 +8,7 @@ from typing import Any, Sequence
 import torch
 
 from ..ir.decisions import picks
-from ..ir.graph import Value
+from ..ir.graph import FORMATS, Value
 from ..ir.program import Ref
 from .choices import picked
 from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
@@ -216,11 +216,13 @@ def masked_fill(c: RuleContext) -> Value:
 
 @rule("softmax", "log_softmax", "special_softmax", "special_log_softmax", "_softmax", "_log_softmax")
 def softmax(c: RuleContext) -> Value:
-    """dtype: both the operand and the result are cast to it."""
+    """dtype=...: of the operand before the op, and of the result."""
     x, dtype = c.value("self"), c.a.get("dtype")
-    x = x if dtype is None else cast_to(c, x, dtype)
-    op = "log_softmax" if "log" in c.call.op else "softmax"
-    y = c.same(op, x, {"dim": c.a["dim"] % max(x.rank, 1)})
+    if dtype not in (None, *FORMATS):
+        raise c.unsupported("only dtype=torch.float32, torch.bfloat16 and torch.float16")
+    if dtype is not None:
+        x = cast_to(c, x, dtype)
+    y = c.same("log_softmax" if "log" in c.call.op else "softmax", x, {"dim": c.a["dim"] % max(x.rank, 1)})
     return y if dtype in (None, torch.float32) else cast_to(c, y, dtype)
 
 

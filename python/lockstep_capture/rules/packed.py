@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ..ir.graph import Value
-from ..ir.random_ops import random_site
 from .context import RuleContext, rule
 from .gates import gates, joined, leading
 
@@ -72,8 +71,6 @@ def pad(c: RuleContext) -> list[Any]:
 def recurrent(c: RuleContext, kind: str) -> list[Value]:
     """kind: lstm, gru, tanh or relu. Outputs: packed rows, and the states at each sequence's end."""
     layers, directions = int(c.a["num_layers"]), 2 if c.a["bidirectional"] else 1
-    if random_site(c.call) is not None or (float(c.a["dropout"]) > 0 and c.a["train"] and layers > 1):
-        raise c.unsupported("dropout between the layers over packed sequences; pad, and mask the loss, or use dropout=0")
     starts = c.values("hx") if kind == "lstm" else [c.value("hx")]
     if kind == "lstm" and starts[0].shape[-1] != starts[1].shape[-1]:
         raise c.unsupported("projections over packed sequences")

@@ -59,7 +59,8 @@ def addmm(c: RuleContext) -> Value:
     out = out if alpha == 1 else c.scalar("mul", out, alpha)
     if beta == 0:
         return out
-    return c.binary("add", out, c.value("self"), {} if beta == 1 else {"alpha": beta})
+    (added,) = c.listed("matmul", c.value("self"))  # autocast casts it, too
+    return c.binary("add", out, added, {} if beta == 1 else {"alpha": beta})
 
 
 @rule("einsum")

@@ -99,7 +99,10 @@ def index_put(c: RuleContext) -> Value:
     at = c.derive("places", lambda *values: places(*values).reshape(-1), refs)
     if at.is_empty:
         return c.value("self")
-    values = c.expand(c.value("values"), places(*c.examples(refs)).shape)
+    values = c.value("values")
+    if not c.is_computed("values"):  # the 1.0 of `targets[i, j] = 1.0` has the dtype of targets
+        values = c.node("cast_like", [values, c.value("self")], values.shape).value()
+    values = c.expand(values, places(*c.examples(refs)).shape)
     total = c.node("index_add", [c.reshape(values, at.shape), at], (rows,), {"dim": 0, "shape": (rows,)}).value()
     if c.a["accumulate"]:
         return _added(c, c.reshape(total, shape))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..ir.graph import Value
+from ..ir.graph import FORMATS, Value
 from ..ir.program import Ref
 from .context import RuleContext, rule
 from .padding import padded
@@ -324,9 +324,6 @@ def masked_select(c: RuleContext) -> Value:
     return c.node("index_select", [x, places], places.shape, {"dim": 0}).value()
 
 
-_FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-
-
 @rule("to", "_to_copy", "type_as")
 def to(c: RuleContext) -> Value:
     """By name, x.to(torch.float32), or by example, x.type_as(y): in every lane the format that y has there."""
@@ -342,14 +339,14 @@ def _cast(c: RuleContext, dtype: torch.dtype | None) -> Value:
     x = c.any_value("self")
     if dtype is None:
         return x
-    return cast_to(c, x, dtype) if x.is_float or dtype not in _FORMATS else c.value("self")
+    return cast_to(c, x, dtype) if x.is_float or dtype not in FORMATS else c.value("self")
 
 
 def cast_to(c: RuleContext, x: Value, dtype: torch.dtype) -> Value:
     """x in a format that the call names."""
-    if dtype not in _FORMATS:
+    if dtype not in FORMATS:
         raise c.unsupported(f"a cast to {dtype} of a value that is computed from weights")
-    return c.same("cast", x, {"dtype": _FORMATS[dtype]})
+    return c.same("cast", x, {"dtype": FORMATS[dtype]})
 
 
 @rule("float")

@@ -1,4 +1,7 @@
-"""Ops that PyTorch itself writes out as others: recorded as those others where autocast does not list them."""
+"""Ops that PyTorch itself writes out as others: recorded as those others where autocast does not list them.
+
+Recurrent stacks with dropout that no node has are recorded layer by layer: packed sequences, nn.RNN.
+"""
 
 from __future__ import annotations
 
@@ -61,3 +64,40 @@ def written_out(plain: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any
     if kwargs[name].shape != result.shape:
         kwargs[name].resize_(result.shape)
     return kwargs[name].copy_(result)
+
+
+_STACKS = {"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"}
+_WITH_DROPOUT = {"aten::lstm", "aten::gru"}  # over padded sequences: a node of their own draws between its layers
+
+
+def draws_between_layers(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Is it a recurrent stack with dropout that no node has?"""
+    name = func._schema.name
+    if name not in _STACKS or (name in _WITH_DROPOUT and func._overloadname != "data"):
+        return False
+    a = _named(func, args, kwargs)
+    return bool(a["train"]) and a["dropout"] > 0 and a["num_layers"] > 1
+
+
+def layer_by_layer(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """The same op on one layer after the other, and dropout between them, as PyTorch's kernel computes it."""
+    a = _named(func, args, kwargs)
+    x, layers, directions = args[0], a["num_layers"], 2 if a["bidirectional"] else 1
+    is_lstm = func._schema.name == "aten::lstm"
+    states = a["hx"] if is_lstm else [a["hx"]]
+    each = len(a["params"]) // layers
+    ends: list[list[torch.Tensor]] = [[] for _ in states]
+    for layer in range(layers):
+        own = [state[layer * directions:(layer + 1) * directions] for state in states]
+        given = a | {next(iter(a)): x, "hx": own if is_lstm else own[0], "num_layers": 1, "dropout": 0.0,
+                     "params": a["params"][layer * each:(layer + 1) * each]}
+        x, *last = func(*given.values())
+        for end, state in zip(ends, last, strict=True):
+            end.append(state)
+        if layer + 1 < layers:
+            x = torch.dropout(x, a["dropout"], True)
+    return x, *(torch.cat(end) for end in ends)
+
+
+def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip((argument.name for argument in func._schema.arguments), args)) | kwargs

@@ -27,13 +27,15 @@ _FACTORIES = {torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, 
               torch.scalar_tensor, torch.as_tensor, torch.rand, torch.randn, torch.zeros_like, torch.ones_like,
               torch.full_like, torch.empty_like, torch.rand_like, torch.randn_like, torch.Tensor.new_zeros,
               torch.Tensor.new_ones, torch.Tensor.new_full, torch.Tensor.new_empty, torch.Tensor.new_tensor}
-_SOFTMAX = {torch.softmax, torch.log_softmax, torch.Tensor.softmax, torch.Tensor.log_softmax,
-            torch.nn.functional.softmax, torch.nn.functional.log_softmax}
 # Random numbers are drawn as the loop draws them.
 _DRAWN = {torch.rand, torch.randn, torch.rand_like, torch.randn_like, torch.empty, torch.empty_like,
           torch.Tensor.new_empty}
 # Their numbers need not be numbers of a low dtype.
 _FILLED = {torch.full_like, torch.Tensor.new_full, torch.Tensor.new_tensor}
+# softmax(x, dtype=y.dtype) casts x first, and its result has that dtype.
+_COMPUTED_IN = {torch.nn.functional.softmax, torch.nn.functional.log_softmax,
+                *(getattr(owner, name) for owner in (torch, torch.Tensor)
+                  for name in ("softmax", "log_softmax", "sum", "mean", "cumsum", "cumprod", "prod"))}
 _SELF: Event = ("self",)  # the example is the operand itself
 # Types of tensors as text: x.type("torch.FloatTensor").
 _TYPE_NAMES = {"torch.FloatTensor": torch.float32, "torch.cuda.FloatTensor": torch.float32,
@@ -62,7 +64,8 @@ class AskedDtypes(TorchFunctionMode):
     """low: what the run's autocast computes in, None: it has none. follows: casts and new tensors that follow a read.
     stays_fp32: the loop itself has no autocast, so that what the model makes in a tensor's dtype is FP32 in the loop.
 
-    asked: of this run; examples are only looked for where `low` is a dtype.
+    asked: of this run; examples are only looked for where `low` is a dtype. renames: the op that runs is no op of the
+    model, but gives a tensor another name.
     """
 
     def __init__(self, low: torch.dtype | None, follows: dict[Event, Event], stays_fp32: bool):
@@ -72,7 +75,7 @@ class AskedDtypes(TorchFunctionMode):
         self._read: dict[Event, torch.Tensor] = {}
         self._newest: dict[Any, Event] = {}  # by frame of the code that read it; None: of any
         self._count: Counter[Event] = Counter()
-        self.asked = Asked()
+        self.asked, self.renames = Asked(), False
 
     def _event(self, func: Any) -> Event:
         frame: Any = sys._getframe(2)
@@ -94,14 +97,22 @@ class AskedDtypes(TorchFunctionMode):
             return self._cast(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FACTORIES and kwargs.get("dtype") is not None:
             return self._make(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
-        if func in _SOFTMAX and kwargs.get("dtype") is not None:
-            return self._in_dtype(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
+        if func in _COMPUTED_IN and kwargs.get("dtype") is not None:
+            return self._compute(self._event(func), self._read_for(sys._getframe(1)), func, args, kwargs)
         if func in _FILLED and kwargs.get("dtype") is None:
             event = self._event(func)
             self._note(event, args[0].dtype, _SELF if args[0].dtype == self._low else None)
             if event in self._follows:
-                return torch.Tensor.type_as(_other(func(*args, **{**kwargs, "dtype": torch.float32})), args[0])
+                return torch.Tensor.type_as(self._other(func(*args, **{**kwargs, "dtype": torch.float32})), args[0])
         return func(*args, **kwargs)
+
+    def _other(self, x: torch.Tensor) -> torch.Tensor:
+        """The same values under another name."""
+        self.renames = True
+        try:
+            return torch.ops.aten.alias.default(x)
+        finally:
+            self.renames = False
 
     def _read_for(self, frame: Any) -> Event | None:
         """The read of a dtype that a cast in this frame follows: the newest of this function, else of one that called it,
@@ -131,17 +142,15 @@ class AskedDtypes(TorchFunctionMode):
             return func(*args, **kwargs)
         if self._stays_fp32 or func not in _DRAWN:
             kwargs = {**kwargs, "dtype": torch.float32}
-        return torch.Tensor.type_as(_other(func(*args, **kwargs)), example)
+        return torch.Tensor.type_as(self._other(func(*args, **kwargs)), example)
 
-    def _in_dtype(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
-        """softmax(x, dtype=y.dtype): x and the result follow y."""
+    def _compute(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
         self._note(event, kwargs["dtype"], read)
         example = self._example(event)
-        if example is None or not args:
+        if example is None or not args or not args[0].is_floating_point():
             return func(*args, **kwargs)
-        x = torch.Tensor.type_as(_other(args[0]), example)
-        y = func(x, *args[1:], **{**kwargs, "dtype": None})
-        return torch.Tensor.type_as(_other(y), example)
+        x = torch.Tensor.type_as(self._other(args[0]), example)
+        return torch.Tensor.type_as(self._other(func(x, *args[1:], **{**kwargs, "dtype": None})), example)
 
     def _cast(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
         x, asked = args[0], _NAMED.get(func)
@@ -163,14 +172,9 @@ class AskedDtypes(TorchFunctionMode):
                 func, args, kwargs = torch.Tensor.type_as, (x, example), {}
         if asked == x.dtype:
             # The cast of this run is x itself, which would hide it.
-            args = (_other(x), *args[1:])
+            args = (self._other(x), *args[1:])
         return func(*args, **kwargs)
 
 
 def _frame(frame: Any) -> Any:
     return id(frame), frame.f_code
-
-
-def _other(x: torch.Tensor) -> torch.Tensor:
-    """The same values under another name."""
-    return torch.ops.aten.alias.default(x)

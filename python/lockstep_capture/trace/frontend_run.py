@@ -9,7 +9,6 @@ is another program (Observed.key). Blocks of torch.autocast and torch.no_grad ar
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import operator
 import os
@@ -17,28 +16,29 @@ import re
 import threading
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
 import torch
 import torch.utils._pytree as pytree
 from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
 from torch._subclasses.schema_check_mode import SchemaCheckMode
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import Problem, UnsupportedModelError
+from ..ir.attributes import Attribute, Watched, plain_tensors
 from ..ir.decisions import EXTREMES
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
 from ..rules.context import Unsupported
 from ..rules.observers import observing_form
-from ..rules.spelled_out import is_spelled_out, plain_form, written_out
+from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_layer, plain_form, written_out
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
-from .outside import checksum, place_of
+from .outside import checksum, place_of, tensors_of
+from .passed_by import SETS_DATA, Answers, Lines, PassedBy
 from .reachable import reachable
 from .step_function import check_result
 from .untouched import untouched
@@ -51,10 +51,10 @@ _DETACHES, _RESIZES = "aten::detach_", "aten::resize_"
 _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
 _IN_PLACE = {"__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
              "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_"}
-_READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+_WRITES_OUT = {"aten::embedding_renorm_": "leave out max_norm=m, and scale the rows e that were read: "
+               "e * (m / e.norm(dim=-1, keepdim=True)).clamp(max=1)"}
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
 MADE_ELSEWHERE = "a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)"
-Answers = dict[Event, Any]
 
 
 @dataclass
@@ -62,6 +62,9 @@ class Observed:
     """program: the path that step_fn took. key: the same for two passes with one program. calls: of each module.
 
     asked, answers: for another run on the same path: the dtypes that this one asked for, its decisions.
+    left: the tensors outside of the model after the pass, by the names by which step_fn reaches them.
+    cast: parameters whose data the pass replaced by some of another dtype, and that dtype.
+    changed: attributes of modules that it read and changed, and that are no state yet.
     """
 
     program: Program
@@ -69,6 +72,9 @@ class Observed:
     calls: dict[str, int]
     asked: Asked
     answers: Answers
+    left: dict[str, torch.Tensor]
+    cast: dict[str, torch.dtype]
+    changed: list[Attribute]
 
 
 Around = Callable[[ModuleStack], Any]  # a context manager: what else a caller looks for in the run
@@ -141,8 +147,11 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
          narrows: set[Event], around: Around | None, stays_fp32: bool = False, keeps: bool = True) -> Observed:
     batch = copied(batch, device)
     modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, stays_fp32)
-    tensors = [value for _, value in reachable(step.step_fn, step.model) if isinstance(value, torch.Tensor)]
-    recorder = _Recorder(step, batch, modules, tensors, narrows, keeps)
+    held = list(reachable(step.step_fn, step.model))
+    tensors = [value for _, value in held if isinstance(value, torch.Tensor)]
+    plain = Watched(plain_tensors(held))
+    dtypes = {path: parameter.dtype for path, parameter in step.model.named_parameters()}
+    recorder = _Recorder(step, batch, modules, asked, tensors, narrows, keeps)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
         stack.callback(recorder.put_back)
         if around is not None:
@@ -151,12 +160,18 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
                                            cache_enabled=False))
         for context in (modules.watch(), recorder.blocks(), custom_functions.functions(recorder),
                         enable_python_dispatcher(), recorder,
-                        _Reads(recorder.answers, force=False, note=recorder.note_read), asked):
+                        PassedBy(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data),
+                        asked):
             stack.enter_context(context)
         loss = step(batch)
         check_result(step.step_fn, loss)
+        left = tensors_of(step.step_fn, step.model) if recorder.program.constants else {}
+        cast = {path: parameter.dtype for path, parameter in step.model.named_parameters()
+                if parameter.dtype != dtypes.get(path)}
+        read = {place_of(tensor) for tensor in recorder.program.constants.values()}
+        state = [attribute for attribute, tensor in plain.changed().items() if place_of(tensor) in read]
     program = recorder.finish(loss, step)
-    return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers)
+    return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers, left, cast, state)
 
 
 def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype, answers: Answers,
@@ -164,43 +179,11 @@ def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype,
     """What a run in `low` asks for, with every integer and every choice that of the loop's own run: under autocast, with
     weights of that dtype in the place of narrow ones, or both."""
     batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, {}, False), _Probe(answers)
-    with weights_as(step.model, narrow, low), untouched(step), torch.enable_grad(), \
+    with weights_as(step, narrow, low), untouched(step), torch.enable_grad(), \
             torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False), \
-            enable_python_dispatcher(), probe, _Reads(answers, force=True, note=lambda tensor: None), asked:
+            enable_python_dispatcher(), probe, PassedBy(answers, force=True), asked:
         step(batch)
     return asked.asked, probe.narrows
-
-
-class _Lines:
-    """Names events by the op, the line that runs and how often it did."""
-
-    def __init__(self) -> None:
-        self._count: Counter[Event] = Counter()
-
-    def event(self, func: Any, line: str) -> Event:
-        key = (str(func), line)
-        self._count[key] += 1
-        return (*key, self._count[key])
-
-
-class _Reads(TorchFunctionMode):
-    """Values that leave PyTorch without an op: tolist(), numpy()."""
-
-    def __init__(self, answers: Answers, *, force: bool, note: Callable[[torch.Tensor], None]):
-        super().__init__()
-        self._answers, self._force, self._note, self._lines = answers, force, note, _Lines()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _READS:
-            return func(*args, **(kwargs or {}))
-        event = self._lines.event(getattr(func, "__name__", ""), user_line())
-        if self._force and event in self._answers:
-            return copy.deepcopy(self._answers[event])  # the model may change it
-        self._note(args[0])
-        found = func(*args, **(kwargs or {}))
-        if not self._force:
-            self._answers[event] = copy.deepcopy(found)
-        return found
 
 
 class _PreDispatch(SchemaCheckMode):
@@ -224,7 +207,7 @@ class _Probe(_PreDispatch):
 
     def __init__(self, answers: Answers):
         super().__init__()
-        self._answers, self._lines = answers, _Lines()
+        self._answers, self._lines = answers, Lines()
         self.narrows: set[Event] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -256,12 +239,13 @@ def _narrows(func: Any, args: Any) -> bool:
 class _Recorder(_PreDispatch):
     """Writes the program while step_fn runs."""
 
-    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, outside: list[torch.Tensor],
-                 narrows: set[Event], keeps: bool):
+    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, asked: AskedDtypes,
+                 outside: list[torch.Tensor], narrows: set[Event], keeps: bool):
         super().__init__()
-        self._keeps = keeps  # answers and decisions
+        self._asked, self._keeps = asked, keeps  # answers and decisions
         self.program, self.answers = Program("run"), Answers()
-        self._names, self._modules, self._narrowing, self._lines = Names(step.model), modules, narrows, _Lines()
+        self._names, self._modules = Names(step.model, step.attributes), modules
+        self._narrowing, self._lines = narrows, Lines()
         self._outside = {place_of(tensor) for tensor in outside}
         self._bound: Any = WeakTensorKeyDictionary()  # tensor -> name
         self._aliases: set[str] = set()
@@ -273,6 +257,8 @@ class _Recorder(_PreDispatch):
                          for path, module in step.model.named_modules()}
         self._problems: list[Problem] = []
         self._leaves = batch  # keeps the batch's own copies alive
+        self._buffers = {id(tensor) for tensor, _ in self._names.buffers}
+        self._datas: list[torch.Tensor] = []  # that became the buffers': alive, so that they keep their names
         self._parameters = {tensor.untyped_storage().data_ptr(): tensor for tensor, _ in self._names.params
                             if tensor.layout == torch.strided and tensor.numel() > 0}
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
@@ -359,6 +345,7 @@ class _Recorder(_PreDispatch):
         name = self._new("c")
         known = place_of(tensor) in self._outside
         self.program.constants[name] = tensor.detach() if known else tensor.detach().clone()
+        self._types.append(f"{tuple(tensor.shape)} {tensor.dtype}")
         if not known:
             self._made.append(checksum(tensor))
         return name
@@ -409,6 +396,9 @@ class _Recorder(_PreDispatch):
         if is_spelled_out(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        if draws_between_layers(func, args, kwargs):
+            with self:
+                return layer_by_layer(func, args, kwargs)
         if (plain := plain_form(func, kwargs)) is not None:
             with self:
                 return written_out(plain, func, args, kwargs)
@@ -456,6 +446,14 @@ class _Recorder(_PreDispatch):
             if tensor.dtype.is_floating_point:
                 self.program.numbers.append(Number(self._bound[tensor], self._place(), None))
 
+    def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
+        """`tensor.data = data`: a buffer is from here on what data is; parameters keep their names."""
+        with self.aside():
+            SETS_DATA(tensor, data)
+        if id(tensor) in self._buffers:
+            self._bound[tensor] = self._ref(data).name
+            self._datas.append(data)
+
     def _keep_parameters(self, func: Any, args: Any, kwargs: Any, place: Place) -> None:
         """Before a write to a parameter, or to a view of one: what it holds, and a refusal."""
         for number, argument in enumerate(func._schema.arguments):
@@ -468,7 +466,8 @@ class _Recorder(_PreDispatch):
                 held = self._parameters.get(tensor.untyped_storage().data_ptr())
                 if held is not None and id(held) not in self._kept:
                     self._kept[id(held)] = (held, held.detach().clone())
-                    self._refuse("in-place on a parameter", place, "rewrite out-of-place")
+                    hint = _WRITES_OUT.get(func._schema.name, "rewrite out-of-place")
+                    self._refuse("in-place on a parameter", place, hint)
 
     def put_back(self) -> None:
         """Parameters that the run wrote to are as they were before."""
@@ -498,7 +497,7 @@ class _Recorder(_PreDispatch):
                     return  # an op that returns its operand did nothing
             name = self._add(short, func, *operands, place, event in self._narrowing)
             self._bind(result, name)
-            if short == "alias":
+            if self._asked.renames:
                 self._aliases.add(name)
             self._decide(name, args, result)
             return
@@ -527,6 +526,7 @@ class _Recorder(_PreDispatch):
 
     def _append(self, call: Call) -> None:
         call.autocast, call.backward_of = self._regions[-1] if self._regions else None, self._backward_of
+        call.renames = self._asked.renames
         if self._backward_of and set(call.refs()) & self._from_gradient:
             self._from_gradient.add(call.name)
         self.program.calls.append(call)

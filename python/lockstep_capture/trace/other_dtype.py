@@ -8,10 +8,12 @@ from typing import Any, Iterator
 import torch
 import torch.utils._pytree as pytree
 
+from ..ir.program import StepModule
+
 
 @contextlib.contextmanager
-def weights_as(model: torch.nn.Module, narrow: torch.dtype | None, other: torch.dtype) -> Iterator[None]:
-    """Copies of the parameters and buffers of dtype `narrow`, None: of none."""
+def weights_as(step: StepModule, narrow: torch.dtype | None, other: torch.dtype) -> Iterator[None]:
+    """Copies of the parameters and buffers of dtype `narrow`, None: of none. Attributes that are state are buffers."""
     made: dict[int, torch.Tensor] = {}
     changed: list[tuple[dict[str, Any], str, Any]] = []
 
@@ -23,7 +25,11 @@ def weights_as(model: torch.nn.Module, narrow: torch.dtype | None, other: torch.
         return made[id(tensor)]
 
     try:
-        for module in model.modules() if narrow is not None else ():
+        for attribute in step.attributes if narrow is not None else ():
+            if attribute.value.dtype == narrow:
+                changed.append((vars(attribute.module), attribute.name, attribute.value))
+                vars(attribute.module)[attribute.name] = twin(attribute.value)
+        for module in step.model.modules() if narrow is not None else ():
             for table in (module._parameters, module._buffers):
                 for name, tensor in list(table.items()):
                     if tensor is not None and tensor.dtype == narrow:

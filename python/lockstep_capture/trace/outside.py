@@ -1,12 +1,14 @@
 """Tensors that the forward pass reads and that belong neither to the model nor to the batch.
 
-The file holds them once, as constants: their content must be the same in every captured step.
+A graph holds them once, as constants: their content must be the same in every step that it serves. The forward pass
+may put other tensors in their places (torchvision's anchors take the dtype of the features in the first pass): what it
+reads then belongs to the next step, which has a graph of its own if these are of another type.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 
@@ -23,42 +25,44 @@ def checksum(tensor: torch.Tensor) -> int:
     return zlib.crc32(elements.view(torch.uint8).numpy().tobytes())
 
 
-class Outside:
-    """The constants of a program as they are now. Names are those by which the step function reaches them."""
+def tensors_of(step_fn: Any, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """By the names by which the step function reaches them."""
+    return {path: value for path, value in reachable(step_fn, model) if isinstance(value, torch.Tensor)}
 
-    def __init__(self, program: Program, step_fn: Any, model: torch.nn.Module):
+
+class Outside:
+    """The constants of a program as they are now. left: what is in their places after the forward pass."""
+
+    def __init__(self, program: Program, step_fn: Any, model: torch.nn.Module, left: Mapping[str, torch.Tensor]):
         self._constants, self._step_fn, self._model = program.constants, step_fn, model
         paths = {place_of(tensor): path for path, tensor in self._tensors().items()}
         self._paths = {name: paths.get(place_of(tensor), "") for name, tensor in program.constants.items()}
-        self._checksums = {name: checksum(tensor) for name, tensor in program.constants.items()}
+        self._before = {name: checksum(tensor) for name, tensor in program.constants.items()}
+        self._after = {name: checksum(left.get(self._paths[name], tensor))
+                       for name, tensor in program.constants.items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        if not self._constants:
-            return {}
-        return {path: value for path, value in reachable(self._step_fn, self._model) if isinstance(value, torch.Tensor)}
+        return tensors_of(self._step_fn, self._model) if self._constants else {}
 
-    def check(self) -> None:
-        """Throws: CaptureError if one has changed: its content, or the tensor that its name means.
+    def check_before(self) -> None:
+        """Before a pass. Throws: CaptureError if one changed: its content, or the tensor that its name means."""
+        self._check(self._before)
 
-        The same numbers in another dtype are no change: steps that read them in it have a program of their own.
-        """
+    def check_after(self) -> None:
+        """The same, where the forward pass has left what it left when it was traced."""
+        self._check(self._after)
+
+    def _check(self, expected: Mapping[str, int]) -> None:
         now = self._tensors()
         changed = [name for name, tensor in self._constants.items()
-                   if _checksum_in(tensor.dtype, now.get(self._paths[name], tensor)) != self._checksums[name]]
+                   if checksum(tensor) != self._before[name]
+                   or checksum(now.get(self._paths[name], tensor)) != expected[name]]
         if changed:
             known = [self._paths[name] for name in changed if self._paths[name]]
             shown = known[0] if known else f"one of shape {list(self._constants[changed[0]].shape)}"
             raise CaptureError(f"{len(changed)} tensors outside of the model changed during the capture, e.g. {shown}: a "
                                "capture holds them once, as constants; put them in the batch, or make them buffers that "
                                "the forward pass updates (an average of weights that the loop updates cannot be replayed)")
-
-
-def _checksum_in(dtype: torch.dtype, tensor: torch.Tensor) -> int | None:
-    """Of its numbers in another dtype; None: they are not numbers of that dtype."""
-    if tensor.dtype == dtype:
-        return checksum(tensor)
-    found = tensor.to(dtype)
-    return checksum(found) if checksum(found.to(tensor.dtype)) == checksum(tensor) else None
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:

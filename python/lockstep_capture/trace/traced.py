@@ -12,6 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..errors import CaptureError, Problem, UnsupportedModelError
+from ..ir.attributes import Attribute
 from ..ir.cumulative import named_momentum
 from ..ir.graph import Graph
 from ..ir.program import StepModule
@@ -22,6 +23,7 @@ from ..normalise.normaliser import Normaliser
 from ..normalise.observers import Snapshots, analyse
 from ..normalise.ssa import GRAPH
 from .frontend_run import Observed, trace
+from .other_dtype import weights_as
 from .outside import Outside
 from .step_function import StepFunction, type_of
 from .survey import check_in_fp32, survey
@@ -65,11 +67,16 @@ def see(subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dty
     """Runs step_fn once and undoes what it did. Throws: CaptureError for step_fn's own errors."""
     leaves, paths = leaves_of(batch, subject.device)
     _check_leaves(leaves, paths)
-    step = StepModule(subject.model, step_fn)
+    step = StepModule(subject.model, step_fn, subject.attributes)
     own = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(subject.device), batch)
     with named_momentum(step.model):
         path, problems = survey(step, own, subject.device, autocast)
     return Seen(step, own, leaves, paths, path, problems, f"{_layout_of(subject, leaves)} {path.key}")
+
+
+def unknown_state(subject: Subject, seen: Seen) -> list[Attribute]:
+    """Attributes of modules that the pass read and changed: to be given to the subject."""
+    return list({found.path: found for found in seen.path.changed if found.path not in subject.names}.values())
 
 
 def _layout_of(subject: Subject, leaves: list[Any]) -> str:
@@ -88,11 +95,11 @@ class Traced:
         step = seen.step
         with named_momentum(step.model):
             if autocast is not None and subject.narrow is None:
-                with untouched(step):
+                with untouched(step), weights_as(step, autocast, torch.float32):  # buffers that are results of a step
                     check_in_fp32(step, seen.batch, subject.device)
             observed = trace(step, seen.batch, subject.device, autocast, subject.narrow)
         self.program, self.module_calls = observed.program, observed.calls
-        self.outside = Outside(self.program, step.step_fn, subject.model)
+        self.outside = Outside(self.program, step.step_fn, subject.model, observed.left)
         self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), seen.leaves,
                                               single=subject.narrow is not None)
         self.sites: list[RandomSite] = random_sites(self.program)
@@ -133,8 +140,8 @@ class Traced:
         """fused_attention: how many fused kernels ran, None: unknown. Throws: UnsupportedModelError with all that
         cannot be replayed."""
         math = fused_attention == 0 and self.attention_count() > 0
-        made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model, self.paths,
-                          plain_attention=math)
+        made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model,
+                          self.subject.buffer_values(), self.paths, plain_attention=math)
         self.graph, self.ir_of = made.graph, made.ir_of
         if self._autocast is None:
             self.graph.close_regions()

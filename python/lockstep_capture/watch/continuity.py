@@ -14,6 +14,7 @@ import torch
 from ..errors import CaptureError
 from ..ir.graph import Graph
 from ..model_state import Subject
+from ..normalise.ssa import Versions
 
 # |buffer - its repetition| / |repetition|, as in gate V4: on a CPU both have the same bits, GPUs sum in any order.
 BUFFER_BOUND = 1e-5
@@ -120,15 +121,15 @@ class Continuity:
                       "only the forward pass in the block may change them; was the model run in training mode "
                       "outside of it?")
 
-    def check_forward(self, graph: Graph, read: set[str], before: Mapping[str, torch.Tensor],
+    def check_forward(self, graph: Graph, versions: Versions, before: Mapping[str, torch.Tensor],
                       repeated: Mapping[str, torch.Tensor]) -> None:
-        """After the forward pass: the graph changes the buffers as the model did.
+        """After the forward pass: the graph, or the program with integers, changes the buffers as the model did.
 
-        read: the buffers that losses depend on; others (a counter of calls) may change freely. before: all of
-        them before it; repeated: their values after the traced program. Throws: CaptureError.
+        Buffers that no loss depends on (a counter of calls) may change freely. before: all of them before it; repeated:
+        their values after the traced program. Throws: CaptureError.
         """
-        now = self._subject.buffer_values()
-        mutated = {path for path, *_ in graph.mutations}
+        now, read = self._subject.buffer_values(), versions.read_buffers
+        mutated = {path for path, *_ in graph.mutations} | versions.integer_state
         self._read |= read
         self._unseen |= {path for path in now if path not in mutated and not _same_bits(now[path], before[path])}
         off = {path: _off_by(now[path], repeated[path]) for path in sorted(mutated)}

@@ -37,13 +37,13 @@ class ForwardPass:
     def replay(self, loss: torch.Tensor, step: Step, continuity: Continuity, cache_enabled: bool) -> Micro:
         """Gate V0, which also gives the values that Python computes for the graph."""
         traced, draws = self._traced, self._draws()
-        traced.outside.check()
+        traced.outside.check_after()
         snapshots = Snapshots(traced.versions)
         # Names of their own, so that hooks on the weights are not called.
         params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
                   for path, tensor in self._subject.params.items()}
         # With gradients, as in the loop: without them some kernels (LSTM on the CPU) compute other bits.
-        with torch.enable_grad(), sdpa_if(traced.hides_masks or self._ran_math()):
+        with torch.enable_grad(), sdpa_if(traced.hides_masks or self._ran_math_alone()):
             run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
                               cache_enabled=cache_enabled, observer=snapshots)
             replayed = run.run()
@@ -56,7 +56,7 @@ class ForwardPass:
         if traced.graph is None:
             traced.normalise(snapshots, len(self.tap.attention))
         assert traced.graph is not None
-        continuity.check_forward(traced.graph, traced.versions.read_buffers, self._buffers, run.buffers)
+        continuity.check_forward(traced.graph, traced.versions, self._buffers, run.buffers)
         inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
                   for entry in traced.graph.inputs]
         torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}
@@ -67,11 +67,13 @@ class ForwardPass:
                      float(replayed.detach().double()), inputs,
                      torch_ops, self._attention(), self.tap.backends)
 
-    def _ran_math(self) -> bool:
-        return self._traced.attention_count() > len(self.tap.attention)
+    def _ran_math_alone(self) -> bool:
+        """Where some calls took a fused kernel, PyTorch chooses for each call as it did in the loop."""
+        return not self.tap.attention and self._traced.attention_count() > 0
 
     def _attention(self) -> set[str]:
-        return {*self.tap.attention, *({"math"} if self._ran_math() else ())}
+        ran_math = self._traced.attention_count() > len(self.tap.attention)
+        return {*self.tap.attention, *({"math"} if ran_math else ())}
 
     def _draws(self) -> dict[str, list[torch.Tensor]]:
         """The k-th draw belongs to the k-th call that draws."""

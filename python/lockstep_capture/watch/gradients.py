@@ -44,7 +44,8 @@ def check_idle(subject: Subject, known: set[str], reached: set[str]) -> None:
               for tensor in group["params"]}
     idle = [path for path, grad in subject.gradients().items()
             if path in moving & known - reached and not bool(grad.any())]
-    empty = sorted((set(subject.gradients()) & moving & reached) - known)
+    empty = sorted(path for path in (set(subject.gradients()) & moving & reached) - known
+                   if subject.params[path].numel())
     if empty:
         raise CaptureError(f"{len(empty)} weights get a gradient of zeros from tensors without elements, and the optimizer "
                            f"moves them by it, e.g. {empty[0]}: leave the layer out where nothing goes through it")

@@ -59,16 +59,39 @@ def test_casts_say_whom_they_follow(tmp_path, autocast):
 
 
 @pytest.mark.parametrize("autocast", LOOPS)
-def test_softmax_in_the_dtype_of_an_activation(tmp_path, autocast):
-    """As mixtures of experts write it: the operand and the result follow the activation, in any loop."""
-    class Router(Casts):
+def test_ops_with_a_dtype_say_whom_they_follow(lockstep, tmp_path, autocast):
+    """softmax(x, dtype=y.dtype) is softmax of x in y's format, and so is the result."""
+    class Asks(Casts):
         def forward(self, x):
             y = self.fc(x)
-            return F.softmax(y, -1, dtype=y.dtype) * y + y.log_softmax(-1, dtype=y.dtype)
+            z = y.float() * self.scale
+            named = torch.softmax(z, -1, dtype=torch.bfloat16).float()
+            return (F.softmax(z, dim=-1, dtype=y.dtype) + z.sum(0, dtype=y.dtype)) @ self.fc.weight + named
 
-    graph = graph_of(tmp_path / "a.lscap.h5", Router(), autocast)
-    assert [node["op"] for node in graph["nodes"]][:8] == [
-        "linear", "cast_like", "softmax", "cast_like", "mul", "cast_like", "log_softmax", "cast_like"]
+    torch.manual_seed(1)
+    path = tmp_path / "a.lscap.h5"
+    graph = graph_of(path, Asks(), autocast)
+    casts = [node["attrs"]["dtype"] for node in graph["nodes"] if node["op"] == "cast"]
+    assert casts == ["fp32", "bf16", "bf16", "fp32", "fp32"]  # the last one is that of the loss
+    by_id = {node["id"]: node["op"] for node in graph["nodes"]}
+    likes = [[by_id[name] for name in node["in"]] for node in graph["nodes"] if node["op"] == "cast_like"]
+    assert sorted(likes) == [["mul", "linear"], ["mul", "linear"], ["softmax", "linear"], ["sum", "linear"]]
+    lockstep("verify", path)
+
+
+def test_dtypes_that_are_mixed_under_autocast_alone(lockstep, tmp_path):
+    """Products of a BF16 and an FP32 operand, which PyTorch refuses without autocast: references widen."""
+    class Mixes(Casts):
+        def forward(self, x):
+            y = self.fc(x)
+            if torch.is_autocast_enabled("cpu"):
+                y = torch.einsum("nc,cd->nd", y.to(torch.bfloat16), self.fc.weight)
+            return y * self.scale
+
+    torch.manual_seed(1)
+    path = tmp_path / "a.lscap.h5"
+    graph_of(path, Mixes(), torch.bfloat16)
+    lockstep("verify", path)
 
 
 def test_a_cast_in_a_block_of_the_model(tmp_path):
@@ -194,6 +217,45 @@ def test_what_is_made_in_the_dtype_of_an_activation(lockstep, tmp_path, kind, au
             and "_to " not in line]
     assert sums or kind in ("attention", "state")
     assert all("fp32" not in line for line in sums)
+
+
+class Counts(torch.nn.Module):
+    """Integers and masks beside activations: they widen nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.sizes = torch.nn.Linear(12, 3), torch.tensor([3, 5, 7])
+
+    def forward(self, x):
+        y = self.fc(x)
+        kept = (x[:, :3] > 0).long()
+        return (y / self.sizes + torch.arange(3)) * kept * (self.sizes > 4)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_integers_widen_no_activation(lockstep, tmp_path, autocast):
+    torch.manual_seed(0)
+    model, path = Counts(), tmp_path / "a.lscap.h5"
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 12) for _ in range(2)],
+            lambda m, b: m(b).mean(), steps=2, autocast=autocast)
+    lockstep("verify", path)
+    shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
+    joined = [line for line in map(str.split, shown.splitlines()) if {*line[1:2]} & {"div", "add", "mul"}]
+    assert len(joined) == 4 and all(line[-1] == "bf16" for line in joined)
+
+
+def test_what_a_product_adds_is_cast_as_its_operands(lockstep, tmp_path):
+    """addmm and baddbmm are on autocast's list, with all three operands."""
+    class Adds(Casts):
+        def forward(self, x):
+            y = torch.addmm(self.scale, x, self.fc.weight)
+            return torch.baddbmm(self.fc.bias.expand(1, 4, 6), y[None], self.fc.weight[None])
+
+    path = tmp_path / "a.lscap.h5"
+    graph_of(path, Adds(), torch.bfloat16)
+    shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
+    sums = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["add"]]
+    assert len(sums) == 2 and all(line[-1] == "bf16" for line in sums)
 
 
 class Draws(torch.nn.Module):

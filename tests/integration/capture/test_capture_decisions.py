@@ -323,6 +323,23 @@ def test_refused_and_nothing_disturbed(tmp_path, body, said):
     assert all(torch.equal(a, b) for a, b in zip(observed, train(False)))
 
 
+class Rows(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.table = torch.nn.Embedding(9, 4, **options)
+
+    def forward(self, x):
+        e = self.table(x)
+        return e if self.table.max_norm else e * (1 / e.norm(dim=-1, keepdim=True)).clamp(max=1)
+
+
+def test_rows_that_are_scaled_where_they_are_read():
+    """max_norm writes to the weights. What the message says to do is captured."""
+    refused = str(lockstep_capture.check(Rows(max_norm=1.0), lambda m, x: m(x).sum(), torch.arange(9)))
+    assert "in-place on a parameter  x1  in table" in refused and "leave out max_norm=m, and scale the rows" in refused
+    assert lockstep_capture.check(Rows(), lambda m, x: m(x).sum(), torch.arange(9)).ok
+
+
 def test_a_sparse_tensor_that_is_not_used(tmp_path):
     model = Around(lambda model, y: y)
     model.table = torch.eye(5).to_sparse()

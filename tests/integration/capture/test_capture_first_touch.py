@@ -1,5 +1,6 @@
 """What goes wrong at the first try is told as the user's own: what, where, and how to put it right."""
 
+import contextlib
 import os
 
 import h5py
@@ -114,6 +115,51 @@ def test_weights_that_the_model_casts_keep_their_numbers():
     before = model.proxies.detach().clone()
     assert check(model, lambda m, x: m(x).square().mean(), torch.ones(1, 3)).ok
     assert model.proxies.dtype == torch.float32 and torch.equal(model.proxies, before)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_capture_begins_after_the_step_that_casts_weights(lockstep, tmp_path, count):
+    """count: micro-batches a step."""
+    path, made = tmp_path / "a.h5", []
+    for capturing in (False, True):
+        torch.manual_seed(0)
+        model = TakesTheDtypeOfItsInput()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        loss = lambda m, x: m(x).float().square().mean()  # noqa: E731
+        cap = Capture(path, model, optimizer, loss, steps=2, autocast=torch.bfloat16)
+        told = pytest.warns(UserWarning, match="e.g. proxies to bfloat16: the capture begins with the next step")
+        with told if capturing else contextlib.nullcontext():
+            for number, batch in enumerate(torch.randn(3 * count, 5, 3)):
+                with cap.step(batch) if capturing else contextlib.nullcontext():
+                    with torch.autocast("cpu", torch.bfloat16):
+                        value = loss(model, batch) / count
+                    value.backward()
+                    if (number + 1) % count == 0:
+                        optimizer.step()
+                        optimizer.zero_grad()
+        made.append([tensor.detach() for tensor in model.parameters()])
+    assert cap.finished and all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(*made))
+    lockstep("verify", path)
+    with h5py.File(path) as file:
+        assert len(file["steps"]) == 2 and len(file["steps/000000/micro"]) == count
+
+
+def test_weights_that_each_pass_casts_anew(tmp_path):
+    def loop():
+        for _ in range(3):
+            with cap.step(torch.ones(5, 3)):
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss(model, torch.ones(5, 3)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                model.proxies.data = model.proxies.data.float()
+
+    model, loss = TakesTheDtypeOfItsInput(), lambda m, x: m(x).square().mean()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    cap = Capture(tmp_path / "a.h5", model, optimizer, loss, steps=2, autocast=torch.bfloat16)
+    with pytest.warns(UserWarning, match="begins with the next step"), \
+            pytest.raises(CaptureError, match=r"proxies to bfloat16, and not in the first step alone.*proxies.to\("):
+        loop()
 
 
 def test_an_error_of_step_fn_is_told_as_its_own():

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from capture_loops import Images, Loop, Text, gradients_of, image_batches, image_loss, steps_in, text_batches, text_loss
 from lockstep_capture import Capture, CaptureError, capture, check
 from lockstep_capture.watch.precision import full_fp32
@@ -288,6 +289,45 @@ def test_attention_in_the_math_backend_without_dropout(tmp_path):
         assert next(n for n in nodes if n["op"] == "sdpa")["attrs"]["model"] == "math"
 
 
+class Heads(nn.Module):
+    """Attention whose values are wider than its queries, which only the math backend has, behind one that is fused."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 24), nn.Linear(8, 32), nn.Linear(16, 4)
+
+    def forward(self, x):
+        q, k, v = self.first(x).reshape(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        x = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 5, 8)
+        q, k, v = (part.reshape(2, 5, 2, -1).transpose(1, 2) for part in self.second(x).split([8, 8, 16], -1))
+        return self.last(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 5, 16))
+
+
+def test_attention_in_two_backends(lockstep, tmp_path):
+    """The gradients have the loop's bits: each call is repeated in the kernel that it had."""
+    torch.manual_seed(0)
+    model, path = Heads(), tmp_path / "a.h5"
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 2, 5, 8),
+            lambda m, b: m(b).square().mean(), steps=3, verify=range(3))
+    with h5py.File(path) as file:
+        assert file["amp"].attrs["sdpa_ran"] == "flash_attention_for_cpu,math"
+    lockstep("verify", path)
+
+
+def test_a_view_of_all_has_its_part_in_the_order_of_gradients(tmp_path):
+    """x[...] is a node of autograd's, in which gradients are added up before they join others."""
+    def loss(model, batch):
+        y = model(batch)
+        z = y[...]
+        return (z.sin() + y.exp() + z.square() * 3).sum()
+
+    torch.manual_seed(0)
+    model = nn.Linear(8, 32)
+    capture(tmp_path / "a.h5", model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 16, 8), loss, steps=3,
+            verify=range(3))
+    assert (tmp_path / "a.h5").exists()
+
+
 def test_the_newer_switches_of_tf32(tmp_path):
     """Mixed with the older ones they make PyTorch raise; references are FP32 whatever they say."""
     matmul = torch.backends.cuda.matmul
@@ -314,4 +354,15 @@ def test_a_weight_without_elements(lockstep, tmp_path):
     loop = Loop(path, model)
     for batch in image_batches(2):
         loop(batch)
+    lockstep("verify", path)
+
+
+def test_a_weight_without_elements_that_the_loss_depends_on(lockstep, tmp_path):
+    """MobileBERT's, where embeddings are as wide as the layers."""
+    def loss(model, batch):
+        return image_loss(model, batch) + torch.cat([model.fc.weight, model.empty]).square().mean()
+
+    model, path = Images(), tmp_path / "a.h5"
+    model.empty = torch.nn.Parameter(torch.zeros(0, model.fc.weight.shape[1]))
+    capture(path, model, torch.optim.AdamW(model.parameters()), image_batches(2), loss, steps=2)
     lockstep("verify", path)
