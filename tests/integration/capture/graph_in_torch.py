@@ -24,6 +24,7 @@ FUNCTIONS = {
     "softplus": lambda x, beta=1.0, threshold=20.0: F.softplus(x, beta, threshold),
     "clamp": lambda x, min=-math.inf, max=math.inf: torch.clamp(x, min, max),
     "prelu": F.prelu, "linear": lambda x, w, b=None, separate_bias=False: F.linear(x, w, b), "matmul": torch.matmul,
+    "addmm": lambda a, b, c, alpha=1, beta=1: beta * c + alpha * (a @ b),
     "mul": lambda x, y=None, scalar=None: x * (scalar if y is None else y),
     "add": lambda x, y=None, scalar=None, alpha=1: x + alpha * (scalar if y is None else y),
     "sub": lambda x, y=None, scalar=None: x - (scalar if y is None else y),
@@ -169,23 +170,49 @@ def number(value):
     return FLOATS.get(value, value) if isinstance(value, str) else value
 
 
+class CustomGradient(torch.autograd.Function):
+    """A node that carries its backward pass."""
+
+    @staticmethod
+    def forward(ctx, node, *operands):
+        ctx.node = node
+        ctx.save_for_backward(*operands)
+        return tuple(operands[slot].clone() for slot in range(node["attrs"]["results"]))
+
+    @staticmethod
+    def backward(ctx, *dys):
+        values = {f"x{i}": x for i, x in enumerate(ctx.saved_tensors)} | {f"dy{i}": dy for i, dy in enumerate(dys)}
+        _run_nodes(ctx.node["backward"]["nodes"], values, {})
+        return None, *(values[name] if name else None for name in ctx.node["backward"]["gradients"])
+
+
 def run(graph, values, masks):
     """The loss, and all values. values: of inputs, params, buffers, constants by id; masks: by node id."""
     values = dict(values)
-    for node in graph["nodes"]:
+    _run_nodes(graph["nodes"], values, masks)
+    return values[graph["loss"]], values
+
+
+# Where something is rounded in low precision is nothing to FP64.
+ROUNDING = {"separate_bias", "saturate"}
+
+
+def _run_nodes(nodes, values, masks):
+    for node in nodes:
         operands = [values[name] for name in node["in"]]
         if node["id"] in masks:
             operands.append(torch.as_tensor(masks[node["id"]]))
-        # Where something is rounded in low precision is nothing to FP64.
-        attrs = {key: number(value) for key, value in node["attrs"].items() if key != "separate_bias"}
-        result = FUNCTIONS[node["op"]](*operands, **attrs)
+        attrs = {key: number(value) for key, value in node["attrs"].items() if key not in ROUNDING}
+        if node["op"] == "custom_gradient":
+            result = CustomGradient.apply(node, *operands)
+        else:
+            result = FUNCTIONS[node["op"]](*operands, **attrs)
         results = result if isinstance(result, tuple) else (result,)
         for slot, (one, out) in enumerate(zip(results, node["out"])):
             if one is not None:
                 assert list(one.shape) == out["shape"], f"{node['id']} ({node['op']}) output {slot}: " \
                     f"{list(one.shape)}, the graph says {out['shape']}"
                 values[node["id"] if slot == 0 else f"{node['id']}.{slot}"] = one
-    return values[graph["loss"]], values
 
 
 def unpacked(dataset):

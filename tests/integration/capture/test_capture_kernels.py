@@ -102,7 +102,8 @@ def test_result_has_the_class_of_the_whole(lockstep, tmp_path, name):
         assert Explained(lockstep, path, "pure-fp16").result == "fp16"
 
 
-IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm"}
+IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm",
+            "upsample": "upsample_trilinear3d", "grouped_mm": "_grouped_mm"}
 
 
 def test_table_agrees_with_pytorchs_own(lockstep):
@@ -213,6 +214,51 @@ def test_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path, op, fir
     line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
     own, rounding = (float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 "))
     assert own < rounding / 16, line
+
+
+class Between(torch.nn.Module):
+    """f of a product and of weights, and a product of that."""
+
+    def __init__(self, f, features=32, **shapes):
+        super().__init__()
+        self.f, self.first, self.last = f, torch.nn.Linear(16, features), torch.nn.Linear(features, 8)
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.randn(*shape)))
+
+    def forward(self, x):
+        return self.last(self.f(self, self.first(x)))
+
+
+def judged(lockstep, path, model, rows=64):
+    """Two steps in BF16 on the CPU: how far V7's loss is as a share of what rounding did, its gradients, its line."""
+    torch.manual_seed(0)
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(rows, 16) for _ in range(2)],
+            lambda m, x: m(x).float().square().mean(), steps=2, verify=range(2), autocast=torch.bfloat16)
+    line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
+    loss, rounding, gradients = (float(line.split(before)[1].split()[0].rstrip(",;)"))
+                                 for before in ("loss ", "captured to FP32 ", "gradients "))
+    return loss / rounding, gradients, line
+
+
+ADDED_PRODUCTS = {
+    "addmm": (lambda m, y: torch.addmm(m.c, y, m.w), (32, 32), (64, 32)),
+    "addmm_row": (lambda m, y: torch.addmm(m.c, y, m.w, beta=0.3), (32, 32), (32,)),
+    "addmm_alpha": (lambda m, y: torch.addmm(m.c, y, m.w, alpha=0.7), (32, 32), (64, 32)),
+    "addmm_both": (lambda m, y: torch.addmm(m.c, y, m.w, beta=0.3, alpha=0.7), (32, 32), (64, 32)),
+    "baddbmm": (lambda m, y: torch.baddbmm(m.c, y.view(4, 16, 32), m.w).view(64, 32), (4, 32, 32), (4, 1, 32)),
+    "baddbmm_both": (lambda m, y: torch.baddbmm(m.c, y.view(4, 16, 32), m.w, beta=0.3, alpha=0.7).view(64, 32),
+                     (4, 32, 32), (4, 16, 32)),
+    "addbmm": (lambda m, y: torch.addbmm(m.c, y.view(4, 16, 32), m.w).repeat(4, 1), (4, 32, 32), (16, 32)),
+}
+
+
+@pytest.mark.parametrize("name", ADDED_PRODUCTS)
+def test_a_product_and_what_is_added_round_once(lockstep, tmp_path, name):
+    """Rounded twice, losses would be 1/14 to 1 of what rounding did away, and gradients 1e-2 and more of their bound."""
+    f, w, c = ADDED_PRODUCTS[name]
+    torch.manual_seed(0)
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", Between(f, w=w, c=c))
+    assert loss < 1 / 64 and gradients < 1e-3, line
 
 
 def test_a_norm_of_large_activations_does_not_overflow(lockstep, tmp_path):
