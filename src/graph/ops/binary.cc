@@ -144,6 +144,7 @@ std::vector<OpDef> binary_ops() {
                    "torch's derivative of maximum", run_choice_backward<-1>),
   };
   rows.front().is_difference = true;
+  rows.front().cpu_formats = read_numbers_rounded;
   rows[1].cpu_formats = read_second_number_wide;  // div
   return rows;
 }

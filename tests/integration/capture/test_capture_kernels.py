@@ -261,6 +261,21 @@ def test_a_product_and_what_is_added_round_once(lockstep, tmp_path, name):
     assert loss < 1 / 64 and gradients < 1e-3, line
 
 
+NUMBERS = {"add": lambda m, y: y + 0.5723, "sub": lambda m, y: y - 0.5723, "rsub": lambda m, y: 0.5723 - y,
+           "mul": lambda m, y: y * 0.5723, "div": lambda m, y: y / 0.5723, "rdiv": lambda m, y: 0.5723 / (y.abs() + 0.5),
+           "alpha": lambda m, y: torch.add(m.w, y, alpha=0.5723), "pow": lambda m, y: (y.abs() + 0.5) ** 0.5723,
+           "greater": lambda m, y: y * (y.detach().clamp(-1, 1) > 0.5723).type_as(y)}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_pythons_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path, name):
+    """Those of mul and div in FP32, all others in BF16: 0.5723 is 0.5742 there."""
+    torch.manual_seed(0)
+    model = Between(NUMBERS[name], w=(1, 32)).bfloat16() if name == "alpha" else Between(NUMBERS[name])
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", model)
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
 def test_a_norm_of_large_activations_does_not_overflow(lockstep, tmp_path):
     """Squares of 300 are beyond FP16; the norm is computed in FP32 by PyTorch."""
     path = captured(tmp_path / "a.lscap.h5", lambda y, m: m(F.normalize(y, dim=-1)), scale=600.0)
