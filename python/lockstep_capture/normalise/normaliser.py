@@ -217,7 +217,7 @@ class Normaliser:
         found = self.constant(ref)
         return float(found.item()) if found is not None and found.numel() == 1 else None
 
-    def operand(self, ref: Any, call: Call, want_float: bool | None) -> Value:
+    def operand(self, ref: Any, call: Call, want_float: bool | None, as_made: bool = False) -> Value:
         if not isinstance(ref, Ref):
             raise Unsupported(call.op, f"an operand is {ref!r}, must be a tensor")
         name = ref.name
@@ -226,7 +226,7 @@ class Normaliser:
             found = self._graph_value(name, call)
         else:
             found = self._outside_value(name, kind, bool(want_float))
-            if want_float and found.is_float:
+            if want_float is not False and found.is_float and not as_made:
                 found = self._in_its_dtype(name, found, call)
         if want_float and not found.is_float:
             if self.dtype_of(ref) != torch.bool:
@@ -235,14 +235,18 @@ class Normaliser:
         return found
 
     def _in_its_dtype(self, name: str, found: Value, call: Call) -> Value:
-        """A constant, noise or the like in the format of the activation whose dtype it took, if it took one."""
-        example = self._versions.example_of(name, self._calls, self.is_float)
-        if example is None or self._outside.is_huge(name):  # finfo(y.dtype).min is no number of another format
+        """A constant, noise or the like in the format of the activation whose dtype it takes, if it takes one."""
+        if self._outside.is_float(name):
+            example = self._versions.example_of(name, self._calls, self.is_float)
+        else:  # y / integers has y's dtype
+            example = self._floating_beside(name, call)
+        if example is None:
             return found
         key = (found.id, example, call.backward_of)
         if key not in self._cast:
             like = self._graph_value(example, call)
-            node = self.add("cast_like", [found.id, like.id], {}, [(found.shape, "f32")], call)
+            attrs = {"saturate": True} if self._outside.is_huge(name) else {}  # finfo(y.dtype).min
+            node = self.add("cast_like", [found.id, like.id], attrs, [(found.shape, "f32")], call)
             self._cast[key] = node.value()
         return self._cast[key]
 
@@ -290,12 +294,16 @@ class Normaliser:
         one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
                      for n in (1.0, 0.0))
         node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)
-        for other in iterate_refs(self._versions.reads[call.name]) if besides else ():
-            if other.name != besides and self.is_computed(other) and self.is_float(other):
-                example = self.operand(other, call, True)
-                node = self.add("cast_like", [node.id, example.id], {}, [(mask.shape, "f32")], call)
-                break
+        other = self._floating_beside(besides, call) if besides else None
+        if other is not None:
+            example = self.operand(Ref(other), call, True)
+            node = self.add("cast_like", [node.id, example.id], {}, [(mask.shape, "f32")], call)
         return node.value()
+
+    def _floating_beside(self, name: str, call: Call) -> str | None:
+        """Another operand of the call: an activation, to whose dtype PyTorch's type promotion takes integers."""
+        return next((other.name for other in iterate_refs(self._versions.reads.get(call.name, ()))
+                     if other.name != name and self.is_computed(other) and self.is_float(other)), None)
 
     def _graph_value(self, name: str, call: Call) -> Value:
         if name in self._program.params:

@@ -20,7 +20,7 @@ def sdpa(c: RuleContext) -> Value:
         q, k, v = (c.expand(x, (*lead, *x.shape[-2:])) for x in (q, k, v))
     operands = [q, k, v]
     if c.has("attn_mask"):
-        mask = c.any_value("attn_mask")
+        mask = c.value_as_made("attn_mask")  # the op knows its format
         if mask.id[0] == "n" or mask.id.startswith("p:"):
             return _with_learned_mask(c, q, k, v, c.value("attn_mask"))
         operands.append(mask)

@@ -52,6 +52,10 @@ class RuleContext:
     def any_value(self, name: str) -> Value:
         return self._normaliser.operand(self.a[name], self.call, want_float=None)
 
+    def value_as_made(self, name: str) -> Value:
+        """A constant or the like without the format of the activation whose dtype it took."""
+        return self._normaliser.operand(self.a[name], self.call, want_float=None, as_made=True)
+
     def integer(self, name: str) -> Value:
         found = self._normaliser.operand(self.a[name], self.call, want_float=False)
         if found.is_float:

@@ -276,6 +276,50 @@ def test_pythons_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path,
     assert loss < 1 / 64 and gradients < 1e-3, line
 
 
+def counted(m, y):
+    """How often each row is named, in the activations' type, and seen in another shape."""
+    names = torch.arange(64) ** 2 % 64
+    counts = torch.zeros(64, dtype=y.dtype).scatter_add_(0, names, torch.ones(64, dtype=y.dtype))
+    return y * torch.log(counts.view(-1, 1) + 1)
+
+
+def masked_in_place(m, y):
+    """A mask of the smallest number, which is added in place; the probabilities go back to the scores' type."""
+    scores = y * 2
+    mask = torch.zeros_like(y).masked_fill(torch.arange(32) > 20, torch.finfo(y.dtype).min)
+    scores += mask
+    return F.dropout(scores.softmax(-1, dtype=torch.float32).type_as(scores), 0.1) * y
+
+
+@pytest.mark.parametrize("f", [counted, masked_in_place])
+def test_what_is_made_in_an_activations_type_has_its_format(lockstep, tmp_path, f):
+    torch.manual_seed(0)
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", Between(f))
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
+def test_integers_do_not_widen_what_they_are_added_to(lockstep, tmp_path):
+    torch.manual_seed(0)
+    counts = torch.arange(1, 33)
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", Between(lambda m, y: y / counts + counts))
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
+@pytest.mark.parametrize("loops", [None, torch.bfloat16])
+def test_the_smallest_number_of_a_type_is_that_of_the_lane(lockstep, tmp_path, loops):
+    """Fully masked rows: with an infinity in FP16 they would be NaN."""
+    def f(m, y):
+        mask = torch.zeros_like(y).masked_fill(torch.ones(32, dtype=torch.bool), torch.finfo(y.dtype).min)
+        return (y * 0 + mask).softmax(-1).type_as(y) * y
+
+    path, model = tmp_path / "a.lscap.h5", Between(f)
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 16)],
+            lambda m, x: m(x).float().square().mean(), steps=1, autocast=loops)
+    said = lockstep("replay", path, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-bf16,pure-fp16",
+                    "-o", tmp_path / "a.h5").stdout
+    assert "NaN" not in said and "non-finite" not in said.replace("No non-finite", ""), said
+
+
 def test_a_norm_of_large_activations_does_not_overflow(lockstep, tmp_path):
     """Squares of 300 are beyond FP16; the norm is computed in FP32 by PyTorch."""
     path = captured(tmp_path / "a.lscap.h5", lambda y, m: m(F.normalize(y, dim=-1)), scale=600.0)
