@@ -276,6 +276,20 @@ def test_pythons_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path,
     assert loss < 1 / 64 and gradients < 1e-3, line
 
 
+def moved_grid(m, y):
+    theta = (y[:, :6].view(64, 2, 3) * 0.3 + torch.eye(2, 3)).to(y.dtype)
+    return F.affine_grid(theta, [64, 1, 4, 4], align_corners=m.corners).reshape(64, 32)
+
+
+@pytest.mark.parametrize("corners", [True, False])
+def test_a_grid_is_made_in_the_format_of_its_matrix(lockstep, tmp_path, corners):
+    torch.manual_seed(0)
+    model = Between(moved_grid)
+    model.corners = corners
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", model)
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
 def counted(m, y):
     """How often each row is named, in the activations' type, and seen in another shape."""
     names = torch.arange(64) ** 2 % 64
