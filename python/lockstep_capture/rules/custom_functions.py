@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import Callable
 
 from ..ir.custom_functions import backward_calls
 from ..ir.graph import Node, RecordedBackward, Value
@@ -22,18 +24,31 @@ def custom_gradient(c: RuleContext) -> list[Value]:
     quiet = replace(c.call, nograd=True)  # no gradient passes through what the function did
     inside = replace(quiet, backward_of=name)
     operands = [normaliser.operand(ref, quiet, True) for key in ("results", "operands") for ref in c.a[key]]
-    count = len(c.a["results"])
     found = [normaliser.operand(ref, inside, True).id if isinstance(ref, Ref) else "" for ref in c.a["gradients"]]
+    return _carrying(c, name, operands, found)
+
+
+def _carrying(c: RuleContext, name: str, operands: list[Value], found: list[str]) -> list[Value]:
+    """A node that carries the backward pass of that name. operands: results, then what `found` are the gradients of."""
+    count = len(operands) - len(found)
     types = {item.id: (item.shape, item.dtype) for item in operands}
-    backward = _Backward([node for node in normaliser.graph.nodes if node.backward_of == name],
+    backward = _Backward([node for node in c._normaliser.graph.nodes if node.backward_of == name],
                          [item.id for item in operands])
     gradients = [backward.use(item) if item else "" for item in found]
-    node = normaliser.add("custom_gradient", [item.id for item in operands], {"results": count},
-                          [types[item.id] for item in operands[:count]], c.call)
+    node = c._normaliser.add("custom_gradient", [item.id for item in operands], {"results": count},
+                             [types[item.id] for item in operands[:count]], c.call)
     node.inputs = backward.operands
     node.backward = RecordedBackward(backward.finished(), [
         *[""] * count, *gradients, *[""] * (len(backward.operands) - len(operands))])
     return [node.value(slot) for slot in range(count)]
+
+
+def with_gradient(c: RuleContext, y: Value, x: Value, gradient: Callable[[RuleContext, Value], Value]) -> Value:
+    """y, whose gradient for x is gradient(c, dy): kernels of PyTorch's own, each of which rounds."""
+    inside = copy.copy(c)
+    name = f"{c.call.name} {y.id}"
+    inside.call = replace(c.call, autocast=None, backward_of=name)
+    return _carrying(c, name, [y, x], [gradient(inside, Value("dy0", y.shape, "f32")).id])[0]
 
 
 def _check_values(c: RuleContext) -> None:

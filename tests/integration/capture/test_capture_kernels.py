@@ -312,6 +312,27 @@ def test_what_is_made_in_an_activations_type_has_its_format(lockstep, tmp_path, 
     assert loss < 1 / 64 and gradients < 1e-3, line
 
 
+SEVERAL_KERNELS = {
+    **{name: lambda m, y, f=getattr(torch, name): f(y.abs() + 0.5)
+       for name in ("reciprocal", "rsqrt", "log1p", "expm1", "exp2", "sinh", "cosh", "asinh", "lgamma")},
+    **{name: lambda m, y, f=getattr(torch, name): f(y * 0.7) for name in ("sin", "cos", "tan", "atan", "erf")},
+    "acosh": lambda m, y: torch.acosh(y.abs() + 1.5), "div": lambda m, y: y / (m.w * y.abs() + 1),
+    "norm": lambda m, y: y * y.norm(dim=1, keepdim=True), "norm_all": lambda m, y: y / torch.linalg.vector_norm(y),
+    "normalize": lambda m, y: F.normalize(y, dim=1),
+    "cosine": lambda m, y: y.detach() * F.cosine_similarity(y, y.detach().flip(0))[:, None],
+    "pairwise": lambda m, y: y * F.pairwise_distance(y, y.flip(0), keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_KERNELS)
+def test_gradients_of_several_kernels_round_in_each(lockstep, tmp_path, name):
+    """Rounded once, they would be 1e-3 to 5e-2 of their bound away."""
+    torch.manual_seed(0)
+    model = Between(SEVERAL_KERNELS[name], **({"w": (32,)} if name == "div" else {}))
+    _, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", model)
+    assert gradients < 1e-4, line
+
+
 def test_integers_do_not_widen_what_they_are_added_to(lockstep, tmp_path):
     torch.manual_seed(0)
     counts = torch.arange(1, 33)
