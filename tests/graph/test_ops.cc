@@ -156,6 +156,12 @@ TEST_CASE("gradients: sums of products against central differences") {
             kGradientTolerance);
     }
   }
+  for (const double scale : {1.0, 0.5}) {
+    const Attributes scales = {{"alpha", scale}, {"beta", 1.5 * scale}};
+    CHECK(op_gradient_error("addmm", {{3, 4}, {4, 5}, {5}}, scales) <= kGradientTolerance);
+    CHECK(op_gradient_error("addmm", {{2, 3, 4}, {2, 4, 5}, {2, 1, 5}}, scales) <=
+          kGradientTolerance);
+  }
   CHECK(op_gradient_error("conv2d", {{2, 3, 5, 6}, {4, 3, 3, 2}, {4}}) <= kGradientTolerance);
   CHECK(op_gradient_error(
             "conv2d", {{2, 2, 7, 6}, {3, 2, 3, 2}, {3}},
@@ -257,6 +263,8 @@ TEST_CASE("hand-checked: linear, matmul and conv2d add their bias; sum_to sums w
                 {}) == D{12.5, 34.5});
   CHECK(run_one("matmul", {x, Tensor::from<double>({2, 1}, {10, 1})}, {{"transpose_a", true}}) ==
         D{13, 24});
+  CHECK(run_one("addmm", {x, Tensor::from<double>({2, 1}, {10, 1}), Tensor::from<double>({1}, {2})},
+                {{"alpha", 0.5}, {"beta", 3.0}}) == D{12, 23});
   CHECK(run_one("conv2d",
                 {Tensor::from<double>({1, 1, 1, 3}, {1, 2, 3}),
                  Tensor::from<double>({2, 1, 1, 2}, {1, 10, 2, 0}),

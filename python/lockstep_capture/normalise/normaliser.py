@@ -238,9 +238,6 @@ class Normaliser:
             found = self._outside_value(name, kind, bool(want_float))
             if follows and want_float is not False and found.is_float:
                 found = self._in_its_dtype(name, found, call)
-            if want_float and found.is_float and not found.is_empty and not self._outside.is_float(name) \
-                    and base_name(call).removesuffix("_") in _PROMOTING:
-                found = self._beside(name, found, call)
         if want_float and not found.is_float:
             if name in self._copies:
                 return self._outside_value(self._copies[name], "", True)
@@ -250,14 +247,19 @@ class Normaliser:
         return found
 
     def _in_its_dtype(self, name: str, found: Value, call: Call) -> Value:
-        """A constant, noise or the like in the format of the activation whose dtype it took, if it took one."""
-        example = self._versions.example_of(name, self._calls, self.is_float)
-        if example is None or self._outside.is_huge(name):  # finfo(y.dtype).min is no number of another format
+        """A constant, noise or the like in the format of the activation whose dtype it takes, if it takes one."""
+        if self._outside.is_float(name):
+            example = self._versions.example_of(name, self._calls, self.is_float)
+        else:  # y / integers has y's dtype
+            promotes = not found.is_empty and base_name(call).removesuffix("_") in _PROMOTING
+            example = self._floating_beside(name, call) if promotes else None
+        if example is None:
             return found
         key = (found.id, example, call.backward_of)
         if key not in self._cast:
             like = self._graph_value(example, call)
-            node = self.add("cast_like", [found.id, like.id], {}, [(found.shape, "f32")], call)
+            attrs = {"saturate": True} if self._outside.is_huge(name) else {}  # finfo(y.dtype).min
+            node = self.add("cast_like", [found.id, like.id], attrs, [(found.shape, "f32")], call)
             self._cast[key] = node.value()
         return self._cast[key]
 
@@ -309,11 +311,16 @@ class Normaliser:
 
     def _beside(self, name: str, number: Value, call: Call) -> Value:
         """What was made of an integer operand, in the format of the activation that the op joins it with."""
-        for other in iterate_refs(self._versions.reads[call.name]):
-            if other.name != name and self.is_computed(other) and self.is_float(other):
-                example = self.operand(other, call, True)
-                return self.add("cast_like", [number.id, example.id], {}, [(number.shape, "f32")], call).value()
-        return number
+        other = self._floating_beside(name, call)
+        if other is None:
+            return number
+        example = self.operand(Ref(other), call, True)
+        return self.add("cast_like", [number.id, example.id], {}, [(number.shape, "f32")], call).value()
+
+    def _floating_beside(self, name: str, call: Call) -> str | None:
+        """Another operand of the call: an activation, to whose dtype PyTorch's type promotion takes integers."""
+        return next((other.name for other in iterate_refs(self._versions.reads.get(call.name, ()))
+                     if other.name != name and self.is_computed(other) and self.is_float(other)), None)
 
     def _graph_value(self, name: str, call: Call) -> Value:
         if name in self._program.params:

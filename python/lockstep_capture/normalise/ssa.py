@@ -304,15 +304,12 @@ class _Walk:
         kinds = {self.result.kind[name] for name in names}
         if GRAPH in kinds:
             return DERIVED if call.name in self._chosen else GRAPH
-        if DERIVED not in kinds:
-            return CONST
-        float_input = any(self._from_float_input(name) for name in names)
-        if float_input and self._is_float.get(call.name, False) and call.name not in self._forced:
-            return GRAPH  # arithmetic on images and the like belongs to the network
-        if self._is_float.get(call.name, False) and call.name not in self._forced and any(
-                self.result.example_of(name, self._calls, self._is_floating) for name in names):
-            return GRAPH  # so does arithmetic in the dtype of an activation: noise / keep_rate
-        return DERIVED
+        if self._is_float.get(call.name, False) and call.name not in self._forced:
+            if any(self._from_float_input(name) for name in names):
+                return GRAPH  # arithmetic on images and the like belongs to the network
+            if any(self.result.example_of(name, self._calls, self._is_floating) for name in names):
+                return GRAPH  # so does arithmetic in the dtype of an activation: noise / keep_rate
+        return DERIVED if DERIVED in kinds else CONST
 
     def _is_floating(self, ref: Ref) -> bool:
         return self._is_float.get(value_name(ref.name), False)

@@ -24,14 +24,19 @@ def custom_gradient(c: RuleContext) -> list[Value]:
     quiet = replace(c.call, nograd=True)  # no gradient passes through what the function did
     inside = replace(quiet, backward_of=name)
     operands = [normaliser.operand(ref, quiet, True) for key in ("results", "operands") for ref in c.a[key]]
-    count = len(c.a["results"])
     found = [normaliser.operand(ref, inside, True).id if isinstance(ref, Ref) else "" for ref in c.a["gradients"]]
+    return _carrying(c, name, operands, found)
+
+
+def _carrying(c: RuleContext, name: str, operands: list[Value], found: list[str]) -> list[Value]:
+    """A node that carries the backward pass of that name. operands: results, then what `found` are the gradients of."""
+    count = len(operands) - len(found)
     types = {item.id: (item.shape, item.dtype) for item in operands}
-    backward = _Backward([node for node in normaliser.graph.nodes if node.backward_of == name],
+    backward = _Backward([node for node in c._normaliser.graph.nodes if node.backward_of == name],
                          [item.id for item in operands])
     gradients = [backward.use(item) if item else "" for item in found]
-    node = normaliser.add("custom_gradient", [item.id for item in operands], {"results": count},
-                          [types[item.id] for item in operands[:count]], c.call)
+    node = c._normaliser.add("custom_gradient", [item.id for item in operands], {"results": count},
+                             [types[item.id] for item in operands[:count]], c.call)
     node.inputs = backward.operands
     node.backward = RecordedBackward(backward.finished(), [
         *[""] * count, *gradients, *[""] * (len(backward.operands) - len(operands))])
@@ -40,20 +45,13 @@ def custom_gradient(c: RuleContext) -> list[Value]:
 
 def with_gradient(c: RuleContext, y: Value, operands: list[Value],
                   body: Callable[[RuleContext, Value], list[Value]]) -> Value:
-    """y, whose gradient dy makes those of the operands: body(context, dy), which may read what y was made of."""
+    """y, whose gradient dy makes those of the operands: body(context, dy), outside of autocast; each of its nodes rounds."""
     if c.call.nograd:
         return y
-    inside, normaliser = copy.copy(c), c._normaliser
-    inside.call = replace(c.call, backward_of=c.call.name)
-    first = len(normaliser.graph.nodes)
-    gradients = body(inside, Value("dy0", y.shape, y.dtype))
-    backward = _Backward(normaliser.graph.nodes[first:], [y.id, *(x.id for x in operands)])
-    found = [backward.use(gradient.id) for gradient in gradients]
-    node = c.node("custom_gradient", [y, *operands], y.shape, {"results": 1})
-    node.inputs = backward.operands
-    others = len(backward.operands) - len(operands) - 1
-    node.backward = RecordedBackward(backward.finished(), ["", *found, *[""] * others])
-    return node.value()
+    inside, name = copy.copy(c), f"{c.call.name} {y.id}"
+    inside.call = replace(c.call, autocast=None, backward_of=name)
+    gradients = body(inside, Value("dy0", y.shape, "f32"))
+    return _carrying(c, name, [y, *operands], [gradient.id for gradient in gradients])[0]
 
 
 def _check_values(c: RuleContext) -> None:

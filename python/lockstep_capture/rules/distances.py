@@ -24,7 +24,7 @@ def _margin(c: RuleContext, x: Value, margin: float) -> Value:
 
 @rule("cosine_similarity")
 def cosine_similarity(c: RuleContext) -> Value:
-    """sum of x y / (max(|x|, eps) max(|y|, eps)); its gradient where a length is below eps is not torch's."""
+    """sum of x y / (max(|x|, eps) max(|y|, eps))"""
     x, y = c.listed("cosine_similarity", c.value("x1"), c.value("x2"))
     shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
     dim = c.a["dim"] % len(shape)

@@ -12,6 +12,7 @@ from ..ir.graph import FORMATS, Value
 from ..ir.program import Ref
 from .choices import picked
 from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
+from .custom_functions import with_gradient
 from .shape import cast_to
 
 
@@ -332,29 +333,41 @@ def norm(c: RuleContext) -> Value:
 
 
 def norm_of(c: RuleContext, x: Value, order: float, dims: Sequence[int] | None, keepdim: bool) -> Value:
-    """Of order 0 the number of elements that are not 0."""
-    def length(x: Value) -> Value:
-        size = c.same("abs", x)
-        if order == 0:
-            return c.reduce("sum", c.mask_as_number(c.mask("not_equal", [x], x.shape, {"scalar": 0.0})), dims, keepdim)
-        if order == 1:
-            return c.reduce("sum", size, dims, keepdim)
-        if order == math.inf:
-            return c.reduce("amax", size, dims, keepdim)
-        if order == -math.inf:
-            return c.same("neg", c.reduce("amax", c.same("neg", size), dims, keepdim))
-        return root(c, c.reduce("sum", c.same("pow", size, {"exponent": order}), dims, keepdim), order)
+    if order == 2:
+        return euclidean(c, x, dims, keepdim)
+    found: Value = c.kernel("norm", [x], lambda x: length_of(c, x, order, dims, keepdim))
+    return found
 
-    return euclidean(c, x, dims, keepdim) if order == 2 else c.kernel("norm", [x], length)
+
+def length_of(c: RuleContext, x: Value, order: float, dims: Sequence[int] | None, keepdim: bool) -> Value:
+    """The norm inside a kernel; of order 0 the number of elements that are not 0."""
+    size = c.same("abs", x)
+    if order == 0:
+        return c.reduce("sum", c.mask_as_number(c.mask("not_equal", [x], x.shape, {"scalar": 0.0})), dims, keepdim)
+    if order == 1:
+        return c.reduce("sum", size, dims, keepdim)
+    if order == 2:
+        return root(c, c.reduce("sum", c.binary("mul", x, x), dims, keepdim))
+    if order == math.inf:
+        return c.reduce("amax", size, dims, keepdim)
+    if order == -math.inf:
+        return c.same("neg", c.reduce("amax", c.same("neg", size), dims, keepdim))
+    return root(c, c.reduce("sum", c.same("pow", size, {"exponent": order}), dims, keepdim), order)
 
 
 def euclidean(c: RuleContext, x: Value, dims: Sequence[int] | None, keepdim: bool, least: float = 0.0) -> Value:
-    """max(|x|, least)"""
-    def length(x: Value) -> Value:
-        squares = c.reduce("sum", c.binary("mul", x, x), dims, keepdim)
-        return c.same("sqrt", c.same("clamp", squares, {"min": least * least})) if least else root(c, squares)
+    """max(|x|, least). Its gradient is dy (x / |x|) everywhere, 0 at x = 0, in two kernels."""
+    (x,) = c.listed("norm", x)
+    length = c.kernel("norm", [x], lambda x: c.same("sqrt", c.reduce("sum", c.binary("mul", x, x), dims, keepdim)))
+    kept = reduced_shape(x.shape, reduced(x.rank, dims), True)
 
-    return c.kernel("norm", [x], length)
+    def gradient(c: RuleContext, dy: Value) -> Value:
+        long = c.reshape(length, kept)
+        zero = c.mask("equal", [c.expand(long, x.shape)], x.shape, {"scalar": 0.0})
+        direction = c.node("masked_fill", [c.binary("div", x, long), zero], x.shape, {"value": 0.0}).value()
+        return c.binary("mul", c.expand(c.reshape(dy, kept), x.shape), direction)
+
+    return with_gradient(c, c.same("clamp", length, {"min": least}) if least else length, [x], gradient)
 
 
 def root(c: RuleContext, total: Value, order: float = 2.0) -> Value:

@@ -8,7 +8,7 @@ import torch
 
 from ..ir.graph import Value
 from .context import HINTS, RuleContext, rule
-from .math import norm_of, root
+from .math import length_of, root
 from .products import product
 
 
@@ -83,7 +83,7 @@ def cdist(c: RuleContext) -> Value:
     def apart(x: Value, y: Value) -> Value:
         x, y = c.reshape(x, (*x.shape[:-1], 1, x.shape[-1])), c.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
         difference = c.binary("sub", x, y)
-        return norm_of(c, difference, order, [difference.rank - 1], False)
+        return length_of(c, difference, order, [difference.rank - 1], False)
 
     def by_product(x: Value, y: Value) -> Value:
         def squares(value: Value) -> Value:
@@ -115,7 +115,7 @@ def pdist(c: RuleContext) -> Value:
     def body(x: Value) -> Value:
         sides = [c.derive(f"pair{side}_{rows}", lambda n, side=side: torch.triu_indices(n, n, 1)[side], [rows]) for side in (0, 1)]
         taken = [c.node("index_select", [x, side], (*side.shape, x.shape[1]), {"dim": 0}).value() for side in sides]
-        return norm_of(c, c.binary("sub", *taken), order, [1], False)
+        return length_of(c, c.binary("sub", *taken), order, [1], False)
 
     found: Value = c.kernel("pdist", [x], body)
     return found
@@ -125,7 +125,7 @@ def pdist(c: RuleContext) -> Value:
 def dist(c: RuleContext) -> Value:
     order = float(c.a["p"])
     found: Value = c.kernel("dist", [c.value("self"), c.value("other")],
-                            lambda x, y: norm_of(c, c.binary("sub", x, y), order, None, False))
+                            lambda x, y: length_of(c, c.binary("sub", x, y), order, None, False))
     return found
 
 
@@ -136,7 +136,7 @@ def renorm(c: RuleContext) -> Value:
 
     def body(x: Value) -> Value:
         others = [d for d in range(x.rank) if d != dim % x.rank]
-        length = norm_of(c, x, order, others, True)
+        length = length_of(c, x, order, others, True)
         share = c.scalar("mul", c.same("reciprocal", c.scalar("add", length, 1e-7)), most)
         above = c.mask("greater", [length], length.shape, {"scalar": most})
         one = c.derive("number1.0", lambda n: torch.tensor(n, dtype=torch.float32), [1.0])

@@ -46,15 +46,34 @@ def product(c: RuleContext, x: Value, y: Value, of: str = "") -> Value:
     return c.reshape(out, shape)
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+@rule("addmm", "baddbmm")
 def addmm(c: RuleContext) -> Value:
-    """beta self + alpha (a @ b)."""
-    names = next(pair_ for pair_ in (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec")) if pair_[0] in c.a)
-    x, y = c.value(names[0]), c.value(names[1])
-    if c.call.op.startswith("aten.addbmm"):  # the sum over the batch is a sum over products, too
-        x = c.reshape(c.permute(x, [1, 0, 2]), (x.shape[1], x.shape[0] * x.shape[2]))
-        y = c.reshape(y, (y.shape[0] * y.shape[1], y.shape[2]))
-    out = product(c, x, y, _kernel_with_own_class(c))
+    """beta self + alpha (a @ b): one kernel, rounded once."""
+    names = ("mat1", "mat2") if "mat1" in c.a else ("batch1", "batch2")
+    return _added(c, c.value(names[0]), c.value(names[1]), c.value("self"), float(c.a["alpha"]), float(c.a["beta"]))
+
+
+def _added(c: RuleContext, x: Value, y: Value, added: Value, alpha: float, beta: float) -> Value:
+    attrs = {name: number for name, number in (("alpha", alpha), ("beta", beta)) if number != 1}
+    if beta == 0 and alpha == 1:
+        return product(c, x, y)
+    return c.node("addmm", [x, y, added], (*x.shape[:-1], y.shape[-1]), attrs).value()
+
+
+@rule("addbmm")
+def addbmm(c: RuleContext) -> Value:
+    """beta self + alpha (the sum over the batch of a @ b): PyTorch adds one product after the other to the result."""
+    x, y, total, beta = c.value("batch1"), c.value("batch2"), c.value("self"), float(c.a["beta"])
+    for i in range(x.shape[0]):
+        one = [c.reshape(c.slice(stack, 0, i, i + 1), stack.shape[1:]) for stack in (x, y)]
+        total, beta = _added(c, *one, total, float(c.a["alpha"]), beta), 1.0
+    return total
+
+
+@rule("addmv")
+def addmv(c: RuleContext) -> Value:
+    """beta self + alpha (a @ v)."""
+    out = product(c, c.value("mat"), c.value("vec"), _kernel_with_own_class(c))
     alpha, beta = float(c.a["alpha"]), float(c.a["beta"])
     out = out if alpha == 1 else c.scalar("mul", out, alpha)
     if beta == 0:

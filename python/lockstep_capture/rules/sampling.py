@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+
 import torch
 import torch.nn.functional as F
 
 from ..ir.graph import Value
 from .context import RuleContext, pair, rule
 from .products import product
-from .upsampling import exact_constant
 
 _MODES, _PADDINGS = {0: "bilinear", 1: "nearest"}, {0: "zeros", 1: "border", 2: "reflection"}
 
@@ -25,13 +27,36 @@ def grid_sample(c: RuleContext) -> Value:
 
 @rule("affine_grid_generator")
 def affine_grid(c: RuleContext) -> Value:
-    """The places of a plain grid (x, y, 1), moved by each sample's matrix."""
-    theta, size, corners = c.value("theta"), [int(extent) for extent in c.a["size"]], bool(c.a["align_corners"])
-    space = len(size) - 2
-    unit = torch.eye(space, space + 1, dtype=torch.float64)[None]
-    plain = F.affine_grid(unit, [1, 1, *size[2:]], align_corners=corners).reshape(-1, space)
-    base = exact_constant(c, f"grid{size[2:]}{corners}".replace(" ", ""), torch.cat([plain, torch.ones(len(plain), 1)], 1))
+    """The places of a plain grid (x, y, 1), made in theta's format, moved by each sample's matrix."""
+    theta, image = c.value("theta"), [int(extent) for extent in c.a["size"]][2:]
+    places = math.prod(image)
+
+    def column(values: Value, dim: int) -> Value:
+        along = c.reshape(values, [extent if i == dim else 1 for i, extent in enumerate(image)])
+        return c.reshape(c.expand(along, image), (places, 1))
+
+    columns = [column(_from_minus_one(c, theta, image[dim]), dim) for dim in reversed(range(len(image)))]
+    columns.append(_like(c, theta, torch.ones(places, 1)))
+    base = c.node("cat", columns, (places, len(columns)), {"dim": 1}).value()
     return c.reshape(product(c, base, c.permute(theta, [0, 2, 1])), c.out_shape())
+
+
+def _from_minus_one(c: RuleContext, theta: Value, count: int) -> Value:
+    """at::linspace(-1, 1), from both ends towards the middle; every operation rounds to theta's format."""
+    if count == 1:
+        return _like(c, theta, torch.zeros(1))
+    step = c.binary("div", _like(c, theta, torch.full((1,), 2.0)), _like(c, theta, torch.full((1,), count - 1.0)))
+    places = torch.arange(count, dtype=torch.float32)
+    left = places < count // 2
+    steps = _like(c, theta, torch.where(left, places, places - (count - 1)))
+    line = c.binary("add", _like(c, theta, torch.where(left, -1.0, 1.0)), c.binary("mul", steps, step))
+    return line if c.a["align_corners"] else c.scalar("div", c.scalar("mul", line, count - 1), count)
+
+
+def _like(c: RuleContext, theta: Value, numbers: torch.Tensor) -> Value:
+    known = hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:8]
+    value = c.derive(f"grid{list(numbers.shape)}{known}".replace(" ", ""), lambda: numbers, [])
+    return c.node("cast_like", [value, theta], value.shape).value()
 
 
 @rule("col2im")

@@ -24,7 +24,7 @@ void add_vjp(GradientBuilder& builder, const Node& node) {
 }
 
 void run_add(const OpCall& call) {
-  const double alpha = double_attribute(call.node, "alpha", 1);
+  const double alpha = number_of(call, "alpha", 1);
   dispatch(call, [&]<typename T>(T*) {
     run_binary<T>(call, [&](const T* a, const T* b, T* y, int64_t count) {
       if (alpha == 1) {
@@ -50,6 +50,7 @@ std::vector<OpDef> add_ops() {
            .vjp = add_vjp,
            .run = run_add,
            .keeps_masks = true,
+           .cpu_formats = read_numbers_rounded,
            .foreign_names = {.torch = "__add__", .mxnet = "elemwise_add broadcast_add"},
            .is_sum = true}};
 }

@@ -1,4 +1,6 @@
 // sub, div, minimum and maximum with numpy's broadcasting, or with a number instead of b.
+#include <vector>
+
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -81,8 +83,29 @@ void run_choice_backward(const OpCall& call) {
   });
 }
 
+// In a narrow format three kernels, as in PyTorch, each of which rounds: -dy ((a / b) / b).
+template <typename T>
+void divisor_in_steps(const OpCall& call, const T* a, const T* b, const T* dy, T* db,
+                      int64_t count) {
+  const Kernels<T>& kernels = call.kernels.of<T>();
+  std::vector<T> quotient(a, a + count);
+  for (int times = 0; times < 2; ++times) {
+    kernels.binary(Binary::kDiv, {}, quotient.data(), b, quotient.data(), count);
+    kernels.quantize(quotient.data(), quotient.data(), count, {inner_format(call)}, nullptr);
+  }
+  kernels.mul(dy, quotient.data(), db, count);
+  kernels.scale(db, T{-1}, db, count);
+}
+
 void run_div_backward(const OpCall& call) {
-  dispatch(call, [&]<typename T>(T*) { run_backward<T>(call, call.kernels.of<T>().div_backward); });
+  dispatch(call, [&]<typename T>(T*) {
+    if (inner_format(call) == nullptr) {
+      return run_backward<T>(call, call.kernels.of<T>().div_backward);
+    }
+    run_backward<T>(call, [&](const T* a, const T* b, const T* dy, T* db, int64_t count) {
+      divisor_in_steps(call, a, b, dy, db, count);
+    });
+  });
 }
 
 OpDef forward_row(std::string_view name, std::string_view help, std::string_view source,
@@ -144,7 +167,10 @@ std::vector<OpDef> binary_ops() {
                    "torch's derivative of maximum", run_choice_backward<-1>),
   };
   rows.front().is_difference = true;
-  rows[1].cpu_formats = read_second_number_wide;  // div
+  rows.front().cpu_formats = read_numbers_rounded;
+  OpDef& div = rows[1];
+  div.cpu_formats = read_second_number_wide;
+  div.rounds_inside = RoundsInside::kAlways;  // the divisor's gradient
   return rows;
 }
 

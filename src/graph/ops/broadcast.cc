@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "emulation/format/rounding.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -58,6 +59,21 @@ bool has_scalar(const Node& node) {
 void read_second_number_wide(const Node&, NodeFormats& formats) {
   // Where the first operand is not cast, nothing but type promotion casts the second one.
   if (formats.operands.size() == 2 && formats.operands[0] == nullptr) formats.operands[1] = nullptr;
+}
+
+void read_numbers_rounded(const Node&, NodeFormats& formats) {
+  const Format* cast = formats.operands[0];
+  const Format* read = cast != nullptr ? cast : formats.stored[0];
+  if (read != nullptr) formats.inner = {read};
+}
+
+double number_of(const OpCall& call, std::string_view name, double fallback) {
+  const double number = double_attribute(call.node, name, fallback);
+  const Format* format = inner_format(call);
+  // Inner formats may also be those of another op, whose gradient this node is.
+  const bool is_read_rounded = find_op(call.node.op).cpu_formats == read_numbers_rounded;
+  if (format == nullptr || !is_read_rounded) return number;
+  return round_to_format(number, *format, Rounding::kNearestEven);
 }
 
 std::vector<TensorType> infer_binary(const Node& node, std::span<const TensorType> inputs) {

@@ -33,6 +33,11 @@ bool has_scalar(const Node& node);
 // FP32 (a first one, and both of add and sub, in the format of the other operand). Its gradient
 // keeps the other operand's format.
 void read_second_number_wide(const Node& node, NodeFormats& formats);
+// OpDef::cpu_formats of add, sub and comparisons: PyTorch's CPU kernels read a Python number in the
+// format of the tensor (those of CUDA, and of mul and div, in FP32).
+void read_numbers_rounded(const Node& node, NodeFormats& formats);
+// A number of the node in the format in which the op reads it.
+double number_of(const OpCall& call, std::string_view name, double fallback);
 
 // Calls kernel(a, b, y, count) on the operands, repeated to the output's shape.
 template <typename T, typename Kernel>
@@ -41,7 +46,7 @@ void run_binary(const OpCall& call, const T* a, const T* b, Kernel kernel) {
   const int64_t count = call.outputs[0]->size();
   if (b == nullptr) {
     const std::vector<T> scalar(static_cast<size_t>(std::min(count, kElementGrain)),
-                                static_cast<T>(double_attribute(call.node, "scalar", 0)));
+                                static_cast<T>(number_of(call, "scalar", 0)));
     parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
       kernel(a + begin, scalar.data(), y + begin, end - begin);
     });

@@ -2,6 +2,8 @@
 // detach: the same numbers without a gradient.
 #include "src/graph/ops/cast.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "emulation/format/format.h"
@@ -13,6 +15,23 @@ namespace {
 std::vector<TensorType> infer_same(const Node& node, std::span<const TensorType> inputs) {
   require_floats(node, inputs);
   return {inputs[0]};
+}
+
+std::vector<TensorType> infer_cast_like(const Node& node, std::span<const TensorType> inputs) {
+  bool_attribute(node, "saturate", false);  // its type is checked here
+  return infer_same(node, inputs);
+}
+
+// The largest numbers of the mask's own format are those of the lane's: torch.finfo(like.dtype).
+void run_cast_like(const OpCall& call) {
+  run_copy(call);
+  if (!bool_attribute(call.node, "saturate", false) || call.inner.format == nullptr) return;
+  const double most = call.inner.format->max_finite;
+  dispatch(call, [&]<typename T>(T*) {
+    for (T& y : call.outputs[0]->as<T>()) {
+      if (std::isfinite(y)) y = static_cast<T>(std::clamp<double>(y, -most, most));
+    }
+  });
 }
 
 std::vector<TensorType> infer_cast(const Node& node, std::span<const TensorType> inputs) {
@@ -50,14 +69,16 @@ std::vector<OpDef> cast_ops() {
        .format_attribute = "dtype",
        .keeps_masks = true},
       {.name = "cast_like",
-       .help = "y = x in the lane's format of `like`; operands x, like",
+       .help = "y = x in the lane's format of `like`; operands x, like; saturate: finite numbers "
+               "beyond the format become its largest one",
        .source = "torch.Tensor.type_as, and x.to(like.dtype); written in the model",
        .min_inputs = 2,
        .max_inputs = 2,
        .follow_operands = {1},
-       .infer = infer_same,
+       .attributes = {"saturate"},
+       .infer = infer_cast_like,
        .vjp = cast_vjp,
-       .run = run_copy,
+       .run = run_cast_like,
        .keeps_masks = true},
       {.name = "cast_backward",
        .help = "dx = dy in x's format; operand dy",

@@ -40,7 +40,7 @@ void run_in(const OpCall& call) {
   const Shape& shape = output_shape(call, 0);
   std::vector<T> a_storage, b_storage;
   const T* a = expand(call.kernels, input<T>(call, 0), input_shape(call, 0), shape, a_storage);
-  const T number = static_cast<T>(double_attribute(call.node, "scalar", 0));
+  const T number = static_cast<T>(number_of(call, "scalar", 0));
   const T* b = has_scalar(call.node) ? expand(call.kernels, &number, Shape{}, shape, b_storage)
                                      : expand(call.kernels, input<T>(call, 1), input_shape(call, 1),
                                               shape, b_storage);
@@ -73,6 +73,7 @@ std::vector<OpDef> compare_ops() {
                     .infer = infer,
                     .run = run,
                     .differentiable_outputs = 0,
+                    .cpu_formats = read_numbers_rounded,
                     .integer_bytes = 1});
   }
   return rows;

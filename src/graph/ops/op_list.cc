@@ -6,19 +6,19 @@
 #include "src/core/find_row.h"
 #include "src/graph/op.h"
 
-#define LOCKSTEP_OP_FILES(file)                                                                   \
-  file(linear) file(matmul) file(conv2d) file(conv_transpose2d) file(batch_norm) file(layer_norm) \
-      file(rms_norm) file(group_norm) file(relu) file(max_pool2d) file(avg_pool2d)                \
-          file(adaptive_avg_pool2d) file(upsample2d) file(add) file(mul) file(binary) file(unary) \
-              file(pow) file(compare) file(where) file(cast) file(composed_border)                \
-                  file(custom_gradient) file(dropout) file(sum_to) file(sum) file(amax)           \
-                      file(var_mean) file(cumsum) file(logsumexp) file(reshape) file(permute)     \
-                          file(expand) file(slice) file(cat) file(pad) file(pixel_shuffle)        \
-                              file(gather) file(index_select) file(embedding) file(softmax)       \
-                                  file(cross_entropy) file(pointwise_loss) file(sdpa)             \
-                                      file(recurrent) file(prelu) file(decision) file(atan2)      \
-                                          file(scatter_amax) file(grid_sample) file(ctc_loss)     \
-                                              file(roi_align)
+#define LOCKSTEP_OP_FILES(file)                                                                    \
+  file(linear) file(matmul) file(addmm) file(conv2d) file(conv_transpose2d) file(batch_norm)       \
+      file(layer_norm) file(rms_norm) file(group_norm) file(relu) file(max_pool2d)                 \
+          file(avg_pool2d) file(adaptive_avg_pool2d) file(upsample2d) file(add) file(mul)          \
+              file(binary) file(unary) file(pow) file(compare) file(where) file(cast)              \
+                  file(composed_border) file(custom_gradient) file(dropout) file(sum_to) file(sum) \
+                      file(amax) file(var_mean) file(cumsum) file(logsumexp) file(reshape)         \
+                          file(permute) file(expand) file(slice) file(cat) file(pad)               \
+                              file(pixel_shuffle) file(gather) file(index_select) file(embedding)  \
+                                  file(softmax) file(cross_entropy) file(pointwise_loss)           \
+                                      file(sdpa) file(recurrent) file(prelu) file(decision)        \
+                                          file(atan2) file(scatter_amax) file(grid_sample)         \
+                                              file(ctc_loss) file(roi_align)
 
 namespace lockstep {
 

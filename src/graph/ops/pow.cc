@@ -1,10 +1,11 @@
 // pow: y = x^e, where e is the attribute `exponent` or a tensor, with C's special values.
-// PyTorch multiplies for the exponents 3 and -2, in the format of the tensor (PowKernel.cu; ATen's
-// vectors on the CPU), and its derivative is three kernels, dy (e x^(e-1)). In a narrow format
-// every part is rounded.
+// PyTorch reads the number in the format of the tensor, and multiplies in it for the exponents 3
+// and -2 (PowKernel.cu; ATen's vectors on the CPU), and its derivative is three kernels, dy (e
+// x^(e-1)). In a narrow format every part is rounded.
 #include <algorithm>
 #include <vector>
 
+#include "emulation/format/rounding.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/op_helpers.h"
 
@@ -49,8 +50,9 @@ void round_inside(const OpCall& call, T* values, int64_t count) {
 
 // x^e as PyTorch forms it, up to the last rounding, which is not done here.
 template <typename T>
-void torch_power(const OpCall& call, double exponent, const T* x, T* y, int64_t count) {
+void torch_power(const OpCall& call, double number, const T* x, T* y, int64_t count) {
   const Kernels<T>& kernels = call.kernels.of<T>();
+  const double exponent = round_to_format(number, *inner_format(call), Rounding::kNearestEven);
   constexpr double kCube = 3, kInverseSquare = -2;
   if (exponent != kCube && exponent != kInverseSquare) {
     kernels.unary(Unary::kPower, {exponent}, x, y, count);

@@ -1,8 +1,12 @@
 // Functions of one number, element by element, one row each. The formulas and derivatives are in
 // emulation/math/elementwise_functions-inl.h.
+#include <algorithm>
 #include <array>
 #include <limits>
+#include <numbers>
+#include <vector>
 
+#include "src/graph/ops/gradient_steps.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -26,6 +30,9 @@ struct Row {
   Kink (*kink)(const Node& node) = nullptr;
   bool has_pole = false;           // f(0) is infinite
   bool has_gradient_pole = false;  // the backward row's operand 0 is a divisor
+  // Where PyTorch's has several kernels (tools/autograd/derivatives.yaml). In FP32 and wider the
+  // formula of elementwise_functions-inl.h applies.
+  GradientInSteps gradient = {};
 };
 
 constexpr CastClass kFollow = CastClass::kFollow, kFp32 = CastClass::kFp32;
@@ -54,13 +61,19 @@ constexpr Row kRows[] = {
      .cast_class = kFp32,
      .help = "y = 1 / sqrt(x)",
      .source = kWide,
-     .has_pole = true},
+     .has_pole = true,
+     .gradient =
+         [](const auto& s, const auto& y, const auto& dy) {
+           return s.product(s.scaled(dy, -0.5), s.product(s.square(y), y));
+         }},
     {.name = "reciprocal",
      .function = Unary::kReciprocal,
      .cast_class = kFp32,
      .help = "y = 1 / x",
      .source = kWide,
-     .has_pole = true},
+     .has_pole = true,
+     .gradient = [](const auto& s, const auto& y,
+                    const auto& dy) { return s.scaled(s.product(dy, s.square(y)), -1); }},
     {.name = "exp",
      .function = Unary::kExp,
      .cast_class = kFp32,
@@ -144,37 +157,55 @@ constexpr Row kRows[] = {
      .function = Unary::kErf,
      .cast_class = kFollow,
      .help = "y = erf(x) = 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x",
-     .source = kFollows},
+     .source = kFollows,
+     .gradient =
+         [](const auto& s, const auto& x, const auto& dy) {
+           return s.product(
+               s.scaled(s.of(Unary::kExp, s.scaled(s.square(x), -1)), 2 * std::numbers::inv_sqrtpi),
+               dy);
+         }},
     {.name = "expm1",
      .function = Unary::kExpm1,
      .cast_class = kFp32,
      .help = "y = e^x - 1",
-     .source = kWide},
+     .source = kWide,
+     .gradient = [](const auto& s, const auto& y,
+                    const auto& dy) { return s.product(dy, s.plus(y, 1)); }},
     {.name = "log1p",
      .function = Unary::kLog1p,
      .cast_class = kFp32,
      .help = "y = ln(1 + x)",
-     .source = kWide},
+     .source = kWide,
+     .gradient = [](const auto& s, const auto& x,
+                    const auto& dy) { return s.quotient(dy, s.plus(x, 1)); }},
     {.name = "exp2",
      .function = Unary::kExp2,
      .cast_class = kFollow,
      .help = "y = 2^x",
-     .source = kFollows},
+     .source = kFollows,
+     .gradient = [](const auto& s, const auto& y,
+                    const auto& dy) { return s.scaled(s.product(dy, y), std::numbers::ln2); }},
     {.name = "sin",
      .function = Unary::kSin,
      .cast_class = kFollow,
      .help = "y = sin(x)",
-     .source = kFollows},
+     .source = kFollows,
+     .gradient = [](const auto& s, const auto& x,
+                    const auto& dy) { return s.product(dy, s.of(Unary::kCos, x)); }},
     {.name = "cos",
      .function = Unary::kCos,
      .cast_class = kFollow,
      .help = "y = cos(x)",
-     .source = kFollows},
+     .source = kFollows,
+     .gradient = [](const auto& s, const auto& x,
+                    const auto& dy) { return s.scaled(s.product(dy, s.of(Unary::kSin, x)), -1); }},
     {.name = "tan",
      .function = Unary::kTan,
      .cast_class = kFp32,
      .help = "y = tan(x)",
-     .source = kWide},
+     .source = kWide,
+     .gradient = [](const auto& s, const auto& y,
+                    const auto& dy) { return s.product(dy, s.plus(s.square(y), 1)); }},
     {.name = "asin",
      .function = Unary::kAsin,
      .cast_class = kFp32,
@@ -189,27 +220,41 @@ constexpr Row kRows[] = {
      .function = Unary::kAtan,
      .cast_class = kFollow,
      .help = "y = arctan(x)",
-     .source = kFollows},
+     .source = kFollows,
+     .gradient = [](const auto& s, const auto& x,
+                    const auto& dy) { return s.quotient(dy, s.plus(s.square(x), 1)); }},
     {.name = "sinh",
      .function = Unary::kSinh,
      .cast_class = kFp32,
      .help = "y = sinh(x)",
-     .source = kWide},
+     .source = kWide,
+     .gradient = [](const auto& s, const auto& x,
+                    const auto& dy) { return s.product(dy, s.of(Unary::kCosh, x)); }},
     {.name = "cosh",
      .function = Unary::kCosh,
      .cast_class = kFp32,
      .help = "y = cosh(x)",
-     .source = kWide},
+     .source = kWide,
+     .gradient = [](const auto& s, const auto& x,
+                    const auto& dy) { return s.product(dy, s.of(Unary::kSinh, x)); }},
     {.name = "asinh",
      .function = Unary::kAsinh,
      .cast_class = kFollow,
      .help = "y = arsinh(x)",
-     .source = kFollows},
+     .source = kFollows,
+     .gradient =
+         [](const auto& s, const auto& x, const auto& dy) {
+           return s.product(dy, s.of(Unary::kRsqrt, s.plus(s.square(x), 1)));
+         }},
     {.name = "acosh",
      .function = Unary::kAcosh,
      .cast_class = kFollow,
      .help = "y = arcosh(x), NaN below 1",
-     .source = kFollows},
+     .source = kFollows,
+     .gradient =
+         [](const auto& s, const auto& x, const auto& dy) {
+           return s.product(dy, s.of(Unary::kRsqrt, s.plus(s.square(x), -1)));
+         }},
     {.name = "atanh",
      .function = Unary::kAtanh,
      .cast_class = kFollow,
@@ -220,7 +265,9 @@ constexpr Row kRows[] = {
      .cast_class = kFollow,
      .help = "y = ln |Gamma(x)|",
      .source = kFollows,
-     .has_pole = true},
+     .has_pole = true,
+     .gradient = [](const auto& s, const auto& x,
+                    const auto& dy) { return s.product(dy, s.of(Unary::kDigamma, x)); }},
     {.name = "digamma",
      .function = Unary::kDigamma,
      .cast_class = kFollow,
@@ -303,8 +350,22 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
   return {inputs[0]};
 }
 
+template <typename T>
+void run_gradient_in_steps(const OpCall& call) {
+  const auto count = static_cast<size_t>(call.inputs[0]->size());
+  const auto values = [&](size_t i) {
+    return std::vector<T>(input<T>(call, i), input<T>(call, i) + count);
+  };
+  const GradientSteps<T> steps(call.kernels.of<T>(), *inner_format(call));
+  const auto formula = row_of(call.node).gradient.template of<T>();
+  std::ranges::copy(formula(steps, values(0), values(1)), output<T>(call, 0));
+}
+
 void run_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
+    if (row_of(call.node).gradient && inner_format(call) != nullptr) {
+      return run_gradient_in_steps<T>(call);
+    }
     call.kernels.of<T>().unary_backward(function_of(call.node), parameters_of(call.node),
                                         input<T>(call, 0), input<T>(call, 1), output<T>(call, 0),
                                         call.inputs[0]->size());
@@ -335,6 +396,7 @@ std::vector<OpDef> unary_ops() {
                   .infer = infer_forward,
                   .vjp = vjp,
                   .run = run_forward,
+                  .rounds_inside = row.gradient ? RoundsInside::kAlways : RoundsInside::kNever,
                   .foreign_names = row.foreign_names,
                   .kink = row.kink,
                   .pole_operand = row.has_pole ? 0 : -1};

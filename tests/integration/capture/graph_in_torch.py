@@ -23,7 +23,8 @@ FUNCTIONS = {
     "elu": lambda x, alpha=1.0: F.elu(x, alpha),
     "softplus": lambda x, beta=1.0, threshold=20.0: F.softplus(x, beta, threshold),
     "clamp": lambda x, min=-math.inf, max=math.inf: torch.clamp(x, min, max),
-    "prelu": F.prelu, "linear": lambda x, w, b=None, separate_bias=False: F.linear(x, w, b), "matmul": torch.matmul,
+    "prelu": F.prelu, "linear": lambda x, w, b=None, separate_bias=False: F.linear(x, w, b), "matmul": lambda x, y, of="": torch.matmul(x, y),
+    "addmm": lambda a, b, c, alpha=1, beta=1: beta * c + alpha * (a @ b),
     "mul": lambda x, y=None, scalar=None: x * (scalar if y is None else y),
     "add": lambda x, y=None, scalar=None, alpha=1: x + alpha * (scalar if y is None else y),
     "sub": lambda x, y=None, scalar=None: x - (scalar if y is None else y),
@@ -212,6 +213,10 @@ def number(value):
     return FLOATS.get(value, value) if isinstance(value, str) else value
 
 
+# Where something is rounded in low precision is nothing to FP64.
+ROUNDING = {"separate_bias", "saturate"}
+
+
 def run(graph, values, masks):
     """The loss, and all values. values: of inputs, params, buffers, constants by id; masks: by node id."""
     values = dict(values)
@@ -225,8 +230,7 @@ def evaluate(nodes, values, masks):
         operands = [values[name] for name in node["in"]]
         if node["id"] in masks:
             operands.append(torch.as_tensor(masks[node["id"]]))
-        # Where something is rounded in low precision is nothing to FP64.
-        attrs = {key: number(value) for key, value in node["attrs"].items() if key != "separate_bias"}
+        attrs = {key: number(value) for key, value in node["attrs"].items() if key not in ROUNDING}
         recorded = node["op"] == "custom_gradient"
         result = Recorded.apply(node, *operands) if recorded else FUNCTIONS[node["op"]](*operands, **attrs)
         results = result if isinstance(result, tuple) else (result,)

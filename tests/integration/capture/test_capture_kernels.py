@@ -104,7 +104,7 @@ def test_result_has_the_class_of_the_whole(lockstep, tmp_path, name):
 
 IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm",
             "upsample": "upsample_bicubic2d", "sparse_mm": "addmm", "fake_quantize": "fake_quantize_per_tensor_affine",
-            "fake_quantize_by_tensors": "fake_quantize_per_channel_affine"}
+            "fake_quantize_by_tensors": "fake_quantize_per_channel_affine", "grouped_mm": "_grouped_mm"}
 
 
 def test_table_agrees_with_pytorchs_own(lockstep):
@@ -272,6 +272,146 @@ def test_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path, op, fir
     line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
     own, rounding = (float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 "))
     assert own < rounding / 16, line
+
+
+class Between(torch.nn.Module):
+    """f of a product and of weights, and a product of that."""
+
+    def __init__(self, f, features=32, **shapes):
+        super().__init__()
+        self.f, self.first, self.last = f, torch.nn.Linear(16, features), torch.nn.Linear(features, 8)
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.randn(*shape)))
+
+    def forward(self, x):
+        return self.last(self.f(self, self.first(x)))
+
+
+def judged(lockstep, path, model, rows=64):
+    """Two steps in BF16 on the CPU: how far V7's loss is as a share of what rounding did, its gradients, its line."""
+    torch.manual_seed(0)
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(rows, 16) for _ in range(2)],
+            lambda m, x: m(x).float().square().mean(), steps=2, verify=range(2), autocast=torch.bfloat16)
+    line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
+    loss, rounding, gradients = (float(line.split(before)[1].split()[0].rstrip(",;)"))
+                                 for before in ("loss ", "captured to FP32 ", "gradients "))
+    return loss / rounding, gradients, line
+
+
+ADDED_PRODUCTS = {
+    "addmm": (lambda m, y: torch.addmm(m.c, y, m.w), (32, 32), (64, 32)),
+    "addmm_row": (lambda m, y: torch.addmm(m.c, y, m.w, beta=0.3), (32, 32), (32,)),
+    "addmm_alpha": (lambda m, y: torch.addmm(m.c, y, m.w, alpha=0.7), (32, 32), (64, 32)),
+    "addmm_both": (lambda m, y: torch.addmm(m.c, y, m.w, beta=0.3, alpha=0.7), (32, 32), (64, 32)),
+    "baddbmm": (lambda m, y: torch.baddbmm(m.c, y.view(4, 16, 32), m.w).view(64, 32), (4, 32, 32), (4, 1, 32)),
+    "baddbmm_both": (lambda m, y: torch.baddbmm(m.c, y.view(4, 16, 32), m.w, beta=0.3, alpha=0.7).view(64, 32),
+                     (4, 32, 32), (4, 16, 32)),
+    "addbmm": (lambda m, y: torch.addbmm(m.c, y.view(4, 16, 32), m.w).repeat(4, 1), (4, 32, 32), (16, 32)),
+}
+
+
+@pytest.mark.parametrize("name", ADDED_PRODUCTS)
+def test_a_product_and_what_is_added_round_once(lockstep, tmp_path, name):
+    """Rounded twice, losses would be a sixth of what rounding did away and more, gradients 0.007 of their bound."""
+    f, w, c = ADDED_PRODUCTS[name]
+    torch.manual_seed(0)
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", Between(f, w=w, c=c))
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
+NUMBERS = {"add": lambda m, y: y + 0.5723, "sub": lambda m, y: y - 0.5723, "rsub": lambda m, y: 0.5723 - y,
+           "mul": lambda m, y: y * 0.5723, "div": lambda m, y: y / 0.5723,
+           "rdiv": lambda m, y: 0.5723 / (y.abs() + 0.5),
+           "alpha": lambda m, y: torch.add(m.w, y, alpha=0.5723), "pow": lambda m, y: (y.abs() + 0.5) ** 0.5723,
+           "greater": lambda m, y: y * (y.detach().clamp(-1, 1) > 0.5723).type_as(y)}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_pythons_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path, name):
+    """Those of mul and div in FP32, all others in BF16: 0.5723 is 0.5742 there."""
+    torch.manual_seed(0)
+    model = Between(NUMBERS[name], w=(1, 32)).bfloat16() if name == "alpha" else Between(NUMBERS[name])
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", model)
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
+def moved_grid(m, y):
+    theta = (y[:, :6].view(64, 2, 3) * 0.3 + torch.eye(2, 3)).to(y.dtype)
+    return F.affine_grid(theta, [64, 1, 4, 4], align_corners=m.corners).reshape(64, 32)
+
+
+@pytest.mark.parametrize("corners", [True, False])
+def test_a_grid_is_made_in_the_format_of_its_matrix(lockstep, tmp_path, corners):
+    torch.manual_seed(0)
+    model = Between(moved_grid)
+    model.corners = corners
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", model)
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
+def counted(m, y):
+    """How often each row is named, in the activations' type, and seen in another shape."""
+    names = torch.arange(64) ** 2 % 64
+    counts = torch.zeros(64, dtype=y.dtype).scatter_add_(0, names, torch.ones(64, dtype=y.dtype))
+    return y * torch.log(counts.view(-1, 1) + 1)
+
+
+def masked_in_place(m, y):
+    """A mask of the smallest number, which is added in place; the probabilities go back to the scores' type."""
+    scores = y * 2
+    mask = torch.zeros_like(y).masked_fill(torch.arange(32) > 20, torch.finfo(y.dtype).min)
+    scores += mask
+    return F.dropout(scores.softmax(-1, dtype=torch.float32).type_as(scores), 0.1) * y
+
+
+@pytest.mark.parametrize("f", [counted, masked_in_place])
+def test_what_is_made_in_an_activations_type_has_its_format(lockstep, tmp_path, f):
+    torch.manual_seed(0)
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", Between(f))
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
+SEVERAL_KERNELS = {
+    **{name: lambda m, y, f=getattr(torch, name): f(y.abs() + 0.5)
+       for name in ("reciprocal", "rsqrt", "log1p", "expm1", "exp2", "sinh", "cosh", "asinh", "lgamma")},
+    **{name: lambda m, y, f=getattr(torch, name): f(y * 0.7) for name in ("sin", "cos", "tan", "atan", "erf")},
+    "acosh": lambda m, y: torch.acosh(y.abs() + 1.5), "div": lambda m, y: y / (m.w * y.abs() + 1),
+    "norm": lambda m, y: y * y.norm(dim=1, keepdim=True), "norm_all": lambda m, y: y / torch.linalg.vector_norm(y),
+    "normalize": lambda m, y: F.normalize(y, dim=1),
+    "cosine": lambda m, y: y.detach() * F.cosine_similarity(y, y.detach().flip(0))[:, None],
+    "pairwise": lambda m, y: y * F.pairwise_distance(y, y.flip(0), keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_KERNELS)
+def test_gradients_of_several_kernels_round_in_each(lockstep, tmp_path, name):
+    """Rounded once, they would be 0.001 to 0.009 of their bound away."""
+    torch.manual_seed(0)
+    model = Between(SEVERAL_KERNELS[name], **({"w": (32,)} if name == "div" else {}))
+    _, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", model)
+    assert gradients < 1e-4, line
+
+
+def test_integers_do_not_widen_what_they_are_added_to(lockstep, tmp_path):
+    torch.manual_seed(0)
+    counts = torch.arange(1, 33)
+    loss, gradients, line = judged(lockstep, tmp_path / "a.lscap.h5", Between(lambda m, y: y / counts + counts))
+    assert loss < 1 / 64 and gradients < 1e-3, line
+
+
+@pytest.mark.parametrize("loops", [None, torch.bfloat16])
+def test_the_smallest_number_of_a_type_is_that_of_the_lane(lockstep, tmp_path, loops):
+    """Fully masked rows: with an infinity in FP16 they would be NaN."""
+    def f(m, y):
+        mask = torch.zeros_like(y).masked_fill(torch.ones(32, dtype=torch.bool), torch.finfo(y.dtype).min)
+        return (y * 0 + mask).softmax(-1).type_as(y) * y
+
+    path, model = tmp_path / "a.lscap.h5", Between(f)
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 16)],
+            lambda m, x: m(x).float().square().mean(), steps=1, autocast=loops)
+    said = lockstep("replay", path, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-bf16,pure-fp16",
+                    "-o", tmp_path / "a.h5").stdout
+    assert "NaN" not in said and "non-finite" not in said.replace("No non-finite", ""), said
 
 
 def test_a_norm_of_large_activations_does_not_overflow(lockstep, tmp_path):
