@@ -36,8 +36,9 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
       runner.bind_parameter(p.name, held.at(p.name));
     for (const Buffer& b : of_graph.graph.buffers) runner.bind_buffer(b.name, held.at(b.name));
     unpack_batch(micro, of_graph.batch);
-    runner.begin({.key = {.seed = seed}, .loss_scales = {loss_scale}, .loss_divisor = micro.loss_divisor()},
-                 of_graph.batch);
+    runner.begin(
+        {.key = {.seed = seed}, .loss_scales = {loss_scale}, .loss_divisor = micro.loss_divisor()},
+        of_graph.batch);
     for (int n = 0; n < runner.node_count(); ++n) {
       const Node& node = of_graph.graph.nodes[static_cast<size_t>(n)];
       const bool shown = visit && !node.is_backward();

@@ -361,11 +361,11 @@ def euclidean(c: RuleContext, x: Value, dims: Sequence[int] | None, keepdim: boo
     length = c.kernel("norm", [x], lambda x: c.same("sqrt", c.reduce("sum", c.binary("mul", x, x), dims, keepdim)))
     kept = reduced_shape(x.shape, reduced(x.rank, dims), True)
 
-    def gradient(c: RuleContext, dy: Value) -> Value:
+    def gradient(c: RuleContext, dy: Value) -> list[Value]:
         long = c.reshape(length, kept)
         zero = c.mask("equal", [c.expand(long, x.shape)], x.shape, {"scalar": 0.0})
         direction = c.node("masked_fill", [c.binary("div", x, long), zero], x.shape, {"value": 0.0}).value()
-        return c.binary("mul", c.expand(c.reshape(dy, kept), x.shape), direction)
+        return [c.binary("mul", c.expand(c.reshape(dy, kept), x.shape), direction)]
 
     return with_gradient(c, c.same("clamp", length, {"min": least}) if least else length, [x], gradient)
 

@@ -2,6 +2,7 @@
 // dimensions. Leading (batch) dimensions broadcast as in numpy. The gradient of a repeated operand
 // is summed over the repetitions: inside the product if one matrix B is used with a stack of A
 // (torch.matmul folds the stack into rows), otherwise afterwards, by sum_to.
+#include "src/graph/composed_ops.h"
 #include "src/graph/ops/broadcast.h"
 #include "src/graph/ops/matrix_shape.h"
 #include "src/graph/ops/op_helpers.h"
@@ -30,8 +31,10 @@ Shape common_batch(const Node& node, std::span<const TensorType> inputs) {
 
 std::vector<TensorType> infer_matmul(const Node& node, std::span<const TensorType> inputs) {
   require_stacks(node, inputs);
-  const std::string of = string_attribute(node, "of", "mv");
-  require(of == "mv" || of == "dot", node, "attribute 'of' is '" + of + "', must be mv or dot");
+  const std::string of = string_attribute(node, "of", "");
+  require(
+      of.empty() || find_composed_op(of) != nullptr, node,
+      "attribute 'of' is '" + of + "', must be a kernel with a cast class of its own (mv, dot)");
   const bool ta = bool_attribute(node, "transpose_a", false);
   const bool tb = bool_attribute(node, "transpose_b", false);
   const Matrix a = matrix_of(inputs[0].shape), b = matrix_of(inputs[1].shape);
