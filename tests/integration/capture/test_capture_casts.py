@@ -254,7 +254,7 @@ def test_what_a_product_adds_is_cast_as_its_operands(lockstep, tmp_path):
     path = tmp_path / "a.lscap.h5"
     graph_of(path, Adds(), torch.bfloat16)
     shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
-    sums = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["add"]]
+    sums = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["addmm"]]
     assert len(sums) == 2 and all(line[-1] == "bf16" for line in sums)
 
 
