@@ -100,7 +100,7 @@ constexpr std::array kComposedOps = {
                CastClass::kLowPrecision,
                "the product of a sparse matrix with a dense one; as addmm, which it calls",
                /*is_loss=*/false,
-               {.torch = "_sparse_mm"}},
+               {.torch = "_sparse_mm addmm"}},
     ComposedOp{"std",
                CastClass::kFollow,
                "the standard deviation",

@@ -73,10 +73,6 @@ const std::map<std::string, std::pair<std::string, std::string>> kSameOnLenet = 
     {"apex-o0:1", {"fp32", "O0 is FP32 training"}},
     {"as-captured-bf16:1", {"pure-bf16:1", "a built-in model names no formats"}},
     {"as-captured-fp16:1", {"half:1", "a built-in model names no formats"}},
-    {"as-captured-bf16-master-cpu:1",
-     {"as-captured-bf16-master:1", "lenet has none of its kernels"}},
-    {"as-captured-fp16-master-cpu:1",
-     {"as-captured-fp16-master:1", "lenet has none of its kernels"}},
     {"torch-autocast-fp16:2.12", {"torch-autocast-fp16:2.11", "2.12 moved rms_norm alone"}},
     {"torch-autocast-bf16:2.12", {"torch-autocast-bf16:2.11", "2.12 moved rms_norm alone"}},
 };

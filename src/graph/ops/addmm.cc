@@ -123,7 +123,7 @@ std::vector<OpDef> addmm_ops() {
            .vjp = addmm_vjp,
            .run = run_addmm,
            .products = products_of,
-           .foreign_names = {.torch = "baddbmm addbmm"}}};
+           .foreign_names = {.torch = "addmm baddbmm addbmm"}}};
 }
 
 }  // namespace lockstep
