@@ -13,7 +13,8 @@ import torch
 from ..errors import Problem, UnsupportedModelError
 from .attributes import Attribute
 
-_HINT = "self.{0}.copy_(...) with a value of the buffer's own shape and kind"
+_HINT = ("self.{0}.copy_(...) with a value of the buffer's own shape and kind; if its first forward pass gives it the shape, run "
+         "the model once before the capture")
 
 
 @contextlib.contextmanager
