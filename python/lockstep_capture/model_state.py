@@ -205,6 +205,10 @@ class Subject:
     def buffer_values(self) -> dict[str, torch.Tensor]:
         """Buffers as they are now: a module may have replaced its tensor."""
         plain = {attribute.path: attribute.value for attribute in self.attributes}
+        for path, value in plain.items():
+            if not isinstance(value, torch.Tensor):
+                raise CaptureError(f"{path}: the model keeps a tensor here from step to step, now it is {value!r}: reset it with "
+                                   "zero_() in the forward pass, or end the capture before")
         return {path: plain[path] if path in plain else self.model.get_buffer(path) for path in self.buffers}
 
     def growth_tracker(self) -> int:

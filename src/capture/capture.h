@@ -98,7 +98,7 @@ struct CapturedAmp {
   bool reduced_sums = false;  // partial sums of products may be rounded to dtype
   // "bf16", "tf32": the format that FP32 products on the CPU may use; else torch's word for none.
   std::string cpu_products;
-  int64_t threads = 1;  // of PyTorch's CPU kernels
+  int64_t threads = 1;  // of PyTorch's CPU kernels; at most kMostCpuThreads
 };
 struct CapturedScaler {
   bool enabled = false;

@@ -1,4 +1,5 @@
-// The PyTorch ops that are several nodes in a graph, with the cast class of the whole.
+// The PyTorch ops that are several nodes in a graph, with the cast class of the whole, and products
+// that are one node, but have a class of their own.
 // In a graph, composed_operand nodes and a composed_result node enclose such an op and carry its
 // name; a policy's lists name it like any op. The nodes between them are one kernel in PyTorch:
 // FP32 inside under every policy, rounded once. Knows nothing of what the ops compute.
@@ -20,6 +21,7 @@ struct ComposedOp {
   std::string_view help;
   bool is_loss = false;  // as OpDef::is_loss
   ForeignNames foreign_names = {};
+  bool is_product = false;  // one matmul node, which names it
 };
 std::span<const ComposedOp> composed_ops();
 // Null if the name is an op of op_list.cc or unknown.

@@ -71,6 +71,8 @@ struct PolicyRule {
   int line = 0;  // in the policy file, for messages
 };
 
+inline constexpr int64_t kMostCpuThreads = 4096;  // far above any CPU's
+
 struct Policy {
   std::string name, version, help, source;
   std::vector<std::string> aliases;
@@ -124,7 +126,7 @@ struct Policy {
   bool rounds_log_softmax = false;
 
   // [recurrent]: the system whose lstm and gru the lane follows, and the threads it had: on a CPU,
-  // sums over rows are rounded in each thread's part.
+  // layer_norm rounds the gradients of its weights in each thread's part of the rows.
   RecurrentCells recurrent_cells = RecurrentCells::kFused;
   int cpu_threads = 1;
 

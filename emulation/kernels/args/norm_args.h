@@ -42,9 +42,10 @@ struct BatchNormBackwardArgs {
 // Normalisation of the rows of x (R,C): layer, RMS and group normalisation. Sums use `accumulator`
 // in the order of emulation/kernels/reduction.h; everything else is in T.
 //   mean = sum x / C (0 when not centred);  inv_std = 1 / sqrt(sum (x - mean)^2 / C + eps)
-// `statistics`: as for batch normalisation, which is PyTorch's CPU kernel of instance_norm.
 //   y = (x - mean) * inv_std * w + b;  row r uses the weights of group r mod `groups`; `spatial`
 //   consecutive elements of a row share one: w, b (groups * C / spatial), null: 1 and 0
+// `statistics`: if not null, PyTorch's CPU kernel for instance_norm, which rounds mean, variance
+// and inv_std as batch normalisation does; m is the unrounded mean.
 template <typename T>
 struct RowNormArgs {
   int64_t rows, cols, groups = 1, spatial = 1;

@@ -36,7 +36,7 @@ def _kernel_with_own_class(c: RuleContext) -> str:
 
 
 def product(c: RuleContext, x: Value, y: Value, of: str = "") -> Value:
-    """torch.matmul; a vector is a matrix with one row, or one column, for its product. of: the kernel, if it is not matmul."""
+    """torch.matmul; a vector is a matrix with one row, or one column, for its product. of: mv or dot, if it is one."""
     rows, columns = x.rank == 1, y.rank == 1
     x = c.reshape(x, (1, *x.shape)) if rows else x
     y = c.reshape(y, (*y.shape, 1)) if columns else y
@@ -50,13 +50,13 @@ def product(c: RuleContext, x: Value, y: Value, of: str = "") -> Value:
 def addmm(c: RuleContext) -> Value:
     """beta self + alpha (a @ b): one kernel, rounded once."""
     names = ("mat1", "mat2") if "mat1" in c.a else ("batch1", "batch2")
+    if float(c.a["beta"]) == 0 and float(c.a["alpha"]) == 1:  # `self` is not read
+        return product(c, c.value(names[0]), c.value(names[1]))
     return _added(c, c.value(names[0]), c.value(names[1]), c.value("self"), float(c.a["alpha"]), float(c.a["beta"]))
 
 
 def _added(c: RuleContext, x: Value, y: Value, added: Value, alpha: float, beta: float) -> Value:
     attrs = {name: number for name, number in (("alpha", alpha), ("beta", beta)) if number != 1}
-    if beta == 0 and alpha == 1:
-        return product(c, x, y)
     return c.node("addmm", [x, y, added], (*x.shape[:-1], y.shape[-1]), attrs).value()
 
 
@@ -64,6 +64,8 @@ def _added(c: RuleContext, x: Value, y: Value, added: Value, alpha: float, beta:
 def addbmm(c: RuleContext) -> Value:
     """beta self + alpha (the sum over the batch of a @ b): PyTorch adds one product after the other to the result."""
     x, y, total, beta = c.value("batch1"), c.value("batch2"), c.value("self"), float(c.a["beta"])
+    if x.shape[0] == 0:
+        raise c.unsupported("a batch without matrices")
     for i in range(x.shape[0]):
         one = [c.reshape(c.slice(stack, 0, i, i + 1), stack.shape[1:]) for stack in (x, y)]
         total, beta = _added(c, *one, total, float(c.a["alpha"]), beta), 1.0

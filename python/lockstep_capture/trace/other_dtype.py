@@ -26,7 +26,7 @@ def weights_as(step: StepModule, narrow: torch.dtype | None, other: torch.dtype)
 
     try:
         for attribute in step.attributes if narrow is not None else ():
-            if attribute.value.dtype == narrow:
+            if isinstance(attribute.value, torch.Tensor) and attribute.value.dtype == narrow:
                 changed.append((vars(attribute.module), attribute.name, attribute.value))
                 vars(attribute.module)[attribute.name] = twin(attribute.value)
         for module in step.model.modules() if narrow is not None else ():

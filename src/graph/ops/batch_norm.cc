@@ -76,11 +76,12 @@ std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const Tenso
   return outputs;
 }
 
-// OpDef::cpu_formats: PyTorch's CPU kernel computes the statistics of a batch in the format of x,
-// unless a weight or buffer is FP32 (aten/src/ATen/native/Normalization.cpp, is_mixed_type).
+// OpDef::cpu_formats: PyTorch's CPU kernel computes the statistics of a batch in the format of x
+// (running ones are read as they are), unless a weight or buffer is FP32
+// (aten/src/ATen/native/Normalization.cpp, is_mixed_type).
 void round_statistics(const Node& node, NodeFormats& formats) {
   const Format* x = formats.operands[0] != nullptr ? formats.operands[0] : formats.stored[0];
-  if (contains(*x, find_format("fp32"))) return;
+  if (!bool_attribute(node, "training", true) || contains(*x, find_format("fp32"))) return;
   for (size_t i = 1; i < count_operand(node); ++i) {
     const bool is_absent = node.inputs[i].starts_with("c:");  // in PyTorch
     const Format* read = formats.operands[i] != nullptr ? formats.operands[i] : formats.stored[i];

@@ -31,10 +31,9 @@ Shape common_batch(const Node& node, std::span<const TensorType> inputs) {
 
 std::vector<TensorType> infer_matmul(const Node& node, std::span<const TensorType> inputs) {
   require_stacks(node, inputs);
-  const std::string of = string_attribute(node, "of", "");
-  require(
-      of.empty() || find_composed_op(of) != nullptr, node,
-      "attribute 'of' is '" + of + "', must be a kernel with a cast class of its own (mv, dot)");
+  const ComposedOp* kernel = find_composed_op(string_attribute(node, "of", ""));
+  require(!node.attributes.contains("of") || (kernel != nullptr && kernel->is_product), node,
+          "attribute 'of' must be a product with a cast class of its own (mv, dot)");
   const bool ta = bool_attribute(node, "transpose_a", false);
   const bool tb = bool_attribute(node, "transpose_b", false);
   const Matrix a = matrix_of(inputs[0].shape), b = matrix_of(inputs[1].shape);

@@ -11,9 +11,9 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kBoxNumbers = 5;
-// Places that a bin reads along one side. A box wider than this many bins' widths has lost its
-// meaning, as one that is not finite.
-constexpr int64_t kMostPlaces = 1 << 16;
+// Places along one side of a box, in all of its bins. A longer box has lost its meaning, as one
+// that is not finite.
+constexpr int64_t kMostPlaces = 1 << 14;
 
 struct Regions {
   std::vector<int64_t> size;  // bins along y and x
@@ -29,7 +29,11 @@ Regions regions_of(const Node& node) {
                 .aligned = bool_attribute(node, "aligned", false)};
   require(found.size.size() == 2 && found.size[0] > 0 && found.size[1] > 0, node,
           "attribute 'size' must be the bins' rows and columns, at least 1");
-  require(found.sampling <= kMostPlaces, node, "attribute 'sampling' is above 65536");
+  for (const int64_t bins : found.size) {
+    require(bins <= kMostPlaces && found.sampling <= kMostPlaces / bins, node,
+            "attributes 'size' and 'sampling' give more than " + std::to_string(kMostPlaces) +
+                " places along a side");
+  }
   return found;
 }
 
@@ -66,10 +70,11 @@ Side<T> side_of(T from, T to, int64_t bins, int64_t extent, const Regions& regio
   const T length = regions.aligned ? end - start : std::max(end - start, T(1));
   const T bin = length / static_cast<T>(bins);
   Side<T> side;
-  side.valid = std::isfinite(start) && std::isfinite(end) && bin <= T(kMostPlaces);
+  side.valid = std::isfinite(start) && std::isfinite(end) &&
+               std::ceil(bin) * static_cast<T>(bins) <= static_cast<T>(kMostPlaces);
   if (!side.valid) return side;
   side.per_bin = regions.sampling > 0 ? regions.sampling
-                                      : std::max<int64_t>(static_cast<int64_t>(std::ceil(bin)), 0);
+                                      : static_cast<int64_t>(std::ceil(std::max(bin, T(0))));
   for (int64_t i = 0; i < bins; ++i) {
     for (int64_t k = 0; k < side.per_bin; ++k) {
       const T within = (static_cast<T>(k) + T(0.5)) * bin / static_cast<T>(side.per_bin);

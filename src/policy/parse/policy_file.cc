@@ -63,17 +63,15 @@ void read_softmax(TomlTable& table, Policy& policy) {
   table.finish();
 }
 
-constexpr int64_t kMostThreads = 4096;  // far above any CPU's
-
 void read_recurrent(TomlTable& table, Policy& policy) {
   bool as_torch_cpu = policy.recurrent_cells == RecurrentCells::kTorchCpu;
   read_name(table, "cells", second_of("fused", "torch_cpu"), as_torch_cpu);
   policy.recurrent_cells = as_torch_cpu ? RecurrentCells::kTorchCpu : RecurrentCells::kFused;
   if (const auto threads = table.integer("threads")) {
-    if (*threads >= 1 && *threads <= kMostThreads) {
+    if (*threads >= 1 && *threads <= kMostCpuThreads) {
       policy.cpu_threads = static_cast<int>(*threads);
     } else {
-      table.problem("threads", fmt::format("= {}: must be in 1..{}", *threads, kMostThreads));
+      table.problem("threads", fmt::format("= {}: must be in 1..{}", *threads, kMostCpuThreads));
     }
   }
   table.finish();

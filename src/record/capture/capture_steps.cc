@@ -7,6 +7,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/op.h"
+#include "src/policy/policy.h"
 #include "src/record/capture/capture_contents.h"
 
 namespace lockstep {
@@ -189,8 +190,9 @@ void read_amp(const CaptureFields& root, Capture& capture) {
       amp.flag(capture.amp.dtype + "_reduced_precision_reduction", false, /*required=*/false);
   capture.amp.cpu_products = amp.text("cpu_products", /*required=*/false);
   capture.amp.threads = amp.integer("threads", 1, /*required=*/false);
-  if (capture.amp.threads < 1) {
-    amp.problem(fmt::format("threads is {}, must be at least 1", capture.amp.threads));
+  if (capture.amp.threads < 1 || capture.amp.threads > kMostCpuThreads) {
+    amp.problem(
+        fmt::format("threads is {}, must be in 1..{}", capture.amp.threads, kMostCpuThreads));
   }
   read_scaler(amp.optional("scaler"), capture.scaler);
 }

@@ -60,7 +60,8 @@ def test_bits_of_the_flash_kernel(shape, kind):
     for name, (theirs, ours) in zip(NAMES, both(shape, kind, policy, **options), strict=True):
         if name == "dq" and options.get("is_causal"):  # the first query sees one key: 0 but for what cancels
             theirs, ours = theirs[..., 1:, :], ours[..., 1:, :]
-        others = ROUNDINGS * math.sqrt(max(shape)) * 2.0 ** (p - 24) + FEW / theirs.size
+        # A score's gradient that was rounded the other way moves a row of features (seen on Zen 4: 4 of 768 elements).
+        others = ROUNDINGS * math.sqrt(max(shape)) * 2.0 ** (p - 24) + (FEW + shape[2]) / theirs.size
         share = (theirs == ours).mean()
         worst = np.abs(theirs - ours).max() / np.abs(theirs).max() * 2 ** (p - 1)
         print(f"{kind} {shape} {name}: PyTorch's bits {share:.4f}, at least {1 - others:.4f}; "
