@@ -224,6 +224,19 @@ def test_batch_statistics_without_weights_are_bf16(lockstep, tmp_path, norm):
     assert own < rounding / 16, (own, rounding)
 
 
+def test_running_statistics_are_read_as_they_are(lockstep, tmp_path):
+    """Of a frozen batch norm in a BF16 model. Rounded as those of a batch, the loss would be twice its bound away."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.BatchNorm2d(32), torch.nn.Conv2d(32, 4, 1))
+    torch.nn.init.uniform_(model[1].running_var, 0.1, 0.3)
+    model, path = model.bfloat16(), tmp_path / "a.lscap.h5"
+    model[1].eval()
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(20, 3, 9, 9).bfloat16() for _ in range(3)],
+            lambda m, x: (m(x).float() + 1).square().mean(), steps=3, verify=range(3))
+    own, rounding, _ = v7(lockstep, path)
+    assert own < rounding / 16, (own, rounding)
+
+
 class Times(torch.nn.Module):
     """A product of a matrix with a learnt vector."""
 

@@ -304,6 +304,17 @@ def test_attributes_that_the_forward_pass_changes(lockstep, tmp_path, update, wh
     lockstep("replay", path, "-o", tmp_path / "run.h5", "--quiet")
 
 
+def test_an_attribute_that_the_loop_takes_away(tmp_path):
+    loss, model = Centred(anew, torch.zeros(4)), kept(lambda m, y: None)
+    model.loss = loss
+
+    def reset(model):
+        model.loss.centre = None
+
+    with pytest.raises(CaptureError, match=r"^loss\.centre: the model keeps a tensor here .* now it is None: reset it with zero_"):
+        captured(tmp_path / "a.h5", model, through(loss), between=reset, verify=range(STEPS))
+
+
 class Anchored(nn.Module):
     """As torchvision's AnchorGenerator: a list of tensors takes the dtype of the features in the first pass."""
 

@@ -102,6 +102,14 @@ def test_what_no_lane_does_is_said(lockstep, tmp_path):
     assert notes == ["note: PyTorch's FP32 products on the CPU were allowed bf16 inside, which no lane models"]
 
 
+@pytest.mark.parametrize("threads", [0, -1, 4097, 2**32])
+def test_threads_are_a_number_of_threads(lockstep, tmp_path, threads):
+    tree = tiny.make(steps=1, amp=torch.bfloat16)
+    tree["amp"][""] |= {"threads": np.int64(threads)}
+    said = lockstep("verify", tiny.write(tmp_path / "net.h5", tree), code=2).stderr
+    assert f"threads is {threads}, must be in 1..4096" in said
+
+
 def test_steps_end_with_the_capture_or_cycle(lockstep, tmp_path, fp32_tree):
     capture = tiny.write(tmp_path / "net.h5", fp32_tree)
     run = tmp_path / "run.h5"

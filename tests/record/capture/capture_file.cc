@@ -275,7 +275,8 @@ CaptureNode capture_of(const Graph& graph) {
   amp.attributes = {{"autocast", integer_value(Kind::kU8, 1)},
                     {"device_type", text_value("cpu")},
                     {"dtype", text_value("bfloat16")},
-                    {"cache_enabled", integer_value(Kind::kU8, 1)}};
+                    {"cache_enabled", integer_value(Kind::kU8, 1)},
+                    {"threads", integer_value(Kind::kI32, 2)}};
   amp.children["scaler"].attributes = {{"enabled", integer_value(Kind::kU8, 1)},
                                        {"scale", number_value(4)},
                                        {"growth_factor", number_value(2)},
