@@ -32,7 +32,8 @@ class CapturedStepRunner {
   CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64,
                      const KernelSet& (*kernels)() = active_kernels);
 
-  // `values`: parameters and buffers. `seed`: of stochastic rounding. Throws: InputError from lowering.
+  // `values`: parameters and buffers. `seed`: of stochastic rounding. Throws: InputError from
+  // lowering.
   ComputedStep run(const CapturedStep& step, const Tensors& values, double loss_scale = 1,
                    const NodeVisit& visit = {}, uint64_t seed = 0);
 
