@@ -117,7 +117,7 @@ def _device_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
 
 
 class Subject:
-    """The model, its optimizer and scaler, with the names of everything. attributes: further state, beside the buffers.
+    """The model, its optimizer and scaler, with the names of everything. attributes: further state, in addition to the buffers.
 
     Throws: CaptureError where the optimizer holds a tensor that the model does not have.
     """

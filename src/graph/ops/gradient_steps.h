@@ -1,5 +1,5 @@
-// What the rows of unary.cc write gradients with that PyTorch's autograd forms of several kernels:
-// in a narrow format each of them rounds. For ops/unary.cc alone.
+// Gradients that PyTorch's autograd computes with several kernels: in a narrow format each kernel
+// rounds. For ops/unary.cc alone.
 #pragma once
 
 #include <type_traits>

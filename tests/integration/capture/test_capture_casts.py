@@ -220,7 +220,7 @@ def test_what_is_made_in_the_dtype_of_an_activation(lockstep, tmp_path, kind, au
 
 
 class Counts(torch.nn.Module):
-    """Integers and masks beside activations: they widen nothing."""
+    """Integers and masks that meet activations widen nothing."""
 
     def __init__(self):
         super().__init__()

@@ -22,5 +22,5 @@ def torchvision_ops():
     finally:
         sys.path[:] = before
     if not hasattr(torch.ops.torchvision, "deform_conv2d"):
-        pytest.skip("torchvision's library of operators does not load beside this PyTorch")
+        pytest.skip("torchvision's library of operators does not load with this PyTorch")
     return ops
