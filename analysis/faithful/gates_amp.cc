@@ -21,6 +21,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "analysis/faithful/captured_step.h"
@@ -142,8 +143,10 @@ Tensors gradients_of(const ComputedStep& computed, const CapturedStep& step) {
   return clipped(computed.gradients, step.clip, stage / step.scale_before);
 }
 
-void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
-                       const Tensors& emulated, AmpFindings& found) {
+// Returns the parameters that were compared.
+std::vector<std::string> compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
+                                           const Tensors& emulated, AmpFindings& found) {
+  std::vector<std::string> compared;
   const Tensors references =
       clipped(verify.grads32, step.clip, step.clip.scaled ? step.scale_before : 1);
   for (const auto& [name, captured] : step.grads) {
@@ -158,21 +161,22 @@ void compare_gradients(const CapturedStep& step, const CapturedVerify& verify,
     cosines.ours += distance(*ours, captured, noise).one_minus_cosine();
     cosines.theirs += theirs.one_minus_cosine();
     ++cosines.count;
+    compared.push_back(name);
   }
+  return compared;
 }
 
 // Near overflow a version may be infinite where the step is not: it then says nothing of rounding.
 void compare_version(size_t i, const ComputedStep& version, const CapturedStep& step,
                      const CapturedVerify& verify, double loss, const Tensors& emulated,
-                     AmpFindings& found) {
+                     const std::vector<std::string>& compared, AmpFindings& found) {
   if (!std::isfinite(version.loss)) return;
   found.chaos_low[i] += std::abs(version.loss - loss);
   const Tensors others = gradients_of(version, step);
-  for (auto& [name, cosines] : found.cosines) {
-    const Tensor *other = find_named(others, name), *ours = find_named(emulated, name);
-    if (other == nullptr || ours == nullptr || !step.grads.contains(name)) continue;
-    const double apart = distance(*other, *ours, find_named(verify.noise, name)).one_minus_cosine();
-    if (std::isfinite(apart)) cosines.versions[i] += apart;
+  for (const std::string& name : compared) {
+    const Distance d = distance(others.at(name), emulated.at(name), find_named(verify.noise, name));
+    const double apart = d.one_minus_cosine();
+    if (std::isfinite(apart)) found.cosines.at(name).versions[i] += apart;
   }
 }
 
@@ -286,9 +290,9 @@ GateResult gate_v7(const Capture& capture) {
     if (overflows) continue;
     // One version at a time: each has programs and tensors of its own.
     const Tensors gradients = gradients_of(emulated, step);
-    compare_gradients(step, verify, gradients, found);
+    const std::vector<std::string> compared = compare_gradients(step, verify, gradients, found);
     const auto consider = [&](size_t i, const ComputedStep& version) {
-      compare_version(i, version, step, verify, emulated.loss, gradients, found);
+      compare_version(i, version, step, verify, emulated.loss, gradients, compared, found);
     };
     consider(0, low.run(step, moved, step.scale_before));
     for (size_t i = 0; i < orders_for(capture); ++i) {

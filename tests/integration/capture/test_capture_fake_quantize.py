@@ -123,7 +123,7 @@ def test_observers_without_a_size_are_refused(tmp_path):
 @pytest.mark.parametrize("low,high", [(-1.5, 2.5), (-3.0, 1.0), (0.5, 2.0), (-2.0, -0.5), (0.0, 0.0), (-1e-7, 3e-7),
                                       (0.0, 1e-6), (-1e-42, 0.0)])
 def test_scale_of_an_interval(low, high, symmetric):
-    """The FP64 formula beside PyTorch's own, and the graph's bounds."""
+    """The FP64 formula against PyTorch's own, and the graph's bounds."""
     from lockstep_capture.ir.observers import OBSERVED_SCALE
     ends = [torch.tensor([low]), torch.tensor([high])]
     single = OBSERVED_SCALE(*ends, 0, 127, symmetric)

@@ -1,4 +1,4 @@
-"""Ops that real networks use: loss and gradients of their graphs beside PyTorch's, and replays in the C++ program.
+"""Ops that real networks use: loss and gradients of their graphs against PyTorch's, and replays in the C++ program.
 
 As in test_capture_composed.py, all extents differ and every result meets a tensor of its own shape.
 """

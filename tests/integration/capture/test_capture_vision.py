@@ -1,4 +1,4 @@
-"""torchvision's ops: loss and gradients of their graphs beside PyTorch's, and replays in the C++ program."""
+"""torchvision's ops: loss and gradients of their graphs against PyTorch's, and replays in the C++ program."""
 
 import pytest
 import torch
