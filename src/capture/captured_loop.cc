@@ -191,18 +191,19 @@ Graph captured_graph(const Capture& capture, size_t number) {
   return graph;
 }
 
-Tensors captured_start(const Capture& capture, const CapturedLoop& loop) {
-  Tensors start = capture.start.values;
-  for (const auto& [parameter, states] : capture.start.optimizer) {
+Tensors captured_start(CapturedState start, const CapturedLoop& loop) {
+  Tensors by_name = std::move(start.values);
+  for (auto& [parameter, states] : start.optimizer) {
     const auto group = loop.group_of.find(parameter);
     if (group == loop.group_of.end()) continue;
     const std::vector<OptimizerState>& wanted = loop.groups.front()[group->second].states;
     for (size_t k = 0; k < wanted.size(); ++k) {
       const auto found = states.find(std::string(wanted[k].name));
-      if (found != states.end()) start.emplace(state_key(parameter, k), found->second);
+      if (found == states.end()) continue;
+      by_name.emplace(state_key(parameter, k), std::move(found->second));
     }
   }
-  return start;
+  return by_name;
 }
 
 }  // namespace lockstep

@@ -44,6 +44,6 @@ std::vector<size_t> graphs_in_use(const Capture& capture, int64_t steps);
 // A forward graph as a replay trains it: parameters in no group need no gradient.
 Graph captured_graph(const Capture& capture, size_t number);
 // The lanes' first state: parameters and buffers by name, optimizer states as "state/NAME/INDEX".
-Tensors captured_start(const Capture& capture, const CapturedLoop& loop);
+Tensors captured_start(CapturedState start, const CapturedLoop& loop);
 
 }  // namespace lockstep

@@ -90,18 +90,10 @@ std::unique_ptr<Progress> make_progress(const ReplayArgs& args, int64_t first, i
   return args.quiet ? nullptr : std::make_unique<Progress>(first, steps, seed);
 }
 
-// A run, and the capture it replays, if any, which outlives it.
-struct Made {
-  std::optional<Capture> capture;
-  std::optional<LockstepRun> run;
-};
-
 // A new run, from the weights given by its options.
-void make_run(Made& made, RunOptions& options) {
-  std::optional<LockstepRun>& run = made.run;
+void make_run(std::optional<LockstepRun>& run, RunOptions& options) {
   if (is_capture(options.model)) {
-    made.capture.emplace(read_capture(options.model, CaptureUse::kReplay));
-    run.emplace(options, *made.capture);
+    run.emplace(options, read_capture(options.model, CaptureUse::kReplay));
   } else if (options.start_from.empty()) {
     run.emplace(options);
   } else {
@@ -112,22 +104,22 @@ void make_run(Made& made, RunOptions& options) {
 }
 
 // A run from its file: continued from its checkpoint or, if there is none, from its start.
-void make_resumed_run(Made& made, const RunOptions& options, const std::optional<RunState>& state) {
-  std::optional<LockstepRun>& run = made.run;
+void make_resumed_run(std::optional<LockstepRun>& run, const RunOptions& options,
+                      std::optional<RunState> state) {
   if (!options.capture_hash.empty()) {
-    made.capture.emplace(read_capture(options.model, CaptureUse::kReplay));
-    if (made.capture->sha256 != options.capture_hash) {
+    Capture capture = read_capture(options.model, CaptureUse::kReplay);
+    if (capture.sha256 != options.capture_hash) {
       throw InputError(fmt::format("capture '{}' has SHA-256 {}, the run began with {}",
-                                   options.model, made.capture->sha256, options.capture_hash),
+                                   options.model, capture.sha256, options.capture_hash),
                        "the capture has been replaced; start a new run");
     }
-    run.emplace(options, *made.capture);
-    if (state) run->restore(*state);
+    run.emplace(options, std::move(capture));
+    if (state) run->restore(*std::move(state));
     return;
   }
   if (state || options.start_from.empty()) {
     run.emplace(options);
-    if (state) run->restore(*state);
+    if (state) run->restore(*std::move(state));
     return;
   }
   const auto start = read_start(options.start_from);
@@ -169,11 +161,11 @@ int add_seeds(const ReplayArgs& args, const std::string& path) {
   for (auto k = static_cast<int64_t>(recorded); k < first.seeds; ++k) {
     RunOptions options = first;
     options.seed = first.seed + static_cast<uint64_t>(k);
-    Made made;
-    make_resumed_run(made, options, std::nullopt);
+    std::optional<LockstepRun> run;
+    make_resumed_run(run, options, std::nullopt);
     const auto writer = RunFileWriter::add_seed(path, options.seed);
     const auto progress = make_progress(args, 0, options.steps, seed_text(first, options.seed));
-    const int code = execute(*made.run, *writer, progress.get(), path);
+    const int code = execute(*run, *writer, progress.get(), path);
     if (code != kExitFine) return code;
   }
   return kExitFine;
@@ -195,14 +187,14 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   args.options.decisions = args.decisions == "own" ? Decisions::kOwn : Decisions::kRecorded;
   args.options.backward_per_loss = args.backward == kBackwardPerLoss;
-  std::optional<Made> made(std::in_place);  // finds every other mistake before any file is touched
+  std::optional<LockstepRun> made;  // finds every other mistake before any file is touched
   if (args.options.model.empty()) {
     problems.add("MODEL: missing", "see `lockstep list models`, or name a capture file");
   } else if (std::ranges::count(args.options.lanes, "") == 0) {
-    collect_problems(problems, [&] { make_run(*made, args.options); });
+    collect_problems(problems, [&] { make_run(made, args.options); });
   }
   problems.throw_if_any();
-  LockstepRun& run = *made->run;
+  LockstepRun& run = *made;
   print_notes(run);
   int code = kExitFine;
   {
@@ -260,12 +252,12 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
   int code = kExitFine;
   if (!complete) {
     const int64_t from = state ? state->steps_done : 0;
-    Made made;
-    make_resumed_run(made, options, state);
-    print_notes(*made.run);
+    std::optional<LockstepRun> run;
+    make_resumed_run(run, options, std::move(state));
+    print_notes(*run);
     const auto writer = RunFileWriter::resume(path, from, seed);
     const auto progress = make_progress(args, from, options.steps, seed_text(first, seed));
-    code = execute(*made.run, *writer, progress.get(), path);
+    code = execute(*run, *writer, progress.get(), path);
   }
   if (code == kExitFine) code = add_seeds(args, path);
   if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);

@@ -69,7 +69,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
       p.trains = p.trains || p.reached.back();
     }
     if (p.trains) {
-      p.update = Tensor(shape, container);
+      if (description.is_reference) p.update = Tensor(shape, container);
       for (const OptimizerState& state : context.groups[p.group].states) {
         Tensor start = state_before_first_step(state, shape, container);
         const auto given = initial.find(state_key(p.name, p.states.size()));

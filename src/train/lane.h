@@ -65,9 +65,9 @@ class Lane {
   void take_buffers_back();
   void finish_step(const Lane* reference, LaneStep& record);
 
-  LaneState state() const;
+  LaneStateView state() const;
   // Throws: InputError when a tensor is missing or has another shape.
-  void restore(const LaneState& state);
+  void restore(LaneState state);
 
   // Binds weights and buffers to another program (evaluation): one of the same policy or, with
   // `masters`, one in FP32, which uses the masters if there are any.
@@ -89,7 +89,7 @@ class Lane {
     std::vector<Tensor> of_losses;
     // By sum (one per pass, or a single one) and worker, if there are several workers.
     std::vector<std::vector<Tensor>> of_workers;
-    Tensor update;  // dw of the last step
+    Tensor update;  // the reference's: dw of the last step
     Tensor& sum_of(size_t pass) { return of_losses.empty() ? sum : of_losses[pass]; }
     const Tensor& sum_of(size_t pass) const { return of_losses.empty() ? sum : of_losses[pass]; }
     bool has_sum(size_t sum) const { return of_losses.empty() || reached[sum]; }

@@ -150,9 +150,9 @@ void Lane::visit_tensors(Self& self, Visit visit) {
   for (auto& [name, tensor] : self.scaling_.tensors()) visit("scaling/" + name, tensor);
 }
 
-LaneState Lane::state() const {
-  LaneState state;
-  visit_tensors(*this, [&](const std::string& name, const Tensor& t) { state.tensors[name] = t; });
+LaneStateView Lane::state() const {
+  LaneStateView state;
+  visit_tensors(*this, [&](const std::string& name, const Tensor& t) { state.tensors[name] = &t; });
   state.scalers = scales_;
   state.optimizer_steps = optimizer_steps_;
   for (const ParameterState& p : parameters_) state.missed.push_back(p.missed);
@@ -162,7 +162,7 @@ LaneState Lane::state() const {
   return state;
 }
 
-void Lane::restore(const LaneState& state) {
+void Lane::restore(LaneState state) {
   ProblemList problems("checkpoint, lane '" + description_.name + "'");
   visit_tensors(*this, [&](const std::string& name, const Tensor& tensor) {
     const auto it = state.tensors.find(name);
@@ -182,8 +182,9 @@ void Lane::restore(const LaneState& state) {
   expect("parameters", state.missed.size(), parameters_.size());
   expect("parameter groups", state.optimizer_steps.size(), optimizer_steps_.size());
   problems.throw_if_any();
-  visit_tensors(*this,
-                [&](const std::string& name, Tensor& tensor) { tensor = state.tensors.at(name); });
+  visit_tensors(*this, [&](const std::string& name, Tensor& tensor) {
+    tensor = std::move(state.tensors.at(name));
+  });
   scales_ = state.scalers;
   optimizer_steps_ = state.optimizer_steps;
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].missed = state.missed[i];

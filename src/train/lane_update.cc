@@ -118,8 +118,13 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   // Statistics of the optimizer's roundings; unset if all formats are the container's own.
   std::optional<TensorStats> of_weight, of_update, of_states[kMaxOptimizerStates];
   UpdateStats update;
+  Tensor own_update;  // the reference keeps its own: the others are compared with it
+  if (!description_.is_reference && context_.options->measure) {
+    own_update = Tensor(weight.shape(), weight.container());
+  }
+  Tensor& dw = description_.is_reference ? p.update : own_update;
   if (skip) {
-    p.update.fill_zero();
+    dw.fill_zero();
     update.count = static_cast<uint64_t>(weight.size());
     update.weight_sq =
         observe<T>(this->kernels(), std::as_const(weight).as<T>(), *weight_format).sum_sq;
@@ -134,7 +139,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       gradient = &unscaled_;
     }
     OptimizerArrays<T> call = arrays_of<T>(p, *gradient, optimizer_steps_[p.group] - p.missed + 1);
-    if (context_.options->measure) call.update = p.update.as<T>().data();
+    if (context_.options->measure) call.update = dw.as<T>().data();
     const QuantizeSpec rounding = update_rounding(weight_format, weight_site);
     call.formats = {policy.arithmetic_of(p.format), state_format, weight_format, rounding.rounding,
                     rounding.key};
@@ -177,7 +182,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
                    stats ? *stats : observe<T>(this->kernels(), values.as<T>(), format), format,
                    ref, record);
   };
-  record_values(sites.update, p.update, of_update, *update_format,
+  record_values(sites.update, dw, of_update, *update_format,
                 reference ? &reference->update : nullptr);
   for (size_t k = 0; k < p.states.size(); ++k) {
     record_values(sites.states[k], p.states[k], of_states[k], *state_format,

@@ -34,7 +34,7 @@ class Stopwatch {
 
 struct LockstepRun::Impl : PreparedRun {
   Impl(RunOptions wanted, const std::map<std::string, Tensor>* start);
-  Impl(RunOptions wanted, const Capture& from);
+  Impl(RunOptions wanted, Capture from);
 
   void make_room();
   Batch batch(int64_t step, int64_t micro, int64_t worker) const;
@@ -50,7 +50,7 @@ struct LockstepRun::Impl : PreparedRun {
   void run_step(int64_t step);
   void evaluate();
   void hand_out_checkpoint();
-  RunState state() const;
+  RunStateView state() const;
 
   std::vector<Observer*> observers;
   Batch drawn;                                       // of the micro-batch in progress
@@ -66,8 +66,8 @@ LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* 
     : PreparedRun(std::move(wanted), start) {
   make_room();
 }
-LockstepRun::Impl::Impl(RunOptions wanted, const Capture& from)
-    : PreparedRun(std::move(wanted), from) {
+LockstepRun::Impl::Impl(RunOptions wanted, Capture from)
+    : PreparedRun(std::move(wanted), std::move(from)) {
   make_room();
 }
 
@@ -119,7 +119,7 @@ Batch LockstepRun::Impl::batch(int64_t step, int64_t micro, int64_t worker) cons
 // Micro-batches are consecutive batches of the data, workers get consecutive parts of each. The
 // statistics of several are merged.
 void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t worker) {
-  if (capture == nullptr) {
+  if (!capture) {
     drawn = batch(step, micro, worker);
   } else {
     unpack_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)], drawn);
@@ -221,8 +221,8 @@ void LockstepRun::Impl::evaluate() {
   for (Observer* observer : observers) observer->on_evaluation(evaluation);
 }
 
-RunState LockstepRun::Impl::state() const {
-  RunState state;
+RunStateView LockstepRun::Impl::state() const {
+  RunStateView state;
   state.steps_done = steps_done;
   for (const auto& lane : lanes) state.lanes.push_back(lane->state());
   if (record.lanes.size() > lanes.size()) state.lanes.emplace_back();  // the captured lane has none
@@ -231,14 +231,14 @@ RunState LockstepRun::Impl::state() const {
 
 void LockstepRun::Impl::hand_out_checkpoint() {
   if (observers.empty()) return;
-  const RunState now = state();
+  const RunStateView now = state();
   for (Observer* observer : observers) observer->on_checkpoint(now);
 }
 
 LockstepRun::LockstepRun(RunOptions options, const std::map<std::string, Tensor>* start)
     : impl_(std::make_unique<Impl>(std::move(options), start)) {}
-LockstepRun::LockstepRun(RunOptions options, const Capture& capture)
-    : impl_(std::make_unique<Impl>(std::move(options), capture)) {}
+LockstepRun::LockstepRun(RunOptions options, Capture capture)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(capture))) {}
 LockstepRun::~LockstepRun() = default;
 
 const RunDescription& LockstepRun::description() const {
@@ -248,10 +248,10 @@ void LockstepRun::add_observer(Observer* observer) {
   impl_->observers.push_back(observer);
 }
 RunState LockstepRun::state() const {
-  return impl_->state();
+  return copy_of(impl_->state());
 }
 
-void LockstepRun::restore(const RunState& state) {
+void LockstepRun::restore(RunState state) {
   ProblemList problems("checkpoint");
   const size_t lane_count = impl_->description.lanes.size();
   if (state.lanes.size() != lane_count) {
@@ -263,7 +263,7 @@ void LockstepRun::restore(const RunState& state) {
   }
   problems.throw_if_any();
   for (size_t l = 0; l < impl_->lanes.size(); ++l) {
-    collect_problems(problems, [&] { impl_->lanes[l]->restore(state.lanes[l]); });
+    collect_problems(problems, [&] { impl_->lanes[l]->restore(std::move(state.lanes[l])); });
   }
   problems.throw_if_any();
   impl_->steps_done = state.steps_done;

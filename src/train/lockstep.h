@@ -23,9 +23,9 @@ class LockstepRun {
   // `start`: parameters and buffers to begin with, by name, instead of fresh ones (start_from says
   // where they came from).
   explicit LockstepRun(RunOptions options, const std::map<std::string, Tensor>* start = nullptr);
-  // Trains a capture, which must outlive the run: its batches, masks and loop. The options set the
-  // rest (lanes, mode, what to record). Throws: InputError with everything that is not possible.
-  LockstepRun(RunOptions options, const Capture& capture);
+  // Trains a capture: its batches, masks and loop. The options set the rest (lanes, mode, what to
+  // record). Throws: InputError with everything that is not possible.
+  LockstepRun(RunOptions options, Capture capture);
   ~LockstepRun();
 
   const RunDescription& description() const;
@@ -33,7 +33,7 @@ class LockstepRun {
 
   // Continues after state.steps_done steps instead of starting fresh. Observers receive every step
   // from there on.
-  void restore(const RunState& state);
+  void restore(RunState state);
   RunState state() const;
 
   // Runs the remaining steps. Returns false when `stop` was set (Ctrl-C): the step in progress is

@@ -15,7 +15,7 @@ class Observer {
   virtual void on_step(const StepRecord&) {}
   virtual void on_evaluation(const EvaluationRecord&) {}
   // Called after every `checkpoint_every` steps and after the last one.
-  virtual void on_checkpoint(const RunState&) {}
+  virtual void on_checkpoint(const RunStateView&) {}
   virtual void on_finish() {}
 };
 

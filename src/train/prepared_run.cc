@@ -76,8 +76,9 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
   description.data = data->describe();
 }
 
-PreparedRun::PreparedRun(RunOptions wanted, const Capture& from)
-    : options(std::move(wanted)), capture(&from) {
+PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
+    : options(std::move(wanted)), capture(std::move(captured)) {
+  Capture& from = *capture;
   ProblemList problems("replay");
   collect_problems(problems, [&] {
     loop = make_captured_loop(from, options.steps);
@@ -94,7 +95,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const Capture& from)
     change_layers(options, one, of_one);
     of_one.throw_if_any();
   }
-  make_lanes(std::move(forward), captured_start(from, loop));
+  make_lanes(std::move(forward), captured_start(std::move(from.start), loop));
   description.data = describe_captured_data(from);
   if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
   description.lanes.push_back(describe_captured_lane(from));
@@ -129,12 +130,12 @@ void PreparedRun::add_graphs(const std::vector<Graph>& forward,
 void PreparedRun::make_lanes(std::vector<Graph> forward,
                              const std::map<std::string, Tensor>& initial) {
   graph = step_of(forward.front());
-  const auto groups = capture != nullptr ? loop.groups.front()
+  const auto groups = capture ? loop.groups.front()
                                          : optimizer_groups(options.optimizer, options.groups);
   const auto state_count_of = [&](const Parameter& parameter) {
     return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
   };
-  const CapturedLoop* script = capture != nullptr ? &loop : nullptr;
+  const CapturedLoop* script = capture ? &loop : nullptr;
   context = make_lane_context(graph, sites, options, script);  // only for the groups
   sites = make_sites(graph, state_count_of, options.workers);
   add_graphs(forward, state_count_of);

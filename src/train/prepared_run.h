@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,14 +24,14 @@ namespace lockstep {
 struct PreparedRun {
   // See LockstepRun. Throws: InputError with all problems.
   PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>* start);
-  PreparedRun(RunOptions wanted, const Capture& from);
+  PreparedRun(RunOptions wanted, Capture from);
   PreparedRun(const PreparedRun&) = delete;  // its parts hold each other's addresses
   PreparedRun& operator=(const PreparedRun&) = delete;
 
   RunOptions options;
   const Model* model = nullptr;  // null: a capture
   std::unique_ptr<DataSet> data;
-  const Capture* capture = nullptr;
+  std::optional<Capture> capture;  // without its start: the lanes own that
   CapturedLoop loop;  // the capture's
   Graph graph;
   SiteTable sites;

@@ -28,7 +28,7 @@ class Tamper : public Observer {
     writer_.on_step(changed);
   }
   void on_evaluation(const EvaluationRecord& e) override { writer_.on_evaluation(e); }
-  void on_checkpoint(const RunState& state) override { writer_.on_checkpoint(state); }
+  void on_checkpoint(const RunStateView& state) override { writer_.on_checkpoint(state); }
   void on_finish() override { writer_.on_finish(); }
 
  private:

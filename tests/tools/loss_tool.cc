@@ -99,7 +99,7 @@ void run(const std::vector<std::string>& args) {
       fmt::print("{:a}:{:d} ", s.scale, s.found_inf);
     }
     fmt::print("{:d}\n", record.scalers[0].skipped);
-    write_weights(graph, lane.state(), folder, step);
+    write_weights(graph, copy_of(lane.state()), folder, step);
   }
 }
 

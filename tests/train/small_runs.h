@@ -21,7 +21,7 @@ class Recorder : public Observer {
   void on_start(const RunDescription& d) override { description = &d; }
   void on_step(const StepRecord& record) override { steps.push_back(record); }
   void on_evaluation(const EvaluationRecord& record) override { evaluations.push_back(record); }
-  void on_checkpoint(const RunState& state) override { states.push_back(state); }
+  void on_checkpoint(const RunStateView& state) override { states.push_back(copy_of(state)); }
   void on_finish() override { ++finished; }
 
   const RunDescription* description = nullptr;

@@ -299,7 +299,7 @@ float after_one_step(const std::string& policy, const TwoGoals& goals, const std
   }
   lane.finish_micro_batch(0, record);
   lane.finish_step(nullptr, record);
-  return lane.state().tensors.at(key).as<float>()[0];
+  return lane.state().tensors.at(key)->as<float>()[0];
 }
 
 }  // namespace

@@ -421,14 +421,14 @@ TEST_CASE("integer buffers: num_batches_tracked counts, averages, is kept and re
       lane.finish_micro_batch(micro, record);
     }
     lane.finish_step(nullptr, record);
-    const LaneState state = lane.state();
+    const LaneState state = copy_of(lane.state());
     CHECK(state.tensors.at("buffer/bn.num_batches_tracked").as<int32_t>()[0] == 3);
     const Tensor mean = state.tensors.at("buffer/bn.running_mean").to(Container::kF64);
     CHECK(mean.as<double>()[0] == doctest::Approx(4).epsilon(1e-3));
     other.restore(state);
-    CHECK(other.state().tensors.at("buffer/bn.num_batches_tracked").as<int32_t>()[0] == 3);
+    CHECK(other.state().tensors.at("buffer/bn.num_batches_tracked")->as<int32_t>()[0] == 3);
     Lane synced(context, describe_lane(name), initial);
     synced.restart_from(lane, 1);
-    CHECK(synced.state().tensors.at("buffer/bn.num_batches_tracked").as<int32_t>()[0] == 3);
+    CHECK(synced.state().tensors.at("buffer/bn.num_batches_tracked")->as<int32_t>()[0] == 3);
   }
 }

@@ -64,7 +64,7 @@ struct LinearStep {
     lane.finish_step(nullptr, record);
     std::map<std::string, Tensor> weights;
     for (const Parameter& p : graph.parameters) {
-      weights[p.name] = lane.state().tensors.at("weight/" + p.name);
+      weights[p.name] = *lane.state().tensors.at("weight/" + p.name);
     }
     return weights;
   }
@@ -234,7 +234,7 @@ TEST_CASE("batch_norm: each worker has its own statistics, worker 0's running on
     }
   }
   // Worker 0 saw the means 1 and 2: 0.9 (0.9 * 0 + 0.1 * 1) + 0.1 * 2.
-  const float mean = lane.state().tensors.at("buffer/bn.running_mean").as<float>()[0];
+  const float mean = lane.state().tensors.at("buffer/bn.running_mean")->as<float>()[0];
   CHECK(mean == doctest::Approx(0.29).epsilon(1e-6));
 }
 

@@ -28,21 +28,28 @@ Prints = dict[str, int]
 
 
 def prints_of(tensors: Mapping[str, torch.Tensor]) -> Prints:
-    """A sum of each tensor's bits, taken as integers, each times an odd number of its place: rows that change places
-    change it. The products are those of 32 bits, which wrap around: an odd factor loses nothing of them."""
-    sums = [_print_of(_bits(tensor).reshape(-1)).cpu() for tensor in tensors.values()]
+    """A sum of each tensor's bits, taken as integers of 32, each times an odd number of its place: rows that change
+    places change it. It wraps around: an odd factor loses nothing of them."""
+    sums = [_print_of(_words(tensor)).cpu() for tensor in tensors.values()]
     return {path: int(total) for path, total in zip(tensors, sums, strict=True)}
 
 
-def _print_of(bits: torch.Tensor) -> torch.Tensor:
-    places = _odd.get(bits.device)
-    if places is None or places.numel() < bits.numel():
-        places = _odd[bits.device] = torch.arange(1, 2 * bits.numel(), 2, dtype=torch.int32, device=bits.device)
-    return (bits * places[:bits.numel()]).sum(dtype=torch.int64)
+def _print_of(words: torch.Tensor) -> torch.Tensor:
+    places = _odd.get(words.device)
+    if places is None or places.numel() < words.numel():
+        places = _odd[words.device] = torch.arange(1, 2 * words.numel(), 2, dtype=torch.int32, device=words.device)
+    places = places[:words.numel()]
+    # A CPU's dot makes no copies, CUDA has none for integers.
+    return torch.dot(words, places) if words.device.type == "cpu" else (words * places).sum(dtype=torch.int32)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().view(_INTEGERS[tensor.element_size()])
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    bits = _bits(tensor).reshape(-1)
+    return bits.view(torch.int32) if tensor.element_size() >= 4 else bits.int()
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

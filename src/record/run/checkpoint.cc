@@ -69,14 +69,14 @@ std::vector<LossScaleState> read_scalers(hid_t lane) {
   return scalers;
 }
 
-void write_state(hid_t root, const RunState& run, const RecordState& record) {
+void write_state(hid_t root, const RunStateView& run, const RecordState& record) {
   hdf5::write_attribute(root, run_names::kFormat, std::string(run_names::kStateFormat));
   hdf5::write_attribute(root, run_names::kFormatVersion, run_names::kStateFormatVersion);
   hdf5::write_attribute(root, run_names::kRunHash, record.run_hash);
   hdf5::write_attribute(root, "steps_done", run.steps_done);
   const hdf5::Handle lanes = hdf5::create_group(root, run_names::kLanes);
   for (size_t i = 0; i < run.lanes.size(); ++i) {
-    const LaneState& lane = run.lanes[i];
+    const LaneStateView& lane = run.lanes[i];
     const hdf5::Handle group = hdf5::create_group(lanes.id(), std::to_string(i));
     hdf5::write_attribute(group.id(), "name", record.lane_names.at(i));
     write_scalers(group.id(), lane.scalers);
@@ -87,8 +87,8 @@ void write_state(hid_t root, const RunState& run, const RecordState& record) {
     hdf5::write_attribute(group.id(), "nonfinite_since", lane.nonfinite_since);
     const hdf5::Handle tensors = hdf5::create_group(group.id(), "tensors");
     for (const auto& [name, tensor] : lane.tensors) {
-      hdf5::write_array(tensors.id(), hdf5::escape_link(name), type_of(tensor.container()),
-                        tensor.shape(), tensor.raw());
+      hdf5::write_array(tensors.id(), hdf5::escape_link(name), type_of(tensor->container()),
+                        tensor->shape(), tensor->raw());
     }
     hdf5::write_column(group.id(), "unfinished_sums", record.unfinished_sums.at(i));
   }
@@ -166,7 +166,7 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
 
 }  // namespace
 
-void write_checkpoint(const std::string& run_path, const RunState& run, const RecordState& record) {
+void write_checkpoint(const std::string& run_path, const RunStateView& run, const RecordState& record) {
   const std::string path = newest_path(run_path), temporary = path + ".tmp";
   hdf5::be_quiet();
   int error = 0;

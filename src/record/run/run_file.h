@@ -40,7 +40,7 @@ class RunFileWriter : public Observer {
   void on_start(const RunDescription&) override;
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
-  void on_checkpoint(const RunState&) override;
+  void on_checkpoint(const RunStateView&) override;
   void on_finish() override;
 
  private:

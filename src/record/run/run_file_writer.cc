@@ -342,7 +342,7 @@ void RunFileWriter::on_evaluation(const EvaluationRecord& evaluation) {
   });
 }
 
-void RunFileWriter::on_checkpoint(const RunState& state) {
+void RunFileWriter::on_checkpoint(const RunStateView& state) {
   Impl& impl = *impl_;
   impl.guard([&] {
     impl.record.unfinished_sums = impl.unfinished_sums();

@@ -156,7 +156,10 @@ void SyntheticRun::drive(RunFileWriter& writer, int64_t from, int64_t to) const 
     writer.on_step(step(k));
     const int64_t done = k + 1;
     if (done % options.eval_every == 0) writer.on_evaluation(evaluation(done));
-    if (done % options.checkpoint_every == 0 || done == to) writer.on_checkpoint(state(done));
+    if (done % options.checkpoint_every == 0 || done == to) {
+      const RunState now = state(done);
+      writer.on_checkpoint(view_of(now));
+    };
   }
   writer.on_finish();
 }

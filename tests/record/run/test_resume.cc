@@ -22,7 +22,10 @@ void record_part(const SyntheticRun& run, const std::string& path, int64_t stop_
   for (int64_t k = 0; k < stop_after; ++k) {
     writer.on_step(run.step(k));
     if ((k + 1) % run.options.eval_every == 0) writer.on_evaluation(run.evaluation(k + 1));
-    if ((k + 1) % run.options.checkpoint_every == 0) writer.on_checkpoint(run.state(k + 1));
+    if ((k + 1) % run.options.checkpoint_every == 0) {
+      const RunState now = run.state(k + 1);
+      writer.on_checkpoint(view_of(now));
+    }
   }
 }
 

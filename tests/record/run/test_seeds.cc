@@ -38,7 +38,10 @@ void record_seeds(const std::string& path, uint64_t complete, int64_t part = 0,
     for (int64_t step = 0; step < part; ++step) {
       writer->on_step(run.step(step));
       if ((step + 1) % run.options.eval_every == 0) writer->on_evaluation(run.evaluation(step + 1));
-      if (step + 1 == checkpoint) writer->on_checkpoint(run.state(checkpoint));
+      if (step + 1 == checkpoint) {
+        const RunState now = run.state(checkpoint);
+        writer->on_checkpoint(view_of(now));
+      }
     }
   }
 }
