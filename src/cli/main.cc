@@ -1,6 +1,7 @@
 // The program: finds the command, runs it, and maps errors to exit codes.
 //   0 fine   1 regression   2 usage, input or file error   3 nothing to compare with   130 Ctrl-C
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -130,6 +131,8 @@ int run_and_report_errors(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Tensors go back to the system when they are freed: by default glibc keeps those below 32 MiB.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const int code = run_and_report_errors(argc, argv);
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;

@@ -99,6 +99,13 @@ Tensor Tensor::to(Container container) const {
   return out;
 }
 
+void Tensor::reshape(const Shape& shape) {
+  if (element_count(shape) != size_) {
+    throw std::logic_error("reshape: " + to_string(shape_) + " to " + to_string(shape));
+  }
+  shape_ = shape;
+}
+
 bool Tensor::same_bits(const Tensor& other) const {
   return shape_ == other.shape_ && container_ == other.container_ && empty() == other.empty() &&
          (empty() || std::memcmp(data_.get(), other.data_.get(), bytes()) == 0);

@@ -52,6 +52,8 @@ class Tensor {
   size_t bytes() const { return static_cast<size_t>(size_) * bytes_of(container_); }
   bool empty() const { return data_ == nullptr; }
   void fill_zero();
+  // The same values in the same order. Throws: std::logic_error unless `shape` has as many.
+  void reshape(const Shape& shape);
 
   // Requires: T is the container's type (std::logic_error otherwise).
   template <typename T>

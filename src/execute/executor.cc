@@ -103,7 +103,7 @@ void Executor::bind_constants() {
   }
 }
 
-// Two values share a slot when they agree in shape and container and the first is dead before the
+// Two values share a slot when they agree in size and container and the first is dead before the
 // node that makes the second. The same node is too early: other lanes still read this lane's values
 // after that node.
 void Executor::assign_slots() {
@@ -117,13 +117,13 @@ void Executor::assign_slots() {
   for (const auto& [id, v] : program_.external) last_use[v] = kForever;
 
   slot_of_.assign(program_.values.size(), -1);
-  using Key = std::pair<Shape, bool>;                      // bool: integer
+  using Key = std::pair<int64_t, bool>;                    // elements, integer
   std::map<Key, std::vector<std::pair<int, int>>> in_use;  // slot, last use of its value
   int slot_count = 0;
   for (const Instruction& instruction : program_.instructions) {
     for (int v : instruction.outputs) {
       const ProgramValue& value = program_.values[v];
-      auto& candidates = in_use[{value.type.shape, value.type.element == ElementType::kInt}];
+      auto& candidates = in_use[{element_count(value.type.shape), value.type.element == ElementType::kInt}];
       const auto free = std::find_if(candidates.begin(), candidates.end(),
                                      [&](auto& c) { return c.second < instruction.node; });
       if (free != candidates.end()) {
@@ -208,6 +208,7 @@ Tensor& Executor::writable(int value) {
   if (slot.empty()) {
     slot = Tensor(type.shape, type.element == ElementType::kInt ? Container::kI32 : container_);
   }
+  if (slot.shape() != type.shape) slot.reshape(type.shape);
   return slot;
 }
 

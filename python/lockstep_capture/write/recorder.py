@@ -36,6 +36,7 @@ class Recorder:
         self._order: list[str] = []  # parameters, as the graphs name them one after the other
         self._buffers_mutated: set[str] = set()
         self._attention: set[str] = set()
+        self._constants: set[str] = set()  # written
         self._notes: dict[str, str] = {}  # by line of the model
         try:
             self._start(first, initial, hyper, autocast)
@@ -58,7 +59,7 @@ class Recorder:
         self._modules(first)
         for tensor, paths in subject.names.params:
             place = f"params/{escape(paths[0])}"
-            writer.tensor(place, initial.params[paths[0]])
+            writer.tensor(place, initial.params[paths[0]], owned=True)
             writer.attributes(place, {"torch_dtype": str(tensor.dtype).removeprefix("torch."),
                                       "requires_grad": bool(tensor.requires_grad), "aliases": paths[1:],
                                       "opt_group": np.int32(subject.group_of(paths[0]))})
@@ -116,7 +117,8 @@ class Recorder:
         self.writer.json(f"graphs/{number}/json", graph.json(), {"signature": traced.signature})
         for name, tensor in graph.constants.items():
             place = f"constants/{escape(name)}"
-            if place not in self.writer._file:
+            if place not in self._constants:
+                self._constants.add(place)
                 self.writer.tensor(place, tensor, {"stat_exempt": name in graph.stat_exempt})
         self._buffers_mutated |= {buffer for buffer, *_ in graph.mutations}
         return number
@@ -184,14 +186,14 @@ class Recorder:
         ref64 = reference.compute(subject, pre, batches, double=True)
         writer.attributes(f"{place}/ref32", {"loss": ref32.loss})
         writer.attributes(f"{place}/ref64", {"loss": ref64.loss})
-        writer.tensors(f"{place}/ref32/grads", ref32.grads)
-        writer.tensors(f"{place}/ref64/grads", ref64.grads)
+        writer.tensors(f"{place}/ref32/grads", ref32.grads, owned=True)
+        writer.tensors(f"{place}/ref64/grads", ref64.grads, owned=True)
         writer.tensors(f"{place}/ref32/post/buffers", ref32.buffers)
         writer.tensors(f"{place}/ref64/post/buffers",
                        {path: tensor for path, tensor in ref64.buffers.items() if tensor.dtype == torch.float64})
         if subject.replays_optimizer:
             params, states = reference.stepped(subject, pre, step.hyper, ref32)
-            writer.tensors(f"{place}/ref32/post/params", params)
+            writer.tensors(f"{place}/ref32/post/params", params, owned=True)
             writer.optimizer_state(f"{place}/ref32/post/opt_state", states)
         for path, mask in reference.noise(ref32, ref64).items():
             writer.bits(f"{place}/noise/{escape(path)}", mask, {"count": np.int64(mask.sum())})
@@ -210,7 +212,7 @@ class Recorder:
     def _state(self, place: str, state: State) -> None:
         writer = self.writer
         writer.attributes(place, {"scale": state.scale, "growth_tracker": np.int32(state.growth_tracker)})
-        writer.tensors(f"{place}/params", state.params)
+        writer.tensors(f"{place}/params", state.params, owned=True)
         writer.tensors(f"{place}/buffers", state.buffers)
         if self._subject.replays_optimizer:
             writer.optimizer_state(f"{place}/opt_state", state.optimizer)
@@ -226,7 +228,7 @@ class Recorder:
             writer.attributes(place, {"persistent": path in persistent, "role": _role(path),
                                       "mutated": path in self._buffers_mutated})
         if is_final:
-            writer.tensors("final/params", {path: tensor.detach() for path, tensor in subject.weights().items()})
+            writer.tensors("final/params", subject.weights(), owned=True)  # before the loop goes on
             writer.tensors("final/buffers", subject.buffer_values())
             writer.attributes("final", {"scale": subject.scale(), "growth_tracker": np.int32(subject.growth_tracker())})
         writer.attributes("amp", {"sdpa_ran": ",".join(sorted(self._attention))})

@@ -21,6 +21,7 @@ from ..watch.kept_draws import unpacked
 from ..watch.precision import full_fp32
 from ..watch.step import MicroBatch
 
+_AT_ONCE = 1 << 18  # elements: they stay in cache
 NOISE_RATIO = 0.1  # |g32 - g64| > NOISE_RATIO |g64|: FP32 itself does not determine the element
 
 
@@ -124,8 +125,15 @@ def _stored(buffer: torch.Tensor) -> torch.Tensor:
 
 def noise(ref32: Reference, ref64: Reference) -> dict[str, torch.Tensor]:
     """Elements whose gradient FP32 does not determine."""
-    return {path: (g.cpu().double() - ref64.grads[path]).abs() > NOISE_RATIO * ref64.grads[path].abs()
-            for path, g in ref32.grads.items() if path in ref64.grads}
+    return {path: _is_noise(g.cpu(), ref64.grads[path]) for path, g in ref32.grads.items() if path in ref64.grads}
+
+
+def _is_noise(narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    found = torch.empty(wide.shape, dtype=torch.bool)
+    parts = zip(*(each.reshape(-1).split(_AT_ONCE) for each in (narrow, wide)), found.view(-1).split(_AT_ONCE), strict=True)
+    for g32, g64, into in parts:
+        torch.gt((g32.double() - g64).abs(), NOISE_RATIO * g64.abs(), out=into)
+    return found
 
 
 def stepped(subject: Subject, state: State, hyper: list[dict[str, Any]],

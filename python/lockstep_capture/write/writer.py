@@ -10,6 +10,7 @@ import datetime
 import hashlib
 import io
 import json
+import mmap
 import os
 import struct
 from typing import Any, Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ import torch
 
 from ..errors import CaptureError
 from ..watch.kept_draws import packed
+from .background import Background
 
 MAGIC = b"LOCKSTEP-CAPTURE"
 BLOCK_VERSION = 1
@@ -98,7 +100,10 @@ class _Disk(io.RawIOBase):
 
 
 class Writer:
-    """Usage: put datasets and attributes, then finish(); or abandon()."""
+    """Usage: put datasets and attributes, then finish(); or abandon().
+
+    They are written in the background. An error is thrown by a later call, at the latest by finish().
+    """
 
     def __init__(self, path: str):
         self._path, self._partial = os.fspath(path), f"{os.fspath(path)}.partial"
@@ -106,6 +111,7 @@ class Writer:
             self._disk = _Disk(self._partial)
             self._file = h5py.File(self._disk, "w", userblock_size=BLOCK_BYTES, track_order=False,
                                    libver=("v108", "v110"))
+        self._background = Background()
         self.attributes("", {"format": "lockstep-capture", "format_version": np.int32(FORMAT_VERSION),
                              "created_utc": datetime.datetime.now(datetime.timezone.utc)
                              .strftime("%Y-%m-%dT%H:%M:%SZ"), "complete": np.uint8(0)})
@@ -121,17 +127,23 @@ class Writer:
             raise CaptureError(f"{self._path} could not be written, no file was left: {reason}. Is the disk "
                                "full, or another capture writing there?") from error
 
+    def _later(self, job: Callable[[], None], size: int = 0) -> None:
+        def tried() -> None:
+            with self._writing():
+                job()
+        self._background.put(tried, size)
+
     def flush(self) -> None:
-        with self._writing():
-            self._file.flush()
+        self._later(lambda: self._file.flush())
 
     def attributes(self, group: str, values: Mapping[str, Any]) -> None:
         """Of a group, which is made, or of a dataset. Texts are UTF-8, booleans u8; numbers keep their numpy type, floats are f64."""
-        with self._writing():
+        def job() -> None:
             target: Any = self._file
             if group:
                 target = self._file[group] if group in self._file else self._file.create_group(group)
             self._set(target, values)
+        self._later(job)
 
     @staticmethod
     def _set(target: Any, values: Mapping[str, Any]) -> None:
@@ -146,9 +158,12 @@ class Writer:
                 target.attrs[name] = value
 
     def tensor(self, place: str, tensor: torch.Tensor, attributes: Mapping[str, Any] | None = None,
-               *, packed: bool = False) -> None:
-        """packed: shuffled and compressed, one chunk; for batches and the like."""
+               *, packed: bool = False, owned: bool = False) -> None:
+        """packed: shuffled and compressed, one chunk; for batches and the like. owned: nobody changes it any more; others
+        are copied."""
         array = array_of(tensor, place)
+        if not owned and tensor.numel() and array.ctypes.data == tensor.data_ptr():
+            array = array.copy()
         options: dict[str, Any] = dict(chunks=array.shape, shuffle=True, compression="gzip", compression_opts=1) \
             if packed and array.size and array.ndim else {}  # HDF5 stores a number without dimensions whole
         self._dataset(place, array, {"torch_dtype": str(tensor.dtype).removeprefix("torch."), **(attributes or {})},
@@ -158,11 +173,13 @@ class Writer:
         self._dataset(place, np.float64(value), {}, {})
 
     def array(self, place: str, array: np.ndarray, attributes: Mapping[str, Any] | None = None) -> None:
+        """Which nobody changes any more."""
         self._dataset(place, array, attributes or {}, {})
 
     def _dataset(self, place: str, data: Any, attributes: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        with self._writing():
+        def job() -> None:
             self._set(self._file.create_dataset(place, data=data, track_times=False, **options), attributes)
+        self._later(job, data.nbytes)
 
     def bits(self, place: str, mask: torch.Tensor, attributes: Mapping[str, Any] | None = None) -> None:
         """numpy.packbits of a mask, with its shape."""
@@ -181,18 +198,19 @@ class Writer:
                 if key == "step":
                     self.scalar(where, float(value))
                 else:
-                    self.tensor(where, value)
+                    self.tensor(where, value, owned=True)
 
-    def tensors(self, place: str, values: Mapping[str, torch.Tensor]) -> None:
+    def tensors(self, place: str, values: Mapping[str, torch.Tensor], *, owned: bool = False) -> None:
         self.attributes(place, {})
         for path, tensor in values.items():
-            self.tensor(f"{place}/{escape(path)}", tensor)
+            self.tensor(f"{place}/{escape(path)}", tensor, owned=owned)
 
     def finish(self) -> None:
         """Closes the data, writes the user block last, and puts the file into its place.
 
         No fsync: after a power cut the checksum reveals a torn file.
         """
+        self._background.wait()
         with self._writing():
             self._file.attrs["complete"] = np.uint8(1)
             self._file.close()
@@ -201,10 +219,9 @@ class Writer:
                 raise self._disk.error
             digest = hashlib.sha256()
             with open(self._partial, "r+b") as file:
-                file.seek(BLOCK_BYTES)
-                while part := file.read(1 << 20):
-                    digest.update(part)
-                length = file.tell() - BLOCK_BYTES
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole, memoryview(whole) as bytes_of_it:
+                    digest.update(bytes_of_it[BLOCK_BYTES:])
+                    length = len(bytes_of_it) - BLOCK_BYTES
                 block = MAGIC + struct.pack("<IIQ", BLOCK_VERSION, BLOCK_BYTES, length) + digest.digest()
                 file.seek(0)
                 file.write(block.ljust(BLOCK_BYTES, b"\0"))
@@ -212,6 +229,7 @@ class Writer:
 
     def abandon(self) -> None:
         """Removes the unfinished file."""
+        self._background.drop()
         with contextlib.suppress(Exception):
             self._file.close()
         self._disk.close()
