@@ -70,9 +70,11 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
     problems.throw_if_any();
   }
   make_lanes({forward}, initial);
-  evaluator =
-      std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
-                                  options.seed, options.batch_norm_eps, options.eval_in_fp32);
+  if (options.held_out) {
+    evaluator = std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
+                                            options.seed, options.batch_norm_eps,
+                                            options.eval_in_fp32);
+  }
   description.data = data->describe();
 }
 

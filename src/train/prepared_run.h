@@ -38,7 +38,7 @@ struct PreparedRun {
   std::vector<StepGraph> other_shapes;
   LaneContext context;
   std::vector<std::unique_ptr<Lane>> lanes;  // the reference first
-  std::unique_ptr<Evaluator> evaluator;      // null: a capture has no held-out examples
+  std::unique_ptr<Evaluator> evaluator;      // null: RunOptions::held_out, or a capture, which has no such examples
   RunDescription description;
 
  private:
