@@ -68,7 +68,8 @@ std::string layer_names(const std::vector<LayerInFp32>& layers) {
     names.push_back(layer.layer.empty() ? "(no layer)" : layer.layer);
   }
   std::string text = join(names, ", ");
-  if (layers.size() > names.size()) text += fmt::format(" and {} more", layers.size() - names.size());
+  if (layers.size() > names.size())
+    text += fmt::format(" and {} more", layers.size() - names.size());
   return text;
 }
 
@@ -79,12 +80,14 @@ std::string torch_dtype(const std::string& format) {
 // What to paste.
 std::string snippet(const Trial& trial, const std::string& device) {
   const Candidate& candidate = trial.candidate;
-  std::string text = fmt::format("  with torch.autocast(\"{}\", dtype={}):\n      loss = ...  # your "
-                                 "forward pass\n",
-                                 device, torch_dtype(candidate.format));
+  std::string text = fmt::format(
+      "  with torch.autocast(\"{}\", dtype={}):\n      loss = ...  # your "
+      "forward pass\n",
+      device, torch_dtype(candidate.format));
   if (!candidate.fp32.empty()) {
     text += fmt::format(
-        "  # and in the forward of {}:\n  with torch.autocast(\"{}\", enabled=False):\n      ...  # "
+        "  # and in the forward of {}:\n  with torch.autocast(\"{}\", enabled=False):\n      ...  "
+        "# "
         "its inputs with .float()\n",
         layer_names(candidate.fp32), device);
   }
@@ -98,20 +101,27 @@ std::string snippet(const Trial& trial, const std::string& device) {
 
 TableBlock tried_table(const Advice& advice) {
   TableBlock table;
-  table.columns = {{"candidate", Align::kLeft}, {"in fp32", Align::kLeft}, {"loss scale"},
-                   {"loss"},                    {"gap"},                   {"skips"},
+  table.columns = {{"candidate", Align::kLeft},
+                   {"in fp32", Align::kLeft},
+                   {"loss scale"},
+                   {"loss"},
+                   {"gap"},
+                   {"skips"},
                    {"verdict", Align::kLeft}};
   for (const Trial& trial : advice.tried) {
     const ScaleChoice& scale = trial.candidate.scale;
     const bool is_chosen = advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
-    const std::string name =
-        trial.candidate.is_preset() ? trial.candidate.lane : trial.candidate.format + " with exceptions";
+    const std::string name = trial.candidate.is_preset()
+                                 ? trial.candidate.lane
+                                 : trial.candidate.format + " with exceptions";
     table.rows.push_back(
         {(is_chosen ? "* " : "  ") + name,
          trial.candidate.fp32.empty() ? "-" : layer_names(trial.candidate.fp32),
-         !scale.scales ? "-"
-                       : fmt::format("{}{}", scale_text(scale.start), scale.dynamic ? ", dynamic" : ""),
-         short_number(trial.judgement.tail_loss), fmt::format("{}{}", trial.judgement.gap < 0 ? "" : "+", short_number(trial.judgement.gap)),
+         !scale.scales
+             ? "-"
+             : fmt::format("{}{}", scale_text(scale.start), scale.dynamic ? ", dynamic" : ""),
+         short_number(trial.judgement.tail_loss),
+         fmt::format("{}{}", trial.judgement.gap < 0 ? "" : "+", short_number(trial.judgement.gap)),
          fmt::format("{}", trial.skips), verdict_text(trial)});
   }
   table.notes = {"loss: mean over the last steps. gap: loss minus fp32's. *: recommended."};
@@ -144,7 +154,8 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
   const std::vector<LayerInFp32>& fp32 = trial.candidate.fp32;
   const size_t others = advice.layers.size() - std::min(advice.layers.size(), fp32.size());
   if (fp32.empty()) {
-    return fmt::format("All {} can use {}. {}", counted(advice.layers.size(), "layer"), format, scale);
+    return fmt::format("All {} can use {}. {}", counted(advice.layers.size(), "layer"), format,
+                       scale);
   }
   return fmt::format("Keep {} in fp32 ({}). The other {} can use {}. {}", layer_names(fp32),
                      fp32.front().reason, counted(others, "layer"), format, scale);
@@ -162,8 +173,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
         "Measured: loss {} after {} steps, {} {} fp32's (noise {}). It rules out a large loss; it "
         "does not prove equality.",
         short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
-        judged.gap < 0 ? "below" : "above",
-        two_digits(noise(judged)))));
+        judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
     blocks.push_back(paragraph("In PyTorch:"));
     blocks.push_back(verbatim(snippet(*advice.chosen, facts.device)));
     for (const LayerInFp32& layer : advice.chosen->candidate.fp32) {
@@ -174,19 +184,22 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
     }
   }
   blocks.push_back(tried_table(advice));
-  std::string runs = fmt::format("Run: {} beside fp32 and two twins, {} steps each",
-                                 counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
+  std::string runs =
+      fmt::format("Run: {} beside fp32 and two twins, {} steps each",
+                  counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
   if (facts.captured_steps > 0) {
-    runs += fmt::format(" (the {} captured ones, over and over: they show numerics, not "
-                        "generalisation)",
-                        facts.captured_steps);
+    runs += fmt::format(
+        " (the {} captured ones, over and over: they show numerics, not "
+        "generalisation)",
+        facts.captured_steps);
   }
   if (facts.read_again > 0) {
     runs += fmt::format("; {} of {} replays read from {}", facts.read_again, facts.replays,
                         facts.folder);
   }
   blocks.push_back(paragraph(
-      runs + ". Not tested: narrower optimizer state and masters, accumulators, fp8, several seeds."));
+      runs +
+      ". Not tested: narrower optimizer state and masters, accumulators, fp8, several seeds."));
   std::string text = to_text(blocks, style);
   if (!facts.all) return text;
   for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
@@ -196,24 +209,24 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
 std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
   constexpr std::string_view kAnswers[] = {"plain", "exceptions", "fp32", "too_short"};
   ordered_json json = {{"format", "lockstep-advice"},
-                         {"format_version", 1},
-                         {"model", facts.model},
-                         {"answer", kAnswers[static_cast<size_t>(advice.answer)]},
-                         {"sentence", answer_sentence(advice, facts)},
-                         {"steps", advice.steps},
-                         {"candidates_run", facts.lanes},
-                         {"replays", facts.replays},
-                         {"out_of_budget", advice.out_of_budget}};
+                       {"format_version", 1},
+                       {"model", facts.model},
+                       {"answer", kAnswers[static_cast<size_t>(advice.answer)]},
+                       {"sentence", answer_sentence(advice, facts)},
+                       {"steps", advice.steps},
+                       {"candidates_run", facts.lanes},
+                       {"replays", facts.replays},
+                       {"out_of_budget", advice.out_of_budget}};
   for (const Trial& trial : advice.tried) {
     ordered_json one = {{"lane", trial.candidate.lane},
-                          {"format", trial.candidate.format},
-                          {"loss", number(trial.judgement.tail_loss)},
-                          {"gap", number(trial.judgement.gap)},
-                          {"noise", number(noise(trial.judgement))},
-                          {"skipped_steps", trial.skips},
-                          {"verdict", to_string(trial.judgement.verdict)},
-                          {"passes", trial.passes()},
-                          {"fp32", ordered_json::array()}};
+                        {"format", trial.candidate.format},
+                        {"loss", number(trial.judgement.tail_loss)},
+                        {"gap", number(trial.judgement.gap)},
+                        {"noise", number(noise(trial.judgement))},
+                        {"skipped_steps", trial.skips},
+                        {"verdict", to_string(trial.judgement.verdict)},
+                        {"passes", trial.passes()},
+                        {"fp32", ordered_json::array()}};
     for (const LayerInFp32& layer : trial.candidate.fp32) {
       one["fp32"].push_back({{"layer", layer.layer},
                              {"reason", layer.reason},

@@ -61,8 +61,8 @@ class Search {
     advice_.sites = trace.sites();
     std::set<std::string> seen;
     for (const std::string& format : formats_) {
-      advice_.ranges.push_back(make_range_table(range_samples(trace, autocast_policy(format)),
-                                                find_format(format)));
+      advice_.ranges.push_back(
+          make_range_table(range_samples(trace, autocast_policy(format)), find_format(format)));
     }
     for (const LayerRange& layer : advice_.ranges.front().layers) {
       if (seen.insert(layer.layer).second) advice_.layers.push_back(layer.layer);
@@ -143,8 +143,8 @@ class Search {
                              scale.dynamic != plain.candidate.scale.dynamic;
     if (!by_range.empty() || other_scale) candidates.push_back(candidate(format, by_range, scale));
     for (size_t i = by_range.size(); i < more.size() && candidates.size() < 3; ++i) {
-      candidates.push_back(candidate(
-          format, {more.begin(), more.begin() + static_cast<int64_t>(i) + 1}, scale));
+      candidates.push_back(
+          candidate(format, {more.begin(), more.begin() + static_cast<int64_t>(i) + 1}, scale));
     }
     if (scale.scales && scale.dynamic) {
       candidates.push_back(candidate(format, more, static_scaler(ranges)));
@@ -160,8 +160,9 @@ class Search {
       for (const auto& [layer, share] : plain.moved_by) {
         if (more.size() >= wanted) break;
         if (std::ranges::count(advice_.layers, layer) == 0) continue;
-        more = joined(more, {{layer, fmt::format("its roundings move the loss ({:.0f}% of all)",
-                                                 100 * share)}});
+        more = joined(
+            more,
+            {{layer, fmt::format("its roundings move the loss ({:.0f}% of all)", 100 * share)}});
       }
       for (const std::string& layer : advice_.layers) {
         if (more.size() >= wanted) break;

@@ -21,11 +21,11 @@ struct Advice {
     kTooShort,    // FP32 itself has not learned in these steps
   };
   Answer answer = Answer::kFp32;
-  std::optional<Trial> chosen;       // of kPlain, kExceptions
-  std::vector<Trial> tried;          // in this order
-  std::vector<RangeTable> ranges;    // of each format of the search, from the trace
-  SiteTable sites;                   // of the trace
-  std::vector<std::string> layers;   // of the model, those with a site
+  std::optional<Trial> chosen;        // of kPlain, kExceptions
+  std::vector<Trial> tried;           // in this order
+  std::vector<RangeTable> ranges;     // of each format of the search, from the trace
+  SiteTable sites;                    // of the trace
+  std::vector<std::string> layers;    // of the model, those with a site
   std::vector<std::string> measured;  // layers in FP32 without which the candidate failed
   int64_t steps = 0;
   bool out_of_budget = false;

@@ -75,9 +75,9 @@ TrialRuns::TrialRuns(RunOptions options, std::string folder, std::string version
 std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
   RunOptions options = options_;
   options.lanes = {"fp32"};
-  std::string identity = fmt::format(
-      "{} {} {} steps {} batch {} seed {} cycle {} ", version_, options.model,
-      options.capture_hash, options.steps, options.batch, options.seed, options.cycle);
+  std::string identity =
+      fmt::format("{} {} {} steps {} batch {} seed {} cycle {} ", version_, options.model,
+                  options.capture_hash, options.steps, options.batch, options.seed, options.cycle);
   identity += options.data;
   for (const auto& [name, value] : options.sizes) identity += fmt::format(" {}={}", name, value);
   for (const Candidate& candidate : candidates) {

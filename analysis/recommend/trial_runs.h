@@ -42,11 +42,10 @@ struct SearchStopped {};
 
 class TrialRuns {
  public:
-  // `options`: of every replay, without lanes. `version`: of the program; another runs anew. `watch`
-  // makes an observer for a replay; may be null.
+  // `options`: of every replay, without lanes. `version`: of the program; another runs anew.
+  // `watch` makes an observer for a replay; may be null.
   TrialRuns(RunOptions options, std::string folder, std::string version,
-            const std::atomic<bool>& stop,
-            std::function<std::unique_ptr<Observer>()> watch);
+            const std::atomic<bool>& stop, std::function<std::unique_ptr<Observer>()> watch);
 
   // Beside fp32 and its twins. Throws: InputError from the replay, WriteError, SearchStopped.
   std::vector<Trial> run(std::span<const Candidate> candidates);

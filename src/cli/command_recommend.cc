@@ -161,8 +161,9 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
 void check_policy_output(const RecommendArgs& args, ProblemList& problems) {
   if (args.output.empty()) return;
   if (!args.output.ends_with(kPolicyExtension)) {
-    problems.add(fmt::format("-o {}: a name that ends in {} required", args.output, kPolicyExtension),
-                 fmt::format("-o {}{}", args.output, kPolicyExtension));
+    problems.add(
+        fmt::format("-o {}: a name that ends in {} required", args.output, kPolicyExtension),
+        fmt::format("-o {}{}", args.output, kPolicyExtension));
   }
   check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                "-o OTHER, or --overwrite", problems);
@@ -172,9 +173,9 @@ void check_policy_output(const RecommendArgs& args, ProblemList& problems) {
 int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>& formats,
                        ProblemList& problems) {
   if (formats.size() != 1) {
-    problems.add(fmt::format("--formats {}: one format for a run file, whose ranges are read",
-                             args.formats),
-                 "give a model or a capture to have candidates run in several");
+    problems.add(
+        fmt::format("--formats {}: one format for a run file, whose ranges are read", args.formats),
+        "give a model or a capture to have candidates run in several");
   }
   std::optional<RunFile> opened;
   collect_problems(problems, [&] { opened.emplace(args.run()); });
@@ -189,9 +190,10 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
     fmt::print("\nWrote {}. To see what it does:\n{}\n", args.output,
                replay_command(run.options(), "fp32," + args.output, free_name("verify")));
   }
-  fmt::print("\nRanges only: nothing was run. To have candidates run and judged:\n  lockstep "
-             "recommend {}\n",
-             shell_quoted(run.options().model));
+  fmt::print(
+      "\nRanges only: nothing was run. To have candidates run and judged:\n  lockstep "
+      "recommend {}\n",
+      shell_quoted(run.options().model));
   return kExitFine;
 }
 
@@ -233,8 +235,8 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   facts.lanes = runs.lanes();
   facts.read_again = runs.read_again();
   facts.all = args.all;
-  fmt::print("{}", args.json ? advice_json(*advice, facts)
-                             : advice_text(*advice, facts, output_style()));
+  fmt::print("{}",
+             args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
   if (!advice->chosen || args.output.empty()) return kExitFine;
   const Candidate& chosen = advice->chosen->candidate;
   write_text_file_atomically(args.output, policy_text(chosen));
@@ -249,7 +251,8 @@ int run_recommend(RecommendArgs& args, ProblemList& problems) {
     collect_problems(problems, [&] { autocast_policy(format); });
   }
   std::error_code error;
-  const bool is_run = std::filesystem::exists(args.run(), error) && !looks_like_capture(args.run()) &&
+  const bool is_run = std::filesystem::exists(args.run(), error) &&
+                      !looks_like_capture(args.run()) &&
                       std::ranges::none_of(models(), [&](auto& m) { return m.name == args.run(); });
   if (is_run) return recommend_from_run(args, formats, problems);
   problems.throw_if_any();
