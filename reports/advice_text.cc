@@ -57,6 +57,9 @@ std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
   if (ranges.scales.contains(start)) {
     return between + ": GradScaler's 65536 fits, keep it dynamic.";
   }
+  if (trial.skips == 0) {
+    return between + ", with an octave to spare: GradScaler's 65536 fits, keep it dynamic.";
+  }
   return fmt::format("{}: GradScaler's 65536 found its way here ({} skipped), keep it dynamic.",
                      between, counted(static_cast<uint64_t>(trial.skips), "step"));
 }
@@ -99,6 +102,34 @@ std::string snippet(const Trial& trial, const std::string& device) {
   return text + fmt::format("  scaler = torch.amp.GradScaler({})\n", arguments);
 }
 
+std::string proof_sentence(const Proof& proof) {
+  if (!std::isfinite(proof.mean)) {
+    return fmt::format("Refuted: it broke in one of {} new seeds.", proof.seeds());
+  }
+  const std::string what = proof.tolerance > proof.share * proof.fall
+                               ? "what one ulp does"
+                               : fmt::format("{:g}% of the fall of fp32's loss", 100 * proof.share);
+  const std::string runs = fmt::format(
+      "mean gap {} over {} new seeds, at most {} at {:.0f}% confidence; tolerated: {} ({})",
+      short_number(proof.mean), proof.seeds(), short_number(proof.smallest_shown()),
+      100 * (1 - kProofErrorRate), short_number(proof.tolerance), what);
+  switch (proof.result) {
+    case Proof::Result::kPass:
+      return "Proven: " + runs + ".";
+    case Proof::Result::kFail:
+      return "Refuted: " + runs + ".";
+    case Proof::Result::kInconclusive:
+      break;
+  }
+  return fmt::format("Inconclusive: {}. These runs could have shown a tolerance of {}.", runs,
+                     short_number(proof.smallest_shown()));
+}
+
+std::string gap_text(double gap) {
+  if (!std::isfinite(gap)) return "-";
+  return fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap));
+}
+
 TableBlock tried_table(const Advice& advice) {
   TableBlock table;
   table.columns = {{"candidate", Align::kLeft},
@@ -111,18 +142,14 @@ TableBlock tried_table(const Advice& advice) {
   for (const Trial& trial : advice.tried) {
     const ScaleChoice& scale = trial.candidate.scale;
     const bool is_chosen = advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
-    const std::string name = trial.candidate.is_preset()
-                                 ? trial.candidate.lane
-                                 : trial.candidate.format + " with exceptions";
-    table.rows.push_back(
-        {(is_chosen ? "* " : "  ") + name,
-         trial.candidate.fp32.empty() ? "-" : layer_names(trial.candidate.fp32),
-         !scale.scales
-             ? "-"
-             : fmt::format("{}{}", scale_text(scale.start), scale.dynamic ? ", dynamic" : ""),
-         short_number(trial.judgement.tail_loss),
-         fmt::format("{}{}", trial.judgement.gap < 0 ? "" : "+", short_number(trial.judgement.gap)),
-         fmt::format("{}", trial.skips), verdict_text(trial)});
+    const std::string name = (trial.candidate.is_preset() ? "plain " : "") + trial.candidate.format;
+    table.rows.push_back({(is_chosen ? "* " : "  ") + name,
+                          trial.candidate.fp32.empty() ? "-" : layer_names(trial.candidate.fp32),
+                          !scale.scales ? "-"
+                                        : fmt::format("{}{}", scale_text(scale.start),
+                                                      scale.dynamic ? ", dynamic" : ""),
+                          short_number(trial.judgement.tail_loss), gap_text(trial.judgement.gap),
+                          fmt::format("{}", trial.skips), verdict_text(trial)});
   }
   table.notes = {"loss: mean over the last steps. gap: loss minus fp32's. *: recommended."};
   return table;
@@ -157,7 +184,7 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
     return fmt::format("All {} can use {}. {}", counted(advice.layers.size(), "layer"), format,
                        scale);
   }
-  return fmt::format("Keep {} in fp32 ({}). The other {} can use {}. {}", layer_names(fp32),
+  return fmt::format("Keep {} in fp32; {}. The other {} can use {}. {}", layer_names(fp32),
                      fp32.front().reason, counted(others, "layer"), format, scale);
 }
 
@@ -166,7 +193,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
       advice.answer == Advice::Answer::kPlain || advice.answer == Advice::Answer::kExceptions;
   const std::string sentence = answer_sentence(advice, facts);
   Blocks blocks = {paragraph(sentence, is_good ? Tone::kGood : Tone::kBad,
-                             std::min(sentence.size(), sentence.find_first_of(":(")))};
+                             std::min(sentence.size(), sentence.find_first_of(":;")))};
   if (advice.chosen) {
     const LaneJudgement& judged = advice.chosen->judgement;
     blocks.push_back(paragraph(fmt::format(
@@ -174,6 +201,8 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
         "does not prove equality.",
         short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
         judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
+    if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof)));
+    if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
     blocks.push_back(paragraph("In PyTorch:"));
     blocks.push_back(verbatim(snippet(*advice.chosen, facts.device)));
     for (const LayerInFp32& layer : advice.chosen->candidate.fp32) {
@@ -238,6 +267,18 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
     if (advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane) {
       json["chosen"] = json["tried"].size() - 1;
     }
+  }
+  if (facts.proof) {
+    constexpr std::string_view kResults[] = {"pass", "fail", "inconclusive"};
+    const Proof& proof = *facts.proof;
+    json["proof"] = {{"result", kResults[static_cast<size_t>(proof.result)]},
+                     {"seeds", proof.seeds()},
+                     {"mean_gap", number(proof.mean)},
+                     {"upper_bound", number(proof.smallest_shown())},
+                     {"tolerance", number(proof.tolerance)},
+                     {"fall", number(proof.fall)},
+                     {"chaos", number(proof.chaos)},
+                     {"seed_scatter", number(proof.seed_scatter)}};
   }
   for (const RangeTable& ranges : advice.ranges) {
     json["loss_scales"][ranges.format->name] = {{"lo_exponent", ranges.scales.lo},

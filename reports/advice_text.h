@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "analysis/recommend/proof.h"
 #include "analysis/recommend/search.h"
 #include "reports/text_writer.h"
 
@@ -16,6 +17,8 @@ struct AdviceFacts {
   int64_t replays = 0, lanes = 0, read_again = 0;
   std::string folder;  // of the run files
   bool all = false;    // the whole range table
+  std::optional<Proof> proof;
+  std::string no_proof;  // why --prove has none; "": not asked for, or there is one
 };
 
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style);

@@ -36,7 +36,7 @@ class Search {
     for (size_t f = 0; f < formats_.size(); ++f) {
       std::optional<Trial> passed = with_exceptions(first[f], advice_.ranges[f]);
       if (!passed) continue;
-      make_smaller(*passed);
+      make_smaller(*passed, first[f]);
       return chosen(*passed, Advice::Answer::kExceptions);
     }
     advice_.answer = Advice::Answer::kFp32;
@@ -136,8 +136,14 @@ class Search {
     const std::string& format = plain.candidate.format;
     const Policy& base = autocast_policy(format);
     const ScaleChoice scale = choose_scaler(ranges, base);
-    const std::vector<LayerInFp32> by_range = layers_out_of_range(ranges);
-    std::vector<LayerInFp32> more = joined(by_range, culprits(plain));
+    const std::vector<LayerInFp32> named = culprits(plain);
+    std::vector<LayerInFp32> by_range = layers_out_of_range(ranges);
+    for (LayerInFp32& layer : by_range) {  // what was seen says more than the range
+      const auto seen =
+          std::ranges::find_if(named, [&](auto& l) { return l.layer == layer.layer; });
+      if (seen != named.end()) layer.reason = seen->reason;
+    }
+    std::vector<LayerInFp32> more = joined(by_range, named);
     std::vector<Candidate> candidates;
     const bool other_scale = scale.start != plain.candidate.scale.start ||
                              scale.dynamic != plain.candidate.scale.dynamic;
@@ -172,8 +178,12 @@ class Search {
     }
   }
 
-  // Lets layers go: each alone, those that can go then together, or else the first of them.
-  void make_smaller(Trial& passed) {
+  // Lets layers go: each alone, those that can go then together, or else the first of them. Plain
+  // autocast has failed.
+  void make_smaller(Trial& passed, const Trial& plain) {
+    const auto same_scale = [](const ScaleChoice& a, const ScaleChoice& b) {
+      return a.dynamic == b.dynamic && a.start == b.start;
+    };
     while (!passed.candidate.fp32.empty() && left_ > 0) {
       const std::vector<LayerInFp32>& layers = passed.candidate.fp32;
       const auto without = [&](const std::set<std::string>& gone) {
@@ -182,6 +192,10 @@ class Search {
                              [&](auto& l) { return !gone.contains(l.layer); });
         return candidate(passed.candidate.format, std::move(rest), passed.candidate.scale);
       };
+      if (layers.size() == 1 && same_scale(passed.candidate.scale, plain.candidate.scale)) {
+        advice_.measured = {layers.front().layer};
+        return;
+      }
       std::vector<Candidate> smaller;
       for (const LayerInFp32& layer : layers) smaller.push_back(without({layer.layer}));
       const std::vector<Trial> trials = try_all(std::move(smaller));

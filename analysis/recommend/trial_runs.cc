@@ -72,8 +72,15 @@ TrialRuns::TrialRuns(RunOptions options, std::string folder, std::string version
       stop_(stop),
       watch_(std::move(watch)) {}
 
-std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
+SeedCourses TrialRuns::course(const Candidate& candidate, uint64_t further) {
+  replay(std::span(&candidate, 1), options_.seed + further);
+  return read_courses(RunFile(last_path_));
+}
+
+// Writes last_path_, unless it is there.
+void TrialRuns::replay(std::span<const Candidate> candidates, uint64_t seed) {
   RunOptions options = options_;
+  options.seed = seed;
   options.lanes = {"fp32"};
   std::string identity =
       fmt::format("{} {} {} steps {} batch {} seed {} cycle {} ", version_, options.model,
@@ -90,7 +97,6 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
   std::filesystem::create_directories(folder_, ignored);  // the writer reports what is wrong
   last_path_ = fmt::format("{}/{:016x}.h5", folder_, fnv1a(identity));
   ++replays_;
-  lanes_ += static_cast<int64_t>(candidates.size());
   if (is_complete(last_path_, options.steps)) {
     ++read_again_;
   } else {
@@ -106,6 +112,11 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
     if (watcher) run->add_observer(watcher.get());
     if (!run->run(stop_)) throw SearchStopped();
   }
+}
+
+std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
+  replay(candidates, options_.seed);
+  lanes_ += static_cast<int64_t>(candidates.size());
   const RunFile run(last_path_);
   const std::vector<SeedCourses> courses = read_all_courses(run);
   const std::vector<LaneJudgement> judgements = judge_lanes(courses);

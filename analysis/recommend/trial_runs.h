@@ -14,6 +14,7 @@
 
 #include "analysis/findings/finding.h"
 #include "analysis/recommend/candidate.h"
+#include "analysis/run/lane_outcomes.h"
 #include "analysis/run/outcome.h"
 #include "src/record/run/run_file.h"
 #include "src/train/observer.h"
@@ -49,6 +50,8 @@ class TrialRuns {
 
   // Beside fp32 and its twins. Throws: InputError from the replay, WriteError, SearchStopped.
   std::vector<Trial> run(std::span<const Candidate> candidates);
+  // One candidate and the reference with another seed: the options' plus `further`.
+  SeedCourses course(const Candidate& candidate, uint64_t further);
   // The run file of the last run(): its reference lane is the trace.
   const std::string& last_path() const { return last_path_; }
 
@@ -57,6 +60,8 @@ class TrialRuns {
   int64_t read_again() const { return read_again_; }  // replays found in the folder
 
  private:
+  void replay(std::span<const Candidate> candidates, uint64_t seed);
+
   RunOptions options_;
   std::string folder_, version_, last_path_;
   const std::atomic<bool>& stop_;

@@ -40,7 +40,8 @@ struct RecommendArgs {
   RunOptions options;  // of the replays of a model or a capture; its model is RUN
   std::string sizes, formats = "fp16", output;
   int64_t budget = 24;
-  bool overwrite = false, all = false, json = false, quiet = false;
+  double tolerance = kToleratedShare;
+  bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
   const std::string& run() const { return options.model; }
 };
@@ -208,7 +209,10 @@ std::string search_folder(const std::string& model) {
 
 // Runs candidates.
 int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& formats) {
-  AdviceFacts facts{.model = args.run(), .device = "cuda", .folder = search_folder(args.run())};
+  AdviceFacts facts;
+  facts.model = args.run();
+  facts.device = "cuda";
+  facts.folder = search_folder(args.run());
   RunOptions& options = args.options;
   if (is_capture(options.model)) {
     const Capture capture = read_capture(options.model, CaptureUse::kReplay);
@@ -226,6 +230,15 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   std::optional<Advice> advice;
   try {
     advice.emplace(search(runs, formats, args.budget));
+    if (args.prove && advice->chosen) {
+      if (options.capture_hash.empty()) {
+        facts.proof = prove(runs, advice->chosen->candidate, args.tolerance);
+      } else {
+        facts.no_proof =
+            "No proof: a capture has the weights and batches of one run, so no new seeds can be "
+            "run. Its steps show what these formats do to these batches.";
+      }
+    }
   } catch (const SearchStopped&) {
     fmt::print("Stopped; what was run is kept in {}. The same command goes on from there.\n",
                facts.folder);
@@ -284,6 +297,14 @@ std::function<int()> declare_recommend(CLI::App& app) {
                    ->type_name("N")
                    ->capture_default_str(),
                0, kLargestCount);
+  app.add_flag("--prove", args->prove,
+               "run what is recommended on 5 to 12 new seeds, against the tolerance");
+  checks.number(
+      app.add_option("--tolerance", args->tolerance,
+                     "a larger loss than fp32's that is tolerated, as a share of the fall "
+                     "of fp32's loss")
+          ->type_name("X")
+          ->capture_default_str());
   app.add_option("--data", o.data, "see `lockstep list data` [the model's default]")
       ->type_name("SPEC");
   checks.named_numbers(app.add_option("--size", args->sizes, "sizes, e.g. layers=2,width=64")
