@@ -21,22 +21,19 @@ class Search {
       : runs_(runs), formats_(formats), left_(budget) {}
 
   Advice run() {
-    std::vector<Candidate> plain;
-    for (const std::string& format : formats_) plain.push_back(plain_autocast(format));
-    const std::vector<Trial> first = runs_.run(plain);
-    note(first);
-    read_trace();
-    if (first.front().judgement.verdict == Verdict::kTooShort) {
-      advice_.answer = Advice::Answer::kTooShort;
-      return std::move(advice_);
-    }
-    for (const Trial& trial : first) {
-      if (trial.passes()) return chosen(trial, Advice::Answer::kPlain);
-    }
-    for (size_t f = 0; f < formats_.size(); ++f) {
-      std::optional<Trial> passed = with_exceptions(first[f], advice_.ranges[f]);
+    for (const std::string& format : formats_) {
+      const std::vector<Trial> first = runs_.run(std::vector{plain_autocast(format)});
+      note(first);
+      const Trial& plain = first.front();
+      if (advice_.ranges.empty()) read_trace();
+      if (plain.judgement.verdict == Verdict::kTooShort) {
+        advice_.answer = Advice::Answer::kTooShort;
+        return std::move(advice_);
+      }
+      if (plain.passes()) return chosen(plain, Advice::Answer::kPlain);
+      std::optional<Trial> passed = with_exceptions(plain, *advice_.ranges_of(format));
       if (!passed) continue;
-      make_smaller(*passed, first[f]);
+      make_smaller(*passed, plain);
       return chosen(*passed, Advice::Answer::kExceptions);
     }
     advice_.answer = Advice::Answer::kFp32;

@@ -33,8 +33,9 @@ struct Advice {
   const RangeTable* ranges_of(const std::string& format) const;
 };
 
-// `formats`: "fp16", "bf16", the preferred one first. `budget`: candidates to run at most, beyond
-// plain autocast. Throws: InputError, WriteError, SearchStopped.
+// `formats`: "fp16", "bf16", the preferred one first: the next is tried where nothing in it passes.
+// `budget`: candidates to run at most, beyond plain autocast. Throws: InputError, WriteError,
+// SearchStopped.
 Advice search(TrialRuns& runs, const std::vector<std::string>& formats, int64_t budget);
 
 }  // namespace lockstep

@@ -38,7 +38,7 @@ constexpr int64_t kSearchSteps = 60;
 
 struct RecommendArgs {
   RunOptions options;  // of the replays of a model or a capture; its model is RUN
-  std::string sizes, formats = "fp16", output;
+  std::string sizes, formats = "fp16,bf16", output;
   int64_t budget = 24;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
@@ -173,11 +173,6 @@ void check_policy_output(const RecommendArgs& args, ProblemList& problems) {
 // From the ranges of a recorded run: nothing is run.
 int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>& formats,
                        ProblemList& problems) {
-  if (formats.size() != 1) {
-    problems.add(
-        fmt::format("--formats {}: one format for a run file, whose ranges are read", args.formats),
-        "give a model or a capture to have candidates run in several");
-  }
   std::optional<RunFile> opened;
   collect_problems(problems, [&] { opened.emplace(args.run()); });
   problems.throw_if_any();
