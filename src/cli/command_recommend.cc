@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "analysis/recommend/pytorch_module.h"
 #include "analysis/recommend/recommend.h"
 #include "reports/range_text.h"
 #include "src/cli/arguments.h"
@@ -18,6 +19,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/models/model.h"
+#include "src/policy/find_policy.h"
 #include "src/record/capture/capture_block.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
@@ -25,11 +27,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kPolicyExtension = ".toml";
+constexpr std::string_view kPolicyExtension = ".toml", kPythonExtension = ".py";
 constexpr size_t kCommandWidth = 96;
 
 struct RecommendArgs {
-  std::string run, formats = "fp16", output;
+  std::string run, formats = "fp16", output, emit_pytorch;
   bool overwrite = false;
 };
 
@@ -59,6 +61,7 @@ void refuse_what_has_not_run(const RecommendArgs& args) {
   if (args.formats != RecommendArgs().formats)
     options += " --formats " + shell_quoted(args.formats);
   if (!args.output.empty()) options += " -o " + shell_quoted(args.output);
+  if (!args.emit_pytorch.empty()) options += " --emit-pytorch " + shell_quoted(args.emit_pytorch);
   if (args.overwrite) options += " --overwrite";
   throw InputError(
       fmt::format("recommend {}: is a {}, must be a run file: its histograms are the evidence",
@@ -171,24 +174,35 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   return text + line;
 }
 
+// `name`: empty if the option was not given.
+void check_text_output(const std::string& option, const std::string& name,
+                       std::string_view extension, bool overwrite, ProblemList& problems) {
+  if (name.empty()) return;
+  if (!name.ends_with(extension)) {
+    problems.add(fmt::format("{} {}: a name that ends in {} required", option, name, extension),
+                 fmt::format("{} {}{}", option, name, extension));
+  }
+  check_output(name, overwrite ? Replace::kText : Replace::kNothing,
+               fmt::format("{} OTHER, or --overwrite", option), problems);
+}
+
 int run_recommend(const RecommendArgs& args) {
   refuse_what_has_not_run(args);
   ProblemList problems("recommend");
-  if (!args.output.empty()) {
-    if (!args.output.ends_with(kPolicyExtension)) {
-      problems.add(
-          fmt::format("-o {}: a name that ends in {} required", args.output, kPolicyExtension),
-          fmt::format("-o {}{}", args.output, kPolicyExtension));
-    }
-    check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
-                 "-o OTHER, or --overwrite", problems);
-  }
+  check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
+  check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
+                    problems);
   std::optional<RunFile> opened;
   collect_problems(problems, [&] { opened.emplace(args.run); });
   problems.throw_if_any();
   const RunFile& run = *opened;
   const Recommendation found = recommend(run, args.formats);
   fmt::print("{}", range_text(found));
+  if (!args.emit_pytorch.empty()) {
+    write_text_file_atomically(args.emit_pytorch,
+                               pytorch_module(run, parse_policy(found.policy, args.run)));
+    fmt::print("\nWrote {}: its first lines say how to use it.\n", args.emit_pytorch);
+  }
   if (args.output.empty()) {
     fmt::print("\nThe policy (write it with -o policy.toml):\n\n{}", found.policy);
     return kExitFine;
@@ -210,6 +224,9 @@ std::function<int()> declare_recommend(CLI::App& app) {
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
+      ->type_name("FILE");
+  app.add_option("--emit-pytorch", args->emit_pytorch,
+                 "write the advice here as a Python module for PyTorch, NAME.py")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(
