@@ -46,7 +46,7 @@ def apply(model):
     that are not listed stay under autocast. Without autocast nothing changes. Parameters, names,
     hooks and the state_dict stay as they are. A second call changes nothing.
 
-    Not modelled: torch.utils.checkpoint called by the code of a listed layer.
+    Does not fit nn.DataParallel, nor torch.utils.checkpoint called by the code of a listed layer.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     _check(modules)
@@ -238,23 +238,27 @@ std::string scaler_sentence(const PytorchRecipe& recipe) {
   if (!recipe.scaler) return " No loss scale is needed: scaler() returns a GradScaler that is off.";
   const GradScalerArguments& s = *recipe.scaler;
   if (s.is_static) {
-    return fmt::format(" A static loss scale of {:g}: an overflow skips the step and the scale stays. "
-                       "GradScaler wants a backoff factor below 1; the one here is so near to 1 that "
-                       "the scale, an FP32 number, does not change.",
-                       s.init_scale);
+    return fmt::format(
+        " A static loss scale of {:g}: an overflow skips the step and the scale stays. "
+        "GradScaler wants a backoff factor below 1; the one here is so near to 1 that "
+        "the scale, an FP32 number, does not change.",
+        s.init_scale);
   }
-  return fmt::format(" A dynamic loss scale that starts at {:g}: an overflow skips the step and "
-                     "multiplies the scale by {:g}; {} steps without one multiply it by {:g}.",
-                     s.init_scale, s.backoff_factor, s.growth_interval, s.growth_factor);
+  return fmt::format(
+      " A dynamic loss scale that starts at {:g}: an overflow skips the step and "
+      "multiplies the scale by {:g}; {} steps without one multiply it by {:g}.",
+      s.init_scale, s.backoff_factor, s.growth_interval, s.growth_factor);
 }
 
 std::string docstring(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid) {
   const std::string model = recipe.model.empty() ? "a model" : docstring_text(recipe.model);
   std::string out = "\"\"\"";
-  out += wrapped(fmt::format("Mixed precision for {}, written by `lockstep recommend`.", model), "", "");
+  out += wrapped(fmt::format("Mixed precision for {}, written by `lockstep recommend`.", model), "",
+                 "");
   out += kUsage;
-  out += "\n" + wrapped(autocast_sentence(recipe) + layers_sentence(recipe) + scaler_sentence(recipe),
-                        "", "");
+  out +=
+      "\n" + wrapped(autocast_sentence(recipe) + layers_sentence(recipe) + scaler_sentence(recipe),
+                     "", "");
   if (!recipe.evidence.empty()) {
     out += "\n" + wrapped("Evidence: " + docstring_text(recipe.evidence) + ".", "", "");
   }
@@ -267,8 +271,8 @@ std::string docstring(const PytorchRecipe& recipe, const std::vector<std::string
 
 std::string constants(const PytorchRecipe& recipe) {
   std::string out = "\n# None: no autocast.\nDTYPE = ";
-  out += recipe.format.empty() ? "None" : recipe.format == find_format("fp16").name ? "torch.float16"
-                                                                                    : "torch.bfloat16";
+  // The first alias of these formats is torch's name: float16, bfloat16.
+  out += recipe.format.empty() ? "None" : "torch." + find_format(recipe.format).aliases.front();
   out += fmt::format("\nWEIGHT_CACHE = {}\n", recipe.weight_cache ? "True" : "False");
   out += "# Modules, by their names in model.named_modules().\nFP32_LAYERS = [\n";
   for (const std::string& layer : recipe.fp32_layers) {

@@ -43,9 +43,8 @@ Policy nearest_torch_preset(const Policy& policy, const std::set<std::string>& o
   for (size_t i = all.size(); i-- > 0;) {
     const Policy& preset = all[i];
     if (!preset.name.starts_with(kTorchPresets) || preset.low != policy.low) continue;
-    const auto alike = std::ranges::count_if(ops, [&](const std::string& op) {
-      return preset.class_of(op) == policy.class_of(op);
-    });
+    const auto alike = std::ranges::count_if(
+        ops, [&](const std::string& op) { return preset.class_of(op) == policy.class_of(op); });
     const bool is_own = preset.label() == policy.extends || preset.label() == policy.label();
     const std::pair<long, bool> rank{alike, is_own};
     if (nearest != nullptr && rank <= best) continue;
@@ -60,9 +59,10 @@ void add_op_lists(const Policy& policy, const Policy& torch, const std::set<std:
   for (const std::string& op : ops) {
     const CastClass wanted = policy.class_of(op), there = torch.class_of(op);
     if (wanted == there) continue;
-    unsaid.push_back(fmt::format("{} is on the list {} of the policy and on {} of {}: torch's lists "
-                                 "cannot be changed.",
-                                 op, to_string(wanted), to_string(there), torch.label()));
+    unsaid.push_back(
+        fmt::format("{} is on the list {} of the policy and on {} of {}: torch's lists "
+                    "cannot be changed.",
+                    op, to_string(wanted), to_string(there), torch.label()));
   }
 }
 
@@ -88,8 +88,7 @@ const Format* compute_format(const Policy& policy, const std::string& layer,
   return format;
 }
 
-void add_node(const Policy& policy, const std::string& layer, const Node& node,
-              LayerRules& found) {
+void add_node(const Policy& policy, const std::string& layer, const Node& node, LayerRules& found) {
   const CastClass by_list = policy.class_of(listed_name_of(node));
   const Format* compute = compute_format(policy, layer, node.op);
   ++found.op_count;
@@ -116,9 +115,10 @@ std::string list(const std::set<std::string>& words) {
 void add_layer(const std::string& layer, const LayerRules& rules, PytorchRecipe& recipe,
                std::vector<std::string>& unsaid) {
   for (const auto& [format, ops] : rules.formats) {
-    unsaid.push_back(fmt::format("{}: {} computed in {} whatever the lists say: an autocast region "
-                                 "has torch's lists.",
-                                 layer, list(ops), format));
+    unsaid.push_back(
+        fmt::format("{}: {} computed in {} whatever the lists say: an autocast region "
+                    "has torch's lists.",
+                    layer, list(ops), format));
   }
   if (!rules.autocast_off_ops.empty()) {
     unsaid.push_back(
@@ -162,15 +162,16 @@ void add_other_rules(const Policy& policy, std::vector<std::string>& unsaid) {
       unsaid.push_back(fmt::format("{}: values are rounded to {}.", site, rule.format->name));
     }
     if (rule.rounding) {
-      unsaid.push_back(fmt::format("{}: values are rounded to {}.", site, to_string(*rule.rounding)));
+      unsaid.push_back(
+          fmt::format("{}: values are rounded to {}.", site, to_string(*rule.rounding)));
     }
     if (rule.accumulator != nullptr) {
       unsaid.push_back(
           fmt::format("{}: products are summed in {}.", where, rule.accumulator->name));
     }
     if (rule.loss_scale) {
-      unsaid.push_back(fmt::format("{}: gradients have a further scale of {:g}.", where,
-                                   *rule.loss_scale));
+      unsaid.push_back(
+          fmt::format("{}: gradients have a further scale of {:g}.", where, *rule.loss_scale));
     }
   }
 }
@@ -209,8 +210,8 @@ PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph,
   const Policy torch =
       has_autocast ? nearest_torch_preset(policy, ops) : find_policy(kReferenceLane);
   if (has_autocast && torch.low == nullptr) {
-    unsaid.push_back(fmt::format("Autocast to {}: torch.autocast has fp16 and bf16 only.",
-                                 policy.low->name));
+    unsaid.push_back(
+        fmt::format("Autocast to {}: torch.autocast has fp16 and bf16 only.", policy.low->name));
   } else if (has_autocast) {
     recipe.format = policy.low->name;
     recipe.weight_cache = policy.weight_cache;

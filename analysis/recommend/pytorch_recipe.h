@@ -1,6 +1,6 @@
 // What of a policy can be said in PyTorch's words?
-// torch has an autocast region per module, one dtype for its op lists, and GradScaler. The rest of a
-// policy (sums, roundings, storage, optimizer, rules for single values) becomes a list of plain
+// torch has an autocast region per module, one dtype for its op lists, and GradScaler. The rest of
+// a policy (sums, roundings, storage, optimizer, rules for single values) becomes a list of plain
 // sentences. Writes no Python: see pytorch_module.h.
 #pragma once
 
@@ -24,10 +24,10 @@ struct GradScalerArguments {
 };
 
 struct PytorchRecipe {
-  std::string format;                     // autocast's dtype: fp16 or bf16; "": no autocast
-  bool weight_cache = true;               // torch.autocast(cache_enabled=...)
-  std::string op_lists;                   // the preset whose op lists the policy is nearest to, or ""
-  std::vector<std::string> fp32_layers;   // module paths that stay in FP32, in the graph's order
+  std::string format;        // autocast's dtype: fp16 or bf16; "": no autocast
+  bool weight_cache = true;  // torch.autocast(cache_enabled=...)
+  std::string op_lists;      // the preset whose op lists the policy is nearest to, or ""
+  std::vector<std::string> fp32_layers;  // module paths that stay in FP32, in the graph's order
   std::optional<GradScalerArguments> scaler;  // absent: none needed
   // A call of Transformer Engine's module `recipe`, for policies with FP8 factors; else "".
   std::string transformer_engine;

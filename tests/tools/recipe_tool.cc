@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   using namespace lockstep;
   const std::vector<std::string> args(argv + 1, argv + argc);
   std::vector<std::string> unsaid;
-  const PytorchRecipe recipe = pytorch_recipe(
-      find_policy(args.at(0)), graph_from_json(read_text_file(args.at(1))), unsaid);
+  const PytorchRecipe recipe =
+      pytorch_recipe(find_policy(args.at(0)), graph_from_json(read_text_file(args.at(1))), unsaid);
   write_text_file_atomically(args.at(2), pytorch_module(recipe, unsaid));
 }

@@ -75,6 +75,6 @@ class Products(TorchDispatchMode):
 
 def products_of_policy(program):
     """The same from `lockstep explain --json`."""
-    kinds = {"linear": "linear", "matmul": "matmul", "conv2d": "conv", "conv_transpose2d": "conv", "sdpa": "sdpa"}
+    kinds = {"linear": "linear", "addmm": "linear", "matmul": "matmul", "conv2d": "conv", "conv_transpose2d": "conv", "sdpa": "sdpa"}
     return [(op["layer"], kinds[op["op"]], op["outputs"][0]["format"])
             for op in program["ops"] if not op["backward"] and op["op"] in kinds]
