@@ -68,7 +68,7 @@ void add_op_lists(const Policy& policy, const Policy& torch, const std::set<std:
 
 // What the rules ask of the ops of one layer.
 struct LayerRules {
-  size_t op_count = 0, fp32_count = 0;
+  size_t fp32_count = 0;
   bool is_module = true;
   std::set<std::string> fp32_ops, other_ops, autocast_off_ops;
   std::map<std::string, std::set<std::string>> formats;  // other than FP32 -> its ops
@@ -91,7 +91,6 @@ const Format* compute_format(const Policy& policy, const std::string& layer,
 void add_node(const Policy& policy, const std::string& layer, const Node& node, LayerRules& found) {
   const CastClass by_list = policy.class_of(listed_name_of(node));
   const Format* compute = compute_format(policy, layer, node.op);
-  ++found.op_count;
   if (compute == nullptr) {
     if (by_list != CastClass::kFp32) found.other_ops.insert(node.op);
     const bool is_off = std::ranges::any_of(policy.rules, [&](const PolicyRule& rule) {
@@ -158,6 +157,11 @@ void add_other_rules(const Policy& policy, std::vector<std::string>& unsaid) {
     const std::string where = rule.op == "*" ? rule.layer : rule.layer + ", " + rule.op;
     const std::string site = where + (rule.role == "*" ? "" : ", " + rule.role) +
                              (rule.point == "*" ? "" : ", " + rule.point);
+    if (policy.low == nullptr && rule.compute != nullptr) {
+      unsaid.push_back(fmt::format(
+          "{}: computed in {}: without autocast, cast operands and results in the forward code.",
+          where, rule.compute->name));
+    }
     if (rule.format != nullptr) {
       unsaid.push_back(fmt::format("{}: values are rounded to {}.", site, rule.format->name));
     }

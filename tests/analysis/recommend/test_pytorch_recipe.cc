@@ -165,6 +165,14 @@ TEST_CASE("what torch cannot say is one sentence each") {
   }
 }
 
+TEST_CASE("without autocast every rule is the user's to follow") {
+  const Said found = said("[[rule]]\nlayer = \"fc\"\ncompute = \"bf16\"\n");
+  CHECK(found.recipe.format.empty());
+  CHECK(found.recipe.fp32_layers.empty());
+  CHECK(found.unsaid.size() == 1);
+  CHECK(found.has("fc: computed in bf16: without autocast"));
+}
+
 TEST_CASE("torch can leave out the cache of weights") {
   const Said found = said(std::string(kBf16) + "[autocast]\nweight_cache = false\n");
   CHECK_FALSE(found.recipe.weight_cache);
