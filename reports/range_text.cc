@@ -42,8 +42,7 @@ Block conclusion(const RangeTable& table) {
 
 }  // namespace
 
-std::string range_text(const Recommendation& found) {
-  const RangeTable& ranges = found.ranges;
+std::string range_text(const RangeTable& ranges) {
   TableBlock table;
   table.columns = {{"layer", Align::kLeft},
                    {"loss scales"},

@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "analysis/recommend/recommend.h"
+#include "analysis/recommend/scale_interval.h"
 
 namespace lockstep {
 
-std::string range_text(const Recommendation& found);
+std::string range_text(const RangeTable& ranges);
 
 }  // namespace lockstep

@@ -3,8 +3,9 @@
 // sums.
 //
 //   loss       mean |emulated - captured| <= max(half of mean |captured - FP32|, half of the
-//              rounding noise, twice the chaos floor, one ulp of the loss in its own format, in
-//              which PyTorch's CPU kernels of losses also add up: see loss_sum_floor)
+//              rounding noise, twice the chaos floor, twice the distance of FP32 to PyTorch's
+//              FP32, which V3 judges, one ulp of the loss in its own format, in which PyTorch's CPU
+//              kernels of losses also add up: see loss_sum_floor)
 //   gradients  per parameter, mean over steps: 1 - cos(emulated, captured)
 //              <= max(0.001, a tenth of 1 - cos(captured, FP32), four times the chaos floor); noise
 //              elements left out
@@ -114,6 +115,7 @@ struct AmpFindings {
   double emulated = 0, captured = 0;  // sums of |loss differences|
   double noise = 0;                   // of the emulated losses, by rounding
   double chaos_fp32 = 0;
+  double fp32 = 0;  // of the FP32 losses, here and in PyTorch
   std::array<double, kVersions> chaos_low = {};
   double ulps = 0;  // of the captured losses, in their format
   std::string loss_format;
@@ -200,7 +202,8 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
   const double chaos = std::max(found.chaos_fp32, *std::ranges::max_element(found.chaos_low));
   const double emulated = found.emulated / n;
   const double noise = std::max(found.captured, found.noise);
-  const double measured = std::max(kLossShare * noise, kChaosFactor * chaos) / n;
+  const double measured =
+      std::max({kLossShare * noise, kChaosFactor * chaos, kChaosFactor * found.fp32}) / n;
   const double bound = std::max(measured, found.ulps / n);
   const std::string by_ulp =
       bound > measured && emulated > measured
@@ -286,6 +289,7 @@ GateResult gate_v7(const Capture& capture) {
     found.noise += rounding_noise(capture, policy, step, values, emulated.loss);
     const Tensors moved = twin_of(capture.graphs.front(), values);
     found.chaos_fp32 += std::abs(single.run(step, moved).loss - ours);
+    found.fp32 += std::abs(ours - verify.loss32);
     ++found.steps;
     if (overflows) continue;
     // One version at a time: each has programs and tensors of its own.

@@ -114,6 +114,55 @@ void row_sums(const float* x, float* y, int64_t rows, int64_t cols,
   active().row_sums(reordered(kOrder, x, rows, cols, 1).data(), y, rows, cols, accumulator);
 }
 
+// A batch (N,C,S) seen as (outer, count, inner): its statistics are sums over `count`, the images,
+// or the places of a single one.
+struct BatchTerms {
+  int64_t outer, count, inner;
+  template <typename Args>
+  explicit BatchTerms(const Args& args)
+      : outer(args.batch > 1 ? 1 : args.channels),
+        count(args.batch > 1 ? args.batch : args.spatial),
+        inner(args.batch > 1 ? args.channels * args.spatial : 1) {}
+  std::vector<float> reordered(int order, const float* x) const {
+    return lockstep::reordered(order, x, outer, count, inner);
+  }
+  // Back to the given order.
+  void restore(int order, const std::vector<float>& from, float* to) const {
+    for (int64_t o = 0; o < outer; ++o) {
+      for (int64_t i = 0; i < count; ++i) {
+        std::copy_n(from.data() + (o * count + i) * inner, inner,
+                    to + (o * count + place(order, i, count)) * inner);
+      }
+    }
+  }
+};
+
+template <int kOrder>
+void batch_norm(const BatchNormArgs<float>& args) {
+  const BatchTerms terms(args);
+  const std::vector<float> x = terms.reordered(kOrder, args.x);
+  std::vector<float> y(x.size());
+  BatchNormArgs<float> other = args;
+  other.x = x.data();
+  other.y = y.data();
+  active().batch_norm(other);
+  terms.restore(kOrder, y, args.y);
+}
+
+template <int kOrder>
+void batch_norm_backward(const BatchNormBackwardArgs<float>& args) {
+  const BatchTerms terms(args);
+  const std::vector<float> x = terms.reordered(kOrder, args.x);
+  const std::vector<float> dy = terms.reordered(kOrder, args.dy);
+  std::vector<float> dx(x.size());
+  BatchNormBackwardArgs<float> other = args;
+  other.x = x.data();
+  other.dy = dy.data();
+  if (args.dx != nullptr) other.dx = dx.data();
+  active().batch_norm_backward(other);
+  if (args.dx != nullptr) terms.restore(kOrder, dx, args.dx);
+}
+
 template <int kOrder>
 const KernelSet& kernels_in_order() {
   static std::mutex mutex;
@@ -130,6 +179,8 @@ const KernelSet& kernels_in_order() {
     f32.conv2d_backward_weight = conv2d_backward_weight<kOrder>;
     f32.channel_sum = channel_sum<kOrder>;
     f32.row_sums = row_sums<kOrder>;
+    f32.batch_norm = batch_norm<kOrder>;
+    f32.batch_norm_backward = batch_norm_backward<kOrder>;
   }
   return entry->second;
 }

@@ -20,7 +20,8 @@ inline constexpr int kOtherOrders = 8;
 //                          the input: output channels; to the weights: images
 //   sums over channels     over the outer terms, or if there is only one, the inner ones
 //   sums of rows           over columns
-// Sums of norms, softmax and losses keep their order.
+//   batch norm             over images, or if there is only one, its places; backward too
+// Sums of other norms, softmax and losses keep their order.
 std::array<const KernelSet& (*)(), kOtherOrders> kernels_in_other_orders();
 
 }  // namespace lockstep

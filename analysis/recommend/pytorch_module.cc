@@ -315,12 +315,11 @@ std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::s
          constants(recipe) + std::string(kBody) + transformer_engine(recipe);
 }
 
-std::string pytorch_module(const RunFile& run, const Policy& policy) {
+std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence) {
   std::vector<std::string> unsaid;
   PytorchRecipe recipe = pytorch_recipe(policy, graph_from_json(run.graph_json()), unsaid);
   recipe.model = run.options().model;
-  recipe.evidence = fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}",
-                                run.path(), run.steps(), run.options().model);
+  recipe.evidence = evidence;
   return pytorch_module(recipe, unsaid);
 }
 

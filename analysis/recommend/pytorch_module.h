@@ -14,8 +14,8 @@ namespace lockstep {
 // apply(model), autocast(device_type), scaler(device), callbacks for two Trainers; `unsaid` goes
 // into the docstring.
 std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid);
-// For `policy` on the model of a run, whose histograms are the evidence.
-std::string pytorch_module(const RunFile& run, const Policy& policy);
+// For `policy` on the model of a run; `evidence` is what it rests on.
+std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence);
 
 // A Python string literal whose value is `text`, in one line of printable characters. Bytes that
 // are not UTF-8 stand for the character of the same number.

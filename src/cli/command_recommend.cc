@@ -11,16 +11,23 @@
 
 #include "analysis/recommend/pytorch_module.h"
 #include "analysis/recommend/recommend.h"
+#include "analysis/recommend/search.h"
+#include "reports/advice_text.h"
 #include "reports/range_text.h"
 #include "src/cli/arguments.h"
+#include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/cli/number_options.h"
+#include "src/cli/progress.h"
+#include "src/cli/stop_signal.h"
+#include "src/cli/terminal.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/models/model.h"
 #include "src/policy/find_policy.h"
 #include "src/record/capture/capture_block.h"
+#include "src/record/capture/capture_reader.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
 
@@ -29,10 +36,16 @@ namespace {
 
 constexpr std::string_view kPolicyExtension = ".toml", kPythonExtension = ".py";
 constexpr size_t kCommandWidth = 96;
+constexpr int64_t kSearchSteps = 60;
 
 struct RecommendArgs {
-  std::string run, formats = "fp16", output, emit_pytorch;
-  bool overwrite = false;
+  RunOptions options;  // of the replays of a model or a capture; its model is RUN
+  std::string sizes, formats = "fp16", output, emit_pytorch;
+  int64_t budget = 24;
+  double tolerance = kToleratedShare;
+  bool prove = false, overwrite = false, all = false, json = false, quiet = false;
+
+  const std::string& run() const { return options.model; }
 };
 
 // A name for a run file that does not exist yet, so that a printed command runs unchanged.
@@ -42,32 +55,6 @@ std::string free_name(const std::string& stem) {
   for (int k = 2; std::filesystem::exists(name, error); ++k)
     name = fmt::format("{}-{}.h5", stem, k);
   return name;
-}
-
-// Models and captures hold no histograms: the two commands that record and read them.
-void refuse_what_has_not_run(const RecommendArgs& args) {
-  std::error_code error;
-  const bool is_file = std::filesystem::exists(args.run, error);
-  const bool is_capture = is_file && looks_like_capture(args.run);
-  if (!is_capture && (is_file || std::ranges::none_of(
-                                     models(), [&](const Model& m) { return m.name == args.run; })))
-    return;
-  std::string stem = args.run;
-  for (const std::string_view ending : {".h5", ".lscap"}) {
-    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
-  }
-  const std::string run = shell_quoted(free_name(stem + ".run"));
-  std::string options;
-  if (args.formats != RecommendArgs().formats)
-    options += " --formats " + shell_quoted(args.formats);
-  if (!args.output.empty()) options += " -o " + shell_quoted(args.output);
-  if (!args.emit_pytorch.empty()) options += " --emit-pytorch " + shell_quoted(args.emit_pytorch);
-  if (args.overwrite) options += " --overwrite";
-  throw InputError(
-      fmt::format("recommend {}: is a {}, must be a run file: its histograms are the evidence",
-                  args.run, is_capture ? "capture" : "model"),
-      fmt::format("run it first:\n  lockstep replay {} -o {}\n  lockstep recommend {}{}",
-                  shell_quoted(args.run), run, run, options));
 }
 
 // The given numbers that differ from `otherwise`.
@@ -186,53 +173,184 @@ void check_text_output(const std::string& option, const std::string& name,
                fmt::format("{} OTHER, or --overwrite", option), problems);
 }
 
-int run_recommend(const RecommendArgs& args) {
-  refuse_what_has_not_run(args);
-  ProblemList problems("recommend");
+// --emit-pytorch: the policy as a Python module, for the model of `run`.
+void emit_pytorch(const RecommendArgs& args, const RunFile& run, const std::string& policy,
+                  const std::string& evidence) {
+  if (args.emit_pytorch.empty()) return;
+  write_text_file_atomically(args.emit_pytorch,
+                             pytorch_module(run, parse_policy(policy, "the policy"), evidence));
+  if (args.json) return;
+  fmt::print("\nWrote {}: its first lines say how to use it.\n", args.emit_pytorch);
+}
+
+// From the ranges of a recorded run: nothing is run.
+int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>& formats,
+                       ProblemList& problems) {
+  if (formats.size() != 1) {
+    problems.add(
+        fmt::format("--formats {}: one format for a run file, whose ranges are read", args.formats),
+        "give a model or a capture to have candidates run in several");
+  }
+  std::optional<RunFile> opened;
+  collect_problems(problems, [&] { opened.emplace(args.run()); });
+  problems.throw_if_any();
+  const RunFile& run = *opened;
+  const Recommendation found = recommend(run, formats.front());
+  fmt::print("{}", range_text(found.ranges));
+  emit_pytorch(args, run, found.candidate.toml,
+               fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}; nothing "
+                           "was run",
+                           run.path(), run.steps(), run.options().model));
+  if (args.output.empty()) {
+    fmt::print("\nThe policy (write it with -o policy.toml):\n\n{}", found.candidate.toml);
+  } else {
+    write_text_file_atomically(args.output, found.candidate.toml);
+    fmt::print("\nWrote {}. To see what it does:\n{}\n", args.output,
+               replay_command(run.options(), "fp32," + args.output, free_name("verify")));
+  }
+  fmt::print(
+      "\nRanges only: nothing was run. To have candidates run and judged:\n  lockstep "
+      "recommend {}\n",
+      shell_quoted(run.options().model));
+  return kExitFine;
+}
+
+// "lenet.recommend", beside the working folder's other files.
+std::string search_folder(const std::string& model) {
+  std::string stem = std::filesystem::path(model).filename().string();
+  for (const std::string_view ending : {".h5", ".lscap"}) {
+    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
+  }
+  return stem + ".recommend";
+}
+
+// Runs candidates.
+int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& formats) {
+  AdviceFacts facts;
+  facts.model = args.run();
+  facts.device = "cuda";
+  facts.folder = search_folder(args.run());
+  RunOptions& options = args.options;
+  if (is_capture(options.model)) {
+    const Capture capture = read_capture(options.model, CaptureUse::kReplay);
+    options.capture_hash = capture.sha256;
+    const auto captured = static_cast<int64_t>(capture.steps.size());
+    options.cycle = captured < options.steps;
+    if (options.cycle) facts.captured_steps = captured;
+  }
+  options.held_out = false;  // losses are judged
+  const auto watch = [&]() -> std::unique_ptr<Observer> {
+    if (args.quiet || args.json) return nullptr;
+    return std::make_unique<Progress>(0, options.steps, "");
+  };
+  TrialRuns runs(options, facts.folder, LOCKSTEP_VERSION, catch_stop_signals(), watch);
+  std::optional<Advice> advice;
+  try {
+    advice.emplace(search(runs, formats, args.budget));
+    if (args.prove && advice->chosen) {
+      if (options.capture_hash.empty()) {
+        facts.proof = prove(runs, advice->chosen->candidate, args.tolerance);
+      } else {
+        facts.no_proof =
+            "No proof: a capture has the weights and batches of one run, so no new seeds can be "
+            "run. Its steps show what these formats do to these batches.";
+      }
+    }
+  } catch (const SearchStopped&) {
+    fmt::print("Stopped; what was run is kept in {}. The same command goes on from there.\n",
+               facts.folder);
+    return kExitSignalBase + stop_signal();
+  }
+  facts.replays = runs.replays();
+  facts.lanes = runs.lanes();
+  facts.read_again = runs.read_again();
+  facts.all = args.all;
+  fmt::print("{}",
+             args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
+  if (!advice->chosen) return kExitFine;
+  const Candidate& chosen = advice->chosen->candidate;
+  emit_pytorch(args, RunFile(runs.last_path()), policy_text(chosen),
+               fmt::format("trained as fp32 did in {} steps of {}", advice->steps, args.run()));
+  if (args.output.empty()) return kExitFine;
+  write_text_file_atomically(args.output, policy_text(chosen));
+  if (!args.json) fmt::print("Wrote {}.\n", args.output);
+  return kExitFine;
+}
+
+int run_recommend(RecommendArgs& args, ProblemList& problems) {
+  const std::vector<std::string> formats = split(args.formats, ',');
   check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
   check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
                     problems);
-  std::optional<RunFile> opened;
-  collect_problems(problems, [&] { opened.emplace(args.run); });
+  for (const std::string& format : formats) {
+    collect_problems(problems, [&] { autocast_policy(format); });
+  }
+  std::error_code error;
+  const bool is_run = std::filesystem::exists(args.run(), error) &&
+                      !looks_like_capture(args.run()) &&
+                      std::ranges::none_of(models(), [&](auto& m) { return m.name == args.run(); });
+  if (is_run) return recommend_from_run(args, formats, problems);
   problems.throw_if_any();
-  const RunFile& run = *opened;
-  const Recommendation found = recommend(run, args.formats);
-  fmt::print("{}", range_text(found));
-  if (!args.emit_pytorch.empty()) {
-    write_text_file_atomically(args.emit_pytorch,
-                               pytorch_module(run, parse_policy(found.policy, args.run)));
-    fmt::print("\nWrote {}: its first lines say how to use it.\n", args.emit_pytorch);
-  }
-  if (args.output.empty()) {
-    fmt::print("\nThe policy (write it with -o policy.toml):\n\n{}", found.policy);
-    return kExitFine;
-  }
-  write_text_file_atomically(args.output, found.policy);
-  fmt::print("\nWrote {}. To see what it does:\n{}\n", args.output,
-             replay_command(run.options(), "fp32," + args.output, free_name("verify")));
-  return kExitFine;
+  return recommend_by_running(args, formats);
 }
 
 }  // namespace
 
 std::function<int()> declare_recommend(CLI::App& app) {
   auto args = std::make_shared<RecommendArgs>();
-  app.add_option("RUN", args->run, "a run file; its fp32 lane's histograms are the evidence")
+  const ArgumentChecks checks("recommend");
+  RunOptions& o = args->options;
+  o.model.clear();
+  o.steps = kSearchSteps;
+  app.add_option("MODEL", o.model,
+                 "a built-in model or a capture: candidates are run and judged; or a run file: its "
+                 "ranges are read, nothing is run")
       ->type_name("")
       ->required();
-  app.add_option("--formats", args->formats, "fp16 or bf16")
-      ->type_name("NAME")
+  app.add_option("--formats", args->formats,
+                 "fp16 or bf16; of a model or a capture also both, the preferred one first")
+      ->type_name("A,B")
       ->capture_default_str();
+  checks.whole(app.add_option("--steps", o.steps, "of every run; a capture's are repeated")
+                   ->type_name("N")
+                   ->capture_default_str(),
+               1, kLargestCount);
+  checks.whole(app.add_option("--budget", args->budget, "candidates to run beyond plain autocast")
+                   ->type_name("N")
+                   ->capture_default_str(),
+               0, kLargestCount);
+  app.add_flag("--prove", args->prove,
+               "run what is recommended on 5 to 12 new seeds, against the tolerance");
+  checks.number(
+      app.add_option("--tolerance", args->tolerance,
+                     "a larger loss than fp32's that is tolerated, as a share of the fall "
+                     "of fp32's loss")
+          ->type_name("X")
+          ->capture_default_str());
+  app.add_option("--data", o.data, "see `lockstep list data` [the model's default]")
+      ->type_name("SPEC");
+  checks.named_numbers(app.add_option("--size", args->sizes, "sizes, e.g. layers=2,width=64")
+                           ->type_name("NAME=X,..."),
+                       o.sizes);
+  checks.whole(app.add_option("--batch", o.batch, "examples per step")->type_name("N"), 1,
+               kLargestBatch);
+  checks.whole(app.add_option("--seed", o.seed, "of weights, batches and noise")->type_name("N"), 0,
+               UINT64_MAX);
   app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
       ->type_name("FILE");
   app.add_option("--emit-pytorch", args->emit_pytorch,
                  "write the advice here as a Python module for PyTorch, NAME.py")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
+  app.add_flag("--all", args->all, "the whole table of ranges, too");
+  app.add_flag("--json", args->json, "print JSON instead of text");
+  app.add_flag("--quiet", args->quiet, "no progress");
   app.footer(
-      "Rests on ranges only; nothing is searched. Finds the loss scales that keep every gradient\n"
-      "inside the format, and the layers that no scale suits.");
-  return [args] { return run_recommend(*args); };
+      "Runs plain autocast beside FP32 first; if that trains as FP32 does, nothing needs doing.\n"
+      "Otherwise keeps layers in FP32 (by their ranges, by what broke, by what moves the loss)\n"
+      "until a candidate trains as FP32 does, then lets go of every layer it can. The runs are\n"
+      "kept in NAME.recommend: the same command, begun again, goes on from there.");
+  return [args, checks] { return run_recommend(*args, checks.problems()); };
 }
 
 }  // namespace lockstep

@@ -123,7 +123,8 @@ void Executor::assign_slots() {
   for (const Instruction& instruction : program_.instructions) {
     for (int v : instruction.outputs) {
       const ProgramValue& value = program_.values[v];
-      auto& candidates = in_use[{element_count(value.type.shape), value.type.element == ElementType::kInt}];
+      auto& candidates =
+          in_use[{element_count(value.type.shape), value.type.element == ElementType::kInt}];
       const auto free = std::find_if(candidates.begin(), candidates.end(),
                                      [&](auto& c) { return c.second < instruction.node; });
       if (free != candidates.end()) {

@@ -101,13 +101,20 @@ class Lowering {
       const std::string id = "p:" + p.name;
       builder_.add_external(id, p.type, storage(id, p.format, policy.weight));
     }
+    // What is narrow in a model with FP32 weights is a result that autocast made. Numbers of a
+    // constant (a mask's) need not be numbers of another narrow format.
+    const auto by_autocast = [&](const std::string& captured) {
+      return policy.low != nullptr && !captured.empty() && !names_formats;
+    };
     for (const Buffer& b : in_.graph.buffers) {
       const std::string id = "b:" + b.name;
-      builder_.add_external(id, b.type, storage(id, b.format, policy.buffer));
+      builder_.add_external(
+          id, b.type, storage(id, b.format, by_autocast(b.format) ? policy.low : policy.buffer));
     }
     for (const Constant& c : in_.graph.constants) {
       const std::string id = "c:" + c.name;
-      builder_.add_external(id, c.type, storage(id, c.format, policy.buffer));
+      const bool low = by_autocast(c.format) && &find_format(c.format) == policy.low;
+      builder_.add_external(id, c.type, storage(id, c.format, low ? policy.low : policy.buffer));
     }
     const std::string seed(kLossSeedId);
     if (!in_.graph.gradients.empty() && in_.graph.passes.empty() && !builder_.has(seed)) {

@@ -70,9 +70,11 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
     problems.throw_if_any();
   }
   make_lanes({forward}, initial);
-  evaluator =
-      std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
-                                  options.seed, options.batch_norm_eps, options.eval_in_fp32);
+  if (options.held_out) {
+    evaluator =
+        std::make_unique<Evaluator>(*model, sizes, *data, options.optimizer, options.batch,
+                                    options.seed, options.batch_norm_eps, options.eval_in_fp32);
+  }
   description.data = data->describe();
 }
 
@@ -130,8 +132,8 @@ void PreparedRun::add_graphs(const std::vector<Graph>& forward,
 void PreparedRun::make_lanes(std::vector<Graph> forward,
                              const std::map<std::string, Tensor>& initial) {
   graph = step_of(forward.front());
-  const auto groups = capture ? loop.groups.front()
-                                         : optimizer_groups(options.optimizer, options.groups);
+  const auto groups =
+      capture ? loop.groups.front() : optimizer_groups(options.optimizer, options.groups);
   const auto state_count_of = [&](const Parameter& parameter) {
     return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
   };

@@ -32,13 +32,14 @@ struct PreparedRun {
   const Model* model = nullptr;  // null: a capture
   std::unique_ptr<DataSet> data;
   std::optional<Capture> capture;  // without its start: the lanes own that
-  CapturedLoop loop;  // the capture's
+  CapturedLoop loop;               // the capture's
   Graph graph;
   SiteTable sites;
   std::vector<StepGraph> other_shapes;
   LaneContext context;
   std::vector<std::unique_ptr<Lane>> lanes;  // the reference first
-  std::unique_ptr<Evaluator> evaluator;      // null: a capture has no held-out examples
+  std::unique_ptr<Evaluator>
+      evaluator;  // null: RunOptions::held_out, or a capture, which has no such examples
   RunDescription description;
 
  private:

@@ -235,6 +235,54 @@ TEST_CASE("classes: running statistics keep their buffer's format in a low-preci
   CHECK(net.format(net.program.results.at("grad:bn1.weight")) == "fp16");
 }
 
+TEST_CASE("buffers: one that autocast made is kept in the lane's own autocast format") {
+  GraphBuilder b("state");
+  const Value x = b.input("x", {{2, 4}}), target = b.input("target", {{2, 4}});
+  const Value scaled = b.op("mul", {b.linear("fc", x, 4), b.buffer("state", {4})}, {}, "mix");
+  b.set_loss(b.op("mse_loss", {scaled, target}, {}, "loss"));
+  Graph graph = b.finish();
+  const auto format_in = [&graph](const std::string& preset) {
+    const Lowered net = lower_net(graph, find_policy(preset));
+    return net.format(net.program.external.at("b:state"));
+  };
+  CHECK(format_in("torch-autocast-fp16") == "fp32");
+  graph.buffers.front().format = "bf16";
+  CHECK(format_in("torch-autocast-fp16") == "fp16");
+  CHECK(format_in("torch-autocast-bf16-cpu") == "bf16");
+  CHECK(format_in("fp32") == "fp32");
+  CHECK(format_in("tf32") == "fp32");
+}
+
+TEST_CASE("constants: one in the lane's own autocast format stays in it") {
+  GraphBuilder b("constant");
+  const Value x = b.input("x", {{2, 4}}), target = b.input("target", {{2, 4}});
+  const Value scaled = b.op("sub", {b.linear("fc", x, 4), b.buffer("eye", {4})}, {}, "mix");
+  b.set_loss(b.op("mse_loss", {scaled, target}, {}, "loss"));
+  Graph graph = b.finish();
+  graph.constants.emplace_back().name = "eye";
+  graph.constants.back().type = {{4}};
+  graph.constants.back().format = "bf16";
+  graph.buffers.clear();
+  for (Node& node : graph.nodes) std::ranges::replace(node.inputs, "b:eye", "c:eye");
+  const auto format_in = [&graph](const std::string& preset) {
+    const Lowered net = lower_net(graph, find_policy(preset));
+    return net.format(net.program.external.at("c:eye"));
+  };
+  CHECK(format_in("torch-autocast-bf16") == "bf16");
+  CHECK(format_in("torch-autocast-fp16") == "fp32");
+  CHECK(format_in("fp32") == "fp32");
+}
+
+TEST_CASE("batch_norm: the presets of PyTorch's CPU take its formula") {
+  const auto inner = [](const std::string& preset) {
+    const Lowered net = lower_net(small_net(), find_policy(preset));
+    return net.op("bn1", "batch_norm").inner_formats;
+  };
+  CHECK(inner("torch-autocast-bf16-cpu") == std::vector{&find_format("fp32")});
+  CHECK(inner("torch-autocast-bf16").empty());
+  CHECK(inner("fp32").empty());
+}
+
 // a (M) + b, which arrive in different formats.
 Graph two_operands(const std::string& op) {
   GraphBuilder b("two");

@@ -13,7 +13,8 @@ namespace lockstep {
 //   inv_std = 1 / sqrt(var + eps)
 // Running statistics: new = (1 - momentum) * old + momentum * batch, with the unbiased variance
 // (n / (n-1)). Evaluation mode uses the running ones unchanged.
-// `statistics`: if not null, the format to which PyTorch's CPU kernel rounds all of them, r:
+// `statistics`: if not null, PyTorch's CPU kernel, y = fma(x, inv_std * w, fma(-mean, inv_std * w,
+// b)). If narrower than FP32, the format to which it rounds all of them, r:
 //   mean = r(sum x / n);  var = r(r(sum (x - m)^2) / r(n)), unbiased with r(n - 1)
 //   m: the unrounded mean; where S is 1, the rounded one (the loop over rows; that of channels_last
 //   is not modelled)

@@ -45,7 +45,8 @@ void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& a) {
   const T eps = static_cast<T>(a.eps);
   const PartRound<T> round(a.statistics);
   const T take = round(static_cast<T>(a.momentum));
-  const T keep = a.statistics != nullptr ? round(T(1) - take) : static_cast<T>(1 - a.momentum);
+  const bool narrow = a.statistics != nullptr && !a.statistics->is_fp32();
+  const T keep = narrow ? round(T(1) - take) : static_cast<T>(1 - a.momentum);
   parallel_for(a.channels, [&](int64_t c) {
     T mean, var;
     if (a.training) {
@@ -57,8 +58,7 @@ void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& a) {
       }));
       mean = round(mean);
       var = round(squares / round(n));
-      const T unbiased =
-          a.statistics != nullptr ? round(squares / round(n - 1)) : var * (n / (n - 1));
+      const T unbiased = narrow ? round(squares / round(n - 1)) : var * (n / (n - 1));
       if (a.running_mean != nullptr) {
         store(a.new_running_mean, c, round(keep * a.running_mean[c]) + round(take * mean));
         store(a.new_running_var, c, round(keep * a.running_var[c]) + round(take * unbiased));
@@ -74,8 +74,13 @@ void batch_norm_with(BlockSum<T> block_sum, const BatchNormArgs<T>& a) {
     const T b = a.bias != nullptr ? a.bias[c] : T(0);
     store(a.mean, c, mean);
     store(a.inv_std, c, inv_std);
-    for_channel(a, c,
-                [&](int64_t i) { a.y[i] = canonical_nan(((a.x[i] - mean) * inv_std) * w + b); });
+    if (a.statistics == nullptr) {
+      for_channel(a, c,
+                  [&](int64_t i) { a.y[i] = canonical_nan(((a.x[i] - mean) * inv_std) * w + b); });
+      return;
+    }
+    const T factor = inv_std * w, rest = std::fma(-mean, factor, b);
+    for_channel(a, c, [&](int64_t i) { a.y[i] = canonical_nan(std::fma(a.x[i], factor, rest)); });
   });
 }
 

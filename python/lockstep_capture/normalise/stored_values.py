@@ -15,6 +15,7 @@ from .ssa import value_name
 class StoredValues:
     """Adds parameters and buffers to the graph when they are first read.
 
+    buffers: tensors of the shapes and dtypes that buffers have before the step.
     counted: paths of num_batches_tracked that the forward pass raised; batch_norm makes the new count.
     """
 

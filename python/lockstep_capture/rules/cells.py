@@ -65,6 +65,7 @@ def rnn(c: RuleContext) -> list[Value]:
     x, starts, weights = c.value("input"), c.value("hx"), c.values("params")
     if x.rank != 3:
         raise c.unsupported("give the input a batch dimension")
+    scattered = c.is_scattered("input", (1, 0, 2) if c.a["batch_first"] else (0, 1, 2))
     x = c.permute(x, [1, 0, 2]) if c.a["batch_first"] else x
     per_cell = 4 if c.a["has_biases"] else 2
     ends = []
@@ -74,7 +75,8 @@ def rnn(c: RuleContext) -> list[Value]:
             cell = layer * directions + direction
             w_ih, w_hh, *biases = weights[cell * per_cell:(cell + 1) * per_cell]
             h = c.reshape(c.slice(starts, 0, cell, cell + 1), starts.shape[1:])
-            steps = _rnn_steps(c, x, h, (w_ih, w_hh), biases or [None, None], bool(direction))
+            steps = _rnn_steps(c, x, h, (w_ih, w_hh), biases or [None, None], bool(direction),
+                               separate_bias=layer == 0 and scattered)  # as in linear
             ends.append(steps[0] if direction else steps[-1])
             outputs.append(joined(c, [leading(c, step) for step in steps], 0))
         x = joined(c, outputs, 2)
@@ -83,9 +85,9 @@ def rnn(c: RuleContext) -> list[Value]:
 
 
 def _rnn_steps(c: RuleContext, x: Value, h: Value, weights: tuple[Value, Value], biases: Any,
-               backwards: bool) -> list[Value]:
+               backwards: bool, *, separate_bias: bool) -> list[Value]:
     """The hidden states in the order of time. x (T,N,C), h (N,H)."""
-    own = gates(c, x, weights[0], biases[0])
+    own = gates(c, x, weights[0], biases[0], separate_bias=separate_bias)
     time = x.shape[0]
     found: dict[int, Value] = {}
     for step in reversed(range(time)) if backwards else range(time):

@@ -6,9 +6,10 @@ from ..ir.graph import Value
 from .context import RuleContext
 
 
-def gates(c: RuleContext, x: Value, weight: Value, bias: Value | None) -> Value:
+def gates(c: RuleContext, x: Value, weight: Value, bias: Value | None, *, separate_bias: bool = False) -> Value:
     operands = [x, weight] + ([bias] if bias is not None else [])
-    return c.node("linear", operands, (*x.shape[:-1], weight.shape[0])).value()
+    attrs = {"separate_bias": True} if separate_bias and bias is not None else {}
+    return c.node("linear", operands, (*x.shape[:-1], weight.shape[0]), attrs).value()
 
 
 def leading(c: RuleContext, x: Value) -> Value:

@@ -100,7 +100,9 @@ class Traced:
             observed = trace(step, seen.batch, subject.device, autocast, subject.narrow)
         self.program, self.module_calls = observed.program, observed.calls
         self.outside = Outside(self.program, step.step_fn, subject.model, observed.left)
-        self.versions, self._types = analyse(self.program, subject.params, subject.buffer_values(), seen.leaves,
+        buffers = subject.buffer_values()
+        self._buffers = {path: torch.empty(buffer.shape, dtype=buffer.dtype, device="meta") for path, buffer in buffers.items()}
+        self.versions, self._types = analyse(self.program, subject.params, buffers, seen.leaves,
                                               single=subject.narrow is not None)
         self.sites: list[RandomSite] = random_sites(self.program)
         self.factor: float | None = None  # of the last micro-batch's loss, see loss_factor.py
@@ -141,7 +143,7 @@ class Traced:
         cannot be replayed."""
         math = fused_attention == 0 and self.attention_count() > 0
         made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model,
-                          self.subject.buffer_values(), self.paths, plain_attention=math)
+                          self._buffers, self.paths, plain_attention=math)
         self.graph, self.ir_of = made.graph, made.ir_of
         if self._autocast is None:
             self.graph.close_regions()

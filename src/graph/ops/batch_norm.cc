@@ -78,8 +78,9 @@ std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const Tenso
 
 // OpDef::cpu_formats: PyTorch's CPU kernel computes the statistics of a batch in the format of x
 // (running ones are read as they are), unless a weight or buffer is FP32
-// (aten/src/ATen/native/Normalization.cpp, is_mixed_type).
+// (aten/src/ATen/native/Normalization.cpp, is_mixed_type). Its formula is in norm_args.h.
 void round_statistics(const Node& node, NodeFormats& formats) {
+  formats.inner = {&find_format("fp32")};
   const Format* x = formats.operands[0] != nullptr ? formats.operands[0] : formats.stored[0];
   if (!bool_attribute(node, "training", true) || contains(*x, find_format("fp32"))) return;
   for (size_t i = 1; i < count_operand(node); ++i) {

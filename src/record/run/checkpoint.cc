@@ -166,7 +166,8 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
 
 }  // namespace
 
-void write_checkpoint(const std::string& run_path, const RunStateView& run, const RecordState& record) {
+void write_checkpoint(const std::string& run_path, const RunStateView& run,
+                      const RecordState& record) {
   const std::string path = newest_path(run_path), temporary = path + ".tmp";
   hdf5::be_quiet();
   int error = 0;

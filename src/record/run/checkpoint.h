@@ -23,7 +23,8 @@ struct Checkpoint {
 };
 
 // Writes PATH.state.tmp, syncs it, and renames. Throws: WriteError; the older files are kept.
-void write_checkpoint(const std::string& run_path, const RunStateView& run, const RecordState& record);
+void write_checkpoint(const std::string& run_path, const RunStateView& run,
+                      const RecordState& record);
 
 // The newest one with steps_done <= limit whose run_hash is not in `others` (the same file's other
 // seeds). Throws: InputError if one is damaged.

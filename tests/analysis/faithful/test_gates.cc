@@ -212,6 +212,17 @@ TEST_CASE("V7: the loss may be one ulp of its own format off, and not two") {
   CHECK(off_by(-2.1, "bf16").status == GateStatus::kFail);
 }
 
+TEST_CASE("V7: the loss may be as far off as FP32 is from PyTorch's FP32, which V3 judges") {
+  Capture capture = hand_capture();
+  CapturedStep& step = capture.steps[0];
+  const double off = 0.9 * ulp(step.loss, find_format("bf16"));
+  capture.verify[0].loss32 += off;
+  step.loss += off;
+  step.micro[0].loss = step.loss;
+  step.loss_format = "fp32";
+  CHECK(failed(capture) == "V3");
+}
+
 TEST_CASE("a gradient that one side lacks") {
   Capture capture = hand_capture();
   capture.verify[0].grads64.erase(kWeight);

@@ -120,5 +120,39 @@ TEST_CASE("sums over channels and of rows") {
   CHECK(different > 1);
 }
 
+TEST_CASE("the statistics of a batch, every value in its own place") {
+  constexpr int64_t kChannels = 3, kSpatial = 40;
+  for (const int64_t batch : {1, 8}) {
+    const int64_t count = batch * kChannels * kSpatial;
+    const std::vector<float> x = uniform(count, 9), dy = uniform(count, 10);
+    std::vector<float> mean(kChannels), inv_std(kChannels), dw(kChannels), db(kChannels);
+    size_t different = 0;
+    const double n = static_cast<double>(batch * kSpatial);
+    // y is x times about sqrt(3): variance 1/3.
+    const double forward = farthest(count, different, [&](const Kernels<float>& kernels, float* y) {
+      BatchNormArgs<float> args{};
+      args.batch = batch, args.channels = kChannels, args.spatial = kSpatial;
+      args.eps = 1e-5, args.training = true;
+      args.x = x.data(), args.y = y, args.mean = mean.data(), args.inv_std = inv_std.data();
+      args.accumulator = &fp32();
+      kernels.batch_norm(args);
+    });
+    CHECK(forward <= 2 * bound(batch * kSpatial) / n);
+    CHECK(different > 1);
+    const double backward =
+        farthest(count, different, [&](const Kernels<float>& kernels, float* dx) {
+          BatchNormBackwardArgs<float> args{};
+          args.batch = batch, args.channels = kChannels, args.spatial = kSpatial;
+          args.training = true, args.x = x.data(), args.dy = dy.data();
+          args.mean = mean.data(), args.inv_std = inv_std.data();
+          args.dx = dx, args.dweight = dw.data(), args.dbias = db.data();
+          args.accumulator = &fp32();
+          kernels.batch_norm_backward(args);
+        });
+    CHECK(backward <= 2 * 2 * bound(batch * kSpatial) / n);
+    CHECK(different > 1);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -111,6 +111,24 @@ TEST_CASE("batch_norm: two values by hand; the running variance is unbiased") {
   CHECK(n.y[1] == (3.0 - 5) / root * 2 + 10);
 }
 
+TEST_CASE("batch_norm: PyTorch's CPU gives a constant channel the error of a product") {
+  const float mean = 1.1F, w = 0.7F;
+  Norm<float> n(1, 1, 2, find_accumulator("fp32_fused"));
+  n.x = {mean, mean}, n.w = {w}, n.b = {0};
+  n.run(active_kernels().f32);
+  CHECK(n.y[0] == 0);
+  for (const KernelSet* set : available_kernel_sets()) {
+    set->f32.batch_norm({1, 1, 2, 1e-5, 0.1, true, n.x.data(), n.w.data(), n.b.data(),
+                         n.running_mean.data(), n.running_var.data(), n.y.data(), n.new_mean.data(),
+                         n.new_var.data(), n.mean.data(), n.inv_std.data(), n.accumulator,
+                         &find_format("fp32")});
+    const float factor = n.inv_std[0] * w;
+    const double product = static_cast<double>(mean) * factor;
+    CHECK(n.y[0] == static_cast<float>(product - static_cast<float>(product)));
+    CHECK(n.y[0] != 0);
+  }
+}
+
 TEST_CASE("kernel sets: sums inside batch_norm, softmax and losses have the scalar bits") {
   for (const Accumulator& accumulator : accumulators()) {
     Norm<float> want(40, 3, 121, accumulator);  // 4840 terms: two blocks

@@ -187,8 +187,12 @@ def test_a_buffer_that_autocast_makes_bf16(lockstep, tmp_path):
         assert all(len(graph["mutations"]) == 1 for graph in graphs)
         assert [file[f"{place}/state"].attrs["torch_dtype"] for place in ("buffers", "verify/000001/pre/buffers")] \
             == ["float32", "bfloat16"]
+    assert [buffer.get("format") for graph in graphs for buffer in graph["buffers"]] == [None, "bf16"]
     gates = lockstep("verify", path).stdout
     assert "V1  PASS" in gates and "V3  PASS" in gates and "V4  PASS" in gates
+    for policy, held in (("torch-autocast-bf16-cpu", "bf16"), ("torch-autocast-fp16", "fp16"), ("fp32", "fp32")):
+        program = lockstep("explain", path, "--graph", "1", "--policy", policy).stdout
+        assert program.split(" state ")[1].split()[0] == held, program
 
 
 def test_a_forward_pass_more_than_step_fn_has(tmp_path):

@@ -388,6 +388,13 @@ def test_recommend_writes_the_module_and_replaces_no_file(lockstep, tmp_path):
     assert load(out).DTYPE is torch.bfloat16 and out.read_text() != text
 
 
+def test_what_was_run_is_the_evidence(lockstep, tmp_path):
+    lockstep("recommend", "mlp", "--data", "synthetic:400", "--steps", 60, "--batch", 16, "--formats", "bf16", "--quiet",
+             "--emit-pytorch", "amp.py", cwd=tmp_path)
+    amp = load(tmp_path / "amp.py")
+    assert amp.DTYPE is torch.bfloat16 and amp.SCALER is None and "trained as fp32 did in 60 steps of mlp" in amp.__doc__
+
+
 # ---- Trainers
 
 

@@ -1,0 +1,80 @@
+// See proof.h.
+#include "analysis/recommend/proof.h"
+
+#include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+#include <limits>
+
+#include "analysis/run/loss_noise.h"
+
+namespace lockstep {
+namespace {
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double x : values) sum += x;
+  return sum / static_cast<double>(values.size());
+}
+
+double deviation_of(const std::vector<double>& values) {
+  const double mean = mean_of(values);
+  double squares = 0;
+  for (const double x : values) squares += (x - mean) * (x - mean);
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
+}  // namespace
+
+Proof judge_pairs(const std::vector<ProofPair>& pairs, double share) {
+  Proof proof;
+  proof.share = share;
+  std::vector<double> falls, losses;
+  double squares = 0;
+  for (const ProofPair& pair : pairs) {
+    proof.differences.push_back(pair.difference);
+    falls.push_back(pair.fall);
+    losses.push_back(pair.reference_loss);
+    squares += pair.chaos * pair.chaos;
+  }
+  proof.fall = mean_of(falls);
+  proof.chaos = std::sqrt(squares / static_cast<double>(pairs.size()));
+  proof.seed_scatter = deviation_of(losses);
+  proof.tolerance = std::max(share * proof.fall, proof.chaos);
+  proof.mean = mean_of(proof.differences);
+  if (!std::isfinite(proof.mean)) {
+    proof.result = Proof::Result::kFail;
+    return proof;
+  }
+  const auto n = static_cast<double>(pairs.size());
+  const boost::math::students_t t(n - 1);
+  const double rate = kProofErrorRate / kProofStages.size();
+  proof.half_width = boost::math::quantile(boost::math::complement(t, rate)) *
+                     deviation_of(proof.differences) / std::sqrt(n);
+  if (proof.mean + proof.half_width < proof.tolerance) proof.result = Proof::Result::kPass;
+  if (proof.mean - proof.half_width > proof.tolerance) proof.result = Proof::Result::kFail;
+  return proof;
+}
+
+Proof prove(TrialRuns& runs, const Candidate& candidate, double share) {
+  std::vector<ProofPair> pairs;
+  for (const int64_t stage : kProofStages) {
+    while (static_cast<int64_t>(pairs.size()) < stage) {
+      const SeedCourses seed = runs.course(candidate, kProofSeedsAfter + pairs.size());
+      const LaneJudgement judged = judge_lanes(std::span(&seed, 1)).at(1);
+      const std::vector<double>& reference = seed.lanes.front().loss;
+      const bool broke = judged.verdict == Verdict::kBroke || judged.verdict == Verdict::kStalled;
+      pairs.push_back({.difference = broke ? std::numeric_limits<double>::quiet_NaN() : judged.gap,
+                       .fall = reference.front() - tail_mean(reference),
+                       .chaos = judged.chaos,
+                       .reference_loss = tail_mean(reference)});
+      if (broke)
+        return judge_pairs(pairs.size() < 2 ? std::vector(2, pairs.front()) : pairs, share);
+    }
+    const Proof proof = judge_pairs(pairs, share);
+    if (proof.result != Proof::Result::kInconclusive) return proof;
+  }
+  return judge_pairs(pairs, share);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+// Does a policy train as FP32 does, on seeds that the search never saw?
+// Paired runs: each seed has its own weights, batches and noise, the same for both lanes.
+//
+//   d          the candidate's gap in one seed (analysis/run/outcome.h), in units of the loss
+//   tolerance  a share of the fall of FP32's loss, mean over the seeds; never below `chaos`, the
+//              root mean square of the one-ulp twins' gaps: nothing smaller can be told apart
+//   pass       mean d + t s / sqrt(n) < tolerance, s the standard deviation of the n differences
+//   fail       mean d - t s / sqrt(n) > tolerance, or a seed in which the candidate broke
+// t: Student's, one-sided. The runs are judged after each of kProofStages seeds, and end with the
+// first answer; each look has its part of kProofErrorRate, so that all together stay within it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "analysis/recommend/trial_runs.h"
+
+namespace lockstep {
+
+inline constexpr std::array<int64_t, 3> kProofStages = {5, 8, 12};
+inline constexpr double kProofErrorRate = 0.05;
+inline constexpr double kToleratedShare = 0.02;
+inline constexpr uint64_t kProofSeedsAfter = 1000;  // the first seed: the search's plus this
+
+struct Proof {
+  enum class Result : uint8_t { kPass, kFail, kInconclusive };
+  Result result = Result::kInconclusive;
+  std::vector<double> differences;  // by seed; NaN: broke
+  double mean = 0, half_width = 0;  // of the one-sided interval
+  double tolerance = 0, share = kToleratedShare;
+  double fall = 0;          // of FP32's loss
+  double chaos = 0;         // of one run
+  double seed_scatter = 0;  // standard deviation of FP32's own tail loss over the seeds
+
+  int64_t seeds() const { return static_cast<int64_t>(differences.size()); }
+  // The smallest tolerance that these runs could have shown.
+  double smallest_shown() const { return mean + half_width; }
+};
+
+// One seed's numbers.
+struct ProofPair {
+  double difference = 0, fall = 0, chaos = 0, reference_loss = 0;
+};
+// The judgement after these seeds. Requires: at least two.
+Proof judge_pairs(const std::vector<ProofPair>& pairs, double share);
+
+// Runs seeds until a stage decides. Throws: as TrialRuns::run.
+Proof prove(TrialRuns& runs, const Candidate& candidate, double share);
+
+}  // namespace lockstep

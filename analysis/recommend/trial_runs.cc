@@ -1,0 +1,143 @@
+// See trial_runs.h.
+#include "analysis/recommend/trial_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "analysis/findings/findings.h"
+#include "analysis/run/lane_outcomes.h"
+#include "src/core/error.h"
+#include "src/core/text_hash.h"
+#include "src/policy/find_policy.h"
+#include "src/policy/twin_lane.h"
+#include "src/record/capture/capture_block.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/train/lockstep.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kTwins = 2;
+
+// True once all steps are in the file; a file that is damaged or of another version is not.
+bool is_complete(const std::string& path, int64_t steps) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return false;
+  try {
+    return RunFile(path).steps() == steps;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+// Of the samples that were taken: root mean square over them of each site's change of the loss,
+// added up by layer.
+std::vector<std::pair<std::string, double>> layers_by_effect(const RunFile& run, int lane) {
+  const auto samples = run.loss_effects(lane);
+  std::map<std::string, double> by_layer;
+  double whole = 0;
+  for (const Site& site : run.sites().sites) {
+    double squares = 0;
+    for (const auto& sample : samples) {
+      const LossEffect& effect = sample[static_cast<size_t>(site.id)];
+      squares += effect.rounding * effect.rounding + effect.range * effect.range;
+    }
+    if (!(squares > 0)) continue;
+    const double size = std::sqrt(squares / static_cast<double>(samples.size()));
+    by_layer[site.layer] += size;
+    whole += size;
+  }
+  std::vector<std::pair<std::string, double>> layers(by_layer.begin(), by_layer.end());
+  for (auto& [layer, size] : layers) size /= whole;
+  std::ranges::stable_sort(layers, [](auto& a, auto& b) { return a.second > b.second; });
+  return layers;
+}
+
+}  // namespace
+
+bool Trial::passes() const {
+  return judgement.verdict == Verdict::kFine && late_skips <= 1 + steps / 2 / kStepsPerLateSkip;
+}
+
+TrialRuns::TrialRuns(RunOptions options, std::string folder, std::string version,
+                     const std::atomic<bool>& stop,
+                     std::function<std::unique_ptr<Observer>()> watch)
+    : options_(std::move(options)),
+      folder_(std::move(folder)),
+      version_(std::move(version)),
+      stop_(stop),
+      watch_(std::move(watch)) {}
+
+SeedCourses TrialRuns::course(const Candidate& candidate, uint64_t further) {
+  replay(std::span(&candidate, 1), options_.seed + further);
+  return read_courses(RunFile(last_path_));
+}
+
+// Writes last_path_, unless it is there.
+void TrialRuns::replay(std::span<const Candidate> candidates, uint64_t seed) {
+  RunOptions options = options_;
+  options.seed = seed;
+  options.lanes = {"fp32"};
+  std::string identity =
+      fmt::format("{} {} {} steps {} batch {} seed {} cycle {} ", version_, options.model,
+                  options.capture_hash, options.steps, options.batch, options.seed, options.cycle);
+  identity += options.data;
+  for (const auto& [name, value] : options.sizes) identity += fmt::format(" {}={}", name, value);
+  for (const Candidate& candidate : candidates) {
+    options.lanes.push_back(candidate.lane);
+    if (!candidate.is_preset()) options.policy_texts[candidate.lane] = candidate.toml;
+    identity += candidate.lane + "\n" + candidate.toml + "\n";
+  }
+  for (int twin = 1; twin <= kTwins; ++twin) options.lanes.push_back(twin_name(twin));
+  std::error_code ignored;
+  std::filesystem::create_directories(folder_, ignored);  // the writer reports what is wrong
+  last_path_ = fmt::format("{}/{:016x}.h5", folder_, fnv1a(identity));
+  ++replays_;
+  if (is_complete(last_path_, options.steps)) {
+    ++read_again_;
+  } else {
+    std::optional<LockstepRun> run;
+    if (looks_like_capture(options.model)) {
+      run.emplace(options, read_capture(options.model, CaptureUse::kReplay));
+    } else {
+      run.emplace(options);
+    }
+    RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
+    run->add_observer(&writer);
+    const std::unique_ptr<Observer> watcher = watch_ ? watch_() : nullptr;
+    if (watcher) run->add_observer(watcher.get());
+    if (!run->run(stop_)) throw SearchStopped();
+  }
+}
+
+std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
+  replay(candidates, options_.seed);
+  lanes_ += static_cast<int64_t>(candidates.size());
+  const RunFile run(last_path_);
+  const std::vector<SeedCourses> courses = read_all_courses(run);
+  const std::vector<LaneJudgement> judgements = judge_lanes(courses);
+  std::vector<Trial> trials;
+  for (const Candidate& candidate : candidates) {
+    const int lane = run.lane_index(candidate.lane);
+    Trial& trial = trials.emplace_back();
+    trial.candidate = candidate;
+    trial.judgement = judgements[static_cast<size_t>(lane)];
+    trial.findings = find_findings(run, lane);
+    for (const ScalerRecord& scaler : run.scalers(lane)) {
+      trial.last_scale = scaler.scale;
+    }
+    const auto& skips = courses.front().lanes[static_cast<size_t>(lane)].skips;
+    trial.steps = run.steps();
+    trial.skips = static_cast<int64_t>(skips.size());
+    trial.late_skips =
+        std::ranges::count_if(skips, [&](int64_t step) { return step >= run.steps() / 2; });
+    trial.moved_by = layers_by_effect(run, lane);
+  }
+  return trials;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,290 @@
+// See advice_text.h.
+#include "reports/advice_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "analysis/findings/finding_kinds.h"
+#include "reports/number_text.h"
+#include "reports/range_text.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kGradScalerStart = 65536;
+constexpr size_t kLayersInSentence = 4;
+
+using nlohmann::ordered_json;
+
+ordered_json number(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
+}
+
+double noise(const LaneJudgement& judged) {
+  return std::max(judged.batch_noise, judged.chaos);
+}
+
+std::string interval_text(const ScaleInterval& scales) {
+  if (scales.lo <= kMinScaleExponent && scales.hi >= kMaxScaleExponent) return "any";
+  if (scales.lo <= kMinScaleExponent) return fmt::format("up to 2^{}", scales.hi);
+  if (scales.hi >= kMaxScaleExponent) return fmt::format("from 2^{}", scales.lo);
+  return fmt::format("2^{} to 2^{}", scales.lo, scales.hi);
+}
+
+std::string verdict_text(const Trial& trial) {
+  if (trial.passes()) return "trains as fp32";
+  const Verdict verdict = trial.judgement.verdict;
+  return verdict == Verdict::kFine ? "still skips steps" : std::string(to_string(verdict));
+}
+
+// "Loss scale 2^-9 to 2^15: GradScaler's 65536 fits, keep it dynamic."
+std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
+  const ScaleChoice& scale = trial.candidate.scale;
+  if (!scale.scales) return "No loss scale is needed.";
+  const std::string between = "Loss scale " + interval_text(ranges.scales);
+  if (!scale.dynamic) {
+    return fmt::format("{}: keep it static at {}.", between, scale_text(scale.start));
+  }
+  if (scale.start != kGradScalerStart) {
+    return fmt::format("{}: start GradScaler at {}, keep it dynamic.", between,
+                       scale_text(scale.start));
+  }
+  const int start = std::ilogb(kGradScalerStart);
+  if (ranges.scales.contains(start)) {
+    return between + ": GradScaler's 65536 fits, keep it dynamic.";
+  }
+  if (trial.skips == 0) {
+    return between + ", with an octave to spare: GradScaler's 65536 fits, keep it dynamic.";
+  }
+  return fmt::format("{}: GradScaler's 65536 found its way here ({} skipped), keep it dynamic.",
+                     between, counted(static_cast<uint64_t>(trial.skips), "step"));
+}
+
+std::string layer_names(const std::vector<LayerInFp32>& layers) {
+  std::vector<std::string> names;
+  for (const LayerInFp32& layer : layers) {
+    if (names.size() == kLayersInSentence) break;
+    names.push_back(layer.layer.empty() ? "(no layer)" : layer.layer);
+  }
+  std::string text = join(names, ", ");
+  if (layers.size() > names.size())
+    text += fmt::format(" and {} more", layers.size() - names.size());
+  return text;
+}
+
+std::string torch_dtype(const std::string& format) {
+  return format == "fp16" ? "torch.float16" : "torch.bfloat16";
+}
+
+// What to paste.
+std::string snippet(const Trial& trial, const std::string& device) {
+  const Candidate& candidate = trial.candidate;
+  std::string text = fmt::format(
+      "  with torch.autocast(\"{}\", dtype={}):\n      loss = ...  # your "
+      "forward pass\n",
+      device, torch_dtype(candidate.format));
+  if (!candidate.fp32.empty()) {
+    text += fmt::format(
+        "  # and in the forward of {}:\n  with torch.autocast(\"{}\", enabled=False):\n      ...  "
+        "# "
+        "its inputs with .float()\n",
+        layer_names(candidate.fp32), device);
+  }
+  const ScaleChoice& scale = candidate.scale;
+  if (!scale.scales) return text;
+  std::string arguments = fmt::format("\"{}\"", device);
+  if (scale.start != kGradScalerStart) arguments += fmt::format(", init_scale={}", scale.start);
+  if (!scale.dynamic) arguments += ", growth_interval=2**31 - 1";
+  return text + fmt::format("  scaler = torch.amp.GradScaler({})\n", arguments);
+}
+
+std::string proof_sentence(const Proof& proof) {
+  if (!std::isfinite(proof.mean)) {
+    return fmt::format("Refuted: it broke in one of {} new seeds.", proof.seeds());
+  }
+  const std::string what = proof.tolerance > proof.share * proof.fall
+                               ? "what one ulp does"
+                               : fmt::format("{:g}% of the fall of fp32's loss", 100 * proof.share);
+  const std::string runs = fmt::format(
+      "mean gap {} over {} new seeds, at most {} at {:.0f}% confidence; tolerated: {} ({})",
+      short_number(proof.mean), proof.seeds(), short_number(proof.smallest_shown()),
+      100 * (1 - kProofErrorRate), short_number(proof.tolerance), what);
+  switch (proof.result) {
+    case Proof::Result::kPass:
+      return "Proven: " + runs + ".";
+    case Proof::Result::kFail:
+      return "Refuted: " + runs + ".";
+    case Proof::Result::kInconclusive:
+      break;
+  }
+  return fmt::format("Inconclusive: {}. These runs could have shown a tolerance of {}.", runs,
+                     short_number(proof.smallest_shown()));
+}
+
+std::string gap_text(double gap) {
+  if (!std::isfinite(gap)) return "-";
+  return fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap));
+}
+
+TableBlock tried_table(const Advice& advice) {
+  TableBlock table;
+  table.columns = {{"candidate", Align::kLeft},
+                   {"in fp32", Align::kLeft},
+                   {"loss scale"},
+                   {"loss"},
+                   {"gap"},
+                   {"skips"},
+                   {"verdict", Align::kLeft}};
+  for (const Trial& trial : advice.tried) {
+    const ScaleChoice& scale = trial.candidate.scale;
+    const bool is_chosen = advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
+    const std::string name = (trial.candidate.is_preset() ? "plain " : "") + trial.candidate.format;
+    table.rows.push_back({(is_chosen ? "* " : "  ") + name,
+                          trial.candidate.fp32.empty() ? "-" : layer_names(trial.candidate.fp32),
+                          !scale.scales ? "-"
+                                        : fmt::format("{}{}", scale_text(scale.start),
+                                                      scale.dynamic ? ", dynamic" : ""),
+                          short_number(trial.judgement.tail_loss), gap_text(trial.judgement.gap),
+                          fmt::format("{}", trial.skips), verdict_text(trial)});
+  }
+  table.notes = {"loss: mean over the last steps. gap: loss minus fp32's. *: recommended."};
+  return table;
+}
+
+}  // namespace
+
+std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
+  switch (advice.answer) {
+    case Advice::Answer::kTooShort:
+      return fmt::format("No answer: fp32 itself has not learned within {} steps; give --steps {}.",
+                         advice.steps, 4 * advice.steps);
+    case Advice::Answer::kFp32:
+      return fmt::format("Train in fp32: of {} run here none trained as fp32 does{}.",
+                         counted(static_cast<uint64_t>(facts.lanes), "candidate"),
+                         advice.out_of_budget ? " (the --budget ended the search)" : "");
+    case Advice::Answer::kPlain:
+    case Advice::Answer::kExceptions:
+      break;
+  }
+  const Trial& trial = *advice.chosen;
+  const RangeTable& ranges = *advice.ranges_of(trial.candidate.format);
+  const std::string scale = scale_sentence(trial, ranges);
+  const std::string& format = trial.candidate.format;
+  if (advice.answer == Advice::Answer::kPlain) {
+    return fmt::format("Nothing needs doing: under plain {} autocast {} trains as in fp32. {}",
+                       format, facts.model, scale);
+  }
+  const std::vector<LayerInFp32>& fp32 = trial.candidate.fp32;
+  const size_t others = advice.layers.size() - std::min(advice.layers.size(), fp32.size());
+  if (fp32.empty()) {
+    return fmt::format("All {} can use {}. {}", counted(advice.layers.size(), "layer"), format,
+                       scale);
+  }
+  return fmt::format("Keep {} in fp32; {}. The other {} can use {}. {}", layer_names(fp32),
+                     fp32.front().reason, counted(others, "layer"), format, scale);
+}
+
+std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
+  const bool is_good =
+      advice.answer == Advice::Answer::kPlain || advice.answer == Advice::Answer::kExceptions;
+  const std::string sentence = answer_sentence(advice, facts);
+  Blocks blocks = {paragraph(sentence, is_good ? Tone::kGood : Tone::kBad,
+                             std::min(sentence.size(), sentence.find_first_of(":;")))};
+  if (advice.chosen) {
+    const LaneJudgement& judged = advice.chosen->judgement;
+    blocks.push_back(paragraph(fmt::format(
+        "Measured: loss {} after {} steps, {} {} fp32's (noise {}). It rules out a large loss; it "
+        "does not prove equality.",
+        short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
+        judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
+    if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof)));
+    if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
+    blocks.push_back(paragraph("In PyTorch:"));
+    blocks.push_back(verbatim(snippet(*advice.chosen, facts.device)));
+    for (const LayerInFp32& layer : advice.chosen->candidate.fp32) {
+      const bool measured = std::ranges::count(advice.measured, layer.layer) > 0;
+      blocks.push_back(paragraph(fmt::format(
+          "{} in fp32: {}. {}", layer.layer.empty() ? "(no layer)" : layer.layer, layer.reason,
+          measured ? "Measured: without it the training fails." : "Not run without it.")));
+    }
+  }
+  blocks.push_back(tried_table(advice));
+  std::string runs =
+      fmt::format("Run: {} beside fp32 and two twins, {} steps each",
+                  counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
+  if (facts.captured_steps > 0) {
+    runs += fmt::format(
+        " (the {} captured ones, over and over: they show numerics, not "
+        "generalisation)",
+        facts.captured_steps);
+  }
+  if (facts.read_again > 0) {
+    runs += fmt::format("; {} of {} replays read from {}", facts.read_again, facts.replays,
+                        facts.folder);
+  }
+  blocks.push_back(paragraph(
+      runs +
+      ". Not tested: narrower optimizer state and masters, accumulators, fp8, several seeds."));
+  std::string text = to_text(blocks, style);
+  if (!facts.all) return text;
+  for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
+  return text;
+}
+
+std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
+  constexpr std::string_view kAnswers[] = {"plain", "exceptions", "fp32", "too_short"};
+  ordered_json json = {{"format", "lockstep-advice"},
+                       {"format_version", 1},
+                       {"model", facts.model},
+                       {"answer", kAnswers[static_cast<size_t>(advice.answer)]},
+                       {"sentence", answer_sentence(advice, facts)},
+                       {"steps", advice.steps},
+                       {"candidates_run", facts.lanes},
+                       {"replays", facts.replays},
+                       {"out_of_budget", advice.out_of_budget}};
+  for (const Trial& trial : advice.tried) {
+    ordered_json one = {{"lane", trial.candidate.lane},
+                        {"format", trial.candidate.format},
+                        {"loss", number(trial.judgement.tail_loss)},
+                        {"gap", number(trial.judgement.gap)},
+                        {"noise", number(noise(trial.judgement))},
+                        {"skipped_steps", trial.skips},
+                        {"verdict", to_string(trial.judgement.verdict)},
+                        {"passes", trial.passes()},
+                        {"fp32", ordered_json::array()}};
+    for (const LayerInFp32& layer : trial.candidate.fp32) {
+      one["fp32"].push_back({{"layer", layer.layer},
+                             {"reason", layer.reason},
+                             {"measured", std::ranges::count(advice.measured, layer.layer) > 0}});
+    }
+    const ScaleChoice& scale = trial.candidate.scale;
+    if (scale.scales) one["loss_scale"] = {{"dynamic", scale.dynamic}, {"start", scale.start}};
+    json["tried"].push_back(one);
+    if (advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane) {
+      json["chosen"] = json["tried"].size() - 1;
+    }
+  }
+  if (facts.proof) {
+    constexpr std::string_view kResults[] = {"pass", "fail", "inconclusive"};
+    const Proof& proof = *facts.proof;
+    json["proof"] = {{"result", kResults[static_cast<size_t>(proof.result)]},
+                     {"seeds", proof.seeds()},
+                     {"mean_gap", number(proof.mean)},
+                     {"upper_bound", number(proof.smallest_shown())},
+                     {"tolerance", number(proof.tolerance)},
+                     {"fall", number(proof.fall)},
+                     {"chaos", number(proof.chaos)},
+                     {"seed_scatter", number(proof.seed_scatter)}};
+  }
+  for (const RangeTable& ranges : advice.ranges) {
+    json["loss_scales"][ranges.format->name] = {{"lo_exponent", ranges.scales.lo},
+                                                {"hi_exponent", ranges.scales.hi}};
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace lockstep

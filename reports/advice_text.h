@@ -1,0 +1,29 @@
+// The answer of `recommend` after a search: one sentence, what to paste into PyTorch, then what was
+// run and why.
+#pragma once
+
+#include <string>
+
+#include "analysis/recommend/proof.h"
+#include "analysis/recommend/search.h"
+#include "reports/text_writer.h"
+
+namespace lockstep {
+
+struct AdviceFacts {
+  std::string model;           // or the capture's path
+  std::string device;          // of the snippet: "cuda", "cpu"
+  int64_t captured_steps = 0;  // of a capture that the search repeated; 0: none was repeated
+  int64_t replays = 0, lanes = 0, read_again = 0;
+  std::string folder;  // of the run files
+  bool all = false;    // the whole range table
+  std::optional<Proof> proof;
+  std::string no_proof;  // why --prove has none; "": not asked for, or there is one
+};
+
+std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style);
+std::string advice_json(const Advice& advice, const AdviceFacts& facts);
+// The first sentence alone.
+std::string answer_sentence(const Advice& advice, const AdviceFacts& facts);
+
+}  // namespace lockstep
