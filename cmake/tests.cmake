@@ -59,3 +59,4 @@ lockstep_tool(optimizer lockstep_train)   # optimizer steps, against torch.optim
 lockstep_tool(format lockstep_emulation)  # formats, against ml_dtypes
 lockstep_tool(op lockstep_train)          # one op, against PyTorch's
 lockstep_tool(scaler lockstep_policy)     # loss scalers on given overflows, against GradScaler
+lockstep_tool(recipe lockstep_analysis)   # policies as Python modules, against PyTorch

@@ -214,7 +214,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
   }
   blocks.push_back(tried_table(advice));
   std::string runs =
-      fmt::format("Run: {} beside fp32 and two twins, {} steps each",
+      fmt::format("Run: {} beside fp32 and its twin, {} steps each",
                   counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
   if (facts.captured_steps > 0) {
     runs += fmt::format(

@@ -24,10 +24,11 @@ constexpr std::array kBases = {
 };
 
 // "# " before every line of at most kCommentWidth columns.
+// A line end in `text`, from a file's name, would end the comment.
 std::string comment(std::string_view text) {
   constexpr size_t kCommentWidth = 98;
   std::string out, line = "#";
-  for (const std::string& word : split(text, ' ')) {
+  for (const std::string& word : split(printable(text), ' ')) {
     if (line.size() + 1 + word.size() > kCommentWidth && line.size() > 1) {
       out += line + "\n";
       line = "#";

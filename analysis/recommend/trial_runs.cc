@@ -21,7 +21,6 @@
 namespace lockstep {
 namespace {
 
-constexpr int kTwins = 2;
 
 // True once all steps are in the file; a file that is damaged or of another version is not.
 bool is_complete(const std::string& path, int64_t steps) {
@@ -92,7 +91,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, uint64_t seed) {
     if (!candidate.is_preset()) options.policy_texts[candidate.lane] = candidate.toml;
     identity += candidate.lane + "\n" + candidate.toml + "\n";
   }
-  for (int twin = 1; twin <= kTwins; ++twin) options.lanes.push_back(twin_name(twin));
+  options.lanes.push_back(twin_name(1));
   std::error_code ignored;
   std::filesystem::create_directories(folder_, ignored);  // the writer reports what is wrong
   last_path_ = fmt::format("{}/{:016x}.h5", folder_, fnv1a(identity));

@@ -1,5 +1,5 @@
 // What candidates did when they were run.
-// Several candidates are lanes of one replay, which shares data, reference and twins. A replay is
+// Several candidates are lanes of one replay, which shares data, reference and twin. A replay is
 // kept as a run file in a folder, under a name that follows from its options and policies, so that
 // the same search, begun again, reads what it has run before.
 #pragma once
@@ -48,7 +48,7 @@ class TrialRuns {
   TrialRuns(RunOptions options, std::string folder, std::string version,
             const std::atomic<bool>& stop, std::function<std::unique_ptr<Observer>()> watch);
 
-  // Beside fp32 and its twins. Throws: InputError from the replay, WriteError, SearchStopped.
+  // Beside fp32 and its twin. Throws: InputError from the replay, WriteError, SearchStopped.
   std::vector<Trial> run(std::span<const Candidate> candidates);
   // One candidate and the reference with another seed: the options' plus `further`.
   SeedCourses course(const Candidate& candidate, uint64_t further);

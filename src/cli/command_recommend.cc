@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "analysis/recommend/pytorch_module.h"
 #include "analysis/recommend/recommend.h"
 #include "analysis/recommend/search.h"
 #include "reports/advice_text.h"
@@ -24,6 +25,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/models/model.h"
+#include "src/policy/find_policy.h"
 #include "src/record/capture/capture_block.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/update/optimizers.h"
@@ -32,13 +34,13 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kPolicyExtension = ".toml";
+constexpr std::string_view kPolicyExtension = ".toml", kPythonExtension = ".py";
 constexpr size_t kCommandWidth = 96;
 constexpr int64_t kSearchSteps = 60;
 
 struct RecommendArgs {
   RunOptions options;  // of the replays of a model or a capture; its model is RUN
-  std::string sizes, formats = "fp16,bf16", output;
+  std::string sizes, formats = "fp16,bf16", output, emit_pytorch;
   int64_t budget = 24;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
@@ -159,15 +161,26 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   return text + line;
 }
 
-void check_policy_output(const RecommendArgs& args, ProblemList& problems) {
-  if (args.output.empty()) return;
-  if (!args.output.ends_with(kPolicyExtension)) {
-    problems.add(
-        fmt::format("-o {}: a name that ends in {} required", args.output, kPolicyExtension),
-        fmt::format("-o {}{}", args.output, kPolicyExtension));
+// `name`: empty if the option was not given.
+void check_text_output(const std::string& option, const std::string& name,
+                       std::string_view extension, bool overwrite, ProblemList& problems) {
+  if (name.empty()) return;
+  if (!name.ends_with(extension)) {
+    problems.add(fmt::format("{} {}: a name that ends in {} required", option, name, extension),
+                 fmt::format("{} {}{}", option, name, extension));
   }
-  check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
-               "-o OTHER, or --overwrite", problems);
+  check_output(name, overwrite ? Replace::kText : Replace::kNothing,
+               fmt::format("{} OTHER, or --overwrite", option), problems);
+}
+
+// --emit-pytorch: the policy as a Python module, for the model of `run`.
+void emit_pytorch(const RecommendArgs& args, const RunFile& run, const std::string& policy,
+                  const std::string& evidence) {
+  if (args.emit_pytorch.empty()) return;
+  write_text_file_atomically(args.emit_pytorch,
+                             pytorch_module(run, parse_policy(policy, "the policy"), evidence));
+  if (args.json) return;
+  fmt::print("\nWrote {}: its first lines say how to use it.\n", args.emit_pytorch);
 }
 
 // From the ranges of a recorded run: nothing is run.
@@ -179,6 +192,10 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   const RunFile& run = *opened;
   const Recommendation found = recommend(run, formats.front());
   fmt::print("{}", range_text(found.ranges));
+  emit_pytorch(args, run, found.candidate.toml,
+               fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}; nothing "
+                           "was run",
+                           run.path(), run.steps(), run.options().model));
   if (args.output.empty()) {
     fmt::print("\nThe policy (write it with -o policy.toml):\n\n{}", found.candidate.toml);
   } else {
@@ -245,8 +262,11 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   facts.all = args.all;
   fmt::print("{}",
              args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
-  if (!advice->chosen || args.output.empty()) return kExitFine;
+  if (!advice->chosen) return kExitFine;
   const Candidate& chosen = advice->chosen->candidate;
+  emit_pytorch(args, RunFile(runs.last_path()), policy_text(chosen),
+               fmt::format("trained as fp32 did in {} steps of {}", advice->steps, args.run()));
+  if (args.output.empty()) return kExitFine;
   write_text_file_atomically(args.output, policy_text(chosen));
   if (!args.json) fmt::print("Wrote {}.\n", args.output);
   return kExitFine;
@@ -254,7 +274,9 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
 
 int run_recommend(RecommendArgs& args, ProblemList& problems) {
   const std::vector<std::string> formats = split(args.formats, ',');
-  check_policy_output(args, problems);
+  check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
+  check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
+                    problems);
   for (const std::string& format : formats) {
     collect_problems(problems, [&] { autocast_policy(format); });
   }
@@ -281,7 +303,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
       ->type_name("")
       ->required();
   app.add_option("--formats", args->formats,
-                 "fp16 or bf16; of a model or a capture also both, the preferred one first")
+                 "in this order: the next where nothing in the one before passes; of a run file, the "
+                 "first")
       ->type_name("A,B")
       ->capture_default_str();
   checks.whole(app.add_option("--steps", o.steps, "of every run; a capture's are repeated")
@@ -310,6 +333,9 @@ std::function<int()> declare_recommend(CLI::App& app) {
   checks.whole(app.add_option("--seed", o.seed, "of weights, batches and noise")->type_name("N"), 0,
                UINT64_MAX);
   app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
+      ->type_name("FILE");
+  app.add_option("--emit-pytorch", args->emit_pytorch,
+                 "write the advice here as a Python module for PyTorch, NAME.py")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.add_flag("--all", args->all, "the whole table of ranges, too");

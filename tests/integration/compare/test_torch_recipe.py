@@ -1,0 +1,75 @@
+"""`recommend --emit-pytorch`: under the module, the twins of the built-in models run each op in the policy's format."""
+
+import h5py
+import pytest
+import test_torch_casts as casts
+import test_torch_models as steps
+import torch
+from cpu_kernels import need_low_precision_lstm
+from recipes_in_torch import Products, emit, policy_text, products_of_policy
+
+LAYER_OPS = {"linear", "conv2d", "conv_transpose2d", "batch_norm", "layer_norm"}
+
+
+def twin_of(name):
+    make, sizes, classes, dropout = steps.MODELS[name]
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    keep = {k: v for k, v in sizes.items() if k != "context" or name in ("gpt", "bert")}
+    model = make(**keep, **({"classes": classes} if classes else {})).train()
+    return model, casts.torch_batch(name, sizes, classes), casts.RandomMasks(dropout)
+
+
+def formats_of_policy(program, name):
+    ours = []
+    for op in casts.forward_ops(program):
+        if op["op"] in casts.MOVES:
+            continue
+        runs = casts.ATEN.get(op["op"], [op["op"]])
+        if op["op"] == "lstm":
+            runs = ["mkldnn_rnn_layer"] * steps.MODELS[name][1]["layers"]
+        ours += [(run, op["outputs"][0]["format"]) for run in runs]
+    return casts.by_op(ours)
+
+
+def graph_of(lockstep, folder, name):
+    _, sizes, _, dropout = steps.MODELS[name]
+    words = [f"{size}={value}" for size, value in sizes.items()]
+    if name in steps.HAS_DROPOUT:
+        words.append(f"dropout={dropout}")
+    size = ["--size", ",".join(words)] if words else []
+    lockstep("replay", name, "--steps", 1, "--batch", steps.BATCH, "--lanes", "fp32", "-o", folder / "run.h5", "--quiet", *size)
+    with h5py.File(folder / "run.h5") as file:
+        graph = file["graph"][()]
+        return graph.decode() if isinstance(graph, bytes) else bytes(graph).decode()
+
+
+@pytest.mark.parametrize("name,low", casts.CPU_CASES)
+def test_every_fifth_layer_in_fp32(binary_dir, lockstep, tmp_path, name, low):
+    if name == "lstm":
+        need_low_precision_lstm()
+    model, batch, masks = twin_of(name)
+    modules = dict(model.named_modules())
+    program = casts.explain(binary_dir, name, f"torch-autocast-{low}-cpu:2.13")
+    layers = [op["layer"] for op in casts.forward_ops(program) if op["layer"] in modules and op["op"] in LAYER_OPS]
+    listed = list(dict.fromkeys(layers))[::5]
+    assert listed
+    policy = tmp_path / "mixed.toml"
+    policy.write_text(policy_text(low, listed))
+    program = casts.explain(binary_dir, name, str(policy))
+    amp = emit(binary_dir, tmp_path, policy_text(low, listed), graph_of(lockstep, tmp_path, name))
+    assert amp.FP32_LAYERS == listed and amp.DTYPE is casts.DTYPES[low]
+    keys = list(model.state_dict())
+    amp.apply(model)
+    with amp.autocast("cpu"), casts.Recorder() as recorder, Products(model) as products:
+        loss = model(batch, masks)
+    theirs, ours = casts.by_op(recorder.ops), formats_of_policy(program, name)
+    if name == "detector":  # its twin runs the heads in another order
+        theirs, ours = ({op: sorted(made) for op, made in table.items()} for table in (theirs, ours))
+    assert theirs == ours
+    by_layer = {(layer, made) for layer, _, made in products.seen if layer in layers}
+    assert by_layer == {(layer, made) for layer, _, made in products_of_policy(program) if layer in layers}
+    assert len({made for _, made in by_layer}) == 2 or name == "lstm"
+    loss.backward()
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
+    assert list(model.state_dict()) == keys
