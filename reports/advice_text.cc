@@ -76,8 +76,9 @@ std::string layer_names(const std::vector<LayerInFp32>& layers) {
   return text;
 }
 
+// The first alias of these formats is torch's name: float16, bfloat16.
 std::string torch_dtype(const std::string& format) {
-  return format == "fp16" ? "torch.float16" : "torch.bfloat16";
+  return "torch." + find_format(format).aliases.front();
 }
 
 // What to paste.

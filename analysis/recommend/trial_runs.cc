@@ -21,7 +21,6 @@
 namespace lockstep {
 namespace {
 
-
 // True once all steps are in the file; a file that is damaged or of another version is not.
 bool is_complete(const std::string& path, int64_t steps) {
   std::error_code error;

@@ -191,7 +191,10 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   problems.throw_if_any();
   const RunFile& run = *opened;
   const Recommendation found = recommend(run, formats.front());
-  fmt::print("{}", range_text(found.ranges));
+  fmt::print(
+      "{}\nRanges only: nothing was run. `lockstep recommend {}` runs candidates and judges "
+      "them.\n",
+      range_text(found.ranges), shell_quoted(run.options().model));
   emit_pytorch(args, run, found.candidate.toml,
                fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}; nothing "
                            "was run",
@@ -203,10 +206,6 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
     fmt::print("\nWrote {}. To see what it does:\n{}\n", args.output,
                replay_command(run.options(), "fp32," + args.output, free_name("verify")));
   }
-  fmt::print(
-      "\nRanges only: nothing was run. To have candidates run and judged:\n  lockstep "
-      "recommend {}\n",
-      shell_quoted(run.options().model));
   return kExitFine;
 }
 
@@ -262,7 +261,12 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   facts.all = args.all;
   fmt::print("{}",
              args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
-  if (!advice->chosen) return kExitFine;
+  if (!advice->chosen) {
+    if (!args.output.empty() || !args.emit_pytorch.empty()) {
+      fmt::print(stderr, "lockstep: note: there is no policy to write\n");
+    }
+    return kExitFine;
+  }
   const Candidate& chosen = advice->chosen->candidate;
   emit_pytorch(args, RunFile(runs.last_path()), policy_text(chosen),
                fmt::format("trained as fp32 did in {} steps of {}", advice->steps, args.run()));
@@ -302,9 +306,10 @@ std::function<int()> declare_recommend(CLI::App& app) {
                  "ranges are read, nothing is run")
       ->type_name("")
       ->required();
-  app.add_option("--formats", args->formats,
-                 "in this order: the next where nothing in the one before passes; of a run file, the "
-                 "first")
+  app.add_option(
+         "--formats", args->formats,
+         "in this order: the next where nothing in the one before passes; of a run file, the "
+         "first")
       ->type_name("A,B")
       ->capture_default_str();
   checks.whole(app.add_option("--steps", o.steps, "of every run; a capture's are repeated")

@@ -147,8 +147,11 @@ errs "exists"
 expect 2 replay lenett "${quick[@]}" -o good.h5
 errs "exists"
 errs "did you mean 'lenet'?"
-expect 2 recommend mlp
-errs "lockstep replay mlp"
+expect 2 recommend mlpp
+errs "mlpp"
+expect 2 recommend mlp --steps 0 --budget x --data synthetic:200
+errs "--steps"
+errs "--budget"
 touch policy.toml
 expect 2 recommend good.h5 -o policy.toml
 errs "exists"

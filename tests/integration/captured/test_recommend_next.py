@@ -56,16 +56,3 @@ def test_a_model_of_another_size_runs_as_printed(lockstep, type_in, tmp_path):
              "-o", tmp_path / "run.h5", "--quiet")
     type_in(commands(lockstep("recommend", "run.h5", "-o", "policy.toml", cwd=tmp_path).stdout))
     assert losses(tmp_path / "verify.h5", "fp32") == losses(tmp_path / "run.h5", "fp32")
-
-
-def test_what_has_not_run_gets_the_commands_that_run_it(lockstep, type_in, tmp_path, capture):
-    said = lockstep("recommend", capture, "--formats", "bf16", "-o", "policy.toml", code=2, cwd=tmp_path).stderr
-    assert "is a capture, must be a run file" in said
-    type_in(commands(said))
-    run = capture.parent / "net.run.h5"
-    assert len(losses(run, "fp32")) == 4 and "bf16" in (tmp_path / "policy.toml").read_text()
-    # That run file is there now; the commands still run as they stand.
-    said = lockstep("recommend", capture, code=2, cwd=tmp_path).stderr
-    type_in(commands(said))
-    assert (capture.parent / "net.run-2.h5").exists()
-    assert "is a model" in lockstep("recommend", "lenet", code=2, cwd=tmp_path).stderr

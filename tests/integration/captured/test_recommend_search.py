@@ -1,0 +1,154 @@
+"""`lockstep recommend` on captures with a planted fault: its answer, and that the answer removes the fault."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from lockstep_capture import Capture
+from torch import nn
+
+torch.set_num_threads(1)
+STEPS = 8
+
+
+class Large(nn.Module):
+    """A product that exceeds FP16's largest number, scaled back in FP32's reach."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
+
+    def forward(self, x):
+        return (x * 4000) @ (self.weight * 400) / 1.6e6
+
+
+class Cancels(nn.Module):
+    """Adds a number and takes it away: x keeps the digits that the format has beside 4096."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return (self.inner(x) + 4096.0) - 4096.0
+
+
+class Net(nn.Module):
+    def __init__(self, middle):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(16, 32), middle, nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.middle(torch.relu(self.first(x)))))
+
+
+def loss_of(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def captured(path, middle):
+    torch.manual_seed(0)
+    model, truth = Net(middle(32)), torch.randn(16, 4)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    with Capture(str(path), model, optimizer, loss_of, steps=STEPS, verify=[]) as capture:
+        for _ in range(STEPS):
+            x = torch.randn(64, 16)
+            batch = x, (x @ truth).argmax(1)
+            with capture.step(batch):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captures")
+    kinds = {"fine": lambda width: nn.Linear(width, width), "large": Large, "cancels": Cancels}
+    return {name: captured(folder / f"{name}.lscap.h5", middle) for name, middle in kinds.items()}
+
+
+def advice(lockstep, capture, folder, *options):
+    return json.loads(lockstep("recommend", capture, "--json", *options, cwd=folder).stdout)
+
+
+def chosen(found):
+    return found["tried"][found["chosen"]]
+
+
+def test_where_all_is_well_nothing_needs_doing(lockstep, captures, tmp_path):
+    found = advice(lockstep, captures["fine"], tmp_path)
+    assert found["answer"] == "plain" and found["candidates_run"] == 1
+    assert found["sentence"].startswith("Nothing needs doing: under plain fp16 autocast")
+    assert chosen(found)["lane"] == "torch-autocast-fp16" and chosen(found)["passes"]
+
+
+def test_a_layer_that_overflows_stays_in_fp32_alone(lockstep, captures, tmp_path):
+    found = advice(lockstep, captures["large"], tmp_path, "-o", "policy.toml")
+    assert found["answer"] == "exceptions"
+    (layer,) = chosen(found)["fp32"]
+    assert layer["layer"] == "middle" and layer["measured"] and "fp16 ends at 65504" in layer["reason"]
+    assert found["sentence"].startswith("Keep middle in fp32; middle matmul (test_recommend_search.py:")
+    assert "GradScaler's 65536 fits, keep it dynamic." in found["sentence"]
+    # Plain autocast broke; under the policy, run as a user would, the fault is gone.
+    assert found["tried"][0]["verdict"] == "broke"
+    lockstep("replay", captures["large"], "--cycle", "--steps", 60, "--lanes", "fp32,policy.toml", "--quiet", "-o", "run.h5",
+             cwd=tmp_path)
+    report = json.loads(lockstep("report", "run.h5", "--format", "json", cwd=tmp_path).stdout)
+    lane = next(one for one in report["lanes"] if one["name"] == "policy.toml")
+    assert lane["outcome"] == "fine" and not lane["findings"]
+
+
+def test_rounding_is_seen_where_all_ranges_fit(lockstep, captures, tmp_path):
+    """The numbers fit FP16 and BF16 everywhere; what a sum with 4096 leaves of them does not."""
+    found = advice(lockstep, captures["cancels"], tmp_path)
+    assert not found["tried"][0]["passes"]
+    if found["answer"] == "exceptions":
+        assert "middle" in {layer["layer"] for layer in chosen(found)["fp32"]}
+    else:
+        assert found["answer"] == "fp32"
+
+
+def test_the_text_names_the_answer_first(lockstep, captures, tmp_path):
+    text = lockstep("recommend", captures["large"], "--quiet", "--prove", cwd=tmp_path).stdout
+    assert text.startswith("Keep middle in fp32; ")
+    assert 'torch.autocast("cuda", dtype=torch.float16)' in text and "torch.amp.GradScaler" in text
+    assert "No proof: a capture has" in text and "Ranges for fp16" not in text
+    again = lockstep("recommend", captures["large"], "--quiet", "--all", cwd=tmp_path).stdout
+    assert "replays read from large.recommend" in again and "Ranges for fp16" in again
+
+
+def test_without_a_budget_the_search_says_so(lockstep, captures, tmp_path):
+    found = advice(lockstep, captures["large"], tmp_path, "--budget", 0, "--formats", "fp16")
+    assert found["answer"] == "fp32" and found["out_of_budget"] and "--budget" in found["sentence"]
+
+
+def test_too_few_steps_give_no_answer(lockstep, captures, tmp_path):
+    found = advice(lockstep, captures["fine"], tmp_path, "--steps", 2)
+    assert found["answer"] == "too_short" and "give --steps 8" in found["sentence"]
+
+
+def test_a_killed_search_goes_on(lockstep, binary_dir, captures, tmp_path):
+    command = [str(binary_dir / "lockstep"), "recommend", str(captures["large"]), "--steps", "400", "--quiet"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate()
+    assert process.returncode in (130, 0)
+    if process.returncode == 130:
+        assert "The same command goes on from there." in output
+    finished = lockstep("recommend", captures["large"], "--steps", 400, "--json", cwd=tmp_path).stdout
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    assert json.loads(finished) == advice(lockstep, captures["large"], fresh, "--steps", 400)
+
+
+def test_a_proof_runs_new_seeds(lockstep, tmp_path):
+    found = advice(lockstep, "mlp", tmp_path, "--prove", "--data", "synthetic:2000", "--batch", 32)
+    proof = found["proof"]
+    assert proof["result"] in ("pass", "inconclusive") and proof["seeds"] in (5, 8, 12)
+    assert proof["tolerance"] >= 0.02 * proof["fall"] > 0
+    assert (proof["upper_bound"] < proof["tolerance"]) == (proof["result"] == "pass")
