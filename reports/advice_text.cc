@@ -57,8 +57,11 @@ std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
   if (ranges.scales.contains(start)) {
     return between + ": GradScaler's 65536 fits, keep it dynamic.";
   }
-  if (trial.skips == 0) {
-    return between + ", with an octave to spare: GradScaler's 65536 fits, keep it dynamic.";
+  if (start <= ranges.scales.hi + kHeadroomOctaves && trial.skips == 0) {
+    return fmt::format(
+        "{} with {} octave to spare: GradScaler's 65536 uses it and overflowed nowhere, keep it "
+        "dynamic.",
+        between, kHeadroomOctaves);
   }
   return fmt::format("{}: GradScaler's 65536 found its way here ({} skipped), keep it dynamic.",
                      between, counted(static_cast<uint64_t>(trial.skips), "step"));
@@ -81,29 +84,32 @@ std::string torch_dtype(const std::string& format) {
   return "torch." + find_format(format).aliases.front();
 }
 
-// What to paste.
+// What to paste. Layers in FP32, and scales that GradScaler needs arguments for, come from the
+// module that --emit-pytorch writes.
 std::string snippet(const Trial& trial, const std::string& device) {
   const Candidate& candidate = trial.candidate;
-  std::string text = fmt::format(
-      "  with torch.autocast(\"{}\", dtype={}):\n      loss = ...  # your "
-      "forward pass\n",
-      device, torch_dtype(candidate.format));
-  if (!candidate.fp32.empty()) {
-    text += fmt::format(
-        "  # and in the forward of {}:\n  with torch.autocast(\"{}\", enabled=False):\n      ...  "
-        "# "
-        "its inputs with .float()\n",
-        layer_names(candidate.fp32), device);
-  }
   const ScaleChoice& scale = candidate.scale;
-  if (!scale.scales) return text;
-  std::string arguments = fmt::format("\"{}\"", device);
-  if (scale.start != kGradScalerStart) arguments += fmt::format(", init_scale={}", scale.start);
-  if (!scale.dynamic) arguments += ", growth_interval=2**31 - 1";
-  return text + fmt::format("  scaler = torch.amp.GradScaler({})\n", arguments);
+  const bool plain = candidate.fp32.empty() &&
+                     (!scale.scales || (scale.dynamic && scale.start == kGradScalerStart));
+  std::string text =
+      plain ? "" : "  import amp  # written by --emit-pytorch amp.py\n  amp.apply(model)\n";
+  if (scale.scales) {
+    text += plain ? fmt::format("  scaler = torch.amp.GradScaler(\"{}\")\n", device)
+                  : fmt::format("  scaler = amp.scaler(\"{}\")\n", device);
+  }
+  text += plain ? fmt::format("  with torch.autocast(\"{}\", dtype={}):\n", device,
+                              torch_dtype(candidate.format))
+                : fmt::format("  with amp.autocast(\"{}\"):\n", device);
+  text += "      loss = ...  # your forward pass\n";
+  return text + (scale.scales ? "  scaler.scale(loss).backward()\n  scaler.step(optimizer)\n"
+                                "  scaler.update()\n"
+                              : "  loss.backward()\n  optimizer.step()\n");
 }
 
 std::string proof_sentence(const Proof& proof) {
+  if (proof.reference_broke) {
+    return fmt::format("No proof: fp32 itself broke in the seed after {} new ones.", proof.seeds());
+  }
   if (!std::isfinite(proof.mean)) {
     return fmt::format("Refuted: it broke in one of {} new seeds.", proof.seeds());
   }
@@ -122,8 +128,8 @@ std::string proof_sentence(const Proof& proof) {
     case Proof::Result::kInconclusive:
       break;
   }
-  return fmt::format("Inconclusive: {}. These runs could have shown a tolerance of {}.", runs,
-                     short_number(proof.smallest_shown()));
+  return fmt::format("Inconclusive: {}. These runs could have shown --tolerance {}.", runs,
+                     short_number(proof.smallest_share()));
 }
 
 std::string gap_text(double gap) {
@@ -160,6 +166,8 @@ TableBlock tried_table(const Advice& advice) {
 
 std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
   switch (advice.answer) {
+    case Advice::Answer::kFp32Broke:
+      return "No answer: fp32's own loss is not finite at the end; mend the training first.";
     case Advice::Answer::kTooShort:
       return fmt::format("No answer: fp32 itself has not learned within {} steps; give --steps {}.",
                          advice.steps, 4 * advice.steps);
@@ -170,6 +178,9 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
     case Advice::Answer::kPlain:
     case Advice::Answer::kExceptions:
       break;
+  }
+  if (facts.proof && facts.proof->result == Proof::Result::kFail) {
+    return "No answer: what looked right on one seed was refuted on new ones.";
   }
   const Trial& trial = *advice.chosen;
   const RangeTable& ranges = *advice.ranges_of(trial.candidate.format);
@@ -191,27 +202,33 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
 
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
   const bool is_good =
-      advice.answer == Advice::Answer::kPlain || advice.answer == Advice::Answer::kExceptions;
+      advice.chosen && !(facts.proof && facts.proof->result == Proof::Result::kFail);
   const std::string sentence = answer_sentence(advice, facts);
   Blocks blocks = {paragraph(sentence, is_good ? Tone::kGood : Tone::kBad,
                              std::min(sentence.size(), sentence.find_first_of(":;")))};
   if (advice.chosen) {
     const LaneJudgement& judged = advice.chosen->judgement;
-    blocks.push_back(paragraph(fmt::format(
-        "Measured: loss {} after {} steps, {} {} fp32's (noise {}). It rules out a large loss; it "
-        "does not prove equality.",
-        short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
-        judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
+    blocks.push_back(paragraph(
+        fmt::format("Measured: loss {} after {} steps of one seed, {} {} fp32's (noise {}). It "
+                    "rules out a large loss; it "
+                    "does not prove equality.",
+                    short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
+                    judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
     if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof)));
     if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
     blocks.push_back(paragraph("In PyTorch:"));
     blocks.push_back(verbatim(snippet(*advice.chosen, facts.device)));
     for (const LayerInFp32& layer : advice.chosen->candidate.fp32) {
-      const bool measured = std::ranges::count(advice.measured, layer.layer) > 0;
+      const auto without = advice.without.find(layer.layer);
       blocks.push_back(paragraph(fmt::format(
           "{} in fp32: {}. {}", layer.layer.empty() ? "(no layer)" : layer.layer, layer.reason,
-          measured ? "Measured: without it the training fails." : "Not run without it.")));
+          without == advice.without.end()
+              ? "Not run without it."
+              : fmt::format("Run without it: {}.", verdict_text(without->second)))));
     }
+  }
+  if (advice.out_of_budget && advice.chosen) {
+    blocks.push_back(paragraph("The --budget ended the search: fewer layers in fp32 may do."));
   }
   blocks.push_back(tried_table(advice));
   std::string runs =
@@ -237,7 +254,8 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
 }
 
 std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
-  constexpr std::string_view kAnswers[] = {"plain", "exceptions", "fp32", "too_short"};
+  constexpr std::string_view kAnswers[] = {"plain", "exceptions", "fp32", "too_short",
+                                           "fp32_broke"};
   ordered_json json = {{"format", "lockstep-advice"},
                        {"format_version", 1},
                        {"model", facts.model},
@@ -260,7 +278,7 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
     for (const LayerInFp32& layer : trial.candidate.fp32) {
       one["fp32"].push_back({{"layer", layer.layer},
                              {"reason", layer.reason},
-                             {"measured", std::ranges::count(advice.measured, layer.layer) > 0}});
+                             {"measured", advice.without.contains(layer.layer)}});
     }
     const ScaleChoice& scale = trial.candidate.scale;
     if (scale.scales) one["loss_scale"] = {{"dynamic", scale.dynamic}, {"start", scale.start}};
@@ -269,6 +287,7 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
       json["chosen"] = json["tried"].size() - 1;
     }
   }
+  if (!facts.no_proof.empty()) json["no_proof"] = facts.no_proof;
   if (facts.proof) {
     constexpr std::string_view kResults[] = {"pass", "fail", "inconclusive"};
     const Proof& proof = *facts.proof;

@@ -104,6 +104,10 @@ Candidate make_candidate(const std::string& name, const std::string& format,
   const std::string scale_keys = scale_table(scale, base);
   if (!scale_keys.empty()) toml += comment(about_scale) + scale_keys;
   for (const LayerInFp32& layer : fp32) {
+    if (layer.layer.find_first_of("*?") != std::string::npos) {
+      throw InputError(fmt::format("layer '{}': a policy's rule cannot name it alone", layer.layer),
+                       "* and ? in rules stand for other characters: rename the module");
+    }
     const toml::table rule{{"layer", layer.layer}, {"compute", "fp32"}};
     toml += "\n" + comment(layer.reason) + toml_text(toml::table{{"rule", toml::array{rule}}});
   }

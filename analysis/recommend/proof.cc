@@ -39,13 +39,13 @@ Proof judge_pairs(const std::vector<ProofPair>& pairs, double share) {
   }
   proof.fall = mean_of(falls);
   proof.chaos = std::sqrt(squares / static_cast<double>(pairs.size()));
-  proof.seed_scatter = deviation_of(losses);
   proof.tolerance = std::max(share * proof.fall, proof.chaos);
   proof.mean = mean_of(proof.differences);
   if (!std::isfinite(proof.mean)) {
     proof.result = Proof::Result::kFail;
     return proof;
   }
+  proof.seed_scatter = deviation_of(losses);
   const auto n = static_cast<double>(pairs.size());
   const boost::math::students_t t(n - 1);
   const double rate = kProofErrorRate / kProofStages.size();
@@ -63,13 +63,18 @@ Proof prove(TrialRuns& runs, const Candidate& candidate, double share) {
       const SeedCourses seed = runs.course(candidate, kProofSeedsAfter + pairs.size());
       const LaneJudgement judged = judge_lanes(std::span(&seed, 1)).at(1);
       const std::vector<double>& reference = seed.lanes.front().loss;
+      if (!std::isfinite(tail_mean(reference))) {
+        Proof none = pairs.size() < 2 ? Proof() : judge_pairs(pairs, share);
+        none.result = Proof::Result::kInconclusive;
+        none.reference_broke = true;
+        return none;
+      }
       const bool broke = judged.verdict == Verdict::kBroke || judged.verdict == Verdict::kStalled;
       pairs.push_back({.difference = broke ? std::numeric_limits<double>::quiet_NaN() : judged.gap,
                        .fall = reference.front() - tail_mean(reference),
                        .chaos = judged.chaos,
                        .reference_loss = tail_mean(reference)});
-      if (broke)
-        return judge_pairs(pairs.size() < 2 ? std::vector(2, pairs.front()) : pairs, share);
+      if (broke) return judge_pairs(pairs, share);
     }
     const Proof proof = judge_pairs(pairs, share);
     if (proof.result != Proof::Result::kInconclusive) return proof;

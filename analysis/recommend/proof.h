@@ -29,20 +29,22 @@ struct Proof {
   std::vector<double> differences;  // by seed; NaN: broke
   double mean = 0, half_width = 0;  // of the one-sided interval
   double tolerance = 0, share = kToleratedShare;
-  double fall = 0;          // of FP32's loss
-  double chaos = 0;         // of one run
-  double seed_scatter = 0;  // standard deviation of FP32's own tail loss over the seeds
+  double fall = 0;               // of FP32's loss
+  double chaos = 0;              // of one run
+  bool reference_broke = false;  // in the last seed: FP32's own loss is not finite
+  double seed_scatter = 0;       // standard deviation of FP32's own tail loss over the seeds
 
   int64_t seeds() const { return static_cast<int64_t>(differences.size()); }
-  // The smallest tolerance that these runs could have shown.
+  // The smallest tolerance that these runs could have shown, and as a share of the fall.
   double smallest_shown() const { return mean + half_width; }
+  double smallest_share() const { return smallest_shown() / fall; }
 };
 
 // One seed's numbers.
 struct ProofPair {
   double difference = 0, fall = 0, chaos = 0, reference_loss = 0;
 };
-// The judgement after these seeds. Requires: at least two.
+// The judgement after these seeds. Requires: at least two, or one that broke.
 Proof judge_pairs(const std::vector<ProofPair>& pairs, double share);
 
 // Runs seeds until a stage decides. Throws: as TrialRuns::run.

@@ -227,9 +227,12 @@ std::string autocast_sentence(const PytorchRecipe& recipe) {
                      recipe.weight_cache ? "" : ", without its cache of weights");
 }
 
-std::string layers_sentence(const PytorchRecipe& recipe) {
+std::string layers_sentence(const PytorchRecipe& recipe, bool says_all) {
   if (recipe.format.empty()) return "";
-  if (recipe.fp32_layers.empty()) return " No layer must stay in FP32.";
+  if (recipe.fp32_layers.empty()) {
+    return says_all ? " No layer must stay in FP32."
+                    : " No layer stays in FP32 by this module: see below.";
+  }
   const size_t count = recipe.fp32_layers.size();
   return fmt::format(" {} layer{} in FP32.", count, count == 1 ? " stays" : "s stay");
 }
@@ -256,11 +259,12 @@ std::string docstring(const PytorchRecipe& recipe, const std::vector<std::string
   out += wrapped(fmt::format("Mixed precision for {}, written by `lockstep recommend`.", model), "",
                  "");
   out += kUsage;
-  out +=
-      "\n" + wrapped(autocast_sentence(recipe) + layers_sentence(recipe) + scaler_sentence(recipe),
-                     "", "");
+  out += "\n" + wrapped(autocast_sentence(recipe) + layers_sentence(recipe, unsaid.empty()) +
+                            scaler_sentence(recipe),
+                        "", "");
   if (!recipe.evidence.empty()) {
-    out += "\n" + wrapped("Evidence: " + docstring_text(recipe.evidence) + ".", "", "");
+    const std::string of = unsaid.empty() ? "Evidence: " : "Evidence for the policy as a whole: ";
+    out += "\n" + wrapped(of + docstring_text(recipe.evidence) + ".", "", "");
   }
   if (!unsaid.empty()) {
     out += "\nThe policy also says what this module does not do:\n";
@@ -315,8 +319,8 @@ std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::s
          constants(recipe) + std::string(kBody) + transformer_engine(recipe);
 }
 
-std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence) {
-  std::vector<std::string> unsaid;
+std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,
+                           std::vector<std::string>& unsaid) {
   PytorchRecipe recipe = pytorch_recipe(policy, graph_from_json(run.graph_json()), unsaid);
   recipe.model = run.options().model;
   recipe.evidence = evidence;

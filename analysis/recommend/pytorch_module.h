@@ -14,8 +14,10 @@ namespace lockstep {
 // apply(model), autocast(device_type), scaler(device), callbacks for two Trainers; `unsaid` goes
 // into the docstring.
 std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid);
-// For `policy` on the model of a run; `evidence` is what it rests on.
-std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence);
+// For `policy` on the model of a run; `evidence` is what it rests on. `unsaid`: gets what the
+// module does not do.
+std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,
+                           std::vector<std::string>& unsaid);
 
 // A Python string literal whose value is `text`, in one line of printable characters. Bytes that
 // are not UTF-8 stand for the character of the same number.

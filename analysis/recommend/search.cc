@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "analysis/findings/finding_kinds.h"
@@ -26,6 +27,10 @@ class Search {
       note(first);
       const Trial& plain = first.front();
       if (advice_.ranges.empty()) read_trace();
+      if (!std::isfinite(plain.reference_loss)) {
+        advice_.answer = Advice::Answer::kFp32Broke;
+        return std::move(advice_);
+      }
       if (plain.judgement.verdict == Verdict::kTooShort) {
         advice_.answer = Advice::Answer::kTooShort;
         return std::move(advice_);
@@ -152,24 +157,28 @@ class Search {
     if (scale.scales && scale.dynamic) {
       candidates.push_back(candidate(format, more, static_scaler(ranges)));
     }
+    size_t largest = 0;  // of the sets that failed
     for (;;) {
+      for (const Candidate& one : candidates) largest = std::max(largest, one.fp32.size());
       const std::vector<Trial> trials = try_all(std::move(candidates));
       const auto passed = std::ranges::find_if(trials, [](auto& trial) { return trial.passes(); });
       if (passed != trials.end()) return *passed;
-      if (trials.empty() || more.size() >= advice_.layers.size()) return std::nullopt;
-      // By what the largest of them still suffers from, then by what moves the loss.
-      const size_t wanted = std::max(2 * more.size(), more.size() + 2);
-      more = joined(more, culprits(trials.back()));
-      for (const auto& [layer, share] : plain.moved_by) {
-        if (more.size() >= wanted) break;
-        if (std::ranges::count(advice_.layers, layer) == 0) continue;
-        more = joined(
-            more,
-            {{layer, fmt::format("its roundings move the loss ({:.0f}% of all)", 100 * share)}});
-      }
-      for (const std::string& layer : advice_.layers) {
-        if (more.size() >= wanted) break;
-        more = joined(more, {{layer, "no smaller set of layers was found to suffice"}});
+      if (advice_.out_of_budget || largest >= advice_.layers.size()) return std::nullopt;
+      if (largest >= more.size()) {
+        // By what the last of them still suffers from, then by what moves the loss.
+        const size_t wanted = std::max(2 * more.size(), more.size() + 2);
+        if (!trials.empty()) more = joined(more, culprits(trials.back()));
+        for (const auto& [layer, share] : plain.moved_by) {
+          if (more.size() >= wanted) break;
+          if (std::ranges::count(advice_.layers, layer) == 0) continue;
+          more = joined(
+              more,
+              {{layer, fmt::format("its roundings move the loss ({:.0f}% of all)", 100 * share)}});
+        }
+        for (const std::string& layer : advice_.layers) {
+          if (more.size() >= wanted) break;
+          more = joined(more, {{layer, "no smaller set of layers was found to suffice"}});
+        }
       }
       candidates = {candidate(format, more, scale)};
     }
@@ -181,7 +190,7 @@ class Search {
     const auto same_scale = [](const ScaleChoice& a, const ScaleChoice& b) {
       return a.dynamic == b.dynamic && a.start == b.start;
     };
-    while (!passed.candidate.fp32.empty() && left_ > 0) {
+    while (!passed.candidate.fp32.empty()) {
       const std::vector<LayerInFp32>& layers = passed.candidate.fp32;
       const auto without = [&](const std::set<std::string>& gone) {
         std::vector<LayerInFp32> rest;
@@ -190,24 +199,27 @@ class Search {
         return candidate(passed.candidate.format, std::move(rest), passed.candidate.scale);
       };
       if (layers.size() == 1 && same_scale(passed.candidate.scale, plain.candidate.scale)) {
-        advice_.measured = {layers.front().layer};
+        advice_.without.emplace(layers.front().layer, plain);
         return;
       }
       std::vector<Candidate> smaller;
       for (const LayerInFp32& layer : layers) smaller.push_back(without({layer.layer}));
       const std::vector<Trial> trials = try_all(std::move(smaller));
-      advice_.measured.clear();
+      advice_.without.clear();
       std::set<std::string> can_go;
       std::optional<Trial> first;
       for (size_t i = 0; i < trials.size(); ++i) {
         if (!trials[i].passes()) {
-          advice_.measured.push_back(layers[i].layer);
+          advice_.without.emplace(layers[i].layer, trials[i]);
           continue;
         }
         can_go.insert(layers[i].layer);
         if (!first) first = trials[i];
       }
-      if (!first) return;
+      if (!first || advice_.out_of_budget) {
+        if (first) passed = *first;
+        return;
+      }
       if (can_go.size() > 1 && left_ > 0) {
         const std::vector<Trial> together = try_all({without(can_go)});
         if (!together.empty() && together.front().passes()) first = together.front();

@@ -5,6 +5,7 @@
 // go. Every candidate is judged by running it (TrialRuns).
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,14 +20,16 @@ struct Advice {
     kExceptions,  // autocast with layers in FP32, or another loss scale
     kFp32,        // no candidate within the budget trained as FP32 did
     kTooShort,    // FP32 itself has not learned in these steps
+    kFp32Broke,   // FP32's own loss is not finite at the end
   };
   Answer answer = Answer::kFp32;
-  std::optional<Trial> chosen;        // of kPlain, kExceptions
-  std::vector<Trial> tried;           // in this order
-  std::vector<RangeTable> ranges;     // of each format of the search, from the trace
-  SiteTable sites;                    // of the trace
-  std::vector<std::string> layers;    // of the model, those with a site
-  std::vector<std::string> measured;  // layers in FP32 without which the candidate failed
+  std::optional<Trial> chosen;      // of kPlain, kExceptions
+  std::vector<Trial> tried;         // in this order
+  std::vector<RangeTable> ranges;   // of each format of the search, from the trace
+  SiteTable sites;                  // of the trace
+  std::vector<std::string> layers;  // of the model, those with a site
+  // Layers in FP32 without which the chosen candidate did not pass, and what happened then.
+  std::map<std::string, Trial> without;
   int64_t steps = 0;
   bool out_of_budget = false;
 

@@ -16,6 +16,7 @@
 #include "src/policy/twin_lane.h"
 #include "src/record/capture/capture_block.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/run/checkpoint.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep {
@@ -30,6 +31,15 @@ bool is_complete(const std::string& path, int64_t steps) {
   } catch (const InputError&) {
     return false;
   }
+}
+
+// Size and time of a file that data come from; "" where the words name none.
+std::string identity_of_file(const std::string& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) return "";
+  const auto time = std::filesystem::last_write_time(path, error).time_since_epoch().count();
+  return fmt::format(" ({} bytes, {})", size, time);
 }
 
 // Of the samples that were taken: root mean square over them of each site's change of the loss,
@@ -66,7 +76,7 @@ TrialRuns::TrialRuns(RunOptions options, std::string folder, std::string version
                      std::function<std::unique_ptr<Observer>()> watch)
     : options_(std::move(options)),
       folder_(std::move(folder)),
-      version_(std::move(version)),
+      version_(std::move(version) + identity_of_file("/proc/self/exe")),
       stop_(stop),
       watch_(std::move(watch)) {}
 
@@ -83,7 +93,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, uint64_t seed) {
   std::string identity =
       fmt::format("{} {} {} steps {} batch {} seed {} cycle {} ", version_, options.model,
                   options.capture_hash, options.steps, options.batch, options.seed, options.cycle);
-  identity += options.data;
+  identity += options.data + identity_of_file(options.data.substr(options.data.find(':') + 1));
   for (const auto& [name, value] : options.sizes) identity += fmt::format(" {}={}", name, value);
   for (const Candidate& candidate : candidates) {
     options.lanes.push_back(candidate.lane);
@@ -109,6 +119,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, uint64_t seed) {
     const std::unique_ptr<Observer> watcher = watch_ ? watch_() : nullptr;
     if (watcher) run->add_observer(watcher.get());
     if (!run->run(stop_)) throw SearchStopped();
+    remove_checkpoints(last_path_);  // nothing goes on from here
   }
 }
 
@@ -130,6 +141,7 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
     }
     const auto& skips = courses.front().lanes[static_cast<size_t>(lane)].skips;
     trial.steps = run.steps();
+    trial.reference_loss = tail_mean(courses.front().lanes.front().loss);
     trial.skips = static_cast<int64_t>(skips.size());
     trial.late_skips =
         std::ranges::count_if(skips, [&](int64_t step) { return step >= run.steps() / 2; });

@@ -29,6 +29,7 @@ struct Trial {
   int64_t steps = 0, skips = 0;
   int64_t late_skips = 0;  // of the skips, those in the second half of the run
   double last_scale = 1;
+  double reference_loss = 0;  // FP32's own, at the end
   // Relative share of the loss's first-order change by each layer's roundings, the largest first.
   std::vector<std::pair<std::string, double>> moved_by;
 

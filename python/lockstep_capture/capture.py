@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import threading
 import warnings
 import weakref
 from typing import Any, Callable, ContextManager, Iterable, Iterator
@@ -72,6 +73,7 @@ class Capture:
         self._step: Step | None = None
         self._done, self._closed, self._inside = 0, False, False
         self._waits, self._waited = False, False
+        self._process = os.getpid()  # a copy of this in a forked one writes nothing
         self._warned: set[str] = set()
         atexit.register(_finish_at_exit, weakref.ref(self))
 
@@ -115,7 +117,11 @@ class Capture:
         self._forget()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and self._recorder is not None:
+        if getattr(self, "_closed", True) or self._recorder is None or self._process != os.getpid():
+            return
+        if self._recorder.writer.is_in_background:  # finish() would wait for the write that it interrupts
+            threading.Thread(target=self.finish).start()
+        else:
             self.finish()
 
     def __enter__(self) -> "Capture":
@@ -341,5 +347,6 @@ def _why_no_step(blocks: int) -> str:
 
 def _finish_at_exit(reference: Callable[[], Capture | None]) -> None:
     capture = reference()
-    if capture is not None and not capture.finished and capture._recorder is not None:
-        capture.finish()
+    if capture is None or capture.finished or capture._recorder is None or capture._process != os.getpid():
+        return
+    capture.finish()

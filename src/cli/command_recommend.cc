@@ -1,4 +1,4 @@
-// lockstep recommend: the range table of a run, and the policy that follows from it.
+// lockstep recommend: runs candidates of a model or a capture, or reads the ranges of a run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,13 +39,19 @@ constexpr size_t kCommandWidth = 96;
 constexpr int64_t kSearchSteps = 60;
 
 struct RecommendArgs {
-  RunOptions options;  // of the replays of a model or a capture; its model is RUN
+  RunOptions options;  // of the replays; its model is MODEL, a capture or a run file
   std::string sizes, formats = "fp16,bf16", output, emit_pytorch;
   int64_t budget = 24;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
   const std::string& run() const { return options.model; }
+};
+
+struct RecommendOptions {
+  std::vector<CLI::Option*> of_models;  // a capture defines these
+  std::vector<CLI::Option*> of_runs;    // of candidates: a run file has none
+  CLI::Option* tolerance = nullptr;
 };
 
 // A name for a run file that does not exist yet, so that a printed command runs unchanged.
@@ -177,8 +183,13 @@ void check_text_output(const std::string& option, const std::string& name,
 void emit_pytorch(const RecommendArgs& args, const RunFile& run, const std::string& policy,
                   const std::string& evidence) {
   if (args.emit_pytorch.empty()) return;
-  write_text_file_atomically(args.emit_pytorch,
-                             pytorch_module(run, parse_policy(policy, "the policy"), evidence));
+  std::vector<std::string> unsaid;
+  const std::string text =
+      pytorch_module(run, parse_policy(policy, "the policy"), evidence, unsaid);
+  write_text_file_atomically(args.emit_pytorch, text);
+  for (const std::string& sentence : unsaid) {
+    fmt::print(stderr, "lockstep: note: {} cannot do: {}\n", args.emit_pytorch, sentence);
+  }
   if (args.json) return;
   fmt::print("\nWrote {}: its first lines say how to use it.\n", args.emit_pytorch);
 }
@@ -251,7 +262,8 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
       }
     }
   } catch (const SearchStopped&) {
-    fmt::print("Stopped; what was run is kept in {}. The same command goes on from there.\n",
+    fmt::print(stderr,
+               "Stopped; complete runs are kept in {}. The same command goes on from there.\n",
                facts.folder);
     return kExitSignalBase + stop_signal();
   }
@@ -261,23 +273,45 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   facts.all = args.all;
   fmt::print("{}",
              args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
-  if (!advice->chosen) {
+  const bool refuted = facts.proof && facts.proof->result == Proof::Result::kFail;
+  if (!advice->chosen || refuted) {
     if (!args.output.empty() || !args.emit_pytorch.empty()) {
       fmt::print(stderr, "lockstep: note: there is no policy to write\n");
     }
-    return kExitFine;
+    return refuted ? kExitRegression : kExitFine;
   }
   const Candidate& chosen = advice->chosen->candidate;
   emit_pytorch(args, RunFile(runs.last_path()), policy_text(chosen),
                fmt::format("trained as fp32 did in {} steps of {}", advice->steps, args.run()));
-  if (args.output.empty()) return kExitFine;
-  write_text_file_atomically(args.output, policy_text(chosen));
-  if (!args.json) fmt::print("Wrote {}.\n", args.output);
-  return kExitFine;
+  if (!args.output.empty()) {
+    write_text_file_atomically(args.output, policy_text(chosen));
+    if (!args.json) fmt::print("Wrote {}.\n", args.output);
+  }
+  const bool is_proven = facts.proof && facts.proof->result == Proof::Result::kPass;
+  return args.prove && !is_proven ? kExitInconclusive : kExitFine;
 }
 
-int run_recommend(RecommendArgs& args, ProblemList& problems) {
+void check_recommend_options(const RecommendArgs& args, const RecommendOptions& options,
+                             const std::vector<std::string>& formats, ProblemList& problems) {
+  for (size_t i = 0; i < formats.size(); ++i) {
+    if (std::count(formats.begin(), formats.begin() + static_cast<int64_t>(i), formats[i]) > 0) {
+      problems.add(fmt::format("--formats {}: {} is there twice", args.formats, formats[i]));
+    }
+  }
+  if (options.tolerance->count() > 0 && !args.prove) {
+    problems.add("--tolerance: only for --prove", "add --prove, or leave it out");
+  }
+  if (!(args.tolerance > 0 && args.tolerance < 1)) {
+    problems.add(
+        fmt::format("--tolerance {}: must lie between 0 and 1, a share of the fall of "
+                    "fp32's loss",
+                    args.tolerance));
+  }
+}
+
+int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemList& problems) {
   const std::vector<std::string> formats = split(args.formats, ',');
+  check_recommend_options(args, options, formats, problems);
   check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
   check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
                     problems);
@@ -288,7 +322,16 @@ int run_recommend(RecommendArgs& args, ProblemList& problems) {
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&
                       std::ranges::none_of(models(), [&](auto& m) { return m.name == args.run(); });
-  if (is_run) return recommend_from_run(args, formats, problems);
+  if (is_run) {
+    for (const CLI::Option* option : options.of_runs) {
+      if (option->count() == 0) continue;
+      problems.add(fmt::format("{}: {} is a run file, of which nothing is run", option->get_name(),
+                               args.run()),
+                   "give the model or the capture, or leave it out");
+    }
+    return recommend_from_run(args, formats, problems);
+  }
+  if (is_capture(args.run())) refuse_captured(args.run(), options.of_models, problems);
   problems.throw_if_any();
   return recommend_by_running(args, formats);
 }
@@ -312,30 +355,42 @@ std::function<int()> declare_recommend(CLI::App& app) {
          "first")
       ->type_name("A,B")
       ->capture_default_str();
-  checks.whole(app.add_option("--steps", o.steps, "of every run; a capture's are repeated")
-                   ->type_name("N")
-                   ->capture_default_str(),
-               1, kLargestCount);
-  checks.whole(app.add_option("--budget", args->budget, "candidates to run beyond plain autocast")
-                   ->type_name("N")
-                   ->capture_default_str(),
-               0, kLargestCount);
-  app.add_flag("--prove", args->prove,
-               "run what is recommended on 5 to 12 new seeds, against the tolerance");
-  checks.number(
-      app.add_option("--tolerance", args->tolerance,
-                     "a larger loss than fp32's that is tolerated, as a share of the fall "
-                     "of fp32's loss")
-          ->type_name("X")
-          ->capture_default_str());
-  app.add_option("--data", o.data, "see `lockstep list data` [the model's default]")
-      ->type_name("SPEC");
-  checks.named_numbers(app.add_option("--size", args->sizes, "sizes, e.g. layers=2,width=64")
-                           ->type_name("NAME=X,..."),
-                       o.sizes);
-  checks.whole(app.add_option("--batch", o.batch, "examples per step")->type_name("N"), 1,
+  RecommendOptions options;
+  const auto of_runs = [&](CLI::Option* option, const char* type) {
+    options.of_runs.push_back(option->type_name(type));
+    return option;
+  };
+  checks.whole(
+      of_runs(app.add_option("--steps", o.steps, "of every run; a capture's are repeated"), "N")
+          ->capture_default_str(),
+      1, kLargestCount);
+  checks.whole(
+      of_runs(app.add_option("--budget", args->budget, "candidates to run beyond plain autocast"),
+              "N")
+          ->capture_default_str(),
+      0, kLargestCount);
+  options.of_runs.push_back(app.add_flag(
+      "--prove", args->prove,
+      "run what is recommended on 5 to 12 new seeds, against the tolerance; exit code 1: refuted, "
+      "3: inconclusive"));
+  options.tolerance = of_runs(app.add_option("--tolerance", args->tolerance,
+                                             "how much larger than fp32's the loss may be, as a "
+                                             "share of the fall of fp32's loss"),
+                              "X");
+  checks.number(options.tolerance->capture_default_str());
+  const auto of_models = [&](CLI::Option* option, const char* type) {
+    options.of_models.push_back(of_runs(option, type));
+    return option;
+  };
+  of_models(app.add_option("--data", o.data, "see `lockstep list data` [the model's default]"),
+            "SPEC");
+  checks.named_numbers(
+      of_models(app.add_option("--size", args->sizes, "sizes, e.g. layers=2,width=64"),
+                "NAME=X,..."),
+      o.sizes);
+  checks.whole(of_models(app.add_option("--batch", o.batch, "examples per step"), "N"), 1,
                kLargestBatch);
-  checks.whole(app.add_option("--seed", o.seed, "of weights, batches and noise")->type_name("N"), 0,
+  checks.whole(of_models(app.add_option("--seed", o.seed, "of weights, batches and noise"), "N"), 0,
                UINT64_MAX);
   app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
       ->type_name("FILE");
@@ -344,14 +399,14 @@ std::function<int()> declare_recommend(CLI::App& app) {
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.add_flag("--all", args->all, "the whole table of ranges, too");
-  app.add_flag("--json", args->json, "print JSON instead of text");
+  options.of_runs.push_back(app.add_flag("--json", args->json, "print JSON instead of text"));
   app.add_flag("--quiet", args->quiet, "no progress");
   app.footer(
       "Runs plain autocast beside FP32 first; if that trains as FP32 does, nothing needs doing.\n"
       "Otherwise keeps layers in FP32 (by their ranges, by what broke, by what moves the loss)\n"
       "until a candidate trains as FP32 does, then lets go of every layer it can. The runs are\n"
       "kept in NAME.recommend: the same command, begun again, goes on from there.");
-  return [args, checks] { return run_recommend(*args, checks.problems()); };
+  return [args, checks, options] { return run_recommend(*args, options, checks.problems()); };
 }
 
 }  // namespace lockstep

@@ -17,6 +17,12 @@ class Background:
         self._bytes, self._works = 0, False
         self._changed = threading.Condition()
         self._error: BaseException | None = None
+        self._thread: int | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether a job has called this, through Python's collector of garbage: it must not wait for itself."""
+        return self._thread == threading.get_ident()
 
     def put(self, job: Callable[[], None], size: int = 0) -> None:
         """size: bytes that the job keeps. Waits while too many do. Throws: what an earlier job threw."""
@@ -30,8 +36,12 @@ class Background:
             self._works = True
         try:
             threading.Thread(target=self._work, name="lockstep_capture", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending
+        except RuntimeError:  # no new threads, as when the interpreter ends
             self._work()
+        except BaseException:  # Ctrl-C before it began
+            with self._changed:
+                self._works = False
+            raise
 
     def wait(self) -> None:
         """Until all jobs are done. Throws: what one of them threw."""
@@ -51,10 +61,12 @@ class Background:
             raise self._error
 
     def _work(self) -> None:
+        with self._changed:
+            self._thread = threading.get_ident()
         while True:
             with self._changed:
                 if not self._jobs:
-                    self._works = False
+                    self._works, self._thread = False, None
                     self._changed.notify_all()
                     return
                 job, size = self._jobs.popleft()

@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import io
 import json
-import mmap
 import os
 import struct
 from typing import Any, Callable, Iterator, Mapping
@@ -127,6 +126,11 @@ class Writer:
             raise CaptureError(f"{self._path} could not be written, no file was left: {reason}. Is the disk "
                                "full, or another capture writing there?") from error
 
+    @property
+    def is_in_background(self) -> bool:
+        """Whether this is called from within a write."""
+        return self._background.is_here
+
     def _later(self, job: Callable[[], None], size: int = 0) -> None:
         def tried() -> None:
             with self._writing():
@@ -219,9 +223,11 @@ class Writer:
                 raise self._disk.error
             digest = hashlib.sha256()
             with open(self._partial, "r+b") as file:
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole, memoryview(whole) as bytes_of_it:
-                    digest.update(bytes_of_it[BLOCK_BYTES:])
-                    length = len(bytes_of_it) - BLOCK_BYTES
+                file.seek(BLOCK_BYTES)
+                part = memoryview(bytearray(1 << 20))
+                while count := file.readinto(part):
+                    digest.update(part[:count])
+                length = file.tell() - BLOCK_BYTES
                 block = MAGIC + struct.pack("<IIQ", BLOCK_VERSION, BLOCK_BYTES, length) + digest.digest()
                 file.seek(0)
                 file.write(block.ljust(BLOCK_BYTES, b"\0"))

@@ -1,8 +1,11 @@
 """The capture file: its user block, its layout (docs/capture-file.md), and that it is enough to compute the step."""
 
+import gc
 import hashlib
 import json
 import struct
+import threading
+import time
 
 import h5py
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from capture_loops import (Images, Text, image_batches, image_loss, text_batches, text_loss, train)
 from graph_in_torch import run, unpacked
 from lockstep_capture import Capture, CaptureError
+from lockstep_capture.write.background import Background
 
 # FP64 against FP64, sums in another order: gate V1's bounds.
 LOSS_BOUND, GRADIENT_RTOL, GRADIENT_ATOL = 1e-12, 1e-9, 1e-12
@@ -218,3 +222,52 @@ def test_integers_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(CaptureError, match="must fit into 32 bits"):
         array_of(torch.tensor([2**31]), "inputs/0")
     assert array_of(torch.tensor([2**31 - 1]), "inputs/0").dtype == np.int32
+
+
+def test_work_in_the_background_keeps_its_order_and_its_errors():
+    background, done = Background(), []
+    for number in range(200):
+        background.put(lambda number=number: done.append((number, background.is_here)), 1 << 26)
+    background.wait()
+    assert done == [(number, True) for number in range(200)] and not background.is_here
+
+    def fails():
+        raise OSError("the disk is full")
+
+    background.put(fails)
+    with pytest.raises(OSError, match="the disk is full"):
+        background.wait()
+    with pytest.raises(OSError, match="the disk is full"):
+        background.put(lambda: done.append("after a failure"))
+    assert len(done) == 200
+    background.drop()
+
+
+def test_a_capture_that_is_collected_within_a_write_is_finished(tmp_path):
+    """Python's collector of garbage may run in the thread that writes, where finish() must not wait for itself."""
+    path = tmp_path / "cycle.lscap.h5"
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    held = {"capture": Capture(str(path), model, optimizer, lambda m, x: m(x).sum(), steps=8)}
+    with held["capture"].step(torch.ones(3, 4)):
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    held["itself"] = held
+    background, gone = held["capture"]._recorder.writer._background, threading.Event()
+
+    def collects():
+        gone.wait()
+        gc.collect()
+
+    background.put(collects)
+    del held
+    gone.set()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(20)
+    deadline = time.time() + 20
+    while not path.exists() and time.time() < deadline:
+        time.sleep(0.05)
+    assert path.exists()
