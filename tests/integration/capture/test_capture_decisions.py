@@ -51,6 +51,12 @@ def in_order(m, x):
     return y.sort(-1, descending=True).values * m.scale[:6] + y[torch.arange(len(y)), y.argmax(-1), None]
 
 
+def neighbours(m, x):
+    """Which rows lie near each other is read from the batch alone: the points of a cloud."""
+    near = torch.cdist(x, x).topk(2, largest=False).indices
+    return m.a(x[near] - x[:, None]).amax(1)
+
+
 def median(m, x):
     return m.a(x).median(1).values[:, None]
 
@@ -94,7 +100,7 @@ def sampled(m, x):
     return y.gather(1, torch.multinomial(y.softmax(-1), 2))
 
 
-BODIES = [branch, number, dropped_layers, picked_by_mask, joined_masks, largest, in_order, median, experts, share, written,
+BODIES = [branch, number, dropped_layers, picked_by_mask, joined_masks, largest, in_order, neighbours, median, experts, share, written,
           sampled]
 
 
