@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/recommend/pytorch_recipe.h"
 #include "reports/number_text.h"
 #include "reports/range_text.h"
 #include "src/core/text.h"
@@ -16,6 +17,7 @@ namespace lockstep {
 namespace {
 
 constexpr double kGradScalerStart = 65536;
+constexpr std::string_view kDevice = "cuda";  // of the presets that candidates extend
 constexpr size_t kLayersInSentence = 4;
 
 using nlohmann::ordered_json;
@@ -79,14 +81,9 @@ std::string layer_names(const std::vector<LayerInFp32>& layers) {
   return text;
 }
 
-// The first alias of these formats is torch's name: float16, bfloat16.
-std::string torch_dtype(const std::string& format) {
-  return "torch." + find_format(format).aliases.front();
-}
-
 // What to paste. Layers in FP32, and scales that GradScaler needs arguments for, come from the
 // module that --emit-pytorch writes.
-std::string snippet(const Trial& trial, const std::string& device) {
+std::string snippet(const Trial& trial) {
   const Candidate& candidate = trial.candidate;
   const ScaleChoice& scale = candidate.scale;
   const bool plain = candidate.fp32.empty() &&
@@ -94,12 +91,12 @@ std::string snippet(const Trial& trial, const std::string& device) {
   std::string text =
       plain ? "" : "  import amp  # written by --emit-pytorch amp.py\n  amp.apply(model)\n";
   if (scale.scales) {
-    text += plain ? fmt::format("  scaler = torch.amp.GradScaler(\"{}\")\n", device)
-                  : fmt::format("  scaler = amp.scaler(\"{}\")\n", device);
+    text += plain ? fmt::format("  scaler = torch.amp.GradScaler(\"{}\")\n", kDevice)
+                  : fmt::format("  scaler = amp.scaler(\"{}\")\n", kDevice);
   }
-  text += plain ? fmt::format("  with torch.autocast(\"{}\", dtype={}):\n", device,
+  text += plain ? fmt::format("  with torch.autocast(\"{}\", dtype={}):\n", kDevice,
                               torch_dtype(candidate.format))
-                : fmt::format("  with amp.autocast(\"{}\"):\n", device);
+                : fmt::format("  with amp.autocast(\"{}\"):\n", kDevice);
   text += "      loss = ...  # your forward pass\n";
   return text + (scale.scales ? "  scaler.scale(loss).backward()\n  scaler.step(optimizer)\n"
                                 "  scaler.update()\n"
@@ -137,6 +134,10 @@ std::string gap_text(double gap) {
   return fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap));
 }
 
+bool is_recommended(const Advice& advice, const Trial& trial) {
+  return advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
+}
+
 TableBlock tried_table(const Advice& advice) {
   TableBlock table;
   table.columns = {{"candidate", Align::kLeft},
@@ -148,9 +149,8 @@ TableBlock tried_table(const Advice& advice) {
                    {"verdict", Align::kLeft}};
   for (const Trial& trial : advice.tried) {
     const ScaleChoice& scale = trial.candidate.scale;
-    const bool is_chosen = advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
     const std::string name = (trial.candidate.is_preset() ? "plain " : "") + trial.candidate.format;
-    table.rows.push_back({(is_chosen ? "* " : "  ") + name,
+    table.rows.push_back({(is_recommended(advice, trial) ? "* " : "  ") + name,
                           trial.candidate.fp32.empty() ? "-" : layer_names(trial.candidate.fp32),
                           !scale.scales ? "-"
                                         : fmt::format("{}{}", scale_text(scale.start),
@@ -217,7 +217,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
     if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof)));
     if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
     blocks.push_back(paragraph("In PyTorch:"));
-    blocks.push_back(verbatim(snippet(*advice.chosen, facts.device)));
+    blocks.push_back(verbatim(snippet(*advice.chosen)));
     for (const LayerInFp32& layer : advice.chosen->candidate.fp32) {
       const auto without = advice.without.find(layer.layer);
       blocks.push_back(paragraph(fmt::format(
@@ -227,12 +227,12 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
               : fmt::format("Run without it: {}.", verdict_text(without->second)))));
     }
   }
-  if (advice.out_of_budget && advice.chosen) {
+  if (advice.out_of_budget && advice.chosen && !advice.chosen->candidate.fp32.empty()) {
     blocks.push_back(paragraph("The --budget ended the search: fewer layers in fp32 may do."));
   }
   blocks.push_back(tried_table(advice));
   std::string runs =
-      fmt::format("Run: {} beside fp32 and its twin, {} steps each",
+      fmt::format("Run: {}, together with fp32 and its twin, {} steps each",
                   counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
   if (facts.captured_steps > 0) {
     runs += fmt::format(
@@ -266,6 +266,7 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
                        {"replays", facts.replays},
                        {"out_of_budget", advice.out_of_budget}};
   for (const Trial& trial : advice.tried) {
+    const bool is_chosen = is_recommended(advice, trial);
     ordered_json one = {{"lane", trial.candidate.lane},
                         {"format", trial.candidate.format},
                         {"loss", number(trial.judgement.tail_loss)},
@@ -278,14 +279,12 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
     for (const LayerInFp32& layer : trial.candidate.fp32) {
       one["fp32"].push_back({{"layer", layer.layer},
                              {"reason", layer.reason},
-                             {"measured", advice.without.contains(layer.layer)}});
+                             {"measured", is_chosen && advice.without.contains(layer.layer)}});
     }
     const ScaleChoice& scale = trial.candidate.scale;
     if (scale.scales) one["loss_scale"] = {{"dynamic", scale.dynamic}, {"start", scale.start}};
     json["tried"].push_back(one);
-    if (advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane) {
-      json["chosen"] = json["tried"].size() - 1;
-    }
+    if (is_chosen) json["chosen"] = json["tried"].size() - 1;
   }
   if (!facts.no_proof.empty()) json["no_proof"] = facts.no_proof;
   if (facts.proof) {

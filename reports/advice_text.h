@@ -12,7 +12,6 @@ namespace lockstep {
 
 struct AdviceFacts {
   std::string model;           // or the capture's path
-  std::string device;          // of the snippet: "cuda", "cpu"
   int64_t captured_steps = 0;  // of a capture that the search repeated; 0: none was repeated
   int64_t replays = 0, lanes = 0, read_again = 0;
   std::string folder;  // of the run files

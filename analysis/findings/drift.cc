@@ -7,19 +7,22 @@
 
 namespace lockstep {
 
+std::vector<double> effect_sizes(std::span<const std::vector<LossEffect>> effects,
+                                 double LossEffect::*part, size_t sites) {
+  std::vector<double> sizes(sites);
+  for (size_t s = 0; s < sites; ++s) {
+    double sum = 0;
+    for (const auto& sample : effects) sum += sample[s].*part * (sample[s].*part);
+    if (!effects.empty()) sizes[s] = std::sqrt(sum / static_cast<double>(effects.size()));
+  }
+  return sizes;
+}
+
 std::optional<Finding> find_drift(int lane, std::span<const std::vector<LossEffect>> effects,
                                   const SiteTable& sites, const std::vector<std::string>& formats) {
-  const auto sizes_of = [&](double LossEffect::*part) {
-    std::vector<double> sizes(sites.sites.size());
-    for (size_t s = 0; s < sizes.size(); ++s) {
-      double sum = 0;
-      for (const auto& sample : effects) sum += sample[s].*part * (sample[s].*part);
-      if (!effects.empty()) sizes[s] = std::sqrt(sum / static_cast<double>(effects.size()));
-    }
-    return sizes;
-  };
-  const std::vector<double> rounding = sizes_of(&LossEffect::rounding);
-  const std::vector<double> range = sizes_of(&LossEffect::range);
+  const size_t count = sites.sites.size();
+  const std::vector<double> rounding = effect_sizes(effects, &LossEffect::rounding, count);
+  const std::vector<double> range = effect_sizes(effects, &LossEffect::range, count);
   const auto total = [](const std::vector<double>& sizes) {
     return std::accumulate(sizes.begin(), sizes.end(), 0.0);
   };

@@ -20,6 +20,10 @@ inline constexpr size_t kMostDriftSites = 3;  // named: the largest, and those t
 // of a step add up over the steps, but not to first order.
 inline constexpr double kLeastDrift = 0.01;
 
+// By site: the root mean square over the samples of one part of the effect.
+std::vector<double> effect_sizes(std::span<const std::vector<LossEffect>> effects,
+                                 double LossEffect::*part, size_t sites);
+
 // `effects`: [sample][site]. Nothing if no rounding was weighed.
 std::optional<Finding> find_drift(int lane, std::span<const std::vector<LossEffect>> effects,
                                   const SiteTable& sites, const std::vector<std::string>& formats);

@@ -23,8 +23,8 @@ constexpr std::array kBases = {
     Base{"bf16", "torch-autocast-bf16"},
 };
 
-// "# " before every line of at most kCommentWidth columns.
-// A line end in `text`, from a file's name, would end the comment.
+// "# " before every line of at most kCommentWidth columns. `text` may hold a file's name, in which
+// a line end would end the comment.
 std::string comment(std::string_view text) {
   constexpr size_t kCommentWidth = 98;
   std::string out, line = "#";
@@ -71,21 +71,19 @@ ScaleChoice choose_scaler(const RangeTable& ranges, const Policy& base) {
   return {true, true, std::clamp(base.loss_scale.init_scale, least, most)};
 }
 
-const Policy& autocast_policy(const std::string& format) {
+Policy autocast_policy(const std::string& format) {
   std::vector<std::string> known;
   for (const Base& base : kBases) {
     known.emplace_back(base.format);
     if (base.format != format) continue;
-    const Policy wanted = find_policy(base.preset);
-    return *std::ranges::find_if(
-        presets(), [&](const Policy& preset) { return preset.label() == wanted.label(); });
+    return find_policy(base.preset);
   }
   throw InputError(fmt::format("--formats {}: no such format here", format),
                    did_you_mean(format, known));
 }
 
 Candidate plain_autocast(const std::string& format) {
-  const Policy& base = autocast_policy(format);
+  const Policy base = autocast_policy(format);
   const bool scales = find_loss_scaler(base.loss_scale.kind).scales;
   return {base.name, format, {}, {scales, scales, base.loss_scale.init_scale}, {}};
 }
@@ -93,7 +91,7 @@ Candidate plain_autocast(const std::string& format) {
 Candidate make_candidate(const std::string& name, const std::string& format,
                          std::vector<LayerInFp32> fp32, const ScaleChoice& scale,
                          const std::string& evidence, const std::string& about_scale) {
-  const Policy& base = autocast_policy(format);
+  const Policy base = autocast_policy(format);
   std::string toml = comment("Written by `lockstep recommend`. " + evidence);
   toml += toml_text(toml::table{{"name", name},
                                 {"version", "1"},

@@ -41,7 +41,7 @@ struct Candidate {
 };
 
 // The preset of autocast in `format`. Throws: InputError: no such preset.
-const Policy& autocast_policy(const std::string& format);
+Policy autocast_policy(const std::string& format);
 Candidate plain_autocast(const std::string& format);
 // The candidate as a policy file; plain autocast becomes one that only extends the preset.
 std::string policy_text(const Candidate& candidate);

@@ -275,8 +275,7 @@ std::string docstring(const PytorchRecipe& recipe, const std::vector<std::string
 
 std::string constants(const PytorchRecipe& recipe) {
   std::string out = "\n# None: no autocast.\nDTYPE = ";
-  // The first alias of these formats is torch's name: float16, bfloat16.
-  out += recipe.format.empty() ? "None" : "torch." + find_format(recipe.format).aliases.front();
+  out += recipe.format.empty() ? "None" : torch_dtype(recipe.format);
   out += fmt::format("\nWEIGHT_CACHE = {}\n", recipe.weight_cache ? "True" : "False");
   out += "# Modules, by their names in model.named_modules().\nFP32_LAYERS = [\n";
   for (const std::string& layer : recipe.fp32_layers) {

@@ -205,6 +205,11 @@ std::optional<GradScalerArguments> grad_scaler(const LossScaleSpec& spec) {
 
 }  // namespace
 
+// The first alias of these formats is torch's name.
+std::string torch_dtype(const std::string& format) {
+  return "torch." + find_format(format).aliases.front();
+}
+
 PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph,
                              std::vector<std::string>& unsaid) {
   PytorchRecipe recipe;

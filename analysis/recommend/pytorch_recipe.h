@@ -14,6 +14,9 @@
 
 namespace lockstep {
 
+// "torch.float16", "torch.bfloat16". Requires: fp16 or bf16.
+std::string torch_dtype(const std::string& format);
+
 // The arguments of torch.amp.GradScaler.
 struct GradScalerArguments {
   double init_scale, growth_factor, backoff_factor;

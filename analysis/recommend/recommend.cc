@@ -9,7 +9,7 @@
 namespace lockstep {
 
 Recommendation recommend(const RunFile& run, const std::string& format) {
-  const Policy& base = autocast_policy(format);
+  const Policy base = autocast_policy(format);
   RangeTable ranges = make_range_table(range_samples(run, base), find_format(format));
   Candidate candidate =
       candidate_of(ranges, fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}",

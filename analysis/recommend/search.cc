@@ -61,13 +61,12 @@ class Search {
     evidence_ = fmt::format("{} steps of {}", trace.steps(), trace.options().model);
     advice_.steps = trace.steps();
     advice_.sites = trace.sites();
-    std::set<std::string> seen;
     for (const std::string& format : formats_) {
       advice_.ranges.push_back(
           make_range_table(range_samples(trace, autocast_policy(format)), find_format(format)));
     }
     for (const LayerRange& layer : advice_.ranges.front().layers) {
-      if (seen.insert(layer.layer).second) advice_.layers.push_back(layer.layer);
+      advice_.layers.push_back(layer.layer);
     }
   }
 
@@ -93,7 +92,7 @@ class Search {
   Candidate candidate(const std::string& format, std::vector<LayerInFp32> fp32,
                       const ScaleChoice& scale) {
     return make_candidate(fmt::format("{}-{}", format, ++number_), format, std::move(fp32), scale,
-                          "Found by running candidates beside fp32: " + evidence_ + ".",
+                          "Found by running candidates and fp32 side by side: " + evidence_ + ".",
                           interval_sentence(*advice_.ranges_of(format)));
   }
 
@@ -136,7 +135,7 @@ class Search {
   // The candidate that passes with the fewest layers in FP32; each round doubles them.
   std::optional<Trial> with_exceptions(const Trial& plain, const RangeTable& ranges) {
     const std::string& format = plain.candidate.format;
-    const Policy& base = autocast_policy(format);
+    const Policy base = autocast_policy(format);
     const ScaleChoice scale = choose_scaler(ranges, base);
     const std::vector<LayerInFp32> named = culprits(plain);
     std::vector<LayerInFp32> by_range = layers_out_of_range(ranges);

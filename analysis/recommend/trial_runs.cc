@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "analysis/findings/drift.h"
 #include "analysis/findings/findings.h"
 #include "analysis/run/lane_outcomes.h"
 #include "src/core/error.h"
@@ -42,21 +43,18 @@ std::string identity_of_file(const std::string& path) {
   return fmt::format(" ({} bytes, {})", size, time);
 }
 
-// Of the samples that were taken: root mean square over them of each site's change of the loss,
-// added up by layer.
+// Both parts of each site's effect, added up by layer.
 std::vector<std::pair<std::string, double>> layers_by_effect(const RunFile& run, int lane) {
   const auto samples = run.loss_effects(lane);
+  const std::vector<Site>& sites = run.sites().sites;
+  const std::vector<double> rounding = effect_sizes(samples, &LossEffect::rounding, sites.size());
+  const std::vector<double> range = effect_sizes(samples, &LossEffect::range, sites.size());
   std::map<std::string, double> by_layer;
   double whole = 0;
-  for (const Site& site : run.sites().sites) {
-    double squares = 0;
-    for (const auto& sample : samples) {
-      const LossEffect& effect = sample[static_cast<size_t>(site.id)];
-      squares += effect.rounding * effect.rounding + effect.range * effect.range;
-    }
-    if (!(squares > 0)) continue;
-    const double size = std::sqrt(squares / static_cast<double>(samples.size()));
-    by_layer[site.layer] += size;
+  for (size_t s = 0; s < sites.size(); ++s) {
+    const double size = std::hypot(rounding[s], range[s]);
+    if (!(size > 0)) continue;
+    by_layer[sites[s].layer] += size;
     whole += size;
   }
   std::vector<std::pair<std::string, double>> layers(by_layer.begin(), by_layer.end());
@@ -136,9 +134,6 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
     trial.candidate = candidate;
     trial.judgement = judgements[static_cast<size_t>(lane)];
     trial.findings = find_findings(run, lane);
-    for (const ScalerRecord& scaler : run.scalers(lane)) {
-      trial.last_scale = scaler.scale;
-    }
     const auto& skips = courses.front().lanes[static_cast<size_t>(lane)].skips;
     trial.steps = run.steps();
     trial.reference_loss = tail_mean(courses.front().lanes.front().loss);

@@ -27,8 +27,7 @@ struct Trial {
   LaneJudgement judgement;
   std::vector<Finding> findings;  // the gravest first
   int64_t steps = 0, skips = 0;
-  int64_t late_skips = 0;  // of the skips, those in the second half of the run
-  double last_scale = 1;
+  int64_t late_skips = 0;     // of the skips, those in the second half of the run
   double reference_loss = 0;  // FP32's own, at the end
   // Relative share of the loss's first-order change by each layer's roundings, the largest first.
   std::vector<std::pair<std::string, double>> moved_by;
@@ -49,7 +48,8 @@ class TrialRuns {
   TrialRuns(RunOptions options, std::string folder, std::string version,
             const std::atomic<bool>& stop, std::function<std::unique_ptr<Observer>()> watch);
 
-  // Beside fp32 and its twin. Throws: InputError from the replay, WriteError, SearchStopped.
+  // Runs them together with fp32 and its twin. Throws: InputError from the replay, WriteError,
+  // SearchStopped.
   std::vector<Trial> run(std::span<const Candidate> candidates);
   // One candidate and the reference with another seed: the options' plus `further`.
   SeedCourses course(const Candidate& candidate, uint64_t further);

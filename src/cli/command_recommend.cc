@@ -220,7 +220,7 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   return kExitFine;
 }
 
-// "lenet.recommend", beside the working folder's other files.
+// "lenet.recommend", in the working folder.
 std::string search_folder(const std::string& model) {
   std::string stem = std::filesystem::path(model).filename().string();
   for (const std::string_view ending : {".h5", ".lscap"}) {
@@ -233,7 +233,6 @@ std::string search_folder(const std::string& model) {
 int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& formats) {
   AdviceFacts facts;
   facts.model = args.run();
-  facts.device = "cuda";
   facts.folder = search_folder(args.run());
   RunOptions& options = args.options;
   if (is_capture(options.model)) {
@@ -402,7 +401,7 @@ std::function<int()> declare_recommend(CLI::App& app) {
   options.of_runs.push_back(app.add_flag("--json", args->json, "print JSON instead of text"));
   app.add_flag("--quiet", args->quiet, "no progress");
   app.footer(
-      "Runs plain autocast beside FP32 first; if that trains as FP32 does, nothing needs doing.\n"
+      "Runs plain autocast and FP32 side by side first; if both train alike, nothing needs doing.\n"
       "Otherwise keeps layers in FP32 (by their ranges, by what broke, by what moves the loss)\n"
       "until a candidate trains as FP32 does, then lets go of every layer it can. The runs are\n"
       "kept in NAME.recommend: the same command, begun again, goes on from there.");

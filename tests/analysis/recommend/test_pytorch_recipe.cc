@@ -110,7 +110,7 @@ TEST_CASE("later rules win, and globs match several layers in the graph's order"
   CHECK(found.unsaid.empty());  // the rest is what the lists say
 }
 
-TEST_CASE("an operation outside of all modules is told to the user") {
+TEST_CASE("the user hears of an operation outside all modules") {
   const std::string rule = "[[rule]]\nlayer = \"cross_entropy\"\ncompute = \"fp32\"\n";
   CHECK(said(kFp16 + rule).unsaid.empty());  // on torch's FP32 list
   const Said moved =

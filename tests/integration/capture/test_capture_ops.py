@@ -238,15 +238,6 @@ def test_where_a_gru_adds_its_bias():
 
 
 def test_where_an_rnn_adds_its_bias():
-    """The products with x alone are of a transposed operand, and of the first layer alone."""
-    for batch_first in (False, True):
-        rnn = torch.nn.RNN(5, 4, 2, batch_first=batch_first)
-        nodes = compare(rnn, lambda m, b: (m(b)[0] ** 2).sum(), x(3, 6, 5))["nodes"]
-        separate = [node["attrs"].get("separate_bias", False) for node in nodes if node["op"] == "linear"]
-        assert separate == [batch_first] + [False] * (len(separate) - 1)
-
-
-def test_where_an_rnn_adds_its_bias():
     """Of the first layer the products with x: batch_first transposes their operand."""
     for batch_first in (False, True):
         rnn = torch.nn.RNN(5, 4, 2, batch_first=batch_first)

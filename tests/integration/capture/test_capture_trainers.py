@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from capture_loops import Images, image_batches, image_loss
+from capture_loops import Classifier, Images, image_batches, image_loss
 from lockstep_capture import CaptureError, UnsupportedModelError
 
 nn = torch.nn
@@ -74,18 +74,6 @@ def texts(count=40, length=8):
     rows = [torch.randint(0, 31, (length,), generator=g) for _ in range(count)]
     return [{"input_ids": row, "labels": torch.where(torch.arange(length) < 3 + i % 5, row, -100)}
             for i, row in enumerate(rows)]
-
-
-class Classifier(nn.Module):
-    """No language model: the Trainer divides its loss by the number of micro-batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = Images()
-
-    def forward(self, images, labels):
-        logits = self.net(images)
-        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
 def images():

@@ -14,7 +14,7 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
-from capture_loops import Images, image_batches, image_loss
+from capture_loops import Classifier, Images, image_batches, image_loss
 from lockstep_capture import Capture, read_run
 from recipes_in_torch import Products, captured_graph, emit, load, policy_text, products_of_policy
 
@@ -396,16 +396,6 @@ def test_what_was_run_is_the_evidence(lockstep, tmp_path):
 
 
 # ---- Trainers
-
-
-class Classifier(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = Images()
-
-    def forward(self, images, labels):
-        logits = self.net(images)
-        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
 def amp_for(folder, source, low):

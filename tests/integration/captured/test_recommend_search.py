@@ -137,6 +137,7 @@ def test_a_stopped_search_goes_on(lockstep, binary_dir, captures, tmp_path):
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     folder = tmp_path / "large.recommend"
     while not list(folder.glob("*.h5")):
+        assert process.poll() is None
         time.sleep(0.005)
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)

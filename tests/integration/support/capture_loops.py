@@ -24,6 +24,18 @@ class Images(nn.Module):
         return self.fc(self.drop(x.flatten(1)))
 
 
+class Classifier(nn.Module):
+    """Images as a Trainer takes them: a dictionary with the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Images()
+
+    def forward(self, images, labels):
+        logits = self.net(images)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
 class Text(nn.Module):
     """A small GPT: embedding tied to the head, causal attention, dropout."""
 
