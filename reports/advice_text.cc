@@ -4,11 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/recommend/pytorch_recipe.h"
+#include "reports/advice_tables.h"
 #include "reports/number_text.h"
 #include "reports/range_text.h"
 #include "src/core/text.h"
@@ -18,12 +19,19 @@ namespace {
 
 constexpr double kGradScalerStart = 65536;
 constexpr std::string_view kDevice = "cuda";  // of the presets that candidates extend
-constexpr size_t kLayersInSentence = 4;
 
-using nlohmann::ordered_json;
+int64_t whole(const MemoryFacts& memory) {
+  return memory.weights + memory.master_weights + memory.gradients + memory.optimizer_state +
+         memory.kahan_terms + memory.activations;
+}
 
-ordered_json number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
+std::string memory_words(const std::string& choice, const std::string& format) {
+  return fmt::format(fmt::runtime(find_memory_choice(choice).help), format);
+}
+
+std::string capitalised(std::string text) {
+  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
 }
 
 double noise(const LaneJudgement& judged) {
@@ -35,12 +43,6 @@ std::string interval_text(const ScaleInterval& scales) {
   if (scales.lo <= kMinScaleExponent) return fmt::format("up to 2^{}", scales.hi);
   if (scales.hi >= kMaxScaleExponent) return fmt::format("from 2^{}", scales.lo);
   return fmt::format("2^{} to 2^{}", scales.lo, scales.hi);
-}
-
-std::string verdict_text(const Trial& trial) {
-  if (trial.passes()) return "trains as fp32";
-  const Verdict verdict = trial.judgement.verdict;
-  return verdict == Verdict::kFine ? "still skips steps" : std::string(to_string(verdict));
 }
 
 // "Loss scale 2^-9 to 2^15: GradScaler's 65536 fits, keep it dynamic."
@@ -69,24 +71,13 @@ std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
                      between, counted(static_cast<uint64_t>(trial.skips), "step"));
 }
 
-std::string layer_names(const std::vector<LayerInFp32>& layers) {
-  std::vector<std::string> names;
-  for (const LayerInFp32& layer : layers) {
-    if (names.size() == kLayersInSentence) break;
-    names.push_back(layer.layer.empty() ? "(no layer)" : layer.layer);
-  }
-  std::string text = join(names, ", ");
-  if (layers.size() > names.size())
-    text += fmt::format(" and {} more", layers.size() - names.size());
-  return text;
-}
-
 // What to paste. Layers in FP32, and scales that GradScaler needs arguments for, come from the
 // module that --emit-pytorch writes.
 std::string snippet(const Trial& trial) {
   const Candidate& candidate = trial.candidate;
   const ScaleChoice& scale = candidate.scale;
-  const bool plain = candidate.fp32.empty() &&
+  const bool plain = candidate.fp32.empty() && candidate.narrow.empty() && !candidate.tf32 &&
+                     candidate.memory.empty() && candidate.format != "tf32" &&
                      (!scale.scales || (scale.dynamic && scale.start == kGradScalerStart));
   std::string text =
       plain ? "" : "  import amp  # written by --emit-pytorch amp.py\n  amp.apply(model)\n";
@@ -129,37 +120,151 @@ std::string proof_sentence(const Proof& proof) {
                      short_number(proof.smallest_share()));
 }
 
-std::string gap_text(double gap) {
-  if (!std::isfinite(gap)) return "-";
-  return fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap));
+std::string relative(double part, double whole) {
+  return fmt::format("{:.2f}", part / whole);
 }
 
-bool is_recommended(const Advice& advice, const Trial& trial) {
-  return advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
-}
-
-TableBlock tried_table(const Advice& advice) {
-  TableBlock table;
-  table.columns = {{"candidate", Align::kLeft},
-                   {"in fp32", Align::kLeft},
-                   {"loss scale"},
-                   {"loss"},
-                   {"gap"},
-                   {"skips"},
-                   {"verdict", Align::kLeft}};
-  for (const Trial& trial : advice.tried) {
-    const ScaleChoice& scale = trial.candidate.scale;
-    const std::string name = (trial.candidate.is_preset() ? "plain " : "") + trial.candidate.format;
-    table.rows.push_back({(is_recommended(advice, trial) ? "* " : "  ") + name,
-                          trial.candidate.fp32.empty() ? "-" : layer_names(trial.candidate.fp32),
-                          !scale.scales ? "-"
-                                        : fmt::format("{}{}", scale_text(scale.start),
-                                                      scale.dynamic ? ", dynamic" : ""),
-                          short_number(trial.judgement.tail_loss), gap_text(trial.judgement.gap),
-                          fmt::format("{}", trial.skips), verdict_text(trial)});
+// "Keep a in fp32; it reaches 1.1e5. The other 32 layers can use fp16."
+std::string layers_sentence(const Advice& advice) {
+  const Candidate& candidate = advice.chosen->candidate;
+  const std::vector<KeptLayer>& fp32 = candidate.fp32;
+  const size_t layers = advice.network.layers.size();
+  std::string text;
+  if (fp32.empty()) {
+    text = fmt::format("All {} can use {}.", counted(layers, "layer"), candidate.format);
+  } else {
+    text = fmt::format("Keep {} in fp32; {}. The other {} can use {}.", layer_names(fp32),
+                       fp32.front().reason,
+                       counted(layers - std::min(layers, fp32.size()), "layer"), candidate.format);
   }
-  table.notes = {"loss: mean over the last steps. gap: loss minus fp32's. *: recommended."};
-  return table;
+  if (candidate.tf32) text += " What is in fp32 can use tf32 for its products.";
+  if (!candidate.narrow.empty()) {
+    const size_t kept = candidate.not_narrow.size();
+    const size_t linear = advice.network.linear.size();
+    text += kept == 0
+                ? fmt::format(" All linear layers can use {}.", candidate.narrow)
+                : fmt::format(" Of {} linear layers {} can use {}, not {}.", linear, linear - kept,
+                              candidate.narrow, layer_names(candidate.not_narrow));
+  }
+  for (const std::string& choice : candidate.memory) {
+    text += " " + capitalised(memory_words(choice, candidate.format)) + " will do.";
+  }
+  return text;
+}
+
+// "Estimate for h100: a step takes 0.42 of fp32's time and 0.55 of its memory, ..."
+std::string cost_sentence(const Advice& advice) {
+  const Trial& chosen = *advice.chosen;
+  const int64_t fp32_memory = whole(advice.network.memory);
+  std::string text = fmt::format(
+      "Estimate for {} (a roofline of sizes, no launches): {} of fp32's time, {} of its memory",
+      advice.gpu->name, relative(chosen.cost.seconds, advice.fp32_cost.seconds),
+      relative(static_cast<double>(whole(chosen.memory)), static_cast<double>(fp32_memory)));
+  const Trial& plain = *advice.plain;
+  if (chosen.candidate.lane == plain.candidate.lane) {
+    return text + "; it is autocast's default, so it costs what that does.";
+  }
+  text += fmt::format("; {} of plain {} autocast's time",
+                      relative(chosen.cost.seconds, plain.cost.seconds), plain.candidate.format);
+  if (!plain.passes()) text += ", which does not train";
+  return text + ".";
+}
+
+std::string kept_sentence(const Advice& advice, const KeptLayer& kept, const std::string& format) {
+  const auto without = advice.without.find(kept.layer);
+  std::string text = fmt::format("{} in {}: {}.", kept.layer.empty() ? "(no layer)" : kept.layer,
+                                 format, kept.reason);
+  if (without != advice.without.end()) {
+    text += fmt::format(" Run without it: {}.", verdict_text(without->second));
+  } else if (!advice.network.unaligned.contains(kept.layer) || format == "fp32") {
+    text += " Not run without it.";
+  }
+  return text;
+}
+
+// "fp8: 24 of 25 linear layers can use it, at 0.82 of the time on h100 (recommended)."
+std::string narrow_sentence(const Advice& advice, const NarrowOutcome& outcome) {
+  if (!outcome.passed) return fmt::format("{}: not used; {}.", outcome.format, outcome.why_not);
+  const Trial& trial = *outcome.passed;
+  const bool is_chosen = advice.chosen->candidate.lane == trial.candidate.lane;
+  const std::string what = outcome.format == "tf32"
+                               ? "products of what is in fp32 can use it"
+                               : fmt::format("{} of {} can use it", outcome.linear,
+                                             counted(advice.network.linear.size(), "linear layer"));
+  const std::string time = fmt::format("{} of plain {} autocast's time on {}",
+                                       relative(trial.cost.seconds, advice.plain->cost.seconds),
+                                       advice.plain->candidate.format, advice.gpu->name);
+  if (is_chosen) return fmt::format("{}: {}, at {}: recommended.", outcome.format, what, time);
+  return fmt::format(
+      "{}: {} (gap {}), but at {} that is not the fastest: at these sizes {}.", outcome.format,
+      what, two_digits(trial.judgement.gap), time,
+      outcome.is_faster ? "another format gains more" : "memory and casts take the time");
+}
+
+std::string memory_sentence(const Advice& advice, const MemoryOutcome& outcome) {
+  const Trial& trial = outcome.trial;
+  const double saved = 1 - static_cast<double>(whole(trial.memory)) /
+                               static_cast<double>(whole(advice.plain->memory));
+  std::string text = fmt::format("{}: {} (gap {}); {:.0f}% less memory than plain {} autocast.",
+                                 capitalised(memory_words(outcome.choice, trial.candidate.format)),
+                                 verdict_text(trial), two_digits(trial.judgement.gap), 100 * saved,
+                                 trial.candidate.format);
+  if (outcome.loses && trial.passes()) {
+    const FindingContext context{*outcome.loses, advice.network.sites, false, trial.steps};
+    text += fmt::format(" Not used: {}. So short a run does not show that in its loss.",
+                        row_of(outcome.loses->kind).sentence(context));
+  }
+  return text;
+}
+
+// The noise floors that a proof's gap is seen against.
+std::string floors(const Proof& proof) {
+  return fmt::format(
+      "Noise: fp32's own loss differs by {} from seed to seed; one ulp moves it by {}; the "
+      "candidate's gap scatters by {}. A step that broke in none of {} seeds may still break in up "
+      "to {:.0f}% of others.",
+      two_digits(proof.seed_scatter), two_digits(proof.chaos), two_digits(proof.gap_scatter),
+      proof.seeds(), 100 * proof.most_breaking());
+}
+
+bool has_measured(const SensitivityTable& table) {
+  return std::ranges::any_of(table.layers, [](auto& row) { return row.measured.has_value(); });
+}
+
+std::string correlation_sentence(const SensitivityTable& table) {
+  const auto measured =
+      std::ranges::count_if(table.layers, [](auto& row) { return row.measured.has_value(); });
+  return fmt::format(
+      "The first-order score ranks the {} layers that were measured alone with a rank correlation "
+      "of {:.2f}{}.",
+      measured, table.rank_correlation,
+      table.measured_top_third
+          ? fmt::format(", below {}: the top third was measured", kLeastRankCorrelation)
+          : "");
+}
+
+// What was run, and what was not.
+std::string runs_sentence(const Advice& advice, const AdviceFacts& facts) {
+  std::string runs =
+      fmt::format("Run: {}, together with fp32 and its twin, {} steps each",
+                  counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
+  if (facts.captured_steps > 0) {
+    runs += fmt::format(
+        " (the {} captured ones, over and over: they show numerics, not "
+        "generalisation)",
+        facts.captured_steps);
+  }
+  if (facts.measured > 0) {
+    runs += fmt::format("; {} of one layer alone",
+                        counted(static_cast<uint64_t>(facts.measured), "short run"));
+  }
+  if (facts.read_again > 0) {
+    runs += fmt::format("; {} of {} replays read from {}", facts.read_again, facts.replays,
+                        facts.folder);
+  }
+  std::vector<std::string> not_tested = facts.not_tested;
+  if (!facts.proof) not_tested.emplace_back("other seeds (--prove)");
+  return fmt::format("{}. Not tested: {}.", runs, join(not_tested, ", "));
 }
 
 }  // namespace
@@ -190,14 +295,7 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
     return fmt::format("Nothing needs doing: under plain {} autocast {} trains as in fp32. {}",
                        format, facts.model, scale);
   }
-  const std::vector<LayerInFp32>& fp32 = trial.candidate.fp32;
-  const size_t others = advice.layers.size() - std::min(advice.layers.size(), fp32.size());
-  if (fp32.empty()) {
-    return fmt::format("All {} can use {}. {}", counted(advice.layers.size(), "layer"), format,
-                       scale);
-  }
-  return fmt::format("Keep {} in fp32; {}. The other {} can use {}. {}", layer_names(fp32),
-                     fp32.front().reason, counted(others, "layer"), format, scale);
+  return layers_sentence(advice) + " " + scale;
 }
 
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
@@ -214,96 +312,44 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
                     "does not prove equality.",
                     short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
                     judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
+    blocks.push_back(paragraph(cost_sentence(advice)));
     if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof)));
+    if (facts.proof && facts.proof->seeds() > 1) blocks.push_back(paragraph(floors(*facts.proof)));
     if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
     blocks.push_back(paragraph("In PyTorch:"));
     blocks.push_back(verbatim(snippet(*advice.chosen)));
-    for (const LayerInFp32& layer : advice.chosen->candidate.fp32) {
-      const auto without = advice.without.find(layer.layer);
-      blocks.push_back(paragraph(fmt::format(
-          "{} in fp32: {}. {}", layer.layer.empty() ? "(no layer)" : layer.layer, layer.reason,
-          without == advice.without.end()
-              ? "Not run without it."
-              : fmt::format("Run without it: {}.", verdict_text(without->second)))));
+    for (const KeptLayer& layer : advice.chosen->candidate.fp32) {
+      blocks.push_back(paragraph(kept_sentence(advice, layer, "fp32")));
+    }
+    for (const KeptLayer& layer : advice.chosen->candidate.not_narrow) {
+      blocks.push_back(paragraph(kept_sentence(advice, layer, advice.chosen->candidate.format)));
     }
   }
-  if (advice.out_of_budget && advice.chosen && !advice.chosen->candidate.fp32.empty()) {
-    blocks.push_back(paragraph("The --budget ended the search: fewer layers in fp32 may do."));
+  for (const NarrowOutcome& outcome : advice.narrow) {
+    blocks.push_back(paragraph(narrow_sentence(advice, outcome)));
+  }
+  for (const MemoryOutcome& outcome : advice.memory) {
+    blocks.push_back(paragraph(memory_sentence(advice, outcome)));
+  }
+  if (advice.out_of_budget && advice.chosen) {
+    blocks.push_back(paragraph("The --budget ended the search: a cheaper policy may do."));
   }
   blocks.push_back(tried_table(advice));
-  std::string runs =
-      fmt::format("Run: {}, together with fp32 and its twin, {} steps each",
-                  counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
-  if (facts.captured_steps > 0) {
-    runs += fmt::format(
-        " (the {} captured ones, over and over: they show numerics, not "
-        "generalisation)",
-        facts.captured_steps);
+  if (std::isfinite(advice.sensitivity.rank_correlation) && has_measured(advice.sensitivity)) {
+    blocks.push_back(paragraph(correlation_sentence(advice.sensitivity)));
   }
-  if (facts.read_again > 0) {
-    runs += fmt::format("; {} of {} replays read from {}", facts.read_again, facts.replays,
-                        facts.folder);
+  if (facts.all && !advice.frontier.empty()) {
+    blocks.push_back(frontier_table(advice));
   }
-  blocks.push_back(paragraph(
-      runs +
-      ". Not tested: narrower optimizer state and masters, accumulators, fp8, several seeds."));
+  if (facts.all && !advice.sensitivity.layers.empty()) {
+    blocks.push_back(layer_table(advice.sensitivity));
+    blocks.push_back(role_table(advice.sensitivity));
+  }
+  blocks.push_back(paragraph(runs_sentence(advice, facts)));
   std::string text = to_text(blocks, style);
   if (!facts.all) return text;
   for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
   return text;
-}
-
-std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
-  constexpr std::string_view kAnswers[] = {"plain", "exceptions", "fp32", "too_short",
-                                           "fp32_broke"};
-  ordered_json json = {{"format", "lockstep-advice"},
-                       {"format_version", 1},
-                       {"model", facts.model},
-                       {"answer", kAnswers[static_cast<size_t>(advice.answer)]},
-                       {"sentence", answer_sentence(advice, facts)},
-                       {"steps", advice.steps},
-                       {"candidates_run", facts.lanes},
-                       {"replays", facts.replays},
-                       {"out_of_budget", advice.out_of_budget}};
-  for (const Trial& trial : advice.tried) {
-    const bool is_chosen = is_recommended(advice, trial);
-    ordered_json one = {{"lane", trial.candidate.lane},
-                        {"format", trial.candidate.format},
-                        {"loss", number(trial.judgement.tail_loss)},
-                        {"gap", number(trial.judgement.gap)},
-                        {"noise", number(noise(trial.judgement))},
-                        {"skipped_steps", trial.skips},
-                        {"verdict", to_string(trial.judgement.verdict)},
-                        {"passes", trial.passes()},
-                        {"fp32", ordered_json::array()}};
-    for (const LayerInFp32& layer : trial.candidate.fp32) {
-      one["fp32"].push_back({{"layer", layer.layer},
-                             {"reason", layer.reason},
-                             {"measured", is_chosen && advice.without.contains(layer.layer)}});
-    }
-    const ScaleChoice& scale = trial.candidate.scale;
-    if (scale.scales) one["loss_scale"] = {{"dynamic", scale.dynamic}, {"start", scale.start}};
-    json["tried"].push_back(one);
-    if (is_chosen) json["chosen"] = json["tried"].size() - 1;
-  }
-  if (!facts.no_proof.empty()) json["no_proof"] = facts.no_proof;
-  if (facts.proof) {
-    constexpr std::string_view kResults[] = {"pass", "fail", "inconclusive"};
-    const Proof& proof = *facts.proof;
-    json["proof"] = {{"result", kResults[static_cast<size_t>(proof.result)]},
-                     {"seeds", proof.seeds()},
-                     {"mean_gap", number(proof.mean)},
-                     {"upper_bound", number(proof.smallest_shown())},
-                     {"tolerance", number(proof.tolerance)},
-                     {"fall", number(proof.fall)},
-                     {"chaos", number(proof.chaos)},
-                     {"seed_scatter", number(proof.seed_scatter)}};
-  }
-  for (const RangeTable& ranges : advice.ranges) {
-    json["loss_scales"][ranges.format->name] = {{"lo_exponent", ranges.scales.lo},
-                                                {"hi_exponent", ranges.scales.hi}};
-  }
-  return json.dump(2) + "\n";
 }
 
 }  // namespace lockstep

@@ -13,9 +13,10 @@ namespace lockstep {
 struct AdviceFacts {
   std::string model;           // or the capture's path
   int64_t captured_steps = 0;  // of a capture that the search repeated; 0: none was repeated
-  int64_t replays = 0, lanes = 0, read_again = 0;
-  std::string folder;  // of the run files
-  bool all = false;    // the whole range table
+  int64_t replays = 0, lanes = 0, measured = 0, read_again = 0;
+  std::vector<std::string> not_tested;  // formats and choices that were not asked for
+  std::string folder;                   // of the run files
+  bool all = false;                     // the whole range table
   std::optional<Proof> proof;
   std::string no_proof;  // why --prove has none; "": not asked for, or there is one
 };

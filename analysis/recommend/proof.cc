@@ -26,6 +26,10 @@ double deviation_of(const std::vector<double>& values) {
 
 }  // namespace
 
+double Proof::most_breaking() const {
+  return 1 - std::pow(kProofErrorRate, 1 / static_cast<double>(seeds()));
+}
+
 Proof judge_pairs(const std::vector<ProofPair>& pairs, double share) {
   Proof proof;
   proof.share = share;
@@ -49,8 +53,9 @@ Proof judge_pairs(const std::vector<ProofPair>& pairs, double share) {
   const auto n = static_cast<double>(pairs.size());
   const boost::math::students_t t(n - 1);
   const double rate = kProofErrorRate / kProofStages.size();
-  proof.half_width = boost::math::quantile(boost::math::complement(t, rate)) *
-                     deviation_of(proof.differences) / std::sqrt(n);
+  proof.gap_scatter = deviation_of(proof.differences);
+  proof.half_width =
+      boost::math::quantile(boost::math::complement(t, rate)) * proof.gap_scatter / std::sqrt(n);
   if (proof.mean + proof.half_width < proof.tolerance) proof.result = Proof::Result::kPass;
   if (proof.mean - proof.half_width > proof.tolerance) proof.result = Proof::Result::kFail;
   return proof;

@@ -33,8 +33,12 @@ struct Proof {
   double chaos = 0;              // of one run
   bool reference_broke = false;  // in the last seed: FP32's own loss is not finite
   double seed_scatter = 0;       // standard deviation of FP32's own tail loss over the seeds
+  double gap_scatter = 0;        // of the differences
 
   int64_t seeds() const { return static_cast<int64_t>(differences.size()); }
+  // At most so large a share of all seeds breaks if none of these did, at kProofErrorRate:
+  // 1 - kProofErrorRate^(1/n).
+  double most_breaking() const;
   // The smallest tolerance that these runs could have shown, and as a share of the fall.
   double smallest_shown() const { return mean + half_width; }
   double smallest_share() const { return smallest_shown() / fall; }

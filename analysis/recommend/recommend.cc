@@ -32,9 +32,11 @@ Candidate candidate_of(const RangeTable& ranges, const std::string& evidence) {
         "{}.",
         kNoiseOctaves, join(ranges.ignored, ", "));
   }
-  return make_candidate("recommended-" + format, format, layers_out_of_range(ranges),
-                        choose_scaler(ranges, autocast_policy(format)), about,
-                        interval_sentence(ranges));
+  return make_candidate("recommended-" + format,
+                        {.format = format,
+                         .fp32 = layers_out_of_range(ranges),
+                         .scale = choose_scaler(ranges, autocast_policy(format))},
+                        about, interval_sentence(ranges));
 }
 
 }  // namespace lockstep

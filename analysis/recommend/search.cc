@@ -1,238 +1,198 @@
-// See search.h.
+// The base format: plain autocast, or layers in FP32. See search.h.
 #include "analysis/recommend/search.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "analysis/findings/finding_kinds.h"
-#include "analysis/recommend/range_samples.h"
+#include "analysis/recommend/memory_search.h"
+#include "analysis/recommend/narrow_search.h"
+#include "analysis/recommend/search_state.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {
 
-constexpr size_t kLanesPerReplay = 4;  // candidates
 constexpr size_t kFindingsToFollow = 3;
+constexpr size_t kPointsAtOnce = 4;  // of the frontier, in one replay
 
-class Search {
+class BaseSearch {
  public:
-  Search(TrialRuns& runs, const std::vector<std::string>& formats, int64_t budget)
-      : runs_(runs), formats_(formats), left_(budget) {}
+  explicit BaseSearch(SearchState& state) : state_(state), advice_(state.advice) {}
 
-  Advice run() {
-    for (const std::string& format : formats_) {
-      const std::vector<Trial> first = runs_.run(std::vector{plain_autocast(format)});
-      note(first);
-      const Trial& plain = first.front();
-      if (advice_.ranges.empty()) read_trace();
-      if (!std::isfinite(plain.reference_loss)) {
-        advice_.answer = Advice::Answer::kFp32Broke;
-        return std::move(advice_);
-      }
-      if (plain.judgement.verdict == Verdict::kTooShort) {
-        advice_.answer = Advice::Answer::kTooShort;
-        return std::move(advice_);
-      }
-      if (plain.passes()) return chosen(plain, Advice::Answer::kPlain);
-      std::optional<Trial> passed = with_exceptions(plain, *advice_.ranges_of(format));
-      if (!passed) continue;
-      make_smaller(*passed, plain);
-      return chosen(*passed, Advice::Answer::kExceptions);
+  // True if something passes: advice.chosen. False also if there is no answer at all.
+  bool run(const std::string& format) {
+    const Trial plain = state_.run({plain_autocast(format)}).front();
+    if (!std::isfinite(plain.reference_loss)) {
+      advice_.answer = Advice::Answer::kFp32Broke;
+      return false;
     }
-    advice_.answer = Advice::Answer::kFp32;
-    return std::move(advice_);
+    if (plain.judgement.verdict == Verdict::kTooShort) {
+      advice_.answer = Advice::Answer::kTooShort;
+      return false;
+    }
+    advice_.plain = plain;
+    if (plain.passes()) {
+      advice_.answer = Advice::Answer::kPlain;
+      advice_.chosen = plain;
+      return true;
+    }
+    std::optional<Trial> passed = with_exceptions(plain);
+    if (!passed) return false;
+    const bool same_scale = passed->candidate.scale == plain.candidate.scale;
+    state_.let_go(*passed, &Candidate::fp32, {}, same_scale ? &plain : nullptr);
+    advice_.answer = Advice::Answer::kExceptions;
+    advice_.chosen = passed;
+    return true;
   }
 
  private:
-  Advice chosen(const Trial& trial, Advice::Answer answer) {
-    advice_.answer = answer;
-    advice_.chosen = trial;
-    return std::move(advice_);
-  }
-
-  void note(const std::vector<Trial>& trials) {
-    advice_.tried.insert(advice_.tried.end(), trials.begin(), trials.end());
-  }
-
-  void read_trace() {
-    const RunFile trace(runs_.last_path());
-    evidence_ = fmt::format("{} steps of {}", trace.steps(), trace.options().model);
-    advice_.steps = trace.steps();
-    advice_.sites = trace.sites();
-    for (const std::string& format : formats_) {
-      advice_.ranges.push_back(
-          make_range_table(range_samples(trace, autocast_policy(format)), find_format(format)));
-    }
-    for (const LayerRange& layer : advice_.ranges.front().layers) {
-      advice_.layers.push_back(layer.layer);
-    }
-  }
-
-  // Runs as many as the budget allows, the first first.
-  std::vector<Trial> try_all(std::vector<Candidate> candidates) {
-    std::vector<Trial> trials;
-    for (size_t at = 0; at < candidates.size();) {
-      const size_t count = std::min({kLanesPerReplay, candidates.size() - at,
-                                     static_cast<size_t>(std::max<int64_t>(left_, 0))});
-      if (count == 0) {
-        advice_.out_of_budget = true;
-        break;
-      }
-      const auto part = runs_.run(std::span(candidates).subspan(at, count));
-      note(part);
-      trials.insert(trials.end(), part.begin(), part.end());
-      at += count;
-      left_ -= static_cast<int64_t>(count);
-    }
-    return trials;
-  }
-
-  Candidate candidate(const std::string& format, std::vector<LayerInFp32> fp32,
-                      const ScaleChoice& scale) {
-    return make_candidate(fmt::format("{}-{}", format, ++number_), format, std::move(fp32), scale,
-                          "Found by running candidates and fp32 side by side: " + evidence_ + ".",
-                          interval_sentence(*advice_.ranges_of(format)));
+  Candidate candidate(std::vector<KeptLayer> fp32, const ScaleChoice& scale) {
+    return state_.named(
+        {.format = advice_.plain->candidate.format, .fp32 = std::move(fp32), .scale = scale});
   }
 
   // Layers that the findings of a failed trial name, with their sentences, and the one whose
   // roundings move the loss most.
-  std::vector<LayerInFp32> culprits(const Trial& trial) const {
-    std::vector<LayerInFp32> found;
+  std::vector<KeptLayer> culprits(const Trial& trial) const {
+    const Network& network = advice_.network;
+    std::vector<KeptLayer> found;
     const auto add = [&](const std::string& layer, const std::string& reason) {
-      const bool known = std::ranges::any_of(found, [&](auto& l) { return l.layer == layer; });
-      if (!known && std::ranges::count(advice_.layers, layer) > 0) found.push_back({layer, reason});
+      const bool is_layer = std::ranges::count(network.layers, layer) > 0;
+      if (is_layer) found = joined(std::move(found), {{layer, reason}});
     };
     for (size_t i = 0; i < std::min(kFindingsToFollow, trial.findings.size()); ++i) {
       const Finding& finding = trial.findings[i];
       if (finding.site < 0) continue;
-      const FindingContext context{finding, advice_.sites, trial.candidate.scale.scales,
+      const FindingContext context{finding, network.sites, trial.candidate.scale.scales,
                                    trial.steps};
       const std::string why = row_of(finding.kind).sentence(context);
       add(context.site().layer, why);
       if (finding.cause >= 0) {
-        add(advice_.sites.sites[static_cast<size_t>(finding.cause)].layer, why);
+        add(network.sites.sites[static_cast<size_t>(finding.cause)].layer, why);
       }
     }
     for (const auto& [layer, share] : trial.moved_by) {
       if (found.size() > kFindingsToFollow) break;
-      add(layer, fmt::format("its roundings move the loss most ({:.0f}% of all)", 100 * share));
+      add(layer, moves_most(share));
     }
     return found;
   }
 
-  static std::vector<LayerInFp32> joined(std::vector<LayerInFp32> layers,
-                                         const std::vector<LayerInFp32>& more) {
-    for (const LayerInFp32& one : more) {
-      if (std::ranges::none_of(layers, [&](auto& l) { return l.layer == one.layer; })) {
-        layers.push_back(one);
-      }
-    }
-    return layers;
+  static std::string moves_most(double share) {
+    return fmt::format("its roundings move the loss most ({:.0f}% of all)", 100 * share);
   }
 
-  // The candidate that passes with the fewest layers in FP32; each round doubles them.
-  std::optional<Trial> with_exceptions(const Trial& plain, const RangeTable& ranges) {
+  // Sets of layers in FP32 that hold `pinned` and cost little for what they spare: points of the
+  // knapsack's frontier, the smallest sets first.
+  std::vector<std::vector<KeptLayer>> frontier_sets(const Trial& plain,
+                                                    const std::vector<KeptLayer>& pinned) {
+    const Network& network = advice_.network;
     const std::string& format = plain.candidate.format;
-    const Policy base = autocast_policy(format);
-    const ScaleChoice scale = choose_scaler(ranges, base);
-    const std::vector<LayerInFp32> named = culprits(plain);
-    std::vector<LayerInFp32> by_range = layers_out_of_range(ranges);
-    for (LayerInFp32& layer : by_range) {  // what was seen says more than the range
-      const auto seen =
-          std::ranges::find_if(named, [&](auto& l) { return l.layer == layer.layer; });
+    const StepCost& high = advice_.fp32_cost;
+    AssignmentProblem problem;
+    problem.edges = cast_edges(network, network.layers, *state_.options.gpu);
+    const auto at = [](const std::map<std::string, double>& costs, const std::string& layer) {
+      const auto found = costs.find(layer);
+      return found == costs.end() ? 0 : found->second;
+    };
+    for (const std::string& layer : network.layers) {
+      const auto row = std::ranges::find_if(advice_.sensitivity.layers, [&](auto& one) {
+        return one.layer == layer && one.format == format;
+      });
+      // Casts are priced as edges, so a layer in 16 bits costs no more than in FP32.
+      const double in_fp32 = at(high.by_layer, layer);
+      problem.layers.push_back({{in_fp32, 0, /*side=*/1}});
+      if (has_layer(pinned, layer)) continue;
+      problem.layers.back().push_back(
+          {std::min(in_fp32, at(plain.cost.by_layer, layer)), row->score, /*side=*/0});
+    }
+    std::vector<std::vector<KeptLayer>> sets;
+    const std::vector<Assignment> frontier = assignment_frontier(problem);
+    for (const Assignment& point : thinned(frontier, 2 * kPointsAtOnce)) {
+      std::vector<KeptLayer> set = pinned;
+      for (size_t i = 0; i < network.layers.size(); ++i) {
+        const bool is_high = problem.layers[i][point.choice[i]].side == 1;
+        if (is_high) set = joined(std::move(set), {{network.layers[i], spared(network.layers[i])}});
+      }
+      sets.push_back(std::move(set));
+      advice_.frontier.push_back({.format = "fp32",
+                                  .layers = sets.back().size(),
+                                  .cost = point.cost / frontier.front().cost,
+                                  .score = point.score});
+    }
+    std::ranges::reverse(sets);
+    return sets;
+  }
+
+  std::string spared(const std::string& layer) const {
+    for (const auto& [moved, share] : advice_.plain->moved_by) {
+      if (moved == layer) {
+        return fmt::format("its roundings move the loss ({:.0f}% of all)", 100 * share);
+      }
+    }
+    return "no smaller set of layers was found to suffice";
+  }
+
+  void note_points(const std::vector<Trial>& trials) {
+    for (const Trial& trial : trials) {
+      for (FrontierPoint& point : advice_.frontier) {
+        if (point.format != "fp32" || point.layers != trial.candidate.fp32.size()) continue;
+        point.lane = trial.candidate.lane;
+        point.passes = trial.passes();
+      }
+    }
+  }
+
+  // The first candidate that passes.
+  std::optional<Trial> with_exceptions(const Trial& plain) {
+    const std::string& format = plain.candidate.format;
+    const RangeTable& ranges = *advice_.ranges_of(format);
+    const ScaleChoice scale = choose_scaler(ranges, autocast_policy(format));
+    const std::vector<KeptLayer> named = culprits(plain);
+    std::vector<KeptLayer> by_range = layers_out_of_range(ranges);
+    for (KeptLayer& layer : by_range) {  // what was seen says more than the range
+      const auto seen = std::ranges::find(named, layer.layer, &KeptLayer::layer);
       if (seen != named.end()) layer.reason = seen->reason;
     }
-    std::vector<LayerInFp32> more = joined(by_range, named);
+    std::vector<KeptLayer> pinned = joined(by_range, named);
     std::vector<Candidate> candidates;
-    const bool other_scale = scale.start != plain.candidate.scale.start ||
-                             scale.dynamic != plain.candidate.scale.dynamic;
-    if (!by_range.empty() || other_scale) candidates.push_back(candidate(format, by_range, scale));
-    for (size_t i = by_range.size(); i < more.size() && candidates.size() < 3; ++i) {
-      candidates.push_back(
-          candidate(format, {more.begin(), more.begin() + static_cast<int64_t>(i) + 1}, scale));
+    if (!by_range.empty() || scale != plain.candidate.scale) {
+      candidates.push_back(candidate(by_range, scale));
+    }
+    for (size_t i = by_range.size(); i < pinned.size() && candidates.size() < 3; ++i) {
+      const auto end = pinned.begin() + static_cast<int64_t>(i) + 1;
+      candidates.push_back(candidate({pinned.begin(), end}, scale));
     }
     if (scale.scales && scale.dynamic) {
-      candidates.push_back(candidate(format, more, static_scaler(ranges)));
+      candidates.push_back(candidate(pinned, static_scaler(ranges)));
     }
-    size_t largest = 0;  // of the sets that failed
-    for (;;) {
-      for (const Candidate& one : candidates) largest = std::max(largest, one.fp32.size());
-      const std::vector<Trial> trials = try_all(std::move(candidates));
+    add_scores(RunFile(state_.runs.last_path()), /*lane=*/1, format, advice_.network,
+               advice_.network.layers, advice_.sensitivity);
+    std::vector<std::vector<KeptLayer>> sets;  // still to run
+    for (bool from_frontier = false;; from_frontier = true) {
+      const std::vector<Trial> trials = state_.try_all(candidates);
+      if (from_frontier) note_points(trials);
       const auto passed = std::ranges::find_if(trials, [](auto& trial) { return trial.passes(); });
       if (passed != trials.end()) return *passed;
-      if (advice_.out_of_budget || largest >= advice_.layers.size()) return std::nullopt;
-      if (largest >= more.size()) {
-        // By what the last of them still suffers from, then by what moves the loss.
-        const size_t wanted = std::max(2 * more.size(), more.size() + 2);
-        if (!trials.empty()) more = joined(more, culprits(trials.back()));
-        for (const auto& [layer, share] : plain.moved_by) {
-          if (more.size() >= wanted) break;
-          if (std::ranges::count(advice_.layers, layer) == 0) continue;
-          more = joined(
-              more,
-              {{layer, fmt::format("its roundings move the loss ({:.0f}% of all)", 100 * share)}});
-        }
-        for (const std::string& layer : advice_.layers) {
-          if (more.size() >= wanted) break;
-          more = joined(more, {{layer, "no smaller set of layers was found to suffice"}});
-        }
+      if (advice_.out_of_budget || (from_frontier && sets.empty())) return std::nullopt;
+      if (!from_frontier) {
+        // With what the last of them still suffers from.
+        if (!trials.empty()) pinned = joined(pinned, culprits(trials.back()));
+        sets = frontier_sets(plain, pinned);
       }
-      candidates = {candidate(format, more, scale)};
+      candidates.clear();
+      while (!sets.empty() && candidates.size() < kPointsAtOnce) {
+        candidates.push_back(candidate(sets.front(), scale));
+        sets.erase(sets.begin());
+      }
     }
   }
 
-  // Lets layers go: each alone, those that can go then together, or else the first of them. Plain
-  // autocast has failed.
-  void make_smaller(Trial& passed, const Trial& plain) {
-    const auto same_scale = [](const ScaleChoice& a, const ScaleChoice& b) {
-      return a.dynamic == b.dynamic && a.start == b.start;
-    };
-    while (!passed.candidate.fp32.empty()) {
-      const std::vector<LayerInFp32>& layers = passed.candidate.fp32;
-      const auto without = [&](const std::set<std::string>& gone) {
-        std::vector<LayerInFp32> rest;
-        std::ranges::copy_if(layers, std::back_inserter(rest),
-                             [&](auto& l) { return !gone.contains(l.layer); });
-        return candidate(passed.candidate.format, std::move(rest), passed.candidate.scale);
-      };
-      if (layers.size() == 1 && same_scale(passed.candidate.scale, plain.candidate.scale)) {
-        advice_.without.emplace(layers.front().layer, plain);
-        return;
-      }
-      std::vector<Candidate> smaller;
-      for (const LayerInFp32& layer : layers) smaller.push_back(without({layer.layer}));
-      const std::vector<Trial> trials = try_all(std::move(smaller));
-      advice_.without.clear();
-      std::set<std::string> can_go;
-      std::optional<Trial> first;
-      for (size_t i = 0; i < trials.size(); ++i) {
-        if (!trials[i].passes()) {
-          advice_.without.emplace(layers[i].layer, trials[i]);
-          continue;
-        }
-        can_go.insert(layers[i].layer);
-        if (!first) first = trials[i];
-      }
-      if (!first || advice_.out_of_budget) {
-        if (first) passed = *first;
-        return;
-      }
-      if (can_go.size() > 1 && left_ > 0) {
-        const std::vector<Trial> together = try_all({without(can_go)});
-        if (!together.empty() && together.front().passes()) first = together.front();
-      }
-      passed = *first;
-    }
-  }
-
-  TrialRuns& runs_;
-  const std::vector<std::string>& formats_;
-  int64_t left_;  // candidates
-  int number_ = 0;
-  std::string evidence_;
-  Advice advice_;
+  SearchState& state_;
+  Advice& advice_;
 };
 
 }  // namespace
@@ -243,8 +203,19 @@ const RangeTable* Advice::ranges_of(const std::string& format) const {
   return found == ranges.end() ? nullptr : &*found;
 }
 
-Advice search(TrialRuns& runs, const std::vector<std::string>& formats, int64_t budget) {
-  return Search(runs, formats, budget).run();
+Advice search(TrialRuns& runs, const SearchOptions& options) {
+  SearchState state(runs, options);
+  for (const std::string& format : options.formats) {
+    if (find_narrow_format(format) != nullptr) continue;
+    if (BaseSearch(state).run(format)) break;
+    const Advice::Answer answer = state.advice.answer;
+    if (answer == Advice::Answer::kFp32Broke || answer == Advice::Answer::kTooShort) break;
+  }
+  if (state.advice.chosen) {
+    search_narrow_formats(state);
+    search_memory(state);
+  }
+  return std::move(state.advice);
 }
 
 }  // namespace lockstep

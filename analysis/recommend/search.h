@@ -1,44 +1,100 @@
-// Which policy trains like FP32 and keeps the fewest layers high?
-// Runs plain autocast first. If that trains as FP32 does, nothing needs doing. Otherwise candidates
-// come from the ranges of the trace, from the findings of what failed, and from the layers whose
-// roundings move the loss most; what passes is then made smaller, until no single layer can be let
-// go. Every candidate is judged by running it (TrialRuns).
+// Which policy trains like FP32 at the lowest cost?
+//
+//   1. plain autocast, with FP32 and its twin; if it trains as FP32 does, nothing needs doing
+//   2. otherwise layers stay in FP32: those that the ranges of the trace and the findings name,
+//      then the points of a knapsack's frontier (format_assignment.h) over the scores of the others
+//      (sensitivity.h), until a candidate passes; each layer that can be let go is
+//   3. linear layers in narrower formats on top of it, if asked for: all that pay; if that fails,
+//      scores, some of them measured, the frontier, and a bisection of it (narrow_search.h)
+//   4. TF32 for what is left in FP32; optimizer state, weights and sums, if asked for
+//
+// Every candidate is judged by running it (TrialRuns); costs are estimates (gpu_cost.h).
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "analysis/recommend/network.h"
+#include "analysis/recommend/sensitivity.h"
 #include "analysis/recommend/trial_runs.h"
 
 namespace lockstep {
 
+// What a search may spend beyond plain autocast.
+struct SearchBudget {
+  int64_t candidates = 24;
+  std::optional<double> minutes;  // no replay begins later
+};
+
+struct SearchOptions {
+  // The preferred one first: the next base format is tried where nothing in the one before passes.
+  // Narrow formats are tried on top of what passes.
+  std::vector<std::string> formats;
+  std::vector<std::string> also;  // subjects of memory choices
+  SearchBudget budget;
+  const Gpu* gpu = nullptr;
+};
+
+// What became of a narrow format.
+struct NarrowOutcome {
+  std::string format;
+  std::string why_not = {};          // not tried, or tried and not used: the reason
+  std::optional<Trial> passed = {};  // trains as FP32 does
+  bool is_faster = false;            // by the estimate, than the base it stands on
+  size_t linear = 0;                 // layers in the format
+};
+
+// A point of the frontier that a search went along.
+struct FrontierPoint {
+  std::string format;  // that layers may have, or "fp32" of layers kept in it
+  size_t layers = 0;   // in the format
+  double cost = 0;     // relative to the frontier's largest
+  double score = 0;
+  std::string lane = {};  // "": not run
+  bool passes = false;
+};
+
+struct MemoryOutcome {
+  std::string choice;  // a row of memory_choices()
+  Trial trial;
+  // What the update loses, though the loss does not show it in these steps; null: nothing, or not
+  // enough for a finding.
+  std::optional<Finding> loses;
+  bool passes() const { return trial.passes() && !loses; }
+};
+
 struct Advice {
   enum class Answer : uint8_t {
     kPlain,       // autocast as it is
-    kExceptions,  // autocast with layers in FP32, or another loss scale
+    kExceptions,  // autocast with layers in FP32, another loss scale, narrower layers
     kFp32,        // no candidate within the budget trained as FP32 did
     kTooShort,    // FP32 itself has not learned in these steps
     kFp32Broke,   // FP32's own loss is not finite at the end
   };
   Answer answer = Answer::kFp32;
-  std::optional<Trial> chosen;      // of kPlain, kExceptions
-  std::vector<Trial> tried;         // in this order
-  std::vector<RangeTable> ranges;   // of each format of the search, from the trace
-  SiteTable sites;                  // of the trace
-  std::vector<std::string> layers;  // of the model, those with a site
-  // Layers in FP32 without which the chosen candidate did not pass, and what happened then.
+  std::optional<Trial> chosen;     // of kPlain, kExceptions
+  std::optional<Trial> plain;      // autocast in the chosen format
+  std::vector<Trial> tried;        // in this order
+  std::vector<RangeTable> ranges;  // of each base format of the search, from the trace
+  Network network;
+  SensitivityTable sensitivity;
+  std::vector<FrontierPoint> frontier;
+  std::vector<NarrowOutcome> narrow;
+  std::vector<MemoryOutcome> memory;
+  // Kept layers without which the chosen candidate did not pass, and what happened then.
   std::map<std::string, Trial> without;
+  const Gpu* gpu = nullptr;
+  StepCost fp32_cost;
   int64_t steps = 0;
   bool out_of_budget = false;
 
   const RangeTable* ranges_of(const std::string& format) const;
 };
 
-// `formats`: "fp16", "bf16", the preferred one first: the next is tried where nothing in it passes.
-// `budget`: candidates to run at most, beyond plain autocast. Throws: InputError, WriteError,
-// SearchStopped.
-Advice search(TrialRuns& runs, const std::vector<std::string>& formats, int64_t budget);
+// Throws: InputError, WriteError, SearchStopped.
+Advice search(TrialRuns& runs, const SearchOptions& options);
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "analysis/findings/drift.h"
 #include "analysis/findings/findings.h"
@@ -79,18 +80,29 @@ TrialRuns::TrialRuns(RunOptions options, std::string folder, std::string version
       watch_(std::move(watch)) {}
 
 SeedCourses TrialRuns::course(const Candidate& candidate, uint64_t further) {
-  replay(std::span(&candidate, 1), options_.seed + further);
+  RunOptions options = options_;
+  options.seed += further;
+  replay(std::span(&candidate, 1), options);
   return read_courses(RunFile(last_path_));
 }
 
-// Writes last_path_, unless it is there.
-void TrialRuns::replay(std::span<const Candidate> candidates, uint64_t seed) {
+std::string TrialRuns::measure(std::span<const Candidate> candidates, LaneMode mode,
+                               int64_t steps) {
   RunOptions options = options_;
-  options.seed = seed;
+  options.mode = mode;
+  options.steps = std::min(options.steps, steps);
+  const std::string last = last_path_;
+  replay(candidates, options);
+  measured_ += static_cast<int64_t>(candidates.size());
+  return std::exchange(last_path_, last);
+}
+
+void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options) {
   options.lanes = {"fp32"};
   std::string identity =
       fmt::format("{} {} {} steps {} batch {} seed {} cycle {} ", version_, options.model,
                   options.capture_hash, options.steps, options.batch, options.seed, options.cycle);
+  if (options.mode == LaneMode::kSynced) identity += "synced ";
   identity += options.data + identity_of_file(options.data.substr(options.data.find(':') + 1));
   for (const auto& [name, value] : options.sizes) identity += fmt::format(" {}={}", name, value);
   for (const Candidate& candidate : candidates) {
@@ -122,7 +134,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, uint64_t seed) {
 }
 
 std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
-  replay(candidates, options_.seed);
+  replay(candidates, options_);
   lanes_ += static_cast<int64_t>(candidates.size());
   const RunFile run(last_path_);
   const std::vector<SeedCourses> courses = read_all_courses(run);
@@ -136,6 +148,7 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
     trial.findings = find_findings(run, lane);
     const auto& skips = courses.front().lanes[static_cast<size_t>(lane)].skips;
     trial.steps = run.steps();
+    trial.memory = run.lanes()[static_cast<size_t>(lane)].memory.value_or(MemoryFacts{});
     trial.reference_loss = tail_mean(courses.front().lanes.front().loss);
     trial.skips = static_cast<int64_t>(skips.size());
     trial.late_skips =

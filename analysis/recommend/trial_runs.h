@@ -14,6 +14,7 @@
 
 #include "analysis/findings/finding.h"
 #include "analysis/recommend/candidate.h"
+#include "analysis/recommend/gpu_cost.h"
 #include "analysis/run/lane_outcomes.h"
 #include "analysis/run/outcome.h"
 #include "src/record/run/run_file.h"
@@ -29,6 +30,8 @@ struct Trial {
   int64_t steps = 0, skips = 0;
   int64_t late_skips = 0;     // of the skips, those in the second half of the run
   double reference_loss = 0;  // FP32's own, at the end
+  MemoryFacts memory;
+  StepCost cost;  // an estimate; the search sets it
   // Relative share of the loss's first-order change by each layer's roundings, the largest first.
   std::vector<std::pair<std::string, double>> moved_by;
 
@@ -53,21 +56,25 @@ class TrialRuns {
   std::vector<Trial> run(std::span<const Candidate> candidates);
   // One candidate and the reference with another seed: the options' plus `further`.
   SeedCourses course(const Candidate& candidate, uint64_t further);
+  // A shorter run of policies that nobody would train with; its run file.
+  std::string measure(std::span<const Candidate> candidates, LaneMode mode, int64_t steps);
   // The run file of the last run(): its reference lane is the trace.
   const std::string& last_path() const { return last_path_; }
 
   int64_t replays() const { return replays_; }        // run() calls so far
   int64_t lanes() const { return lanes_; }            // candidates in them
+  int64_t measured() const { return measured_; }      // lanes of measure()
   int64_t read_again() const { return read_again_; }  // replays found in the folder
 
  private:
-  void replay(std::span<const Candidate> candidates, uint64_t seed);
+  // Writes last_path_, unless it is there.
+  void replay(std::span<const Candidate> candidates, RunOptions options);
 
   RunOptions options_;
   std::string folder_, version_, last_path_;
   const std::atomic<bool>& stop_;
   std::function<std::unique_ptr<Observer>()> watch_;
-  int64_t replays_ = 0, lanes_ = 0, read_again_ = 0;
+  int64_t replays_ = 0, lanes_ = 0, measured_ = 0, read_again_ = 0;
 };
 
 }  // namespace lockstep

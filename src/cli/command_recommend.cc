@@ -19,6 +19,7 @@
 #include "src/cli/command.h"
 #include "src/cli/number_options.h"
 #include "src/cli/progress.h"
+#include "src/cli/search_arguments.h"
 #include "src/cli/stop_signal.h"
 #include "src/cli/terminal.h"
 #include "src/core/error.h"
@@ -40,8 +41,8 @@ constexpr int64_t kSearchSteps = 60;
 
 struct RecommendArgs {
   RunOptions options;  // of the replays; its model is MODEL, a capture or a run file
-  std::string sizes, formats = "fp16,bf16", output, emit_pytorch;
-  int64_t budget = 24;
+  SearchWords search;
+  std::string sizes, output, emit_pytorch;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
@@ -230,7 +231,7 @@ std::string search_folder(const std::string& model) {
 }
 
 // Runs candidates.
-int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& formats) {
+int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   AdviceFacts facts;
   facts.model = args.run();
   facts.folder = search_folder(args.run());
@@ -250,7 +251,7 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   TrialRuns runs(options, facts.folder, LOCKSTEP_VERSION, catch_stop_signals(), watch);
   std::optional<Advice> advice;
   try {
-    advice.emplace(search(runs, formats, args.budget));
+    advice.emplace(search(runs, wanted));
     if (args.prove && advice->chosen) {
       if (options.capture_hash.empty()) {
         facts.proof = prove(runs, advice->chosen->candidate, args.tolerance);
@@ -268,7 +269,9 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   }
   facts.replays = runs.replays();
   facts.lanes = runs.lanes();
+  facts.measured = runs.measured();
   facts.read_again = runs.read_again();
+  facts.not_tested = not_tested(wanted);
   facts.all = args.all;
   fmt::print("{}",
              args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
@@ -294,7 +297,7 @@ void check_recommend_options(const RecommendArgs& args, const RecommendOptions& 
                              const std::vector<std::string>& formats, ProblemList& problems) {
   for (size_t i = 0; i < formats.size(); ++i) {
     if (std::count(formats.begin(), formats.begin() + static_cast<int64_t>(i), formats[i]) > 0) {
-      problems.add(fmt::format("--formats {}: {} is there twice", args.formats, formats[i]));
+      problems.add(fmt::format("--formats {}: {} is there twice", args.search.formats, formats[i]));
     }
   }
   if (options.tolerance->count() > 0 && !args.prove) {
@@ -309,14 +312,12 @@ void check_recommend_options(const RecommendArgs& args, const RecommendOptions& 
 }
 
 int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemList& problems) {
-  const std::vector<std::string> formats = split(args.formats, ',');
+  const SearchOptions wanted = search_options(args.search, problems);
+  const std::vector<std::string>& formats = wanted.formats;
   check_recommend_options(args, options, formats, problems);
   check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
   check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
                     problems);
-  for (const std::string& format : formats) {
-    collect_problems(problems, [&] { autocast_policy(format); });
-  }
   std::error_code error;
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&
@@ -332,7 +333,7 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   }
   if (is_capture(args.run())) refuse_captured(args.run(), options.of_models, problems);
   problems.throw_if_any();
-  return recommend_by_running(args, formats);
+  return recommend_by_running(args, wanted);
 }
 
 }  // namespace
@@ -349,9 +350,9 @@ std::function<int()> declare_recommend(CLI::App& app) {
       ->type_name("")
       ->required();
   app.add_option(
-         "--formats", args->formats,
-         "in this order: the next where nothing in the one before passes; of a run file, the "
-         "first")
+         "--formats", args->search.formats,
+         "fp16, bf16, tf32: in this order, the next where nothing in the one before passes; fp8, "
+         "mxfp8, nvfp4: for linear layers, on top of what passes; of a run file, the first")
       ->type_name("A,B")
       ->capture_default_str();
   RecommendOptions options;
@@ -363,11 +364,18 @@ std::function<int()> declare_recommend(CLI::App& app) {
       of_runs(app.add_option("--steps", o.steps, "of every run; a capture's are repeated"), "N")
           ->capture_default_str(),
       1, kLargestCount);
-  checks.whole(
-      of_runs(app.add_option("--budget", args->budget, "candidates to run beyond plain autocast"),
-              "N")
-          ->capture_default_str(),
-      0, kLargestCount);
+  of_runs(app.add_option("--budget", args->search.budget,
+                         "candidates to run beyond plain autocast, minutes, or both: 24,10m"),
+          "N,Mm")
+      ->capture_default_str();
+  of_runs(app.add_option("--also", args->search.also,
+                         "try narrower optimizer state (state), weights without masters (weights), "
+                         "FP16 sums of products (sums)"),
+          "A,B");
+  of_runs(app.add_option("--gpu", args->search.gpu,
+                         "of the estimates of time: v100, a100, l40s, h100, b200 [h100; b200 for "
+                         "mxfp8 and nvfp4]"),
+          "NAME");
   options.of_runs.push_back(app.add_flag(
       "--prove", args->prove,
       "run what is recommended on 5 to 12 new seeds, against the tolerance; exit code 1: refuted, "

@@ -127,8 +127,9 @@ class Executor {
 
   // Keeps the errors of a forward rounding that changed something, until the backward pass knows
   // what they do to the loss; then writes SiteRecord::effect.
+  // `scale`: by which `before` was multiplied.
   void keep_errors(const ValueRounding& rounding, std::span<const float> before,
-                   std::span<const float> after, std::span<SiteRecord> records);
+                   std::span<const float> after, float scale, std::span<SiteRecord> records);
   void weigh_errors(size_t node, const Executor& reference, std::span<SiteRecord> records);
 
   void find_passes();

@@ -24,13 +24,14 @@ void Executor::run_node(int node, const Executor* reference, std::span<SiteRecor
 }
 
 void Executor::keep_errors(const ValueRounding& rounding, std::span<const float> before,
-                           std::span<const float> after, std::span<SiteRecord> records) {
+                           std::span<const float> after, float scale,
+                           std::span<SiteRecord> records) {
   if (records[static_cast<size_t>(rounding.sites.front())].stats.inexact == 0) return;
   std::shared_ptr<const RoundingErrors> errors;
   for (const int32_t site : rounding.sites) {
     if (adjoints_.of_site(site).empty()) continue;
     if (errors == nullptr) {
-      errors = std::make_shared<RoundingErrors>(rounding_errors(before, after, *rounding.format));
+      errors = std::make_shared<RoundingErrors>(rounding_errors(before, after, *rounding.format, scale));
     }
     errors_[site] = errors;
   }
@@ -116,9 +117,12 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
   const StochasticKey key{key_.seed, key_.stream, site, key_.step};
   TensorStats* stats = measure ? &records[site].stats : nullptr;
   const int value = instruction.outputs[0];
+  const bool weighs = measure && sample_sums_ && reference != nullptr;
   if (instruction.scaled_cast >= 0) {
     const ScaledCast& cast = program_.scaled_casts[static_cast<size_t>(instruction.scaled_cast)];
-    value_scale_[value] = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
+    const float scale = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
+    value_scale_[value] = scale;
+    if (weighs) keep_errors(rounding, x.as<float>(), y.as<float>(), scale, records);
   } else {
     const T* source = x.as<T>().data();
     if (instruction.factor != 1) {
@@ -128,9 +132,8 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
     kernels().of<T>().quantize(source, y.as<T>().data(), x.size(),
                                {rounding.format, rounding.rounding, key}, stats);
     if constexpr (std::is_same_v<T, float>) {
-      const bool weighs = measure && sample_sums_ && reference != nullptr;
       if (weighs && instruction.factor == 1) {
-        keep_errors(rounding, x.as<float>(), y.as<float>(), records);
+        keep_errors(rounding, x.as<float>(), y.as<float>(), /*scale=*/1, records);
       }
     }
   }
@@ -217,7 +220,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     set.of<T>().quantize(y, y, outputs[o]->size(), spec, measured ? &records[site].stats : nullptr);
     if (!measured) continue;
     if constexpr (std::is_same_v<T, float>) {
-      if (weighs) keep_errors(rounding, before, outputs[o]->as<float>(), records);
+      if (weighs) keep_errors(rounding, before, outputs[o]->as<float>(), /*scale=*/1, records);
     }
     if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
     finish_record<T>(value, rounding, reference, records);

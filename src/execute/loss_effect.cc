@@ -48,13 +48,13 @@ std::string operand_adjoint(const Graph& graph, const Links& links, const Node& 
 }  // namespace
 
 RoundingErrors rounding_errors(std::span<const float> before, std::span<const float> after,
-                               const Format& format) {
+                               const Format& format, float scale) {
   RoundingErrors out{std::vector<float>(before.size()), std::vector<uint8_t>(before.size())};
   for (size_t i = 0; i < before.size(); ++i) {
     if (!std::isfinite(before[i]) || !std::isfinite(after[i])) continue;
-    out.error[i] = after[i] - before[i];
+    out.error[i] = after[i] / scale - before[i];
     const bool vanished = after[i] == 0 && before[i] != 0;
-    out.left_range[i] = vanished || std::fabs(before[i]) > format.max_finite;
+    out.left_range[i] = vanished || std::fabs(before[i] * scale) > format.max_finite;
   }
   return out;
 }

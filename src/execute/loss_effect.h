@@ -2,9 +2,9 @@
 // To first order: the sum over a tensor of (after - before) * d loss / d value, both in FP32. The
 // derivative is the reference's, of the same step. Values that left the format's range (they became
 // zero or were set to the largest number) are added up apart from those that only lost digits.
-// Not weighed: infinities, roundings inside sums, into storage, of backward values, of casts with a
-// scale (FP8 recipes), and of operands whose own derivative the step graph does not compute
-// (inputs).
+// A value that was scaled for its rounding (FP8 recipes) counts with the scale divided out.
+// Not weighed: infinities, roundings inside sums, into storage, of backward values, and of operands
+// whose own derivative the step graph does not compute (inputs).
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,12 @@ struct LossEffect {
 
 // The errors of one rounding, until the derivative is known.
 struct RoundingErrors {
-  std::vector<float> error;         // after - before; 0 where either is not finite
+  std::vector<float> error;         // after / scale - before; 0 where either is not finite
   std::vector<uint8_t> left_range;  // by element
 };
+// `after`: round(before * scale).
 RoundingErrors rounding_errors(std::span<const float> before, std::span<const float> after,
-                               const Format& format);
+                               const Format& format, float scale = 1);
 
 // Requires: of one size.
 LossEffect loss_effect(const RoundingErrors& errors, std::span<const float> derivative);

@@ -173,6 +173,8 @@ struct OpDef {
   // The output has elements of the operands, moved, scaled or added up: an intended infinity in an
   // operand (a mask) is also intended in the output.
   bool keeps_masks = false;
+  // The output shows the operand's elements with another shape: frameworks move no data.
+  bool is_view = false;
   // True: for some shapes the op does nothing (a sum over extents that are 1), and graphs for such
   // batches omit it.
   bool may_vanish = false;

@@ -91,7 +91,8 @@ std::vector<OpDef> cast_ops() {
        .infer = infer_same,
        .run = run_copy,
        .differentiable_outputs = 0,
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .is_view = true},
   };
 }
 

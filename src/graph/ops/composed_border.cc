@@ -38,7 +38,8 @@ std::vector<OpDef> composed_border_ops() {
        .run = run_copy,
        .format_attribute = "dtype",
        .class_attribute = "of",
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .is_view = true},
       {.name = "composed_result",
        .help = "y = x in the format of the op `of`'s result; operands x, then those of the op",
        .source = "the class of the op in autocast's lists, else type promotion of its operands",
@@ -51,7 +52,8 @@ std::vector<OpDef> composed_border_ops() {
        .run = run_copy,
        .class_attribute = "of",
        .class_of_result = true,
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .is_view = true},
   };
 }
 

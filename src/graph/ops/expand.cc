@@ -56,6 +56,7 @@ std::vector<OpDef> expand_ops() {
            .vjp = expand_vjp,
            .run = run_expand,
            .keeps_masks = true,
+           .is_view = true,
            .may_vanish = true}};
 }
 

@@ -63,6 +63,7 @@ std::vector<OpDef> permute_ops() {
            .vjp = permute_vjp,
            .run = run_permute,
            .keeps_masks = true,
+           .is_view = true,
            .may_vanish = true,
            .foreign_names = {.mxnet = "transpose"}}};
 }

@@ -39,6 +39,7 @@ std::vector<OpDef> reshape_ops() {
            .vjp = reshape_vjp,
            .run = run_reshape,
            .keeps_masks = true,
+           .is_view = true,
            .may_vanish = true,
            .foreign_names = {.torch = "view", .mxnet = "Flatten expand_dims"}}};
 }

@@ -96,6 +96,7 @@ std::vector<OpDef> slice_ops() {
        .vjp = slice_vjp,
        .run = run_slice,
        .keeps_masks = true,
+       .is_view = true,
        .may_vanish = true},
       {.name = "slice_backward",
        .help = "dx = dy in the slice, 0 elsewhere",

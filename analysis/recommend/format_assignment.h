@@ -1,0 +1,47 @@
+// Which format for each layer costs least, for every total score that is allowed?
+// A multiple-choice knapsack with costs on edges, solved exactly:
+//
+//   minimise    sum over layers of cost(choice) + sum over edges whose ends lie on different sides
+//   subject to  sum over layers of score(choice) <= limit
+//
+// for all limits at once: the result is the Pareto frontier of (score, cost). Layers are taken in
+// order; a partial choice remembers the sides of the layers that still have an edge to a later one
+// (Nemhauser & Ullmann 1969 for each combination of those sides). Exact up to kScoreSteps: of
+// partial choices whose scores lie in the same step the cheaper one stays.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace lockstep {
+
+struct FormatOption {
+  double cost = 0, score = 0;  // at least 0
+  int side = 0;                // edges cost where the sides of their ends differ: casts
+};
+struct CastEdge {
+  size_t from = 0, to = 0;  // layers, from < to
+  double cost = 0;
+};
+struct AssignmentProblem {
+  std::vector<std::vector<FormatOption>> layers;  // each has an option
+  std::vector<CastEdge> edges;
+};
+struct Assignment {
+  std::vector<size_t> choice;  // by layer: the option
+  double cost = 0, score = 0;
+};
+
+// A step is the largest total score divided by this.
+inline constexpr int kScoreSteps = 4096;
+// At most so many layers may wait for a later end of an edge; of more, the cheapest edges are left
+// out while choosing (costs are always those of all edges).
+inline constexpr size_t kMostOpenLayers = 10;
+
+// From the lowest score to the lowest cost. Requires: a layer.
+std::vector<Assignment> assignment_frontier(const AssignmentProblem& problem);
+
+// Of one choice, all edges included.
+Assignment priced(const AssignmentProblem& problem, std::vector<size_t> choice);
+
+}  // namespace lockstep

@@ -1,0 +1,138 @@
+// See search_state.h.
+#include "analysis/recommend/search_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "analysis/recommend/range_samples.h"
+#include "src/policy/find_policy.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kLanesPerReplay = 4;  // candidates
+constexpr double kSecondsPerMinute = 60;
+
+}  // namespace
+
+SearchState::SearchState(TrialRuns& runs, const SearchOptions& options)
+    : options(options),
+      runs(runs),
+      left_(options.budget.candidates),
+      start_(std::chrono::steady_clock::now()) {
+  advice.gpu = options.gpu;
+}
+
+void SearchState::read_trace() {
+  const RunFile trace(runs.last_path());
+  evidence_ = fmt::format("{} steps of {}", trace.steps(), trace.options().model);
+  advice.steps = trace.steps();
+  advice.network = read_network(trace);
+  advice.fp32_cost =
+      cost_of(advice.network, find_policy("fp32"), advice.network.memory, *options.gpu);
+  for (const BaseFormat& base : base_formats()) {
+    const std::string format(base.format);
+    if (std::ranges::find(options.formats, format) == options.formats.end()) continue;
+    advice.ranges.push_back(
+        make_range_table(range_samples(trace, autocast_policy(format)), find_format(format)));
+  }
+}
+
+std::vector<Trial> SearchState::run(const std::vector<Candidate>& candidates) {
+  std::vector<Trial> trials = runs.run(candidates);
+  if (advice.ranges.empty()) read_trace();
+  for (Trial& trial : trials) {
+    trial.cost = cost_of(advice.network, policy_of(trial.candidate), trial.memory, *options.gpu);
+    advice.tried.push_back(trial);
+  }
+  return trials;
+}
+
+bool SearchState::has_budget() const {
+  if (left_ <= 0) return false;
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start_;
+  return !options.budget.minutes || spent.count() < *options.budget.minutes * kSecondsPerMinute;
+}
+
+std::vector<Trial> SearchState::try_all(const std::vector<Candidate>& candidates) {
+  std::vector<Trial> trials;
+  for (size_t at = 0; at < candidates.size();) {
+    if (!has_budget()) {
+      advice.out_of_budget = true;
+      break;
+    }
+    const size_t count =
+        std::min({kLanesPerReplay, candidates.size() - at, static_cast<size_t>(left_)});
+    const auto begin = candidates.begin() + static_cast<int64_t>(at);
+    const std::vector<Trial> part = run({begin, begin + static_cast<int64_t>(count)});
+    trials.insert(trials.end(), part.begin(), part.end());
+    at += count;
+    left_ -= static_cast<int64_t>(count);
+  }
+  return trials;
+}
+
+Candidate SearchState::named(Candidate candidate) {
+  const std::string name = fmt::format(
+      "{}-{}", candidate.narrow.empty() ? candidate.format : candidate.narrow, ++number_);
+  const RangeTable* ranges = advice.ranges_of(candidate.format);
+  return make_candidate(name, std::move(candidate),
+                        "Found by running candidates and fp32 side by side: " + evidence_ + ".",
+                        ranges != nullptr ? interval_sentence(*ranges) : "");
+}
+
+void SearchState::let_go(Trial& passed, std::vector<KeptLayer> Candidate::*list,
+                         const std::vector<std::string>& fixed, const Trial* without_all) {
+  for (;;) {
+    std::vector<KeptLayer> layers;  // that may go
+    std::ranges::copy_if(
+        passed.candidate.*list, std::back_inserter(layers),
+        [&](const KeptLayer& kept) { return std::ranges::find(fixed, kept.layer) == fixed.end(); });
+    if (layers.empty()) return;
+    const auto without = [&](const std::set<std::string>& gone) {
+      Candidate smaller = passed.candidate;
+      std::erase_if(smaller.*list, [&](auto& kept) { return gone.contains(kept.layer); });
+      return named(std::move(smaller));
+    };
+    if (layers.size() == 1 && without_all != nullptr) {
+      advice.without.insert_or_assign(layers.front().layer, *without_all);
+      return;
+    }
+    std::vector<Candidate> smaller;
+    for (const KeptLayer& layer : layers) smaller.push_back(without({layer.layer}));
+    const std::vector<Trial> trials = try_all(smaller);
+    std::set<std::string> can_go;
+    std::optional<Trial> first;
+    for (size_t i = 0; i < trials.size(); ++i) {
+      advice.without.erase(layers[i].layer);
+      if (!trials[i].passes()) {
+        advice.without.emplace(layers[i].layer, trials[i]);
+        continue;
+      }
+      can_go.insert(layers[i].layer);
+      if (!first) first = trials[i];
+    }
+    if (!first || advice.out_of_budget) {
+      if (first) passed = *first;
+      return;
+    }
+    if (can_go.size() > 1 && has_budget()) {
+      const std::vector<Trial> together = try_all({without(can_go)});
+      if (!together.empty() && together.front().passes()) first = together.front();
+    }
+    passed = *first;
+  }
+}
+
+std::vector<Assignment> thinned(const std::vector<Assignment>& frontier, size_t most) {
+  if (frontier.size() <= most) return frontier;
+  std::vector<Assignment> out;
+  for (size_t i = 0; i < most; ++i) {
+    out.push_back(frontier[i * (frontier.size() - 1) / (most - 1)]);
+  }
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,46 @@
+// What the parts of a search share: its runs, its budget, what is known so far.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "analysis/recommend/search.h"
+
+namespace lockstep {
+
+class SearchState {
+ public:
+  SearchState(TrialRuns& runs, const SearchOptions& options);
+
+  Advice advice;
+  const SearchOptions options;
+  TrialRuns& runs;
+
+  // The first replay: its reference lane is the trace.
+  void read_trace();
+  // Runs them without the budget; notes and prices them.
+  std::vector<Trial> run(const std::vector<Candidate>& candidates);
+  // As many as the budget allows, the first first; sets advice.out_of_budget.
+  std::vector<Trial> try_all(const std::vector<Candidate>& candidates);
+  bool has_budget() const;
+  // Named and written as a policy.
+  Candidate named(Candidate candidate);
+
+  // Takes layers out of one of `passed`'s lists: each alone, those that can go then together, or
+  // else the first of them; until none can. `fixed`: not tried. `without_all`: what happened
+  // without any, if that has been run.
+  void let_go(Trial& passed, std::vector<KeptLayer> Candidate::*list,
+              const std::vector<std::string>& fixed, const Trial* without_all);
+
+ private:
+  int64_t left_;
+  std::chrono::steady_clock::time_point start_;
+  int number_ = 0;
+  std::string evidence_;
+};
+
+// Points spread over the frontier, the first and the last among them.
+std::vector<Assignment> thinned(const std::vector<Assignment>& frontier, size_t most);
+
+}  // namespace lockstep

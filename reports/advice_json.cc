@@ -1,0 +1,150 @@
+// The answer of `recommend` as JSON; docs/advice-json.md describes it.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "reports/advice_text.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json number(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
+}
+
+ordered_json kept_json(const Advice& advice, const std::vector<KeptLayer>& kept, bool is_chosen) {
+  ordered_json out = ordered_json::array();
+  for (const KeptLayer& layer : kept) {
+    out.push_back({{"layer", layer.layer},
+                   {"reason", layer.reason},
+                   {"measured", is_chosen && advice.without.contains(layer.layer)}});
+  }
+  return out;
+}
+
+// Narrow formats, memory choices, frontier, sensitivity: what a search has of them.
+void add_search(const Advice& advice, ordered_json& json) {
+  for (const NarrowOutcome& outcome : advice.narrow) {
+    ordered_json one = {{"format", outcome.format}, {"passes", outcome.passed.has_value()}};
+    if (outcome.passed) {
+      one["lane"] = outcome.passed->candidate.lane;
+      one["linear_layers"] = outcome.linear;
+      one["faster"] = outcome.is_faster;
+    } else {
+      one["why_not"] = outcome.why_not;
+    }
+    json["narrow"].push_back(one);
+  }
+  for (const MemoryOutcome& outcome : advice.memory) {
+    json["memory"].push_back({{"choice", outcome.choice},
+                              {"lane", outcome.trial.candidate.lane},
+                              {"passes", outcome.passes()},
+                              {"gap", number(outcome.trial.judgement.gap)}});
+  }
+  for (const FrontierPoint& point : advice.frontier) {
+    ordered_json one = {{"format", point.format},
+                        {"layers", point.layers},
+                        {"cost", number(point.cost)},
+                        {"score", number(point.score)}};
+    if (!point.lane.empty()) {
+      one["lane"] = point.lane;
+      one["passes"] = point.passes;
+    }
+    json["frontier"].push_back(one);
+  }
+  const SensitivityTable& table = advice.sensitivity;
+  if (table.layers.empty()) return;
+  ordered_json& sensitivity = json["sensitivity"];
+  sensitivity = {{"batch_noise", number(table.batch_noise)},
+                 {"rank_correlation", number(table.rank_correlation)},
+                 {"measured_top_third", table.measured_top_third},
+                 {"floor",
+                  {{"loss_error", number(table.floor.loss_error)},
+                   {"gradient_error", number(table.floor.gradient_error)},
+                   {"gap", number(table.floor.accumulated)}}}};
+  for (const LayerSensitivity& row : table.layers) {
+    ordered_json one = {{"layer", row.layer}, {"format", row.format}, {"score", number(row.score)}};
+    if (row.measured) {
+      one["loss_error"] = number(row.measured->loss_error);
+      one["gradient_error"] = number(row.measured->gradient_error);
+      one["gap"] = number(row.measured->accumulated);
+    }
+    sensitivity["layers"].push_back(one);
+  }
+  for (const RoleSensitivity& row : table.roles) {
+    sensitivity["roles"].push_back({{"layer", row.layer},
+                                    {"role", to_string(row.role)},
+                                    {"format", row.format},
+                                    {"effect", number(row.effect)},
+                                    {"range_effect", number(row.range_effect)},
+                                    {"gradient_error", number(row.gradient_error)},
+                                    {"updates_lost", number(row.updates_lost)},
+                                    {"terms", row.terms}});
+  }
+}
+
+}  // namespace
+
+std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
+  constexpr std::string_view kAnswers[] = {"plain", "exceptions", "fp32", "too_short",
+                                           "fp32_broke"};
+  ordered_json json = {{"format", "lockstep-advice"},
+                       {"format_version", 1},
+                       {"model", facts.model},
+                       {"answer", kAnswers[static_cast<size_t>(advice.answer)]},
+                       {"sentence", answer_sentence(advice, facts)},
+                       {"steps", advice.steps},
+                       {"candidates_run", facts.lanes},
+                       {"replays", facts.replays},
+                       {"out_of_budget", advice.out_of_budget}};
+  for (const Trial& trial : advice.tried) {
+    const bool is_chosen = advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
+    ordered_json one = {
+        {"lane", trial.candidate.lane},
+        {"format", trial.candidate.format},
+        {"loss", number(trial.judgement.tail_loss)},
+        {"gap", number(trial.judgement.gap)},
+        {"noise", number(std::max(trial.judgement.batch_noise, trial.judgement.chaos))},
+        {"skipped_steps", trial.skips},
+        {"verdict", to_string(trial.judgement.verdict)},
+        {"passes", trial.passes()},
+        {"relative_time", number(trial.cost.seconds / advice.fp32_cost.seconds)},
+        {"fp32", kept_json(advice, trial.candidate.fp32, is_chosen)}};
+    if (!trial.candidate.narrow.empty()) {
+      one["narrow"] = trial.candidate.narrow;
+      one["not_narrow"] = kept_json(advice, trial.candidate.not_narrow, is_chosen);
+    }
+    if (trial.candidate.tf32) one["tf32"] = true;
+    if (!trial.candidate.memory.empty()) one["memory"] = trial.candidate.memory;
+    const ScaleChoice& scale = trial.candidate.scale;
+    if (scale.scales) one["loss_scale"] = {{"dynamic", scale.dynamic}, {"start", scale.start}};
+    json["tried"].push_back(one);
+    if (is_chosen) json["chosen"] = json["tried"].size() - 1;
+  }
+  if (!facts.no_proof.empty()) json["no_proof"] = facts.no_proof;
+  if (facts.proof) {
+    constexpr std::string_view kResults[] = {"pass", "fail", "inconclusive"};
+    const Proof& proof = *facts.proof;
+    json["proof"] = {{"result", kResults[static_cast<size_t>(proof.result)]},
+                     {"seeds", proof.seeds()},
+                     {"mean_gap", number(proof.mean)},
+                     {"upper_bound", number(proof.smallest_shown())},
+                     {"tolerance", number(proof.tolerance)},
+                     {"fall", number(proof.fall)},
+                     {"chaos", number(proof.chaos)},
+                     {"seed_scatter", number(proof.seed_scatter)},
+                     {"gap_scatter", number(proof.gap_scatter)},
+                     {"most_breaking", number(proof.most_breaking())}};
+  }
+  for (const RangeTable& ranges : advice.ranges) {
+    json["loss_scales"][ranges.format->name] = {{"lo_exponent", ranges.scales.lo},
+                                                {"hi_exponent", ranges.scales.hi}};
+  }
+  add_search(advice, json);
+  json["not_tested"] = facts.not_tested;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace lockstep

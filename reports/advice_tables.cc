@@ -1,0 +1,161 @@
+// See advice_tables.h.
+#include "reports/advice_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "analysis/findings/finding_kinds.h"
+#include "reports/number_text.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kLayersInSentence = 4;
+
+std::string gap_text(double gap) {
+  if (!std::isfinite(gap)) return "-";
+  return fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap));
+}
+
+std::string or_dash(double value) {
+  return value == 0 || !std::isfinite(value) ? "-" : two_digits(value);
+}
+
+// "plain fp16"; "fp16, fp8 in linear layers"; "fp16 + state-bf16".
+std::string candidate_name(const Candidate& candidate) {
+  std::string name = (candidate.is_preset() ? "plain " : "") + candidate.format;
+  if (!candidate.narrow.empty()) name += " + " + candidate.narrow;
+  if (candidate.tf32) name += " + tf32";
+  for (const std::string& choice : candidate.memory) name += " + " + choice;
+  return name;
+}
+
+std::string kept_text(const Candidate& candidate) {
+  std::string text = candidate.fp32.empty() ? "" : layer_names(candidate.fp32);
+  if (!candidate.not_narrow.empty()) {
+    text += fmt::format("{}{} in {}", text.empty() ? "" : "; ", layer_names(candidate.not_narrow),
+                        candidate.format);
+  }
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+std::string layer_names(const std::vector<KeptLayer>& layers) {
+  std::vector<std::string> names;
+  for (const KeptLayer& layer : layers) {
+    if (names.size() == kLayersInSentence) break;
+    names.push_back(layer.layer.empty() ? "(no layer)" : layer.layer);
+  }
+  std::string text = join(names, ", ");
+  if (layers.size() > names.size())
+    text += fmt::format(" and {} more", layers.size() - names.size());
+  return text;
+}
+
+std::string verdict_text(const Trial& trial) {
+  if (trial.passes()) return "trains as fp32";
+  const Verdict verdict = trial.judgement.verdict;
+  return verdict == Verdict::kFine ? "still skips steps" : std::string(to_string(verdict));
+}
+
+TableBlock tried_table(const Advice& advice) {
+  TableBlock table;
+  table.columns = {{"candidate", Align::kLeft},
+                   {"kept higher", Align::kLeft},
+                   {"loss scale"},
+                   {"loss"},
+                   {"gap"},
+                   {"skips"},
+                   {"time"},
+                   {"verdict", Align::kLeft}};
+  for (const Trial& trial : advice.tried) {
+    const ScaleChoice& scale = trial.candidate.scale;
+    const bool is_chosen = advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;
+    table.rows.push_back(
+        {(is_chosen ? "* " : "  ") + candidate_name(trial.candidate), kept_text(trial.candidate),
+         !scale.scales
+             ? "-"
+             : fmt::format("{}{}", scale_text(scale.start), scale.dynamic ? ", dynamic" : ""),
+         short_number(trial.judgement.tail_loss), gap_text(trial.judgement.gap),
+         fmt::format("{}", trial.skips),
+         fmt::format("{:.2f}", trial.cost.seconds / advice.fp32_cost.seconds),
+         verdict_text(trial)});
+  }
+  table.notes = {fmt::format(
+      "loss: mean over the last steps. gap: loss minus fp32's. time: of fp32's step on {}, an "
+      "estimate. *: recommended.",
+      advice.gpu->name)};
+  return table;
+}
+
+TableBlock frontier_table(const Advice& advice) {
+  TableBlock table;
+  table.columns = {
+      {"format", Align::kLeft}, {"layers"}, {"cost"}, {"score"}, {"run", Align::kLeft}};
+  for (const FrontierPoint& point : advice.frontier) {
+    table.rows.push_back({point.format, fmt::format("{}", point.layers),
+                          fmt::format("{:.3f}", point.cost), or_dash(point.score),
+                          point.lane.empty() ? "-"
+                          : point.passes     ? "passed"
+                                             : "failed"});
+  }
+  table.notes = {
+      "layers: in the format. cost: of the frontier's largest. score: sum over the layers, in "
+      "units "
+      "of batch noise squared."};
+  return table;
+}
+
+TableBlock role_table(const SensitivityTable& sensitivity) {
+  TableBlock table;
+  table.columns = {{"layer", Align::kLeft},
+                   {"role", Align::kLeft},
+                   {"format", Align::kLeft},
+                   {"effect"},
+                   {"range"},
+                   {"dW error"},
+                   {"updates lost"},
+                   {"terms"}};
+  for (const RoleSensitivity& row : sensitivity.roles) {
+    table.rows.push_back({row.layer.empty() ? "-" : row.layer, std::string(to_string(row.role)),
+                          row.format, or_dash(row.effect), or_dash(row.range_effect),
+                          or_dash(row.gradient_error), or_dash(row.updates_lost),
+                          row.terms == 0 ? "-" : fmt::format("{}", row.terms)});
+  }
+  table.notes = {
+      "effect, range: what lost digits and lost range do to the loss, to first order. dW error: of "
+      "the weight gradient's factors, relative, and so relative to its batch noise. terms: of the "
+      "longest sum."};
+  return table;
+}
+
+TableBlock layer_table(const SensitivityTable& sensitivity) {
+  TableBlock table;
+  table.columns = {{"layer", Align::kLeft},
+                   {"format", Align::kLeft},
+                   {"score"},
+                   {"loss error"},
+                   {"dW error"},
+                   {"gap alone"}};
+  for (const LayerSensitivity& row : sensitivity.layers) {
+    const auto& measured = row.measured;
+    table.rows.push_back({row.layer.empty() ? "-" : row.layer, row.format, or_dash(row.score),
+                          measured ? or_dash(measured->loss_error) : "-",
+                          measured ? or_dash(measured->gradient_error) : "-",
+                          measured ? gap_text(measured->accumulated) : "-"});
+  }
+  const MeasuredSensitivity& floor = sensitivity.floor;
+  table.notes = {fmt::format(
+      "loss error, dW error: this layer alone in the format, from the reference's weights in every "
+      "step. gap alone: it keeps its own weights. One ulp alone: {}, {}, {}. Batch noise of the "
+      "loss: {}.",
+      or_dash(floor.loss_error), or_dash(floor.gradient_error), gap_text(floor.accumulated),
+      or_dash(sensitivity.batch_noise))};
+  return table;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,94 @@
+// See search_arguments.h.
+#include "src/cli/search_arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "src/cli/arguments.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+// Of the estimates; the second where the first has no unit for a format.
+constexpr std::string_view kDefaultGpu = "h100", kBlockGpu = "b200";
+
+// "24", "10m" or both: candidates and minutes.
+SearchBudget parse_budget(const std::string& text, ProblemList& problems) {
+  SearchBudget budget;
+  bool has_count = false;
+  for (const std::string& part : split(text, ',')) {
+    const bool is_minutes = part.ends_with('m');
+    const char* const end = part.data() + part.size() - (is_minutes ? 1 : 0);
+    int64_t number = 0;
+    const auto [stop, error] = std::from_chars(part.data(), end, number);
+    if (error != std::errc() || stop != end || number < (is_minutes ? 1 : 0)) {
+      problems.add(
+          fmt::format("--budget {}: a number of candidates, of minutes, or both required", text),
+          "for example --budget 24, --budget 10m, --budget 24,10m");
+      return budget;
+    }
+    if (is_minutes) {
+      budget.minutes = static_cast<double>(number);
+    } else {
+      budget.candidates = number;
+      has_count = true;
+    }
+  }
+  if (budget.minutes && !has_count) budget.candidates = kLargestCount;
+  return budget;
+}
+
+}  // namespace
+
+SearchOptions search_options(const SearchWords& words, ProblemList& problems) {
+  SearchOptions options;
+  options.formats = split(words.formats, ',');
+  const auto is_narrow = [](const std::string& f) { return find_narrow_format(f) != nullptr; };
+  for (const std::string& format : options.formats) {
+    if (!is_narrow(format)) collect_problems(problems, [&] { autocast_policy(format); });
+  }
+  // Narrow formats stand on a base.
+  if (std::ranges::all_of(options.formats, is_narrow))
+    options.formats.insert(options.formats.begin(), "bf16");
+  std::vector<std::string> subjects;
+  for (const MemoryChoice& choice : memory_choices()) subjects.emplace_back(choice.subject);
+  if (!words.also.empty()) options.also = split(words.also, ',');
+  for (const std::string& subject : options.also) {
+    if (std::ranges::count(subjects, subject) > 0) continue;
+    problems.add(fmt::format("--also {}: state, weights or sums required", subject),
+                 did_you_mean(subject, subjects));
+  }
+  options.budget = parse_budget(words.budget, problems);
+  const bool needs_blocks = std::ranges::any_of(options.formats, [](const std::string& format) {
+    return find_narrow_format(format) != nullptr && peak_rate(find_gpu(kDefaultGpu), format) == 0;
+  });
+  const std::string gpu = !words.gpu.empty() ? words.gpu
+                          : needs_blocks     ? std::string(kBlockGpu)
+                                             : std::string(kDefaultGpu);
+  collect_problems(problems, [&] { options.gpu = &find_gpu(gpu); });
+  return options;
+}
+
+std::vector<std::string> not_tested(const SearchOptions& options) {
+  std::vector<std::string> formats, also, out;
+  const auto add = [&](std::string_view format) {
+    if (std::ranges::count(options.formats, format) == 0) formats.emplace_back(format);
+  };
+  for (const BaseFormat& base : base_formats()) add(base.format);
+  for (const NarrowFormat& narrow : narrow_formats()) add(narrow.format);
+  for (const MemoryChoice& choice : memory_choices()) {
+    const bool is_new = std::ranges::count(also, choice.subject) == 0;
+    if (is_new && std::ranges::count(options.also, choice.subject) == 0) {
+      also.emplace_back(choice.subject);
+    }
+  }
+  if (!formats.empty()) out.push_back(join(formats, ", ") + " (--formats)");
+  if (!also.empty()) out.push_back("narrower optimizer " + join(also, ", ") + " (--also)");
+  return out;
+}
+
+}  // namespace lockstep
