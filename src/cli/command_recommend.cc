@@ -19,6 +19,7 @@
 #include "src/cli/command.h"
 #include "src/cli/number_options.h"
 #include "src/cli/progress.h"
+#include "src/cli/recommend_fix.h"
 #include "src/cli/stop_signal.h"
 #include "src/cli/terminal.h"
 #include "src/core/error.h"
@@ -40,7 +41,7 @@ constexpr int64_t kSearchSteps = 60;
 
 struct RecommendArgs {
   RunOptions options;  // of the replays; its model is MODEL, a capture or a run file
-  std::string sizes, formats = "fp16,bf16", output, emit_pytorch;
+  std::string sizes, formats = "fp16,bf16", fix, output, emit_pytorch;
   int64_t budget = 24;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
@@ -49,9 +50,10 @@ struct RecommendArgs {
 };
 
 struct RecommendOptions {
-  std::vector<CLI::Option*> of_models;  // a capture defines these
-  std::vector<CLI::Option*> of_runs;    // of candidates: a run file has none
-  CLI::Option* tolerance = nullptr;
+  std::vector<CLI::Option*> of_models;   // a capture defines these
+  std::vector<CLI::Option*> of_runs;     // of candidates: a run file has none
+  std::vector<CLI::Option*> not_of_fix;  // of the search for a policy
+  CLI::Option *tolerance = nullptr, *steps = nullptr;
 };
 
 // A name for a run file that does not exist yet, so that a printed command runs unchanged.
@@ -290,6 +292,35 @@ int recommend_by_running(RecommendArgs& args, const std::vector<std::string>& fo
   return args.prove && !is_proven ? kExitInconclusive : kExitFine;
 }
 
+// A lane that goes wrong: of a model, a capture, or a run file, whose options apply.
+int fix_lane_of(RecommendArgs& args, const RecommendOptions& options, bool is_run,
+                ProblemList& problems) {
+  for (const CLI::Option* option : options.not_of_fix) {
+    if (option->count() == 0) continue;
+    problems.add(fmt::format("{}: not with --fix", option->get_name()), "leave one of them out");
+  }
+  FixArgs fix{.options = args.options,
+              .lane = args.fix,
+              .output = args.output,
+              .folder = search_folder(args.run()),
+              .budget = args.budget,
+              .json = args.json,
+              .quiet = args.quiet};
+  if (is_run) {
+    for (const CLI::Option* option : options.of_models) {
+      if (option->count() == 0) continue;
+      problems.add(fmt::format("{}: the run file {} says it", option->get_name(), args.run()),
+                   "leave it out");
+    }
+    const int64_t steps = options.steps->count() > 0 ? args.options.steps : 0;
+    collect_problems(problems, [&] { fix.options = options_of_run(args.run(), steps); });
+  } else if (is_capture(args.run())) {
+    refuse_captured(args.run(), options.of_models, problems);
+  }
+  problems.throw_if_any();
+  return recommend_fix(fix);
+}
+
 void check_recommend_options(const RecommendArgs& args, const RecommendOptions& options,
                              const std::vector<std::string>& formats, ProblemList& problems) {
   for (size_t i = 0; i < formats.size(); ++i) {
@@ -321,6 +352,7 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&
                       std::ranges::none_of(models(), [&](auto& m) { return m.name == args.run(); });
+  if (!args.fix.empty()) return fix_lane_of(args, options, is_run, problems);
   if (is_run) {
     for (const CLI::Option* option : options.of_runs) {
       if (option->count() == 0) continue;
@@ -354,7 +386,12 @@ std::function<int()> declare_recommend(CLI::App& app) {
          "first")
       ->type_name("A,B")
       ->capture_default_str();
+  app.add_option("--fix", args->fix,
+                 "a lane that goes wrong, a preset or a policy file: runs the remedies of what is "
+                 "found in it; of a run file: with its options; exit code 3: none helped")
+      ->type_name("LANE");
   RecommendOptions options;
+  options.not_of_fix = {app.get_option("--formats")};
   const auto of_runs = [&](CLI::Option* option, const char* type) {
     options.of_runs.push_back(option->type_name(type));
     return option;
@@ -363,8 +400,9 @@ std::function<int()> declare_recommend(CLI::App& app) {
       of_runs(app.add_option("--steps", o.steps, "of every run; a capture's are repeated"), "N")
           ->capture_default_str(),
       1, kLargestCount);
+  options.steps = app.get_option("--steps");
   checks.whole(
-      of_runs(app.add_option("--budget", args->budget, "candidates to run beyond plain autocast"),
+      of_runs(app.add_option("--budget", args->budget, "candidates to run beyond the first lane"),
               "N")
           ->capture_default_str(),
       0, kLargestCount);
@@ -372,6 +410,7 @@ std::function<int()> declare_recommend(CLI::App& app) {
       "--prove", args->prove,
       "run what is recommended on 5 to 12 new seeds, against the tolerance; exit code 1: refuted, "
       "3: inconclusive"));
+  options.not_of_fix.push_back(app.get_option("--prove"));
   options.tolerance = of_runs(app.add_option("--tolerance", args->tolerance,
                                              "how much larger than fp32's the loss may be, as a "
                                              "share of the fall of fp32's loss"),
@@ -396,6 +435,7 @@ std::function<int()> declare_recommend(CLI::App& app) {
   app.add_option("--emit-pytorch", args->emit_pytorch,
                  "write the advice here as a Python module for PyTorch, NAME.py")
       ->type_name("FILE");
+  options.not_of_fix.push_back(app.get_option("--emit-pytorch"));
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.add_flag("--all", args->all, "the whole table of ranges, too");
   options.of_runs.push_back(app.add_flag("--json", args->json, "print JSON instead of text"));

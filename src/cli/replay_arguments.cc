@@ -146,6 +146,9 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   }
   o.freeze = globs(args.freeze);
   o.eval_batch_norm = globs(args.eval_batch_norm);
+  o.rewrites = globs(args.rewrites);
+  collect_problems(problems,
+                   [&] { o.loop_changes = parse_hyper_values("--change", args.changes); });
   o.eval_in_fp32 = args.eval_policy == kReferenceLane;
 }
 
@@ -239,6 +242,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       "batch_norm layers in evaluation mode");
   checks.number(add(group, "--batch-norm-eps", o.batch_norm_eps, "X",
                     "eps of every batch_norm; default: the model's own"));
+  add(group, "--rewrite", args->rewrites, "NAME:NODE,...",
+      "rewrites of the graph: eps:NODE=X, with_logits:NODE, scale_first:NODE");
+  add(group, "--change", args->changes, "NAME=X,...",
+      "of a capture: other numbers of its loop: clip_norm, the optimizer's (eps, lr)");
   add(group, "--start-from", o.start_from, "RUN.state[:LANE]",
       "start from the weights of another run's lane");
   checks.one_of(
