@@ -24,6 +24,34 @@ ordered_json kept_json(const Advice& advice, const std::vector<KeptLayer>& kept,
   return out;
 }
 
+// An end that nothing sets is null.
+ordered_json exponent(int k) {
+  const bool is_open = k <= kMinScaleExponent || k >= kMaxScaleExponent;
+  return is_open ? ordered_json(nullptr) : ordered_json(k);
+}
+
+ordered_json ranges_json(const RangeTable& ranges) {
+  ordered_json json = {{"lo_exponent", exponent(ranges.scales.lo)},
+                       {"hi_exponent", exponent(ranges.scales.hi)},
+                       {"lo_layer", ranges.lo_layer},
+                       {"hi_layer", ranges.hi_layer},
+                       {"headroom_octaves", kHeadroomOctaves},
+                       {"chosen_exponent", ranges.scale_exponent}};
+  for (const LayerRange& layer : ranges.layers) {
+    ordered_json one = {{"layer", layer.layer}};
+    if (layer.has_gradients) {
+      one["lo_exponent"] = exponent(layer.scales.lo);
+      one["hi_exponent"] = exponent(layer.scales.hi);
+      one["zeroed_share"] = number(layer.zeroed_share);
+      one["lost_energy"] = number(layer.lost_energy);
+    }
+    if (layer.unscaled_margin) one["margin_octaves"] = *layer.unscaled_margin;
+    if (!layer.reason.empty()) one["reason"] = layer.reason;
+    json["layers"].push_back(one);
+  }
+  return json;
+}
+
 // Narrow formats, memory choices, frontier, sensitivity: what a search has of them.
 void add_search(const Advice& advice, ordered_json& json) {
   for (const NarrowOutcome& outcome : advice.narrow) {
@@ -139,11 +167,19 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
                      {"most_breaking", number(proof.most_breaking())}};
   }
   for (const RangeTable& ranges : advice.ranges) {
-    json["loss_scales"][ranges.format->name] = {{"lo_exponent", ranges.scales.lo},
-                                                {"hi_exponent", ranges.scales.hi}};
+    json["loss_scales"][ranges.format->name] = ranges_json(ranges);
   }
   add_search(advice, json);
   json["not_tested"] = facts.not_tested;
+  return json.dump(2) + "\n";
+}
+
+std::string ranges_json(const RangeTable& ranges, const std::string& model, int64_t steps) {
+  const ordered_json json = {{"format", "lockstep-ranges"},
+                             {"format_version", 1},
+                             {"model", model},
+                             {"steps", steps},
+                             {"loss_scales", {{ranges.format->name, ranges_json(ranges)}}}};
   return json.dump(2) + "\n";
 }
 

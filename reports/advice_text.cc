@@ -94,19 +94,23 @@ std::string snippet(const Trial& trial) {
                               : "  loss.backward()\n  optimizer.step()\n");
 }
 
-std::string proof_sentence(const Proof& proof) {
+std::string proof_sentence(const Proof& proof, bool of_orders) {
+  const std::string_view seeds =
+      of_orders ? "orders of the captured batches that the search did not see (the start is the "
+                  "same in all)"
+                : "new seeds";
   if (proof.reference_broke) {
     return fmt::format("No proof: fp32 itself broke in the seed after {} new ones.", proof.seeds());
   }
   if (!std::isfinite(proof.mean)) {
-    return fmt::format("Refuted: it broke in one of {} new seeds.", proof.seeds());
+    return fmt::format("Refuted: it broke in one of {} {}.", proof.seeds(), seeds);
   }
   const std::string what = proof.tolerance > proof.share * proof.fall
                                ? "what one ulp does"
                                : fmt::format("{:g}% of the fall of fp32's loss", 100 * proof.share);
   const std::string runs = fmt::format(
-      "mean gap {} over {} new seeds, at most {} at {:.0f}% confidence; tolerated: {} ({})",
-      short_number(proof.mean), proof.seeds(), short_number(proof.smallest_shown()),
+      "mean gap {} over {} {}, at most {} at {:.0f}% confidence; tolerated: {} ({})",
+      short_number(proof.mean), proof.seeds(), seeds, short_number(proof.smallest_shown()),
       100 * (1 - kProofErrorRate), short_number(proof.tolerance), what);
   switch (proof.result) {
     case Proof::Result::kPass:
@@ -313,7 +317,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
                     short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
                     judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
     blocks.push_back(paragraph(cost_sentence(advice)));
-    if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof)));
+    if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof, facts.proof_orders)));
     if (facts.proof && facts.proof->seeds() > 1) blocks.push_back(paragraph(floors(*facts.proof)));
     if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
     blocks.push_back(paragraph("In PyTorch:"));

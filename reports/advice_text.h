@@ -18,11 +18,14 @@ struct AdviceFacts {
   std::string folder;                   // of the run files
   bool all = false;                     // the whole range table
   std::optional<Proof> proof;
+  bool proof_orders = false;  // of a capture: its seeds are orders of batches
   std::string no_proof;  // why --prove has none; "": not asked for, or there is one
 };
 
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style);
 std::string advice_json(const Advice& advice, const AdviceFacts& facts);
+// Of a run file, of which nothing was run.
+std::string ranges_json(const RangeTable& ranges, const std::string& model, int64_t steps);
 // The first sentence alone.
 std::string answer_sentence(const Advice& advice, const AdviceFacts& facts);
 

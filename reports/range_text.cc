@@ -57,7 +57,7 @@ std::string range_text(const RangeTable& ranges) {
         {layer.layer.empty() ? "-" : layer.layer, scales_text(layer),
          layer.has_gradients ? percent(layer.unscaled_gradient_lost) : "-",
          layer.has_gradients ? percent(layer.lost_energy) : "-",
-         layer.has_gradients ? percent(layer.lost_values) : "-",
+         layer.has_gradients ? percent(layer.zeroed_share) : "-",
          layer.unscaled_margin ? fmt::format("{} octaves", *layer.unscaled_margin) : "-",
          layer.reason.empty() ? ranges.format->name : "fp32"});
     if (!layer.reason.empty()) {

@@ -38,7 +38,7 @@ ordered_json finding_json(const Report& report, const LaneReport& lane, const Fi
   ordered_json out = {{"kind", row.name},
                       {"sentence", row.sentence(context)},
                       {"follows", row.follows(context)},
-                      {"remedies", row.remedies(context)},
+                      {"remedies", remedy_words(context)},
                       {"first_step", f.first_step},
                       {"last_step", f.last_step},
                       {"steps", f.steps},

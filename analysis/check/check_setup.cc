@@ -44,6 +44,8 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"frozen layers", join(o.freeze, ",")},
       {"batch_norm in evaluation mode", join(o.eval_batch_norm, ",")},
       {"batch_norm eps", o.batch_norm_eps ? fmt::format("{}", *o.batch_norm_eps) : "own"},
+      {"rewrites of the graph", join(o.rewrites, ",")},
+      {"changed numbers of the loop", hyper_values_text(o.loop_changes)},
       {"start_from", o.start_from},
   };
 }

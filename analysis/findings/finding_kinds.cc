@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "analysis/findings/nonfinite.h"
+#include "analysis/findings/remedies.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -91,14 +92,6 @@ std::string overflow_follows(const FindingContext& c) {
   if (!c.finding.backward) return "Loss scaling cannot help: it is the forward pass";
   return c.finding.kind == FindingKind::kInvalid ? "Loss scaling cannot help" : "";
 }
-std::vector<std::string> overflow_remedies(const FindingContext& c) {
-  if (c.finding.backward && c.has_scaler && c.finding.scale > 1) {
-    return {"a lower or dynamic loss scale", "this layer's gradient in fp32 or bf16"};
-  }
-  if (c.finding.backward) return {"this layer's gradient in fp32 or bf16"};
-  return {"this op in fp32 or bf16", "smaller values before it"};
-}
-
 std::string storage_overflow_sentence(const FindingContext& c) {
   return fmt::format("{} reaches {} and becomes infinite when stored{}", place_text(c.site()),
                      two_digits(c.finding.value), limit_text(c));
@@ -110,10 +103,6 @@ std::string storage_underflow_sentence(const FindingContext& c) {
   return fmt::format("{} loses {} of its energy to underflow when stored in {}",
                      place_text(c.site()), share_text(c.finding.share), format_of(c));
 }
-std::vector<std::string> storage_remedies(const FindingContext& c) {
-  return {fmt::format("keep {} in fp32 or bf16", stored_name(c.site())), "rescale it"};
-}
-
 std::string sum_overflow_sentence(const FindingContext& c) {
   const double value = c.finding.value;
   if (value > c.finding.limit) {
@@ -129,13 +118,6 @@ std::string sum_overflow_sentence(const FindingContext& c) {
   return fmt::format("{}: a sum grows{}{}{}", place_text(c.site()),
                      limit.empty() ? " too large" : limit, scale_note(c), result);
 }
-std::vector<std::string> sum_remedies(const FindingContext& c) {
-  std::vector<std::string> out = {"sums in fp32"};
-  if (c.finding.backward && c.has_scaler && c.finding.scale > 1)
-    out.emplace_back("a lower loss scale");
-  return out;
-}
-
 std::string invalid_sentence(const FindingContext& c) {
   std::string text = fmt::format("{}: {} becomes {}", place_text(c.site()), what_of(c.site()),
                                  c.finding.text.empty() ? "NaN or infinite" : c.finding.text);
@@ -146,20 +128,6 @@ std::string invalid_sentence(const FindingContext& c) {
   }
   return text;
 }
-std::vector<std::string> invalid_remedies(const FindingContext& c) {
-  if (c.finding.cause >= 0 &&
-      c.sites.sites[static_cast<size_t>(c.finding.cause)].role == Role::kOptimizerState) {
-    return {"optimizer state in fp32", "a larger eps"};
-  }
-  if (c.finding.cause >= 0) {
-    const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
-    if (is_storage(cause))
-      return {fmt::format("keep {} in fp32", stored_name(cause)), "a larger eps"};
-    return {"this op in fp32", "a larger eps"};
-  }
-  return {"this op in fp32"};
-}
-
 std::string state_overflow_sentence(const FindingContext& c) {
   if (!std::isfinite(c.finding.value) || c.finding.value <= c.finding.limit) {
     return fmt::format("{}: {} becomes infinite in {}", place_text(c.site()), state_of(c),
@@ -167,9 +135,6 @@ std::string state_overflow_sentence(const FindingContext& c) {
   }
   return fmt::format("{}: {} reaches {}{}", place_text(c.site()), state_of(c),
                      two_digits(c.finding.value), limit_text(c));
-}
-std::vector<std::string> state_overflow_remedies(const FindingContext&) {
-  return {"optimizer state in fp32", "clip the gradients"};
 }
 std::string scaled_clip_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
@@ -179,25 +144,9 @@ std::string scaled_clip_sentence(const FindingContext& c) {
       two_digits(f.limit), two_digits(f.value), power_text(f.scale),
       two_digits(std::min(f.scale, f.value / f.limit)));
 }
-std::vector<std::string> scaled_clip_remedies(const FindingContext&) {
-  return {"scaler.unscale_(optimizer) before clip_grad_norm_"};
-}
 std::string state_sentence(const FindingContext& c) {
   return fmt::format("{}: {} of {} became zero in {}", place_text(c.site()),
                      share_text(c.finding.share), state_of(c), format_of(c));
-}
-std::vector<std::string> state_remedies(const FindingContext&) {
-  return {"optimizer state in fp32", "a larger eps"};
-}
-
-std::vector<std::string> gradient_remedies(const FindingContext& c) {
-  if (c.finding.outlier_step >= 0) return {"a shorter history of the scale", "clip that batch"};
-  if (c.finding.cause >= 0) return {"this op in fp32", "smaller values before it"};
-  if (!c.finding.backward) return {"this op in fp32 or bf16"};
-  if (c.has_scaler && c.finding.scale > 1) {
-    return {"a larger loss scale", "this layer in fp32 or bf16"};
-  }
-  return {"a loss scale (GradScaler)", "bf16"};
 }
 // ", and 2 more layers get none"
 std::string more_layers(const FindingContext& c) {
@@ -222,14 +171,6 @@ std::string no_scaler_sentence(const FindingContext& c) {
       "no loss scale although gradients vanish: {}: {}, largest {}, {}'s smallest {}{}",
       place_text(c.site()), how + weights_note(c), two_digits(f.value), format_of(c),
       two_digits(f.limit), f.share >= 1 ? more_layers(c) : "");
-}
-std::vector<std::string> no_scaler_remedies(const FindingContext& c) {
-  std::vector<std::string> out = {"a loss scale (GradScaler)"};
-  if (std::isfinite(c.finding.fitting_scale)) {
-    out.push_back(fmt::format("a static loss scale of 2^{}", std::ilogb(c.finding.fitting_scale)));
-  }
-  out.emplace_back("bf16");
-  return out;
 }
 std::string no_gradient_sentence(const FindingContext& c) {
   if (c.finding.cause >= 0) {
@@ -259,9 +200,6 @@ std::string collapse_sentence(const FindingContext& c) {
   if (c.finding.site >= 0) text += ", mostly because of " + place_text(c.site());
   return text;
 }
-std::vector<std::string> collapse_remedies(const FindingContext&) {
-  return {"the named layer's gradient in fp32 or bf16", "gradient clipping inside the model"};
-}
 std::string floor_sentence(const FindingContext& c) {
   return "the loss scaler gave up: " + collapse_sentence(c);
 }
@@ -271,18 +209,10 @@ std::string saturated_sentence(const FindingContext& c) {
                      place_text(c.site()), what_of(c.site()), two_digits(c.finding.value),
                      limit_text(c), share_text(c.finding.share));
 }
-std::vector<std::string> saturated_remedies(const FindingContext&) {
-  return {"a scale per tensor", "this layer in bf16"};
-}
-
 std::string updates_sentence(const FindingContext& c) {
   return fmt::format("{}: {} of the update energy is lost, {} weights are too coarse to take it",
                      place_text(c.site()), share_text(c.finding.share), format_of(c));
 }
-std::vector<std::string> updates_remedies(const FindingContext&) {
-  return {"fp32 master weights", "stochastic rounding or Kahan summation"};
-}
-
 // "running_var".
 std::string buffer_of(const FindingContext& c) {
   return c.finding.text.empty() ? "the buffer" : c.finding.text;
@@ -312,19 +242,6 @@ std::string swamping_sentence(const FindingContext& c) {
 std::string constant_sentence(const FindingContext& c) {
   return c.finding.text;
 }
-std::vector<std::string> swamping_remedies(const FindingContext& c) {
-  if (c.finding.cause >= 0) return {"this sum in fp32", "a smaller other operand"};
-  if (c.site().point != Point::kAccumulator) {
-    if (!c.finding.backward) return {"this buffer in fp32"};
-    return {"gradients added up in fp32", "fewer micro-batches"};
-  }
-  return sum_remedies(c);
-}
-
-std::vector<std::string> constant_remedies(const FindingContext&) {
-  return {"optimizer state and arithmetic in fp32"};
-}
-
 std::string drift_sentence(const FindingContext& c) {
   const char* what = c.finding.text == "range" ? "values out of range" : "rounding";
   return fmt::format(
@@ -333,10 +250,6 @@ std::string drift_sentence(const FindingContext& c) {
       place_text(c.site()), what, format_of(c), two_digits(c.finding.value),
       share_text(c.finding.share));
 }
-std::vector<std::string> drift_remedies(const FindingContext&) {
-  return {"this op in fp32"};
-}
-
 // The op is PyTorch's: "router topk (moe.py:41)".
 std::string flipped_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
@@ -349,10 +262,6 @@ std::string flipped_sentence(const FindingContext& c) {
                      layer, op, line.empty() ? "" : " (" + line + ")", f.events, f.events_of,
                      share_text(f.share), two_digits(f.value));
 }
-std::vector<std::string> flipped_remedies(const FindingContext&) {
-  return {"what it decides by in fp32", "replay --decisions own: does the loss mind?"};
-}
-
 std::string nothing(const FindingContext&) {
   return "";
 }
@@ -441,6 +350,14 @@ constexpr FindingKindRow kRows[] = {
 
 std::span<const FindingKindRow> finding_kinds() {
   return kRows;
+}
+
+std::vector<std::string> remedy_words(const FindingContext& context) {
+  std::vector<std::string> words;
+  for (const Remedy& remedy : row_of(context.finding.kind).remedies(context)) {
+    if (remedy.told) words.push_back(remedy.words);
+  }
+  return words;
 }
 
 const FindingKindRow& row_of(FindingKind kind) {

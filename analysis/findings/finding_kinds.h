@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "analysis/findings/finding.h"
+#include "analysis/findings/remedy.h"
 #include "src/graph/site.h"
 
 namespace lockstep {
@@ -31,10 +32,12 @@ struct FindingKindRow {
   std::string (*sentence)(const FindingContext&);
   // "Loss scaling cannot help: it is the forward pass."; may be empty.
   std::string (*follows)(const FindingContext&);
-  std::vector<std::string> (*remedies)(const FindingContext&);
+  std::vector<Remedy> (*remedies)(const FindingContext&);
 };
 std::span<const FindingKindRow> finding_kinds();  // in the order of FindingKind
 const FindingKindRow& row_of(FindingKind kind);
+// The remedies that a report suggests, in words.
+std::vector<std::string> remedy_words(const FindingContext& context);
 
 // "aten.addmm": the call of PyTorch that the site's op comes from, without its overload; "" if it
 // is not known or has the name of our op ("aten.relu_", "aten.linear" of a linear_backward_input).

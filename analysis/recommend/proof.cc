@@ -5,8 +5,11 @@
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <set>
 
 #include "analysis/run/loss_noise.h"
+#include "src/core/random.h"
 
 namespace lockstep {
 namespace {
@@ -61,11 +64,31 @@ Proof judge_pairs(const std::vector<ProofPair>& pairs, double share) {
   return proof;
 }
 
-Proof prove(TrialRuns& runs, const Candidate& candidate, double share) {
+std::vector<int64_t> steps_for_search(int64_t captured) {
+  std::vector<int64_t> steps(static_cast<size_t>(captured / 2));
+  std::iota(steps.begin(), steps.end(), 0);
+  return steps;
+}
+
+std::vector<int64_t> steps_for_proof(int64_t captured, uint64_t seed) {
+  std::vector<int64_t> steps(static_cast<size_t>(captured - captured / 2));
+  std::iota(steps.begin(), steps.end(), captured / 2);
+  RandomStream(seed, RandomPurpose::kShuffle).shuffle(steps);
+  return steps;
+}
+
+Proof prove(TrialRuns& runs, const Candidate& candidate, double share, int64_t captured) {
   std::vector<ProofPair> pairs;
+  std::set<std::vector<int64_t>> orders;  // no order twice
+  uint64_t number = 0;
   for (const int64_t stage : kProofStages) {
     while (static_cast<int64_t>(pairs.size()) < stage) {
-      const SeedCourses seed = runs.course(candidate, kProofSeedsAfter + pairs.size());
+      RunOptions options = runs.options();
+      do {
+        options.seed = runs.options().seed + kProofSeedsAfter + number++;
+        if (captured > 0) options.captured_order = steps_for_proof(captured, options.seed);
+      } while (captured > 0 && !orders.insert(options.captured_order).second);
+      const SeedCourses seed = runs.course(candidate, options);
       const LaneJudgement judged = judge_lanes(std::span(&seed, 1)).at(1);
       const std::vector<double>& reference = seed.lanes.front().loss;
       if (!std::isfinite(tail_mean(reference))) {

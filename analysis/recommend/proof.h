@@ -1,5 +1,7 @@
 // Does a policy train as FP32 does, on seeds that the search never saw?
-// Paired runs: each seed has its own weights, batches and noise, the same for both lanes.
+// Paired runs: each seed has its own weights, batches and noise, the same for both lanes. A capture
+// has one start and a few batches: its search sees the first half of them, and a seed of the proof
+// is an order of the second half. So nothing is shown of other starts.
 //
 //   d          the candidate's gap in one seed (analysis/run/outcome.h), in units of the loss
 //   tolerance  a share of the fall of FP32's loss, mean over the seeds; never below `chaos`, the
@@ -51,7 +53,16 @@ struct ProofPair {
 // The judgement after these seeds. Requires: at least two, or one that broke.
 Proof judge_pairs(const std::vector<ProofPair>& pairs, double share);
 
-// Runs seeds until a stage decides. Throws: as TrialRuns::run.
-Proof prove(TrialRuns& runs, const Candidate& candidate, double share);
+// A capture of so many steps or more can be halved: 4 steps have 24 orders, more than the last
+// stage needs.
+inline constexpr int64_t kFewestCapturedSteps = 8;
+// The captured steps that a search sees, if there will be a proof: the first half.
+std::vector<int64_t> steps_for_search(int64_t captured);
+// Those of the proof, in the order of this seed.
+std::vector<int64_t> steps_for_proof(int64_t captured, uint64_t seed);
+
+// Runs seeds until a stage decides. `captured`: steps of a capture, 0: a built-in model. Throws: as
+// TrialRuns::run.
+Proof prove(TrialRuns& runs, const Candidate& candidate, double share, int64_t captured);
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ Candidate candidate_of(const RangeTable& ranges, const std::string& evidence) {
       "{:.3g} of its energy to zero (allowed: {:g}), and of its nonzero values at most {:.3g}. Run "
       "it to see the outcome.",
       evidence, format, kHeadroomOctaves, ranges.scale_exponent, ranges.lost_energy(), kEnergyLimit,
-      ranges.lost_values());
+      ranges.zeroed_share());
   if (!ranges.ignored.empty()) {
     about += fmt::format(
         " Ignored as rounding noise (largest value below 2^-{} of the layer's largest gradient): "

@@ -134,13 +134,14 @@ double RangeSample::lost_energy(int k, const Format& format) const {
   return lost / whole;
 }
 
-double RangeSample::lost_values(int k, const Format& format) const {
+double RangeSample::zeroed_share(int k, const Format& format) const {
   uint64_t lost = 0, whole = 0;
   for (int bin = 0; bin < static_cast<int>(kNonfiniteBin); ++bin) {
     uint64_t n = histogram[static_cast<size_t>(bin)];
     if (bin == 0) n = n > zeros ? n - zeros : 0;
     whole += n;
-    if (bin - kFp32Bias + k < smallest_kept_exponent(format)) lost += n;
+    // The binade below the smallest number kept rounds up to it.
+    if (bin - kFp32Bias + k < smallest_kept_exponent(format) - 1) lost += n;
   }
   return whole == 0 ? 0 : static_cast<double>(lost) / static_cast<double>(whole);
 }
@@ -189,7 +190,7 @@ RangeTable make_range_table(const std::vector<RangeSample>& samples, const Forma
     LayerRange& row = row_of(table.layers, sample.layer);
     const int k = table.scale_exponent;
     row.lost_energy = std::max(row.lost_energy, sample.lost_energy(k, format));
-    row.lost_values = std::max(row.lost_values, sample.lost_values(k, format));
+    row.zeroed_share = std::max(row.zeroed_share, sample.zeroed_share(k, format));
   }
   return table;
 }
@@ -202,10 +203,10 @@ double RangeTable::lost_energy() const {
   return worst;
 }
 
-double RangeTable::lost_values() const {
+double RangeTable::zeroed_share() const {
   double worst = 0;
   for (const LayerRange& row : layers) {
-    if (row.reason.empty()) worst = std::max(worst, row.lost_values);
+    if (row.reason.empty()) worst = std::max(worst, row.zeroed_share);
   }
   return worst;
 }

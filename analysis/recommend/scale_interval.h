@@ -10,9 +10,9 @@
 //
 // Feasible: no value of the run has e + k above the upper mark, and at most kEnergyLimit of the
 // tensor's energy lies below the lower one: the limit of the findings. Energy from a histogram: the
-// values of a bin have the mean square of a uniform distribution, 7/3 4^e. (Values in
-// [min_subnormal / 2, min_subnormal) would round up; they count as lost, because only their
-// exponent would remain.) Not modelled: the effect of the format's own rounding errors on later
+// values of a bin have the mean square of a uniform distribution, 7/3 4^e. Values in
+// [min_subnormal / 2, min_subnormal) would round up; their energy counts as lost, because only
+// their exponent would remain. Not modelled: the effect of the format's own rounding errors on later
 // values, and gradients larger than any in the trace (the headroom is for these).
 #pragma once
 
@@ -47,8 +47,10 @@ struct RangeSample {
   std::optional<int> max_exponent() const;  // of finite nonzero values
   // Share of the energy in values that become zero in `format` when multiplied by 2^k.
   double lost_energy(int k, const Format& format) const;
-  // Share of the nonzero values, however small.
-  double lost_values(int k, const Format& format) const;
+  // Share of the nonzero values, however small, that become zero then: those below min_subnormal /
+  // 2. Exact up to ties, values of exactly min_subnormal / 2, which round to zero, too; in formats
+  // without subnormals up to those just below the smallest normal number.
+  double zeroed_share(int k, const Format& format) const;
 };
 
 struct ScaleInterval {
@@ -67,7 +69,7 @@ struct LayerRange {
   std::string lo_site, hi_site;
   double unscaled_gradient_lost = 0;  // largest share of a gradient's energy lost at scale 1
   // At the chosen scale, the largest of the layer's gradients.
-  double lost_energy = 0, lost_values = 0;
+  double lost_energy = 0, zeroed_share = 0;
   // Unscaled values (inputs, weights, activations): octaves between the largest value and
   // the format's emax (negative: it overflows).
   std::optional<int> unscaled_margin;
@@ -85,7 +87,7 @@ struct RangeTable {
   std::vector<std::string> ignored;  // gradients taken for rounding noise (kNoiseOctaves): labels
   // Over the gradients of the layers without a reason: see LayerRange.
   double lost_energy() const;
-  double lost_values() const;
+  double zeroed_share() const;
 };
 
 // Intersects layer by layer. If no scale suits all layers, keeps the scale that suits most of them;

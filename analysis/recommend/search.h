@@ -11,23 +11,17 @@
 // Every candidate is judged by running it (TrialRuns); costs are estimates (gpu_cost.h).
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "analysis/recommend/network.h"
+#include "analysis/recommend/search_budget.h"
 #include "analysis/recommend/sensitivity.h"
 #include "analysis/recommend/trial_runs.h"
 
 namespace lockstep {
-
-// What a search may spend beyond plain autocast.
-struct SearchBudget {
-  int64_t candidates = 24;
-  std::optional<double> minutes;  // no replay begins later
-};
 
 struct SearchOptions {
   // The preferred one first: the next base format is tried where nothing in the one before passes.

@@ -13,15 +13,11 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kLanesPerReplay = 4;  // candidates
-constexpr double kSecondsPerMinute = 60;
 
 }  // namespace
 
 SearchState::SearchState(TrialRuns& runs, const SearchOptions& options)
-    : options(options),
-      runs(runs),
-      left_(options.budget.candidates),
-      start_(std::chrono::steady_clock::now()) {
+    : options(options), runs(runs), budget_(options.budget) {
   advice.gpu = options.gpu;
 }
 
@@ -50,26 +46,18 @@ std::vector<Trial> SearchState::run(const std::vector<Candidate>& candidates) {
   return trials;
 }
 
-bool SearchState::has_budget() const {
-  if (left_ <= 0) return false;
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start_;
-  return !options.budget.minutes || spent.count() < *options.budget.minutes * kSecondsPerMinute;
-}
-
 std::vector<Trial> SearchState::try_all(const std::vector<Candidate>& candidates) {
   std::vector<Trial> trials;
   for (size_t at = 0; at < candidates.size();) {
-    if (!has_budget()) {
+    const size_t count = budget_.take(std::min(kLanesPerReplay, candidates.size() - at));
+    if (count == 0) {
       advice.out_of_budget = true;
       break;
     }
-    const size_t count =
-        std::min({kLanesPerReplay, candidates.size() - at, static_cast<size_t>(left_)});
     const auto begin = candidates.begin() + static_cast<int64_t>(at);
     const std::vector<Trial> part = run({begin, begin + static_cast<int64_t>(count)});
     trials.insert(trials.end(), part.begin(), part.end());
     at += count;
-    left_ -= static_cast<int64_t>(count);
   }
   return trials;
 }

@@ -1,7 +1,6 @@
 // What the parts of a search share: its runs, its budget, what is known so far.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,7 @@ class SearchState {
   std::vector<Trial> run(const std::vector<Candidate>& candidates);
   // As many as the budget allows, the first first; sets advice.out_of_budget.
   std::vector<Trial> try_all(const std::vector<Candidate>& candidates);
-  bool has_budget() const;
+  bool has_budget() const { return budget_.any(); }
   // Named and written as a policy.
   Candidate named(Candidate candidate);
 
@@ -34,8 +33,7 @@ class SearchState {
               const std::vector<std::string>& fixed, const Trial* without_all);
 
  private:
-  int64_t left_;
-  std::chrono::steady_clock::time_point start_;
+  RemainingBudget budget_;
   int number_ = 0;
   std::string evidence_;
 };

@@ -16,9 +16,9 @@
 #include "src/core/text_hash.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/twin_lane.h"
-#include "src/record/capture/capture_block.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/checkpoint.h"
+#include "src/record/run/options_json.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep {
@@ -66,8 +66,12 @@ std::vector<std::pair<std::string, double>> layers_by_effect(const RunFile& run,
 
 }  // namespace
 
+bool Trial::skips_are_rare() const {
+  return late_skips <= 1 + steps / 2 / kStepsPerLateSkip;
+}
+
 bool Trial::passes() const {
-  return judgement.verdict == Verdict::kFine && late_skips <= 1 + steps / 2 / kStepsPerLateSkip;
+  return judgement.verdict == Verdict::kFine && skips_are_rare();
 }
 
 TrialRuns::TrialRuns(RunOptions options, std::string folder, std::string version,
@@ -79,9 +83,7 @@ TrialRuns::TrialRuns(RunOptions options, std::string folder, std::string version
       stop_(stop),
       watch_(std::move(watch)) {}
 
-SeedCourses TrialRuns::course(const Candidate& candidate, uint64_t further) {
-  RunOptions options = options_;
-  options.seed += further;
+SeedCourses TrialRuns::course(const Candidate& candidate, const RunOptions& options) {
   replay(std::span(&candidate, 1), options);
   return read_courses(RunFile(last_path_));
 }
@@ -92,19 +94,17 @@ std::string TrialRuns::measure(std::span<const Candidate> candidates, LaneMode m
   options.mode = mode;
   options.steps = std::min(options.steps, steps);
   const std::string last = last_path_;
-  replay(candidates, options);
+  replay(candidates, std::move(options));
   measured_ += static_cast<int64_t>(candidates.size());
   return std::exchange(last_path_, last);
 }
 
+// Writes last_path_, unless it is there.
 void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options) {
   options.lanes = {"fp32"};
-  std::string identity =
-      fmt::format("{} {} {} steps {} batch {} seed {} cycle {} ", version_, options.model,
-                  options.capture_hash, options.steps, options.batch, options.seed, options.cycle);
-  if (options.mode == LaneMode::kSynced) identity += "synced ";
-  identity += options.data + identity_of_file(options.data.substr(options.data.find(':') + 1));
-  for (const auto& [name, value] : options.sizes) identity += fmt::format(" {}={}", name, value);
+  options.policy_texts.clear();
+  std::string identity = version_ + " " + options_to_json(options) +
+                         identity_of_file(options.data.substr(options.data.find(':') + 1));
   for (const Candidate& candidate : candidates) {
     options.lanes.push_back(candidate.lane);
     if (!candidate.is_preset()) options.policy_texts[candidate.lane] = candidate.toml;
@@ -119,10 +119,14 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
     ++read_again_;
   } else {
     std::optional<LockstepRun> run;
-    if (looks_like_capture(options.model)) {
+    if (!options.capture_hash.empty()) {
       run.emplace(options, read_capture(options.model, CaptureUse::kReplay));
-    } else {
+    } else if (options.start_from.empty()) {
       run.emplace(options);
+    } else {
+      const auto start = read_start(options.start_from);
+      options.start_hash = start_hash(start);
+      run.emplace(options, &start);
     }
     RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
     run->add_observer(&writer);
@@ -134,7 +138,12 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
 }
 
 std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
-  replay(candidates, options_);
+  return run(candidates, options_);
+}
+
+std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates,
+                                  const RunOptions& options) {
+  replay(candidates, options);
   lanes_ += static_cast<int64_t>(candidates.size());
   const RunFile run(last_path_);
   const std::vector<SeedCourses> courses = read_all_courses(run);
@@ -149,7 +158,9 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {
     const auto& skips = courses.front().lanes[static_cast<size_t>(lane)].skips;
     trial.steps = run.steps();
     trial.memory = run.lanes()[static_cast<size_t>(lane)].memory.value_or(MemoryFacts{});
-    trial.reference_loss = tail_mean(courses.front().lanes.front().loss);
+    const std::vector<double>& reference = courses.front().lanes.front().loss;
+    trial.reference_loss = tail_mean(reference);
+    trial.reference_fall = reference.front() - trial.reference_loss;
     trial.skips = static_cast<int64_t>(skips.size());
     trial.late_skips =
         std::ranges::count_if(skips, [&](int64_t step) { return step >= run.steps() / 2; });

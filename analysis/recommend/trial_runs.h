@@ -30,11 +30,13 @@ struct Trial {
   int64_t steps = 0, skips = 0;
   int64_t late_skips = 0;     // of the skips, those in the second half of the run
   double reference_loss = 0;  // FP32's own, at the end
+  double reference_fall = 0;  // of FP32's loss, from the first step to the end
   MemoryFacts memory;
   StepCost cost;  // an estimate; the search sets it
   // Relative share of the loss's first-order change by each layer's roundings, the largest first.
   std::vector<std::pair<std::string, double>> moved_by;
 
+  bool skips_are_rare() const;
   bool passes() const;
 };
 
@@ -54,8 +56,11 @@ class TrialRuns {
   // Runs them together with fp32 and its twin. Throws: InputError from the replay, WriteError,
   // SearchStopped.
   std::vector<Trial> run(std::span<const Candidate> candidates);
-  // One candidate and the reference with another seed: the options' plus `further`.
-  SeedCourses course(const Candidate& candidate, uint64_t further);
+  // The same in a run with other options: a rewritten graph, another number of the loop.
+  std::vector<Trial> run(std::span<const Candidate> candidates, const RunOptions& options);
+  const RunOptions& options() const { return options_; }
+  // One candidate and the reference, with another seed or other batches.
+  SeedCourses course(const Candidate& candidate, const RunOptions& options);
   // A shorter run of policies that nobody would train with; its run file.
   std::string measure(std::span<const Candidate> candidates, LaneMode mode, int64_t steps);
   // The run file of the last run(): its reference lane is the trace.
@@ -67,7 +72,6 @@ class TrialRuns {
   int64_t read_again() const { return read_again_; }  // replays found in the folder
 
  private:
-  // Writes last_path_, unless it is there.
   void replay(std::span<const Candidate> candidates, RunOptions options);
 
   RunOptions options_;

@@ -179,7 +179,7 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
           (leads ? as_sentence(context, row.sentence(context)) : row.sentence(context)) + ".";
   const std::string follows = with_follows ? row.follows(context) : "";
   if (!follows.empty()) text += " " + follows + ".";
-  std::vector<std::string> candidates = row.remedies(context);
+  std::vector<std::string> candidates = remedy_words(context);
   candidates.resize(std::min(candidates.size(), remedies));
   if (!candidates.empty()) text += " Try (untested): " + join(candidates, "; ") + ".";
   return text;

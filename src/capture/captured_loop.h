@@ -26,8 +26,13 @@ struct CapturedLoop {
   std::optional<CapturedScaler> scaler;
   bool lacks_scaler = false;  // autocast to a format of small range, without a GradScaler
 
+  std::vector<size_t> order;  // RunOptions::captured_order
+
   // After the last captured step the first one follows again (--cycle).
-  size_t at(int64_t step) const { return static_cast<size_t>(step) % groups.size(); }
+  size_t at(int64_t step) const {
+    const auto s = static_cast<size_t>(step);
+    return order.empty() ? s % groups.size() : order[s % order.size()];
+  }
 };
 
 // "(6, 1, 8, 8), (6)": the batch that a graph is for.

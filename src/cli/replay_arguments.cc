@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include "src/cli/capture_argument.h"
@@ -146,7 +147,21 @@ void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   }
   o.freeze = globs(args.freeze);
   o.eval_batch_norm = globs(args.eval_batch_norm);
+  o.rewrites = globs(args.rewrites);
+  collect_problems(problems,
+                   [&] { o.loop_changes = parse_hyper_values("--change", args.changes); });
   o.eval_in_fp32 = args.eval_policy == kReferenceLane;
+  for (const std::string& word :
+       args.captured_order.empty() ? std::vector<std::string>{} : split(args.captured_order, ',')) {
+    int64_t step = 0;
+    const char* const end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, step);
+    if (error != std::errc() || stop != end) {
+      problems.add(fmt::format("--captured-order {}: numbers of steps required", word),
+                   "for example --captured-order 2,0,1");
+    }
+    o.captured_order.push_back(step);
+  }
 }
 
 }  // namespace
@@ -187,6 +202,8 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   fixed->push_back(app.add_flag("--cycle", o.cycle,
                                 "for a capture: after its last step, start again at its first")
                        ->group(group));
+  add(group, "--captured-order", args->captured_order, "N,N,...",
+      "for a capture: its steps in this order, over and over; they count from 0");
   checks.one_of(
       add(group, "--mode", args->mode, "free|synced", "whose weights a lane's step starts from")
           ->capture_default_str(),
@@ -239,6 +256,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
       "batch_norm layers in evaluation mode");
   checks.number(add(group, "--batch-norm-eps", o.batch_norm_eps, "X",
                     "eps of every batch_norm; default: the model's own"));
+  add(group, "--rewrite", args->rewrites, "NAME:NODE,...",
+      "rewrites of the graph: eps:NODE=X, with_logits:NODE, scale_first:NODE");
+  add(group, "--change", args->changes, "NAME=X,...",
+      "of a capture: other numbers of its loop: clip_norm, the optimizer's (eps, lr)");
   add(group, "--start-from", o.start_from, "RUN.state[:LANE]",
       "start from the weights of another run's lane");
   checks.one_of(
@@ -306,6 +327,8 @@ void read_replay_options(ReplayArgs& args, const ReplayOptions& options, Problem
   if (is_capture(args.options.model)) {
     refuse_captured(args.options.model, options.of_models, problems);
     if (options.steps->count() == 0) args.options.steps = 0;  // all of them
+  } else if (!args.captured_order.empty()) {
+    problems.add("--captured-order: only a capture has steps to order", "leave it out");
   } else if (args.options.cycle) {
     problems.add("--cycle: only a capture can start again after its last step", "leave it out");
   }

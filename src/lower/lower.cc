@@ -88,8 +88,12 @@ class Lowering {
     const std::set<std::string> kept = kept_in_fp32(in_.graph, policy.keep_fp32);
     const bool names_formats = std::ranges::any_of(
         in_.graph.parameters, [](const Parameter& p) { return !p.format.empty(); });
+    const std::map<std::string, int32_t> sites = in_.sites.storage_sites();
     const auto storage = [&](const std::string& id, const std::string& captured,
                              const Format* format) {
+      const auto site = sites.find(id);
+      const Format* rule = site == sites.end() ? nullptr : rules_.at_site(site->second).format;
+      if (rule != nullptr) return rule;
       if (kept.contains(id)) return &find_format("fp32");
       if (!policy.formats_as_captured || !names_formats) return format;
       return &find_format(captured.empty() ? "fp32" : captured);

@@ -96,6 +96,9 @@ RuleBook::SiteRule RuleBook::at_site(int32_t site) {
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
     if (rule.format == nullptr && !rule.rounding) continue;
+    // What is stored matches only rules that name the point, never "*".
+    const bool of_storage = rule.point == to_string(Point::kStorage);
+    if (of_storage != (s.point == Point::kStorage)) continue;
     if (!glob_match(rule.layer, s.layer) || !glob_match(rule.op, s.op) ||
         !glob_match(rule.role, to_string(s.role)) || !glob_match(rule.point, to_string(s.point))) {
       continue;

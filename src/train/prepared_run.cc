@@ -37,6 +37,9 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
   ProblemList problems("replay");
   check_run_numbers(options, problems);
   collect_problems(problems, [&] { check_optimizer_spec(options.optimizer); });
+  if (!options.loop_changes.empty()) {
+    problems.add("--change: only for a capture", "a built-in model has options for its numbers");
+  }
   for (const ParameterGroup& group : options.groups) {
     collect_problems(problems, [&] { check_optimizer_spec(group.optimizer); });
   }
@@ -83,7 +86,8 @@ PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
   Capture& from = *capture;
   ProblemList problems("replay");
   collect_problems(problems, [&] {
-    loop = make_captured_loop(from, options.steps);
+    change_loop(options.loop_changes, from);
+    loop = make_captured_loop(from, options.captured_order.empty() ? options.steps : 0);
     take_loop_options(from, loop, options);
     loop.lacks_scaler = lacks_scaler(from);
   });

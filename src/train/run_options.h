@@ -38,8 +38,15 @@ struct RunOptions {
   double clip_norm_type = 2;                         // p of the p-norm; infinity: the largest
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
   std::optional<double> batch_norm_eps;              // of every batch_norm; absent: the model's own
+  // Rewrites of the graph, in this order (src/graph/rewrite/rewrite.h): "eps:n12=0.001".
+  std::vector<std::string> rewrites;
+  // Of a capture: numbers that replace those of its loop in every step and group: the optimizer's,
+  // and clip_norm.
+  HyperValues loop_changes;
   std::string capture_hash;   // SHA-256 of the capture that `model` names, "": a built-in model
   bool cycle = false;         // after the last captured step the first one follows
+  // Indices of captured steps, taken in this order, over and over; empty: all in their own.
+  std::vector<int64_t> captured_order;
   std::string start_from;     // RUN.state[:LANE], "" = fresh weights
   std::string start_hash;     // of its weights when the run began
   bool eval_in_fp32 = false;  // evaluate every lane's weights in FP32

@@ -7,12 +7,15 @@
 #include <cmath>
 #include <set>
 
+#include "src/graph/rewrite/rewrite.h"
 #include "src/policy/twin_lane.h"
 #include "src/train/lane_name.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
 namespace {
+
+constexpr std::string_view kClipNorm = "clip_norm";
 
 std::string hardware_of(const LaneDescription& lane) {
   return lane.target == lane.engine ? "" : lane.target;
@@ -141,11 +144,40 @@ void take_start(const std::map<std::string, Tensor>& start, std::map<std::string
   }
 }
 
-void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options) {
+void change_loop(const HyperValues& changes, Capture& capture) {
+  ProblemList problems("replay of capture '" + capture.path + "'");
+  for (const auto& [name, value] : changes) {
+    bool found = name == kClipNorm;
+    for (CapturedStep& step : capture.steps) {
+      if (name == kClipNorm) step.clip.max_norm = value;
+      for (HyperValues& group : step.hyper) {
+        const auto number = group.find(name);
+        if (number == group.end()) continue;
+        number->second = value;
+        found = true;
+      }
+    }
+    if (!found) {
+      problems.add(fmt::format("--change {}: its optimizer, {}, has no such number", name,
+                               capture.optimizer),
+                   "clip_norm and the optimizer's numbers can be changed");
+    }
+  }
+  problems.throw_if_any();
+}
+
+void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& options) {
   ProblemList problems("replay of capture '" + capture.path + "'");
   const auto count = static_cast<int64_t>(capture.steps.size());
   if (options.steps == 0) options.steps = count;
-  if (options.steps > count && !options.cycle) {
+  for (const int64_t step : options.captured_order) {
+    if (step < 0 || step >= count) {
+      problems.add(fmt::format("--captured-order {}: its steps are 0 to {}", step, count - 1));
+    } else {
+      loop.order.push_back(static_cast<size_t>(step));
+    }
+  }
+  if (options.steps > count && !options.cycle && options.captured_order.empty()) {
     problems.add(fmt::format("--steps {}: the capture has {}", options.steps, count),
                  "--cycle starts again after the last one");
   }
@@ -177,6 +209,7 @@ void change_layers(const RunOptions& options, Graph& forward, ProblemList& probl
   collect_problems(problems, [&] {
     if (options.batch_norm_eps) set_batch_norm_eps(forward, *options.batch_norm_eps);
   });
+  collect_problems(problems, [&] { apply_rewrites(forward, options.rewrites); });
 }
 
 }  // namespace lockstep

@@ -22,10 +22,13 @@ std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& pr
 // Replaces fresh weights and buffers by given ones: all of them, by name and shape.
 void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
                 ProblemList& problems);
+// Replaces numbers of the loop in every step and group: the optimizer's by name, and "clip_norm".
+// Throws: InputError: a name that the optimizer lacks.
+void change_loop(const HyperValues& changes, Capture& capture);
 // Sets the options that a capture decides: steps (0: all of them), batch (the main graph's),
 // micro-batches (of the step that has most), optimizer, groups, clipping. Throws: InputError, e.g.
 // for more steps than there are without `cycle`.
-void take_loop_options(const Capture& capture, const CapturedLoop& loop, RunOptions& options);
+void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& options);
 // Frozen layers, and the options of batch_norm.
 void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems);
 

@@ -86,9 +86,9 @@ void check_rule(TomlTable& table, const PolicyRule& rule) {
     table.problem("point", "= 'accumulator': a sum's format belongs to its accumulator",
                   "use accumulator = \"fp16\" instead of format");
   }
-  if (of_sites && rule.point == to_string(Point::kStorage)) {
-    table.problem("point", "= 'storage': rules match what ops read and compute",
-                  "set the formats of weights, buffers and inputs in [storage]");
+  if (rule.point == to_string(Point::kStorage) && rule.rounding) {
+    table.problem("point", "= 'storage' with rounding: what is stored rounds as [storage] says",
+                  "give format alone, or set [storage] rounding");
   }
 }
 

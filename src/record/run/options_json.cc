@@ -62,8 +62,11 @@ Json to_object(const RunOptions& o) {
       {"freeze", join(o.freeze, ",")},
       {"eval_batch_norm", join(o.eval_batch_norm, ",")},
       {"batch_norm_eps", o.batch_norm_eps ? Json(*o.batch_norm_eps) : Json("model's own")},
+      {"rewrites", join(o.rewrites, ",")},
+      {"loop_changes", hyper_values_text(o.loop_changes)},
       {"capture_hash", o.capture_hash},
       {"cycle", o.cycle},
+      {"captured_order", o.captured_order},
       {"start_from", o.start_from},
       {"start_hash", o.start_hash},
       {"eval_policy", o.eval_in_fp32 ? "fp32" : "own"},
@@ -120,8 +123,12 @@ RunOptions options_from_json(std::string_view json) {
   if (const auto eps = j.find("batch_norm_eps"); eps != j.end() && eps->is_number()) {
     o.batch_norm_eps = eps->get<double>();
   }
+  o.rewrites = globs("rewrites");
+  const std::string changes = j.value("loop_changes", "");
+  if (!changes.empty()) o.loop_changes = parse_hyper_values("loop_changes", changes);
   o.capture_hash = j.value("capture_hash", o.capture_hash);
   o.cycle = j.value("cycle", o.cycle);
+  o.captured_order = j.value("captured_order", o.captured_order);
   o.start_from = j.value("start_from", o.start_from);
   o.start_hash = j.value("start_hash", o.start_hash);
   o.eval_in_fp32 = j.value("eval_policy", "own") == kReferenceLane;

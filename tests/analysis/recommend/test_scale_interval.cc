@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <random>
+#include <vector>
+
 #include "src/core/random.h"
 
 namespace lockstep {
@@ -39,14 +43,55 @@ TEST_CASE("many small values may become zero: their energy decides") {
   // 4^-5 each: 3 of these have 0.3 % of the energy of the 1 that is kept, 30 have 2.8 %.
   const RangeSample few = sample("a", true, {{-20, 1}, {-25, 3}});
   CHECK(few.lost_energy(0, fp16()) == doctest::Approx(3 / 1027.0));
-  CHECK(few.lost_values(0, fp16()) == 0.75);
+  CHECK(few.zeroed_share(0, fp16()) == 0);  // between 2^-25 and 2^-24 a value rounds up
+  CHECK(few.zeroed_share(-1, fp16()) == 0.75);
   CHECK(few.lost_energy(1, fp16()) == 0);
   CHECK(feasible_scales(few, fp16()).lo == -4);
   CHECK(feasible_scales(sample("a", true, {{-20, 1}, {-25, 30}}), fp16()).lo == 1);
-  CHECK(sample("a", true, {}).lost_values(0, fp16()) == 0);
+  CHECK(sample("a", true, {}).zeroed_share(0, fp16()) == 0);
   const RangeTable t = make_range_table({sample("a", true, {{10, 1}, {-40, 9}})}, fp16());
   CHECK(t.lost_energy() < 1e-20);
-  CHECK(t.lost_values() == 0.9);
+  CHECK(t.zeroed_share() == 0.9);
+}
+
+TEST_CASE("the predicted share of zeroed values is the kernel's count, up to ties") {
+  std::mt19937 random(3);
+  std::normal_distribution<float> octave(-14, 6);
+  std::uniform_real_distribution<float> significand(1, 2);
+  std::vector<float> values(20000);
+  for (float& x : values) x = std::exp2(std::round(octave(random))) * significand(random);
+  for (size_t i = 0; i < values.size(); i += 10) values[i] = std::exp2(std::round(octave(random)));
+  const Kernels<float>& kernels = scalar_kernels().f32;
+  int64_t zeroed = 0, ties = 0;
+  for (const char* name : {"fp16", "fp8_e5m2", "fp8_e4m3"}) {
+    const Format& format = find_format(name);
+    const auto half_of_least = static_cast<float>(format.min_subnormal / 2);
+    for (int k = -12; k <= 12; ++k) {
+      CAPTURE(name);
+      CAPTURE(k);
+      // The prediction: from the histogram at scale 1.
+      RangeSample unscaled = sample("a", true, {});
+      std::vector<float> scaled(values.size()), rounded(values.size());
+      TensorStats at_one, at_scale;
+      const QuantizeSpec spec{&format, Rounding::kNearestEven, {}};
+      kernels.quantize(values.data(), rounded.data(), std::ssize(values), spec, &at_one);
+      unscaled.histogram = at_one.exponent_histogram;
+      const auto predicted = static_cast<uint64_t>(
+          std::llround(unscaled.zeroed_share(k, format) * static_cast<double>(values.size())));
+      // What the rounding does at that scale.
+      uint64_t tied = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        scaled[i] = std::ldexp(values[i], k);
+        tied += scaled[i] == half_of_least;
+      }
+      kernels.quantize(scaled.data(), rounded.data(), std::ssize(scaled), spec, &at_scale);
+      CHECK(at_scale.to_zero == predicted + tied);
+      zeroed += static_cast<int64_t>(predicted);
+      ties += static_cast<int64_t>(tied);
+    }
+  }
+  CHECK(zeroed > 1000);
+  CHECK(ties > 100);
 }
 
 TEST_CASE("a parameter gradient far below its layer's largest is noise and binds nothing") {

@@ -3,35 +3,9 @@
 import json
 
 import h5py
-import planted_faults as planted
+import hand_planted as planted
 import pytest
-import torch
-import torch.nn.functional as F
 from conftest import SOURCE
-from lockstep_capture import Capture
-
-STEPS = 12
-
-
-def loss_of(model, batch):
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def capture(fault, path):
-    torch.manual_seed(1)
-    model = planted.Net(fault.planted())
-    optimizer = fault.optimizer(model.parameters(), lr=fault.lr)
-    dice = torch.Generator().manual_seed(2)
-    recorder = Capture(path, model, optimizer, loss_of, steps=STEPS)
-    for _ in range(STEPS):
-        batch = (torch.randn(8, planted.WIDTH, generator=dice) * fault.data_scale,
-                 torch.randint(0, planted.CLASSES, (8,), generator=dice))
-        with recorder.step(batch):
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return path
-
 
 def check(lockstep, run, fires, silent):
     lanes = {lane["name"]: lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]}
@@ -48,7 +22,7 @@ def check(lockstep, run, fires, silent):
 @pytest.mark.parametrize("fault", planted.FAULTS, ids=lambda fault: fault.name)
 def test_captured(lockstep, tmp_path, fault):
     run = tmp_path / "run.h5"
-    path = capture(fault, tmp_path / "net.h5")
+    path = planted.capture(fault, tmp_path / "net.h5")
     lanes = ",".join(["fp32", *fault.fires, *fault.silent])
     lockstep("replay", path, "--lanes", lanes, *fault.replay, "-o", run, "--quiet")
     check(lockstep, run, fault.fires, fault.silent)
@@ -63,21 +37,8 @@ def test_built_in(lockstep, tmp_path, name, arguments, fires, silent):
 
 def test_a_loop_in_fp16_without_a_grad_scaler(lockstep, tmp_path):
     """Its lanes have none either, or they would not do what PyTorch did; the finding says what is missing."""
-    torch.manual_seed(1)
-    model = planted.Net(planted.After(torch.tanh))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def tiny_loss(model, batch):
-        return loss_of(model, batch) * 1e-6
-
-    path, run = tmp_path / "net.h5", tmp_path / "run.h5"
-    recorder = Capture(path, model, optimizer, tiny_loss, steps=STEPS, autocast="float16")
-    for _ in range(STEPS):
-        batch = (torch.randn(8, planted.WIDTH), torch.randint(0, planted.CLASSES, (8,)))
-        with recorder.step(batch), torch.autocast("cpu", dtype=torch.float16):
-            tiny_loss(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    run = tmp_path / "run.h5"
+    path = planted.capture_without_scaler(tmp_path / "net.h5")
     policy = tmp_path / "scaled.toml"
     policy.write_text('extends = "torch-autocast-fp16-cpu:2.13"\n')
     lanes = ["torch-autocast-fp16-cpu", "torch-autocast-fp16", policy]
@@ -107,7 +68,7 @@ def test_a_loop_in_fp16_without_a_grad_scaler(lockstep, tmp_path):
 def test_the_stored_value_is_named(lockstep, tmp_path, name, said):
     fault = next(fault for fault in planted.FAULTS if fault.name == name)
     run = tmp_path / "run.h5"
-    path = capture(fault, tmp_path / "net.h5")
+    path = planted.capture(fault, tmp_path / "net.h5")
     lockstep("replay", path, "--lanes", f"fp32,{planted.HALF}", "-o", run, "--quiet")
     lanes = {lane["name"]: lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]}
     findings = lanes[planted.HALF]["findings"]
@@ -124,7 +85,7 @@ def test_the_stored_value_is_named(lockstep, tmp_path, name, said):
 def test_pytorchs_own_name_of_the_op(lockstep, tmp_path):
     """Where Lockstep's op has another name, a finding says PyTorch's, in the sentence and in the JSON."""
     fault = next(f for f in planted.FAULTS if f.name == "attention scores beyond 65504")
-    path, run = capture(fault, tmp_path / "net.h5"), tmp_path / "run.h5"
+    path, run = planted.capture(fault, tmp_path / "net.h5"), tmp_path / "run.h5"
     lockstep("replay", path, "--lanes", f"fp32,{planted.FP16}", "-o", run, "--quiet")
     lane = json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"][1]
     first = lane["findings"][0]

@@ -1,4 +1,4 @@
-"""Small networks with one numerical fault each, and the lanes in which it must be found, or must not be.
+"""Small networks with one numerical fault each, planted by hand, and the lanes in which it must be found, or must not be.
 
 Every network has a healthy layer before and after the planted one. FAULTS are captured from PyTorch, BUILT_IN are
 arguments of `lockstep replay`.
@@ -8,9 +8,11 @@ import dataclasses
 
 import torch
 import torch.nn.functional as F
+from lockstep_capture import Capture
 
 nn = torch.nn
 WIDTH, CLASSES = 16, 4
+STEPS = 12
 FP16, BF16, HALF, MASTERS = "torch-autocast-fp16", "torch-autocast-bf16", "half", "apex-o2"
 
 
@@ -204,3 +206,43 @@ BUILT_IN = [
     ("fp16 sums swallow terms", ("lenet", "--steps", 20),
      {"pure-fp16": found("swamping", "underflow", layer="conv1")}, (FP16, BF16, "tf32")),
 ]
+
+
+def loss_of(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def capture(fault, path):
+    """A loop of STEPS steps over a network of FAULTS, in FP32."""
+    torch.manual_seed(1)
+    model = Net(fault.planted())
+    optimizer = fault.optimizer(model.parameters(), lr=fault.lr)
+    dice = torch.Generator().manual_seed(2)
+    recorder = Capture(path, model, optimizer, loss_of, steps=STEPS)
+    for _ in range(STEPS):
+        batch = (torch.randn(8, WIDTH, generator=dice) * fault.data_scale,
+                 torch.randint(0, CLASSES, (8,), generator=dice))
+        with recorder.step(batch):
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+def capture_without_scaler(path):
+    """A loop under FP16 autocast whose loss is tiny and whose author forgot the GradScaler."""
+    torch.manual_seed(1)
+    model = Net(After(torch.tanh))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def tiny_loss(model, batch):
+        return loss_of(model, batch) * 1e-6
+
+    recorder = Capture(path, model, optimizer, tiny_loss, steps=STEPS, autocast="float16")
+    for _ in range(STEPS):
+        batch = (torch.randn(8, WIDTH), torch.randint(0, CLASSES, (8,)))
+        with recorder.step(batch), torch.autocast("cpu", dtype=torch.float16):
+            tiny_loss(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path

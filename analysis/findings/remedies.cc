@@ -1,0 +1,176 @@
+// The rows. Those that reach further than their finding (told = false) come last.
+#include "analysis/findings/remedies.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "analysis/findings/remedy_edits.h"
+
+namespace lockstep {
+namespace {
+
+constexpr bool kNotTold = false;
+
+// Tried where nothing smaller helps.
+std::vector<Remedy> with_wider(std::vector<Remedy> rows) {
+  rows.push_back({"the layer in fp32 or bf16", layer_in_fp32_or_bf16, kNotTold});
+  rows.push_back({"weights in fp32, cast for each op", weights_as_in_autocast, kNotTold});
+  rows.push_back({"bf16 in place of fp16", bf16_for_fp16, kNotTold});
+  return rows;
+}
+
+bool is_scaled(const FindingContext& c) {
+  return c.finding.backward && c.has_scaler && c.finding.scale > 1;
+}
+
+const Site& cause_of(const FindingContext& c) {
+  return c.sites.sites[static_cast<size_t>(c.finding.cause)];
+}
+
+}  // namespace
+
+std::vector<Remedy> overflow_remedies(const FindingContext& c) {
+  if (is_scaled(c)) {
+    return with_wider({{"a lower or dynamic loss scale", lower_loss_scale},
+                       {"this layer's gradient in fp32 or bf16", layer_in_fp32_or_bf16},
+                       {"a lower loss scale inside the layer", layer_loss_scale, kNotTold}});
+  }
+  if (c.finding.backward) {
+    return with_wider({{"this layer's gradient in fp32 or bf16", layer_in_fp32_or_bf16},
+                       {"a dynamic loss scale", lower_loss_scale, kNotTold}});
+  }
+  return with_wider({{"this op in fp32 or bf16", op_in_fp32_or_bf16},
+                     {"smaller values before it", smaller_values},
+                     {"what it reads kept in fp32", stored_in_fp32_or_bf16, kNotTold}});
+}
+
+std::vector<Remedy> storage_remedies(const FindingContext& c) {
+  return with_wider(
+      {{fmt::format("keep {} in fp32 or bf16", stored_name(c.site())), stored_in_fp32_or_bf16},
+       {"rescale it"}});
+}
+
+std::vector<Remedy> sum_remedies(const FindingContext& c) {
+  std::vector<Remedy> rows = {{"sums in fp32", sums_in_fp32}};
+  if (is_scaled(c)) rows.push_back({"a lower loss scale", lower_loss_scale});
+  rows.push_back({"this op in fp32 or bf16", op_in_fp32_or_bf16, kNotTold});
+  return with_wider(std::move(rows));
+}
+
+std::vector<Remedy> invalid_remedies(const FindingContext& c) {
+  if (c.finding.cause < 0) {
+    return with_wider({{"this op in fp32", op_in_fp32},
+                       {"a larger eps, or the loss from logits", larger_eps, kNotTold}});
+  }
+  if (cause_of(c).role == Role::kOptimizerState) {
+    return with_wider({{"optimizer state in fp32", state_in_fp32},
+                       {"a larger eps", larger_eps},
+                       {"fp32 master weights", fp32_masters, kNotTold}});
+  }
+  if (is_storage(cause_of(c))) {
+    return with_wider(
+        {{fmt::format("keep {} in fp32", stored_name(cause_of(c))), stored_in_fp32_or_bf16},
+         {"a larger eps", larger_eps},
+         {"this op in fp32", op_in_fp32, kNotTold}});
+  }
+  return with_wider({{"this op in fp32", op_in_fp32}, {"a larger eps", larger_eps}});
+}
+
+std::vector<Remedy> state_overflow_remedies(const FindingContext&) {
+  return {{"optimizer state in fp32", state_in_fp32},
+          {"clip the gradients", clip_gradients},
+          {"fp32 master weights", fp32_masters, kNotTold},
+          {"bf16 in place of fp16", bf16_for_fp16, kNotTold}};
+}
+std::vector<Remedy> scaled_clip_remedies(const FindingContext&) {
+  return {{"scaler.unscale_(optimizer) before clip_grad_norm_", clip_after_unscale}};
+}
+std::vector<Remedy> state_remedies(const FindingContext&) {
+  return {{"optimizer state in fp32", state_in_fp32},
+          {"a larger eps", larger_eps},
+          {"fp32 master weights", fp32_masters, kNotTold},
+          {"bf16 in place of fp16", bf16_for_fp16, kNotTold}};
+}
+
+std::vector<Remedy> no_scaler_remedies(const FindingContext& c) {
+  std::vector<Remedy> rows = {{"a loss scale (GradScaler)", a_loss_scale}};
+  if (std::isfinite(c.finding.fitting_scale)) {
+    rows.push_back({fmt::format("a static loss scale of 2^{}", std::ilogb(c.finding.fitting_scale)),
+                    fitting_loss_scale});
+  }
+  rows.push_back({"bf16", bf16_for_fp16});
+  rows.push_back({"a larger loss scale inside the layer", layer_loss_scale, kNotTold});
+  rows.push_back({"this layer in fp32", layer_in_fp32, kNotTold});
+  rows.push_back({"fp32 master weights", fp32_masters, kNotTold});
+  return rows;
+}
+
+std::vector<Remedy> gradient_remedies(const FindingContext& c) {
+  if (c.finding.outlier_step >= 0) {
+    return with_wider({{"a shorter history of the scale", shorter_history},
+                       {"clip that batch"},
+                       {"a scale per tensor", scale_per_tensor, kNotTold}});
+  }
+  if (c.finding.cause >= 0) {
+    return with_wider({{"this op in fp32", op_in_fp32}, {"smaller values before it"}});
+  }
+  if (!c.finding.backward) {
+    return with_wider({{"this op in fp32 or bf16", op_in_fp32_or_bf16},
+                       {"a scale per tensor", scale_per_tensor, kNotTold}});
+  }
+  const Remedy inside = {"a larger loss scale inside the layer", layer_loss_scale, kNotTold};
+  const Remedy per_tensor = {"a scale per tensor", scale_per_tensor, kNotTold};
+  if (c.has_scaler && c.finding.scale > 1) {
+    return with_wider({{"a larger loss scale", larger_loss_scale},
+                       {"this layer in fp32 or bf16", layer_in_fp32_or_bf16},
+                       inside,
+                       per_tensor});
+  }
+  return with_wider({{"a loss scale (GradScaler)", larger_loss_scale},
+                     {"bf16", bf16_for_fp16},
+                     {"this layer in fp32", layer_in_fp32, kNotTold},
+                     inside,
+                     per_tensor});
+}
+
+std::vector<Remedy> collapse_remedies(const FindingContext&) {
+  return with_wider({{"the named layer's gradient in fp32 or bf16", layer_in_fp32_or_bf16},
+                     {"gradient clipping inside the model"},
+                     {"a lower loss scale inside the layer", layer_loss_scale, kNotTold}});
+}
+std::vector<Remedy> saturated_remedies(const FindingContext&) {
+  return with_wider({{"a scale per tensor", scale_per_tensor},
+                     {"this layer in bf16", layer_in_fp32_or_bf16},
+                     {"a shorter history of the scale", shorter_history, kNotTold}});
+}
+std::vector<Remedy> updates_remedies(const FindingContext&) {
+  return {{"fp32 master weights", fp32_masters},
+          {"stochastic rounding or Kahan summation", other_update_rounding},
+          {"weights in fp32, cast for each op", weights_as_in_autocast, kNotTold}};
+}
+
+std::vector<Remedy> swamping_remedies(const FindingContext& c) {
+  if (c.finding.cause >= 0) {
+    return with_wider({{"this sum in fp32", op_in_fp32}, {"a smaller other operand"}});
+  }
+  if (c.site().point == Point::kAccumulator) return sum_remedies(c);
+  if (!c.finding.backward) {
+    return with_wider({{"this buffer in fp32", stored_in_fp32_or_bf16}});
+  }
+  return with_wider(
+      {{"gradients added up in fp32", weights_as_in_autocast}, {"fewer micro-batches"}});
+}
+std::vector<Remedy> constant_remedies(const FindingContext&) {
+  return {{"optimizer state and arithmetic in fp32", state_in_fp32},
+          {"fp32 master weights", fp32_masters, kNotTold}};
+}
+std::vector<Remedy> flipped_remedies(const FindingContext&) {
+  return with_wider({{"what it decides by in fp32", deciders_in_fp32},
+                     {"replay --decisions own: does the loss mind?"}});
+}
+std::vector<Remedy> drift_remedies(const FindingContext&) {
+  return with_wider({{"this op in fp32", op_in_fp32}});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,238 @@
+// Edits of layers, ops and stored values. remedy_lane_edits.cc has those of scales, optimizer and
+// run.
+#include "analysis/findings/remedy_edits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/remedy_toml.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+using Place = std::pair<std::string, std::string>;  // layer, forward op
+
+const Node* node_of(const EditContext& c, const std::string& id) {
+  const auto node = std::ranges::find(c.step.nodes, id, &Node::id);
+  return node == c.step.nodes.end() ? nullptr : &*node;
+}
+
+// The site where it happened: of a finding with a cause in the forward pass, that of the cause.
+const Site* site_of(const EditContext& c) {
+  return c.found.finding.site < 0 ? nullptr : &c.found.site();
+}
+
+const Node* forward_of(const EditContext& c, const Node* node) {
+  return node == nullptr || !node->is_backward() ? node : node_of(c, node->forward_node);
+}
+
+// The forward node of a site in the graph, or null.
+const Node* forward_node(const EditContext& c) {
+  const Site* site = site_of(c);
+  if (site == nullptr || !is_in_graph(*site) || is_storage(*site)) return nullptr;
+  return forward_of(c, node_of(c, site->node));
+}
+
+// No rule can name a layer whose path holds a glob's characters.
+bool can_name(const std::string& layer) {
+  return !layer.empty() && layer.find_first_of("*?") == std::string::npos;
+}
+
+Place place_of(const EditContext& c, const Node& forward) {
+  return {layer_of(c.step, forward), forward.op};
+}
+
+// What computes in the forward pass with a node's results.
+std::set<Place> readers_of(const EditContext& c, const std::set<std::string>& values) {
+  std::set<Place> places;
+  for (const Node& node : c.step.nodes) {
+    if (node.is_backward()) continue;
+    const bool reads = std::ranges::any_of(
+        node.inputs, [&](const std::string& input) { return values.contains(input); });
+    if (reads) places.insert(place_of(c, node));
+  }
+  return places;
+}
+
+std::set<std::string> results_of(const Node& node) {
+  std::set<std::string> values;
+  for (size_t i = 0; i < node.outputs.size(); ++i) values.insert(output_id(node, i));
+  return values;
+}
+
+std::string compute_rules(const std::set<Place>& places, const std::string& format) {
+  std::string text;
+  for (const auto& [layer, op] : places) {
+    if (!can_name(layer)) return "";
+    text += rule_text({{"layer", layer}, {"op", op}, {"compute", format}});
+  }
+  return text;
+}
+
+std::string region_of(const std::string& layer) {
+  return fmt::format(
+      "{}: with torch.autocast(\"cuda\", enabled=False), and x.float() for what it reads", layer);
+}
+
+void add(std::vector<RemedyEdit>& edits, RemedyEdit edit) {
+  const bool known =
+      std::ranges::any_of(edits, [&](const RemedyEdit& e) { return e.toml == edit.toml; });
+  if (!known && !edit.toml.empty()) edits.push_back(std::move(edit));
+}
+
+std::vector<RemedyEdit> op_in(const EditContext& c, const std::string& format) {
+  std::vector<RemedyEdit> edits;
+  const Node* node = forward_node(c);
+  if (node == nullptr) return edits;
+  const auto [layer, op] = place_of(c, *node);
+  const std::string pytorch = format == "fp32" ? region_of(layer) : "";
+  std::set<Place> places = {{layer, op}};
+  add(edits,
+      {fmt::format("{} {} in {}", layer, op, format), compute_rules(places, format), pytorch});
+  const std::set<Place> readers = readers_of(c, results_of(*node));
+  places.insert(readers.begin(), readers.end());
+  add(edits, {fmt::format("{} {} and what reads its result in {}", layer, op, format),
+              compute_rules(places, format), pytorch});
+  return edits;
+}
+
+std::vector<RemedyEdit> layer_in(const EditContext& c, const std::string& format) {
+  std::vector<RemedyEdit> edits;
+  const Node* node = forward_node(c);
+  if (node == nullptr) return edits;
+  const std::string layer = layer_of(c.step, *node);
+  if (!can_name(layer)) return edits;
+  const std::string pytorch = format == "fp32" ? region_of(layer) : "";
+  std::string toml = rule_text({{"layer", layer}, {"compute", format}});
+  add(edits, {fmt::format("{} in {}", layer, format), toml, pytorch});
+  std::set<std::string> values;
+  for (const Node& one : c.step.nodes) {
+    if (!one.is_backward() && layer_of(c.step, one) == layer) values.merge(results_of(one));
+  }
+  std::set<Place> readers = readers_of(c, values);
+  std::erase_if(readers, [&](const Place& place) { return place.first == layer; });
+  const std::string more = compute_rules(readers, format);
+  if (!more.empty()) {
+    add(edits,
+        {fmt::format("{} and what reads its results in {}", layer, format), toml + more, pytorch});
+  }
+  return edits;
+}
+
+std::vector<RemedyEdit> joined(std::vector<RemedyEdit> edits, std::vector<RemedyEdit> more) {
+  for (RemedyEdit& edit : more) add(edits, std::move(edit));
+  return edits;
+}
+
+std::string_view storage_key(Role role) {
+  if (role == Role::kWeight) return "weight";
+  return role == Role::kInput ? "input" : "buffer";
+}
+
+}  // namespace
+
+std::vector<RemedyEdit> op_in_fp32(const EditContext& c) {
+  return op_in(c, "fp32");
+}
+std::vector<RemedyEdit> op_in_fp32_or_bf16(const EditContext& c) {
+  return joined(op_in(c, "fp32"), op_in(c, "bf16"));
+}
+std::vector<RemedyEdit> layer_in_fp32(const EditContext& c) {
+  return layer_in(c, "fp32");
+}
+std::vector<RemedyEdit> layer_in_fp32_or_bf16(const EditContext& c) {
+  return joined(layer_in(c, "fp32"), layer_in(c, "bf16"));
+}
+
+std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c) {
+  const Node* node = forward_node(c);
+  if (node == nullptr) return {};
+  std::set<Place> places;
+  std::vector<const Node*> now = {node};
+  std::vector<RemedyEdit> edits;
+  constexpr int kDepth = 4;  // a router: softmax of a linear layer, and its casts
+  for (int d = 0; d < kDepth; ++d) {
+    std::vector<const Node*> before;
+    for (const Node* one : now) {
+      for (const std::string& input : one->inputs) {
+        const Node* producer = c.step.producer_of(input);
+        if (producer == nullptr) continue;
+        before.push_back(producer);
+        places.insert(place_of(c, *producer));
+      }
+    }
+    now = std::move(before);
+    add(edits, {fmt::format("what {} decides by in fp32, {} op{} before it",
+                            layer_of(c.step, *node), d + 1, d == 0 ? "" : "s"),
+                compute_rules(places, "fp32")});
+  }
+  return edits;
+}
+
+std::vector<RemedyEdit> sums_in_fp32(const EditContext& c) {
+  const std::string fused = R"(accumulator = "fp32_fused")";
+  std::vector<RemedyEdit> edits;
+  const Site* site = site_of(c);
+  const Node* node = site == nullptr ? nullptr : node_of(c, site->node);
+  if (node != nullptr && find_op(node->op).has_gemm_accumulator) {
+    const std::string layer = layer_of(c.step, *node);
+    if (can_name(layer)) {
+      add(edits, {fmt::format("sums of {} {} in fp32", layer, node->op),
+                  rule_text({{"layer", layer}, {"op", node->op}, {"accumulator", "fp32_fused"}})});
+    }
+  }
+  const bool of_products = c.policy.gemm_accumulator->name != "fp32_fused";
+  if (of_products) add(edits, {"all sums of products in fp32", "[gemm]\n" + fused + "\n"});
+  if (c.policy.reduce_accumulator->name != "fp32_fused") {
+    add(edits, {"all other sums in fp32", "[reduce]\n" + fused + "\n"});
+    if (of_products) {
+      add(edits, {"all sums in fp32", "[gemm]\n" + fused + "\n[reduce]\n" + fused + "\n"});
+    }
+  }
+  return edits;
+}
+
+std::vector<RemedyEdit> stored_in_fp32_or_bf16(const EditContext& c) {
+  const Finding& f = c.found.finding;
+  const int32_t at = f.cause >= 0 ? f.cause : f.site;
+  if (at < 0) return {};
+  const Site& site = c.found.sites.sites[static_cast<size_t>(at)];
+  std::vector<RemedyEdit> edits;
+  if (!can_name(site.layer)) return edits;
+  const std::string name = is_storage(site) ? stored_name(site) : "buffers of " + site.layer;
+  const Role role = is_storage(site) ? site.role : Role::kBuffer;
+  const std::set<Place> readers =
+      is_storage(site) ? readers_of(c, {site.value}) : std::set<Place>{};
+  for (const std::string format : {"fp32", "bf16"}) {
+    const std::string rule = rule_text({{"layer", site.layer},
+                                        {"role", std::string(to_string(role))},
+                                        {"point", "storage"},
+                                        {"format", format}});
+    add(edits, {fmt::format("{} kept in {}", name, format), rule});
+    const std::string reading = compute_rules(readers, format);
+    if (!reading.empty()) {
+      add(edits, {fmt::format("{} kept in {}, and read so", name, format), rule + reading,
+                  format == "fp32" ? region_of(site.layer) : ""});
+      std::string more = reading;
+      for (const Node& node : c.step.nodes) {
+        if (node.is_backward() || !readers.contains(place_of(c, node))) continue;
+        more += compute_rules(readers_of(c, results_of(node)), format);
+      }
+      add(edits,
+          {fmt::format("{} kept and read in {}, with what follows", name, format), rule + more});
+    }
+  }
+  const std::string key(storage_key(role));
+  const std::string masters =
+      key == "weight" && c.policy.master_weights ? "[optimizer]\nmaster_weights = false\n" : "";
+  add(edits, {fmt::format("every {} stored in fp32", key),
+              fmt::format("[storage]\n{} = \"fp32\"\n{}", key, masters)});
+  return edits;
+}
+
+}  // namespace lockstep
