@@ -38,7 +38,7 @@ lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise t
 lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
 lockstep_integration_tests(study slow learning diagnosis zoo)
-lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_zoo)
+lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_zoo study_recommendations)
 # A file without a row above would never run.
 file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
   ${CMAKE_SOURCE_DIR}/tests/integration/test_*.py)

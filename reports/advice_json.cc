@@ -126,6 +126,10 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
                        {"steps", advice.steps},
                        {"candidates_run", facts.lanes},
                        {"replays", facts.replays},
+                       {"layers_measured", facts.measured},
+                       {"layers", advice.network.layers.size()},
+                       {"linear_layers", advice.network.linear.size()},
+                       {"gpu", advice.gpu->name},
                        {"out_of_budget", advice.out_of_budget}};
   for (const Trial& trial : advice.tried) {
     const bool is_chosen = advice.chosen && advice.chosen->candidate.lane == trial.candidate.lane;

@@ -27,6 +27,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/models/model.h"
+#include "src/policy/find_policy.h"
 #include "src/record/capture/capture_block.h"
 #include "src/record/capture/capture_reader.h"
 
@@ -39,7 +40,7 @@ constexpr int64_t kSearchSteps = 60;
 struct RecommendArgs {
   RunOptions options;  // of the replays; its model is MODEL, a capture or a run file
   SearchWords search;
-  std::string sizes, fix, output, emit_pytorch;
+  std::string sizes, optimizer_args, fix, output, emit_pytorch;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
@@ -256,6 +257,9 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&
                       std::ranges::none_of(models(), [&](auto& m) { return m.name == args.run(); });
+  collect_problems(problems, [&] {
+    args.options.optimizer.values = parse_hyper_values("--optimizer-args", args.optimizer_args);
+  });
   if (!args.fix.empty()) return fix_lane_of(args, wanted, options, is_run, problems);
   if (is_run) {
     for (const CLI::Option* option : options.of_runs) {
@@ -339,6 +343,11 @@ std::function<int()> declare_recommend(CLI::App& app) {
       of_models(app.add_option("--size", args->sizes, "sizes, e.g. layers=2,width=64"),
                 "NAME=X,..."),
       o.sizes);
+  of_models(app.add_option("--optimizer", o.optimizer.name, "see `lockstep list optimizers`"),
+            "NAME")
+      ->capture_default_str();
+  of_models(app.add_option("--optimizer-args", args->optimizer_args, "its numbers, e.g. lr=1e-3"),
+            "NAME=X,...");
   checks.whole(of_models(app.add_option("--batch", o.batch, "examples per step"), "N"), 1,
                kLargestBatch);
   checks.whole(of_models(app.add_option("--seed", o.seed, "of weights, batches and noise"), "N"), 0,

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/cli/command.h"
 #include "src/cli/number_options.h"
 #include "src/core/text.h"
 #include "src/update/optimizers.h"

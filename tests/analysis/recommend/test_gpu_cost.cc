@@ -49,11 +49,11 @@ TEST_CASE("traffic by hand: what one linear layer reads and writes") {
   const StepCost arithmetic = cost_of(network, find_policy("fp32"), none, compute_bound);
   CHECK(arithmetic.by_layer.at("fc3") == doctest::Approx(2 * 3 * 8.0 * 64 * 10));
   CHECK(arithmetic.products == 0);
-  // In bf16: half the traffic, and casts of x, w and b that read 4 and write 2 bytes (x is the
-  // layer before's, in bf16 already). n is 10: not aligned, half the rate.
+  // In bf16: half the traffic, and casts of w, b and dy that read 4 and write 2 bytes (x comes in
+  // bf16). n is 10: not aligned, half the rate.
   const Policy bf16 = find_policy("torch-autocast-bf16");
   const StepCost low = cost_of(network, bf16, none, memory_bound);
-  CHECK(low.by_layer.at("fc3") == doctest::Approx(2 * (forward + dx + dw + db) + 6 * (w + b)));
+  CHECK(low.by_layer.at("fc3") == doctest::Approx(2 * (forward + dx + dw + db) + 6 * (w + b + y)));
   const StepCost low_arithmetic = cost_of(network, bf16, none, compute_bound);
   CHECK(low_arithmetic.by_layer.at("fc3") == doctest::Approx(2 * 3 * 8.0 * 64 * 10));
   CHECK(low_arithmetic.unaligned >= 3);

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/scalar/kernels.h"
 #include "src/core/random.h"
 
 namespace lockstep {
@@ -61,11 +63,11 @@ TEST_CASE("the predicted share of zeroed values is the kernel's count, up to tie
   std::vector<float> values(20000);
   for (float& x : values) x = std::exp2(std::round(octave(random))) * significand(random);
   for (size_t i = 0; i < values.size(); i += 10) values[i] = std::exp2(std::round(octave(random)));
-  const Kernels<float>& kernels = scalar_kernels().f32;
+  const auto& kernels = scalar_kernels().f32;
   int64_t zeroed = 0, ties = 0;
   for (const char* name : {"fp16", "fp8_e5m2", "fp8_e4m3"}) {
     const Format& format = find_format(name);
-    const auto half_of_least = static_cast<float>(format.min_subnormal / 2);
+    const auto half_of_least = static_cast<float>(format.min_subnormal() / 2);
     for (int k = -12; k <= 12; ++k) {
       CAPTURE(name);
       CAPTURE(k);
