@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -76,7 +77,7 @@ std::string compute_rules(const std::set<Place>& places, const std::string& form
 
 std::string region_of(const std::string& layer) {
   return fmt::format(
-      "{}: with torch.autocast(\"cuda\", enabled=False), and x.float() for what it reads", layer);
+      "with torch.autocast(\"cuda\", enabled=False):  # around {}, its inputs as x.float()", layer);
 }
 
 void add(std::vector<RemedyEdit>& edits, RemedyEdit edit) {
@@ -94,6 +95,16 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const std::string& format) {
   std::set<Place> places = {{layer, op}};
   add(edits,
       {fmt::format("{} {} in {}", layer, op, format), compute_rules(places, format), pytorch});
+  const Finding& f = c.found.finding;
+  const Site* cause = f.cause < 0 ? nullptr : &c.found.sites.sites[static_cast<size_t>(f.cause)];
+  const Node* lost =
+      cause == nullptr || is_storage(*cause) ? nullptr : forward_of(c, node_of(c, cause->node));
+  if (lost != nullptr && lost != node) {
+    std::set<Place> both = places;
+    both.insert(place_of(c, *lost));
+    add(edits, {fmt::format("{} {} and {} in {}", layer, op, lost->op, format),
+                compute_rules(both, format), pytorch});
+  }
   const std::set<Place> readers = readers_of(c, results_of(*node));
   places.insert(readers.begin(), readers.end());
   add(edits, {fmt::format("{} {} and what reads its result in {}", layer, op, format),
@@ -201,9 +212,16 @@ std::vector<RemedyEdit> stored_in_fp32_or_bf16(const EditContext& c) {
   const Finding& f = c.found.finding;
   const int32_t at = f.cause >= 0 ? f.cause : f.site;
   if (at < 0) return {};
-  const Site& site = c.found.sites.sites[static_cast<size_t>(at)];
+  const Site& read = c.found.sites.sites[static_cast<size_t>(at)];
+  const std::map<std::string, int32_t> stored = c.found.sites.storage_sites();
+  const auto found = stored.find(read.value);  // of what an op reads
+  const Site& site =
+      found == stored.end() ? read : c.found.sites.sites[static_cast<size_t>(found->second)];
   std::vector<RemedyEdit> edits;
   if (!can_name(site.layer)) return edits;
+  const bool has_buffers = std::ranges::any_of(
+      c.step.buffers, [&](const Buffer& buffer) { return buffer.layer == site.layer; });
+  if (!is_storage(site) && !has_buffers) return edits;
   const std::string name = is_storage(site) ? stored_name(site) : "buffers of " + site.layer;
   const Role role = is_storage(site) ? site.role : Role::kBuffer;
   const std::set<Place> readers =

@@ -33,6 +33,13 @@ bool breaks(const Finding& finding) {
   return row_of(finding.kind).breaks;
 }
 
+// What a round may try.
+struct Choice {
+  std::vector<RemedyEdit> edits;
+  int remedy = 0;
+  bool told = true;
+};
+
 class Fixer {
  public:
   Fixer(TrialRuns& runs, const FixLane& lane, int64_t budget)
@@ -132,7 +139,6 @@ class Fixer {
       candidates.push_back(candidate(all[i]));
       FixTrial& one = tried.emplace_back();
       one.edits = all[i];
-      one.policy = candidates.back().toml;
     }
     if (together) {
       try {
@@ -168,22 +174,24 @@ class Fixer {
   }
 
   // The edits of a finding's remedies, each after those of earlier rounds.
-  std::vector<std::vector<RemedyEdit>> edits_for(const Finding& target) {
+  std::vector<Choice> choices_for(const Finding& target) {
     FixRound round{target, sentence(target), layer_of_finding(scene_->sites, target), {}};
     const Policy policy = parse_policy(policy_text(edits_), "the policy");
     const RunOptions options = options_with(edits_);
     const FindingContext found = context(target);
     const EditContext edit_context{found, policy, scene_->step, options};
-    std::vector<std::vector<RemedyEdit>> all;
+    std::vector<Choice> all;
+    int number = 0;
     for (const Remedy& remedy : row_of(target.kind).remedies(found)) {
       const std::vector<RemedyEdit> made =
           remedy.edits == nullptr ? std::vector<RemedyEdit>() : remedy.edits(edit_context);
       if (made.empty() && remedy.told) round.untested.push_back(remedy.words);
       for (const RemedyEdit& edit : made) {
-        std::vector<RemedyEdit> edits = edits_;
-        edits.push_back(edit);
-        if (known_.insert(identity(edits)).second) all.push_back(std::move(edits));
+        Choice choice{edits_, number, remedy.told};
+        choice.edits.push_back(edit);
+        if (known_.insert(identity(choice.edits)).second) all.push_back(std::move(choice));
       }
+      ++number;
     }
     fix_.rounds.push_back(std::move(round));
     return all;
@@ -195,48 +203,69 @@ class Fixer {
     return text;
   }
 
-  // Runs the remedies of one finding until one is within the tolerance. Returns its place in
-  // `tried`, or that of the first within the noise, or -1.
-  int try_remedies(const Finding& target, std::optional<FixTrial>& best) {
-    const std::vector<std::vector<RemedyEdit>> all = edits_for(target);
+  // What the remedies of one finding have led to.
+  struct Outcome {
+    int answer = -1, within_noise = -1;  // places in `tried`
+    std::optional<FixTrial> best;        // of those that lead further
+    std::set<int> begun;                 // remedies with an edit that ran
+  };
+
+  // Runs the next few choices: as many as share a replay. Changes of the run have their own.
+  void run_part(std::vector<Choice>& waiting, FindingKind target, Outcome& outcome) {
     const auto round = static_cast<int>(fix_.rounds.size()) - 1;
-    const std::string layer = fix_.rounds.back().layer;
-    int within_noise = -1;
-    for (size_t at = 0; at < all.size() && left_ > 0;) {
-      // Changes of the run have replays of their own.
-      std::vector<std::vector<RemedyEdit>> part;
-      const auto changes = [&](size_t i) { return all[i].back().changes_run(); };
-      const bool alone = changes(at);
-      do {
-        part.push_back(all[at++]);
-      } while (!alone && at < all.size() && part.size() < kLanesPerReplay && !changes(at));
-      for (FixTrial& one : try_all(part)) {
-        judge(one, target.kind, layer, round);
-        fix_.tried.push_back(std::move(one));
+    std::vector<std::vector<RemedyEdit>> part;
+    const bool alone = waiting.front().edits.back().changes_run();
+    do {
+      outcome.begun.insert(waiting.front().remedy);
+      part.push_back(std::move(waiting.front().edits));
+      waiting.erase(waiting.begin());
+    } while (!alone && !waiting.empty() && part.size() < kLanesPerReplay &&
+             !waiting.front().edits.back().changes_run());
+    for (FixTrial& one : try_all(part)) {
+      judge(one, target, fix_.rounds.back().layer, round);
+      const auto place = static_cast<int>(fix_.tried.size());
+      if (outcome.answer < 0 && answers(one)) outcome.answer = place;
+      if (outcome.within_noise < 0 && one.grade == FixGrade::kNoise) outcome.within_noise = place;
+      if (is_progress(one) && (!outcome.best || rank(one) < rank(*outcome.best))) {
+        outcome.best = one;
       }
-      for (size_t i = fix_.tried.size() - std::min(part.size(), fix_.tried.size());
-           i < fix_.tried.size(); ++i) {
-        const FixTrial& one = fix_.tried[i];
-        if (one.round != round) continue;
-        if (one.grade == FixGrade::kTolerance) return static_cast<int>(i);
-        if (one.grade == FixGrade::kNoise && within_noise < 0) within_noise = static_cast<int>(i);
-        if (is_progress(one) && (!best || rank(one) < rank(*best))) best = one;
-      }
+      fix_.tried.push_back(std::move(one));
     }
-    return within_noise;
+  }
+
+  // Runs the remedies of one finding until one answers, then the first edit of each other remedy
+  // that a report suggests.
+  Outcome try_remedies(const Finding& target) {
+    std::vector<Choice> waiting = choices_for(target);
+    Outcome outcome;
+    while (outcome.answer < 0 && !waiting.empty() && left_ > 0) {
+      run_part(waiting, target.kind, outcome);
+    }
+    std::set<int> begun = outcome.begun;
+    std::erase_if(waiting, [&](const Choice& choice) {
+      return !choice.told || !begun.insert(choice.remedy).second;
+    });
+    while (!waiting.empty() && left_ > 0) run_part(waiting, target.kind, outcome);
+    if (outcome.answer < 0) outcome.answer = outcome.within_noise;
+    return outcome;
+  }
+
+  // Where FP32 has not learned, the fall of its loss says nothing, and noise decides.
+  static bool answers(const FixTrial& one) {
+    return one.grade == FixGrade::kTolerance ||
+           (one.grade == FixGrade::kNoise && one.trial.judgement.verdict == Verdict::kTooShort);
   }
 
   // The edit that answers; else the one to go on from.
   std::optional<FixTrial> one_round() {
     const std::vector<Finding> findings = now_.findings;
     for (size_t f = 0; f < std::min(findings.size(), kFindingsToFollow); ++f) {
-      std::optional<FixTrial> best;
-      const int answer = try_remedies(findings[f], best);
-      if (answer >= 0) {
-        fix_.chosen = answer;
-        return fix_.tried[static_cast<size_t>(answer)];
+      const Outcome outcome = try_remedies(findings[f]);
+      if (outcome.answer >= 0) {
+        fix_.chosen = outcome.answer;
+        return fix_.fix();
       }
-      if (best) return best;
+      if (outcome.best) return outcome.best;
     }
     return std::nullopt;
   }

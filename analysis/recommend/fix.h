@@ -35,7 +35,6 @@ struct FixTrial {
   std::vector<RemedyEdit> edits;  // all of them, those of earlier rounds first
   std::string refused;            // why it could not be run; "": it ran
   Trial trial;
-  std::string policy;  // its text
   int round = 0;
   bool gone = false;  // the finding of its round
   FixGrade grade = FixGrade::kNo;
