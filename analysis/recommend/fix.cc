@@ -29,6 +29,15 @@ std::string layer_of_finding(const SiteTable& sites, const Finding& finding) {
   return finding.site < 0 ? "" : sites.sites[static_cast<size_t>(finding.site)].layer;
 }
 
+// The layers with a finding of this kind.
+std::set<std::string> layers_with(FindingKind kind, const Trial& trial, const FixScene& scene) {
+  std::set<std::string> layers;
+  for (const Finding& finding : trial.findings) {
+    if (finding.kind == kind) layers.insert(layer_of_finding(scene.sites, finding));
+  }
+  return layers;
+}
+
 bool breaks(const Finding& finding) {
   return row_of(finding.kind).breaks;
 }
@@ -48,7 +57,7 @@ class Fixer {
   Fix run() {
     const std::vector<RemedyEdit> nothing;
     fix_.before = run_one(nothing);
-    scene_ = read_scene();
+    scene_ = first_scene_ = read_scene();
     now_ = fix_.before;
     if (!now_.findings.empty()) fix_.before_sentence = sentence(now_.findings.front());
     if (!std::isfinite(now_.reference_loss)) return ended(Fix::Answer::kFp32Broke);
@@ -162,14 +171,15 @@ class Fixer {
     return tried;
   }
 
-  // `layer`: of the target.
-  static void judge(FixTrial& one, FindingKind target, const std::string& layer, int round) {
+  // `layer`: of the target. `standing`: findings before the edit.
+  static void judge(FixTrial& one, FindingKind target, const std::string& layer, int round,
+                    const std::set<std::string>& standing) {
     one.round = round;
     if (!one.refused.empty()) return;
-    one.gone = std::ranges::none_of(one.trial.findings, [&](const Finding& f) {
-      return f.kind == target && layer_of_finding(one.scene->sites, f) == layer;
-    });
-    const bool sound = one.gone && std::ranges::none_of(one.trial.findings, breaks);
+    const std::set<std::string> left = layers_with(target, one.trial, *one.scene);
+    one.gone = !left.contains(layer);
+    const bool moved = !std::ranges::includes(standing, left);
+    const bool sound = one.gone && !moved && std::ranges::none_of(one.trial.findings, breaks);
     one.grade = sound ? grade_of_loss(one.trial) : FixGrade::kNo;
   }
 
@@ -213,6 +223,7 @@ class Fixer {
   // Runs the next few choices: as many as share a replay. Changes of the run have their own.
   void run_part(std::vector<Choice>& waiting, FindingKind target, Outcome& outcome) {
     const auto round = static_cast<int>(fix_.rounds.size()) - 1;
+    const std::set<std::string> standing = layers_with(target, now_, *scene_);
     std::vector<std::vector<RemedyEdit>> part;
     const bool alone = waiting.front().edits.back().changes_run();
     do {
@@ -222,7 +233,7 @@ class Fixer {
     } while (!alone && !waiting.empty() && part.size() < kLanesPerReplay &&
              !waiting.front().edits.back().changes_run());
     for (FixTrial& one : try_all(part)) {
-      judge(one, target, fix_.rounds.back().layer, round);
+      judge(one, target, fix_.rounds.back().layer, round, standing);
       const auto place = static_cast<int>(fix_.tried.size());
       if (outcome.answer < 0 && answers(one)) outcome.answer = place;
       if (outcome.within_noise < 0 && one.grade == FixGrade::kNoise) outcome.within_noise = place;
@@ -241,6 +252,7 @@ class Fixer {
     while (outcome.answer < 0 && !waiting.empty() && left_ > 0) {
       run_part(waiting, target.kind, outcome);
     }
+    if (outcome.answer < 0 && !waiting.empty()) fix_.out_of_budget = true;
     std::set<int> begun = outcome.begun;
     std::erase_if(waiting, [&](const Choice& choice) {
       return !choice.told || !begun.insert(choice.remedy).second;
@@ -296,7 +308,8 @@ class Fixer {
       if (tried.empty()) return;
       FixTrial one = tried.front();
       const FixRound& first = fix_.rounds.front();
-      judge(one, first.target.kind, first.layer, static_cast<int>(fix_.rounds.size()) - 1);
+      judge(one, first.target.kind, first.layer, static_cast<int>(fix_.rounds.size()) - 1,
+            layers_with(first.target.kind, fix_.before, *first_scene_));
       fix_.tried.push_back(one);
       if (one.grade >= fix_.tried[static_cast<size_t>(fix_.chosen)].grade) {
         fix_.chosen = static_cast<int>(fix_.tried.size()) - 1;
@@ -311,10 +324,10 @@ class Fixer {
   const FixLane& lane_;
   int64_t left_;  // candidates
   int number_ = 0;
-  std::shared_ptr<const FixScene> scene_;  // of now_
-  std::vector<RemedyEdit> edits_;          // of the rounds so far
-  Trial now_;                              // with them
-  std::set<std::string> known_;            // identities of what has been tried
+  std::shared_ptr<const FixScene> scene_, first_scene_;  // of now_, of the lane as it is
+  std::vector<RemedyEdit> edits_;                        // of the rounds so far
+  Trial now_;                                            // with them
+  std::set<std::string> known_;                          // identities of what has been tried
   Fix fix_;
 };
 

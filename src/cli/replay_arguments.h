@@ -18,7 +18,8 @@ struct ReplayArgs {
   RunOptions options;
   std::map<std::string, std::string> numbers;  // as given, by name
   std::vector<std::string> groups;
-  std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, rewrites, changes, eval_policy = "own";
+  std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, rewrites, changes,
+                              eval_policy = "own";
   std::string mode = "free", decisions = "recorded", backward = "joint", lanes = "fp32", sizes,
               output, resume_from, simd;
   int64_t twins = 1;
