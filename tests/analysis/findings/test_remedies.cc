@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/remedy_edits.h"
 #include "analysis/recommend/policy_edit.h"
 #include "src/graph/json.h"
