@@ -160,7 +160,7 @@ std::string fix_sentence(const Fix& fix, const FixFacts& facts) {
       break;
   }
   const FixTrial& one = fix.fix();
-  const std::string what = one.edits.size() == 1 ? "ends it" : "end it";
+  const std::string what = one.edits.size() == 1 ? "ends it" : "together end it";
   return fmt::format("Fixed: {} {} ({}): loss {} with the fix, {} without, fp32 {}.",
                      words_of(one.edits), what, fix.before_sentence, loss_of(one.trial),
                      loss_of(fix.before), short_number(one.trial.reference_loss));
@@ -186,7 +186,10 @@ std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& sty
     if (!lines.empty()) {
       blocks.push_back(paragraph("Lines to add to the policy (-o FILE.toml writes all of it):"));
       std::string indented;
-      for (const std::string& line : split(lines, '\n')) indented += "  " + line + "\n";
+      for (const std::string& line : split(lines, '\n')) {
+        indented += line.empty() ? "\n" : "  " + line + "\n";
+      }
+      while (indented.ends_with("\n\n")) indented.pop_back();
       blocks.push_back(verbatim(indented));
     }
     const std::string options = run_options_of(one.edits, facts.is_capture);
@@ -209,9 +212,14 @@ std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& sty
   }
   const std::vector<std::string> words = untested(fix);
   if (!words.empty()) {
-    blocks.push_back(
-        paragraph("Untested, because no policy, option or rewrite of the graph says it: " +
-                  join(words, "; ") + "."));
+    blocks.push_back(paragraph(
+        "Untested, because no key of a policy, option or rewrite of this graph does it: " +
+        join(words, "; ") + "."));
+  }
+  if (fix.before.judgement.verdict == Verdict::kTooShort) {
+    blocks.push_back(paragraph(fmt::format(
+        "fp32 itself has not learned within {} steps, so the losses say little; give --steps {}.",
+        fix.before.steps, 4 * fix.before.steps)));
   }
   std::string runs =
       fmt::format("Run: {}, together with fp32 and its twin, {} steps each",

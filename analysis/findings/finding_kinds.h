@@ -8,21 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "analysis/findings/finding.h"
+#include "analysis/findings/finding_context.h"
 #include "analysis/findings/remedy.h"
-#include "src/graph/site.h"
 
 namespace lockstep {
-
-// What a sentence may refer to.
-struct FindingContext {
-  const Finding& finding;
-  const SiteTable& sites;
-  bool has_scaler = false;  // the lane multiplies its loss
-  int64_t steps = 0;        // of the run
-
-  const Site& site() const { return sites.sites[static_cast<size_t>(finding.site)]; }
-};
 
 struct FindingKindRow {
   FindingKind kind;

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/finding_context.h"
 #include "analysis/findings/remedy.h"
 
 namespace lockstep {

@@ -5,10 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
-#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/finding_context.h"
 #include "analysis/findings/remedy_toml.h"
 #include "src/graph/op.h"
 
@@ -76,7 +77,7 @@ std::string compute_rules(const std::set<Place>& places, const std::string& form
 
 std::string region_of(const std::string& layer) {
   return fmt::format(
-      "{}: with torch.autocast(\"cuda\", enabled=False), and x.float() for what it reads", layer);
+      "with torch.autocast(\"cuda\", enabled=False):  # around {}, its inputs as x.float()", layer);
 }
 
 void add(std::vector<RemedyEdit>& edits, RemedyEdit edit) {
@@ -85,15 +86,26 @@ void add(std::vector<RemedyEdit>& edits, RemedyEdit edit) {
   if (!known && !edit.toml.empty()) edits.push_back(std::move(edit));
 }
 
-std::vector<RemedyEdit> op_in(const EditContext& c, const std::string& format) {
+std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
+  const std::string& format = in.name;
   std::vector<RemedyEdit> edits;
   const Node* node = forward_node(c);
   if (node == nullptr) return edits;
   const auto [layer, op] = place_of(c, *node);
-  const std::string pytorch = format == "fp32" ? region_of(layer) : "";
+  const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
   std::set<Place> places = {{layer, op}};
   add(edits,
       {fmt::format("{} {} in {}", layer, op, format), compute_rules(places, format), pytorch});
+  const Finding& f = c.found.finding;
+  const Site* cause = f.cause < 0 ? nullptr : &c.found.sites.sites[static_cast<size_t>(f.cause)];
+  const Node* lost =
+      cause == nullptr || is_storage(*cause) ? nullptr : forward_of(c, node_of(c, cause->node));
+  if (lost != nullptr && lost != node) {
+    std::set<Place> both = places;
+    both.insert(place_of(c, *lost));
+    add(edits, {fmt::format("{} {} and {} in {}", layer, op, lost->op, format),
+                compute_rules(both, format), pytorch});
+  }
   const std::set<Place> readers = readers_of(c, results_of(*node));
   places.insert(readers.begin(), readers.end());
   add(edits, {fmt::format("{} {} and what reads its result in {}", layer, op, format),
@@ -101,13 +113,14 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const std::string& format) {
   return edits;
 }
 
-std::vector<RemedyEdit> layer_in(const EditContext& c, const std::string& format) {
+std::vector<RemedyEdit> layer_in(const EditContext& c, const Format& in) {
+  const std::string& format = in.name;
   std::vector<RemedyEdit> edits;
   const Node* node = forward_node(c);
   if (node == nullptr) return edits;
   const std::string layer = layer_of(c.step, *node);
   if (!can_name(layer)) return edits;
-  const std::string pytorch = format == "fp32" ? region_of(layer) : "";
+  const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
   std::string toml = rule_text({{"layer", layer}, {"compute", format}});
   add(edits, {fmt::format("{} in {}", layer, format), toml, pytorch});
   std::set<std::string> values;
@@ -129,6 +142,10 @@ std::vector<RemedyEdit> joined(std::vector<RemedyEdit> edits, std::vector<Remedy
   return edits;
 }
 
+bool is_narrow(const Accumulator& accumulator) {
+  return !contains(*accumulator.format, find_format("fp32"));
+}
+
 std::string_view storage_key(Role role) {
   if (role == Role::kWeight) return "weight";
   return role == Role::kInput ? "input" : "buffer";
@@ -137,16 +154,16 @@ std::string_view storage_key(Role role) {
 }  // namespace
 
 std::vector<RemedyEdit> op_in_fp32(const EditContext& c) {
-  return op_in(c, "fp32");
+  return op_in(c, find_format("fp32"));
 }
 std::vector<RemedyEdit> op_in_fp32_or_bf16(const EditContext& c) {
-  return joined(op_in(c, "fp32"), op_in(c, "bf16"));
+  return joined(op_in(c, find_format("fp32")), op_in(c, find_format("bf16")));
 }
 std::vector<RemedyEdit> layer_in_fp32(const EditContext& c) {
-  return layer_in(c, "fp32");
+  return layer_in(c, find_format("fp32"));
 }
 std::vector<RemedyEdit> layer_in_fp32_or_bf16(const EditContext& c) {
-  return joined(layer_in(c, "fp32"), layer_in(c, "bf16"));
+  return joined(layer_in(c, find_format("fp32")), layer_in(c, find_format("bf16")));
 }
 
 std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c) {
@@ -186,9 +203,9 @@ std::vector<RemedyEdit> sums_in_fp32(const EditContext& c) {
                   rule_text({{"layer", layer}, {"op", node->op}, {"accumulator", "fp32_fused"}})});
     }
   }
-  const bool of_products = c.policy.gemm_accumulator->name != "fp32_fused";
+  const bool of_products = is_narrow(*c.policy.gemm_accumulator);
   if (of_products) add(edits, {"all sums of products in fp32", "[gemm]\n" + fused + "\n"});
-  if (c.policy.reduce_accumulator->name != "fp32_fused") {
+  if (is_narrow(*c.policy.reduce_accumulator)) {
     add(edits, {"all other sums in fp32", "[reduce]\n" + fused + "\n"});
     if (of_products) {
       add(edits, {"all sums in fp32", "[gemm]\n" + fused + "\n[reduce]\n" + fused + "\n"});
@@ -201,14 +218,22 @@ std::vector<RemedyEdit> stored_in_fp32_or_bf16(const EditContext& c) {
   const Finding& f = c.found.finding;
   const int32_t at = f.cause >= 0 ? f.cause : f.site;
   if (at < 0) return {};
-  const Site& site = c.found.sites.sites[static_cast<size_t>(at)];
+  const Site& read = c.found.sites.sites[static_cast<size_t>(at)];
+  const std::map<std::string, int32_t> stored = c.found.sites.storage_sites();
+  const auto found = stored.find(read.value);  // of what an op reads
+  const Site& site =
+      found == stored.end() ? read : c.found.sites.sites[static_cast<size_t>(found->second)];
   std::vector<RemedyEdit> edits;
   if (!can_name(site.layer)) return edits;
+  const bool has_buffers = std::ranges::any_of(
+      c.step.buffers, [&](const Buffer& buffer) { return buffer.layer == site.layer; });
+  if (!is_storage(site) && !has_buffers) return edits;
   const std::string name = is_storage(site) ? stored_name(site) : "buffers of " + site.layer;
   const Role role = is_storage(site) ? site.role : Role::kBuffer;
   const std::set<Place> readers =
       is_storage(site) ? readers_of(c, {site.value}) : std::set<Place>{};
-  for (const std::string format : {"fp32", "bf16"}) {
+  for (const Format* in : {&find_format("fp32"), &find_format("bf16")}) {
+    const std::string& format = in->name;
     const std::string rule = rule_text({{"layer", site.layer},
                                         {"role", std::string(to_string(role))},
                                         {"point", "storage"},
@@ -217,7 +242,7 @@ std::vector<RemedyEdit> stored_in_fp32_or_bf16(const EditContext& c) {
     const std::string reading = compute_rules(readers, format);
     if (!reading.empty()) {
       add(edits, {fmt::format("{} kept in {}, and read so", name, format), rule + reading,
-                  format == "fp32" ? region_of(site.layer) : ""});
+                  in->is_fp32() ? region_of(site.layer) : ""});
       std::string more = reading;
       for (const Node& node : c.step.nodes) {
         if (node.is_backward() || !readers.contains(place_of(c, node))) continue;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/finding_context.h"
 #include "analysis/findings/remedy_edits.h"
 #include "analysis/findings/remedy_toml.h"
 #include "src/graph/rewrite/rewrite.h"
@@ -21,7 +21,9 @@ bool has_dynamic_scale(const Policy& policy) {
 }
 
 std::string static_scale(double scale) {
-  return fmt::format("[loss_scale]\nkind = \"static\"\ninit_scale = {:.1f}\n", scale);
+  return toml_text(
+             toml::table{{"loss_scale", toml::table{{"init_scale", scale}, {"kind", "static"}}}}) +
+         "\n";
 }
 
 RemedyEdit static_edit(int exponent) {
@@ -37,8 +39,12 @@ const Format& format_at(const EditContext& c) {
   return find_format(name.empty() ? "fp16" : name);
 }
 
+// FP16: 16 bits, with a smaller range than BF16.
+bool is_half(const Format& format) {
+  return format.emax < find_format("bf16").emax && format.precision > find_format("bf16").precision;
+}
 std::string replaced(std::string_view key, const Format* format) {
-  return format != nullptr && format->name == "fp16" ? fmt::format("{} = \"bf16\"\n", key) : "";
+  return format != nullptr && is_half(*format) ? fmt::format("{} = \"bf16\"\n", key) : "";
 }
 std::string table_of(std::string_view name, const std::string& keys) {
   return keys.empty() ? "" : fmt::format("[{}]\n{}", name, keys);
@@ -217,20 +223,11 @@ std::vector<RemedyEdit> clip_gradients(const EditContext&) {
 std::vector<RemedyEdit> smaller_values(const EditContext& c) {
   std::vector<RemedyEdit> edits;
   if (c.found.finding.site < 0) return edits;
-  const std::string& value = c.found.site().value;
-  // The factor stands after the product: among the readers of the value, through casts.
-  std::vector<std::string> values = {value};
-  for (size_t i = 0; i < values.size(); ++i) {
-    for (const Node& node : c.step.nodes) {
-      if (node.is_backward() || std::ranges::count(node.inputs, values[i]) == 0) continue;
-      if (node.op == "cast") values.push_back(output_id(node, 0));
-      for (const NearRewrite& near : rewrites_near(c.step, node.id, 0)) {
-        if (near.row->takes_number) continue;
-        const std::string text = near.text({});
-        edits.push_back(
-            {fmt::format("{} ({})", near.row->help, near.node->source_line), "", text, {text}});
-      }
-    }
+  for (const NearRewrite& after : rewrites_after(c.step, c.found.site().value)) {
+    if (after.row->takes_number) continue;
+    const std::string text = after.text({});
+    edits.push_back(
+        {fmt::format("{} ({})", after.row->help, after.node->source_line), "", text, {text}});
   }
   return edits;
 }

@@ -29,9 +29,25 @@ std::string layer_of_finding(const SiteTable& sites, const Finding& finding) {
   return finding.site < 0 ? "" : sites.sites[static_cast<size_t>(finding.site)].layer;
 }
 
+// The layers with a finding of this kind.
+std::set<std::string> layers_with(FindingKind kind, const Trial& trial, const FixScene& scene) {
+  std::set<std::string> layers;
+  for (const Finding& finding : trial.findings) {
+    if (finding.kind == kind) layers.insert(layer_of_finding(scene.sites, finding));
+  }
+  return layers;
+}
+
 bool breaks(const Finding& finding) {
   return row_of(finding.kind).breaks;
 }
+
+// What a round may try.
+struct Choice {
+  std::vector<RemedyEdit> edits;
+  int remedy = 0;
+  bool told = true;
+};
 
 class Fixer {
  public:
@@ -41,7 +57,7 @@ class Fixer {
   Fix run() {
     const std::vector<RemedyEdit> nothing;
     fix_.before = run_one(nothing);
-    scene_ = read_scene();
+    scene_ = first_scene_ = read_scene();
     now_ = fix_.before;
     if (!now_.findings.empty()) fix_.before_sentence = sentence(now_.findings.front());
     if (!std::isfinite(now_.reference_loss)) return ended(Fix::Answer::kFp32Broke);
@@ -131,7 +147,6 @@ class Fixer {
       candidates.push_back(candidate(all[i]));
       FixTrial& one = tried.emplace_back();
       one.edits = all[i];
-      one.policy = candidates.back().toml;
     }
     if (together) {
       try {
@@ -155,34 +170,37 @@ class Fixer {
     return tried;
   }
 
-  // `layer`: of the target.
-  static void judge(FixTrial& one, FindingKind target, const std::string& layer, int round) {
+  // `layer`: of the target. `standing`: findings before the edit.
+  static void judge(FixTrial& one, FindingKind target, const std::string& layer, int round,
+                    const std::set<std::string>& standing) {
     one.round = round;
     if (!one.refused.empty()) return;
-    one.gone = std::ranges::none_of(one.trial.findings, [&](const Finding& f) {
-      return f.kind == target && layer_of_finding(one.scene->sites, f) == layer;
-    });
-    const bool sound = one.gone && std::ranges::none_of(one.trial.findings, breaks);
+    const std::set<std::string> left = layers_with(target, one.trial, *one.scene);
+    one.gone = !left.contains(layer);
+    const bool moved = !std::ranges::includes(standing, left);
+    const bool sound = one.gone && !moved && std::ranges::none_of(one.trial.findings, breaks);
     one.grade = sound ? grade_of_loss(one.trial) : FixGrade::kNo;
   }
 
   // The edits of a finding's remedies, each after those of earlier rounds.
-  std::vector<std::vector<RemedyEdit>> edits_for(const Finding& target) {
+  std::vector<Choice> choices_for(const Finding& target) {
     FixRound round{target, sentence(target), layer_of_finding(scene_->sites, target), {}};
     const Policy policy = parse_policy(policy_text(edits_), "the policy");
     const RunOptions options = options_with(edits_);
     const FindingContext found = context(target);
     const EditContext edit_context{found, policy, scene_->step, options};
-    std::vector<std::vector<RemedyEdit>> all;
+    std::vector<Choice> all;
+    int number = 0;
     for (const Remedy& remedy : row_of(target.kind).remedies(found)) {
       const std::vector<RemedyEdit> made =
           remedy.edits == nullptr ? std::vector<RemedyEdit>() : remedy.edits(edit_context);
       if (made.empty() && remedy.told) round.untested.push_back(remedy.words);
       for (const RemedyEdit& edit : made) {
-        std::vector<RemedyEdit> edits = edits_;
-        edits.push_back(edit);
-        if (known_.insert(identity(edits)).second) all.push_back(std::move(edits));
+        Choice choice{edits_, number, remedy.told};
+        choice.edits.push_back(edit);
+        if (known_.insert(identity(choice.edits)).second) all.push_back(std::move(choice));
       }
+      ++number;
     }
     fix_.rounds.push_back(std::move(round));
     return all;
@@ -194,48 +212,71 @@ class Fixer {
     return text;
   }
 
-  // Runs the remedies of one finding until one is within the tolerance. Returns its place in
-  // `tried`, or that of the first within the noise, or -1.
-  int try_remedies(const Finding& target, std::optional<FixTrial>& best) {
-    const std::vector<std::vector<RemedyEdit>> all = edits_for(target);
+  // What the remedies of one finding have led to.
+  struct Outcome {
+    int answer = -1, within_noise = -1;  // places in `tried`
+    std::optional<FixTrial> best;        // of those that lead further
+    std::set<int> begun;                 // remedies with an edit that ran
+  };
+
+  // Runs the next few choices: as many as share a replay. Changes of the run have their own.
+  void run_part(std::vector<Choice>& waiting, FindingKind target, Outcome& outcome) {
     const auto round = static_cast<int>(fix_.rounds.size()) - 1;
-    const std::string layer = fix_.rounds.back().layer;
-    int within_noise = -1;
-    for (size_t at = 0; at < all.size() && budget_.any();) {
-      // Changes of the run have replays of their own.
-      std::vector<std::vector<RemedyEdit>> part;
-      const auto changes = [&](size_t i) { return all[i].back().changes_run(); };
-      const bool alone = changes(at);
-      do {
-        part.push_back(all[at++]);
-      } while (!alone && at < all.size() && part.size() < kLanesPerReplay && !changes(at));
-      for (FixTrial& one : try_all(part)) {
-        judge(one, target.kind, layer, round);
-        fix_.tried.push_back(std::move(one));
+    const std::set<std::string> standing = layers_with(target, now_, *scene_);
+    std::vector<std::vector<RemedyEdit>> part;
+    const bool alone = waiting.front().edits.back().changes_run();
+    do {
+      outcome.begun.insert(waiting.front().remedy);
+      part.push_back(std::move(waiting.front().edits));
+      waiting.erase(waiting.begin());
+    } while (!alone && !waiting.empty() && part.size() < kLanesPerReplay &&
+             !waiting.front().edits.back().changes_run());
+    for (FixTrial& one : try_all(part)) {
+      judge(one, target, fix_.rounds.back().layer, round, standing);
+      const auto place = static_cast<int>(fix_.tried.size());
+      if (outcome.answer < 0 && answers(one)) outcome.answer = place;
+      if (outcome.within_noise < 0 && one.grade == FixGrade::kNoise) outcome.within_noise = place;
+      if (is_progress(one) && (!outcome.best || rank(one) < rank(*outcome.best))) {
+        outcome.best = one;
       }
-      for (size_t i = fix_.tried.size() - std::min(part.size(), fix_.tried.size());
-           i < fix_.tried.size(); ++i) {
-        const FixTrial& one = fix_.tried[i];
-        if (one.round != round) continue;
-        if (one.grade == FixGrade::kTolerance) return static_cast<int>(i);
-        if (one.grade == FixGrade::kNoise && within_noise < 0) within_noise = static_cast<int>(i);
-        if (is_progress(one) && (!best || rank(one) < rank(*best))) best = one;
-      }
+      fix_.tried.push_back(std::move(one));
     }
-    return within_noise;
+  }
+
+  // Runs the remedies of one finding until one answers, then the first edit of each other remedy
+  // that a report suggests.
+  Outcome try_remedies(const Finding& target) {
+    std::vector<Choice> waiting = choices_for(target);
+    Outcome outcome;
+    while (outcome.answer < 0 && !waiting.empty() && budget_.any()) {
+      run_part(waiting, target.kind, outcome);
+    }
+    if (outcome.answer < 0 && !waiting.empty()) fix_.out_of_budget = true;
+    std::set<int> begun = outcome.begun;
+    std::erase_if(waiting, [&](const Choice& choice) {
+      return !choice.told || !begun.insert(choice.remedy).second;
+    });
+    while (!waiting.empty() && budget_.any()) run_part(waiting, target.kind, outcome);
+    if (outcome.answer < 0) outcome.answer = outcome.within_noise;
+    return outcome;
+  }
+
+  // Where FP32 has not learned, the fall of its loss says nothing, and noise decides.
+  static bool answers(const FixTrial& one) {
+    return one.grade == FixGrade::kTolerance ||
+           (one.grade == FixGrade::kNoise && one.trial.judgement.verdict == Verdict::kTooShort);
   }
 
   // The edit that answers; else the one to go on from.
   std::optional<FixTrial> one_round() {
     const std::vector<Finding> findings = now_.findings;
     for (size_t f = 0; f < std::min(findings.size(), kFindingsToFollow); ++f) {
-      std::optional<FixTrial> best;
-      const int answer = try_remedies(findings[f], best);
-      if (answer >= 0) {
-        fix_.chosen = answer;
-        return fix_.tried[static_cast<size_t>(answer)];
+      const Outcome outcome = try_remedies(findings[f]);
+      if (outcome.answer >= 0) {
+        fix_.chosen = outcome.answer;
+        return fix_.fix();
       }
-      if (best) return best;
+      if (outcome.best) return outcome.best;
     }
     return std::nullopt;
   }
@@ -266,7 +307,8 @@ class Fixer {
       if (tried.empty()) return;
       FixTrial one = tried.front();
       const FixRound& first = fix_.rounds.front();
-      judge(one, first.target.kind, first.layer, static_cast<int>(fix_.rounds.size()) - 1);
+      judge(one, first.target.kind, first.layer, static_cast<int>(fix_.rounds.size()) - 1,
+            layers_with(first.target.kind, fix_.before, *first_scene_));
       fix_.tried.push_back(one);
       if (one.grade >= fix_.tried[static_cast<size_t>(fix_.chosen)].grade) {
         fix_.chosen = static_cast<int>(fix_.tried.size()) - 1;
@@ -281,10 +323,10 @@ class Fixer {
   const FixLane& lane_;
   RemainingBudget budget_;
   int number_ = 0;
-  std::shared_ptr<const FixScene> scene_;  // of now_
-  std::vector<RemedyEdit> edits_;          // of the rounds so far
-  Trial now_;                              // with them
-  std::set<std::string> known_;            // identities of what has been tried
+  std::shared_ptr<const FixScene> scene_, first_scene_;  // of now_, of the lane as it is
+  std::vector<RemedyEdit> edits_;                        // of the rounds so far
+  Trial now_;                                            // with them
+  std::set<std::string> known_;                          // identities of what has been tried
   Fix fix_;
 };
 

@@ -1,7 +1,8 @@
 // Which of a finding's remedies removes it?
 // Runs a lane that goes wrong, takes its gravest finding, and runs the finding's remedies
 // (analysis/findings/remedies.h) as edits, the smallest first. A remedy is accepted if
-//   - no finding of that kind at that layer is left, and none that breaks a training,
+//   - no finding of that kind at that layer is left, none has come elsewhere, and none is left that
+//     breaks a training,
 //   - the loss is within the tolerance of FP32's: a share of the fall of FP32's loss, never below
 //     what one ulp does (proof.h); or within the noise of the run (outcome.h).
 // Where a remedy removes the finding and another stands, the next round goes on from there; what
@@ -36,7 +37,6 @@ struct FixTrial {
   std::vector<RemedyEdit> edits;  // all of them, those of earlier rounds first
   std::string refused;            // why it could not be run; "": it ran
   Trial trial;
-  std::string policy;  // its text
   int round = 0;
   bool gone = false;  // the finding of its round
   FixGrade grade = FixGrade::kNo;

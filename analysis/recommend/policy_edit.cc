@@ -4,6 +4,7 @@
 #include <array>
 
 #include "src/core/error.h"
+#include "src/policy/loss_scale.h"
 #include "src/policy/parse/toml_text.h"
 
 namespace lockstep {
@@ -38,10 +39,10 @@ void begin_afresh(std::string_view name, toml::table& table) {
   }
 }
 
-// [loss_scale] kind = "none" takes no other key.
+// A kind without a scale takes no other key.
 void drop_use_without_scale(toml::table& table) {
-  if (table["kind"].value_or(std::string()) != "none") return;
-  table = toml::table{{"kind", "none"}};
+  const std::string kind = table["kind"].value_or(std::string());
+  if (!kind.empty() && !find_loss_scaler(kind).scales) table = toml::table{{"kind", kind}};
 }
 
 void merge(toml::table& into, const toml::table& edit) {

@@ -366,7 +366,9 @@ std::function<int()> declare_recommend(CLI::App& app) {
       "Runs plain autocast and FP32 side by side first; if both train alike, nothing needs doing.\n"
       "Otherwise keeps layers in FP32 (by their ranges, by what broke, by what moves the loss)\n"
       "until a candidate trains as FP32 does, then lets go of every layer it can. The runs are\n"
-      "kept in NAME.recommend: the same command, begun again, goes on from there.");
+      "kept in NAME.recommend: the same command, begun again, goes on from there.\n"
+      "--fix runs a lane that goes wrong instead, takes its gravest finding, and runs what can be\n"
+      "done about it, from one value to the whole policy (docs/findings.md).");
   return [args, checks, options] { return run_recommend(*args, options, checks.problems()); };
 }
 

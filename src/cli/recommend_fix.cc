@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "analysis/recommend/fix.h"
+#include "analysis/recommend/policy_edit.h"
 #include "reports/fix_text.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
@@ -78,7 +79,8 @@ int recommend_fix(FixArgs& args) {
   fmt::print("{}", args.json ? fix_json(*fix, facts) : fix_text(*fix, facts, output_style()));
   if (!args.output.empty()) {
     if (fix->answer == Fix::Answer::kFixed) {
-      write_text_file_atomically(args.output, fix->fix().policy);
+      const std::string name = std::filesystem::path(args.output).stem().string();
+      write_text_file_atomically(args.output, edited_policy(lane.toml, name, fix->fix().edits));
       if (!args.json) fmt::print("Wrote {}.\n", args.output);
     } else {
       fmt::print(stderr, "lockstep: note: there is no policy to write\n");

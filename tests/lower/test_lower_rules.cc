@@ -73,6 +73,29 @@ rounding = "stochastic"
   CHECK(net.writes(net.op("fc1", "linear_backward_input")) == "fp32");
 }
 
+TEST_CASE("rules: one value is stored otherwise, where the rule names the point") {
+  const std::string half = "[storage]\nweight = 'fp16'\nbuffer = 'fp16'\ninput = 'fp16'\n";
+  const Lowered net = lower_text(small_net(), half + R"([[rule]]
+layer = "fc1"
+role = "weight"
+point = "storage"
+format = "fp32"
+)");
+  const auto stored = [&](const std::string& id) {
+    return net.format(net.program.external.at(id));
+  };
+  CHECK(stored("p:fc1.weight") == "fp32");
+  CHECK(stored("p:fc1.bias") == "fp32");
+  CHECK(stored("p:conv1.weight") == "fp16");
+  CHECK(stored("in0") == "fp16");
+  // A rule for every point is one for what ops read and compute.
+  const Lowered all = lower_text(small_net(), half + "[[rule]]\nlayer = 'fc1'\nformat = 'bf16'");
+  CHECK(all.format(all.program.external.at("p:fc1.weight")) == "fp16");
+  CHECK(has(problems_of(small_net(), half + "[[rule]]\nlayer = 'fc1'\npoint = 'storage'\n"
+                                            "rounding = 'stochastic'"),
+            "what is stored rounds as [storage] says"));
+}
+
 TEST_CASE("rules: one that matches nothing is an error with its line and the names that exist") {
   const std::string problems = problems_of(small_net(), R"([[rule]]
 layer = "fc2"

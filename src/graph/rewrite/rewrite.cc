@@ -114,4 +114,19 @@ std::vector<NearRewrite> rewrites_near(const Graph& forward, std::string_view no
   return found;
 }
 
+std::vector<NearRewrite> rewrites_after(const Graph& forward, const std::string& value) {
+  std::vector<NearRewrite> found;
+  std::vector<std::string> values = {value};
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (const Node& node : forward.nodes) {
+      if (node.is_backward() || std::ranges::count(node.inputs, values[i]) == 0) continue;
+      if (node.op == "cast") values.push_back(output_id(node, 0));
+      for (const RewriteRow& row : kRows) {
+        if (row.applies(forward, node)) found.push_back({&row, &node});
+      }
+    }
+  }
+  return found;
+}
+
 }  // namespace lockstep

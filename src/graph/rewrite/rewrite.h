@@ -40,5 +40,7 @@ struct NearRewrite {
   std::string text(std::optional<double> number) const;
 };
 std::vector<NearRewrite> rewrites_near(const Graph& forward, std::string_view node, int depth);
+// Those that begin at a reader of the value, through casts.
+std::vector<NearRewrite> rewrites_after(const Graph& forward, const std::string& value);
 
 }  // namespace lockstep

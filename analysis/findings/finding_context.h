@@ -1,0 +1,18 @@
+// A finding with what sentences and remedies need beside it.
+#pragma once
+
+#include "analysis/findings/finding.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+struct FindingContext {
+  const Finding& finding;
+  const SiteTable& sites;
+  bool has_scaler = false;  // the lane multiplies its loss
+  int64_t steps = 0;        // of the run
+
+  const Site& site() const { return sites.sites[static_cast<size_t>(finding.site)]; }
+};
+
+}  // namespace lockstep
