@@ -19,7 +19,7 @@ _PRODUCTS = {"mm": 2, "addmm": 3, "bmm": 2, "baddbmm": 3, "addbmm": 3, "mv": 2, 
              "_scaled_dot_product_flash_attention_for_cpu_backward": 4}
 PRODUCTS_OF_GRAPHS = {"linear", "addmm", "matmul", "conv2d", "conv_transpose2d", "sdpa", "lstm", "gru"}
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-_WIDTH = ("int", "fp16", "bf16", "fp32")
+_WIDTH = ("int", "fp16", "bf16", "fp32", "tf32")  # a product of one TF32 factor is one in TF32
 
 
 def policy_text(low, fp32_layers, more=""):
@@ -53,11 +53,13 @@ def captured_graph(path):
 class Products(TorchDispatchMode):
     """(module path, format) of every product: `forward` in the order of the calls, `backward` as a set.
 
-    In a product all factors have one format; anything else is an error.
+    In a product all factors have one format; anything else is an error. tf32: FP32 products count as "tf32" where the
+    switch for their library is on; what the CPU computes does not depend on it.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, tf32=False):
         super().__init__()
+        self._tf32 = tf32
         self.path, self.forward, self.backward, self.count, self._made_by = [], [], set(), 0, {}
         self._hooks = contextlib.ExitStack()
         for name, module in model.named_modules():
@@ -84,10 +86,14 @@ class Products(TorchDispatchMode):
         factors = [a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()][:_PRODUCTS[name]]
         assert len(set(factors)) == 1, f"{layer}: {name} of {factors}"
         self.count += 1
+        made = FORMATS[factors[0]]
+        switch = torch.backends.cudnn if name.startswith("convolution") else torch.backends.cuda.matmul
+        if self._tf32 and made == "fp32" and switch.allow_tf32:
+            made = "tf32"
         if is_backward:
-            self.backward.add((layer, FORMATS[factors[0]]))
+            self.backward.add((layer, made))
         else:
-            self.forward.append((layer, FORMATS[factors[0]]))
+            self.forward.append((layer, made))
 
     def __exit__(self, *error):
         self._hooks.close()
@@ -113,7 +119,7 @@ def products_of_policy(program, graph):
     forward, backward = [], set()
     for op in program["ops"]:
         read = [operand["as"] for operand in op["inputs"]]
-        if op["op"].partition("_backward")[0] not in PRODUCTS_OF_GRAPHS:
+        if op["op"].partition("_backward")[0] not in PRODUCTS_OF_GRAPHS or op["op"].endswith("_bias"):
             continue
         if op["op"] == "sdpa_backward":  # q, k, v, then what was saved of the rows
             backward.add((op["layer"], read[0] if flash[op["node"]] else read[3]))
