@@ -53,7 +53,7 @@ def trainer_callback():
             for option, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
                 if bool(getattr(args, option)) != (DTYPE is dtype):
                     raise ValueError(f"amp.py: TrainingArguments needs {option}={DTYPE is dtype}")
-@TRAINER@            apply(model)
+            apply(model)
             if state.global_step == 0:
                 _set_numbers(getattr(optimizer, "scaler", None))
 
@@ -76,7 +76,7 @@ def lightning_callback():
             needed = {torch.float16: "16-mixed", torch.bfloat16: "bf16-mixed", None: "32-true"}[DTYPE]
             if trainer.precision != needed:
                 raise ValueError(f"amp.py: Trainer needs precision={needed!r}, not {trainer.precision!r}")
-@LIGHTNING@            apply(pl_module)
+            apply(pl_module)
             _set_numbers(getattr(trainer.precision_plugin, "scaler", None))
 
     return ApplyRecipe()
@@ -210,8 +210,8 @@ def _set_numbers(grad_scaler):
 
 constexpr std::string_view kAboutScaled = R"(
     Layers of SCALED_LAYERS: nn.Linear modules are replaced by those of the library, with the same
-    parameters@SAME@. Register hooks on them afterwards. emulate: with torchao, on devices without
-    such products.
+    parameters (those in MXFP8 stay, and get another forward()). Register hooks on them afterwards.
+    emulate: with torchao, on devices without such products.
 )";
 
 constexpr std::string_view kAboutTf32 = R"(
@@ -235,14 +235,13 @@ std::string_view first_library(const ScaledLinears& scaled) {
 
 std::string pytorch_body(const PytorchRecipe& recipe) {
   const bool has_tf32 = recipe.tf32.has_value(), is_scaled = recipe.scaled.has_value();
-  const bool is_mxfp8 = is_scaled && recipe.scaled->torchao == ScaledLinears::Torchao::kMxfp8;
   const auto switched = [&](const std::string& switches) {
     return has_tf32 ? "_switched(" + switches + ", forward, *args, **kwargs)"
                     : std::string("forward(*args, **kwargs)");
   };
   std::string about;
   if (is_scaled) {
-    about = filled(kAboutScaled, {{"@SAME@", is_mxfp8 ? " (torchao makes new ones)" : ""}});
+    about = kAboutScaled;
   } else if (has_tf32) {
     about = kAboutTf32;
   }
@@ -251,8 +250,6 @@ std::string pytorch_body(const PytorchRecipe& recipe) {
                      {"@ABOUT@", about},
                      {"@SCALE@", is_scaled ? "    _scale_factors(model, library, emulate)\n" : ""},
                      {"@SWITCH@", has_tf32 ? "    _tf32(TF32)\n" : ""},
-                     {"@TRAINER@", is_mxfp8 ? "            _check_applied(model)\n" : ""},
-                     {"@LIGHTNING@", is_mxfp8 ? "            _check_applied(pl_module)\n" : ""},
                      {"@UNCHANGED@", has_tf32 ? "" : kUnchanged},
                      {"@WITHOUT_TF32@", switched("(False, False)")},
                      {"@WITH_TF32@", switched("TF32")}});

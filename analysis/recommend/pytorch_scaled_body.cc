@@ -95,35 +95,24 @@ def _to_torchao(model, chosen, names, emulate):
     convert_to_float8_training(model, config=torchao_config(emulate), module_filter_fn=lambda module, name: id(module) in chosen)
 )PYTHON";
 
+// quantize_() with an MXFP8TrainingOpConfig does not fit autocast: it leaves out biases, and its
+// kernels take 16-bit weights only.
 constexpr std::string_view kMxfp8 = R"PYTHON(
 
-def torchao_config(emulate=False):
-    """For torchao.quantization.quantize_. emulate: on devices without MXFP8 products. A prototype of torchao."""
-    from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig, MXFP8TrainingRecipe
-    recipe = MXFP8TrainingRecipe.MXFP8_EMULATED_RCEIL if emulate else MXFP8TrainingRecipe.MXFP8_RCEIL
-    return MXFP8TrainingOpConfig.from_recipe(recipe)
-
-
 def _to_torchao(model, chosen, names, emulate):
-    from torchao.quantization import quantize_
-    biases = {key: linear.bias for key, linear in chosen.items()}
     for linear in chosen.values():
-        linear.bias = None
-    quantize_(model, torchao_config(emulate), filter_fn=lambda module, name: id(module) in chosen)
-    for key, linear in chosen.items():
-        linear.bias = biases[key]
-        linear.forward = functools.partial(_mxfp8_linear, linear)
+        linear.forward = functools.partial(_mxfp8_linear, linear, emulate)
 
 
-def _mxfp8_linear(linear, x):
-    """torchao 0.18 leaves out the bias, and reads x in its own format whatever autocast says."""
-    y = torch.nn.functional.linear(x.to(DTYPE) if _autocasts() else x, linear.weight)
-    return y if linear.bias is None else y + linear.bias.to(y.dtype)
-
-
-def _check_applied(model):
-    if any(not getattr(model.get_submodule(name), "amp_is_scaled", False) for name in SCALED_LAYERS):
-        raise ValueError("amp.py: torchao makes new parameters: call apply(model) before the optimizer is made")
+def _mxfp8_linear(linear, emulate, x):
+    """Factors are BF16 numbers before they are rounded to MXFP8, the weight, too. A prototype of torchao 0.18."""
+    from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm
+    from torchao.prototype.mx_formats.config import ScaleCalculationMode
+    from torchao.quantization.quantize_.common import KernelPreference
+    kernels = KernelPreference.EMULATED if emulate else KernelPreference.AUTO
+    y = _to_mxfp8_then_scaled_mm(x.to(DTYPE), linear.weight.to(DTYPE), kernels, ScaleCalculationMode.RCEIL)
+    y = y if linear.bias is None else y + linear.bias.to(y.dtype)
+    return y if _autocasts() else y.to(x.dtype)
 )PYTHON";
 
 constexpr std::string_view kTransformerEngine = R"PYTHON(

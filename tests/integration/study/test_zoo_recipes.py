@@ -13,6 +13,7 @@ NETWORKS = {"timm_seresnet": "CNN", "timm_vit": "vision transformer", "gpt2": "d
             "packed_lstm": "recurrent", "pyg_gat": "graph", "unet_2d": "diffusion", "segformer": "segmentation",
             "wav2vec2": "speech", "detr": "detection", "mamba": "state space",
             "dlrm": "recommender", "conv3d_classifier": "volumes"}
+MORE_THAN_THE_LOSS_NEEDS = ("detr",)  # the last stages of its backbone
 FORMATS = ("bfloat16", "float16")
 
 
@@ -36,6 +37,7 @@ def test_products_run_in_the_policys_formats(results, name, autocast):
         pytest.skip(result["message"])
     assert result["status"] == "checked", result["message"]
     assert not result["different"], result["different"]
+    assert result["one_by_one"] or name in MORE_THAN_THE_LOSS_NEEDS
     assert result["products"] > 0 and result["layers"] > 0
     if autocast == "bfloat16":
         assert result["gate"] == "PASS", result["message"]

@@ -25,8 +25,9 @@ _LONGEST = 3000  # characters of a message
 class Result:
     """status: absent | refused | broken | checked. products: that ran; layers: kept in FP32.
 
-    unused: forward products of layers that the graph lacks, since the loss does not need them. different: what products
-    differ, "" if none. gate (V7), same_losses: of the captured run; "" and None without one.
+    different: the layers with other formats, "" if none. one_by_one: the forward products are those of the program, one
+    by one; otherwise PyTorch also ran some that the loss does not need, or took another way through the model. gate (V7),
+    same_losses: of the captured run; "" and None without one.
     """
 
     name: str
@@ -35,8 +36,8 @@ class Result:
     message: str = ""
     products: int = 0
     layers: int = 0
-    unused: int = 0
     different: str = ""
+    one_by_one: bool = True
     gate: str = ""
     same_losses: bool | None = None
 
@@ -79,15 +80,12 @@ def _check(result: Result, network: Network, low: str, program: pathlib.Path, pl
         amp = recipes.emit(program.parent, place, recipes.policy_text(low, listed), graph)
         theirs = _products(network, amp)
         ours = recipes.products_of_policy(_explained(program, place), graph)
-        in_graph = {layer for layer, _ in ours[0]}
-        forward = [pair for pair in theirs.forward if pair[0] in in_graph]
-        backward = {pair for pair in theirs.backward if pair[0] in in_graph}
         result.products += theirs.count
         result.layers += len(amp.FP32_LAYERS)
-        result.unused += len(theirs.forward) - len(forward)
+        result.one_by_one &= theirs.forward == ours[0]
         if sorted(listed) != sorted(amp.FP32_LAYERS):
             result.different += f"not kept: {sorted(set(listed) - set(amp.FP32_LAYERS))} "
-        result.different += _difference("forward", forward, ours[0]) + _difference("backward", backward, ours[1])
+        result.different += _difference("forward", theirs.forward, ours[0]) + _difference("backward", theirs.backward, ours[1])
     if low == "bf16":
         _capture(result, network, amp, program, place)
 
@@ -121,10 +119,12 @@ def _explained(program: pathlib.Path, place: pathlib.Path) -> Any:
 
 
 def _difference(which: str, theirs: Any, ours: Any) -> str:
-    if theirs == ours:
-        return ""
-    only = [f"{name} {sorted(set(a) - set(b))[:4]}" for name, a, b in (("PyTorch", theirs, ours), ("policy", ours, theirs))]
-    return f"{which}: {len(theirs)} in PyTorch, {len(ours)} by the policy; only {'; only '.join(only)}. "
+    """Of layers that have products here and there."""
+    both = {layer for layer, _ in theirs} & {layer for layer, _ in ours}
+    left = [{pair for pair in pairs if pair[0] in both} for pairs in (theirs, ours)]
+    if left[0] == left[1]:
+        return "" if both or not ours else f"{which}: no layer in common. "
+    return f"{which}: only in PyTorch {sorted(left[0] - left[1])[:4]}, only by the policy {sorted(left[1] - left[0])[:4]}. "
 
 
 def _capture(result: Result, network: Network, amp: Any, program: pathlib.Path, place: pathlib.Path) -> None:
