@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "analysis/recommend/pytorch_recipe.h"
+#include "analysis/recommend/pytorch_words.h"
 
 namespace lockstep {
 

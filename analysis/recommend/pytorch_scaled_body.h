@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/recommend/pytorch_recipe.h"
+#include "analysis/recommend/pytorch_words.h"
 
 namespace lockstep {
 

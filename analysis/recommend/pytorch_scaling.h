@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "analysis/recommend/pytorch_recipe.h"
+#include "analysis/recommend/pytorch_words.h"
+#include "src/graph/ir.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 

@@ -111,8 +111,8 @@ def _is_flash(nodes, op):
 def products_of_policy(program, graph):
     """(forward, backward) as in Products, from `lockstep explain --json` and the graph's JSON.
 
-    An op computes in the widest of its formats: widening is exact and has no cast in a program. PyTorch's attention by
-    matrices ("math") widens its operands and has two products.
+    An op computes in the widest of its formats, a backward op at least in that of its layer's forward ones: widening is exact
+    and has no cast in a program. PyTorch's attention by matrices ("math") widens its operands and has two products.
     """
     nodes = {node["id"]: node for node in json.loads(graph)["nodes"]}
     flash = {op["node"]: _is_flash(nodes, op) for op in program["ops"] if op["op"].startswith("sdpa")}
@@ -124,7 +124,8 @@ def products_of_policy(program, graph):
         if op["op"] == "sdpa_backward":  # q, k, v, then what was saved of the rows
             backward.add((op["layer"], read[0] if flash[op["node"]] else read[3]))
         elif op["backward"]:
-            backward.add((op["layer"], max(read, key=_WIDTH.index)))
+            partner = {made for layer, made in forward if layer == op["layer"]}
+            backward.add((op["layer"], max([*read, *(partner if len(partner) == 1 else ())], key=_WIDTH.index)))
         elif op["op"] == "sdpa" and not flash[op["node"]]:
             forward += [(op["layer"], op["outputs"][1]["format"])] * 2
         else:
