@@ -88,6 +88,7 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 class _State(threading.local):
     outside = None  # (device, dtype) of each autocast around the listed layer being run; None: none is run
+    called = None  # the module whose forward() is about to run
 
 
 _state = _State()
@@ -120,15 +121,28 @@ def _replace_forward(module, run):
     done = getattr(module.forward, "func", None) in (_in_fp32, _in_low, _as_outside)
     if done or type(module).forward is torch.nn.Module.forward:
         return
-    forward = functools.partial(run, module.forward)  # unlike a closure, it can be copied and pickled
+    forward = functools.partial(run, module, module.forward)  # unlike a closure, it can be copied and pickled
     module.forward = functools.update_wrapper(forward, module.forward)
+    module.register_forward_pre_hook(_call)
+
+
+def _call(module, args):
+    _state.called = module
+
+
+def _is_called(module):
+    """False in a direct call of forward(), whose operations count as the caller's, as in a capture."""
+    called, _state.called = _state.called, None
+    return called is module
 
 
 def _autocasts():
     return tuple((d, torch.get_autocast_dtype(d)) for d in _DEVICES if torch.is_autocast_enabled(d))
 
 
-def _in_fp32(forward, *args, **kwargs):
+def _in_fp32(module, forward, *args, **kwargs):
+    if not _is_called(module):
+        return forward(*args, **kwargs)
     before, on = _state.outside, _autocasts()
 @UNCHANGED@    with contextlib.ExitStack() as stack:
         for device, _ in on:
@@ -139,7 +153,9 @@ def _in_fp32(forward, *args, **kwargs):
         return @WITHOUT_TF32@
 
 
-def _in_low(dtype, forward, *args, **kwargs):
+def _in_low(dtype, module, forward, *args, **kwargs):
+    if not _is_called(module):
+        return forward(*args, **kwargs)
     before, on = _state.outside, _autocasts()
     if DTYPE is not None and not on and before is None:
         return forward(*args, **kwargs)
@@ -158,9 +174,9 @@ def _devices():
     return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
 
 
-def _as_outside(forward, *args, **kwargs):
+def _as_outside(module, forward, *args, **kwargs):
     before = _state.outside
-    if before is None:
+    if not _is_called(module) or before is None:
         return forward(*args, **kwargs)
     with contextlib.ExitStack() as stack:
         for device, _ in _autocasts():

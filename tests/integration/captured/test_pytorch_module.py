@@ -259,6 +259,38 @@ def test_training_is_bit_for_bit_that_of_regions_by_hand(binary_dir, tmp_path):
     assert not torch.equal(train(plain, batches, loss_of, lambda: amp.autocast("cpu"))[-1], losses[0][-1])
 
 
+class CallsForward(nn.Module):
+    """As layers of PyTorch Geometric: the operations of `second` count as those of the caller."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.first(x) + self.second.forward(x)
+
+
+@pytest.mark.parametrize("listed", [["both"], ["both.first"], ["both", "both.first"]])
+def test_a_direct_call_of_forward_is_the_callers(lockstep, binary_dir, tmp_path, listed):
+    def make():
+        return nn.ModuleDict({"both": CallsForward()})
+
+    def loss_of(model, batch):
+        return model["both"](batch).float().square().mean()
+
+    torch.manual_seed(0)
+    batches = [torch.randn(3, 4) for _ in range(STEPS)]
+    train(make(), batches, loss_of, None, tmp_path / "plain.h5")
+    amp = emit(binary_dir, tmp_path, policy_text("bf16", listed), captured_graph(tmp_path / "plain.h5"))
+    assert sorted(amp.FP32_LAYERS) == sorted(listed)
+    model = amp.apply(make())
+    with Products(model) as products, amp.autocast("cpu"):
+        loss_of(model, batches[0])
+    program = json.loads(lockstep("explain", tmp_path / "plain.h5", "--policy", tmp_path / "policy.toml", "--json").stdout)
+    assert products.forward == products_of_policy(program, captured_graph(tmp_path / "plain.h5"))[0]
+    assert [layer for layer, _ in products.forward] == ["both.first", "both"]
+
+
 @pytest.fixture(scope="module")
 def small(binary_dir, tmp_path_factory):
     """A recipe for Images with `fc` in FP32 and a static scale, as a file."""
