@@ -23,7 +23,7 @@ _LONGEST = 3000  # characters of a message
 
 @dataclasses.dataclass
 class Result:
-    """status: absent | refused | broken | checked. products: that ran; layers: kept in FP32.
+    """status: absent | refused (by the capture, or no module has products) | broken | checked. products: that ran; layers: kept in FP32.
 
     different: the layers with other formats, "" if none. one_by_one: the forward products are those of the program, one
     by one; otherwise PyTorch also ran some that the loss does not need, or took another way through the model. gate (V7),
@@ -76,6 +76,9 @@ def examine(network: Network, autocast: str, program: pathlib.Path, folder: path
 def _check(result: Result, network: Network, low: str, program: pathlib.Path, place: pathlib.Path) -> None:
     graph = recipes.captured_graph(place / "plain.h5")
     layers = _layers_with_products(network, graph)
+    if not layers:
+        result.status, result.message = "refused", "no module has products of its own"
+        return
     for listed in (dict.fromkeys([layers[0], layers[-1]]), layers[1::3]):
         amp = recipes.emit(program.parent, place, recipes.policy_text(low, listed), graph)
         theirs = _products(network, amp)
