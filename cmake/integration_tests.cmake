@@ -28,7 +28,7 @@ lockstep_integration_tests(capture everyday capture_torch capture_ops capture_ca
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models
   capture_trainers pytorch_guide)
 lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits
-  findings threads pytorch_module recommend_search recommend_fix)
+  findings threads pytorch_module pytorch_scaled recommend_search recommend_fix)
 lockstep_integration_tests(run everyday run_file read_run masks start_from same_bits phenomena
   disk_full)
 lockstep_integration_tests(run slow kill_resume mnist)
@@ -37,7 +37,7 @@ lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise t
   torch_loss_passes torch_recipe ml_dtypes scaled_linear)
 lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
-lockstep_integration_tests(study slow learning diagnosis fixes zoo)
+lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes)
 lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes
   study_recommendations study_zoo)
 # A file without a row above would never run.

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <variant>
 
-#include "emulation/kernels/scaled_fp8.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -46,13 +45,6 @@ void add_storage(const Policy& p, const Policy& torch, std::vector<std::string>&
 }
 
 void add_sums(const Policy& p, const Policy& torch, std::vector<std::string>& unsaid) {
-  if (p.gemm_operand != nullptr) {
-    unsaid.push_back(fmt::format("Factors of products are rounded to {}{}.", p.gemm_operand->name,
-                                 p.gemm_operand->is_tf32()
-                                     ? ": set torch.backends.cuda.matmul.allow_tf32 and "
-                                       "torch.backends.cudnn.allow_tf32"
-                                     : ""));
-  }
   if (p.hardware != nullptr) {
     unsaid.push_back(fmt::format(
         "Products are summed as on {}: torch sums as the device that runs it.", p.hardware->name));
@@ -91,19 +83,25 @@ void add_update(const Policy& p, const Policy& torch, std::vector<std::string>& 
         fmt::format("The optimizer computes in {}: torch computes in the format of the weights.",
                     p.optimizer_arithmetic->name));
   }
+  const bool is_bf16 = p.weight == &find_format("bf16") && !p.master_weights;
   switch (p.update_rounding) {
     case UpdateRounding::kStorage:
     case UpdateRounding::kNearestEven:
       break;
     case UpdateRounding::kStochastic:
-      unsaid.push_back(
+      unsaid.push_back(fmt::format(
           "Weights are rounded stochastically after each update: torch's optimizers "
-          "round to nearest even.");
+          "round to nearest even{}.",
+          is_bf16
+              ? "; torchao.optim._AdamW(..., bf16_stochastic_round=True) of torchao 0.18 rounds "
+                "BF16 weights so"
+              : ""));
       break;
     case UpdateRounding::kKahan:
-      unsaid.push_back(
+      unsaid.push_back(fmt::format(
           "Updates are added with a compensation for lost parts (Kahan): torch's "
-          "optimizers add them plainly.");
+          "optimizers add them plainly{}.",
+          is_bf16 ? "; optimi.AdamW(..., kahan_sum=True) of torch-optimi 0.3 compensates" : ""));
       break;
   }
   if (p.all_reduce.format != torch.all_reduce.format ||
@@ -120,50 +118,6 @@ constexpr std::string_view kGradScalerArguments[] = {"init_scale", "growth_facto
 
 double number_of(const LossScaleSpec& spec, const LossScaleKey& key) {
   return std::visit([&](auto member) { return static_cast<double>(spec.*member); }, key.member);
-}
-
-// "Format.HYBRID" or "Format.E4M3"; "": Transformer Engine has no such pair.
-std::string fp8_format(const FactorScaling& s) {
-  const Format* e4m3 = &find_format("fp8_e4m3+saturate");
-  if (s.activation.element != e4m3 || s.weight.element != e4m3) return "";
-  if (s.gradient.element == e4m3) return "Format.E4M3";
-  return s.gradient.element == &find_format("fp8_e5m2+saturate") ? "Format.HYBRID" : "";
-}
-
-bool rounds_to_nearest(const FactorScaling& s) {
-  for (const FactorFormat* f : {&s.activation, &s.weight, &s.gradient}) {
-    if (f->rounding != Rounding::kNearestEven) return false;
-  }
-  return true;
-}
-
-std::string recipe_call(const FactorScaling& s) {
-  if (!rounds_to_nearest(s)) return "";
-  const std::string format = fp8_format(s);
-  switch (s.kind) {
-    case ScalingKind::kNone:
-    case ScalingKind::kUnit:
-      return "";
-    case ScalingKind::kCurrent:
-      // Other numbers are set by environment variables or by private fields.
-      if (format.empty() || s.current.power_of_two || s.current.amax_epsilon != 0) return "";
-      return fmt::format("recipe.Float8CurrentScaling(fp8_format=recipe.{})", format);
-    case ScalingKind::kDelayed: {
-      if (format.empty()) return "";
-      const bool is_max = s.delayed.choice == AmaxChoice::kMax;
-      return fmt::format(
-          "recipe.DelayedScaling(fp8_format=recipe.{}, margin={}, amax_history_len={}, "
-          "amax_compute_algo=\"{}\")",
-          format, s.delayed.margin, s.delayed.history_length, is_max ? "max" : "most_recent");
-    }
-    case ScalingKind::kBlock: {
-      const BlockFormat* mxfp8 = &find_block_format("mxfp8_e4m3+rceil");
-      const bool is_mxfp8 = s.activation.block == mxfp8 && s.weight.block == mxfp8 &&
-                            s.gradient.block == mxfp8 && !s.weight.square;
-      return is_mxfp8 ? "recipe.MXFP8BlockScaling(fp8_format=recipe.Format.E4M3)" : "";
-    }
-  }
-  return "";
 }
 
 }  // namespace
@@ -219,27 +173,6 @@ void add_unsaid_loss_scale(const Policy& policy, std::vector<std::string>& unsai
         "Every loss with a backward pass of its own has its own scale: use one "
         "GradScaler per loss.");
   }
-}
-
-std::string transformer_engine_call(const Policy& policy, std::vector<std::string>& unsaid) {
-  const FactorScaling& s = policy.scaling;
-  if (s.kind == ScalingKind::kNone) return "";
-  const std::string what =
-      fmt::format("The factors of {} are rounded to {} (weights: {}, gradients: {}) with {} scales",
-                  join(s.ops, ", "), s.activation.name(), s.weight.name(), s.gradient.name(),
-                  to_string(s.kind));
-  const std::string call = s.ops == FactorScaling().ops ? recipe_call(s) : "";
-  if (call.empty()) {
-    unsaid.push_back(what +
-                     ": autocast has no such formats, and no recipe of Transformer Engine is "
-                     "known to be the same.");
-    return "";
-  }
-  unsaid.push_back(
-      what +
-      ": autocast has no such formats. transformer_engine_recipe() gives the recipe; replace "
-      "the layers by those of transformer_engine.pytorch yourself.");
-  return call;
 }
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // The parts of a policy for which torch has no words, as sentences.
 // Each part is compared with the preset that models what torch does by itself. Knows nothing of
-// layers, rules or op lists.
+// layers, rules, op lists or [scaling].
 #pragma once
 
 #include <string>
@@ -15,9 +15,5 @@ void add_unsaid_numerics(const Policy& policy, const Policy& torch,
                          std::vector<std::string>& unsaid);
 // How the policy's loss scaler differs from a GradScaler with its numbers.
 void add_unsaid_loss_scale(const Policy& policy, std::vector<std::string>& unsaid);
-// Transformer Engine's recipe for [scaling], as a Python call, or "". What the recipe leaves open,
-// or that there is none, becomes a sentence.
-// Source: Transformer Engine 2.x, transformer_engine/common/recipe/__init__.py.
-std::string transformer_engine_call(const Policy& policy, std::vector<std::string>& unsaid);
 
 }  // namespace lockstep

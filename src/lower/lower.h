@@ -26,8 +26,8 @@ namespace lockstep {
 // Rules that match nothing are an error on a step graph only: an evaluation graph lacks the
 // backward half.
 // `container_is_fp64`: the truth lane; every format becomes fp64 and no cast remains.
-// Throws: InputError listing every rule that matches nothing and every value that a buffer cannot
-// hold.
+// Throws: InputError listing every rule that matches nothing here nor in the other graphs that
+// share `sites`, and every value that a buffer cannot hold.
 Program lower(const Graph& step, const SiteTable& sites, const Policy& policy,
               bool container_is_fp64 = false);
 

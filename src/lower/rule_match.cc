@@ -145,10 +145,22 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
          "; the optimizer's formats are set in [optimizer] and [storage]";
 }
 
+// Steps of a capture may take several ways through a model; all their graphs share one table of
+// sites. A site of another graph has no node here.
+bool RuleBook::is_for_another_graph(const PolicyRule& rule) const {
+  std::set<std::string> nodes;
+  for (const Node& node : graph_.nodes) nodes.insert(node.id);
+  return std::ranges::any_of(sites_.sites, [&](const Site& site) {
+    return is_in_graph(site) && !nodes.contains(site.node) && glob_match(rule.layer, site.layer) &&
+           glob_match(rule.op, site.op);
+  });
+}
+
 void RuleBook::report_unused(ProblemList& problems) const {
   for (size_t i = 0; i < used_.size(); ++i) {
     if (used_[i]) continue;
     const PolicyRule& rule = policy_.rules[i];
+    if (is_for_another_graph(rule)) continue;
     problems.add("line " + std::to_string(rule.line) + ": [[rule]] " + quoted(rule) +
                      ": matches nothing in " + (graph_.name.empty() ? "the graph" : graph_.name),
                  hint(rule));

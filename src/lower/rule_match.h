@@ -33,10 +33,11 @@ class RuleBook {
   };
   SiteRule at_site(int32_t site);  // -1: no rule
 
-  // Adds one problem per rule that never matched.
+  // Adds one problem per rule that never matched, nor could match on another way through the model.
   void report_unused(ProblemList& problems) const;
 
  private:
+  bool is_for_another_graph(const PolicyRule& rule) const;
   std::string hint(const PolicyRule& rule) const;
 
   const Policy& policy_;

@@ -96,6 +96,23 @@ format = "fp32"
             "what is stored rounds as [storage] says"));
 }
 
+TEST_CASE("rules: one for a layer on another way through the model is no error") {
+  const Graph graph = differentiate(small_net());
+  SiteTable sites = make_sites(graph, 1);
+  Site other = sites.sites.front();
+  other.layer = "fc2";
+  other.op = "linear";
+  other.node = "path1:n7";
+  other.point = Point::kOutput;
+  sites.sites.push_back(other);
+  const auto problems = [&](const std::string& layer) {
+    const std::string rule = "[[rule]]\nlayer = \"" + layer + "\"\ncompute = \"fp32\"\n";
+    return testing::problems_in([&] { lower(graph, sites, parse_policy(rule, "p.toml")); });
+  };
+  CHECK(problems("fc2") == "");
+  CHECK(has(problems("fc3"), "matches nothing in small"));
+}
+
 TEST_CASE("rules: one that matches nothing is an error with its line and the names that exist") {
   const std::string problems = problems_of(small_net(), R"([[rule]]
 layer = "fc2"

@@ -105,14 +105,15 @@ def _content(tensor: torch.Tensor) -> Undo:
 
 def _items(container: Any) -> Undo:
     base: Any = next(kind for kind in CONTAINERS if isinstance(container, kind))
-    before = base.copy(container)  # not a subclass's own method
+    # Not a subclass's own methods: a table of classes may make an object whenever an item is read.
+    before = dict(dict.items(container)) if base is dict else base.copy(container)
 
     def undo() -> None:
         if isinstance(container, list):
             if len(container) != len(before) or any(a is not b for a, b in zip(container, before)):
                 container[:] = before
         elif isinstance(container, dict):
-            if list(container) != list(before) or any(container[key] is not before[key] for key in before):
+            if list(container) != list(before) or any(dict.__getitem__(container, key) is not before[key] for key in before):
                 container.clear()
                 container.update(before)
         elif container != before:

@@ -72,10 +72,12 @@ TEST_CASE("every preset of torch's autocast is said in full") {
   CHECK(count >= 6);
 }
 
-TEST_CASE("every other preset says what torch does not do by itself") {
+TEST_CASE("every other preset says what torch and its libraries do not do") {
   for (const Policy& preset : presets()) {
     const bool is_fp32 = preset.name == kReferenceLane || preset.name == "apex-o0";
-    if (is_fp32 || preset.name.starts_with("torch-autocast-")) continue;
+    const bool is_said =
+        preset.gemm_operand != nullptr || preset.scaling.kind != ScalingKind::kNone;
+    if (is_fp32 || is_said || preset.name.starts_with("torch-autocast-")) continue;
     CAPTURE(preset.label());
     std::vector<std::string> unsaid;
     pytorch_recipe(preset, small_graph(), unsaid);
@@ -149,6 +151,8 @@ TEST_CASE("what torch cannot say is one sentence each") {
       {"[storage]\nrounding = \"stochastic\"\n", "rounded to stochastic"},
       {"[storage]\nweight = \"bf16\"\n", "Weights are stored in bf16"},
       {"[optimizer]\nstate = \"bf16\"\n", "state is kept in bf16"},
+      {"[optimizer]\nupdate_rounding = \"stochastic\"\n", "round to nearest even."},
+      {"[optimizer]\nupdate_rounding = \"kahan\"\n", "add them plainly."},
       {"[model]\ninput = \"fp16\"\n", "inputs are cast to fp16"},
       {"[[rule]]\nlayer = \"fc\"\nloss_scale = 4.0\n", "fc: gradients have a further scale of 4"},
       {"[[rule]]\nlayer = \"fc\"\nautocast = \"off\"\n", "fc: gelu, linear outside of autocast"},
@@ -165,12 +169,59 @@ TEST_CASE("what torch cannot say is one sentence each") {
   }
 }
 
-TEST_CASE("without autocast every rule is the user's to follow") {
-  const Said found = said("[[rule]]\nlayer = \"fc\"\ncompute = \"bf16\"\n");
-  CHECK(found.recipe.format.empty());
-  CHECK(found.recipe.fp32_layers.empty());
-  CHECK(found.unsaid.size() == 1);
-  CHECK(found.has("fc: computed in bf16: without autocast"));
+TEST_CASE("a layer in another 16-bit format runs under an autocast of its own") {
+  const std::string fc_in_bf16 = "[[rule]]\nlayer = \"fc\"\nop = \"linear\"\ncompute = \"bf16\"\n";
+  const std::string attn = "[[rule]]\nlayer = \"attn\"\nop = \"linear\"\ncompute = \"bf16\"\n";
+  // gelu is not asked to be in bf16, softmax is on torch's FP32 list.
+  CHECK(said(kFp16 + fc_in_bf16).has("fc: linear computed in bf16 whatever the lists say"));
+  CHECK(said(kFp16 + attn + "[[rule]]\nlayer = \"attn\"\nop = \"softmax\"\ncompute = \"bf16\"\n")
+            .has("attn: linear, softmax computed in bf16"));
+  Graph graph = small_graph();
+  graph.nodes = {node("reshape", "fc"), node("linear", "fc"), node("gelu", "act")};
+  const std::pair<std::string, std::string> fc{"fc", "bf16"};
+  for (const std::string base : {kFp16, "extends = \"tf32:1\"\n", ""}) {
+    CAPTURE(base);
+    std::vector<std::string> unsaid;
+    const Policy policy =
+        parse_policy(base + "[[rule]]\nlayer = \"fc\"\ncompute = \"bf16\"\n", "p");
+    const PytorchRecipe recipe = pytorch_recipe(policy, graph, unsaid);
+    CHECK(recipe.low_layers == std::vector{fc});
+    CHECK(recipe.fp32_layers.empty());
+    REQUIRE(unsaid.size() == (base == kFp16 ? 0 : 1));
+    if (!unsaid.empty()) CHECK(unsaid.front().starts_with("fc: the result is widened to FP32"));
+  }
+}
+
+TEST_CASE("TF32 is two switches, with layers that keep FP32") {
+  const Said whole = said("extends = \"tf32:1\"\n[[rule]]\nlayer = \"fc\"\ncompute = \"fp32\"\n");
+  REQUIRE(whole.recipe.tf32);
+  CHECK(whole.recipe.tf32->matmul);
+  CHECK(whole.recipe.tf32->cudnn);
+  CHECK(whole.recipe.fp32_layers == std::vector<std::string>{"fc"});
+  CHECK(whole.unsaid.empty());
+  const Said conv = said("extends = \"tf32-conv:1\"\n");
+  REQUIRE(conv.recipe.tf32);
+  CHECK_FALSE(conv.recipe.tf32->matmul);
+  CHECK(conv.recipe.tf32->cudnn);
+  const Said plain = said("[[rule]]\nlayer = \"fc\"\ncompute = \"fp32\"\n");
+  CHECK_FALSE(plain.recipe.tf32);
+  CHECK(plain.recipe.fp32_layers.empty());
+  const Said bf16 = said("[gemm]\noperand = \"bf16\"\n");
+  CHECK_FALSE(bf16.recipe.tf32);
+  CHECK(bf16.has("Factors of products are rounded to bf16"));
+  Graph graph = small_graph();
+  graph.nodes.push_back(node("matmul", "attn"));
+  std::vector<std::string> unsaid;
+  const Policy one =
+      parse_policy("extends = \"tf32:1\"\n[gemm]\noperand_ops = [\"linear\"]\n", "p");
+  CHECK_FALSE(pytorch_recipe(one, graph, unsaid).tf32);
+  CHECK(unsaid.size() == 1);
+}
+
+TEST_CASE("optimizers outside of torch are named where they do what the policy asks") {
+  CHECK(said("extends = \"pure-bf16-stochastic:1\"\n").has("torchao.optim._AdamW"));
+  CHECK(said("extends = \"pure-bf16-kahan:1\"\n").has("optimi.AdamW(..., kahan_sum=True)"));
+  CHECK_FALSE(said("extends = \"pure-fp16-kahan:1\"\n").has("optimi.AdamW"));
 }
 
 TEST_CASE("torch can leave out the cache of weights") {
@@ -179,20 +230,84 @@ TEST_CASE("torch can leave out the cache of weights") {
   CHECK(found.unsaid.empty());
 }
 
-TEST_CASE(
-    "FP8 of linear layers becomes a recipe of Transformer Engine where there is the same one") {
-  const auto call = [](const std::string& toml) { return said(toml).recipe.transformer_engine; };
-  CHECK(call("extends = \"fp8-delayed:1\"\n") ==
-        "recipe.DelayedScaling(fp8_format=recipe.Format.HYBRID, margin=0, amax_history_len=1024, "
-        "amax_compute_algo=\"max\")");
-  CHECK(call("extends = \"fp8-current:1\"\n") ==
-        "recipe.Float8CurrentScaling(fp8_format=recipe.Format.HYBRID)");
-  CHECK(call("extends = \"mxfp8:1\"\n") ==
-        "recipe.MXFP8BlockScaling(fp8_format=recipe.Format.E4M3)");
-  CHECK(call("extends = \"nvfp4:1\"\n").empty());
-  CHECK(call("extends = \"fp8-delayed:1\"\n[scaling]\nops = [\"linear\", \"conv2d\"]\n").empty());
-  CHECK(call("extends = \"fp8-current:1\"\n[scaling]\npower_of_two = true\n").empty());
-  CHECK(call(kBf16).empty());
+// Linear layers with weights of their own, one with its head's, one of an nn.MultiheadAttention.
+Graph linear_graph() {
+  const auto linear = [](const std::string& layer, const std::string& weight) {
+    Node made = node("linear", layer);
+    made.inputs = {"in0", "p:" + weight};
+    return made;
+  };
+  Graph graph = small_graph();
+  graph.nodes = {linear("fc1", "fc1.weight"), linear("attn", "attn.in_proj_weight"),
+                 linear("fc2", "fc2.weight"), linear("head", "embed.weight")};
+  return graph;
+}
+
+Said said_of_linears(const std::string& toml) {
+  Said out;
+  out.recipe = pytorch_recipe(parse_policy(toml, "p.toml"), linear_graph(), out.unsaid);
+  return out;
+}
+
+TEST_CASE("scaled factors of linear layers become calls of torchao and Transformer Engine") {
+  using Torchao = ScaledLinears::Torchao;
+  const std::string e4m3 = "[scaling]\ngrad_operand = \"fp8_e4m3+saturate\"\n";
+  const struct {
+    std::string toml, call;
+    Torchao torchao;
+  } kCases[] = {
+      {"extends = \"fp8-delayed:1\"\n",
+       "recipe.DelayedScaling(fp8_format=recipe.Format.HYBRID, margin=0, amax_history_len=1024, "
+       "amax_compute_algo=\"max\")",
+       Torchao::kNone},
+      {"extends = \"fp8-current:1\"\n",
+       "recipe.Float8CurrentScaling(fp8_format=recipe.Format.HYBRID)", Torchao::kFloat8},
+      {"extends = \"fp8-current:1\"\n" + e4m3,
+       "recipe.Float8CurrentScaling(fp8_format=recipe.Format.E4M3)", Torchao::kFloat8},
+      {"extends = \"fp8-current:1\"\n[scaling]\npower_of_two = true\n", "", Torchao::kFloat8},
+      {"extends = \"mxfp8:1\"\n", "recipe.MXFP8BlockScaling(fp8_format=recipe.Format.E4M3)",
+       Torchao::kMxfp8},
+      {"extends = \"nvfp4:1\"\n",
+       "recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=False, "
+       "disable_2d_quantization=False)",
+       Torchao::kNone},
+      {"extends = \"nvfp4:1\"\n[scaling]\ngrad_rounding = \"nearest_even\"\n",
+       "recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True, "
+       "disable_2d_quantization=False)",
+       Torchao::kNone},
+  };
+  for (const auto& c : kCases) {
+    CAPTURE(c.toml);
+    const Said found = said_of_linears(
+        c.toml + "[[rule]]\nlayer = \"fc1\"\ncompute = \"bf16\"\n[[rule]]\nlayer = \"head\"\n" +
+        "compute = \"fp32\"\n");
+    REQUIRE(found.recipe.scaled);
+    CHECK(found.recipe.scaled->transformer_engine == c.call);
+    CHECK(found.recipe.scaled->torchao == c.torchao);
+    CHECK(found.recipe.scaled->layers == std::vector<std::string>{"fc2"});
+    CHECK(found.recipe.fp32_layers == std::vector<std::string>{"head"});
+    CHECK(found.recipe.low_layers.empty());
+    CHECK(found.unsaid.size() == 1);
+    CHECK(found.has("attn: factors of linear are rounded to"));
+  }
+  CHECK(said_of_linears("extends = \"fp8-current:1\"\n").recipe.scaled->layers ==
+        std::vector<std::string>{"fc1", "fc2", "head"});
+}
+
+TEST_CASE("scaled factors that neither library has are a sentence") {
+  for (const std::string more : {"fp8-delayed:1\"\n[scaling]\nops = [\"linear\", \"conv2d\"]\n",
+                                 "fp8-current:1\"\n[scaling]\nkind = \"unit\"\noperand = "
+                                 "\"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n",
+                                 "fp8-current:1\"\n[scaling]\namax_epsilon = 0.5\n",
+                                 "fp8-current:1\"\n[scaling]\nrounding = \"stochastic\"\n",
+                                 "mxfp8:1\"\n[scaling]\nweight_blocks = \"square\"\n"}) {
+    CAPTURE(more);
+    const Said found = said_of_linears("extends = \"" + more);
+    CHECK_FALSE(found.recipe.scaled);
+    CHECK(found.unsaid.size() == 1);
+    CHECK(found.has("no configuration of torchao or Transformer Engine"));
+  }
+  CHECK_FALSE(said(kBf16).recipe.scaled);
 }
 
 TEST_CASE("text of unknown origin is a literal in one printable line") {

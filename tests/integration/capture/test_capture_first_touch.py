@@ -1,5 +1,6 @@
 """What goes wrong at the first try is told as the user's own: what, where, and how to put it right."""
 
+import collections
 import contextlib
 import os
 
@@ -95,6 +96,24 @@ def test_containers_of_other_classes_than_pythons():
     model = torch.nn.Linear(3, 2)
     model.kinds, model.sizes = NoLength([1]), NoCopy([2])
     assert check(model, lambda m, x: m(x).mean(), torch.ones(1, 3)).ok
+
+
+class MakesItsItems(collections.OrderedDict):
+    """As the table of activations in Transformers: reading an item makes an object of the class in it."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(name)()
+
+
+def test_a_table_that_makes_its_items_keeps_its_classes():
+    activations = MakesItsItems(relu=nn.ReLU, gelu=nn.GELU)
+
+    def activated_loss(model, batch):
+        return F.cross_entropy(activations["gelu"](model(batch[0])), batch[1])
+
+    for _ in range(2):
+        check(Net(), activated_loss, BATCH)
+        assert dict(activations.items()) == {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
 class TakesTheDtypeOfItsInput(torch.nn.Module):

@@ -183,14 +183,16 @@ def test_every_product_runs_in_the_policys_format(lockstep, binary_dir, tmp_path
     assert sorted(amp.FP32_LAYERS) == sorted(listed)
     model, batches, loss_of = made(make)
     amp.apply(model)
-    with amp.autocast("cpu"), Products(model) as products:
-        loss_of(model, batches[0])
+    with Products(model) as products:
+        with amp.autocast("cpu"):
+            loss = loss_of(model, batches[0])
+        loss.backward()
     program = json.loads(lockstep("explain", capture, "--policy", tmp_path / "policy.toml", "--json").stdout)
-    program = program["graphs"][0] if "graphs" in program else program
-    assert products.seen == products_of_policy(program)
-    kept = {(layer, made) for layer, _, made in products.seen if layer in listed}
-    assert kept and {made for _, made in kept} == {"fp32"}
-    assert {made for _, _, made in products.seen} == {"fp32", low}
+    forward, backward = products_of_policy(program, captured_graph(capture))
+    assert products.forward == forward and products.backward == backward
+    assert {layer for layer, _ in forward} & set(listed)
+    assert {made for layer, made in {*forward, *backward} if layer in listed} == {"fp32"}
+    assert {made for _, made in forward} == {made for _, made in backward} == {"fp32", low}
 
 
 @every_network
@@ -206,10 +208,8 @@ def test_a_captured_run_under_the_module_is_verified(lockstep, binary_dir, tmp_p
            if node["autocast"] and not node["autocast"]["enabled"] and node["op"] != "cast"}
     assert off == set(listed)
     program = json.loads(lockstep("explain", tmp_path / "amp.h5", "--policy", "torch-autocast-bf16-cpu", "--json").stdout)
-    program = program["graphs"][0] if "graphs" in program else program
-    products = products_of_policy(program)
-    assert {made for layer, _, made in products if layer in listed} == {"fp32"}
-    assert {made for layer, _, made in products if layer not in listed} == {"bf16"}
+    plain = json.loads(lockstep("explain", capture, "--policy", tmp_path / "policy.toml", "--json").stdout)
+    assert products_of_policy(program, captured_graph(tmp_path / "amp.h5")) == products_of_policy(plain, captured_graph(capture))
 
 
 @every_network
@@ -259,6 +259,38 @@ def test_training_is_bit_for_bit_that_of_regions_by_hand(binary_dir, tmp_path):
     assert not torch.equal(train(plain, batches, loss_of, lambda: amp.autocast("cpu"))[-1], losses[0][-1])
 
 
+class CallsForward(nn.Module):
+    """As layers of PyTorch Geometric: the operations of `second` count as those of the caller."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.first(x) + self.second.forward(x)
+
+
+@pytest.mark.parametrize("listed", [["both"], ["both.first"], ["both", "both.first"]])
+def test_a_direct_call_of_forward_is_the_callers(lockstep, binary_dir, tmp_path, listed):
+    def make():
+        return nn.ModuleDict({"both": CallsForward()})
+
+    def loss_of(model, batch):
+        return model["both"](batch).float().square().mean()
+
+    torch.manual_seed(0)
+    batches = [torch.randn(3, 4) for _ in range(STEPS)]
+    train(make(), batches, loss_of, None, tmp_path / "plain.h5")
+    amp = emit(binary_dir, tmp_path, policy_text("bf16", listed), captured_graph(tmp_path / "plain.h5"))
+    assert sorted(amp.FP32_LAYERS) == sorted(listed)
+    model = amp.apply(make())
+    with Products(model) as products, amp.autocast("cpu"):
+        loss_of(model, batches[0])
+    program = json.loads(lockstep("explain", tmp_path / "plain.h5", "--policy", tmp_path / "policy.toml", "--json").stdout)
+    assert products.forward == products_of_policy(program, captured_graph(tmp_path / "plain.h5"))[0]
+    assert [layer for layer, _ in products.forward] == ["both.first", "both"]
+
+
 @pytest.fixture(scope="module")
 def small(binary_dir, tmp_path_factory):
     """A recipe for Images with `fc` in FP32 and a static scale, as a file."""
@@ -306,7 +338,7 @@ def test_an_error_in_a_layer_restores_autocast(small):
     with amp.autocast("cpu"):
         with pytest.raises(RuntimeError):
             model.fc(x[..., :3])
-        assert torch.is_autocast_enabled("cpu") and amp._state.switched_off == ()
+        assert torch.is_autocast_enabled("cpu") and amp._state.outside is None
 
 
 def test_a_missing_module_is_named_with_its_neighbours(small):
@@ -336,18 +368,6 @@ def test_a_dynamic_scale_has_the_policys_numbers(binary_dir, tmp_path, small):
     assert (state["scale"], state["growth_interval"]) == (1024.0, 7)
     none = emit(binary_dir, tmp_path, policy_text("bf16", []), (small.parent / "graph.json").read_text())
     assert none.SCALER is None and not none.scaler("cpu").is_enabled()
-
-
-def test_transformer_engines_recipe_is_called_by_name(binary_dir, tmp_path, small, monkeypatch):
-    """Transformer Engine itself needs a GPU; here its module of recipes is an empty one."""
-    amp = emit(binary_dir, tmp_path, 'extends = "fp8-delayed:1"\n', (small.parent / "graph.json").read_text())
-    recipe = types.SimpleNamespace(DelayedScaling=lambda **numbers: numbers, Format=types.SimpleNamespace(HYBRID="hybrid"))
-    for name, module in {"transformer_engine": types.ModuleType("transformer_engine"),
-                         "transformer_engine.common": types.SimpleNamespace(recipe=recipe)}.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    assert amp.transformer_engine_recipe() == {"fp8_format": "hybrid", "margin": 0, "amax_history_len": 1024, "amax_compute_algo": "max"}
-    assert amp.DTYPE is torch.bfloat16 and "replace the layers" in " ".join(amp.__doc__.split())
-    assert not hasattr(load(small), "transformer_engine_recipe")
 
 
 # Control characters never get here: graphs that contain them are refused.

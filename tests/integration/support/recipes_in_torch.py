@@ -1,4 +1,8 @@
-"""Policies as Python modules, and what PyTorch runs under them."""
+"""Policies as Python modules, and what PyTorch runs under them.
+
+A product is a matrix product, a convolution or a part of one: what PyTorch's dispatcher runs, with the module that is
+running. Backward products belong to the module whose forward op made their autograd node.
+"""
 
 import contextlib
 import importlib.util
@@ -9,9 +13,13 @@ import h5py
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PRODUCTS = {"mm": "linear", "addmm": "linear", "bmm": "matmul", "baddbmm": "matmul", "convolution": "conv",
-            "_scaled_dot_product_flash_attention_for_cpu": "sdpa"}
+# ATen's op -> how many of its tensors are factors (the others are saved statistics).
+_PRODUCTS = {"mm": 2, "addmm": 3, "bmm": 2, "baddbmm": 3, "addbmm": 3, "mv": 2, "addmv": 3, "dot": 2, "convolution": 3,
+             "convolution_backward": 3, "mkldnn_rnn_layer": 3, "_scaled_dot_product_flash_attention_for_cpu": 3,
+             "_scaled_dot_product_flash_attention_for_cpu_backward": 4}
+PRODUCTS_OF_GRAPHS = {"linear", "addmm", "matmul", "conv2d", "conv_transpose2d", "sdpa", "lstm", "gru"}
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_WIDTH = ("int", "fp16", "bf16", "fp32", "tf32")  # a product of one TF32 factor is one in TF32
 
 
 def policy_text(low, fp32_layers, more=""):
@@ -43,11 +51,16 @@ def captured_graph(path):
 
 
 class Products(TorchDispatchMode):
-    """(module path, op, format of the result) of every product of the forward pass, factors of the same format."""
+    """(module path, format) of every product: `forward` in the order of the calls, `backward` as a set.
 
-    def __init__(self, model):
+    In a product all factors have one format; anything else is an error. tf32: FP32 products count as "tf32" where the
+    switch for their library is on; what the CPU computes does not depend on it.
+    """
+
+    def __init__(self, model, tf32=False):
         super().__init__()
-        self.path, self.seen = [], []
+        self._tf32 = tf32
+        self.path, self.forward, self.backward, self.count, self._made_by = [], [], set(), 0, {}
         self._hooks = contextlib.ExitStack()
         for name, module in model.named_modules():
             enter = module.register_forward_pre_hook(lambda *_, name=name: self.path.append(name))
@@ -60,21 +73,61 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        op = PRODUCTS.get(function.overloadpacket.__name__)
-        if op and self.path:
-            first = result[0] if isinstance(result, tuple) else result
-            factors = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
-            assert factors == {first.dtype}, f"{self.path[-1]}: {op} of {factors}"
-            self.seen.append((self.path[-1], op, FORMATS[first.dtype]))
+        node = torch._C._current_autograd_node()
+        layer = self._made_by.get(node._sequence_nr()) if node else self.path[-1] if self.path else None
+        if node is None:  # the first op that sees a number is the one whose node has it
+            self._made_by.setdefault(torch.autograd._get_sequence_nr() - 1, layer)
+        name = function.overloadpacket.__name__
+        if name in _PRODUCTS and layer is not None:
+            self._add(layer, name, args, node is not None)
         return result
+
+    def _add(self, layer, name, args, is_backward):
+        factors = [a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()][:_PRODUCTS[name]]
+        assert len(set(factors)) == 1, f"{layer}: {name} of {factors}"
+        self.count += 1
+        made = FORMATS[factors[0]]
+        switch = torch.backends.cudnn if name.startswith("convolution") else torch.backends.cuda.matmul
+        if self._tf32 and made == "fp32" and switch.allow_tf32:
+            made = "tf32"
+        if is_backward:
+            self.backward.add((layer, made))
+        else:
+            self.forward.append((layer, made))
 
     def __exit__(self, *error):
         self._hooks.close()
         return super().__exit__(*error)
 
 
-def products_of_policy(program):
-    """The same from `lockstep explain --json`."""
-    kinds = {"linear": "linear", "addmm": "linear", "matmul": "matmul", "conv2d": "conv", "conv_transpose2d": "conv", "sdpa": "sdpa"}
-    return [(op["layer"], kinds[op["op"]], op["outputs"][0]["format"])
-            for op in program["ops"] if not op["backward"] and op["op"] in kinds]
+def _is_flash(nodes, op):
+    """A backward node is not in the graph of a capture; its q is its forward partner's."""
+    if op["node"] in nodes:
+        return nodes[op["node"]]["attrs"].get("model") == "flash"
+    q = op["inputs"][0]["value"]
+    return any(node["op"] == "sdpa" and node["in"][0] == q and node["attrs"].get("model") == "flash" for node in nodes.values())
+
+
+def products_of_policy(program, graph):
+    """(forward, backward) as in Products, from `lockstep explain --json` and the graph's JSON.
+
+    An op computes in the widest of its formats, a backward op at least in that of its layer's forward ones: widening is exact
+    and has no cast in a program. PyTorch's attention by matrices ("math") widens its operands and has two products.
+    """
+    nodes = {node["id"]: node for node in json.loads(graph)["nodes"]}
+    flash = {op["node"]: _is_flash(nodes, op) for op in program["ops"] if op["op"].startswith("sdpa")}
+    forward, backward = [], set()
+    for op in program["ops"]:
+        read = [operand["as"] for operand in op["inputs"]]
+        if op["op"].partition("_backward")[0] not in PRODUCTS_OF_GRAPHS or op["op"].endswith("_bias"):
+            continue
+        if op["op"] == "sdpa_backward":  # q, k, v, then what was saved of the rows
+            backward.add((op["layer"], read[0] if flash[op["node"]] else read[3]))
+        elif op["backward"]:
+            partner = {made for layer, made in forward if layer == op["layer"]}
+            backward.add((op["layer"], max([*read, *(partner if len(partner) == 1 else ())], key=_WIDTH.index)))
+        elif op["op"] == "sdpa" and not flash[op["node"]]:
+            forward += [(op["layer"], op["outputs"][1]["format"])] * 2
+        else:
+            forward.append((op["layer"], max([*read, op["outputs"][0]["format"]], key=_WIDTH.index)))
+    return forward, backward

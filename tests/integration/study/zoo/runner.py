@@ -2,6 +2,8 @@
 
     python -m zoo.runner --program build/ci/lockstep --results FOLDER [--autocast] [--only NAME,...] [--failed] [--all]
 
+--recipe bfloat16|float16 examines the module of `recommend --emit-pytorch` (recipe.py) instead of a capture.
+
 Results that exist are kept: only missing ones run, --failed repeats those that are not perfect, --all everything.
 Processes are forked from one that has imported PyTorch and the package, which saves seconds for each network.
 """
@@ -32,7 +34,7 @@ def run_apart(program: pathlib.Path, results: pathlib.Path, *options: str) -> No
     """main() with these options, in a process without threads, from which others can be forked."""
     folder = pathlib.Path(__file__).parent
     command = [sys.executable, "-m", "zoo.runner", "--program", str(program), "--results", str(results), *options]
-    paths = [str(folder.parents[3] / "python"), str(folder.parent), str(pathlib.Path(sys.prefix) / "apart")]
+    paths = [str(folder.parents[3] / "python"), str(folder.parent), str(folder.parents[1] / "support"), str(pathlib.Path(sys.prefix) / "apart")]
     subprocess.run(command, check=True, env=os.environ | {
         "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"})
 
@@ -42,8 +44,8 @@ def result_file(results: pathlib.Path, name: str, autocast: str) -> pathlib.Path
 
 
 def run(networks: Iterable[Network], autocast: str, program: pathlib.Path, results: pathlib.Path,
-        limit: float = LIMIT_SECONDS) -> None:
-    """Writes a result file for each network. A crash or a time limit is a result too."""
+        limit: float = LIMIT_SECONDS, examiner: str = "specimen") -> None:
+    """Writes a result file for each network. A crash or a time limit is a result too. examiner: a module of this folder."""
     results.mkdir(parents=True, exist_ok=True)
     networks = list(networks)
     _import_first(results, {network.package for network in networks})
@@ -51,10 +53,12 @@ def run(networks: Iterable[Network], autocast: str, program: pathlib.Path, resul
         file = result_file(results, network.name, autocast)
         file.unlink(missing_ok=True)
         begin = time.perf_counter()
-        ended = _in_child(network, autocast, program, file, limit)
+        ended = _in_child(network, autocast, program, file, limit, examiner)
+        how = importlib.import_module(f"zoo.{examiner}")
         if not file.exists():
-            file.write_text(json.dumps(_without_result(network.name, autocast, ended, file.with_suffix(".log"))))
-        print(line(json.loads(file.read_text())), f"{time.perf_counter() - begin:.0f} s", flush=True)
+            file.write_text(json.dumps(_without_result(how.Result, network.name, autocast, ended, file.with_suffix(".log"))))
+        text = line(json.loads(file.read_text())) if examiner == "specimen" else how.line(json.loads(file.read_text()))
+        print(text, f"{time.perf_counter() - begin:.0f} s", flush=True)
 
 
 def line(result: dict[str, Any]) -> str:
@@ -82,12 +86,13 @@ def _import_first(results: pathlib.Path, used: set[str]) -> None:
                 importlib.import_module(module)
 
 
-def _in_child(network: Network, autocast: str, program: pathlib.Path, file: pathlib.Path, limit: float) -> str:
+def _in_child(network: Network, autocast: str, program: pathlib.Path, file: pathlib.Path, limit: float,
+              examiner: str) -> str:
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
-        _be_child(network, autocast, program, file)
+        _be_child(network, autocast, program, file, examiner)
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -104,7 +109,7 @@ def _how(status: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _be_child(network: Network, autocast: str, program: pathlib.Path, file: pathlib.Path) -> None:
+def _be_child(network: Network, autocast: str, program: pathlib.Path, file: pathlib.Path, examiner: str) -> None:
     """Never returns."""
     code = 1
     try:
@@ -115,8 +120,7 @@ def _be_child(network: Network, autocast: str, program: pathlib.Path, file: path
         faulthandler.enable()
         import torch
         torch.set_num_threads(1)
-        from .specimen import examine
-        result = examine(network, autocast, program, file.parent)
+        result = importlib.import_module(f"zoo.{examiner}").examine(network, autocast, program, file.parent)
         half = file.with_suffix(".part")
         half.write_text(json.dumps(result.as_dict(), indent=1))
         half.replace(file)
@@ -130,11 +134,10 @@ def _be_child(network: Network, autocast: str, program: pathlib.Path, file: path
         os._exit(code)
 
 
-def _without_result(name: str, autocast: str, ended: str, log: pathlib.Path) -> dict[str, Any]:
-    from .specimen import Result
+def _without_result(made: Any, name: str, autocast: str, ended: str, log: pathlib.Path) -> dict[str, Any]:
     said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
     kind = "timeout" if ended.startswith("time") else "crash"
-    return Result(name, autocast, status=kind, message=f"{ended}\n{said}").as_dict()
+    return made(name, autocast, status=kind, message=f"{ended}\n{said}").as_dict()
 
 
 def wanted(arguments: argparse.Namespace, autocast: str) -> list[Network]:
@@ -159,14 +162,16 @@ def main() -> int:
     parser.add_argument("--program", type=pathlib.Path, required=True)
     parser.add_argument("--results", type=pathlib.Path, required=True)
     parser.add_argument("--autocast", action="store_true", help="train under CPU BF16 autocast")
+    parser.add_argument("--recipe", default="", choices=("bfloat16", "float16"))
     parser.add_argument("--only", default="", help="names, families or packages")
     parser.add_argument("--failed", action="store_true")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--held-out", action="store_true")
     arguments = parser.parse_args()
     load()
-    autocast = "bfloat16" if arguments.autocast else ""
-    run(wanted(arguments, autocast), autocast, arguments.program.resolve(), arguments.results)
+    autocast = arguments.recipe or ("bfloat16" if arguments.autocast else "")
+    examiner = "recipe" if arguments.recipe else "specimen"
+    run(wanted(arguments, autocast), autocast, arguments.program.resolve(), arguments.results.resolve(), examiner=examiner)
     return 0
 
 

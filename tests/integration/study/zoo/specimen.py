@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from typing import Any
+from typing import Any, Callable
 
 import h5py
 import numpy as np
@@ -118,10 +118,13 @@ class _Training:
         return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _train(network: Network, autocast: str, path: pathlib.Path | None) -> _Training:
+def _train(network: Network, autocast: str, path: pathlib.Path | None, change: Callable[[Any], Any] | None = None) -> _Training:
+    """change: what is done to the model before it is trained."""
     _seed(1)
     model, step, batch = network.build()
     model.train()
+    if change is not None:
+        change(model)
     _seed(2)
     batches = [batch() for _ in range(network.steps)]
     trained = [p for p in model.parameters() if p.requires_grad]
