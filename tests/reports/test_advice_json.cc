@@ -26,10 +26,23 @@ Advice full_advice() {
   advice.answer = Advice::Answer::kExceptions;
   advice.tried = {plain, kept};
   advice.chosen = kept;
+  advice.tried[1].candidate.narrow = "fp8";
+  advice.tried[1].candidate.not_narrow = {{"head", "n is 10"}};
+  advice.tried[1].candidate.tf32 = true;
+  advice.tried[1].candidate.memory = {"state-bf16"};
   RangeTable ranges;
   ranges.format = &find_format("fp16");
+  ranges.layers = {
+      {.layer = "fc", .has_gradients = true, .unscaled_margin = 3, .reason = "overflows"}};
   advice.ranges = {ranges};
-  advice.layers = {"fc", "head"};
+  advice.network.layers = {"fc", "head"};
+  advice.gpu = &gpus().front();
+  advice.fp32_cost.seconds = 1;
+  advice.narrow = {{.format = "fp8", .passed = kept}, {.format = "nvfp4", .why_not = "no unit"}};
+  advice.memory = {{"state-bf16", kept, std::nullopt}};
+  advice.frontier = {{.format = "fp8", .layers = 1, .cost = 1, .score = 2, .lane = "x"}};
+  advice.sensitivity.layers = {{.layer = "fc", .format = "fp8", .measured = MeasuredSensitivity{}}};
+  advice.sensitivity.roles = {{.layer = "fc", .format = "fp8"}};
   return advice;
 }
 
