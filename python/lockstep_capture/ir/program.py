@@ -25,7 +25,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Autocast:
-    """The innermost torch.autocast block of the model around a call."""
+    """The innermost torch.autocast block of the model around a call: of those for the loop's device, if there are any."""
 
     enabled: bool
     dtype: str  # "bfloat16", "float16"

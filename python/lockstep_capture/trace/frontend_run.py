@@ -151,7 +151,7 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
     tensors = [value for _, value in held if isinstance(value, torch.Tensor)]
     plain = Watched(plain_tensors(held))
     dtypes = {path: parameter.dtype for path, parameter in step.model.named_parameters()}
-    recorder = _Recorder(step, batch, modules, asked, tensors, narrows, keeps)
+    recorder = _Recorder(step, batch, modules, asked, tensors, narrows, keeps, device.type)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
         stack.callback(recorder.put_back)
         if around is not None:
@@ -240,8 +240,9 @@ class _Recorder(_PreDispatch):
     """Writes the program while step_fn runs."""
 
     def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, asked: AskedDtypes,
-                 outside: list[torch.Tensor], narrows: set[Event], keeps: bool):
+                 outside: list[torch.Tensor], narrows: set[Event], keeps: bool, device: str):
         super().__init__()
+        self._device = device
         self._asked, self._keeps = asked, keeps  # answers and decisions
         self.program, self.answers = Program("run"), Answers()
         self._names, self._modules = Names(step.model, step.attributes), modules
@@ -294,7 +295,10 @@ class _Recorder(_PreDispatch):
             if threading.get_ident() != own:
                 return entered
             dtype = str(block.fast_dtype).removeprefix("torch.") if block.fast_dtype is not None else ""
-            regions.append(Autocast(bool(block._enabled), dtype, block.device, bool(block._cache_enabled)))
+            region = Autocast(bool(block._enabled), dtype, block.device, bool(block._cache_enabled))
+            # A block for another device leaves one for the loop's in force.
+            is_other = bool(regions) and regions[-1].device == self._device != region.device
+            regions.append(regions[-1] if is_other else region)
             return entered
 
         def leave(block: Any, *error: Any) -> Any:

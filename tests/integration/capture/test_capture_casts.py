@@ -308,3 +308,25 @@ def test_casts_that_cannot_be_looked_into_are_told(tmp_path, casts, recwarn):
     assert bool(told) == casts, told
     if casts:
         assert "first: test_capture_casts.py:" in told[0] and "RuntimeError: not here" in told[0]
+
+
+class SwitchesOffTwice(torch.nn.Module):
+    """An FP32 block for the CPU around a layer of a library that switches autocast off for CUDA alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            y = self.a(x.float())
+        with torch.autocast("cuda", enabled=False):
+            return self.b(y)
+
+
+def test_a_block_for_another_device_leaves_the_loops_own_in_force(tmp_path):
+    """Gate V0 repeats the loop on the CPU, where the blocks for CUDA do nothing."""
+    graph = graph_of(tmp_path / "a.lscap.h5", SwitchesOffTwice(), torch.bfloat16)
+    regions = {node["module"]: (node["autocast"]["device"], node["autocast"]["enabled"])
+               for node in graph["nodes"] if node["op"] == "linear"}
+    assert regions == {"a": ("cpu", False), "b": ("cuda", False)}
