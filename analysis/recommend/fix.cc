@@ -234,7 +234,7 @@ class Fixer {
     for (FixTrial& one : try_all(part)) {
       judge(one, target, fix_.rounds.back().layer, round, standing);
       const auto place = static_cast<int>(fix_.tried.size());
-      if (outcome.answer < 0 && answers(one)) outcome.answer = place;
+      if (outcome.answer < 0 && one.grade == FixGrade::kTolerance) outcome.answer = place;
       if (outcome.within_noise < 0 && one.grade == FixGrade::kNoise) outcome.within_noise = place;
       if (is_progress(one) && (!outcome.best || rank(one) < rank(*outcome.best))) {
         outcome.best = one;
@@ -243,8 +243,8 @@ class Fixer {
     }
   }
 
-  // Runs the remedies of one finding until one answers, then the first edit of each other remedy
-  // that a report suggests.
+  // Runs the remedies of one finding until one is within the tolerance, then the first edit of each
+  // other remedy that a report suggests. If none is, the first within the noise answers.
   Outcome try_remedies(const Finding& target) {
     std::vector<Choice> waiting = choices_for(target);
     Outcome outcome;
@@ -259,12 +259,6 @@ class Fixer {
     while (!waiting.empty() && budget_.any()) run_part(waiting, target.kind, outcome);
     if (outcome.answer < 0) outcome.answer = outcome.within_noise;
     return outcome;
-  }
-
-  // Where FP32 has not learned, the fall of its loss says nothing, and noise decides.
-  static bool answers(const FixTrial& one) {
-    return one.grade == FixGrade::kTolerance ||
-           (one.grade == FixGrade::kNoise && one.trial.judgement.verdict == Verdict::kTooShort);
   }
 
   // The edit that answers; else the one to go on from.
