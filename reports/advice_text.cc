@@ -80,7 +80,7 @@ std::string snippet(const Trial& trial) {
                      candidate.memory.empty() && candidate.format != "tf32" &&
                      (!scale.scales || (scale.dynamic && scale.start == kGradScalerStart));
   std::string text =
-      plain ? "" : "  import amp  # written by --emit-pytorch amp.py\n  amp.apply(model)\n";
+      plain ? "" : "  import amp  # written by --emit-pytorch amp.py\n  model = amp.apply(model)\n";
   if (scale.scales) {
     text += plain ? fmt::format("  scaler = torch.amp.GradScaler(\"{}\")\n", kDevice)
                   : fmt::format("  scaler = amp.scaler(\"{}\")\n", kDevice);

@@ -32,8 +32,11 @@ Advice full_advice() {
   advice.tried[1].candidate.memory = {"state-bf16"};
   RangeTable ranges;
   ranges.format = &find_format("fp16");
-  ranges.layers = {
-      {.layer = "fc", .has_gradients = true, .unscaled_margin = 3, .reason = "overflows"}};
+  LayerRange& layer = ranges.layers.emplace_back();
+  layer.layer = "fc";
+  layer.has_gradients = true;
+  layer.unscaled_margin = 3;
+  layer.reason = "overflows";
   advice.ranges = {ranges};
   advice.network.layers = {"fc", "head"};
   advice.gpu = &gpus().front();

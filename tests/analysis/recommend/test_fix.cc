@@ -69,7 +69,7 @@ TEST_CASE("one layer's gradients are too large for any scale: the layer in fp32 
       "extends = 'torch-autocast-fp16:2.12'\n[[rule]]\nlayer = 'fc2'\nloss_scale = 16777216.0\n";
   const std::atomic<bool> stop = false;
   TrialRuns runs(options, dir.file("trials"), "test", stop, nullptr);
-  const Fix fix = find_fix(runs, fix_lane("bad.toml", options, nullptr), 24);
+  const Fix fix = find_fix(runs, fix_lane("bad.toml", options, nullptr), SearchBudget{24, {}});
   REQUIRE(fix.answer == Fix::Answer::kFixed);
   CHECK(has(fix.before_sentence, "the loss scale fell"));
   REQUIRE(fix.fix().edits.size() == 1);
@@ -77,7 +77,7 @@ TEST_CASE("one layer's gradients are too large for any scale: the layer in fp32 
   CHECK(fix.fix().gone);
   CHECK(fix.rounds[0].untested == std::vector<std::string>{"gradient clipping inside the model"});
   // Without a budget nothing is tried.
-  const Fix none = find_fix(runs, fix_lane("bad.toml", options, nullptr), 0);
+  const Fix none = find_fix(runs, fix_lane("bad.toml", options, nullptr), SearchBudget{0, {}});
   CHECK(none.answer == Fix::Answer::kNothingHelped);
   CHECK(none.out_of_budget);
 }
