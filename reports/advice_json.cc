@@ -85,13 +85,14 @@ void add_search(const Advice& advice, ordered_json& json) {
   const SensitivityTable& table = advice.sensitivity;
   if (table.layers.empty()) return;
   ordered_json& sensitivity = json["sensitivity"];
-  sensitivity = {{"batch_noise", number(table.batch_noise)},
-                 {"rank_correlation", number(table.rank_correlation)},
-                 {"measured_top_third", table.measured_top_third},
-                 {"floor",
-                  {{"loss_error", number(table.floor.loss_error)},
-                   {"gradient_error", number(table.floor.gradient_error)},
-                   {"gap", number(table.floor.accumulated)}}}};
+  sensitivity = {{"batch_noise", number(table.batch_noise)}};
+  if (table.is_measured) {
+    sensitivity["rank_correlation"] = number(table.rank_correlation);
+    sensitivity["measured_top_third"] = table.measured_top_third;
+    sensitivity["floor"] = {{"loss_error", number(table.floor.loss_error)},
+                            {"gradient_error", number(table.floor.gradient_error)},
+                            {"gap", number(table.floor.accumulated)}};
+  }
   for (const LayerSensitivity& row : table.layers) {
     ordered_json one = {{"layer", row.layer}, {"format", row.format}, {"score", number(row.score)}};
     if (row.measured) {

@@ -231,10 +231,6 @@ std::string floors(const Proof& proof) {
       proof.seeds(), 100 * proof.most_breaking());
 }
 
-bool has_measured(const SensitivityTable& table) {
-  return std::ranges::any_of(table.layers, [](auto& row) { return row.measured.has_value(); });
-}
-
 std::string correlation_sentence(const SensitivityTable& table) {
   const auto measured =
       std::ranges::count_if(table.layers, [](auto& row) { return row.measured.has_value(); });
@@ -339,7 +335,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
     blocks.push_back(paragraph("The --budget ended the search: a cheaper policy may do."));
   }
   blocks.push_back(tried_table(advice));
-  if (std::isfinite(advice.sensitivity.rank_correlation) && has_measured(advice.sensitivity)) {
+  if (advice.sensitivity.is_measured && std::isfinite(advice.sensitivity.rank_correlation)) {
     blocks.push_back(paragraph(correlation_sentence(advice.sensitivity)));
   }
   if (facts.all && !advice.frontier.empty()) {

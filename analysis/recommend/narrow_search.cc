@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "analysis/recommend/sensitivity.h"
 
@@ -117,10 +118,7 @@ class NarrowSearch {
     add_scores(run, /*lane=*/1, format_, advice_.network, narrow_, table);
     measure_some(state_.runs, advice_.network, {}, table);
     for (size_t i = 0; i < narrow_.size(); ++i) problem_.layers[i][1].score = table.layers[i].score;
-    SensitivityTable& whole = advice_.sensitivity;
-    table.roles.insert(table.roles.begin(), whole.roles.begin(), whole.roles.end());
-    table.layers.insert(table.layers.begin(), whole.layers.begin(), whole.layers.end());
-    whole = std::move(table);
+    state_.add_sensitivity(std::move(table));
   }
 
   // The cheapest point of the frontier that passes; several are tried at once.
@@ -207,15 +205,20 @@ void try_tf32(SearchState& state) {
 void search_narrow_formats(SearchState& state) {
   Advice& advice = state.advice;
   std::optional<Trial> best;
+  const auto without = advice.without;  // of the base
+  auto best_without = without;
   for (const std::string& format : state.options.formats) {
     if (find_narrow_format(format) == nullptr) continue;
     NarrowOutcome out = NarrowSearch(state, format).run();
+    const auto its_own = std::exchange(advice.without, without);
     if (out.passed && out.is_faster && (!best || out.passed->cost.seconds < best->cost.seconds)) {
       best = out.passed;
+      best_without = its_own;
     }
     advice.narrow.push_back(std::move(out));
   }
   if (best) {
+    advice.without = best_without;
     advice.chosen = best;
     advice.answer = Advice::Answer::kExceptions;
   }

@@ -12,8 +12,8 @@
 // tensor's energy lies below the lower one: the limit of the findings. Energy from a histogram: the
 // values of a bin have the mean square of a uniform distribution, 7/3 4^e. Values in
 // [min_subnormal / 2, min_subnormal) would round up; their energy counts as lost, because only
-// their exponent would remain. Not modelled: the effect of the format's own rounding errors on later
-// values, and gradients larger than any in the trace (the headroom is for these).
+// their exponent would remain. Not modelled: the effect of the format's own rounding errors on
+// later values, and gradients larger than any in the trace (the headroom is for these).
 #pragma once
 
 #include <array>

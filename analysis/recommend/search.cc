@@ -34,6 +34,8 @@ class BaseSearch {
       return false;
     }
     advice_.plain = plain;
+    plain_path_ = state_.runs.last_path();
+    state_.add_sensitivity(scored(format));
     if (plain.passes()) {
       advice_.answer = Advice::Answer::kPlain;
       advice_.chosen = plain;
@@ -169,8 +171,6 @@ class BaseSearch {
     if (scale.scales && scale.dynamic) {
       candidates.push_back(candidate(pinned, static_scaler(ranges)));
     }
-    add_scores(RunFile(state_.runs.last_path()), /*lane=*/1, format, advice_.network,
-               advice_.network.layers, advice_.sensitivity);
     std::vector<std::vector<KeptLayer>> sets;  // still to run
     for (bool from_frontier = false;; from_frontier = true) {
       const std::vector<Trial> trials = state_.try_all(candidates);
@@ -179,6 +179,7 @@ class BaseSearch {
       if (passed != trials.end()) return *passed;
       if (advice_.out_of_budget || (from_frontier && sets.empty())) return std::nullopt;
       if (!from_frontier) {
+        measure_scores(format);
         // With what the last of them still suffers from.
         if (!trials.empty()) pinned = joined(pinned, culprits(trials.back()));
         sets = frontier_sets(plain, pinned);
@@ -191,8 +192,26 @@ class BaseSearch {
     }
   }
 
+  SensitivityTable scored(const std::string& format) const {
+    SensitivityTable table;
+    add_scores(RunFile(plain_path_), /*lane=*/1, format, advice_.network, advice_.network.layers,
+               table);
+    return table;
+  }
+
+  void measure_scores(const std::string& format) {
+    SensitivityTable table = scored(format);
+    std::map<std::string, int> scales;
+    if (advice_.plain->candidate.scale.scales) {
+      scales.emplace(format, advice_.ranges_of(format)->scale_exponent);
+    }
+    measure_some(state_.runs, advice_.network, scales, table);
+    state_.add_sensitivity(std::move(table));
+  }
+
   SearchState& state_;
   Advice& advice_;
+  std::string plain_path_;  // the run of plain autocast: FP32 and one lane
 };
 
 }  // namespace

@@ -71,6 +71,23 @@ Candidate SearchState::named(Candidate candidate) {
                         ranges != nullptr ? interval_sentence(*ranges) : "");
 }
 
+void SearchState::add_sensitivity(SensitivityTable table) {
+  SensitivityTable& whole = advice.sensitivity;
+  const std::string format = table.layers.empty() ? "" : table.layers.front().format;
+  const auto is_replaced = [&](const auto& row) { return row.format == format; };
+  std::erase_if(whole.roles, is_replaced);
+  std::erase_if(whole.layers, is_replaced);
+  table.roles.insert(table.roles.begin(), whole.roles.begin(), whole.roles.end());
+  table.layers.insert(table.layers.begin(), whole.layers.begin(), whole.layers.end());
+  if (!table.is_measured) {
+    table.is_measured = whole.is_measured;
+    table.floor = whole.floor;
+    table.rank_correlation = whole.rank_correlation;
+    table.measured_top_third = whole.measured_top_third;
+  }
+  whole = std::move(table);
+}
+
 void SearchState::let_go(Trial& passed, std::vector<KeptLayer> Candidate::*list,
                          const std::vector<std::string>& fixed, const Trial* without_all) {
   for (;;) {

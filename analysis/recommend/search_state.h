@@ -26,6 +26,10 @@ class SearchState {
   // Named and written as a policy.
   Candidate named(Candidate candidate);
 
+  // Adds rows to advice.sensitivity, in place of those of the same format; correlation and floor
+  // are those of the last table that was measured.
+  void add_sensitivity(SensitivityTable table);
+
   // Takes layers out of one of `passed`'s lists: each alone, those that can go then together, or
   // else the first of them; until none can. `fixed`: not tried. `without_all`: what happened
   // without any, if that has been run.

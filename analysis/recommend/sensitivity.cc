@@ -249,6 +249,7 @@ void measure_some(TrialRuns& runs, const Network& network,
       if (3 * i < n) top_third.insert(rows[i]);
     }
   }
+  table.is_measured = true;
   const std::vector<size_t> first(some.begin(), some.end());
   measure(runs, network, scale_exponents, first, table);
   std::vector<double> scored, measured;

@@ -56,6 +56,7 @@ struct SensitivityTable {
   std::vector<RoleSensitivity> roles;
   std::vector<LayerSensitivity> layers;
   double batch_noise = 0;           // s
+  bool is_measured = false;         // the following are set
   MeasuredSensitivity floor;        // the one-ulp twin's
   double rank_correlation = 0;      // of score and measurement; NaN: fewer than three measured
   bool measured_top_third = false;  // because the score ranked badly

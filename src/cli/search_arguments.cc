@@ -81,13 +81,13 @@ std::vector<std::string> not_tested(const SearchOptions& options) {
   for (const BaseFormat& base : base_formats()) add(base.format);
   for (const NarrowFormat& narrow : narrow_formats()) add(narrow.format);
   for (const MemoryChoice& choice : memory_choices()) {
-    const bool is_new = std::ranges::count(also, choice.subject) == 0;
-    if (is_new && std::ranges::count(options.also, choice.subject) == 0) {
-      also.emplace_back(choice.subject);
-    }
+    if (std::ranges::count(options.also, choice.subject) > 0) continue;
+    const std::string subject =
+        choice.subject == "state" ? "optimizer state" : std::string(choice.subject);
+    if (std::ranges::count(also, subject) == 0) also.push_back(subject);
   }
   if (!formats.empty()) out.push_back(join(formats, ", ") + " (--formats)");
-  if (!also.empty()) out.push_back("narrower optimizer " + join(also, ", ") + " (--also)");
+  if (!also.empty()) out.push_back("narrower " + join(also, ", ") + " (--also)");
   return out;
 }
 

@@ -45,6 +45,7 @@ Advice full_advice() {
   advice.memory = {{"state-bf16", kept, std::nullopt}};
   advice.frontier = {{.format = "fp8", .layers = 1, .cost = 1, .score = 2, .lane = "x"}};
   advice.sensitivity.layers = {{.layer = "fc", .format = "fp8", .measured = MeasuredSensitivity{}}};
+  advice.sensitivity.is_measured = true;
   advice.sensitivity.roles = {{.layer = "fc", .format = "fp8"}};
   return advice;
 }
