@@ -179,12 +179,24 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
   return json.dump(2) + "\n";
 }
 
-std::string ranges_json(const RangeTable& ranges, const std::string& model, int64_t steps) {
-  const ordered_json json = {{"format", "lockstep-ranges"},
-                             {"format_version", 1},
-                             {"model", model},
-                             {"steps", steps},
-                             {"loss_scales", {{ranges.format->name, ranges_json(ranges)}}}};
+std::string ranges_json(const RangeTable& ranges, const std::vector<ScaleCourse>& courses,
+                        const std::string& model, int64_t steps) {
+  ordered_json json = {{"format", "lockstep-ranges"},
+                       {"format_version", 1},
+                       {"model", model},
+                       {"steps", steps},
+                       {"loss_scales", {{ranges.format->name, ranges_json(ranges)}}}};
+  const auto of = [](const SettledScale& scale) {
+    return ordered_json{{"lo_exponent", scale.lo},
+                        {"hi_exponent", scale.hi},
+                        {"mode_exponent", scale.mode},
+                        {"skipped_steps", scale.skips}};
+  };
+  for (const ScaleCourse& course : courses) {
+    json["lanes"].push_back({{"lane", course.lane},
+                             {"predicted", of(course.predicted)},
+                             {"recorded", of(course.recorded)}});
+  }
   return json.dump(2) + "\n";
 }
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "analysis/recommend/search.h"
+#include "analysis/recommend/advice.h"
 #include "reports/block.h"
 
 namespace lockstep {

@@ -77,7 +77,7 @@ std::string snippet(const Trial& trial) {
   const Candidate& candidate = trial.candidate;
   const ScaleChoice& scale = candidate.scale;
   const bool plain = candidate.fp32.empty() && candidate.narrow.empty() && !candidate.tf32 &&
-                     candidate.memory.empty() && candidate.format != "tf32" &&
+                     candidate.memory.empty() && !is_tf32(candidate.format) &&
                      (!scale.scales || (scale.dynamic && scale.start == kGradScalerStart));
   std::string text =
       plain ? "" : "  import amp  # written by --emit-pytorch amp.py\n  model = amp.apply(model)\n";
@@ -180,7 +180,8 @@ std::string kept_sentence(const Advice& advice, const KeptLayer& kept, const std
                                  format, kept.reason);
   if (without != advice.without.end()) {
     text += fmt::format(" Run without it: {}.", verdict_text(without->second));
-  } else if (!advice.network.unaligned.contains(kept.layer) || format == "fp32") {
+  } else if (!advice.network.unaligned.contains(kept.layer) ||
+             has_layer(advice.chosen->candidate.fp32, kept.layer)) {
     text += " Not run without it.";
   }
   return text;
@@ -191,7 +192,7 @@ std::string narrow_sentence(const Advice& advice, const NarrowOutcome& outcome) 
   if (!outcome.passed) return fmt::format("{}: not used; {}.", outcome.format, outcome.why_not);
   const Trial& trial = *outcome.passed;
   const bool is_chosen = advice.chosen->candidate.lane == trial.candidate.lane;
-  const std::string what = outcome.format == "tf32"
+  const std::string what = find_narrow_format(outcome.format) == nullptr
                                ? "products of what is in fp32 can use it"
                                : fmt::format("{} of {} can use it", outcome.linear,
                                              counted(advice.network.linear.size(), "linear layer"));
@@ -350,6 +351,20 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
   if (!facts.all) return text;
   for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
   return text;
+}
+
+std::string scale_courses_text(const std::vector<ScaleCourse>& courses) {
+  const auto words = [](const SettledScale& scale) {
+    return fmt::format("2^{} to 2^{}, mostly 2^{}, {} skipped", scale.lo, scale.hi, scale.mode,
+                       counted(static_cast<uint64_t>(scale.skips), "step"));
+  };
+  Blocks blocks;
+  for (const ScaleCourse& course : courses) {
+    blocks.push_back(paragraph(fmt::format(
+        "Loss scale of {} in the second half of the run: {}; predicted from fp32's gradients: {}.",
+        course.lane, words(course.recorded), words(course.predicted))));
+  }
+  return blocks.empty() ? "" : to_text(blocks) + "\n";
 }
 
 }  // namespace lockstep

@@ -4,8 +4,9 @@
 
 #include <string>
 
+#include "analysis/recommend/advice.h"
 #include "analysis/recommend/proof.h"
-#include "analysis/recommend/search.h"
+#include "analysis/recommend/scale_course.h"
 #include "reports/text_writer.h"
 
 namespace lockstep {
@@ -19,13 +20,16 @@ struct AdviceFacts {
   bool all = false;                     // the whole range table
   std::optional<Proof> proof;
   bool proof_orders = false;  // of a capture: its seeds are orders of batches
-  std::string no_proof;  // why --prove has none; "": not asked for, or there is one
+  std::string no_proof;       // why --prove has none; "": not asked for, or there is one
 };
 
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style);
 std::string advice_json(const Advice& advice, const AdviceFacts& facts);
 // Of a run file, of which nothing was run.
-std::string ranges_json(const RangeTable& ranges, const std::string& model, int64_t steps);
+std::string ranges_json(const RangeTable& ranges, const std::vector<ScaleCourse>& courses,
+                        const std::string& model, int64_t steps);
+// "LANE: its loss scale should settle at 2^17 to 2^19, mostly 2^18; recorded: ..."
+std::string scale_courses_text(const std::vector<ScaleCourse>& courses);
 // The first sentence alone.
 std::string answer_sentence(const Advice& advice, const AdviceFacts& facts);
 

@@ -48,7 +48,7 @@ constexpr std::array kMemoryChoices = {
                  .subject = "sums",
                  .help = "sums of products in fp16",
                  .toml = "[gemm]\naccumulator = \"fp16\"\n",
-                 .fp16_only = true},
+                 .only = "fp16"},
 };
 
 // "# " before every line of at most kCommentWidth columns. `text` may hold a file's name, in which
@@ -130,6 +130,13 @@ ScaleChoice choose_scaler(const RangeTable& ranges, const Policy& base) {
 
 std::span<const BaseFormat> base_formats() {
   return kBases;
+}
+bool is_tf32(const std::string& format) {
+  return find_narrow_format(format) == nullptr && find_format(format).is_tf32();
+}
+bool has_16_bits(const std::string& format) {
+  constexpr int kBits = 16;
+  return find_narrow_format(format) == nullptr && find_format(format).storage_bits() == kBits;
 }
 std::span<const NarrowFormat> narrow_formats() {
   return kNarrow;

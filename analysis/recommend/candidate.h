@@ -19,6 +19,9 @@ struct BaseFormat {
   std::string_view format, preset;
 };
 std::span<const BaseFormat> base_formats();  // fp16, bf16, tf32
+// Whether a name in --formats means TF32, or a format of 16 bits.
+bool is_tf32(const std::string& format);
+bool has_16_bits(const std::string& format);
 
 // A recipe for linear layers on top of a base: the [scaling] table of a preset.
 struct NarrowFormat {
@@ -32,7 +35,7 @@ toml::table scaling_of(const NarrowFormat& narrow);               // the preset'
 struct MemoryChoice {
   std::string_view name, subject, help;  // subject: "state", "weights" or "sums"
   std::string_view toml;                 // "{}" stands for the base's format
-  bool fp16_only = false;
+  std::string_view only = {};            // the only base format it applies to; "": any of 16 bits
 };
 std::span<const MemoryChoice> memory_choices();
 const MemoryChoice& find_memory_choice(std::string_view name);

@@ -9,6 +9,7 @@
 
 #include "src/core/error.h"
 #include "src/graph/op.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 namespace {
@@ -127,49 +128,58 @@ class Pricing {
     return sum / (gpu_.bandwidth * kGiga);
   }
 
-  // The unit that takes the widest of the factors.
-  std::string_view unit_of(const Instruction& instruction) const {
-    std::string_view unit;
-    int widest = 0;
+  struct Unit {
+    double Gpu::*rate = nullptr;
+    int bits = 0;  // of a factor
+  };
+  static Unit unit_of(const FactorFormat& to) {
+    if (to.block == nullptr) return {&Gpu::fp8, to.element->storage_bits()};
+    const int bits = static_cast<int>(to.block->bits_per_element());
+    return {bits >= kByteBits ? &Gpu::mxfp8 : &Gpu::nvfp4, bits};
+  }
+  static Unit unit_of(const Format& format) {
+    const int bits = format.storage_bits();
+    if (format.is_tf32()) return {&Gpu::tf32, bits};
+    if (bits <= kByteBits) return {&Gpu::fp8, bits};
+    if (bits > kHalfBits) return {&Gpu::fp32, bits};
+    const bool has_range_of_fp32 = format.emax == find_format(kReferenceLane).emax;
+    return {has_range_of_fp32 ? &Gpu::bf16 : &Gpu::fp16, bits};
+  }
+
+  // That takes the widest of the factors.
+  Unit unit_of(const Instruction& instruction) const {
+    Unit widest;
     for (size_t i = 0; i < instruction.inputs.size(); ++i) {
       const ProgramValue& v = program_.values[static_cast<size_t>(instruction.inputs[i])];
-      std::string_view here = "fp32";
-      int bits = 2 * kHalfBits;
+      const Format* format =
+          i < instruction.factor_formats.size() ? instruction.factor_formats[i] : nullptr;
+      Unit here;
       if (v.scaled_cast >= 0) {
-        const FactorFormat& to = program_.scaled_casts[static_cast<size_t>(v.scaled_cast)].to;
-        bits = to.block != nullptr ? static_cast<int>(to.block->bits_per_element()) : kByteBits;
-        here = to.block == nullptr ? "fp8" : bits >= kByteBits ? "mxfp8" : "nvfp4";
-      } else {
-        const Format* format =
-            i < instruction.factor_formats.size() ? instruction.factor_formats[i] : nullptr;
-        if (format == nullptr) continue;
-        bits = format->storage_bits();
-        if (format->is_tf32()) here = "tf32";
-        if (bits <= kHalfBits) here = format->name.starts_with("bf16") ? "bf16" : "fp16";
-        if (bits <= kByteBits) here = "fp8";
+        here = unit_of(program_.scaled_casts[static_cast<size_t>(v.scaled_cast)].to);
+      } else if (format != nullptr) {
+        here = unit_of(*format);
       }
-      if (bits <= widest) continue;
-      widest = bits;
-      unit = here;
+      if (here.bits > widest.bits) widest = here;
     }
-    return unit;
+    return widest;
   }
 
   double arithmetic(const Instruction& instruction, const Node& node) {
     const auto facts = facts_.find(node.id);
     if (facts == facts_.end()) return 0;
-    const std::string_view unit = unit_of(instruction);
+    const Unit unit = unit_of(instruction);
+    const bool is_wide = unit.bits == 0 || unit.rate == &Gpu::fp32;
+    const bool is_narrow = !is_wide && unit.bits <= kByteBits;
     double seconds = 0;
     for (const ProductFact& fact : facts->second) {
-      double rate = peak_rate(gpu_, unit);
-      const bool is_narrow = unit == "fp8" || unit == "mxfp8" || unit == "nvfp4";
-      bool aligned = unit == "fp32" || fact.unaligned_16bit.empty();
-      if (is_narrow && (rate == 0 || !fact.unaligned_fp8.empty())) rate = peak_rate(gpu_, "bf16");
-      if (is_narrow) aligned = fact.unaligned_fp8.empty();
+      const bool is_aligned =
+          is_wide || (is_narrow ? fact.unaligned_fp8 : fact.unaligned_16bit).empty();
+      double rate = is_wide ? gpu_.fp32 : gpu_.*unit.rate;
+      if (is_narrow && (rate == 0 || !is_aligned)) rate = gpu_.bf16;
       if (rate == 0) rate = gpu_.fp32;
-      cost_.products += unit != "fp32";
-      cost_.unaligned += !aligned;
-      if (!aligned) rate = std::max(rate * kUnalignedRate, gpu_.fp32);
+      if (!is_aligned) rate = std::max(rate * kUnalignedRate, gpu_.fp32);
+      cost_.products += !is_wide;
+      cost_.unaligned += !is_aligned;
       seconds += 2 * static_cast<double>(fact.multiply_adds) / (rate * kTera);
     }
     return seconds;

@@ -8,8 +8,8 @@ namespace {
 
 bool applies(const MemoryChoice& choice, const SearchOptions& options, const Candidate& to) {
   const bool is_wanted = std::ranges::find(options.also, choice.subject) != options.also.end();
-  const bool has_16_bits = to.format == "fp16" || to.format == "bf16";
-  return is_wanted && has_16_bits && (!choice.fp16_only || to.format == "fp16");
+  const bool suits = choice.only.empty() ? has_16_bits(to.format) : choice.only == to.format;
+  return is_wanted && suits;
 }
 
 // Updates that are lost do not show in the loss of a short run.

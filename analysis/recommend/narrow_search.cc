@@ -180,7 +180,7 @@ class NarrowSearch {
 void try_tf32(SearchState& state) {
   Trial& chosen = *state.advice.chosen;
   NarrowOutcome out{.format = "tf32"};
-  if (chosen.candidate.format == "tf32") return;
+  if (is_tf32(chosen.candidate.format)) return;
   if (chosen.candidate.fp32.empty()) {
     out.why_not = "no layer is in fp32";
   } else {
@@ -222,9 +222,7 @@ void search_narrow_formats(SearchState& state) {
     advice.chosen = best;
     advice.answer = Advice::Answer::kExceptions;
   }
-  if (std::ranges::find(state.options.formats, "tf32") != state.options.formats.end()) {
-    try_tf32(state);
-  }
+  if (std::ranges::any_of(state.options.formats, is_tf32)) try_tf32(state);
 }
 
 }  // namespace lockstep

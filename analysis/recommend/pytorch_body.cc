@@ -82,7 +82,7 @@ def lightning_callback():
     return ApplyRecipe()
 
 
-_DEVICES = ("cpu", "cuda", "mps", "xpu")
+_DEVICES = "cpu cuda mps xpu".split()
 _NARROW = (torch.float16, torch.bfloat16)
 
 

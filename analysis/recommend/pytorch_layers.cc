@@ -19,11 +19,9 @@ namespace {
 
 // The presets of torch.autocast are named after it: torch-autocast-fp16, torch-autocast-bf16-cpu.
 constexpr std::string_view kTorchPresets = "torch-autocast-";
-// These only move elements, so it makes no difference whether they are rounded before or after.
-constexpr std::string_view kMoves[] = {"reshape", "permute", "slice", "expand"};
-// What cuBLAS and cuDNN compute in PyTorch, by the switch that lets them read TF32.
-constexpr std::string_view kCublasOps[] = {"linear", "matmul", "addmm", "sdpa"};
-constexpr std::string_view kCudnnOps[] = {"conv2d", "conv_transpose2d", "lstm", "gru"};
+// What cuBLAS and cuDNN compute in PyTorch, by the switch that lets them read TF32: the ops of
+// these presets.
+constexpr std::string_view kCublasPreset = "tf32-matmul", kCudnnPreset = "tf32-conv";
 
 CastClass class_in(const Policy& policy, const Node& node) {
   return policy.class_of(listed_name(node, find_op(node.op)));
@@ -44,7 +42,8 @@ bool matches(const PolicyRule& rule, const std::string& layer, const std::string
 }
 
 bool is_in_region(const Node& node, const Format& format) {
-  if (std::ranges::count(kMoves, node.op) > 0) return true;
+  // It makes no difference whether moved elements are rounded before or after.
+  if (find_op(node.op).is_view) return true;
   const Policy torch = nearest_torch_preset(find_policy(kReferenceLane), format, {});
   return torch.low == &format && class_in(torch, node) == CastClass::kLowPrecision;
 }
@@ -154,7 +153,7 @@ void add_other_rules(const Policy& policy, std::vector<std::string>& unsaid) {
 
 // Whether the policy narrows all of these ops that the graph has; absent: some of them.
 std::optional<bool> narrows(const Policy& policy, const Graph& graph,
-                            std::span<const std::string_view> ops) {
+                            const std::vector<std::string>& ops) {
   const std::vector<std::string>& narrowed = policy.gemm_operand_ops;
   std::set<bool> found;
   for (const Node& node : graph.nodes) {
@@ -223,7 +222,8 @@ void add_layers(const Policy& policy, const Graph& graph, PytorchRecipe& recipe,
 std::optional<Tf32Switches> tf32_switches(const Policy& policy, const Graph& graph,
                                           std::vector<std::string>& unsaid) {
   if (policy.gemm_operand == nullptr) return std::nullopt;
-  const auto matmul = narrows(policy, graph, kCublasOps), cudnn = narrows(policy, graph, kCudnnOps);
+  const auto matmul = narrows(policy, graph, find_policy(kCublasPreset).gemm_operand_ops);
+  const auto cudnn = narrows(policy, graph, find_policy(kCudnnPreset).gemm_operand_ops);
   if (policy.gemm_operand->is_tf32() && matmul && cudnn) return Tf32Switches{*matmul, *cudnn};
   unsaid.push_back(fmt::format(
       "Factors of {} are rounded to {}: torch has one switch for TF32 in matrix products and one "

@@ -83,7 +83,9 @@ void add_update(const Policy& p, const Policy& torch, std::vector<std::string>& 
         fmt::format("The optimizer computes in {}: torch computes in the format of the weights.",
                     p.optimizer_arithmetic->name));
   }
-  const bool is_bf16 = p.weight == &find_format("bf16") && !p.master_weights;
+  // BF16: FP32's range in fewer bits.
+  const Format& fp32 = find_format("fp32");
+  const bool is_bf16 = p.weight->emax == fp32.emax && !p.weight->is_fp32() && !p.master_weights;
   switch (p.update_rounding) {
     case UpdateRounding::kStorage:
     case UpdateRounding::kNearestEven:

@@ -120,7 +120,8 @@ class BaseSearch {
         if (is_high) set = joined(std::move(set), {{network.layers[i], spared(network.layers[i])}});
       }
       sets.push_back(std::move(set));
-      advice_.frontier.push_back({.format = "fp32",
+      advice_.frontier.push_back({.keeps_fp32 = true,
+                                  .format = "fp32",
                                   .layers = sets.back().size(),
                                   .cost = point.cost / frontier.front().cost,
                                   .score = point.score});
@@ -141,7 +142,7 @@ class BaseSearch {
   void note_points(const std::vector<Trial>& trials) {
     for (const Trial& trial : trials) {
       for (FrontierPoint& point : advice_.frontier) {
-        if (point.format != "fp32" || point.layers != trial.candidate.fp32.size()) continue;
+        if (!point.keeps_fp32 || point.layers != trial.candidate.fp32.size()) continue;
         point.lane = trial.candidate.lane;
         point.passes = trial.passes();
       }
@@ -215,12 +216,6 @@ class BaseSearch {
 };
 
 }  // namespace
-
-const RangeTable* Advice::ranges_of(const std::string& format) const {
-  const auto found =
-      std::ranges::find_if(ranges, [&](const RangeTable& r) { return r.format->name == format; });
-  return found == ranges.end() ? nullptr : &*found;
-}
 
 Advice search(TrialRuns& runs, const SearchOptions& options) {
   SearchState state(runs, options);

@@ -27,7 +27,7 @@ void SearchState::read_trace() {
   advice.steps = trace.steps();
   advice.network = read_network(trace);
   advice.fp32_cost =
-      cost_of(advice.network, find_policy("fp32"), advice.network.memory, *options.gpu);
+      cost_of(advice.network, find_policy(kReferenceLane), advice.network.memory, *options.gpu);
   for (const BaseFormat& base : base_formats()) {
     const std::string format(base.format);
     if (std::ranges::find(options.formats, format) == options.formats.end()) continue;

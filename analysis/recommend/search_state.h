@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/recommend/search.h"
+#include "analysis/recommend/advice.h"
 
 namespace lockstep {
 

@@ -103,14 +103,15 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
                            "was run",
                            run.path(), run.steps(), run.options().model));
   if (!args.output.empty()) write_text_file_atomically(args.output, found.candidate.toml);
+  const std::vector<ScaleCourse> courses = scale_courses(run);
   if (args.json) {
-    fmt::print("{}", ranges_json(found.ranges, run.options().model, run.steps()));
+    fmt::print("{}", ranges_json(found.ranges, courses, run.options().model, run.steps()));
     return kExitFine;
   }
   fmt::print(
-      "{}\nRanges only: nothing was run. `lockstep recommend {}` runs candidates and judges "
+      "{}\n{}Ranges only: nothing was run. `lockstep recommend {}` runs candidates and judges "
       "them.\n",
-      range_text(found.ranges), shell_quoted(run.options().model));
+      range_text(found.ranges), scale_courses_text(courses), shell_quoted(run.options().model));
   if (args.output.empty()) {
     fmt::print("\nThe policy (write it with -o policy.toml):\n\n{}", found.candidate.toml);
   } else {
@@ -267,6 +268,12 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
       problems.add(fmt::format("{}: {} is a run file, of which nothing is run", option->get_name(),
                                args.run()),
                    "give the model or the capture, or leave it out");
+    }
+    for (const std::string& format : split(args.search.formats, ',')) {
+      if (find_narrow_format(format) == nullptr) continue;
+      problems.add(fmt::format("--formats {}: {} is a run file, whose ranges say nothing of it",
+                               format, args.run()),
+                   "give the model or the capture");
     }
     return recommend_from_run(args, formats, problems);
   }

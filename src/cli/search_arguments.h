@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/recommend/search.h"
+#include "analysis/recommend/advice.h"
 #include "src/core/error.h"
 
 namespace lockstep {

@@ -1,0 +1,34 @@
+// Where does a dynamic loss scale settle?
+// A dynamic scale grows until a step overflows, so it settles above the scales at which no step of
+// a run overflows (scale_interval.h): with a growth interval of n, about one step in n does. The
+// gradients of one FP32 trace say which steps: the backward pass is linear in the loss, so the
+// lane's own scaler, a pure state machine, is run on
+//
+//   found_inf(step) = some gradient's largest magnitude in FP32, times the scale, exceeds the
+//                     largest number of the format that the lane has there
+//
+// Not modelled: that the lane's weights differ from FP32's, the more so after skipped steps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+
+// Over the second half of the run.
+struct SettledScale {
+  int lo = 0, hi = 0, mode = 0;  // exponents of 2 of the scales, rounded down
+  int64_t skips = 0;
+};
+struct ScaleCourse {
+  std::string lane;
+  SettledScale predicted, recorded;
+};
+
+// Of every lane with one scaler that may skip steps.
+std::vector<ScaleCourse> scale_courses(const RunFile& run);
+
+}  // namespace lockstep
