@@ -142,7 +142,8 @@ std::vector<Remedy> collapse_remedies(const FindingContext&) {
 std::vector<Remedy> saturated_remedies(const FindingContext&) {
   return with_wider({{"a scale per tensor", scale_per_tensor},
                      {"this layer in bf16", layer_in_fp32_or_bf16},
-                     {"a shorter history of the scale", shorter_history, kNotTold}});
+                     {"a shorter history of the scale", shorter_history, kNotTold},
+                     {"what is cut off in bf16 or fp32", values_in_bf16_or_fp32, kNotTold}});
 }
 std::vector<Remedy> updates_remedies(const FindingContext&) {
   return {{"fp32 master weights", fp32_masters},

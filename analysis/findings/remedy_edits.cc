@@ -166,6 +166,22 @@ std::vector<RemedyEdit> layer_in_fp32_or_bf16(const EditContext& c) {
   return joined(layer_in(c, find_format("fp32")), layer_in(c, find_format("bf16")));
 }
 
+std::vector<RemedyEdit> values_in_bf16_or_fp32(const EditContext& c) {
+  std::vector<RemedyEdit> edits;
+  const Site* site = site_of(c);
+  const bool is_value =
+      site != nullptr && (site->point == Point::kOperand || site->point == Point::kOutput);
+  if (!is_value || !is_in_graph(*site) || !can_name(site->layer)) return edits;
+  const std::string role(to_string(site->role)), point(to_string(site->point));
+  for (const Format* in : {&find_format("bf16"), &find_format("fp32")}) {
+    add(edits,
+        {fmt::format("every {} {} of {} in {}", role, point, site->layer, in->name),
+         rule_text(
+             {{"layer", site->layer}, {"role", role}, {"point", point}, {"format", in->name}})});
+  }
+  return edits;
+}
+
 std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c) {
   const Node* node = forward_node(c);
   if (node == nullptr) return {};

@@ -15,6 +15,9 @@ std::vector<RemedyEdit> op_in_fp32(const EditContext& c);
 std::vector<RemedyEdit> op_in_fp32_or_bf16(const EditContext& c);
 std::vector<RemedyEdit> layer_in_fp32(const EditContext& c);
 std::vector<RemedyEdit> layer_in_fp32_or_bf16(const EditContext& c);
+// The values of this role that the layer reads or makes: wins over a rule of the policy that rounds
+// them, which the format of ops does not.
+std::vector<RemedyEdit> values_in_bf16_or_fp32(const EditContext& c);
 // Of what a decision is made by: the ops that compute its operands.
 std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c);
 // bf16 wherever the policy says fp16, without a loss scale.

@@ -212,6 +212,10 @@ class Fixer {
     return text;
   }
 
+  static bool has(const FixTrial& one, FindingKind kind, const std::string& layer) {
+    return one.refused.empty() && layers_with(kind, one.trial, *one.scene).contains(layer);
+  }
+
   // What the remedies of one finding have led to.
   struct Outcome {
     int answer = -1, within_noise = -1;  // places in `tried`
@@ -223,6 +227,7 @@ class Fixer {
   void run_part(std::vector<Choice>& waiting, FindingKind target, Outcome& outcome) {
     const auto round = static_cast<int>(fix_.rounds.size()) - 1;
     const std::set<std::string> standing = layers_with(target, now_, *scene_);
+    const Finding& gravest = now_.findings.front();
     std::vector<std::vector<RemedyEdit>> part;
     const bool alone = waiting.front().edits.back().changes_run();
     do {
@@ -233,6 +238,10 @@ class Fixer {
              !waiting.front().edits.back().changes_run());
     for (FixTrial& one : try_all(part)) {
       judge(one, target, fix_.rounds.back().layer, round, standing);
+      // Of another finding than the gravest: that one must be gone as well.
+      if (has(one, gravest.kind, layer_of_finding(scene_->sites, gravest))) {
+        one.grade = FixGrade::kNo;
+      }
       const auto place = static_cast<int>(fix_.tried.size());
       if (outcome.answer < 0 && one.grade == FixGrade::kTolerance) outcome.answer = place;
       if (outcome.within_noise < 0 && one.grade == FixGrade::kNoise) outcome.within_noise = place;
