@@ -31,7 +31,8 @@ void Executor::keep_errors(const ValueRounding& rounding, std::span<const float>
   for (const int32_t site : rounding.sites) {
     if (adjoints_.of_site(site).empty()) continue;
     if (errors == nullptr) {
-      errors = std::make_shared<RoundingErrors>(rounding_errors(before, after, *rounding.format, scale));
+      errors =
+          std::make_shared<RoundingErrors>(rounding_errors(before, after, *rounding.format, scale));
     }
     errors_[site] = errors;
   }

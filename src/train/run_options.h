@@ -43,8 +43,8 @@ struct RunOptions {
   // Of a capture: numbers that replace those of its loop in every step and group: the optimizer's,
   // and clip_norm.
   HyperValues loop_changes;
-  std::string capture_hash;   // SHA-256 of the capture that `model` names, "": a built-in model
-  bool cycle = false;         // after the last captured step the first one follows
+  std::string capture_hash;  // SHA-256 of the capture that `model` names, "": a built-in model
+  bool cycle = false;        // after the last captured step the first one follows
   // Indices of captured steps, taken in this order, over and over; empty: all in their own.
   std::vector<int64_t> captured_order;
   std::string start_from;     // RUN.state[:LANE], "" = fresh weights

@@ -130,7 +130,7 @@ def test_the_text_names_the_answer_first(lockstep, captures, tmp_path):
     plain = lockstep("recommend", captures["fine"], "--quiet", cwd=tmp_path).stdout
     assert 'torch.autocast("cuda", dtype=torch.float16)' in plain and 'torch.amp.GradScaler("cuda")' in plain
     assert "orders of the captured batches" in text and "Ranges for fp16" not in text
-    again = lockstep("recommend", captures["large"], "--quiet", "--all", cwd=tmp_path).stdout
+    again = lockstep("recommend", captures["large"], "--quiet", "--all", "--prove", cwd=tmp_path).stdout
     assert "replays read from large.recommend" in again and "Ranges for fp16" in again
 
 
