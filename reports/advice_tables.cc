@@ -86,9 +86,9 @@ TableBlock tried_table(const Advice& advice) {
          verdict_text(trial)});
   }
   table.notes = {fmt::format(
-      "loss: mean over the last steps. gap: loss minus fp32's. time: of fp32's step on {}, an "
-      "estimate. *: recommended.",
-      advice.gpu->name)};
+      "loss: mean over the last steps. gap: loss minus fp32's after as many updates. time: of "
+      "fp32's step on {}, an estimate.{}",
+      advice.gpu->name, advice.chosen ? " *: recommended." : "")};
   return table;
 }
 
@@ -135,26 +135,28 @@ TableBlock role_table(const SensitivityTable& sensitivity) {
 
 TableBlock layer_table(const SensitivityTable& sensitivity) {
   TableBlock table;
-  table.columns = {{"layer", Align::kLeft},
-                   {"format", Align::kLeft},
-                   {"score"},
-                   {"loss error"},
-                   {"dW error"},
-                   {"gap alone"}};
-  for (const LayerSensitivity& row : sensitivity.layers) {
-    const auto& measured = row.measured;
-    table.rows.push_back({row.layer.empty() ? "-" : row.layer, row.format, or_dash(row.score),
-                          measured ? or_dash(measured->loss_error) : "-",
-                          measured ? or_dash(measured->gradient_error) : "-",
-                          measured ? gap_text(measured->accumulated) : "-"});
+  table.columns = {{"layer", Align::kLeft}, {"format", Align::kLeft}, {"score"}};
+  if (sensitivity.is_measured) {
+    for (const char* title : {"loss error", "dW error", "gap alone"}) {
+      table.columns.push_back({title});
+    }
   }
+  for (const LayerSensitivity& row : sensitivity.layers) {
+    std::vector<std::string>& cells = table.rows.emplace_back();
+    cells = {row.layer.empty() ? "-" : row.layer, row.format, or_dash(row.score)};
+    if (!sensitivity.is_measured) continue;
+    const auto& measured = row.measured;
+    cells.push_back(measured ? or_dash(measured->loss_error) : "-");
+    cells.push_back(measured ? or_dash(measured->gradient_error) : "-");
+    cells.push_back(measured ? gap_text(measured->accumulated) : "-");
+  }
+  table.notes = {fmt::format("Batch noise of the loss: {}.", or_dash(sensitivity.batch_noise))};
+  if (!sensitivity.is_measured) return table;
   const MeasuredSensitivity& floor = sensitivity.floor;
-  table.notes = {fmt::format(
+  table.notes.push_back(fmt::format(
       "loss error, dW error: this layer alone in the format, from the reference's weights in every "
-      "step. gap alone: it keeps its own weights. One ulp alone: {}, {}, {}. Batch noise of the "
-      "loss: {}.",
-      or_dash(floor.loss_error), or_dash(floor.gradient_error), gap_text(floor.accumulated),
-      or_dash(sensitivity.batch_noise))};
+      "step. gap alone: it keeps its own weights. One ulp alone: {}, {}, {}.",
+      or_dash(floor.loss_error), or_dash(floor.gradient_error), gap_text(floor.accumulated)));
   return table;
 }
 

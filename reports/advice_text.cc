@@ -63,12 +63,14 @@ std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
   }
   if (start <= ranges.scales.hi + kHeadroomOctaves && trial.skips == 0) {
     return fmt::format(
-        "{} with {} octave to spare: GradScaler's 65536 uses it and overflowed nowhere, keep it "
-        "dynamic.",
+        "{} with {} octave to spare: GradScaler's 65536 lies in that octave and no step "
+        "overflowed, "
+        "keep it dynamic.",
         between, kHeadroomOctaves);
   }
-  return fmt::format("{}: GradScaler's 65536 found its way here ({} skipped), keep it dynamic.",
-                     between, counted(static_cast<uint64_t>(trial.skips), "step"));
+  return fmt::format(
+      "{}: GradScaler's 65536 starts too high and settled after {} skipped, keep it dynamic.",
+      between, counted(static_cast<uint64_t>(trial.skips), "step"));
 }
 
 // What to paste. Layers in FP32, and scales that GradScaler needs arguments for, come from the
@@ -141,34 +143,54 @@ std::string layers_sentence(const Advice& advice) {
                        fp32.front().reason,
                        counted(layers - std::min(layers, fp32.size()), "layer"), candidate.format);
   }
-  if (candidate.tf32) text += " What is in fp32 can use tf32 for its products.";
+  if (candidate.tf32) text += " The layers in fp32 can use tf32 for their products.";
   if (!candidate.narrow.empty()) {
     const size_t kept = candidate.not_narrow.size();
     const size_t linear = advice.network.linear.size();
-    text += kept == 0
+    std::vector<KeptLayer> linear_in_fp32;
+    for (const std::string& layer : advice.network.linear) {
+      if (has_layer(fp32, layer)) linear_in_fp32.push_back({layer, ""});
+    }
+    const size_t in_fp32 = linear_in_fp32.size();
+    text += kept + in_fp32 == 0
                 ? fmt::format(" All linear layers can use {}.", candidate.narrow)
-                : fmt::format(" Of {} linear layers {} can use {}, not {}.", linear, linear - kept,
-                              candidate.narrow, layer_names(candidate.not_narrow));
+                : fmt::format(" Of {} linear layers {} can use {}, not {}.", linear,
+                              linear - kept - in_fp32, candidate.narrow,
+                              layer_names(joined(candidate.not_narrow, linear_in_fp32)));
   }
   for (const std::string& choice : candidate.memory) {
-    text += " " + capitalised(memory_words(choice, candidate.format)) + " will do.";
+    text += " " + capitalised(memory_words(choice, candidate.format)) + " trains as well.";
   }
   return text;
 }
 
-// "Estimate for h100: a step takes 0.42 of fp32's time and 0.55 of its memory, ..."
+// A lane that skipped steps is compared with FP32 after as many updates (analysis/run/outcome.h).
+std::string measured_sentence(const Advice& advice) {
+  const Trial& trial = *advice.chosen;
+  const LaneJudgement& judged = trial.judgement;
+  const std::string after = trial.skips > 0
+                                ? fmt::format(" after as many updates ({} skipped)",
+                                              counted(static_cast<uint64_t>(trial.skips), "step"))
+                                : "";
+  return fmt::format(
+      "Measured: loss {} after {} of one seed, {} {} fp32's{} (noise {}). It rules out a large "
+      "loss; it does not prove equality.",
+      short_number(judged.tail_loss), counted(static_cast<uint64_t>(advice.steps), "step"),
+      two_digits(std::fabs(judged.gap)), judged.gap < 0 ? "below" : "above", after,
+      two_digits(noise(judged)));
+}
+
+// "Estimated on h100: a step takes 0.42 of fp32's time and 0.55 of its memory, ..."
 std::string cost_sentence(const Advice& advice) {
   const Trial& chosen = *advice.chosen;
   const int64_t fp32_memory = whole(advice.network.memory);
   std::string text = fmt::format(
-      "Estimate for {} (a roofline of sizes, no launches): {} of fp32's time, {} of its memory",
-      advice.gpu->name, relative(chosen.cost.seconds, advice.fp32_cost.seconds),
+      "Estimated on {}: a step takes {} of fp32's time and {} of its memory", advice.gpu->name,
+      relative(chosen.cost.seconds, advice.fp32_cost.seconds),
       relative(static_cast<double>(whole(chosen.memory)), static_cast<double>(fp32_memory)));
   const Trial& plain = *advice.plain;
-  if (chosen.candidate.lane == plain.candidate.lane) {
-    return text + "; it is autocast's default, so it costs what that does.";
-  }
-  text += fmt::format("; {} of plain {} autocast's time",
+  if (chosen.candidate.lane == plain.candidate.lane) return text + ".";
+  text += fmt::format(", {} of the time of plain {} autocast",
                       relative(chosen.cost.seconds, plain.cost.seconds), plain.candidate.format);
   if (!plain.passes()) text += ", which does not train";
   return text + ".";
@@ -187,33 +209,37 @@ std::string kept_sentence(const Advice& advice, const KeptLayer& kept, const std
   return text;
 }
 
-// "fp8: 24 of 25 linear layers can use it, at 0.82 of the time on h100 (recommended)."
+// "fp8: 24 of 25 linear layers train in it (gap 0.002); a step takes 0.82 of the time of plain bf16
+// autocast on h100."
 std::string narrow_sentence(const Advice& advice, const NarrowOutcome& outcome) {
   if (!outcome.passed) return fmt::format("{}: not used; {}.", outcome.format, outcome.why_not);
   const Trial& trial = *outcome.passed;
-  const bool is_chosen = advice.chosen->candidate.lane == trial.candidate.lane;
-  const std::string what = find_narrow_format(outcome.format) == nullptr
-                               ? "products of what is in fp32 can use it"
-                               : fmt::format("{} of {} can use it", outcome.linear,
+  const bool is_narrow = find_narrow_format(outcome.format) != nullptr;
+  const bool is_chosen =
+      is_narrow ? advice.chosen->candidate.narrow == outcome.format : advice.chosen->candidate.tf32;
+  const std::string what = !is_narrow
+                               ? "the products of the fp32 layers train in it"
+                               : fmt::format("{} of {} train in it", outcome.linear,
                                              counted(advice.network.linear.size(), "linear layer"));
-  const std::string time = fmt::format("{} of plain {} autocast's time on {}",
-                                       relative(trial.cost.seconds, advice.plain->cost.seconds),
-                                       advice.plain->candidate.format, advice.gpu->name);
-  if (is_chosen) return fmt::format("{}: {}, at {}: recommended.", outcome.format, what, time);
-  return fmt::format(
-      "{}: {} (gap {}), but at {} that is not the fastest: at these sizes {}.", outcome.format,
-      what, two_digits(trial.judgement.gap), time,
-      outcome.is_faster ? "another format gains more" : "memory and casts take the time");
+  std::string text =
+      fmt::format("{}: {} (gap {}); a step takes {} of the time of plain {} autocast on {}",
+                  outcome.format, what, two_digits(trial.judgement.gap),
+                  relative(trial.cost.seconds, advice.plain->cost.seconds),
+                  advice.plain->candidate.format, advice.gpu->name);
+  if (!is_chosen) {
+    text += outcome.is_faster ? ", and another format less"
+                              : ": casts and memory traffic cost more than the products gain";
+  }
+  return text + ".";
 }
 
 std::string memory_sentence(const Advice& advice, const MemoryOutcome& outcome) {
   const Trial& trial = outcome.trial;
   const double saved = 1 - static_cast<double>(whole(trial.memory)) /
-                               static_cast<double>(whole(advice.plain->memory));
-  std::string text = fmt::format("{}: {} (gap {}); {:.0f}% less memory than plain {} autocast.",
+                               static_cast<double>(whole(advice.memory_without));
+  std::string text = fmt::format("{}: {} (gap {}); {:.0f}% less memory than without.",
                                  capitalised(memory_words(outcome.choice, trial.candidate.format)),
-                                 verdict_text(trial), two_digits(trial.judgement.gap), 100 * saved,
-                                 trial.candidate.format);
+                                 verdict_text(trial), two_digits(trial.judgement.gap), 100 * saved);
   if (outcome.loses && trial.passes()) {
     const FindingContext context{*outcome.loses, advice.network.sites, false, trial.steps};
     text += fmt::format(" Not used: {}. So short a run does not show that in its loss.",
@@ -233,12 +259,10 @@ std::string floors(const Proof& proof) {
 }
 
 std::string correlation_sentence(const SensitivityTable& table) {
-  const auto measured =
-      std::ranges::count_if(table.layers, [](auto& row) { return row.measured.has_value(); });
   return fmt::format(
-      "The first-order score ranks the {} layers that were measured alone with a rank correlation "
-      "of {:.2f}{}.",
-      measured, table.rank_correlation,
+      "The first-order score ranks {} layers that were measured alone with a rank correlation of "
+      "{:.2f}{}.",
+      table.ranked, table.rank_correlation,
       table.measured_top_third
           ? fmt::format(", below {}: the top third was measured", kLeastRankCorrelation)
           : "");
@@ -246,9 +270,9 @@ std::string correlation_sentence(const SensitivityTable& table) {
 
 // What was run, and what was not.
 std::string runs_sentence(const Advice& advice, const AdviceFacts& facts) {
-  std::string runs =
-      fmt::format("Run: {}, together with fp32 and its twin, {} steps each",
-                  counted(static_cast<uint64_t>(facts.lanes), "candidate"), advice.steps);
+  std::string runs = fmt::format("Run: {}, together with fp32 and its twin, {} each",
+                                 counted(static_cast<uint64_t>(facts.lanes), "candidate"),
+                                 counted(static_cast<uint64_t>(advice.steps), "step"));
   if (facts.captured_steps > 0) {
     runs += fmt::format(
         " (the {} captured ones, over and over: they show numerics, not "
@@ -256,12 +280,12 @@ std::string runs_sentence(const Advice& advice, const AdviceFacts& facts) {
         facts.captured_steps);
   }
   if (facts.measured > 0) {
-    runs += fmt::format("; {} of one layer alone",
+    runs += fmt::format("; {} with a single layer in the format",
                         counted(static_cast<uint64_t>(facts.measured), "short run"));
   }
   if (facts.read_again > 0) {
-    runs += fmt::format("; {} of {} replays read from {}", facts.read_again, facts.replays,
-                        facts.folder);
+    runs += fmt::format("; {} of {} read from {}", facts.read_again,
+                        counted(static_cast<uint64_t>(facts.replays), "replay"), facts.folder);
   }
   std::vector<std::string> not_tested = facts.not_tested;
   if (!facts.proof) not_tested.emplace_back("other seeds (--prove)");
@@ -273,10 +297,10 @@ std::string runs_sentence(const Advice& advice, const AdviceFacts& facts) {
 std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
   switch (advice.answer) {
     case Advice::Answer::kFp32Broke:
-      return "No answer: fp32's own loss is not finite at the end; mend the training first.";
+      return "No answer: fp32's own loss is not finite at the end; fix the fp32 training first.";
     case Advice::Answer::kTooShort:
-      return fmt::format("No answer: fp32 itself has not learned within {} steps; give --steps {}.",
-                         advice.steps, 4 * advice.steps);
+      return fmt::format("No answer: fp32 itself has not learned within {}; give --steps {}.",
+                         counted(static_cast<uint64_t>(advice.steps), "step"), 4 * advice.steps);
     case Advice::Answer::kFp32:
       return fmt::format("Train in fp32: of {} run here none trained as fp32 does{}.",
                          counted(static_cast<uint64_t>(facts.lanes), "candidate"),
@@ -306,13 +330,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
   Blocks blocks = {paragraph(sentence, is_good ? Tone::kGood : Tone::kBad,
                              std::min(sentence.size(), sentence.find_first_of(":;")))};
   if (advice.chosen) {
-    const LaneJudgement& judged = advice.chosen->judgement;
-    blocks.push_back(paragraph(
-        fmt::format("Measured: loss {} after {} steps of one seed, {} {} fp32's (noise {}). It "
-                    "rules out a large loss; it "
-                    "does not prove equality.",
-                    short_number(judged.tail_loss), advice.steps, two_digits(std::fabs(judged.gap)),
-                    judged.gap < 0 ? "below" : "above", two_digits(noise(judged)))));
+    blocks.push_back(paragraph(measured_sentence(advice)));
     blocks.push_back(paragraph(cost_sentence(advice)));
     if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof, facts.proof_orders)));
     if (facts.proof && facts.proof->seeds() > 1) blocks.push_back(paragraph(floors(*facts.proof)));
@@ -331,6 +349,9 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
   }
   for (const MemoryOutcome& outcome : advice.memory) {
     blocks.push_back(paragraph(memory_sentence(advice, outcome)));
+  }
+  if (advice.memory_alone) {
+    blocks.push_back(paragraph("Together these do not train as fp32 does, so one is recommended."));
   }
   if (advice.out_of_budget && advice.chosen) {
     blocks.push_back(paragraph("The --budget ended the search: a cheaper policy may do."));

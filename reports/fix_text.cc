@@ -9,6 +9,7 @@
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/recommend/policy_edit.h"
+#include "analysis/recommend/proof.h"
 #include "reports/number_text.h"
 #include "src/core/text.h"
 
@@ -143,32 +144,47 @@ std::string fix_sentence(const Fix& fix, const FixFacts& facts) {
   const std::string reference = short_number(fix.before.reference_loss);
   switch (fix.answer) {
     case Fix::Answer::kFp32Broke:
-      return "No answer: fp32's own loss is not finite at the end; mend the training first.";
+      return "No answer: fp32's own loss is not finite at the end; fix the fp32 training first.";
     case Fix::Answer::kNothingWrong:
+      if (fix.before.judgement.verdict == Verdict::kTooShort) {
+        return fmt::format(
+            "No answer: {} has no finding, but fp32 itself has not learned within {}; give --steps "
+            "{}.",
+            facts.lane, counted(static_cast<uint64_t>(fix.before.steps), "step"),
+            4 * fix.before.steps);
+      }
       return fmt::format(
           "Nothing to fix: {} trains as fp32 does, without a finding: loss {}, fp32 {}.",
           facts.lane, loss_of(fix.before), reference);
     case Fix::Answer::kNoFinding:
       return fmt::format(
-          "No answer: {} trains otherwise than fp32 (loss {}, fp32 {}), but no finding says where.",
+          "No answer: {} trains worse than fp32 (loss {}, fp32 {}), but no finding says where.",
           facts.lane, loss_of(fix.before), reference);
     case Fix::Answer::kNothingHelped:
-      return fmt::format(
-          "Not fixed: of {} tried none ends it{}: {}.", counted(fix.tried.size(), "change"),
-          fix.out_of_budget ? " (the --budget ended the search)" : "", fix.before_sentence);
+      return fmt::format("Not fixed: of {} tried none removes the fault{}: {}.",
+                         counted(fix.tried.size(), "change"),
+                         fix.out_of_budget ? " (the --budget ended the search)" : "",
+                         fix.before_sentence);
     case Fix::Answer::kFixed:
       break;
   }
   const FixTrial& one = fix.fix();
-  const std::string what = one.edits.size() == 1 ? "ends it" : "together end it";
-  return fmt::format("Fixed: {} {} ({}): loss {} with the fix, {} without, fp32 {}.",
-                     words_of(one.edits), what, fix.before_sentence, loss_of(one.trial),
-                     loss_of(fix.before), short_number(one.trial.reference_loss));
+  const std::string what =
+      one.edits.size() == 1 ? "removes the fault" : "together remove the fault";
+  // A lane that skipped steps is compared with FP32 after as many updates (analysis/run/outcome.h).
+  const LaneJudgement& judged = one.trial.judgement;
+  const bool has_learned = judged.verdict != Verdict::kTooShort;
+  return fmt::format("{}: {} {} ({}): loss {} with the fix, {} without, fp32 {}{}.",
+                     has_learned ? "Fixed" : "Finding removed", words_of(one.edits), what,
+                     fix.before_sentence, loss_of(one.trial), loss_of(fix.before),
+                     short_number(judged.tail_loss - judged.gap),
+                     has_learned ? "" : ", which has not learned in these steps");
 }
 
 std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& style) {
   const bool fixed = fix.answer == Fix::Answer::kFixed;
-  const bool good = fixed || fix.answer == Fix::Answer::kNothingWrong;
+  const bool good = (fixed || fix.answer == Fix::Answer::kNothingWrong) &&
+                    fix.before.judgement.verdict != Verdict::kTooShort;
   const std::string sentence = fix_sentence(fix, facts);
   Blocks blocks = {paragraph(sentence, good ? Tone::kGood : Tone::kBad, sentence.find(':'))};
   if (fixed) {
@@ -179,8 +195,10 @@ std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& sty
         one.trial.steps, two_digits(std::fabs(judged.gap)), judged.gap < 0 ? "below" : "above",
         two_digits(tolerance_of(one.trial)),
         one.grade == FixGrade::kTolerance
-            ? "2% of the fall of fp32's loss, or what one ulp does"
-            : fmt::format("2% of the fall of fp32's loss; but within this run's noise, {}",
+            ? fmt::format("{:g}% of the fall of fp32's loss, or what one ulp does",
+                          100 * kToleratedShare)
+            : fmt::format("{:g}% of the fall of fp32's loss; but within this run's noise, {}",
+                          100 * kToleratedShare,
                           two_digits(std::max(judged.batch_noise, judged.chaos_bound))))));
     const std::string lines = added_lines(one.edits);
     if (!lines.empty()) {

@@ -194,9 +194,13 @@ std::string underflow_sentence(const FindingContext& c) {
 }
 
 std::string collapse_sentence(const FindingContext& c) {
-  std::string text = fmt::format(
-      "{} of {} steps were skipped and the loss scale fell from {} to {}", c.finding.skipped_steps,
-      c.finding.steps, power_text(c.finding.scale), power_text(c.finding.value));
+  const bool is_static = c.finding.scale == c.finding.value;
+  std::string text =
+      is_static ? fmt::format("{} of {} steps were skipped at the loss scale {}",
+                              c.finding.skipped_steps, c.finding.steps, power_text(c.finding.scale))
+                : fmt::format("{} of {} steps were skipped and the loss scale fell from {} to {}",
+                              c.finding.skipped_steps, c.finding.steps, power_text(c.finding.scale),
+                              power_text(c.finding.value));
   if (c.finding.site >= 0) text += ", mostly because of " + place_text(c.site());
   return text;
 }

@@ -135,7 +135,8 @@ std::vector<Remedy> gradient_remedies(const FindingContext& c) {
 }
 
 std::vector<Remedy> collapse_remedies(const FindingContext&) {
-  return with_wider({{"the named layer's gradient in fp32 or bf16", layer_in_fp32_or_bf16},
+  return with_wider({{"a lower or dynamic loss scale", lower_loss_scale},
+                     {"the named layer's gradient in fp32 or bf16", layer_in_fp32_or_bf16},
                      {"gradient clipping inside the model"},
                      {"a lower loss scale inside the layer", layer_loss_scale, kNotTold}});
 }

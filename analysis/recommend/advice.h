@@ -69,6 +69,8 @@ struct Advice {
   std::vector<FrontierPoint> frontier;
   std::vector<NarrowOutcome> narrow;
   std::vector<MemoryOutcome> memory;
+  MemoryFacts memory_without;  // of the policy that the choices were added to
+  bool memory_alone = false;   // together the choices that passed did not
   // Kept layers without which the chosen candidate did not pass, and what happened then.
   std::map<std::string, Trial> without;
   const Gpu* gpu = nullptr;

@@ -44,22 +44,20 @@ std::vector<CastEdge> narrow_enough(std::vector<CastEdge> edges, size_t layers) 
   }
 }
 
-// Keeps what nothing else beats in both score and cost, one for each step of the score.
-void keep_best(std::vector<Partial>& partials, double step) {
+// Keeps what nothing else beats in both score and cost; of too many, every second one.
+void keep_best(std::vector<Partial>& partials) {
   std::ranges::sort(partials, [](const Partial& a, const Partial& b) {
     return a.score != b.score ? a.score < b.score : a.cost < b.cost;
   });
   std::vector<Partial> kept;
   for (const Partial& one : partials) {
-    if (!kept.empty() && one.cost >= kept.back().cost) continue;
-    const bool same_step =
-        kept.size() > 1 && step > 0 &&
-        static_cast<int64_t>(one.score / step) == static_cast<int64_t>(kept.back().score / step);
-    if (same_step) {
-      kept.back() = one;
-    } else {
-      kept.push_back(one);
-    }
+    if (kept.empty() || one.cost < kept.back().cost) kept.push_back(one);
+  }
+  while (kept.size() > kMostPartials) {
+    std::vector<Partial> fewer;
+    for (size_t i = 0; i + 1 < kept.size(); i += 2) fewer.push_back(kept[i]);
+    fewer.push_back(kept.back());
+    kept = std::move(fewer);
   }
   partials = std::move(kept);
 }
@@ -82,11 +80,6 @@ Assignment priced(const AssignmentProblem& problem, std::vector<size_t> choice) 
 
 std::vector<Assignment> assignment_frontier(const AssignmentProblem& problem) {
   const size_t count = problem.layers.size();
-  double largest = 0;
-  for (const auto& options : problem.layers) {
-    largest += std::ranges::max_element(options, {}, &FormatOption::score)->score;
-  }
-  const double step = largest / kScoreSteps;
   const std::vector<CastEdge> edges = narrow_enough(problem.edges, count);
   const std::vector<size_t> last = last_ends(edges, count);
 
@@ -114,7 +107,7 @@ std::vector<Assignment> assignment_frontier(const AssignmentProblem& problem) {
         }
       }
     }
-    for (auto& [open, partials] : next) keep_best(partials, step);
+    for (auto& [open, partials] : next) keep_best(partials);
     states = std::move(next);
   }
 

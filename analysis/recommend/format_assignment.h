@@ -6,8 +6,9 @@
 //
 // for all limits at once: the result is the Pareto frontier of (score, cost). Layers are taken in
 // order; a partial choice remembers the sides of the layers that still have an edge to a later one
-// (Nemhauser & Ullmann 1969 for each combination of those sides). Exact up to kScoreSteps: of
-// partial choices whose scores lie in the same step the cheaper one stays.
+// (Nemhauser & Ullmann 1969 for each combination of those sides). Exact while no combination has
+// more than kMostPartials partial choices that nothing beats, and no more than kMostOpenLayers
+// layers wait for a later one.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,8 @@ struct Assignment {
   double cost = 0, score = 0;
 };
 
-// A step is the largest total score divided by this.
-inline constexpr int kScoreSteps = 4096;
+// Of more, every second one goes.
+inline constexpr size_t kMostPartials = 4096;
 // At most so many layers may wait for a later end of an edge; of more, the cheapest edges are left
 // out while choosing (costs are always those of all edges).
 inline constexpr size_t kMostOpenLayers = 10;

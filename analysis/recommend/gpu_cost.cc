@@ -175,7 +175,7 @@ class Pricing {
       const bool is_aligned =
           is_wide || (is_narrow ? fact.unaligned_fp8 : fact.unaligned_16bit).empty();
       double rate = is_wide ? gpu_.fp32 : gpu_.*unit.rate;
-      if (is_narrow && (rate == 0 || !is_aligned)) rate = gpu_.bf16;
+      if (is_narrow && (rate == 0 || !is_aligned)) rate = std::max(gpu_.bf16, gpu_.fp16);
       if (rate == 0) rate = gpu_.fp32;
       if (!is_aligned) rate = std::max(rate * kUnalignedRate, gpu_.fp32);
       cost_.products += !is_wide;

@@ -37,6 +37,7 @@ void search_memory(SearchState& state) {
     candidates.push_back(state.named(std::move(candidate)));
   }
   if (candidates.empty()) return;
+  advice.memory_without = chosen.memory;
   for (const Trial& trial : state.try_all(candidates)) {
     advice.memory.push_back({trial.candidate.memory.front(), trial, lost_in_update(trial)});
   }
@@ -58,6 +59,7 @@ void search_memory(SearchState& state) {
     const bool passes =
         !trials.empty() && trials.front().passes() && !lost_in_update(trials.front());
     if (passes) passed = trials.front();
+    advice.memory_alone = !passes;
   }
   chosen = passed;
   advice.answer = Advice::Answer::kExceptions;

@@ -116,7 +116,7 @@ class NarrowSearch {
     const RunFile run(state_.runs.last_path());
     SensitivityTable table;
     add_scores(run, /*lane=*/1, format_, advice_.network, narrow_, table);
-    measure_some(state_.runs, advice_.network, {}, table);
+    measure_some(state_.runs, advice_.network, {}, state_.budget_check(), table);
     for (size_t i = 0; i < narrow_.size(); ++i) problem_.layers[i][1].score = table.layers[i].score;
     state_.add_sensitivity(std::move(table));
   }
@@ -190,7 +190,7 @@ void try_tf32(SearchState& state) {
     if (trials.empty()) {
       out.why_not = "the --budget ended the search";
     } else if (!trials.front().passes()) {
-      out.why_not = "what is in fp32 needs its digits";
+      out.why_not = "the fp32 layers need full precision";
     } else {
       out.passed = trials.front();
       out.is_faster = out.passed->cost.seconds < chosen.cost.seconds;

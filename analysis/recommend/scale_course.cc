@@ -38,12 +38,14 @@ SettledScale settled(const std::vector<double>& scales, const std::vector<bool>&
   SettledScale out{.lo = std::numeric_limits<int>::max(), .hi = std::numeric_limits<int>::min()};
   std::map<int, int64_t> steps;
   for (size_t t = scales.size() / 2; t < scales.size(); ++t) {
+    out.skips += skipped[t];
+    if (!(scales[t] > 0)) continue;  // fallen to zero
     const int exponent = std::ilogb(scales[t]);
     ++steps[exponent];
     out.lo = std::min(out.lo, exponent);
     out.hi = std::max(out.hi, exponent);
-    out.skips += skipped[t];
   }
+  if (steps.empty()) return {.skips = out.skips};
   out.mode = std::ranges::max_element(steps, {}, [](const auto& one) { return one.second; })->first;
   return out;
 }

@@ -18,6 +18,12 @@ namespace {
 constexpr size_t kFindingsToFollow = 3;
 constexpr size_t kPointsAtOnce = 4;  // of the frontier, in one replay
 
+// A point of the frontier, and the layers in FP32 there.
+struct PointSet {
+  size_t point = 0;
+  std::vector<KeptLayer> layers;
+};
+
 class BaseSearch {
  public:
   explicit BaseSearch(SearchState& state) : state_(state), advice_(state.advice) {}
@@ -89,8 +95,7 @@ class BaseSearch {
 
   // Sets of layers in FP32 that hold `pinned` and cost little for what they spare: points of the
   // knapsack's frontier, the smallest sets first.
-  std::vector<std::vector<KeptLayer>> frontier_sets(const Trial& plain,
-                                                    const std::vector<KeptLayer>& pinned) {
+  std::vector<PointSet> frontier_sets(const Trial& plain, const std::vector<KeptLayer>& pinned) {
     const Network& network = advice_.network;
     const std::string& format = plain.candidate.format;
     const StepCost& high = advice_.fp32_cost;
@@ -111,7 +116,7 @@ class BaseSearch {
       problem.layers.back().push_back(
           {std::min(in_fp32, at(plain.cost.by_layer, layer)), row->score, /*side=*/0});
     }
-    std::vector<std::vector<KeptLayer>> sets;
+    std::vector<PointSet> sets;
     const std::vector<Assignment> frontier = assignment_frontier(problem);
     for (const Assignment& point : thinned(frontier, 2 * kPointsAtOnce)) {
       std::vector<KeptLayer> set = pinned;
@@ -119,15 +124,24 @@ class BaseSearch {
         const bool is_high = problem.layers[i][point.choice[i]].side == 1;
         if (is_high) set = joined(std::move(set), {{network.layers[i], spared(network.layers[i])}});
       }
-      sets.push_back(std::move(set));
+      sets.push_back({advice_.frontier.size(), std::move(set)});
       advice_.frontier.push_back({.keeps_fp32 = true,
                                   .format = "fp32",
-                                  .layers = sets.back().size(),
+                                  .layers = sets.back().layers.size(),
                                   .cost = point.cost / frontier.front().cost,
                                   .score = point.score});
     }
     std::ranges::reverse(sets);
+    std::erase_if(sets, [&](const PointSet& set) { return has_run(format, set.layers); });
     return sets;
+  }
+
+  bool has_run(const std::string& format, const std::vector<KeptLayer>& set) const {
+    return std::ranges::any_of(advice_.tried, [&](const Trial& trial) {
+      const std::vector<KeptLayer>& fp32 = trial.candidate.fp32;
+      return trial.candidate.format == format && fp32.size() == set.size() &&
+             std::ranges::all_of(set, [&](auto& kept) { return has_layer(fp32, kept.layer); });
+    });
   }
 
   std::string spared(const std::string& layer) const {
@@ -137,16 +151,6 @@ class BaseSearch {
       }
     }
     return "no smaller set of layers was found to suffice";
-  }
-
-  void note_points(const std::vector<Trial>& trials) {
-    for (const Trial& trial : trials) {
-      for (FrontierPoint& point : advice_.frontier) {
-        if (!point.keeps_fp32 || point.layers != trial.candidate.fp32.size()) continue;
-        point.lane = trial.candidate.lane;
-        point.passes = trial.passes();
-      }
-    }
   }
 
   // The first candidate that passes.
@@ -172,10 +176,14 @@ class BaseSearch {
     if (scale.scales && scale.dynamic) {
       candidates.push_back(candidate(pinned, static_scaler(ranges)));
     }
-    std::vector<std::vector<KeptLayer>> sets;  // still to run
+    std::vector<PointSet> sets;  // still to run
+    std::vector<size_t> points;  // of `candidates`, on the frontier
     for (bool from_frontier = false;; from_frontier = true) {
       const std::vector<Trial> trials = state_.try_all(candidates);
-      if (from_frontier) note_points(trials);
+      for (size_t i = 0; i < std::min(points.size(), trials.size()); ++i) {
+        advice_.frontier[points[i]].lane = trials[i].candidate.lane;
+        advice_.frontier[points[i]].passes = trials[i].passes();
+      }
       const auto passed = std::ranges::find_if(trials, [](auto& trial) { return trial.passes(); });
       if (passed != trials.end()) return *passed;
       if (advice_.out_of_budget || (from_frontier && sets.empty())) return std::nullopt;
@@ -186,10 +194,13 @@ class BaseSearch {
         sets = frontier_sets(plain, pinned);
       }
       candidates.clear();
+      points.clear();
       while (!sets.empty() && candidates.size() < kPointsAtOnce) {
-        candidates.push_back(candidate(sets.front(), scale));
+        candidates.push_back(candidate(sets.front().layers, scale));
+        points.push_back(sets.front().point);
         sets.erase(sets.begin());
       }
+      if (candidates.empty()) return std::nullopt;
     }
   }
 
@@ -206,7 +217,7 @@ class BaseSearch {
     if (advice_.plain->candidate.scale.scales) {
       scales.emplace(format, advice_.ranges_of(format)->scale_exponent);
     }
-    measure_some(state_.runs, advice_.network, scales, table);
+    measure_some(state_.runs, advice_.network, scales, state_.budget_check(), table);
     state_.add_sensitivity(std::move(table));
   }
 
@@ -221,6 +232,11 @@ Advice search(TrialRuns& runs, const SearchOptions& options) {
   SearchState state(runs, options);
   for (const std::string& format : options.formats) {
     if (find_narrow_format(format) != nullptr) continue;
+    if (peak_rate(*options.gpu, format) == 0) {
+      state.advice.narrow.push_back(
+          {.format = format, .why_not = fmt::format("{} has no unit for it", options.gpu->name)});
+      continue;
+    }
     if (BaseSearch(state).run(format)) break;
     const Advice::Answer answer = state.advice.answer;
     if (answer == Advice::Answer::kFp32Broke || answer == Advice::Answer::kTooShort) break;

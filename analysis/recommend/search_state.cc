@@ -83,6 +83,7 @@ void SearchState::add_sensitivity(SensitivityTable table) {
     table.is_measured = whole.is_measured;
     table.floor = whole.floor;
     table.rank_correlation = whole.rank_correlation;
+    table.ranked = whole.ranked;
     table.measured_top_third = whole.measured_top_third;
   }
   whole = std::move(table);

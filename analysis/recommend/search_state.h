@@ -1,6 +1,7 @@
 // What the parts of a search share: its runs, its budget, what is known so far.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ class SearchState {
   // As many as the budget allows, the first first; sets advice.out_of_budget.
   std::vector<Trial> try_all(const std::vector<Candidate>& candidates);
   bool has_budget() const { return budget_.any(); }
+  std::function<bool()> budget_check() {
+    return [this] {
+      if (!has_budget()) advice.out_of_budget = true;
+      return has_budget();
+    };
+  }
   // Named and written as a policy.
   Candidate named(Candidate candidate);
 

@@ -27,6 +27,8 @@ constexpr int64_t kAccumulatedSteps = 20;
 constexpr size_t kLanesPerReplay = 4;
 constexpr size_t kHighest = 3, kMiddle = 3, kLowest = 2;  // measured of each format
 
+constexpr double kSpoilt = 1e12;  // above any score of a layer that computes
+
 double square(double x) {
   return x * x;
 }
@@ -68,6 +70,25 @@ bool is_gradient_factor(const Site& site, const Graph& graph) {
          std::ranges::any_of(node.gradient_of, [&](const std::string& value) {
            return graph.parameter_of(value) != nullptr;
          });
+}
+
+// Relative rounding error, squared, of what an operand reads: of its own cast, or, where it has
+// none, of the roundings that made the value.
+double relative_error_sq(const std::vector<Site>& sites, size_t id,
+                         const std::vector<double>& error, const std::vector<double>& whole) {
+  constexpr int kMostViews = 4;  // between an operand and the op that rounded it
+  std::vector<size_t> at = {id};
+  for (int depth = 0; depth <= kMostViews && !at.empty(); ++depth) {
+    double largest = 0;
+    std::vector<size_t> before;
+    for (const size_t site : at) {
+      if (whole[site] > 0) largest = std::max(largest, error[site] / whole[site]);
+      for (const int32_t feed : sites[site].feeds) before.push_back(static_cast<size_t>(feed));
+    }
+    if (largest > 0) return largest;
+    at = std::move(before);
+  }
+  return 0;
 }
 
 double lost_share(const RunFile& run, int lane, size_t site) {
@@ -128,8 +149,8 @@ double accumulated(const RunFile& run, int lane) {
 // Runs these rows of the table, a few to a replay.
 void measure(TrialRuns& runs, const Network& network,
              const std::map<std::string, int>& scale_exponents, std::span<const size_t> rows,
-             SensitivityTable& table) {
-  for (size_t at = 0; at < rows.size(); at += kLanesPerReplay) {
+             const std::function<bool()>& may_go_on, SensitivityTable& table) {
+  for (size_t at = 0; at < rows.size() && may_go_on(); at += kLanesPerReplay) {
     const auto part = rows.subspan(at, std::min(kLanesPerReplay, rows.size() - at));
     std::vector<Candidate> lanes;
     for (const size_t row : part) {
@@ -154,9 +175,12 @@ void measure(TrialRuns& runs, const Network& network,
   }
 }
 
+// A layer that breaks alone has kSpoilt.
 double measured_score(const SensitivityTable& table, const MeasuredSensitivity& measured) {
   const double s = table.batch_noise;
-  return (s > 0 ? square(measured.loss_error / s) : 0) + square(measured.gradient_error);
+  const double score =
+      (s > 0 ? square(measured.loss_error / s) : 0) + square(measured.gradient_error);
+  return std::isfinite(score) ? std::min(score, kSpoilt) : kSpoilt;
 }
 
 std::vector<double> ranks(std::span<const double> values) {
@@ -206,8 +230,9 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
     RoleSensitivity& row = roles[{site.layer, site.role}];
     row.effect = std::hypot(row.effect, rounding[id]);
     row.range_effect = std::hypot(row.range_effect, range[id]);
-    if (is_gradient_factor(site, network.step) && whole[id] > 0) {
-      row.gradient_error = std::hypot(row.gradient_error, std::sqrt(error[id] / whole[id]));
+    if (is_gradient_factor(site, network.step)) {
+      const double squared = relative_error_sq(sites, id, error, whole);
+      row.gradient_error = std::hypot(row.gradient_error, std::sqrt(squared));
     }
     if (site.node.starts_with("optimizer:") && site.role == Role::kWeight) {
       row.updates_lost = std::max(row.updates_lost, lost_share(run, lane, id));
@@ -225,7 +250,8 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
     row.format = format;
     const double s = table.batch_noise;
     const double effect = square(row.effect) + square(row.range_effect);
-    scores[row.layer] += (s > 0 ? effect / square(s) : 0) + square(row.gradient_error);
+    const double score = (s > 0 ? effect / square(s) : 0) + square(row.gradient_error);
+    scores[row.layer] += std::isfinite(score) ? std::min(score, kSpoilt) : kSpoilt;
     const bool says_nothing = row.effect == 0 && row.range_effect == 0 && row.gradient_error == 0 &&
                               row.updates_lost == 0 && row.terms == 0;
     if (!says_nothing) table.roles.push_back(row);
@@ -236,9 +262,14 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
 }
 
 void measure_some(TrialRuns& runs, const Network& network,
-                  const std::map<std::string, int>& scale_exponents, SensitivityTable& table) {
+                  const std::map<std::string, int>& scale_exponents,
+                  const std::function<bool()>& may_go_on, SensitivityTable& table) {
   std::map<std::string, std::vector<size_t>> by_format;  // rows, the highest score first
-  for (size_t i = 0; i < table.layers.size(); ++i) by_format[table.layers[i].format].push_back(i);
+  for (size_t i = 0; i < table.layers.size(); ++i) {
+    const LayerSensitivity& row = table.layers[i];
+    const bool is_nameable = row.layer.find_first_of("*?") == std::string::npos;  // by a rule
+    if (is_nameable) by_format[row.format].push_back(i);
+  }
   std::set<size_t> some, top_third;
   for (auto& [format, rows] : by_format) {
     std::ranges::stable_sort(rows, std::greater{}, [&](size_t i) { return table.layers[i].score; });
@@ -251,17 +282,19 @@ void measure_some(TrialRuns& runs, const Network& network,
   }
   table.is_measured = true;
   const std::vector<size_t> first(some.begin(), some.end());
-  measure(runs, network, scale_exponents, first, table);
+  measure(runs, network, scale_exponents, first, may_go_on, table);
   std::vector<double> scored, measured;
   for (const size_t row : first) {
+    if (!table.layers[row].measured) continue;  // the budget ended
     scored.push_back(table.layers[row].score);
     measured.push_back(measured_score(table, *table.layers[row].measured));
   }
   table.rank_correlation = rank_correlation(scored, measured);
-  if (table.rank_correlation < kLeastRankCorrelation) {
+  table.ranked = scored.size();
+  if (!(table.rank_correlation >= kLeastRankCorrelation)) {
     std::vector<size_t> rest;
     std::ranges::set_difference(top_third, some, std::back_inserter(rest));
-    measure(runs, network, scale_exponents, rest, table);
+    measure(runs, network, scale_exponents, rest, may_go_on, table);
     table.measured_top_third = true;
   }
   for (LayerSensitivity& layer : table.layers) {

@@ -21,6 +21,7 @@
 // batch to the next.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,6 +60,7 @@ struct SensitivityTable {
   bool is_measured = false;         // the following are set
   MeasuredSensitivity floor;        // the one-ulp twin's
   double rank_correlation = 0;      // of score and measurement; NaN: fewer than three measured
+  size_t ranked = 0;                // layers in it
   bool measured_top_third = false;  // because the score ranked badly
 };
 
@@ -72,9 +74,11 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
 // Runs some of the table's layers alone (the highest and lowest scores and some between, of each
 // format), then, if the score ranks them badly, the rest of the top third. Where a layer has been
 // measured, its score becomes the measurement. `scale_exponents`: a static loss scale for the
-// formats that need one. Throws: as TrialRuns::measure.
+// formats that need one.
+// `may_go_on`: asked before each replay. Throws: as TrialRuns::measure.
 void measure_some(TrialRuns& runs, const Network& network,
-                  const std::map<std::string, int>& scale_exponents, SensitivityTable& table);
+                  const std::map<std::string, int>& scale_exponents,
+                  const std::function<bool()>& may_go_on, SensitivityTable& table);
 
 // Spearman's rank correlation, ties at their mean rank; NaN for fewer than three pairs or without
 // any differences.

@@ -13,6 +13,7 @@
 #include "analysis/findings/findings.h"
 #include "analysis/run/lane_outcomes.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/core/text_hash.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/twin_lane.h"
@@ -35,9 +36,20 @@ bool is_complete(const std::string& path, int64_t steps) {
   }
 }
 
-// Size and time of a file that data come from; "" where the words name none.
+// Size and time of a file that data come from, or of all files of a folder; "" where the words name
+// neither.
 std::string identity_of_file(const std::string& path) {
   std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
+      if (entry.is_regular_file(error)) {
+        files.push_back(entry.path().string() + identity_of_file(entry.path().string()));
+      }
+    }
+    std::ranges::sort(files);
+    return join(files, ",");
+  }
   const auto size = std::filesystem::file_size(path, error);
   if (error) return "";
   const auto time = std::filesystem::last_write_time(path, error).time_since_epoch().count();

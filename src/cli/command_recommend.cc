@@ -178,7 +178,7 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.lanes = runs.lanes();
   facts.measured = runs.measured();
   facts.read_again = runs.read_again();
-  facts.not_tested = not_tested(wanted);
+  facts.not_tested = not_tested(*advice);
   facts.all = args.all;
   fmt::print("{}",
              args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
@@ -187,7 +187,8 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
     if (!args.output.empty() || !args.emit_pytorch.empty()) {
       fmt::print(stderr, "lockstep: note: there is no policy to write\n");
     }
-    return refuted ? kExitRegression : kExitFine;
+    const bool is_answer = advice->answer == Advice::Answer::kFp32;
+    return refuted ? kExitRegression : is_answer ? kExitFine : kExitInconclusive;
   }
   const Candidate& chosen = advice->chosen->candidate;
   emit_pytorch(args, RunFile(runs.last_path()), policy_text(chosen),

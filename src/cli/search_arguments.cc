@@ -55,11 +55,13 @@ SearchOptions search_options(const SearchWords& words, ProblemList& problems) {
   if (std::ranges::all_of(options.formats, is_narrow))
     options.formats.insert(options.formats.begin(), "bf16");
   std::vector<std::string> subjects;
-  for (const MemoryChoice& choice : memory_choices()) subjects.emplace_back(choice.subject);
+  for (const MemoryChoice& choice : memory_choices()) {
+    if (std::ranges::count(subjects, choice.subject) == 0) subjects.emplace_back(choice.subject);
+  }
   if (!words.also.empty()) options.also = split(words.also, ',');
   for (const std::string& subject : options.also) {
     if (std::ranges::count(subjects, subject) > 0) continue;
-    problems.add(fmt::format("--also {}: state, weights or sums required", subject),
+    problems.add(fmt::format("--also {}: one of {} required", subject, join(subjects, ", ")),
                  did_you_mean(subject, subjects));
   }
   options.budget = parse_budget(words.budget, problems);
@@ -73,18 +75,27 @@ SearchOptions search_options(const SearchWords& words, ProblemList& problems) {
   return options;
 }
 
-std::vector<std::string> not_tested(const SearchOptions& options) {
+std::vector<std::string> not_tested(const Advice& advice) {
   std::vector<std::string> formats, also, out;
-  const auto add = [&](std::string_view format) {
-    if (std::ranges::count(options.formats, format) == 0) formats.emplace_back(format);
-  };
-  for (const BaseFormat& base : base_formats()) add(base.format);
-  for (const NarrowFormat& narrow : narrow_formats()) add(narrow.format);
+  for (const BaseFormat& base : base_formats()) {
+    const bool ran = std::ranges::any_of(advice.tried, [&](const Trial& trial) {
+      return trial.candidate.format == base.format ||
+             (trial.candidate.tf32 && is_tf32(std::string(base.format)));
+    });
+    if (!ran) formats.emplace_back(base.format);
+  }
+  for (const NarrowFormat& narrow : narrow_formats()) {
+    const bool ran = std::ranges::any_of(
+        advice.tried, [&](const Trial& trial) { return trial.candidate.narrow == narrow.format; });
+    if (!ran) formats.emplace_back(narrow.format);
+  }
   for (const MemoryChoice& choice : memory_choices()) {
-    if (std::ranges::count(options.also, choice.subject) > 0) continue;
+    const bool ran = std::ranges::any_of(advice.memory, [&](const MemoryOutcome& outcome) {
+      return find_memory_choice(outcome.choice).subject == choice.subject;
+    });
     const std::string subject =
         choice.subject == "state" ? "optimizer state" : std::string(choice.subject);
-    if (std::ranges::count(also, subject) == 0) also.push_back(subject);
+    if (!ran && std::ranges::count(also, subject) == 0) also.push_back(subject);
   }
   if (!formats.empty()) out.push_back(join(formats, ", ") + " (--formats)");
   if (!also.empty()) out.push_back("narrower " + join(also, ", ") + " (--also)");

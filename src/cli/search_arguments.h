@@ -17,7 +17,7 @@ struct SearchWords {
 // Adds a problem for every name that is not known. Narrow formats without a base get bf16.
 SearchOptions search_options(const SearchWords& words, ProblemList& problems);
 
-// Formats and choices that were not asked for, with the options that ask for them.
-std::vector<std::string> not_tested(const SearchOptions& options);
+// Formats and choices that did not run, with the options that ask for them.
+std::vector<std::string> not_tested(const Advice& advice);
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/analysis/recorded_run.h"
@@ -42,12 +43,17 @@ TEST_CASE("a score holds every layer asked for, by role, and a narrower format h
     CHECK(fp8.layers[i].score > bf16.layers[i].score);
   }
   CHECK(bf16.batch_noise > 0);
+  int factors = 0;
   for (const RoleSensitivity& row : fp8.roles) {
     CHECK(row.format == "fp8");
     if (row.role == Role::kAccumulator) CHECK(row.terms > 0);
+    factors += row.gradient_error > 0;
     // E4M3 has 4 bits, E5M2 3: half an ulp of either is at most 2^-3 of a value.
     CHECK(row.gradient_error <= 2 * 0.125);
   }
+  CHECK(factors == 6);  // x and dy of each layer
+  // In bf16, too, where most factors come rounded from the op before: no cast of their own.
+  CHECK(std::ranges::count_if(bf16.roles, [](auto& row) { return row.gradient_error > 0; }) >= 5);
 }
 
 }  // namespace

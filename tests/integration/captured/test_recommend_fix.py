@@ -54,7 +54,7 @@ def test_the_fix_removes_the_fault(lockstep, captures, tmp_path, name, lane, wor
     found = fix(lockstep, capture, lane, tmp_path, "-o", "fix.toml")
     chosen = found["tried"][found["fix"]]
     assert found["answer"] == "fixed" and [edit["words"] for edit in chosen["edits"]] == [words]
-    assert found["sentence"].startswith(f"Fixed: {words} ends it ({found['finding']}): loss ")
+    assert found["sentence"].startswith(f"Fixed: {words} removes the fault ({found['finding']}): loss ")
     assert chosen["gap"] <= chosen["tolerance"] and line in chosen["edits"][0]["toml"]
     after = report(lockstep, tmp_path, capture)
     assert after["loss"] == chosen["loss"]
@@ -64,7 +64,7 @@ def test_the_fix_removes_the_fault(lockstep, captures, tmp_path, name, lane, wor
 def test_the_text_says_fix_lines_and_what_else_was_tried(lockstep, captures, tmp_path):
     capture = captures("log of a number that vanishes")
     text = lockstep("recommend", capture, "--fix", "half", "--quiet", cwd=tmp_path).stdout
-    assert text.startswith("Fixed: planted log and mul in fp32 ends it (planted log (hand_planted.py:")
+    assert text.startswith("Fixed: planted log and mul in fp32 removes the fault (planted log (hand_planted.py:")
     assert '    [[rule]]\n    compute = "fp32"\n    layer = "planted"\n    op = "log"\n' in text
     assert 'torch.autocast("cuda", enabled=False)' in text
     assert re.search(r"as it is +NaN +- +broke +invalid operation", text)
