@@ -148,10 +148,9 @@ std::string fix_sentence(const Fix& fix, const FixFacts& facts) {
     case Fix::Answer::kNothingWrong:
       if (fix.before.judgement.verdict == Verdict::kTooShort) {
         return fmt::format(
-            "No answer: {} has no finding, but fp32 itself has not learned within {}; give --steps "
-            "{}.",
-            facts.lane, counted(static_cast<uint64_t>(fix.before.steps), "step"),
-            4 * fix.before.steps);
+            "Nothing to fix: {} has no finding; but fp32 itself has not learned within {}, so its "
+            "loss says little.",
+            facts.lane, counted(static_cast<uint64_t>(fix.before.steps), "step"));
       }
       return fmt::format(
           "Nothing to fix: {} trains as fp32 does, without a finding: loss {}, fp32 {}.",
@@ -174,11 +173,15 @@ std::string fix_sentence(const Fix& fix, const FixFacts& facts) {
   // A lane that skipped steps is compared with FP32 after as many updates (analysis/run/outcome.h).
   const LaneJudgement& judged = one.trial.judgement;
   const bool has_learned = judged.verdict != Verdict::kTooShort;
-  return fmt::format("{}: {} {} ({}): loss {} with the fix, {} without, fp32 {}{}.",
-                     has_learned ? "Fixed" : "Finding removed", words_of(one.edits), what,
-                     fix.before_sentence, loss_of(one.trial), loss_of(fix.before),
-                     short_number(judged.tail_loss - judged.gap),
-                     has_learned ? "" : ", which has not learned in these steps");
+  const std::string numbers =
+      fmt::format("({}): loss {} with the fix, {} without, fp32 {}", fix.before_sentence,
+                  loss_of(one.trial), loss_of(fix.before),
+                  short_number(judged.tail_loss - judged.gap));
+  if (!has_learned) {
+    return fmt::format("Finding removed: {} {}, which has not learned in these steps.",
+                       words_of(one.edits), numbers);
+  }
+  return fmt::format("Fixed: {} {} {}.", words_of(one.edits), what, numbers);
 }
 
 std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& style) {

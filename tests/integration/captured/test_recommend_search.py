@@ -8,84 +8,20 @@ import time
 import h5py
 import pytest
 import torch
-from lockstep_capture import Capture
+from planted_layers import KINDS, captured
 from torch import nn
 
 torch.set_num_threads(1)
-STEPS = 8
-
-
-class Large(nn.Module):
-    """A product that exceeds FP16's largest number, scaled back in FP32's reach."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
-
-    def forward(self, x):
-        return (x * 4000) @ (self.weight * 400) / 1.6e6
-
-
-class Cancels(nn.Module):
-    """Adds a number and takes it away: x keeps the digits that the format has beside 4096."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.inner = nn.Linear(width, width)
-
-    def forward(self, x):
-        return (self.inner(x) + 4096.0) - 4096.0
-
-
-class Narrow(nn.Module):
-    """A linear layer of values near 12: E4M3 keeps little more than their integers, BF16 four bits more."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.inner = nn.Linear(width, width)
-
-    def forward(self, x):
-        return (self.inner(x * 0.3 + 12) - self.inner.weight.sum(1) * 12) * 3.3
-
-
-class Net(nn.Module):
-    def __init__(self, middle):
-        super().__init__()
-        self.first, self.middle, self.last = nn.Linear(16, 32), middle, nn.Linear(32, 4)
-
-    def forward(self, x):
-        return self.last(torch.relu(self.middle(torch.relu(self.first(x)))))
-
-
-def loss_of(model, batch):
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def captured(path, middle, optimizer=lambda parameters: torch.optim.Adam(parameters, 3e-3)):
-    torch.manual_seed(0)
-    model, truth = Net(middle(32)), torch.randn(16, 4)
-    optimizer = optimizer(model.parameters())
-    with Capture(str(path), model, optimizer, loss_of, steps=STEPS, verify=[]) as capture:
-        for _ in range(STEPS):
-            x = torch.randn(64, 16)
-            batch = x, (x @ truth).argmax(1)
-            with capture.step(batch):
-                optimizer.zero_grad()
-                loss_of(model, batch).backward()
-                optimizer.step()
-    return path
 
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("captures")
-    kinds = {"fine": lambda width: nn.Linear(width, width), "large": Large, "cancels": Cancels,
-             "narrow": Narrow}
-    return {name: captured(folder / f"{name}.lscap.h5", middle) for name, middle in kinds.items()}
+    return {name: captured(folder / f"{name}.lscap.h5", middle) for name, middle in KINDS.items()}
 
 
-def advice(lockstep, capture, folder, *options):
-    return json.loads(lockstep("recommend", capture, "--json", *options, cwd=folder).stdout)
+def advice(lockstep, capture, folder, *options, code=0):
+    return json.loads(lockstep("recommend", capture, "--json", *options, cwd=folder, code=code).stdout)
 
 
 def chosen(found):
@@ -104,7 +40,7 @@ def test_a_layer_that_overflows_stays_in_fp32_alone(lockstep, captures, tmp_path
     assert found["answer"] == "exceptions"
     (layer,) = chosen(found)["fp32"]
     assert layer["layer"] == "middle" and layer["measured"] and "fp16 ends at 65504" in layer["reason"]
-    assert found["sentence"].startswith("Keep middle in fp32; middle matmul (test_recommend_search.py:")
+    assert found["sentence"].startswith("Keep middle in fp32; middle matmul (planted_layers.py:")
     assert "GradScaler's 65536 fits, keep it dynamic." in found["sentence"]
     # Plain autocast broke; under the policy, run as a user would, the fault is gone.
     assert found["tried"][0]["verdict"] == "broke"
@@ -140,7 +76,7 @@ def test_without_a_budget_the_search_says_so(lockstep, captures, tmp_path):
 
 
 def test_too_few_steps_give_no_answer(lockstep, captures, tmp_path):
-    found = advice(lockstep, captures["fine"], tmp_path, "--steps", 2)
+    found = advice(lockstep, captures["fine"], tmp_path, "--steps", 2, code=3)
     assert found["answer"] == "too_short" and "give --steps 8" in found["sentence"]
 
 
@@ -166,7 +102,7 @@ def test_a_stopped_search_goes_on(lockstep, binary_dir, captures, tmp_path):
 def test_a_reference_that_breaks_gets_no_answer(lockstep, tmp_path):
     path = captured(tmp_path / "wild.lscap.h5", lambda width: nn.Linear(width, width), optimizer=lambda p: torch.optim.SGD(p, 1e9))
     for formats in ("bf16", "fp16,bf16"):
-        found = advice(lockstep, path, tmp_path, "--formats", formats)
+        found = advice(lockstep, path, tmp_path, "--formats", formats, code=3)
         assert found["answer"] == "fp32_broke" and "fp32's own loss is not finite" in found["sentence"]
 
 

@@ -11,6 +11,10 @@ import subprocess
 import sys
 import time
 
+import numpy as np
+import planted_layers
+import torch
+
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "pytorch"
 FORMATS = "bf16,fp16,fp8"
 
@@ -28,6 +32,8 @@ MODELS = {
 MUST_PASS = ("mlp", "lenet", "gpt")
 CAPTURES = ["cnn", "encoder", "gpt", "lstm", "unet"]  # examples/pytorch
 CAPTURED_STEPS = 16
+# Captures of small networks in which a layer was planted that 16 bits or FP8 spoil (planted_layers): the search at work.
+PLANTED = {"large": "fp16", "cancels": "fp16", "narrow": "bf16,fp8"}
 PASSES_AT_LEAST = 5  # of resnet20, unet, lstm, vit and the captures
 
 
@@ -55,6 +61,14 @@ def recommend(program, what, name, folder, *options):
     done = subprocess.run([program, "recommend", what, *map(str, options), "--json"], cwd=folder, capture_output=True, text=True)
     assert done.returncode in (0, 1, 3), done.stderr
     return Row(name, json.loads(done.stdout), time.monotonic() - start, done.returncode)
+
+
+def planted(program, name, formats, folder):
+    """The search at work: a layer that plain autocast, or FP8, cannot take."""
+    path = pathlib.Path(folder) / f"{name}.lscap.h5"
+    torch.set_num_threads(1)
+    planted_layers.captured(path, planted_layers.KINDS[name], steps=CAPTURED_STEPS)
+    return recommend(program, path.name, f"planted: {name}", folder, "--formats", formats, "--prove")
 
 
 def chosen(advice):
@@ -93,11 +107,16 @@ def ddmin(count, needed):
 
 
 def others(advice):
-    """(one at a time, delta debugging): candidates for the question that the search answered."""
+    """(one at a time, delta debugging): candidates for the question that the search answered. Both stop where all layers
+    may be low; delta debugging is given sets that pass exactly when they hold what the search kept."""
     one, layers, linear = chosen(advice), advice["layers"], advice["linear_layers"]
-    low = sum(1 for row in advice.get("narrow", []) if row["passes"] or "trained" in row.get("why_not", ""))
-    fp32 = set(range(len(one["fp32"]))) if one else set(range(layers))
-    return layers + low * linear, ddmin(layers, fp32) + low * ddmin(max(linear, 1), set())
+    kept = {"": (layers, len(one["fp32"]) if one else layers)}
+    for row in advice.get("narrow", []):
+        if "lane" in row:
+            trial = next(t for t in advice["tried"] if t["lane"] == row["lane"])
+            kept[row["format"]] = (linear, sum(k["measured"] or "frontier" in k["reason"] for k in trial.get("not_narrow", [])))
+    return (sum(1 + (count if needed else 0) for count, needed in kept.values()),
+            sum(ddmin(count, set(range(needed))) for count, needed in kept.values()))
 
 
 def words(row):
@@ -114,8 +133,11 @@ def words(row):
 
 
 def why(advice):
-    """Why the policy costs no less than autocast's default."""
+    """Why the policy costs no less than autocast's default, or what its gap means."""
     one = chosen(advice)
+    plain = next(t for t in advice["tried"] if t["lane"].startswith("torch-autocast") and t["format"] == one["format"])
+    if one["relative_time"] < plain["relative_time"] and plain["passes"]:
+        return f"it costs less; the gap is within the run's noise, {one['noise']:.2g}" if one["gap"] > plain["gap"] else ""
     if advice["answer"] != "plain" or one.get("narrow"):
         return ""
     return "; ".join(f"{row['format']}: " + (row["why_not"] if not row["passes"] else "no faster at these sizes")
@@ -128,11 +150,11 @@ def page(rows):
         "Written by `./dev study recommendations`. Every row is `lockstep recommend` with `--formats " + FORMATS + " --prove "
         "--json`; built-in models with smaller sizes than their defaults "
         "(`tests/integration/study/recommendations.py`), captures of `examples/pytorch` with "
-        f"{CAPTURED_STEPS} steps in FP32. Time: of FP32's step on an H100, an estimate: the policy's / plain autocast's. Gap: loss "
+        f"{CAPTURED_STEPS} steps in FP32, and small captures with a planted layer (formats there: " + "; ".join(PLANTED.values()) + "). Time: of FP32's step on an H100, an estimate: the policy's / plain autocast's. Gap: loss "
         "minus FP32's on the search's seed, the policy's / plain autocast's. Runs: candidates of the search beside those that one "
         "layer at a time and delta debugging take for the same question (computed, not run).", "",
         "| network | policy | time | gap | proof | mean gap, at most, tolerated | seeds | runs | one at a time | delta debugging | "
-        "no cheaper, because | seconds |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+        "rank correlation | note | seconds |", "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         proof = row.advice.get("proof", {})
         what, time_of, gap, reason = words(row)
@@ -140,9 +162,15 @@ def page(rows):
         numbers = ", ".join(f"{proof[key]:.2g}" if proof.get(key) is not None else "-"
                             for key in ("mean_gap", "upper_bound", "tolerance")) if proof else "-"
         lines.append(f"| {row.name} | {what} | {time_of} | {gap} | {proof.get('result', '-')} | {numbers} | "
-                     f"{proof.get('seeds', '-')} | {row.advice['candidates_run']} | {singly} | {delta} | {reason} | "
+                     f"{proof.get('seeds', '-')} | {row.advice['candidates_run']} | {singly} | {delta} | "
+                     f"{correlation(row.advice)} | {reason} | "
                      f"{row.seconds:.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def correlation(advice):
+    rho = advice.get("sensitivity", {}).get("rank_correlation")
+    return "-" if rho is None else f"{rho:.2f}" + (", top third measured" if advice["sensitivity"]["measured_top_third"] else "")
 
 
 def result(row):
@@ -160,6 +188,14 @@ class Settled:
     no_overflow: list  # exponents of the scales at which no step of the whole run overflows; None: open
     predicted: dict    # of the second half, from the FP32 lane's gradients
     recorded: dict     # of the lane itself
+
+    @property
+    def low(self):
+        return -np.inf if self.no_overflow[0] is None else self.no_overflow[0]
+
+    @property
+    def high(self):
+        return np.inf if self.no_overflow[1] is None else self.no_overflow[1]
 
     @property
     def settles(self):
@@ -190,7 +226,9 @@ def scale_page(rows):
              f"`growth_interval` 20, {SCALE_STEPS} steps from 2^16, as `lockstep recommend RUN` shows it. Predicted: the scaler run on the "
              "gradients of the FP32 lane; both over the second half of the run. A growing scale settles above the scales at which no "
              "step overflows, because it grows until one does.", "",
-             f"- most frequent scale within the predicted range: **{sum(r.inside for r in rows)} of {len(rows)}**; equal to the predicted "
+             f"- most frequent scale within the interval in which no step overflows, without headroom: "
+             f"**{sum(r.low <= r.recorded['mode_exponent'] <= r.high for r in rows)} of {len(rows)}**: a prediction by that interval "
+             "alone fails", f"- most frequent scale within the predicted range: **{sum(r.inside for r in rows)} of {len(rows)}**; equal to the predicted "
              f"one: {sum(r.predicted['mode_exponent'] == r.recorded['mode_exponent'] for r in rows)}", "",
              "| network | no step overflows | predicted, mostly | recorded, mostly | skipped, predicted | skipped |",
              "|---|---|---|---|---|---|"]

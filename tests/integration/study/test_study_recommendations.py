@@ -13,8 +13,9 @@ def test_policies_pass_their_own_proofs(binary_dir, tmp_path):
     for name in study.CAPTURES:
         path = study.capture(name, tmp_path)
         rows.append(study.recommend(program, path.name, f"capture of {name}.py", tmp_path, *wanted))
+    searched = [study.planted(program, name, formats, tmp_path) for name, formats in study.PLANTED.items()]
     scales = [study.settle(program, name, options, tmp_path) for name, options in study.MODELS.items()]
-    text = study.page(rows) + study.scale_page(scales)
+    text = study.page(rows + searched) + study.scale_page(scales)
     print("\n" + text)
     folder = os.environ.get("LOCKSTEP_STUDY_DIR")
     if folder:

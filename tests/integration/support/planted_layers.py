@@ -1,0 +1,70 @@
+"""Captures of a small network with one planted layer, which 16 bits or FP8 spoil."""
+
+import torch
+from lockstep_capture import Capture
+from torch import nn
+
+
+class Large(nn.Module):
+    """A product that exceeds FP16's largest number, scaled back in FP32's reach."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
+
+    def forward(self, x):
+        return (x * 4000) @ (self.weight * 400) / 1.6e6
+
+
+class Cancels(nn.Module):
+    """Adds a number and takes it away: x keeps the digits that the format has beside 4096."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return (self.inner(x) + 4096.0) - 4096.0
+
+
+class Narrow(nn.Module):
+    """A linear layer of values near 12: E4M3 keeps little more than their integers, BF16 four bits more."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return (self.inner(x * 0.3 + 12) - self.inner.weight.sum(1) * 12) * 3.3
+
+
+class Net(nn.Module):
+    def __init__(self, middle):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(16, 32), middle, nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.middle(torch.relu(self.first(x)))))
+
+
+def loss_of(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def captured(path, middle, optimizer=lambda parameters: torch.optim.Adam(parameters, 3e-3), steps=8):
+    """The path of a capture of Net with this layer in the middle, on a task that it learns."""
+    torch.manual_seed(0)
+    model, truth = Net(middle(32)), torch.randn(16, 4)
+    optimizer = optimizer(model.parameters())
+    with Capture(str(path), model, optimizer, loss_of, steps=steps, verify=[]) as capture:
+        for _ in range(steps):
+            x = torch.randn(64, 16)
+            batch = x, (x @ truth).argmax(1)
+            with capture.step(batch):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+    return path
+
+
+KINDS = {"fine": lambda width: nn.Linear(width, width), "large": Large, "cancels": Cancels, "narrow": Narrow}
