@@ -173,10 +173,9 @@ std::string fix_sentence(const Fix& fix, const FixFacts& facts) {
   // A lane that skipped steps is compared with FP32 after as many updates (analysis/run/outcome.h).
   const LaneJudgement& judged = one.trial.judgement;
   const bool has_learned = judged.verdict != Verdict::kTooShort;
-  const std::string numbers =
-      fmt::format("({}): loss {} with the fix, {} without, fp32 {}", fix.before_sentence,
-                  loss_of(one.trial), loss_of(fix.before),
-                  short_number(judged.tail_loss - judged.gap));
+  const std::string numbers = fmt::format(
+      "({}): loss {} with the fix, {} without, fp32 {}", fix.before_sentence, loss_of(one.trial),
+      loss_of(fix.before), short_number(judged.tail_loss - judged.gap));
   if (!has_learned) {
     return fmt::format("Finding removed: {} {}, which has not learned in these steps.",
                        words_of(one.edits), numbers);
