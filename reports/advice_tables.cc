@@ -24,12 +24,14 @@ std::string or_dash(double value) {
   return value == 0 || !std::isfinite(value) ? "-" : two_digits(value);
 }
 
-// "plain fp16"; "fp16, fp8 in linear layers"; "fp16 + state-bf16".
+// "plain fp16"; "fp8 on fp16"; "fp16, weights-kahan".
 std::string candidate_name(const Candidate& candidate) {
   std::string name = (candidate.is_preset() ? "plain " : "") + candidate.format;
-  if (!candidate.narrow.empty()) name += " + " + candidate.narrow;
-  if (candidate.tf32) name += " + tf32";
-  for (const std::string& choice : candidate.memory) name += " + " + choice;
+  if (candidate.tf32) name += ", tf32";
+  if (!candidate.narrow.empty()) {
+    name = candidate.memory.empty() ? candidate.narrow + " on " + name : candidate.narrow;
+  }
+  for (const std::string& choice : candidate.memory) name += ", " + choice;
   return name;
 }
 

@@ -237,9 +237,13 @@ std::string memory_sentence(const Advice& advice, const MemoryOutcome& outcome) 
   const Trial& trial = outcome.trial;
   const double saved = 1 - static_cast<double>(whole(trial.memory)) /
                                static_cast<double>(whole(advice.memory_without));
-  std::string text = fmt::format("{}: {} (gap {}); {:.0f}% less memory than without.",
-                                 capitalised(memory_words(outcome.choice, trial.candidate.format)),
-                                 verdict_text(trial), two_digits(trial.judgement.gap), 100 * saved);
+  std::string text =
+      fmt::format("{}: {}", capitalised(memory_words(outcome.choice, trial.candidate.format)),
+                  verdict_text(trial));
+  if (std::isfinite(trial.judgement.gap)) {
+    text += fmt::format(" (gap {})", two_digits(trial.judgement.gap));
+  }
+  text += fmt::format("; {:.0f}% less memory than without.", 100 * saved);
   if (outcome.loses && trial.passes()) {
     const FindingContext context{*outcome.loses, advice.network.sites, false, trial.steps};
     text += fmt::format(" Not used: {}. So short a run does not show that in its loss.",

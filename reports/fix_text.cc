@@ -63,7 +63,8 @@ std::string verdict_of(const FixTrial& one) {
     case FixGrade::kNo:
       break;
   }
-  return std::string(to_string(one.trial.judgement.verdict)) + (one.gone ? ", finding gone" : "");
+  const bool gone = one.gone && one.trial.findings.empty();
+  return std::string(to_string(one.trial.judgement.verdict)) + (gone ? ", finding gone" : "");
 }
 
 TableBlock tried_table(const Fix& fix) {
