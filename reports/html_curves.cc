@@ -144,9 +144,16 @@ std::string path_of(const std::vector<double>& values, const Parts& parts, const
       continue;
     }
     const double y = kUnits * (1 - axis.place(axis.measure(values[p])));
-    // A point without neighbours is a line of no length, which has round ends.
-    path += fmt::format("{}{:.1f} {:.1f}", pen_is_up ? "M" : "L", kUnits * parts.place(p), y);
-    if (pen_is_up) path += "h0";
+    const double x = kUnits * parts.place(p);
+    // A point without neighbours is a line of no length, which has round ends. A loss scale holds
+    // until it changes: its curve is a stair.
+    if (pen_is_up) {
+      path += fmt::format("M{:.1f} {:.1f}h0", x, y);
+    } else if (axis.kind == Axis::Kind::kPowersOfTwo) {
+      path += fmt::format("H{:.1f}V{:.1f}", x, y);
+    } else {
+      path += fmt::format("L{:.1f} {:.1f}", x, y);
+    }
     pen_is_up = false;
   }
   return path;
