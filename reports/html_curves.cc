@@ -215,9 +215,9 @@ std::string part_label(const CurveBlock& block, const Parts& parts, size_t part)
 std::string x_ticks(const CurveBlock& block, const Parts& parts) {
   constexpr double kPercent = 100;
   std::string out;
-  const size_t count = std::min<size_t>(kTicks, parts.count);
-  for (size_t t = 0; t < count; ++t) {
-    const size_t part = count < 2 ? 0 : t * (parts.count - 1) / (count - 1);
+  const auto last = static_cast<double>(parts.count - 1);
+  const auto distance = static_cast<size_t>(std::max(1.0, last > 0 ? tick_distance(last) : 1.0));
+  for (size_t part = 0; part < parts.count; part += distance) {
     out += fmt::format("<span style=\"left:{:.2f}%\">{}</span>", kPercent * parts.place(part),
                        html_text(block.x[parts.begin(part)]));
   }

@@ -5,12 +5,14 @@
 
 #include "reports/html_curves.h"
 #include "reports/html_text.h"
+#include "reports/text_writer.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::string_view kListItem = "- ";
+constexpr int kWrappedFrom = 32;  // longer text of a cell may take several lines
 
 // A tone is a colour, a sign and the words of the sentence, so that none of them is needed alone.
 struct ToneMark {
@@ -27,7 +29,7 @@ ToneMark mark_of(Tone tone) {
     case Tone::kPlain:
       break;
   }
-  return {"", ""};
+  return {"plain", "–"};
 }
 
 struct HtmlWriter {
@@ -47,7 +49,7 @@ struct HtmlWriter {
       if (!in_list) out += "<ul>\n";
       in_list = true;
       out += "<li>" + html_prose(p.text.substr(kListItem.size())) + "</li>\n";
-    } else if (p.toned > 0 && p.tone != Tone::kPlain) {
+    } else if (p.toned > 0) {
       const ToneMark mark = mark_of(p.tone);
       out += fmt::format(
           "<p class=\"verdict {}\"><span class=\"sign\" aria-hidden=\"true\">{}</span>"
@@ -88,8 +90,12 @@ struct HtmlWriter {
       out += "<tr>";
       for (size_t i = 0; i < row.size(); ++i) {
         const bool is_number = t.columns[i].align == Align::kRight;
-        out +=
-            fmt::format("<td{}>{}</td>", is_number ? " class=\"number\"" : "", html_text(row[i]));
+        const bool is_long = display_width(row[i]) > kWrappedFrom;
+        out += fmt::format("<td{}>{}</td>",
+                           is_number ? " class=\"number\""
+                           : is_long ? " class=\"long\""
+                                     : "",
+                           html_text(row[i]));
       }
       out += "</tr>\n";
     }

@@ -107,7 +107,7 @@ struct MarkdownWriter {
   std::string out = {};
 
   void operator()(const Paragraph& p) {
-    if (p.toned > 0 && p.tone != Tone::kPlain) {
+    if (p.toned > 0) {
       out += fmt::format("{}**{}**{}\n", sign_of(p.tone), cell_text(p.text.substr(0, p.toned)),
                          markdown_text(p.text.substr(p.toned)));
     } else if (p.text.starts_with("- ")) {

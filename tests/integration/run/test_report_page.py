@@ -81,6 +81,14 @@ def hostile(lockstep, run_path):
     return lockstep("report", path, "--format", "html").stdout
 
 
+@pytest.mark.parametrize("ending, start", [("md", "## Lockstep: lenet"), ("json", "{"), ("htm", "<!DOCTYPE html>"),
+                                           ("txt", "Verdict"), ("log", "Verdict")])
+def test_the_ending_of_the_name_decides_the_format(lockstep, run_path, ending, start):
+    out = run_path.with_name("by_ending." + ending)
+    lockstep("report", run_path, "-o", out)
+    assert out.read_text().startswith(start)
+
+
 def words(row):
     return " ".join(" ".join(cell for cell in row if cell).split())
 
