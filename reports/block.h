@@ -1,6 +1,6 @@
 // The parts of a report, without their layout.
-// Sections return blocks of plain data; a writer turns them into text (HTML and Markdown writers
-// will take the same blocks). Nothing here knows what the numbers mean.
+// Sections return blocks of plain data; the writers for text, Markdown and HTML take the same
+// blocks. Nothing here knows what the numbers mean.
 #pragma once
 
 #include <string>
@@ -35,7 +35,29 @@ struct Verbatim {
   std::string text;
 };
 
-using Block = std::variant<Paragraph, TableBlock, Verbatim>;
+enum class CurveScale { kLinear, kPowersOfTwo };
+
+// A point of a curve with something to say.
+struct CurveMark {
+  size_t index = 0;
+  std::string text;
+};
+struct CurveSeries {
+  std::string name;
+  std::vector<double> values;  // at most as many as x labels; a value that is not finite is a gap
+  std::vector<CurveMark> marks = {};
+  bool is_noise = false;  // drawn behind the others, in grey
+};
+// Curves over one x axis. A writer that draws nothing prints the table in their place.
+struct CurveBlock {
+  std::string title, x_title;
+  CurveScale scale = CurveScale::kLinear;
+  std::vector<std::string> x;
+  std::vector<CurveSeries> series;
+  TableBlock table;
+};
+
+using Block = std::variant<Paragraph, TableBlock, Verbatim, CurveBlock>;
 using Blocks = std::vector<Block>;
 
 Block paragraph(std::string text);

@@ -62,6 +62,7 @@ ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
       out.growths.push_back({.step = step, .scale = now.scale, .scale_after = next});
     }
     out.final_scale = now.scale;
+    out.scales.push_back(now.scale);
   }
   if (!out.overflows.empty() || !out.growths.empty()) moves = true;
   return out;

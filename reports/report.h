@@ -34,6 +34,7 @@ struct ScalerReport {
   std::vector<SkipEvent> overflows;  // found by this scaler, in steps that were skipped
   std::vector<GrowthEvent> growths;
   double final_scale = 1;
+  std::vector<double> scales = {};  // by step, until the lane stopped
 };
 
 // All but the judgement is of one seed: the first in which the lane broke, else the first.

@@ -1,7 +1,12 @@
 // The list of sections, in their order; each file sections/NAME.cc defines its row, NAME_section().
 #include "reports/section.h"
 
+#include <fmt/format.h>
+
+#include <utility>
 #include <vector>
+
+#include "reports/number_text.h"
 
 #define LOCKSTEP_SECTIONS(section)                                                          \
   section(capture) section(verdict) section(findings) section(lanes) section(loss)          \
@@ -19,6 +24,33 @@ std::span<const Section> sections() {
   static const std::vector<Section> all = {LOCKSTEP_SECTIONS(LOCKSTEP_ROW)};
 #undef LOCKSTEP_ROW
   return all;
+}
+
+std::vector<std::string> step_labels(const Report& report) {
+  std::vector<std::string> labels;
+  for (int64_t step = 0; step < report.steps; ++step) labels.push_back(fmt::format("{}", step));
+  return labels;
+}
+
+std::vector<WrittenSection> page_sections(const Report& report) {
+  std::vector<WrittenSection> written;
+  for (const bool leads : {true, false}) {
+    for (const Section& section : sections()) {
+      if (section.leads != leads) continue;
+      Blocks blocks = section.write(report);
+      if (!blocks.empty()) written.push_back({section.name, section.title, std::move(blocks)});
+    }
+  }
+  return written;
+}
+
+std::string page_title(const Report& report) {
+  return report.options.model;
+}
+
+std::string page_subtitle(const Report& report) {
+  return fmt::format("{}, {}, {}", counted(static_cast<uint64_t>(report.steps), "step"),
+                     counted(report.lanes.size(), "lane"), report.path);
 }
 
 std::string report_text(const Report& report, bool summary_only, const TextStyle& style) {

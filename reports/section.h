@@ -4,7 +4,9 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "reports/block.h"
 #include "reports/report.h"
@@ -16,8 +18,22 @@ struct Section {
   std::string_view name, title;
   bool in_summary;                        // also printed at the end of `replay`
   Blocks (*write)(const Report& report);  // no blocks: the section is left out
+  bool leads = false;                     // the first one of a page, whatever the list's order
 };
 std::span<const Section> sections();
+
+// "0", "1", ...: the steps, as the x axis of a curve.
+std::vector<std::string> step_labels(const Report& report);
+
+struct WrittenSection {
+  std::string_view name, title;
+  Blocks blocks;
+};
+// All sections that say something, in the order of a page (Markdown, HTML).
+std::vector<WrittenSection> page_sections(const Report& report);
+// "lenet"; "60 steps, 5 lanes, run.h5".
+std::string page_title(const Report& report);
+std::string page_subtitle(const Report& report);
 
 // The whole report, or only the sections that are `in_summary`, as text.
 std::string report_text(const Report& report, bool summary_only = false,

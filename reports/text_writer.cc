@@ -127,6 +127,7 @@ struct TextWriter {
       out += fits ? trimmed_line(std::string(kIndent) + line) : wrap(line, kTextWidth, kIndent);
     }
   }
+  void operator()(const CurveBlock& c) { (*this)(c.table); }
   void operator()(const TableBlock& whole) {
     const TableBlock t = that_fits(whole, style.width);
     std::vector<int> width = widths_of(t);

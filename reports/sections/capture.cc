@@ -74,10 +74,6 @@ Blocks write_capture(const Report& report) {
   } else {
     blocks.push_back(
         paragraph(fmt::format("lockstep verify {}: {}.", path, report.verification->summary())));
-    if (!report.verification->passed) {
-      blocks.push_back(
-          paragraph("Do not trust the results below: the replay does not do what the model does."));
-    }
   }
   if (report.captured < 0) {
     blocks.push_back(paragraph(

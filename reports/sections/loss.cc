@@ -1,4 +1,4 @@
-// The training loss of every lane, in a few columns and a sparkline.
+// The training loss of every lane: its curve; in a table, a few columns and a sparkline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ double mean(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-Blocks write_loss(const Report& report) {
+TableBlock table_of(const Report& report) {
   const auto steps = static_cast<size_t>(report.steps);
   const size_t columns = std::min<size_t>(kLossColumns, steps);
   TableBlock table;
@@ -44,7 +44,20 @@ Blocks write_loss(const Report& report) {
   table.notes = {
       "Unscaled training loss, mean over the steps up to the one above the column (0-based). "
       "The course is drawn from each lane's smallest to its largest mean; x: not finite."};
-  return {table};
+  return table;
+}
+
+Blocks write_loss(const Report& report) {
+  CurveBlock curves;
+  curves.title = "Unscaled training loss of every step";
+  curves.x_title = "step";
+  curves.x = step_labels(report);
+  for (const LaneReport& lane : report.lanes) {
+    curves.series.push_back(
+        {.name = lane.info.name, .values = lane.loss, .is_noise = lane.is_twin()});
+  }
+  curves.table = table_of(report);
+  return {curves};
 }
 
 }  // namespace

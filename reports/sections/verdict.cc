@@ -258,8 +258,15 @@ std::string seeds_text(const Report& report) {
   return text;
 }
 
+constexpr std::string_view kDoNotTrust = "Do not trust these results";
+
 Blocks write_verdict(const Report& report) {
   Blocks out;
+  if (report.verification && !report.verification->passed) {
+    out.push_back(
+        paragraph(fmt::format("{}: the replay does not do what the model does.", kDoNotTrust),
+                  Tone::kBad, kDoNotTrust.size()));
+  }
   std::vector<const LaneReport*> lanes;
   for (const LaneReport& lane : report.lanes) {
     const bool broke = lane.judgement.verdict == Verdict::kBroke;
@@ -294,7 +301,8 @@ Blocks write_verdict(const Report& report) {
 }  // namespace
 
 Section verdict_section() {
-  return {"verdict", "Verdict", true, write_verdict};
+  constexpr bool kLeads = true;
+  return {"verdict", "Verdict", true, write_verdict, kLeads};
 }
 
 }  // namespace lockstep

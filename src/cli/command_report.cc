@@ -1,12 +1,11 @@
-// lockstep report: a run file as text or JSON.
+// lockstep report: a run file as text, JSON, HTML or Markdown.
 #include <fmt/format.h>
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "reports/report_json.h"
-#include "reports/section.h"
+#include "reports/report_format.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/terminal.h"
@@ -19,23 +18,36 @@ namespace lockstep {
 namespace {
 
 struct ReportArgs {
-  std::string run, output, format = "text";
+  std::string run, output;
+  std::optional<std::string> format;
   std::optional<uint64_t> seed;
   bool overwrite = false;
 };
 
+// By --format, else by the ending of the file's name, else the first one.
+const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
+  const ReportFormat* of_file = report_format_of_file(args.output);
+  const ReportFormat* asked = args.format ? find_report_format(*args.format) : nullptr;
+  if (args.format && asked == nullptr) {
+    problems.add(fmt::format("--format {}: unknown", *args.format), report_format_names());
+  }
+  if (asked != nullptr && of_file != nullptr && of_file != asked) {
+    problems.add(fmt::format("-o {}: this would be {}", args.output, asked->name),
+                 fmt::format("a name that ends in {}, or --format {}", asked->endings.front(),
+                             of_file->name));
+  }
+  const ReportFormat& found = asked != nullptr     ? *asked
+                              : of_file != nullptr ? *of_file
+                                                   : report_formats().front();
+  if (args.output.ends_with(".xml")) {
+    problems.add(fmt::format("-o {}: this would be {}", args.output, found.name),
+                 fmt::format("a name that ends in {}", found.endings.front()));
+  }
+  return found;
+}
+
 int report(const ReportArgs& args, ProblemList& problems) {
-  const bool is_json = args.format == "json";
-  if (!is_json && args.format != "text") {
-    problems.add(fmt::format("--format {}: this version writes text and JSON only", args.format),
-                 "use --format text, or --format json");
-  }
-  for (const char* other : {".html", ".htm", ".md", ".json", ".xml"}) {
-    if (!args.output.ends_with(other) || (is_json && args.output.ends_with(".json"))) continue;
-    problems.add(fmt::format("-o {}: this would be {}", args.output, args.format),
-                 is_json ? "a name that ends in .json"
-                         : "a name that ends in .txt, or --format json for JSON");
-  }
+  const ReportFormat& format = format_of(args, problems);
   if (!args.output.empty()) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
@@ -45,8 +57,7 @@ int report(const ReportArgs& args, ProblemList& problems) {
   problems.throw_if_any();
   const Report report = read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
   const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
-  const std::string text =
-      is_json ? report_json(report) : report_text(report, /*summary_only=*/false, style);
+  const std::string text = format.write(report, style);
   if (args.output.empty()) {
     fmt::print("{}", text);
     return kExitFine;
@@ -69,9 +80,9 @@ std::function<int()> declare_report(CLI::App& app) {
       app.add_option("--seed", args->seed, "this seed alone, of a run of several [all of them]")
           ->type_name("S"),
       0, UINT64_MAX);
-  app.add_option("--format", args->format, "text or json (html, markdown: not in this version)")
-      ->type_name("NAME")
-      ->capture_default_str();
+  app.add_option("--format", args->format,
+                 report_format_names() + " [by the ending of FILE, else text]")
+      ->type_name("NAME");
   return [args, checks] { return report(*args, checks.problems()); };
 }
 

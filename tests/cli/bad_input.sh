@@ -157,8 +157,10 @@ expect 2 recommend good.h5 -o policy.toml
 errs "exists"
 that test ! -s policy.toml
 expect 2 recommend good.h5 --formats fp8
-expect 2 report good.h5 --format html
-errs "text and JSON only"
+expect 2 report good.h5 --format xml
+errs "text, json, html or markdown"
+expect 2 report good.h5 --format text -o r.html
+errs "this would be text"
 # Text never replaces a run: not another run, not through a link, not with --overwrite.
 cp good.h5 other.h5
 ln -s good.h5 link.toml

@@ -1,0 +1,36 @@
+// Headings, and what a comment has room for.
+#include "reports/markdown_page.h"
+
+#include <vector>
+
+#include "reports/markdown_writer.h"
+#include "reports/section.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kReserve = 2048;  // for the line that names what was left out
+
+}  // namespace
+
+std::string markdown_page(const Report& report) {
+  std::string out = "## Lockstep: " + markdown_text(page_title(report)) + "\n" +
+                    markdown_text(page_subtitle(report)) + "\n";
+  std::vector<std::string> left_out;
+  for (const WrittenSection& section : page_sections(report)) {
+    const std::string text =
+        "\n### " + std::string(section.title) + "\n" + to_markdown(section.blocks);
+    if (out.size() + text.size() + kReserve > kMostMarkdownBytes) {
+      left_out.emplace_back(section.title);
+    } else {
+      out += text;
+    }
+  }
+  if (!left_out.empty()) {
+    out += "\nToo long for a comment, see the text or HTML report: " + join(left_out, "; ") + ".\n";
+  }
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+// The formats and their writers.
+#include "reports/report_format.h"
+
+#include <algorithm>
+
+#include "reports/html_page.h"
+#include "reports/markdown_page.h"
+#include "reports/report_json.h"
+#include "reports/section.h"
+
+namespace lockstep {
+namespace {
+
+std::string as_text(const Report& report, const TextStyle& style) {
+  return report_text(report, /*summary_only=*/false, style);
+}
+std::string as_json(const Report& report, const TextStyle&) {
+  return report_json(report);
+}
+std::string as_html(const Report& report, const TextStyle&) {
+  return html_page(report);
+}
+std::string as_markdown(const Report& report, const TextStyle&) {
+  return markdown_page(report);
+}
+
+}  // namespace
+
+std::span<const ReportFormat> report_formats() {
+  static const std::vector<ReportFormat> formats = {
+      {"text", {".txt"}, as_text},
+      {"json", {".json"}, as_json},
+      {"html", {".html", ".htm"}, as_html},
+      {"markdown", {".md"}, as_markdown},
+  };
+  return formats;
+}
+
+const ReportFormat* find_report_format(std::string_view name) {
+  const auto found = std::ranges::find(report_formats(), name, &ReportFormat::name);
+  return found == report_formats().end() ? nullptr : &*found;
+}
+
+const ReportFormat* report_format_of_file(std::string_view path) {
+  for (const ReportFormat& format : report_formats()) {
+    for (const std::string_view ending : format.endings) {
+      if (path.ends_with(ending)) return &format;
+    }
+  }
+  return nullptr;
+}
+
+std::string report_format_names() {
+  std::string text;
+  for (const ReportFormat& format : report_formats()) {
+    const bool is_last = &format == &report_formats().back();
+    text += (text.empty() ? "" : is_last ? " or " : ", ") + std::string(format.name);
+  }
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,170 @@
+// The Markdown and HTML reports of a run written by hand, against golden files; text from outside
+// that tries to become markup. LOCKSTEP_REWRITE_GOLDEN=1 rewrites the golden files.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include "reports/html_curves.h"
+#include "reports/html_page.h"
+#include "reports/html_writer.h"
+#include "reports/markdown_page.h"
+#include "reports/markdown_writer.h"
+#include "reports/report_format.h"
+#include "src/core/text_file.h"
+#include "tests/reports/hand_made_report.h"
+#include "tests/support/folders.h"
+
+namespace lockstep {
+namespace {
+
+using testing::hand_made;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+void check_golden(const std::string& name, const std::string& text) {
+  const std::string golden = std::string(testing::kSourceFolder) + "/tests/golden/" + name;
+  if (std::getenv("LOCKSTEP_REWRITE_GOLDEN") != nullptr) write_text_file_atomically(golden, text);
+  CHECK(text == read_text_file(golden));
+}
+
+// Without what stands between the marks, of which there must be some.
+std::string without(std::string text, const std::string& begin, const std::string& end) {
+  const size_t from = text.find(begin);
+  REQUIRE(from != std::string::npos);
+  const size_t to = text.find(end, from + begin.size());
+  REQUIRE(to != std::string::npos);
+  return text.erase(from + begin.size(), to - from - begin.size());
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST_CASE("the Markdown report of a hand-made run is the golden one") {
+  check_golden("report.md", markdown_page(hand_made()));
+}
+
+TEST_CASE("the HTML report of a hand-made run, without style and script, is the golden one") {
+  std::string page = html_page(hand_made());
+  page = without(std::move(page), "<style>", "</style>");
+  page = without(std::move(page), "<script>", "</script>");
+  check_golden("report.html", without(std::move(page), "'sha256-", "'"));
+}
+
+TEST_CASE("HTML: a hostile name stays text, wherever it stands") {
+  const std::string name = "</script><img src=x onerror=\"alert('1')\">&amp;`x`";
+  Report report = hand_made();
+  const std::string plain = html_page(report);
+  for (Site& site : report.sites.sites) site.layer = name;
+  for (LaneReport& lane : report.lanes) lane.info.name += name;
+  for (LayerHealth& health : report.lanes[3].health) health.layer = name;
+  report.lanes[3].updates[0].layer = name;
+  report.path = report.command_line = report.options.model = report.environment[name] = name;
+  const std::string page = html_page(report);
+  for (const std::string part : {"<img", "</script", "<script", "</title", "onerror=\""}) {
+    CAPTURE(part);
+    CHECK(count(page, part) == count(plain, part));
+  }
+  CHECK(count(page,
+              "&lt;/script&gt;&lt;img src=x onerror=&quot;alert(&#39;1&#39;)&quot;&gt;"
+              "&amp;amp;") > 20);
+}
+
+TEST_CASE("Markdown: a hostile name stays text, wherever it stands") {
+  const std::string name = "<img src=x>|[a](https://b)`x`*@user #12 www.c.d _e_";
+  CHECK(markdown_text(name) ==
+        "&lt;img src=x&gt;\\|\\[a\\](https&#58;//b)`x`\\*\\@<!-- -->user \\#<!-- -->12 www\\.c.d "
+        "\\_e\\_");
+  CHECK(markdown_text("one ` only") == "one \\` only");
+  CHECK(markdown_text("snake_case") == "snake_case");
+  TableBlock table;
+  table.columns = {{"a", Align::kLeft}, {"n"}};
+  table.rows = {{"x|y`z", "1"}};
+  table.notes = {"1. not a list"};
+  CHECK(to_markdown({table}) ==
+        "| a | n |\n| :--- | ---: |\n| x\\|y\\`z | 1 |\n\n1\\. not a list\n");
+  const std::string fenced = to_markdown({verbatim("a\n```\nb")});
+  CHECK(fenced == "````\na\n```\nb\n````\n");
+}
+
+TEST_CASE("Markdown: long tables are collapsed, and a long report fits a comment") {
+  Report report = hand_made();
+  std::vector<LayerHealth>& health = report.lanes[3].health;
+  const LayerHealth row = health.back();
+  while (health.size() < 60) health.push_back(row);
+  CHECK(markdown_page(report).find("<details><summary>60 rows</summary>") != std::string::npos);
+  report.sites.sites[1].layer = std::string(1000, 'x');
+  const std::string page = markdown_page(report);
+  CHECK(page.size() <= kMostMarkdownBytes);
+  CHECK(page.find("see the text or HTML report: What rounding did, layer by layer.") !=
+        std::string::npos);
+  CHECK(page.find("Where this comes from") != std::string::npos);  // a shorter one still fits
+}
+
+TEST_CASE("the verdict leads a page, also of a capture whose replay is not faithful") {
+  Report report = hand_made();
+  report.options.capture_hash = "0123";
+  report.verification = Verification();
+  report.verification->passed = false;
+  const std::string page = markdown_page(report);
+  CHECK(page.find("### Verdict\n❌ **Do not trust these results**: the replay does not do what the "
+                  "model does.") != std::string::npos);
+  CHECK(page.find("### Verdict") < page.find("### Is the import faithful?"));
+}
+
+TEST_CASE("curves: gaps, marks, the end of a lane, means of long courses") {
+  CurveBlock block;
+  block.title = "t";
+  block.x_title = "step";
+  block.x = {"0", "1", "2", "3", "4"};
+  block.series = {{.name = "a", .values = {0, 1, kNan, 3, 4}, .marks = {{1, "skipped"}}},
+                  {.name = "b", .values = {4, 2}}};
+  const std::string drawn = html_curves(block);
+  // From 0 to 4, with 4 % of room on either side: 4 lies 0.16 of 4.32 below the top.
+  CHECK(drawn.find("d=\"M0.0 963.0h0L250.0 731.5M750.0 268.5h0L1000.0 37.0\"") !=
+        std::string::npos);
+  CHECK(drawn.find("data-values=\"0|1|not finite|3|4\"") != std::string::npos);
+  CHECK(drawn.find("data-values=\"4|2\"") != std::string::npos);
+  CHECK(drawn.find("title=\"a: not finite from step 2 on\"") != std::string::npos);
+  CHECK(drawn.find("title=\"step 1: skipped\"") != std::string::npos);
+
+  block.scale = CurveScale::kPowersOfTwo;
+  CHECK(html_curves(block).find("data-values=\"2^2|2^1\"") != std::string::npos);
+
+  block = {.title = "t",
+           .x_title = "step",
+           .x = {},
+           .series = {{.name = "c", .values = {}}},
+           .table = {}};
+  CHECK(html_curves(block).empty());
+  for (size_t i = 0; i < 2 * kMostPoints; ++i) {
+    block.x.push_back(std::to_string(i));
+    block.series[0].values.push_back(static_cast<double>(1 + i % 2));
+  }
+  const std::string means = html_curves(block);
+  CHECK(means.find("means of 600 equal parts") != std::string::npos);
+  CHECK(means.find("data-values=\"1.5|1.5|") != std::string::npos);
+  CHECK(means.find("data-x=\"0..1|2..3|") != std::string::npos);
+  block.series[0].values[7] = 1e5;
+  CHECK(html_curves(block).find("logarithmic axis") != std::string::npos);
+}
+
+TEST_CASE("no format has the name or the ending of another") {
+  for (const ReportFormat& a : report_formats()) {
+    CAPTURE(a.name);
+    CHECK(find_report_format(a.name) == &a);
+    REQUIRE_FALSE(a.endings.empty());
+    for (const std::string_view ending : a.endings) {
+      CHECK(report_format_of_file("x" + std::string(ending)) == &a);
+    }
+    CHECK_FALSE(a.write(hand_made(), {}).empty());
+  }
+  CHECK(report_format_of_file("run.h5") == nullptr);
+}
+
+}  // namespace
+}  // namespace lockstep
