@@ -180,6 +180,23 @@ std::string measured_sentence(const Advice& advice) {
       two_digits(noise(judged)));
 }
 
+// GradScaler's own numbers: what its growth costs, and the floor that it does not have.
+std::string scaler_sentence(const Advice& advice) {
+  const Candidate& candidate = advice.chosen->candidate;
+  const RangeTable& ranges = *advice.ranges_of(candidate.format);
+  const int64_t interval = autocast_policy(candidate.format).loss_scale.growth_interval;
+  std::string text = fmt::format(
+      "Growth interval {}: once settled, the scale grows until a step overflows, so about one step "
+      "in {} is skipped.",
+      interval, interval);
+  if (ranges.scales.lo > kMinScaleExponent) {
+    text +=
+        fmt::format(" GradScaler has no floor: below 2^{} the gradients of {} vanish.",
+                    ranges.scales.lo, ranges.lo_layer.empty() ? "some layers" : ranges.lo_layer);
+  }
+  return text;
+}
+
 // "Estimated on h100: a step takes 0.42 of fp32's time and 0.55 of its memory, ..."
 std::string cost_sentence(const Advice& advice) {
   const Trial& chosen = *advice.chosen;
@@ -335,6 +352,9 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
                              std::min(sentence.size(), sentence.find_first_of(":;")))};
   if (advice.chosen) {
     blocks.push_back(paragraph(measured_sentence(advice)));
+    if (advice.chosen->candidate.scale.dynamic) {
+      blocks.push_back(paragraph(scaler_sentence(advice)));
+    }
     blocks.push_back(paragraph(cost_sentence(advice)));
     if (facts.proof) blocks.push_back(paragraph(proof_sentence(*facts.proof, facts.proof_orders)));
     if (facts.proof && facts.proof->seeds() > 1) blocks.push_back(paragraph(floors(*facts.proof)));
