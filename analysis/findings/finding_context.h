@@ -1,4 +1,4 @@
-// A finding with what sentences and remedies need beside it.
+// A finding, and what else sentences and remedies need.
 #pragma once
 
 #include "analysis/findings/finding.h"

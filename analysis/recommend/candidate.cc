@@ -21,9 +21,9 @@ constexpr std::array kBases = {
     BaseFormat{"tf32", "tf32"},
 };
 constexpr std::array kNarrow = {
-    NarrowFormat{"fp8", "fp8-current", "E4M3 forward, E5M2 gradients, a scale for each tensor"},
-    NarrowFormat{"mxfp8", "mxfp8", "E4M3 in blocks of 32 with power-of-two scales"},
-    NarrowFormat{"nvfp4", "nvfp4", "E2M1 in blocks of 16, gradients rounded stochastically"},
+    NarrowFormat{"fp8", "fp8-current"},
+    NarrowFormat{"mxfp8", "mxfp8"},
+    NarrowFormat{"nvfp4", "nvfp4"},
 };
 constexpr std::array kMemoryChoices = {
     MemoryChoice{.name = "state-bf16",

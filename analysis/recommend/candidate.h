@@ -25,7 +25,7 @@ bool has_16_bits(const std::string& format);
 
 // A recipe for linear layers on top of a base: the [scaling] table of a preset.
 struct NarrowFormat {
-  std::string_view format, preset, words;
+  std::string_view format, preset;
 };
 std::span<const NarrowFormat> narrow_formats();                   // fp8, mxfp8, nvfp4
 const NarrowFormat* find_narrow_format(std::string_view format);  // null: none of these

@@ -21,7 +21,6 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kLanesPerReplay = 4;  // candidates
 constexpr int kMostRounds = 8;
 constexpr size_t kFindingsToFollow = 3;  // of one round, where the gravest's remedies do nothing
 

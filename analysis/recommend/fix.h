@@ -72,8 +72,7 @@ struct Fix {
 double tolerance_of(const Trial& trial);
 FixGrade grade_of_loss(const Trial& trial);
 
-// Throws: as TrialRuns::run; InputError if the lane itself
-// cannot be run.
+// Throws: as TrialRuns::run; InputError if the lane itself cannot be run.
 Fix find_fix(TrialRuns& runs, const FixLane& lane, const SearchBudget& budget);
 
 }  // namespace lockstep

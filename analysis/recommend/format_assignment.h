@@ -1,5 +1,5 @@
 // Which format for each layer costs least, for every total score that is allowed?
-// A multiple-choice knapsack with costs on edges, solved exactly:
+// A multiple-choice knapsack with costs on edges:
 //
 //   minimise    sum over layers of cost(choice) + sum over edges whose ends lie on different sides
 //   subject to  sum over layers of score(choice) <= limit

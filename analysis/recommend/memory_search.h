@@ -5,9 +5,9 @@
 
 namespace lockstep {
 
-// Runs every memory choice of the subjects that were asked for, then those that passed together:
-// of each subject the one that saves most, the first of equal ones. advice.chosen becomes what
-// passes. Requires: advice.chosen.
+// Runs every memory choice of the subjects that were asked for, then together the first row of each
+// subject that passed. advice.chosen becomes that, or, if it fails, the last subject's row alone
+// (advice.memory_alone). Requires: advice.chosen.
 void search_memory(SearchState& state);
 
 }  // namespace lockstep

@@ -10,12 +10,6 @@
 #include "src/policy/find_policy.h"
 
 namespace lockstep {
-namespace {
-
-constexpr size_t kLanesPerReplay = 4;  // candidates
-
-}  // namespace
-
 SearchState::SearchState(TrialRuns& runs, const SearchOptions& options)
     : options(options), runs(runs), budget_(options.budget) {
   advice.gpu = options.gpu;

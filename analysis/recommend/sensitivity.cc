@@ -24,21 +24,12 @@ constexpr int kReference = 0;
 constexpr int64_t kStepsRead = 8;      // of a run, for relative errors
 constexpr int64_t kIsolatedSteps = 5;  // of a synced replay
 constexpr int64_t kAccumulatedSteps = 20;
-constexpr size_t kLanesPerReplay = 4;
 constexpr size_t kHighest = 3, kMiddle = 3, kLowest = 2;  // measured of each format
 
 constexpr double kSpoilt = 1e12;  // above any score of a layer that computes
 
 double square(double x) {
   return x * x;
-}
-
-// Standard deviation from one batch to the next (von Neumann 1941).
-double scatter(const std::vector<double>& loss) {
-  if (loss.size() < 2) return 0;
-  double sum = 0;
-  for (size_t i = 1; i < loss.size(); ++i) sum += square(loss[i] - loss[i - 1]) / 2;
-  return std::sqrt(sum / static_cast<double>(loss.size() - 1));
 }
 
 // Steps spread over the run.
@@ -221,7 +212,8 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
   const std::vector<double> range = effect_sizes(samples, &LossEffect::range, sites.size());
   const std::vector<double> error = moment_sums(run, lane, "round_err_sq");
   const std::vector<double> whole = moment_sums(run, lane, "sum_sq");
-  table.batch_noise = scatter(run.loss(kReference));
+  const std::vector<double> loss = run.loss(kReference);
+  table.batch_noise = loss.size() < 2 ? 0 : step_scatter(loss);
 
   std::map<std::pair<std::string, Role>, RoleSensitivity> roles;
   for (const Site& site : sites) {

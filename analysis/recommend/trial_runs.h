@@ -43,6 +43,9 @@ struct Trial {
 // A step in so many may be skipped late in a run: a growing scale overflows now and then.
 inline constexpr int64_t kStepsPerLateSkip = 20;
 
+// Candidates that share one.
+inline constexpr size_t kLanesPerReplay = 4;
+
 // Stopped by Ctrl-C; complete replays are kept.
 struct SearchStopped {};
 

@@ -11,13 +11,6 @@
 namespace lockstep {
 namespace {
 
-// Standard deviation from step to step.
-double scatter(std::span<const double> tail) {
-  double sum = 0;
-  for (size_t i = 1; i < tail.size(); ++i) sum += (tail[i] - tail[i - 1]) * (tail[i] - tail[i - 1]);
-  return std::sqrt(sum / 2 / static_cast<double>(tail.size() - 1));
-}
-
 // The means over stretches of the tail's length, from the end backwards through the second half of
 // the run; at least one.
 std::vector<double> stretches(std::span<const double> loss) {
@@ -33,6 +26,12 @@ std::vector<double> stretches(std::span<const double> loss) {
 }
 
 }  // namespace
+
+double step_scatter(std::span<const double> tail) {
+  double sum = 0;
+  for (size_t i = 1; i < tail.size(); ++i) sum += (tail[i] - tail[i - 1]) * (tail[i] - tail[i - 1]);
+  return std::sqrt(sum / 2 / static_cast<double>(tail.size() - 1));
+}
 
 double t_quantile(int64_t degrees) {
   const boost::math::students_t t(static_cast<double>(degrees));
@@ -60,7 +59,8 @@ double batch_noise(std::span<const double> lane, std::span<const double> referen
   const size_t n = std::min(x.size(), y.size());
   if (n < 2) return 0;
   const double of_steps = t_quantile(static_cast<int64_t>(n) - 1) *
-                          std::hypot(scatter(x), scatter(y)) / std::sqrt(static_cast<double>(n));
+                          std::hypot(step_scatter(x), step_scatter(y)) /
+                          std::sqrt(static_cast<double>(n));
   std::vector<double> changes = stretches(reference);
   std::adjacent_difference(changes.begin(), changes.end(), changes.begin());
   if (!changes.empty()) changes.erase(changes.begin());
@@ -71,7 +71,8 @@ double learning_noise(std::span<const double> loss) {
   const std::span<const double> tail = tail_of(loss);
   if (tail.size() < 2) return 0;
   const auto n = static_cast<double>(tail.size());
-  return t_quantile(static_cast<int64_t>(tail.size()) - 1) * scatter(tail) * std::sqrt(1 + 1 / n);
+  return t_quantile(static_cast<int64_t>(tail.size()) - 1) * step_scatter(tail) *
+         std::sqrt(1 + 1 / n);
 }
 
 std::vector<double> chaos_gaps(std::span<const double> reference, std::span<const double> twin) {

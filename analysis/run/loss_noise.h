@@ -30,6 +30,8 @@ inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's
 inline constexpr int64_t kTailSteps = 10;    // but at least this many
 inline constexpr size_t kFewestChanges = 3;  // from which changes of stretches are a bound
 
+// Standard deviation from one step to the next, s above. Requires: two steps.
+double step_scatter(std::span<const double> loss);
 double t_quantile(int64_t degrees);  // Student's, at 1 - kErrorRate
 double normal_quantile();            // t(infinity)
 

@@ -169,10 +169,7 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
       }
     }
   } catch (const SearchStopped&) {
-    fmt::print(stderr,
-               "Stopped; complete runs are kept in {}. The same command goes on from there.\n",
-               facts.folder);
-    return kExitSignalBase + stop_signal();
+    return search_stopped(facts.folder);
   }
   facts.replays = runs.replays();
   facts.lanes = runs.lanes();
@@ -325,10 +322,7 @@ std::function<int()> declare_recommend(CLI::App& app) {
                          "try narrower optimizer state (state), weights without masters (weights), "
                          "FP16 sums of products (sums)"),
           "A,B");
-  of_runs(app.add_option("--gpu", args->search.gpu,
-                         "of the estimates of time: v100, a100, l40s, h100, b200 [h100; b200 for "
-                         "mxfp8 and nvfp4]"),
-          "NAME");
+  of_runs(app.add_option("--gpu", args->search.gpu, gpu_help()), "NAME");
   options.of_runs.push_back(app.add_flag(
       "--prove", args->prove,
       "run what is recommended on 5 to 12 new seeds, against the tolerance; exit code 1: refuted, "

@@ -12,6 +12,7 @@
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/cli/progress.h"
+#include "src/cli/search_arguments.h"
 #include "src/cli/stop_signal.h"
 #include "src/cli/terminal.h"
 #include "src/core/error.h"
@@ -68,10 +69,7 @@ int recommend_fix(FixArgs& args) {
   try {
     fix.emplace(find_fix(runs, lane, args.budget));
   } catch (const SearchStopped&) {
-    fmt::print(stderr,
-               "Stopped; complete runs are kept in {}. The same command goes on from there.\n",
-               args.folder);
-    return kExitSignalBase + stop_signal();
+    return search_stopped(args.folder);
   }
   facts.replays = runs.replays();
   facts.lanes = runs.lanes();

@@ -8,6 +8,8 @@
 #include <optional>
 
 #include "src/cli/arguments.h"
+#include "src/cli/command.h"
+#include "src/cli/stop_signal.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -73,6 +75,20 @@ SearchOptions search_options(const SearchWords& words, ProblemList& problems) {
                                              : std::string(kDefaultGpu);
   collect_problems(problems, [&] { options.gpu = &find_gpu(gpu); });
   return options;
+}
+
+std::string gpu_help() {
+  std::vector<std::string> names;
+  for (const Gpu& gpu : gpus()) names.emplace_back(gpu.name);
+  return fmt::format("of the estimates of time: {} [{}; {} for mxfp8 and nvfp4]", join(names, ", "),
+                     kDefaultGpu, kBlockGpu);
+}
+
+int search_stopped(const std::string& folder) {
+  fmt::print(stderr,
+             "Stopped; complete runs are kept in {}. The same command goes on from there.\n",
+             folder);
+  return kExitSignalBase + stop_signal();
 }
 
 std::vector<std::string> not_tested(const Advice& advice) {

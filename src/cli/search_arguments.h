@@ -17,6 +17,12 @@ struct SearchWords {
 // Adds a problem for every name that is not known. Narrow formats without a base get bf16.
 SearchOptions search_options(const SearchWords& words, ProblemList& problems);
 
+// The help of --gpu.
+std::string gpu_help();
+
+// What Ctrl-C in a search says; its exit code.
+int search_stopped(const std::string& folder);
+
 // Formats and choices that did not run, with the options that ask for them.
 std::vector<std::string> not_tested(const Advice& advice);
 

@@ -150,8 +150,8 @@ def page(rows):
         "Written by `./dev study recommendations`. Every row is `lockstep recommend` with `--formats " + FORMATS + " --prove "
         "--json`; built-in models with smaller sizes than their defaults "
         "(`tests/integration/study/recommendations.py`), captures of `examples/pytorch` with "
-        f"{CAPTURED_STEPS} steps in FP32, and small captures with a planted layer (formats there: " + "; ".join(PLANTED.values()) + "). Time: of FP32's step on an H100, an estimate: the policy's / plain autocast's. Gap: loss "
-        "minus FP32's on the search's seed, the policy's / plain autocast's. Runs: candidates of the search beside those that one "
+        f"{CAPTURED_STEPS} steps in FP32, and small captures with a planted layer (" + "; ".join(f"{name}: {formats}" for name, formats in PLANTED.items()) + "). Time: of FP32's step on an H100, an estimate: the policy's / plain autocast's. Gap: loss "
+        "minus FP32's on the search's seed, the policy's / plain autocast's. Runs: candidates of the search, then those that one "
         "layer at a time and delta debugging take for the same question (computed, not run).", "",
         "| network | policy | time | gap | proof | mean gap, at most, tolerated | seeds | runs | one at a time | delta debugging | "
         "rank correlation | note | seconds |", "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]

@@ -17,7 +17,7 @@ class Large(nn.Module):
 
 
 class Cancels(nn.Module):
-    """Adds a number and takes it away: x keeps the digits that the format has beside 4096."""
+    """Adds a number and takes it away: x keeps only the digits that fit next to those of 4096."""
 
     def __init__(self, width):
         super().__init__()
