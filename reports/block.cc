@@ -29,6 +29,14 @@ Blocks chain_text(const ChainBlock& chain) {
   return out;
 }
 
+Block chart(std::string title, Chart chart, TableBlock table) {
+  return ChartBlock{std::move(title), std::move(chart), std::move(table)};
+}
+
+Block table(TableBlock table) {
+  return table;
+}
+
 Block verbatim(std::string text) {
   return Verbatim{std::move(text)};
 }

@@ -68,5 +68,7 @@ Block paragraph(std::string text);
 Blocks chain_text(const ChainBlock& chain);
 Block paragraph(std::string text, Tone tone, size_t toned);
 Block verbatim(std::string text);
+Block chart(std::string title, Chart chart, TableBlock table);
+Block table(TableBlock table);
 
 }  // namespace lockstep

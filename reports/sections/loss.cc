@@ -52,7 +52,7 @@ Blocks write_loss(const Report& report) {
   for (const LaneReport& lane : report.lanes) {
     curves.panels[0].series.push_back({.name = lane.info.name, .values = lane.loss});
   }
-  return {ChartBlock{"Unscaled training loss of every step", std::move(curves), table_of(report)}};
+  return {chart("Unscaled training loss of every step", std::move(curves), table_of(report))};
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ void add_events(const Report& report, const LaneReport& lane, const ScalerReport
          skip.culprit_site < 0 ? "skipped" : "skipped: " + report.site(skip.culprit_site).label()});
   }
   Curves curves{.x_title = "step", .x = step_labels(report), .panels = {std::move(panel)}};
-  out.push_back(ChartBlock{"Loss scale of " + name, std::move(curves), std::move(table)});
+  out.push_back(chart("Loss scale of " + name, std::move(curves), std::move(table)));
 }
 
 Blocks write_loss_scale(const Report& report) {
