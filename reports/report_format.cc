@@ -28,10 +28,9 @@ std::string as_markdown(const Report& report, const TextStyle&) {
 
 std::span<const ReportFormat> report_formats() {
   static const std::vector<ReportFormat> formats = {
-      {"text", {".txt"}, as_text},
-      {"json", {".json"}, as_json},
-      {"html", {".html", ".htm"}, as_html},
-      {"markdown", {".md"}, as_markdown},
+      {"text", {".txt"}, as_text},          {"json", {".json"}, as_json},
+      {"html", {".html", ".htm"}, as_html}, {"markdown", {".md"}, as_markdown},
+      {"csv", {".csv"}, nullptr},
   };
   return formats;
 }

@@ -14,6 +14,7 @@ namespace lockstep {
 struct ReportFormat {
   std::string_view name;
   std::vector<std::string_view> endings;  // of the names of such files; the first is suggested
+  // nullptr: one file does not hold a whole report (csv_writer.h).
   std::string (*write)(const Report& report, const TextStyle& style);
 };
 // The first one is written where nothing is asked for.
@@ -22,7 +23,7 @@ std::span<const ReportFormat> report_formats();
 const ReportFormat* find_report_format(std::string_view name);
 // By the ending of a file's name; nullptr: no format has it.
 const ReportFormat* report_format_of_file(std::string_view path);
-// "text, json, html or markdown"
+// "text, json, html, markdown or csv"
 std::string report_format_names();
 
 }  // namespace lockstep

@@ -53,6 +53,10 @@ std::string page_subtitle(const Report& report) {
                      counted(report.lanes.size(), "lane"), report.path);
 }
 
+ReportPage report_page(const Report& report) {
+  return {page_title(report), page_subtitle(report), page_sections(report)};
+}
+
 std::string report_text(const Report& report, bool summary_only, const TextStyle& style) {
   std::string out;
   for (const Section& section : sections()) {

@@ -29,11 +29,17 @@ struct WrittenSection {
   std::string_view name, title;
   Blocks blocks;
 };
-// All sections that say something, in the order of a page (Markdown, HTML).
+// All sections that say something, in the order of a page (Markdown, HTML, CSV).
 std::vector<WrittenSection> page_sections(const Report& report);
 // "lenet"; "60 steps, 5 lanes, run.h5".
 std::string page_title(const Report& report);
 std::string page_subtitle(const Report& report);
+// What a writer needs, of whatever it is a report of.
+struct ReportPage {
+  std::string title, subtitle;
+  std::vector<WrittenSection> sections;
+};
+ReportPage report_page(const Report& report);
 
 // The whole report, or only the sections that are `in_summary`, as text.
 std::string report_text(const Report& report, bool summary_only = false,

@@ -69,6 +69,7 @@ void add_events(const Report& report, const LaneReport& lane, const ScalerReport
     table.notes.push_back(fmt::format("... and {} more", events.size() - kShownEvents));
   }
   const std::string name = lane.info.name + (scaler.loss.empty() ? "" : ", loss " + scaler.loss);
+  table.name = lane.info.name + (scaler.loss.empty() ? "" : "-" + scaler.loss);
   CurvePanel panel{.title = "loss scale", .scale = CurveScale::kPowersOfTwo};
   CurveSeries& series = panel.series.emplace_back();
   series.name = name;

@@ -1,4 +1,4 @@
-// lockstep report: a run file as text, JSON, HTML or Markdown.
+// lockstep report: a run file as text, JSON, HTML, Markdown or CSV.
 #include <fmt/format.h>
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "reports/report_format.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/report_tables.h"
 #include "src/cli/terminal.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -19,15 +20,16 @@ namespace {
 
 struct ReportArgs {
   std::string run, output;
-  std::optional<std::string> format;
+  std::optional<std::string> format, table;
   std::optional<uint64_t> seed;
   bool overwrite = false;
 };
 
-// By --format, else by the ending of the file's name, else the first one.
+// By --format or --table, else by the ending of the file's name, else the first one.
 const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
   const ReportFormat* of_file = report_format_of_file(args.output);
   const ReportFormat* asked = args.format ? find_report_format(*args.format) : nullptr;
+  if (args.table && !args.format) asked = &tables_format();
   if (args.format && asked == nullptr) {
     problems.add(fmt::format("--format {}: unknown", *args.format), report_format_names());
   }
@@ -43,12 +45,19 @@ const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
     problems.add(fmt::format("-o {}: this would be {}", args.output, found.name),
                  fmt::format("a name that ends in {}", found.endings.front()));
   }
+  if (args.table && args.format && &found != &tables_format()) {
+    problems.add(fmt::format("--table {}: {} has no tables of its own", *args.table, found.name),
+                 fmt::format("--format {}", tables_format().name));
+  }
   return found;
 }
 
 int report(const ReportArgs& args, ProblemList& problems) {
   const ReportFormat& format = format_of(args, problems);
-  if (!args.output.empty()) {
+  const bool is_folder = format.write == nullptr && !args.table;
+  if (is_folder) {
+    check_table_folder(args.output, args.overwrite, problems);
+  } else if (!args.output.empty()) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
   }
@@ -56,8 +65,10 @@ int report(const ReportArgs& args, ProblemList& problems) {
   collect_problems(problems, [&] { run.emplace(args.run, false, args.seed); });
   problems.throw_if_any();
   const Report report = read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
+  if (is_folder) return write_tables(report_page(report), args.output);
   const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
-  const std::string text = format.write(report, style);
+  const std::string text =
+      args.table ? table_text(report_page(report), *args.table) : format.write(report, style);
   if (args.output.empty()) {
     fmt::print("{}", text);
     return kExitFine;
@@ -73,15 +84,20 @@ std::function<int()> declare_report(CLI::App& app) {
   auto args = std::make_shared<ReportArgs>();
   const ArgumentChecks checks("report");
   app.add_option("RUN", args->run, "a run file")->type_name("")->required();
-  app.add_option("-o,--output", args->output, "write here instead of to the terminal")
+  app.add_option("-o,--output", args->output,
+                 "write here instead of to the terminal; all tables as csv: a folder")
       ->type_name("FILE");
-  app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
+  app.add_flag("--overwrite", args->overwrite,
+               "replace FILE if it exists (never an HDF5 file), write into a folder that is not "
+               "empty");
   checks.whole(
       app.add_option("--seed", args->seed, "this seed alone, of a run of several [all of them]")
           ->type_name("S"),
       0, UINT64_MAX);
   app.add_option("--format", args->format,
                  report_format_names() + " [by the ending of FILE, else text]")
+      ->type_name("NAME");
+  app.add_option("--table", args->table, "one table alone, as csv: loss-curves, lanes, ...")
       ->type_name("NAME");
   return [args, checks] { return report(*args, checks.problems()); };
 }
