@@ -1,5 +1,5 @@
-// The outcome and the findings of every lane as JSON, for programs. docs/findings.md lists the
-// keys.
+// A report as JSON, for programs: all that its sections show, with all digits. docs/report-json.md
+// lists the keys, docs/report.schema.json says it to a validator.
 #pragma once
 
 #include <string>
