@@ -17,3 +17,6 @@ lockstep_embed(embedded_presets ${preset_files})
 # What an HTML report carries.
 file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/reports/page/*)
 lockstep_embed(embedded_page ${page_files})
+# What the live view of a run serves.
+file(GLOB live_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/reports/live/*)
+lockstep_embed(embedded_live ${live_files})

@@ -1,13 +1,16 @@
 // lockstep report: a run file as text, JSON, HTML, Markdown or CSV.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "reports/report_format.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/live_server.h"
 #include "src/cli/report_tables.h"
 #include "src/cli/terminal.h"
 #include "src/core/error.h"
@@ -22,8 +25,29 @@ struct ReportArgs {
   std::string run, output;
   std::optional<std::string> format, table;
   std::optional<uint64_t> seed;
-  bool overwrite = false;
+  bool overwrite = false, live = false;
+  std::optional<uint16_t> port;
 };
+
+// The live view takes none of the other options.
+int live(const ReportArgs& args, ProblemList& problems) {
+  const std::pair<bool, const char*> others[] = {{!args.output.empty(), "-o"},
+                                                 {args.format.has_value(), "--format"},
+                                                 {args.table.has_value(), "--table"},
+                                                 {args.seed.has_value(), "--seed"},
+                                                 {args.overwrite, "--overwrite"}};
+  for (const auto& [is_given, name] : others) {
+    if (is_given) problems.add(fmt::format("--live and {}: the live view writes nothing", name));
+  }
+  const bool has_begun =
+      std::filesystem::exists(args.run) || std::filesystem::exists(args.run + ".progress.json");
+  if (!has_begun) {
+    problems.add(fmt::format("run file '{}': no such file", args.run),
+                 "begin the run first: lockstep replay MODEL -o " + shell_quoted(args.run));
+  }
+  problems.throw_if_any();
+  return serve_live(args.run, args.port.value_or(0));
+}
 
 // By --format or --table, else by the ending of the file's name, else the first one.
 const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
@@ -53,6 +77,8 @@ const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
 }
 
 int report(const ReportArgs& args, ProblemList& problems) {
+  if (args.live) return live(args, problems);
+  if (args.port) problems.add(fmt::format("--port {}: only of --live", *args.port));
   const ReportFormat& format = format_of(args, problems);
   const bool is_folder = format.write == nullptr && !args.table;
   if (is_folder) {
@@ -88,8 +114,7 @@ std::function<int()> declare_report(CLI::App& app) {
                  "write here instead of to the terminal; all tables as csv: a folder")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite,
-               "replace FILE if it exists (never an HDF5 file), write into a folder that is not "
-               "empty");
+               "replace FILE if it exists (never an HDF5 file); a folder: files in it");
   checks.whole(
       app.add_option("--seed", args->seed, "this seed alone, of a run of several [all of them]")
           ->type_name("S"),
@@ -99,6 +124,11 @@ std::function<int()> declare_report(CLI::App& app) {
       ->type_name("NAME");
   app.add_option("--table", args->table, "one table alone, as csv: loss-curves, lanes, ...")
       ->type_name("NAME");
+  app.add_flag("--live", args->live,
+               "follow a run that is being written: a page on 127.0.0.1 for a browser");
+  checks.whole(
+      app.add_option("--port", args->port, "of the live view [a free one]")->type_name("N"), 1,
+      UINT16_MAX);
   return [args, checks] { return report(*args, checks.problems()); };
 }
 
