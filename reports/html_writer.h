@@ -8,7 +8,12 @@
 
 namespace lockstep {
 
-// Tables and curves get the ids SECTION-table-1, SECTION-curves-1, ...
-std::string to_html(const Blocks& blocks, std::string_view section);
+struct HtmlStyle {
+  bool has_charts = true;  // else the tables of charts are open
+};
+
+// Tables and charts get the ids SECTION-table-1, SECTION-chart-1, ...; histograms get the id
+// "histogram", to which cells of heat maps and links of chains lead.
+std::string to_html(const Blocks& blocks, std::string_view section, const HtmlStyle& style = {});
 
 }  // namespace lockstep

@@ -81,6 +81,7 @@ struct Report {
 
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
   std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps
+  std::vector<std::vector<double>> reference_losses = {};  // by seed and step; of several seeds
   bool has_several_seeds() const { return seeds.size() > 1; }
 
   const LaneReport& reference() const { return lanes.front(); }

@@ -1,0 +1,20 @@
+// Draws every chart of the page: each figure holds its data as JSON, and a table.
+import {drawCurves} from "./curves.js";
+import {element} from "./dom.js";
+
+const draw = {curves: drawCurves};
+
+for (const figure of document.querySelectorAll("figure.chart")) {
+  const data = JSON.parse(figure.querySelector("script").textContent);
+  const caption = figure.querySelector("figcaption");
+  const place = element("div", {class: "drawn"});
+  caption.after(place);
+  if (!draw[data.kind]) continue;
+  try {
+    draw[data.kind](place, data, caption.textContent);
+  } catch (error) {
+    place.replaceChildren(element("p", {class: "note"}, "This chart could not be drawn. Its table follows."));
+    figure.querySelector("details").open = true;
+    console.error(error);
+  }
+}
