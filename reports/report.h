@@ -13,6 +13,7 @@
 #include "analysis/run/health.h"
 #include "analysis/run/lane_outcomes.h"
 #include "analysis/views/lane_views.h"
+#include "reports/block.h"
 #include "src/capture/capture.h"
 #include "src/policy/twin_lane.h"
 #include "src/record/run/run_file.h"
@@ -84,6 +85,7 @@ struct Report {
 
   std::vector<ScaleLoss> scale_losses = {};  // of the reference's gradients
   std::vector<RangeTable> ranges = {};       // of the formats of 16 bits that a lane has
+  Blocks recommendation = {};  // the answer of `recommend`, whose candidates are lanes here
 
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
   std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps

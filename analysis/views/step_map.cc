@@ -37,7 +37,9 @@ double zeroed_energy(const StepReading& step, const Site& site) {
   return std::isfinite(share) ? std::min(share, 1.0) : 0;
 }
 
+// Of gradients: a skipped step's updates are zero, too.
 double vanished(const StepReading& step, const Site& site) {
+  if (site.role != Role::kGradActivation && site.role != Role::kGradWeight) return 0;
   const size_t i = index(site);
   const StepCounts& c = step.counts;
   const bool all_zero = c.count[i] > 0 && c.source_zero[i] + c.to_zero[i] == c.count[i];
@@ -72,7 +74,7 @@ constexpr StepMeasure kMeasures[] = {
     {"zeroed energy", "share of the sum of squares lost by rounding where values became zero",
      zeroed_energy},
     {"zeroed", "share of the nonzero values that became zero", zeroed},
-    {"vanished", "1: all values are zero, although the reference's are not", vanished},
+    {"vanished", "1: the gradient is all zeros, although the reference's is not", vanished},
     {"saturated", "share of the nonzero values set to the largest number", saturated},
     {"stagnant", "share of the updates that did not change the stored value", stagnant},
     {"swamped", "share of the products too small for the sum they join, in sampled steps", swamped},

@@ -23,7 +23,7 @@ std::string what_happened(const FaultLink& link) {
   if (std::isfinite(link.limit)) {
     const bool is_beyond = std::isfinite(link.largest) && link.largest > link.limit;
     text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", link.format,
-                        is_beyond ? "ends at" : "holds up to", short_number(link.limit));
+                        is_beyond ? "ends at" : "holds up to", two_digits(link.limit));
   }
   if (link.nonfinite_rate > 0) text += fmt::format("; {} not finite", percent(link.nonfinite_rate));
   if (link.zeroed_rate > 0) text += fmt::format("; {} became zero", percent(link.zeroed_rate));
