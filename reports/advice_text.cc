@@ -9,6 +9,7 @@
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/recommend/pytorch_recipe.h"
+#include "reports/advice_charts.h"
 #include "reports/advice_tables.h"
 #include "reports/number_text.h"
 #include "reports/range_text.h"
@@ -344,7 +345,7 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
   return layers_sentence(advice) + " " + scale;
 }
 
-std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
+Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
   const bool is_good =
       advice.chosen && !(facts.proof && facts.proof->result == Proof::Result::kFail);
   const std::string sentence = answer_sentence(advice, facts);
@@ -380,19 +381,23 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
   if (advice.out_of_budget && advice.chosen) {
     blocks.push_back(paragraph("The --budget ended the search: a cheaper policy may do."));
   }
-  blocks.push_back(tried_table(advice));
+  blocks.push_back(tried_chart(advice));
   if (advice.sensitivity.is_measured && std::isfinite(advice.sensitivity.rank_correlation)) {
     blocks.push_back(paragraph(correlation_sentence(advice.sensitivity)));
   }
   if (facts.all && !advice.frontier.empty()) {
-    blocks.push_back(frontier_table(advice));
+    blocks.push_back(frontier_chart(advice));
   }
   if (facts.all && !advice.sensitivity.layers.empty()) {
-    blocks.push_back(layer_table(advice.sensitivity));
-    blocks.push_back(role_table(advice.sensitivity));
+    blocks.push_back(layer_chart(advice.sensitivity));
+    blocks.push_back(role_chart(advice.sensitivity));
   }
   blocks.push_back(paragraph(runs_sentence(advice, facts)));
-  std::string text = to_text(blocks, style);
+  return blocks;
+}
+
+std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
+  std::string text = to_text(advice_blocks(advice, facts), style);
   if (!facts.all) return text;
   for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
   return text;

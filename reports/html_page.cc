@@ -64,7 +64,7 @@ std::string html_page(const Report& report, std::string_view charts) {
   const HtmlStyle style{.has_charts = !charts.empty()};
   std::string links, body;
   bool has_chart = false;
-  for (const WrittenSection& section : page_sections(report)) {
+  for (const WrittenSection& section : page_sections(report, /*draws=*/true)) {
     const std::string title = html_text(section.title);
     links += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.name, title);
     body += fmt::format(

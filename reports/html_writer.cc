@@ -72,14 +72,10 @@ struct HtmlWriter {
   }
   void operator()(const ChartBlock& c) {
     end_list();
-    ++charts;
-    const std::string id = std::holds_alternative<Histograms>(c.chart)
-                               ? "histogram"
-                               : fmt::format("{}-chart-{}", section, charts);
     out += fmt::format(
-        "<figure class=\"chart\" id=\"{}\">\n<figcaption>{}</figcaption>\n"
+        "<figure class=\"chart\" id=\"{}-chart-{}\">\n<figcaption>{}</figcaption>\n"
         "<script type=\"application/json\">{}</script>\n",
-        id, html_text(c.title), chart_json(c.chart));
+        section, ++charts, html_text(c.title), chart_json(c.chart));
     out += fmt::format("<details{}><summary>Table</summary>\n", style.has_charts ? "" : " open");
     (*this)(c.table);
     out += "</details>\n</figure>\n";

@@ -12,8 +12,7 @@ struct HtmlStyle {
   bool has_charts = true;  // else the tables of charts are open
 };
 
-// Tables and charts get the ids SECTION-table-1, SECTION-chart-1, ...; histograms get the id
-// "histogram", to which cells of heat maps and links of chains lead.
+// Tables and charts get the ids SECTION-table-1, SECTION-chart-1, ...
 std::string to_html(const Blocks& blocks, std::string_view section, const HtmlStyle& style = {});
 
 }  // namespace lockstep

@@ -7,8 +7,8 @@ const kPrintWidth = 690;  // CSS pixels, of A4 with margins
 
 const plots = [];
 
-// Adds a chart of this height to `parent`. `options(width)` gives ECharts' options: called again when
-// the width changes. Returns {chart, box, redraw}.
+// Adds a chart of this height to `parent`. `options(width)` gives ECharts' options: called again by
+// redraw() and when the width changes. Returns {chart, box, options, redraw}.
 export function plot(parent, {label, height, options}) {
   const box = element("div", {
     class: "plot", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": label,
@@ -18,8 +18,8 @@ export function plot(parent, {label, height, options}) {
   const first = sizeNow(box.clientWidth || kPrintWidth);
   box.style.height = `${first.height}px`;
   const chart = init(box, null, {renderer: "svg", ...first});
-  const made = {chart, box, width: first.width};
-  made.redraw = () => chart.setOption({...common(), ...options(made.width)}, {notMerge: true});
+  const made = {chart, box, options, width: first.width};
+  made.redraw = () => chart.setOption({...common(), ...made.options(made.width)}, {notMerge: true});
   made.resize = (width) => {
     if (!width || width === made.width) return;
     made.width = width;
